@@ -445,6 +445,15 @@ mod tests {
             assert!(failure.message.contains(part), "{}", failure.message);
             assert!(!failure.message.contains("cret"), "{}", failure.message);
         }
+        for name in ["errors", "fatal_errors"] {
+            assert!(parse(&[&format!("{name}=continue")], FsType::Ext4).is_ok());
+        }
+        assert!(parse(&["data=panic"], FsType::Ext4).is_ok());
+        // fsconfig(2) takes as many bytes.
+        let longest = "s".repeat(STRING_BYTES_MAX);
+        assert!(parse(&[&format!("a={longest}")], FsType::Ext4).is_ok());
+        assert!(parse(&[&longest], FsType::Ext4).is_ok());
+        assert!(parse(&[&format!("{longest}s")], FsType::Ext4).is_err());
         let long = format!("a={}", "s".repeat(STRING_BYTES_MAX + 1));
         assert!(
             parse(&[&long], FsType::Ext4)

@@ -42,7 +42,7 @@ impl From<Interrupted> for Permit {
 
 impl Permit {
     /// Parts of the device that were not read may hold anything.
-    fn is_sampled(&self) -> bool {
+    pub(super) fn is_sampled(&self) -> bool {
         matches!(self, Permit::Blank(blank) if blank.is_sampled())
     }
 

@@ -9,7 +9,7 @@ use belay_server::size::Exact;
 use super::FsType;
 use super::probe::ext4::Superblock;
 use super::probe::ext4_superblock;
-use crate::kernel::{Cause, Kernel};
+use crate::kernel::{BtrfsGeometry, Cause, Kernel, XfsGeometry};
 
 /// The result of growing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,15 +80,18 @@ fn grow_ext4<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grow
         result => result?,
     }
     let after = ext4_superblock(kernel, device, bytes)?;
-    // The kernel may leave out a last group that is too small for its own tables.
-    let is_done = after.blocks > before.blocks && after.blocks + after.group_blocks > target;
     grown(
         FsType::Ext4,
         before.block_bytes,
         before.blocks,
         after.blocks,
-        is_done,
+        is_ext4_grown(&before, &after, target),
     )
+}
+
+fn is_ext4_grown(before: &Superblock, after: &Superblock, target: u64) -> bool {
+    // The kernel may leave out a last group that is too small for its own tables.
+    after.blocks > before.blocks && after.blocks + after.group_blocks > target
 }
 
 /// The number of blocks to grow to; `None` if the device has no space that ext4 could use.
@@ -111,21 +114,28 @@ const XFS_GROUP_BLOCKS_MIN: u64 = 64;
 fn grow_xfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown, GrowError> {
     let bytes = kernel.device_bytes(device)?;
     let before = kernel.xfs_geometry(root)?;
-    let block_bytes = u64::from(before.block_bytes);
-    let target = bytes.checked_div(block_bytes).unwrap_or(0);
-    if target < before.blocks.saturating_add(XFS_GROUP_BLOCKS_MIN) {
+    let Some(target) = xfs_target(&before, bytes) else {
         return Ok(Grown::AlreadyThere);
-    }
+    };
     kernel.xfs_grow(root, target, before.imaxpct)?;
     let after = kernel.xfs_geometry(root)?;
-    let is_done = after.blocks.saturating_add(XFS_GROUP_BLOCKS_MIN) > target;
     grown(
         FsType::Xfs,
-        block_bytes,
+        u64::from(before.block_bytes),
         before.blocks,
         after.blocks,
-        is_done,
+        is_xfs_grown(&after, target),
     )
+}
+
+/// The number of blocks to grow to; `None` if the device has no space that xfs could use.
+fn xfs_target(before: &XfsGeometry, device_bytes: u64) -> Option<u64> {
+    let target = device_bytes.checked_div(u64::from(before.block_bytes))?;
+    (target >= before.blocks.saturating_add(XFS_GROUP_BLOCKS_MIN)).then_some(target)
+}
+
+fn is_xfs_grown(after: &XfsGeometry, target: u64) -> bool {
+    after.blocks.saturating_add(XFS_GROUP_BLOCKS_MIN) > target
 }
 
 /// The minimum size that the kernel resizes a btrfs to (Linux: fs/btrfs/ioctl.c).
@@ -138,10 +148,9 @@ fn grow_btrfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Gro
         let text = "a device was added to this btrfs; remove that device before growing";
         return Err(Failure::precondition(text).into());
     }
-    let target = bytes - bytes % u64::from(before.block_bytes.max(1));
-    if target <= before.last_bytes || target < BTRFS_BYTES_MIN {
+    let Some(target) = btrfs_target(&before, bytes) else {
         return Ok(Grown::AlreadyThere);
-    }
+    };
     kernel.btrfs_grow(root, before.last_id)?;
     let after = kernel.btrfs_geometry(root)?;
     grown(
@@ -151,6 +160,12 @@ fn grow_btrfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Gro
         after.last_bytes,
         after.last_bytes == target,
     )
+}
+
+/// The number of bytes to grow to; `None` if the device has no space that btrfs could use.
+fn btrfs_target(before: &BtrfsGeometry, device_bytes: u64) -> Option<u64> {
+    let target = device_bytes - device_bytes % u64::from(before.block_bytes.max(1));
+    (target > before.last_bytes && target >= BTRFS_BYTES_MIN).then_some(target)
 }
 
 fn grown(
@@ -215,6 +230,7 @@ mod tests {
     fn a_begun_last_group_is_filled_up() {
         let begun = superblock(GIB_BLOCKS - 1000);
         assert_eq!(ext4_target(&begun, 1 << 30), Some(GIB_BLOCKS));
+        assert_eq!(ext4_target(&begun, (GIB_BLOCKS - 1000) * 4096), None);
     }
 
     #[test]
@@ -223,6 +239,63 @@ mod tests {
         clustered.cluster_blocks = 16;
         let target = ext4_target(&clustered, (1 << 30) + 15 * 4096);
         assert_eq!(target, Some(GIB_BLOCKS));
+    }
+
+    #[test]
+    fn with_small_blocks_the_first_group_begins_at_block_one() {
+        let mut small = superblock((1 << 20) + 1);
+        (small.block_bytes, small.first_block) = (1024, 1);
+        let smallest = 512 + 129 + 2 + 50;
+        let device_bytes = |more: u64| ((1 << 20) + 1 + more) * 1024;
+        assert_eq!(ext4_target(&small, device_bytes(smallest - 1)), None);
+        let target = ext4_target(&small, device_bytes(smallest));
+        assert_eq!(target, Some((1 << 20) + 1 + smallest));
+    }
+
+    #[test]
+    fn an_ext4_is_grown_if_it_lacks_less_than_a_group() {
+        let (before, target) = (superblock(GIB_BLOCKS), 2 * GIB_BLOCKS);
+        let is_grown = |blocks| is_ext4_grown(&before, &superblock(blocks), target);
+        assert!(is_grown(target) && is_grown(target - 32_767));
+        assert!(!is_grown(target - 32_768) && !is_grown(GIB_BLOCKS));
+        // Less than a group was to be added, and nothing was.
+        assert!(!is_ext4_grown(&before, &before, GIB_BLOCKS + 1000));
+    }
+
+    #[test]
+    fn an_xfs_grows_by_what_makes_a_group() {
+        let of = |blocks| XfsGeometry {
+            block_bytes: 4096,
+            blocks,
+            imaxpct: 25,
+        };
+        let bytes = |more_blocks| (GIB_BLOCKS + more_blocks) * 4096;
+        let target = |more_blocks| xfs_target(&of(GIB_BLOCKS), bytes(more_blocks));
+        assert_eq!((target(0), target(63)), (None, None));
+        assert_eq!(target(64), Some(GIB_BLOCKS + 64));
+        assert_eq!(xfs_target(&of(GIB_BLOCKS), 1 << 29), None);
+        assert!(is_xfs_grown(&of(GIB_BLOCKS + 1), GIB_BLOCKS + 64));
+        assert!(!is_xfs_grown(&of(GIB_BLOCKS), GIB_BLOCKS + 64));
+    }
+
+    #[test]
+    fn a_btrfs_grows_by_whole_blocks_and_never_shrinks() {
+        let before = |last_bytes| BtrfsGeometry {
+            devices: 1,
+            last_id: 1,
+            last_bytes,
+            block_bytes: 4096,
+        };
+        let full = before(1 << 30);
+        for more in [0, 1, 4095] {
+            assert_eq!(btrfs_target(&full, (1 << 30) + more), None, "{more}");
+        }
+        let target = Some((1 << 30) + 4096);
+        assert_eq!(btrfs_target(&full, (1 << 30) + 4096 + 512), target);
+        assert_eq!(btrfs_target(&full, 1 << 29), None);
+        let small = before(BTRFS_BYTES_MIN - (1 << 20));
+        assert_eq!(btrfs_target(&small, BTRFS_BYTES_MIN - 4096), None);
+        assert_eq!(btrfs_target(&small, BTRFS_BYTES_MIN), Some(BTRFS_BYTES_MIN));
     }
 
     #[test]

@@ -125,11 +125,7 @@ fn mkfs_xfs<K: Kernel>(
     if unwanted == 0 {
         return Ok(());
     }
-    refused.extend(
-        XFS_NEWER
-            .iter()
-            .filter(|feature| unwanted & feature.incompat != 0),
-    );
+    refused.extend(enabled(unwanted));
     let left = deadline.saturating_sub(begun.elapsed());
     run(
         kernel,
@@ -150,7 +146,13 @@ fn mkfs_xfs<K: Kernel>(
     }
 }
 
-fn unwanted_features<K: Kernel>(
+/// The features of these bits.
+fn enabled(incompat: u32) -> impl Iterator<Item = &'static XfsFeature> {
+    let newer = XFS_NEWER.iter();
+    newer.filter(move |feature| incompat & feature.incompat != 0)
+}
+
+pub(super) fn unwanted_features<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
 ) -> Result<u32, Failure> {
@@ -329,6 +331,23 @@ mod tests {
             let args = ext4_args(1 << 30, &FormatOptions::default(), over_unread).join(" ");
             assert!(args.contains(option), "{args}");
         }
+    }
+
+    /// With four groups, the second one would begin at the mark.
+    #[test]
+    fn an_xfs_below_a_gibibyte_has_two_groups() {
+        let args = |bytes| xfs_args(bytes, &xfs(FormatOptions::default()), false, &[]).join(" ");
+        assert!(args(XFS_SMALL_BYTES - 512).contains("-d agcount=2"));
+        assert!(!args(XFS_SMALL_BYTES).contains("agcount"));
+    }
+
+    #[test]
+    fn what_a_newer_mkfs_has_enabled_is_refused_by_name() {
+        let names = |bits| enabled(bits).map(|feature| feature.no).collect::<Vec<_>>();
+        assert_eq!(names(0), [""; 0]);
+        assert_eq!(names(XFS_INCOMPAT), [""; 0]);
+        assert_eq!(names(0x20), ["nrext64=0"]);
+        assert_eq!(names(0xc0), ["exchange=0", "parent=0"]);
     }
 
     #[test]

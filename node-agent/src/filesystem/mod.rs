@@ -16,6 +16,8 @@ mod probe;
 mod quota;
 #[cfg(test)]
 mod real;
+#[cfg(test)]
+mod simulated;
 mod witness;
 
 pub(crate) use check::{Checked, Unchecked, check};

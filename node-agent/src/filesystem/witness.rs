@@ -222,7 +222,13 @@ pub(super) fn begin_format<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<String
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use belay_server::call::Kind;
+
     use super::*;
+    use crate::kernel::Open;
+    use crate::kernel::fake::{Fake, Fault, Fd, Machine};
 
     #[test]
     fn an_attempt_is_known_by_its_uuid_and_by_nothing_else() {
@@ -236,10 +242,79 @@ mod tests {
             b"1",
             b"00010203-0405-0607-0809-0a0b0c0d0ef",
             b"00010203-0405-0607-0809-0a0b0c0d0efg",
+            b"00010203-0405-0607-08090a0b0c0d0eff",
             b"000102030405060708090a0b0c0d0eff0000",
             b"------------------------------------",
         ] {
             assert_eq!(Attempt::parse(value), Attempt::UNKNOWN, "{value:?}");
         }
+    }
+
+    /// A machine with a file, and the file.
+    fn file() -> (Machine, Fake, Fd) {
+        let machine = Machine::new();
+        let path = Path::new("/file");
+        machine.make_file(path, 1 << 20);
+        let kernel = machine.process();
+        let file = kernel.open(path, Open::FileWrite).unwrap();
+        (machine, kernel, file)
+    }
+
+    #[test]
+    fn each_attempt_to_complete_a_format_has_the_uuid_of_the_first() {
+        let (machine, kernel, file) = file();
+        let begin = || {
+            machine.begin(None);
+            let uuid = begin_format(&kernel, &file).unwrap();
+            let last = machine.end().pop().map(|call| call.name);
+            assert_eq!(last, Some("fsync"), "it may not be on the disk yet");
+            uuid
+        };
+        let first = begin();
+        assert_eq!(begin(), first);
+        let Witness::Formatting(attempt) = ask(&kernel, &file).unwrap() else {
+            panic!("the file records the format");
+        };
+        assert!(attempt != Attempt::UNKNOWN);
+        // As an earlier release has recorded it.
+        kernel.set_xattr(&file, FORMATTING, b"1").unwrap();
+        let unknown = Ok(Witness::Formatting(Attempt::UNKNOWN));
+        assert_eq!(ask(&kernel, &file).map_err(drop), unknown);
+        let next = begin();
+        assert!(next != first && begin() == next);
+    }
+
+    /// What fails is an error; a filesystem without attributes has no record, and a full one must
+    /// not keep the data from its user.
+    #[test]
+    fn only_a_lack_of_attributes_or_of_space_is_no_error_of_a_record() {
+        let fail = |number, errno, act: fn(&Fake, &Fd) -> Result<(), Failure>| {
+            let (machine, kernel, file) = file();
+            machine.begin(Some(Fault::Fail(number, errno)));
+            let result = act(&kernel, &file);
+            machine.end();
+            result.map(|()| ask(&kernel, &file).unwrap())
+        };
+        let asked = |kernel: &Fake, file: &_| {
+            assert_eq!(ask(kernel, file)?, Witness::Absent);
+            Ok(())
+        };
+        assert_eq!(fail(1, "EOPNOTSUPP", asked), Ok(Witness::Absent));
+        assert!(fail(1, "EIO", asked).is_err());
+
+        // fgetxattr twice, fsetxattr, fsync, fsetxattr.
+        assert_eq!(fail(3, "EOPNOTSUPP", begin_use), Ok(Witness::Absent));
+        assert_eq!(fail(3, "ENOSPC", begin_use), Ok(Witness::Used));
+        assert_eq!(fail(5, "ENOSPC", begin_use), Ok(Witness::UseBegun));
+        for number in [3, 4, 5] {
+            assert!(fail(number, "EIO", begin_use).is_err(), "{number}");
+        }
+
+        // fgetxattr, the new UUID, fsetxattr, fsync.
+        let begun = |kernel: &Fake, file: &_| begin_format(kernel, file).map(drop);
+        let kind = |errno| fail(3, errno, begun).unwrap_err().kind;
+        assert_eq!(kind("EOPNOTSUPP"), Kind::Precondition);
+        assert_eq!(kind("EIO"), Kind::System);
+        assert!(fail(4, "EIO", begun).is_err());
     }
 }

@@ -72,9 +72,7 @@ pub(super) fn mkfs<K: Kernel>(
     if (incompat, compat_ro) == (0, 0) {
         return Ok(());
     }
-    let is_on =
-        |feature: &&Feature| incompat & feature.incompat != 0 || compat_ro & feature.compat_ro != 0;
-    let refused: Vec<&str> = NEWER.iter().filter(is_on).map(|f| f.no).collect();
+    let refused = refusals(incompat, compat_ro);
     let left = deadline.saturating_sub(begun.elapsed());
     let refusing = args(device.bytes, node_bytes, true, &refused);
     undisturbed(|| run(kernel, device, PROGRAM, refusing.clone(), left))?;
@@ -88,6 +86,13 @@ pub(super) fn mkfs<K: Kernel>(
             ),
         )),
     }
+}
+
+/// The names that disable the features of these bits.
+fn refusals(incompat: u64, compat_ro: u64) -> Vec<&'static str> {
+    let is_on =
+        |feature: &&Feature| incompat & feature.incompat != 0 || compat_ro & feature.compat_ro != 0;
+    NEWER.iter().filter(is_on).map(|f| f.no).collect()
 }
 
 /// Runs it again if other processes disturbed it.
@@ -145,6 +150,16 @@ fn args(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An older tool fails on a name that it does not know.
+    #[test]
+    fn only_what_was_enabled_is_refused_by_name() {
+        assert_eq!(refusals(0, 0), [""; 0]);
+        assert_eq!(refusals(INCOMPAT, COMPAT_RO), [""; 0]);
+        assert_eq!(refusals(0, 0x8), ["^block-group-tree"]);
+        assert_eq!(refusals(0x4000, 0), ["^raid-stripe-tree"]);
+        assert_eq!(refusals(0x1_4000, 0x8).len(), NEWER.len());
+    }
 
     #[test]
     fn nodes_have_the_requested_size() {

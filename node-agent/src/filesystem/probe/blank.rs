@@ -157,6 +157,7 @@ fn first_nonzero(bytes: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::super::areas::Area;
+    use super::super::disk::read_full;
     use super::super::memory_disk::MemoryDisk;
     use super::*;
 
@@ -178,7 +179,8 @@ mod tests {
         match prove(disk, "vol-1").unwrap() {
             Sweep::Data(at) => Some(at),
             Sweep::Blank(blank) => {
-                assert!(blank.is_about("vol-1", disk.bytes()) && !blank.is_about("vol-2", 0));
+                assert!(blank.is_about("vol-1", disk.bytes()));
+                assert!(!blank.is_about("vol-1", 0) && !blank.is_about("vol-2", disk.bytes()));
                 None
             }
         }
@@ -292,14 +294,36 @@ mod tests {
         }
     }
 
+    /// A filesystem with small blocks can have data that begins within a block of the device.
+    #[test]
+    fn data_that_begins_within_a_block_is_read_from_the_start_of_the_block() {
+        for at in [4096 + 512, 4096 + 600, 8191] {
+            let mut disk = MemoryDisk::new(1 << 20);
+            disk.map_bytes = 512;
+            disk.write(at, &[1]);
+            assert_eq!(swept(&mut disk), Some(at));
+        }
+    }
+
+    #[test]
+    fn nothing_more_is_read_once_data_is_found() {
+        let mut disk = MemoryDisk::new(64 << 20);
+        disk.mapped = false;
+        disk.write(0, &[1]);
+        assert_eq!(swept_once(&disk), Some(0));
+        assert_eq!(disk.reads.get(), 1);
+    }
+
     #[test]
     fn short_reads_are_continued_and_change_nothing() {
         for read_bytes_max in [4096, 6000, 100_000] {
             let mut disk = MemoryDisk::new((1 << 20) + 512);
             disk.mapped = false;
             disk.read_bytes_max = read_bytes_max;
-            disk.write(1 << 20, &[0, 0, 7]);
-            assert_eq!(swept(&mut disk), Some((1 << 20) + 2), "{read_bytes_max}");
+            for at in [(1 << 20) + 2, (1 << 20) - 100] {
+                disk.write(at, &[7]);
+                assert_eq!(swept(&mut disk), Some(at), "{read_bytes_max}");
+            }
         }
     }
 
@@ -309,6 +333,9 @@ mod tests {
         disk.mapped = false;
         disk.read_bytes_max = 0;
         assert!(prove(&disk, "vol-1").is_err());
+        disk.read_bytes_max = 100;
+        let failure = read_full(&disk, 8192, &mut [0; 8192]).unwrap_err();
+        assert!(failure.message.contains(" at byte 8292 "), "{failure}");
     }
 
     #[test]

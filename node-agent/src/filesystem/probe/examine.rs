@@ -305,6 +305,50 @@ mod tests {
     }
 
     #[test]
+    fn the_tail_begins_at_or_before_the_oldest_raid_superblock() {
+        let kib = 1 << 10;
+        for (bytes, start) in [
+            (1000, 0),
+            (64 * kib, 0),
+            (128 * kib, 64 * kib),
+            (BYTES, BYTES - 64 * kib),
+            (BYTES + 512, BYTES - 64 * kib),
+            (BYTES - 512, BYTES - 128 * kib),
+        ] {
+            assert_eq!(tail(bytes), start..bytes);
+        }
+    }
+
+    #[test]
+    fn a_mark_is_read_where_it_fits_and_no_smaller_device_has_one() {
+        let end = MARK_AT + 4096;
+        for (bytes, is_marked) in [(MARK_AT - 4096, false), (end - 512, false), (end, true)] {
+            let mut disk = MemoryDisk::new(bytes);
+            disk.write(MARK_AT, &encode_mark("vol-1", None).unwrap());
+            let mark = read_mark(&disk).unwrap();
+            assert_eq!(mark.interrupted("vol-1", bytes, true).is_some(), is_marked);
+            assert_eq!(disk.reads.get(), usize::from(is_marked), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn short_signatures_name_what_their_other_fields_confirm() {
+        let mut table = vec![0; 512];
+        table[446 + 4] = 0x83;
+        table[446 + 8..446 + 16].copy_from_slice(&[0, 8, 0, 0, 0, 1, 0, 0]);
+        table[510..].copy_from_slice(&[0x55, 0xaa]);
+        assert_eq!(foreign(&[(0, &table)]).0, "an MBR partition table");
+        table[446 + 4] = 0;
+        assert_eq!(foreign(&[(0, &table)]).0, "a boot sector");
+        assert_eq!(foreign(&[(1024, b"H+\0\x04")]).0, "an hfs+ filesystem");
+        assert_eq!(foreign(&[(1024, b"HX\0\x05")]).0, "an hfs+ filesystem");
+        assert_eq!(foreign(&[(1024, b"H+\0\x07")]).0, "unknown data");
+        let nilfs2 = |level| [level, 0, 0, 0, 0, 0, 0x34, 0x34];
+        assert_eq!(foreign(&[(1024, &nilfs2(2))]).0, "a nilfs2 filesystem");
+        assert_eq!(foreign(&[(1024, &nilfs2(1))]).0, "unknown data");
+    }
+
+    #[test]
     fn a_volume_with_a_filesystem_costs_two_reads() {
         let contents: [(u64, Vec<u8>, FsType); 3] = [
             (1024, ext4::tests::superblock(), FsType::Ext4),
@@ -455,11 +499,13 @@ mod tests {
                 }
             }
             // The magic number alone does not count.
-            let mut disk = MemoryDisk::new(BYTES + 8192);
-            disk.write(start, &superblock);
-            disk.write(BYTES, md::MAGIC);
-            let found = examine_disk(&disk, "vol-1").unwrap();
-            assert!(matches!(found, Found::Unsettled(_)), "{found:?}");
+            for more in [8192, 65_536] {
+                let mut disk = MemoryDisk::new(BYTES + more);
+                disk.write(start, &superblock);
+                disk.write(BYTES, md::MAGIC);
+                let found = examine_disk(&disk, "vol-1").unwrap();
+                assert!(matches!(found, Found::Unsettled(_)), "{found:?}");
+            }
         }
     }
 

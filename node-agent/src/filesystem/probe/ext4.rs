@@ -228,7 +228,7 @@ pub(super) mod tests {
         block
     }
 
-    fn seal(block: &mut [u8]) {
+    pub(in crate::filesystem) fn seal(block: &mut [u8]) {
         let checksum = crc32c(!0, &block[..CHECKSUM_AT]);
         block[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
     }

@@ -243,9 +243,19 @@ mod tests {
         let mark = decode(&encode("vol-1", None).unwrap());
         let permit = mark.interrupted("vol-1", 7, true).unwrap();
         assert!(permit.is_about("vol-1", 7));
+        assert!(!permit.is_about("vol-1", 8) && !permit.is_about("vol-2", 7));
         assert!(mark.interrupted("vol-10", 7, true).is_none());
         assert!(mark.foreign_name("vol-10").unwrap().contains("\"vol-1\""));
         assert!(mark.foreign_name("vol-1").unwrap().contains("witness"));
+    }
+
+    /// An agent of another release completes the format.
+    #[test]
+    fn the_mark_has_these_bytes() {
+        let mark = encode("vol-1", None).unwrap();
+        let start = b"BELAY-MKFS-MARK\n\x01\0\0\0\x05\0\0\0vol-1\0";
+        assert!(mark.starts_with(start));
+        assert_eq!(field::le32(&mark, CHECKSUM_AT), 0xf785_6d74);
     }
 
     #[test]

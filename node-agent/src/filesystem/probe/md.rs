@@ -104,6 +104,23 @@ pub(super) mod tests {
         assert!(!is_version_0(&version_0(1 << 20), 1 << 20));
     }
 
+    /// As another architecture has stored it.
+    #[test]
+    fn an_old_sum_counts_folded_to_16_bits() {
+        let mut block = vec![0; BYTES];
+        block[..4].copy_from_slice(MAGIC);
+        for (stored, is_right) in [
+            (0xa92b_4efc_u32, true),
+            (0xf827, true),
+            (0x0001_f826, true),
+            (0xf826, false),
+            (0x0001_f827, false),
+        ] {
+            block[OLD_CHECKSUM_AT..OLD_CHECKSUM_AT + 4].copy_from_slice(&stored.to_le_bytes());
+            assert_eq!(is_version_0(&block, 1 << 20), is_right, "{stored:#x}");
+        }
+    }
+
     /// Both sums exceed 32 bits; worked out by hand as Linux does it (drivers/md/md.c: the words
     /// summed in 64 bits, then the high half added to the low one).
     #[test]

@@ -21,6 +21,8 @@ pub(in crate::filesystem) struct MemoryDisk {
     blocks: BTreeMap<u64, Vec<u8>>,
     /// Whether there is a backing file with known holes.
     pub(in crate::filesystem) mapped: bool,
+    /// Where data can begin in that file: at multiples of this.
+    pub(in crate::filesystem) map_bytes: u64,
     pub(in crate::filesystem) is_new: bool,
     pub(in crate::filesystem) accepts_uncleared: bool,
     pub(in crate::filesystem) witness: Witness,
@@ -41,6 +43,7 @@ impl MemoryDisk {
             bytes,
             blocks: BTreeMap::new(),
             mapped: true,
+            map_bytes: BLOCK,
             is_new: false,
             accepts_uncleared: false,
             witness: Witness::Absent,
@@ -145,8 +148,10 @@ impl Disk for MemoryDisk {
             return Ok((from < self.bytes).then_some(from..self.bytes));
         }
         let next = self.blocks.range(from / BLOCK..).next();
-        let range = next.map(|(index, _)| {
-            let start = (index * BLOCK).max(from);
+        let range = next.map(|(index, block)| {
+            let data = block.iter().position(|byte| *byte != 0).unwrap_or(0) as u64;
+            let start = index * BLOCK + data - data % self.map_bytes;
+            let start = start.max(from);
             start..((index + 1) * BLOCK).min(self.bytes)
         });
         Ok(range.filter(|range| !range.is_empty()))

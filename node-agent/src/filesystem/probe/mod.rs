@@ -10,6 +10,8 @@ mod blank;
 mod btrfs;
 mod disk;
 mod examine;
+#[cfg(test)]
+mod ext4_sizes;
 mod field;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
@@ -43,4 +45,5 @@ pub(super) mod tests {
     pub(in crate::filesystem) use super::md::tests::{
         version_0 as md_version_0, version_1 as md_version_1,
     };
+    pub(in crate::filesystem) use super::xfs::tests::sector_with as xfs_sector_with;
 }

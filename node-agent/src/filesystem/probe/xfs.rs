@@ -158,6 +158,14 @@ pub(super) mod tests {
         sector
     }
 
+    /// The same with other features.
+    pub(in crate::filesystem) fn sector_with(incompat: u32) -> Vec<u8> {
+        let mut sector = sector();
+        sector[216..220].copy_from_slice(&incompat.to_be_bytes());
+        seal(&mut sector);
+        sector
+    }
+
     /// The same before the last write of mkfs.xfs.
     pub(in crate::filesystem) fn unfinished() -> Vec<u8> {
         let mut sector = sector();

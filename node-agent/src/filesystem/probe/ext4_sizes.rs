@@ -1,0 +1,67 @@
+//! The sizes in superblocks of ext4 with different features.
+
+use super::ext4::tests::{seal, superblock};
+use super::ext4::{Superblock, Verdict, is_copy, judge};
+
+fn sizes(fields: &[(usize, u32)]) -> Superblock {
+    let mut block = superblock();
+    for (at, value) in fields {
+        block[*at..*at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    seal(&mut block);
+    match judge(&block, u64::MAX) {
+        Verdict::Sound(superblock) => superblock,
+        other => panic!("{fields:x?}: {other:?}"),
+    }
+}
+
+#[test]
+fn sizes_follow_from_the_features() {
+    // 64 bits: the high half of the blocks, and longer descriptors.
+    let large = sizes(&[(0x150, 1)]);
+    assert_eq!(
+        (large.blocks, large.copy_blocks),
+        ((1 << 32) + 262_144, 2177)
+    );
+    let many_groups = (0x20, 1024);
+    assert_eq!(sizes(&[many_groups]).copy_blocks, 132);
+    let short = sizes(&[(0x60, 0x242), (0x150, 1), many_groups]);
+    assert_eq!((short.blocks, short.copy_blocks), (262_144, 130));
+    // Blocks of 1 KiB, the smallest, and of 64 KiB, the largest.
+    let small = sizes(&[
+        (0x4, 262_145),
+        (0x14, 1),
+        (0x18, 0),
+        (0x1c, 0),
+        (0x20, 8192),
+    ]);
+    assert_eq!((small.block_bytes, small.first_block), (1024, 1));
+    assert_eq!((small.inode_blocks, small.copy_blocks), (2048, 130));
+    let large = sizes(&[(0x4, 16_384), (0x18, 6), (0x1c, 6)]);
+    assert_eq!((large.block_bytes, large.inode_blocks), (65_536, 32));
+    // Revision 0 has no size of an inode.
+    assert_eq!(sizes(&[(0x4c, 0)]).inode_blocks, 256);
+}
+
+#[test]
+fn clusters_are_more_than_a_block_only_with_bigalloc() {
+    let clusters = |ro_compat, log| sizes(&[(0x64, ro_compat), (0x1c, log)]).cluster_blocks;
+    assert_eq!((clusters(0x46b, 6), clusters(0x46b, 2)), (1, 1));
+    assert_eq!((clusters(0x66b, 6), clusters(0x66b, 2)), (16, 1));
+}
+
+#[test]
+fn one_feature_of_ext4_of_either_kind_makes_it_an_ext4() {
+    assert_eq!(sizes(&[(0x60, 0x2c2), (0x64, 0x3)]).blocks, 262_144);
+    assert_eq!(sizes(&[(0x60, 0x2), (0x64, 0x43)]).blocks, 262_144);
+}
+
+#[test]
+fn a_copy_has_the_number_of_its_group_and_possible_sizes() {
+    let mut copy = superblock();
+    assert!(!is_copy(&copy));
+    copy[0x5a] = 1;
+    assert!(is_copy(&copy));
+    copy[0x18] = 7;
+    assert!(!is_copy(&copy));
+}

@@ -1,0 +1,201 @@
+//! mkfs and the proof before it, on the simulated machine.
+
+use std::path::Path;
+use std::time::Duration;
+
+use belay_contract::format::FormatOptions;
+use belay_server::call::{Failure, Kind};
+
+use super::format::{Permit, format};
+use super::mkfs::{Recipe, mkfs, refuse_busy, unwanted_features};
+use super::probe::tests::xfs_sector_with;
+use super::{DeviceUnderTest, Found, FsType, Unchecked, check, examine};
+use crate::kernel::fake::{Fake, Fault, Fd, Machine, Plug};
+use crate::kernel::{Kernel as _, Open};
+use crate::work::Progress;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const MIB: u64 = 1 << 20;
+
+/// A machine with one disk, which is held open.
+struct Bench {
+    machine: Machine,
+    kernel: Fake,
+    fd: Fd,
+    bytes: u64,
+    progress: Progress,
+}
+
+impl Bench {
+    fn new(bytes: u64, start: &[u8]) -> Bench {
+        let machine = Machine::new();
+        let medium = Path::new("/medium");
+        machine.make_file(medium, bytes);
+        if !start.is_empty() {
+            machine.write_file(medium, 0, start);
+        }
+        machine.plug(Plug::virtio(medium, "vol-1"));
+        let kernel = machine.process();
+        let fd = open(&kernel, Open::DeviceRead);
+        Bench {
+            machine,
+            kernel,
+            fd,
+            bytes,
+            progress: Progress::default(),
+        }
+    }
+
+    fn device(&self, is_new: bool) -> DeviceUnderTest<'_, Fd> {
+        DeviceUnderTest {
+            fd: &self.fd,
+            bytes: self.bytes,
+            backing: None,
+            secrets: &[],
+            volume: "vol-1",
+            is_new,
+            progress: &self.progress,
+        }
+    }
+
+    fn blank(&self, is_new: bool) -> Permit {
+        match examine(&self.kernel, &self.device(is_new)) {
+            Found::Blank(blank) => blank.into(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn format(&self, fs: FsType) -> Result<(), Kind> {
+        let options = FormatOptions::default();
+        let permit = self.blank(true);
+        let device = self.device(true);
+        let made = format(&self.kernel, &device, (fs, options), permit, DEADLINE);
+        made.map_err(|failure| failure.kind)
+    }
+
+    /// The message of a mkfs that fails.
+    fn mkfs(&self) -> (Kind, String) {
+        let recipe = Recipe {
+            fs: FsType::Ext4,
+            options: FormatOptions::default(),
+            uuid: "",
+            over_leftovers: false,
+            over_unread: false,
+        };
+        let failed = mkfs(&self.kernel, &self.device(true), &recipe, DEADLINE);
+        let failure = failed.unwrap_err();
+        (failure.kind, failure.message)
+    }
+}
+
+fn open(kernel: &Fake, how: Open) -> Fd {
+    kernel.open(Path::new("/dev/vda"), how).unwrap()
+}
+
+#[test]
+fn a_device_of_the_minimum_size_is_formatted_and_a_smaller_one_is_not() {
+    for fs in [FsType::Ext4, FsType::Xfs, FsType::Btrfs] {
+        let formatted = |bytes| Bench::new(bytes, &[]).format(fs);
+        assert_eq!(formatted(fs.minimum_bytes()), Ok(()), "{fs}");
+        let refused = formatted(fs.minimum_bytes() - 4096);
+        assert_eq!(refused, Err(Kind::Precondition), "{fs}");
+    }
+}
+
+/// The mark is on the disk before mkfs begins, the filesystem before the mark is erased, and that
+/// before the mount.
+#[test]
+fn each_step_of_a_format_is_on_the_disk_before_the_next() {
+    let bench = Bench::new(512 * MIB, &[]);
+    let permit = bench.blank(true);
+    let options = FormatOptions::default();
+    bench.machine.begin(None);
+    let device = bench.device(true);
+    format(
+        &bench.kernel,
+        &device,
+        (FsType::Ext4, options),
+        permit,
+        DEADLINE,
+    )
+    .unwrap();
+    let calls = bench.machine.end();
+    let steps = ["pwrite", "fsync", "spawn"];
+    let steps = calls.iter().filter(|call| steps.contains(&call.name));
+    let steps: Vec<_> = steps.map(|call| call.name).collect();
+    let expected = ["pwrite", "fsync", "spawn", "fsync", "pwrite", "fsync"];
+    assert_eq!(steps, expected);
+}
+
+#[test]
+fn a_device_that_another_process_has_claimed_is_not_formatted() {
+    let bench = Bench::new(512 * MIB, &[]);
+    let medium = Path::new("/medium");
+    let user = bench.machine.process();
+    let other = open(&user, Open::DeviceExclusive);
+    let before = bench.machine.read_file(medium, 0, 1 << 20);
+    assert_eq!(bench.format(FsType::Ext4), Err(Kind::Busy));
+    let refused = refuse_busy(&bench.kernel, &bench.device(true)).unwrap_err();
+    assert_eq!(refused.kind, Kind::Busy);
+    // Claimed after that check.
+    assert_eq!(bench.mkfs().0, Kind::Busy);
+    assert!(bench.machine.read_file(medium, 0, 1 << 20) == before);
+    let mark = bench.machine.read_file(medium, 100 << 20, 4096);
+    assert!(mark.iter().all(|byte| *byte == 0), "a mark was written");
+    drop(other);
+    assert_eq!(bench.format(FsType::Ext4), Ok(()));
+}
+
+#[test]
+fn a_device_that_another_process_has_claimed_is_not_checked() {
+    let bench = Bench::new(512 * MIB, &[]);
+    assert_eq!(bench.format(FsType::Ext4), Ok(()));
+    let user = bench.machine.process();
+    let other = open(&user, Open::DeviceExclusive);
+    bench.machine.begin(None);
+    let checked = check(&bench.kernel, &bench.device(false), DEADLINE);
+    let calls = bench.machine.end();
+    let failed = |failure: &Failure| failure.kind == Kind::Busy;
+    assert!(
+        matches!(&checked, Err(Unchecked::Failed(it)) if failed(it)),
+        "{checked:?}"
+    );
+    assert!(!calls.iter().any(|call| call.name == "spawn"), "{calls:?}");
+    drop(other);
+    let checked = check(&bench.kernel, &bench.device(false), DEADLINE);
+    assert!(checked.is_ok(), "{checked:?}");
+}
+
+#[test]
+fn a_mkfs_that_fails_is_reported_with_its_message_and_as_busy_only_where_that_is_why() {
+    let bench = Bench::new(512 * MIB, &[]);
+    for fault in [Fault::Fail(3, "EIO"), Fault::FailFrom(3, "EIO")] {
+        bench.machine.begin(Some(fault));
+        let (kind, message) = bench.mkfs();
+        let calls = bench.machine.end();
+        assert_eq!(calls[2].name, "mkfs write", "{calls:?}");
+        assert_eq!(kind, Kind::System, "{fault:?}");
+        assert!(message.starts_with("mkfs.ext4 failed"), "{message}");
+    }
+    bench.machine.begin(Some(Fault::Fail(1, "EIO")));
+    let refused = refuse_busy(&bench.kernel, &bench.device(true)).unwrap_err();
+    bench.machine.end();
+    assert_eq!(refused.kind, Kind::System);
+}
+
+#[test]
+fn what_was_not_read_may_hold_the_log_of_another_filesystem() {
+    let bench = Bench::new(512 * MIB, &[]);
+    assert!(bench.blank(true).is_sampled());
+    let small = Bench::new(MIB, &[]);
+    assert!(!small.blank(true).is_sampled() && !small.blank(false).is_sampled());
+}
+
+#[test]
+fn features_of_an_xfs_that_an_old_kernel_does_not_know_are_found() {
+    for (incompat, unwanted) in [(0xb, 0), (0x2b, 0x20), (0xeb, 0xe0)] {
+        let bench = Bench::new(1 << 30, &xfs_sector_with(incompat));
+        let found = unwanted_features(&bench.kernel, &bench.device(true));
+        assert_eq!(found, Ok(unwanted), "{incompat:#x}");
+    }
+}
