@@ -226,6 +226,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::device::loop_path;
+    use crate::kernel::fake::{Fake, Fault, Fd, Machine};
+    use crate::kernel::{LoopMode, Open};
 
     fn label(volume: &str) -> Label {
         let (driver, volume) = (
@@ -262,6 +265,125 @@ mod tests {
         ] {
             assert_eq!(Label::read(Path::new(root)), None, "{root}");
         }
+    }
+
+    /// The mounts of an earlier release keep their names.
+    #[test]
+    fn a_name_keeps_what_a_file_name_may_have() {
+        let name = |volume: &str| label(volume).volume;
+        assert_eq!(name("pvc-1_a.B~c d"), "pvc-1_a.B%7Ec%20d");
+    }
+
+    const MODE: LoopMode = LoopMode {
+        read_only: false,
+        autoclear: false,
+    };
+
+    /// A machine, and a bound device with a name for it.
+    struct Bench {
+        machine: Machine,
+        kernel: Fake,
+        device: Fd,
+        node: PathBuf,
+        label: Label,
+    }
+
+    fn bench() -> Bench {
+        let machine = Machine::new();
+        let kernel = machine.process();
+        let (device, node, label) = bound(&machine, &kernel, "vol");
+        Bench {
+            machine,
+            kernel,
+            device,
+            node,
+            label,
+        }
+    }
+
+    fn bound(machine: &Machine, kernel: &Fake, volume: &str) -> (Fd, PathBuf, Label) {
+        let path = Path::new("/").join(volume);
+        machine.make_file(&path, 1 << 20);
+        let file = kernel.open(&path, Open::FileWrite).unwrap();
+        assert!(kernel.flock(&file).unwrap());
+        let node = loop_path(kernel.loop_get_free().unwrap());
+        let device = kernel.open(&node, Open::DeviceWrite).unwrap();
+        kernel.loop_configure(&device, &file, MODE, volume).unwrap();
+        let diskseq = kernel.diskseq(&device).unwrap();
+        let (driver, volume) = (
+            "one.example".parse().unwrap(),
+            VolumeId::new(volume).unwrap(),
+        );
+        let label = Label::new(&driver, &volume, diskseq, &node).unwrap();
+        (device, node, label)
+    }
+
+    #[test]
+    fn a_name_is_made_and_removed_any_number_of_times() {
+        let Bench {
+            kernel,
+            node,
+            label,
+            ..
+        } = bench();
+        for _ in 0..2 {
+            for _ in 0..2 {
+                let made = label.make(&kernel, &node).map_err(drop);
+                assert_eq!(made, Ok(label.path()));
+                assert!(label.is_there(&kernel).unwrap());
+            }
+            for _ in 0..2 {
+                label.remove(&kernel).unwrap();
+                assert!(!label.is_there(&kernel).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_at_any_call_is_reported_and_a_retry_completes_it() {
+        // With the directories of the driver, and without.
+        for is_first in [true, false] {
+            for number in 1.. {
+                let one = bench();
+                let (kernel, label) = (&one.kernel, &one.label);
+                let (_, node, other) = bound(&one.machine, kernel, "other");
+                if !is_first {
+                    other.make(kernel, &node).unwrap();
+                }
+                one.machine.begin(Some(Fault::Fail(number, "EIO")));
+                let made = label.make(kernel, &one.node);
+                if one.machine.end().len() < number {
+                    break;
+                }
+                assert!(made.is_err(), "call {number}");
+                label.make(kernel, &one.node).unwrap();
+            }
+        }
+        for number in 1..=2 {
+            let one = bench();
+            one.label.make(&one.kernel, &one.node).unwrap();
+            one.machine.begin(Some(Fault::Fail(number, "EIO")));
+            assert!(one.label.remove(&one.kernel).is_err(), "call {number}");
+            one.machine.end();
+            one.label.remove(&one.kernel).unwrap();
+            assert!(!one.label.is_there(&one.kernel).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_sweep_removes_the_names_of_detached_devices_and_counts_them() {
+        let one = bench();
+        let kernel = &one.kernel;
+        let (_kept, node, other) = bound(&one.machine, kernel, "other");
+        one.label.make(kernel, &one.node).unwrap();
+        other.make(kernel, &node).unwrap();
+        let driver = "one.example".parse().unwrap();
+        assert_eq!(Label::sweep(kernel, &driver).unwrap(), 0);
+        kernel.loop_clr_fd(&one.device).unwrap();
+        drop(one.device);
+        assert_eq!(Label::sweep(kernel, &driver).unwrap(), 1);
+        assert!(!one.label.is_there(kernel).unwrap());
+        assert!(other.is_there(kernel).unwrap());
     }
 
     #[test]

@@ -334,6 +334,18 @@ mod tests {
     }
 
     #[test]
+    fn a_name_begins_with_the_type_of_its_designator() {
+        let facts = ScsiFacts {
+            id_page: page83(&[(2, 1, b"ACME v-1"), (1, 2, &[0xab, 0xcd])]),
+            ..ScsiFacts::default()
+        };
+        let disk = Identity::of(&DiskFacts::Scsi(facts)).unwrap();
+        for name in ["scsi-1ACME_v-1", "scsi-2abcd"] {
+            assert_eq!(disk.matches(&names(&[name])), Match::Whole, "{disk:?}");
+        }
+    }
+
+    #[test]
     fn a_world_wide_name_is_that_of_the_unit_and_not_of_its_port() {
         let naa: &[u8] = &[0x50, 0x01, 0x40, 0x5a, 0xbc, 0xde, 0xf0, 0x12];
         let port: &[u8] = &[0x50, 0, 0, 0, 0, 0, 0, 1];

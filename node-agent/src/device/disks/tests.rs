@@ -1,17 +1,21 @@
 //! The index on the simulated machine.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use belay_contract::disk::DiskIdentity;
+use belay_contract::drivers::OPENSTACK;
 use belay_server::call::Kind;
 use belay_server::request::VolumeId;
 
+use super::identity::Identity;
 use super::index::DiskIndex;
 use super::owner::Owner;
 use super::volume::VolumeDisk;
-use crate::device::Sought;
+use super::volumes::DiskVolumes;
+use crate::device::{Purpose, Sought, Storage, Transport};
 use crate::kernel::fake::{Fake, Fault, Machine, Plug};
-use crate::kernel::{Disk, Disks};
+use crate::kernel::{Dev, Disk, Disks, Kernel as _, Open};
 
 const LONG: &str = "01234567890123456789-long";
 
@@ -235,4 +239,159 @@ fn a_disk_is_of_one_volume_until_that_is_forgotten() {
     assert_eq!(bench.find(LONG), Err(Kind::Precondition));
     forget(&alike);
     assert!(bench.find(LONG).unwrap().is_some());
+}
+
+fn owner(volume: &str) -> Owner {
+    let driver = "one.example".parse().unwrap();
+    Owner::new(&driver, &VolumeId::new(volume).unwrap())
+}
+
+#[test]
+fn what_is_known_is_of_that_disk_alone() {
+    let bench = Bench::new();
+    bench.plug("vol");
+    bench.rescan();
+    let disk = bench.index.take_unasked().remove(0);
+    assert_eq!(bench.index.known(&disk), None);
+    bench.index.ask(&bench.kernel, &disk);
+    let known = Some(Arc::new(Identity::virtio("vol")));
+    assert_eq!(bench.index.known(&disk), known);
+    // It had answered by then; and another disk was late.
+    bench.index.is_late(&disk);
+    let next = Disk {
+        diskseq: disk.diskseq + 1,
+        ..disk.clone()
+    };
+    assert_eq!(bench.index.known(&next), None);
+    bench.plug("late");
+    bench.rescan();
+    let late = bench.index.take_unasked().remove(0);
+    bench.index.is_late(&Disk {
+        diskseq: late.diskseq + 1,
+        ..late
+    });
+    assert!(bench.missing("late").contains("its serial is being read"));
+    assert_eq!(bench.index.known(&disk), known);
+}
+
+#[test]
+fn without_sequence_numbers_nothing_is_known_of_a_disk() {
+    let bench = Bench::new();
+    bench.machine.count_no_disks();
+    bench.plug("vol");
+    bench.rescan();
+    let disk = bench.index.take_unasked().remove(0);
+    bench.index.ask(&bench.kernel, &disk);
+    assert_eq!(bench.index.known(&disk), None);
+    let identity = bench.index.identity(&bench.kernel, &disk).unwrap();
+    assert_eq!(identity, Some(Arc::new(Identity::virtio("vol"))));
+}
+
+#[test]
+fn a_claim_is_refused_while_another_disk_may_say_the_same_and_then_holds() {
+    let bench = Bench::new();
+    bench.plug(LONG);
+    bench.rescan();
+    let disk = bench.index.take_unasked().remove(0);
+    bench.index.ask(&bench.kernel, &disk);
+    let identity = bench.index.known(&disk).unwrap();
+    let claim = |volume: &str| {
+        let claimed = bench
+            .index
+            .claim(&owner(volume), &serial(volume), &disk, &identity);
+        claimed.map_err(|failure| failure.kind)
+    };
+    bench.plug("other");
+    bench.rescan();
+    assert_eq!(claim(LONG), Err(Kind::Busy));
+    bench.ask_all();
+    assert_eq!(claim(LONG), Ok(()));
+    bench.plug("third");
+    bench.rescan();
+    assert_eq!(claim(LONG), Ok(()), "whatever comes later");
+    bench.ask_all();
+    let alike = format!("{}-other", &LONG[..20]);
+    assert_eq!(claim(&alike), Err(Kind::Precondition));
+}
+
+#[test]
+fn an_open_disk_that_is_removed_is_refused_and_an_error_is_no_removal() {
+    let bench = Bench::new();
+    let medium = bench.plug("vol");
+    bench.rescan();
+    bench.ask_all();
+    let found = VolumeDisk::new(bench.find("vol").unwrap().unwrap(), serial("vol"));
+    bench.machine.begin(Some(Fault::Fail(1, "EIO")));
+    assert!(found.open(&bench.kernel).is_err());
+    bench.machine.end();
+    let device = found.open(&bench.kernel).unwrap().unwrap();
+    device.guard.refuse_removed(&bench.kernel).unwrap();
+    let path = device.path();
+    let user = bench.kernel.open(path, Open::DeviceExclusive).unwrap();
+    let refused = device.refuse_claimed(&bench.kernel).unwrap_err();
+    assert_eq!(refused.kind, Kind::Busy);
+    drop(user);
+    device.refuse_claimed(&bench.kernel).unwrap();
+    bench.machine.begin(Some(Fault::Fail(1, "EIO")));
+    assert!(device.is_claimed(&bench.kernel).is_err());
+    bench.machine.end();
+    bench.machine.unplug(&medium);
+    let refused = device.guard.refuse_removed(&bench.kernel).unwrap_err();
+    assert_eq!(refused.kind, Kind::Unreachable);
+    let storage = Storage::<Fake>::Disk(found);
+    let held = storage.hold(&bench.kernel, None, Purpose::Filesystem, &|_| Ok(false));
+    assert_eq!(
+        held.err().map(|failure| failure.kind),
+        Some(Kind::Unreachable)
+    );
+}
+
+#[test]
+fn a_device_is_a_volumes_by_what_its_disk_says_and_until_that_is_forgotten() {
+    let bench = Bench::new();
+    let index = Arc::new(DiskIndex::new());
+    let driver = "one.example".parse().unwrap();
+    let volumes = DiskVolumes::new(&driver, &OPENSTACK, &index, false);
+    let volumes = Transport::<Fake>::Disks(volumes);
+    let kernel = &bench.kernel;
+    let (volume, other) = ["vol", "other"].map(|id| VolumeId::new(id).unwrap()).into();
+    let medium = bench.plug("vol");
+    let dev = bench.machine.disk_dev(&medium);
+    index.rescan(kernel).unwrap();
+    let may_be_of = |volume| volumes.may_be_of(kernel, volume, dev).unwrap();
+    assert!(!may_be_of(&volume), "it has not been asked");
+    assert!(volumes.find_if_any(kernel, &volume).unwrap().is_none());
+    for disk in index.take_unasked() {
+        index.ask(kernel, &disk);
+    }
+    // The id of a volume is its disk's serial; and a stage may say another.
+    assert!(may_be_of(&volume) && !may_be_of(&other));
+    let is_here = |volume| volumes.is_here(kernel, volume).unwrap();
+    assert!(is_here(&volume) && !is_here(&other));
+    assert!(volumes.find_if_any(kernel, &volume).unwrap().is_some());
+    let named_so = || volumes.named(&other).unwrap().display().to_string();
+    let before = named_so();
+    assert!(before.contains("other"), "{before}");
+    assert!(index.find(&owner("other"), &serial("said")).is_ok());
+    assert_eq!(named_so(), "the one with serial \"said\"");
+    volumes.forget(&other);
+    assert_eq!(named_so(), before);
+
+    let carries = |dev| volumes.carries_volumes(kernel, dev).unwrap();
+    let node_of = |dev| volumes.node_of(kernel, dev).unwrap();
+    let node = Path::new("/dev/vda");
+    assert!(carries(dev));
+    assert_eq!(node_of(dev).as_deref(), Some(node));
+    let named = |path: &str| volumes.dev_named(kernel, Path::new(path)).unwrap();
+    assert_eq!(
+        (named("/dev/vda"), named("/vda//deleted")),
+        (Some(dev), Some(dev))
+    );
+    assert_eq!((named("/dev/"), named("vda")), (None, None));
+    let (anonymous, no_disk) = (Dev { major: 0, minor: 7 }, Dev { major: 7, minor: 0 });
+    for none in [anonymous, no_disk] {
+        assert!(!carries(none) && node_of(none).is_none(), "{none}");
+    }
+    bench.machine.unplug(&medium);
+    assert!(carries(dev) && node_of(dev).is_none() && !may_be_of(&volume));
 }

@@ -12,6 +12,8 @@ mod folder;
 mod left;
 mod name;
 mod sysfs;
+#[cfg(test)]
+mod tests;
 mod unread;
 mod verdict;
 

@@ -112,10 +112,12 @@ impl<K: Kernel> LoopDir<K> {
 mod tests {
     use std::path::Path;
 
+    use belay_server::call::Kind;
+
     use super::*;
     use crate::device::loops::loop_path;
     use crate::kernel::LoopMode;
-    use crate::kernel::fake::{Fault, Machine};
+    use crate::kernel::fake::{Call, Fault, Machine};
 
     const KEPT: LoopMode = LoopMode {
         read_only: false,
@@ -125,9 +127,22 @@ mod tests {
     /// Whether the volume `vol-1` in `/volumes` gets the device of that file, which was bound by an
     /// earlier release, and whose disk fails when the device is queried.
     fn is_ours(file: &str) -> bool {
+        judged(file, "vol-1", "LOOP_GET_STATUS64", "EIO", false) == Ok("stale")
+    }
+
+    /// What the device of that file, bound under that name, is to the volume if that call fails.
+    fn judged(
+        file: &str,
+        name: &str,
+        call: &str,
+        errno: &'static str,
+        is_covered: bool,
+    ) -> Result<&'static str, Kind> {
         let machine = Machine::new();
         machine.make_dir(Path::new("/volumes"));
         machine.make_dir(Path::new("/others"));
+        machine.make_dir(Path::new("/tmpfs"));
+        machine.cover(Path::new("/tmpfs"));
         machine.make_file(Path::new(file), 1 << 20);
         let kernel = machine.process();
         let driver = "one.example".parse().unwrap();
@@ -136,23 +151,47 @@ mod tests {
         assert!(kernel.flock(&file).unwrap());
         let number = kernel.loop_get_free().unwrap();
         let device = kernel.open(&loop_path(number), Open::DeviceWrite).unwrap();
-        kernel
-            .loop_configure(&device, &file, KEPT, "vol-1")
-            .unwrap();
+        kernel.loop_configure(&device, &file, KEPT, name).unwrap();
+        if is_covered {
+            machine.cover(Path::new("/others"));
+        }
 
         let volume = VolumeId::new("vol-1").unwrap();
         machine.begin(None);
-        dir.judge_unread(&kernel, &volume, number).unwrap();
-        let is_query = |name: &str| name == "LOOP_GET_STATUS64";
-        let query = machine.end().iter().position(|call| is_query(call.name));
-        machine.begin(Some(Fault::Fail(query.unwrap() + 1, "EIO")));
-        let verdict = dir.judge_unread(&kernel, &volume, number).unwrap();
+        drop(dir.judge_unread(&kernel, &volume, number));
+        let number_of = |calls: &[Call]| calls.iter().position(|it| it.name == call);
+        let fault = number_of(&machine.end()).map(|at| Fault::Fail(at + 1, errno));
+        machine.begin(fault);
+        let verdict = dir.judge_unread(&kernel, &volume, number);
         machine.end();
-        match verdict {
-            Some(Verdict::Stale(_)) => true,
-            None => false,
-            Some(_) => panic!("another verdict"),
+        match verdict.map_err(|failure| failure.kind)? {
+            Some(Verdict::Stale(_)) => Ok("stale"),
+            Some(Verdict::Foreign) => Ok("foreign"),
+            Some(_) => Ok("another"),
+            None => Ok("unknown"),
         }
+    }
+
+    #[test]
+    fn a_path_that_does_not_exist_here_may_be_that_of_another_mount_namespace() {
+        let covered = |file| judged(file, "vol-1", "LOOP_GET_STATUS64", "EIO", true);
+        assert_eq!(covered("/others/vol-1"), Ok("stale"));
+        assert_eq!(covered("/others/vol-2"), Ok("unknown"));
+    }
+
+    #[test]
+    fn a_device_that_answers_is_the_volumes_by_its_name_and_filesystem() {
+        let file = "/volumes/vol-1.bad";
+        let named = |name| judged(file, name, "none", "EIO", false);
+        assert_eq!(named("one.example/vol-1"), Ok("stale"));
+        assert_eq!(named("one.example/vol-2"), Ok("unknown"));
+        let failed = |call, errno| judged(file, "one.example/vol-1", call, errno, false);
+        // The directory's filesystem does not answer, so the device's is another one.
+        assert_eq!(failed("statx", "EIO"), Ok("foreign"));
+        assert_eq!(failed("statx", "EPERM"), Err(Kind::System));
+        assert_eq!(failed("LOOP_GET_STATUS64", "EPERM"), Err(Kind::System));
+        let elsewhere = judged("/tmpfs/vol-1", "one.example/vol-1", "none", "EIO", false);
+        assert_eq!(elsewhere, Ok("foreign"));
     }
 
     #[test]
