@@ -11,12 +11,12 @@ pub mod rpc;
 use backend::{local, registry};
 use belay_server::call::Callers;
 use belay_server::identity::Identity;
-use belay_server::metrics;
 use belay_server::readiness::{Readiness, State};
 use belay_server::serve::{Driver, ServeConfig, listen, serve};
 use belay_server::services::Services;
 use belay_server::signal::terminations;
 use belay_server::transport::Socket;
+use belay_server::{memory, metrics};
 use config::Config;
 use operation::Operations;
 use std::error::Error;
@@ -27,6 +27,9 @@ use std::time::Duration;
 /// Deadline for running calls at shutdown; less than the 30 s after which Kubernetes kills.
 const DRAIN: Duration = Duration::from_secs(20);
 
+/// By which the heap grows and shrinks: the C library's own value.
+const HEAP_STEP_BYTES: i32 = 128 << 10;
+
 /// Threads of the runtime, which only dispatch calls. Each costs memory, so they do not grow with
 /// the machine's cores.
 const WORKERS_MAX: usize = 4;
@@ -36,6 +39,7 @@ const WORKERS_MAX: usize = 4;
 /// # Errors
 /// The reason why it cannot start or serve.
 pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
+    memory::share_one_heap(HEAP_STEP_BYTES);
     let (driver, process) = (&config.common.driver, &config.common.process);
     config.refuse_socket_in_state_dir()?;
     metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;
@@ -71,7 +75,10 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
             drain: DRAIN,
             readiness,
             callers: Callers::Any,
+            rest: Some(memory::rest),
         };
+        // No call needs what only the start needed.
+        memory::give_back();
         tracing::info!(endpoint = %driver.endpoint, "serving");
         let driver = Driver {
             name: driver.driver_name.clone(),

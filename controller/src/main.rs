@@ -3,10 +3,6 @@
 use belay_controller::config::Config;
 use std::process::ExitCode;
 
-/// Built with `no_thp`: without it the first touch of the heap costs 4 MiB.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let config = match Config::parse() {
         Ok(config) => config,

@@ -8,13 +8,13 @@ use belay_server::call::Callers;
 use belay_server::facts::Facts;
 use belay_server::identity::Identity;
 use belay_server::kubelet::Registration;
-use belay_server::metrics;
 use belay_server::readiness::{Readiness, State};
 use belay_server::request::NodeId;
 use belay_server::serve::{self, ServeConfig, serve};
 use belay_server::services::Services;
 use belay_server::signal;
 use belay_server::transport::Socket;
+use belay_server::{memory, metrics};
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use crate::arrivals;
 use crate::config::{Config, Driver, Sandbox};
 use crate::identify;
-use crate::kernel::linux::{Linux, memory, privileges, sandbox};
+use crate::kernel::linux::{Linux, privileges, sandbox};
 use crate::operation::{self, KubeletDir};
 use crate::rpc::{self, NodeService};
 use crate::start::{Machine, Source, Start};
@@ -32,6 +32,9 @@ use crate::work::{self, Pool, THREADS_MAX};
 const THREAD_IDLE: Duration = Duration::from_secs(5);
 /// How long after a call memory is given back: a burst of pods shares it.
 const REST_AFTER: Duration = Duration::from_secs(5);
+/// By which the heap grows: it costs no memory, and an agent that reaches a limit of its address
+/// space (setrlimit(2), `RLIMIT_AS`) still has room for calls.
+const HEAP_STEP_BYTES: i32 = 16 << 20;
 /// How long the start waits for a disk; a driver whose disk takes longer comes up later.
 const FIRST_TRY: Duration = Duration::from_secs(2);
 /// How long running operations may take after SIGTERM; the kubelet retries the others.
@@ -49,7 +52,7 @@ pub struct StartError(String);
 /// # Errors
 /// If the machine lacks something that the agent needs, or a socket cannot be opened.
 pub fn run(config: &Config) -> Result<(), StartError> {
-    memory::share_one_heap();
+    memory::share_one_heap(HEAP_STEP_BYTES);
     let names = config.drivers().map(|driver| &driver.common.driver_name);
     metrics::begin(&config.process, names, env!("CARGO_PKG_VERSION"))
         .map_err(|error| failed("--http-endpoint", &error))?;
@@ -210,6 +213,8 @@ async fn serve_drivers(
         drain: DRAIN,
         readiness,
         callers: Callers::root_and(&config.allow_uid),
+        // Work outlasts calls, see `rest_after_work`.
+        rest: None,
     };
     // No call needs what only the start needed.
     memory::give_back();

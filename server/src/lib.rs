@@ -11,6 +11,7 @@ pub mod identity;
 mod inotify;
 pub mod kubelet;
 pub mod log;
+pub mod memory;
 pub mod metrics;
 pub mod readiness;
 pub mod request;

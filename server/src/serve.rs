@@ -24,6 +24,9 @@ use tokio::net::UnixListener;
 /// kubelet and its sidecars need, and well below the usual limit of 1024 descriptors per process.
 const CONNECTIONS_MAX: usize = 256;
 
+/// From the end of a call to [`ServeConfig::rest`]: a burst of calls shares it.
+const REST_AFTER: Duration = Duration::from_secs(5);
+
 /// A driver, as a server has it.
 pub struct Driver {
     /// Its name.
@@ -51,6 +54,9 @@ pub struct ServeConfig {
     pub readiness: Readiness,
     /// Which users may call, on all sockets.
     pub callers: Callers,
+    /// Called a moment after calls, and repeatedly during many, to give memory back; none = nothing
+    /// is. Must not wait.
+    pub rest: Option<fn()>,
 }
 
 /// Why a server cannot start.
@@ -106,6 +112,7 @@ pub async fn serve(
         drain,
         readiness,
         callers,
+        rest: give_back,
     } = config;
     let running = Running::begin(drivers, callers)?;
     let shown = running.shown(program, readiness);
@@ -126,6 +133,7 @@ pub async fn serve(
             never = accept(&servers, listeners) => match never {},
             never = register(registrars) => match never {},
             never = &mut pages => match never {},
+            never = rest(layer.as_ref(), give_back) => match never {},
         }
     }
     tracing::info!(
@@ -237,8 +245,72 @@ async fn show(pages: Option<Pages>, shown: Shown) -> Infallible {
     }
 }
 
+/// Under a steady load there is no moment without a call, so this does not wait for one.
+async fn rest(layer: Option<&CallLayer>, give_back: Option<fn()>) -> Infallible {
+    let (Some(layer), Some(give_back)) = (layer, give_back) else {
+        return std::future::pending().await;
+    };
+    loop {
+        layer.ended().notified().await;
+        tokio::time::sleep(REST_AFTER).await;
+        give_back();
+    }
+}
+
 async fn register(registrars: Vec<Registrar>) -> Infallible {
     future::join_all(registrars.into_iter().map(Registrar::run)).await;
     // There are no registrars.
     std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Request, Response};
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Context, Poll};
+    use tonic::body::Body;
+    use tower::{Layer as _, Service};
+
+    #[derive(Clone)]
+    struct Answering;
+
+    impl Service<Request<()>> for Answering {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = future::Ready<Result<Response<Body>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<()>) -> Self::Future {
+            future::ready(Ok(Response::new(Body::empty())))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_is_given_back_after_calls_and_not_while_there_are_none() {
+        static RESTS: AtomicU32 = AtomicU32::new(0);
+        let layer = CallLayer::new("d");
+        let _resting = tokio::spawn({
+            let layer = layer.clone();
+            let give_back = || {
+                RESTS.fetch_add(1, Ordering::Relaxed);
+            };
+            async move { rest(Some(&layer), Some(give_back)).await }
+        });
+        let mut service = layer.layer(Answering);
+        let mut seen = Vec::new();
+        for calls in [0, 3, 0, 1, 0] {
+            for _ in 0..calls {
+                let Ok(_answer) = service.call(Request::new(())).await;
+            }
+            tokio::time::sleep(REST_AFTER * 3).await;
+            seen.push(RESTS.load(Ordering::Relaxed));
+        }
+        // The calls of a burst that end after it has begun to wait are followed by another rest.
+        assert!(seen[0] == 0 && (1..=2).contains(&seen[1]), "{seen:?}");
+        assert_eq!((seen[2], seen[3], seen[4]), (seen[1], seen[1] + 1, seen[3]));
+    }
 }

@@ -80,7 +80,7 @@ func pod(t *testing.T, kind, values string) object {
 
 func TestTheChartsOwnNamesAreRefused(t *testing.T) {
 	for _, path := range []string{
-		"node.env BELAY_NODE_NAME", "node.env CSI_ENDPOINT", "controller.env CSI_ENDPOINT", "controller.env BELAY_NODE_ID", "controller.env MIMALLOC_PURGE_DELAY", "sidecars.env POD_NAME",
+		"node.env BELAY_NODE_NAME", "node.env CSI_ENDPOINT", "controller.env CSI_ENDPOINT", "controller.env BELAY_NODE_ID", "sidecars.env POD_NAME",
 		"node.extraVolumes dev", "node.extraVolumes socket-local", "node.extraVolumes volumes-local",
 		"controller.extraVolumes state", "controller.extraVolumes token",
 	} {

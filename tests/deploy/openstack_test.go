@@ -234,23 +234,3 @@ func TestAClassOfCinderHasItsTypeAndZone(t *testing.T) {
 		t.Errorf("%v", found)
 	}
 }
-
-// The memory of a list is free again after it, as controller/tests/openstack_twin/memory.rs measures.
-func TestMemoryOfListsIsFreedAtOnce(t *testing.T) {
-	for values, want := range map[string]string{openstack: "0", chart + "/ci/local.yaml": ""} {
-		for _, one := range rendered(t, values) {
-			if one.text("kind") != "Deployment" {
-				continue
-			}
-			got := ""
-			for _, variable := range one.at("spec", "template", "spec").list("containers")[0].list("env") {
-				if variable.text("name") == "MIMALLOC_PURGE_DELAY" {
-					got = variable.text("value")
-				}
-			}
-			if got != want {
-				t.Errorf("%s: %s: MIMALLOC_PURGE_DELAY %q, want %q", values, one.name(), got, want)
-			}
-		}
-	}
-}

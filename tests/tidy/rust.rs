@@ -7,10 +7,11 @@ use crate::tree::RustFile;
 
 const FILE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
-/// A directory, and a file.
-const UNSAFE: [&str; 2] = [
+/// A directory, and two files.
+const UNSAFE: [&str; 3] = [
     "node-agent/src/kernel/linux",
     "controller/src/backend/local/files/lease.rs",
+    "server/src/memory.rs",
 ];
 
 /// Everything that is wrong with one file taken by itself.
@@ -59,8 +60,8 @@ fn unsafe_code(file: &RustFile) -> Vec<Finding> {
     if UNSAFE.iter().any(|place| file.path.starts_with(place)) {
         return Vec::new();
     }
-    let [directory, lease] = UNSAFE;
-    let rule = format!("unsafe code outside {directory} and {lease}: there it is read with care");
+    let places = UNSAFE.join(", ");
+    let rule = format!("unsafe code outside {places}: there it is read with care");
     places_of(&file.code, "unsafe")
         .map(|at| Finding::new(&file.path, line_of(&file.code, at), rule.clone()))
         .collect()

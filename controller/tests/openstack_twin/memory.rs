@@ -2,6 +2,7 @@
 
 use crate::site::{Client, Site, attached, created};
 use crate::wire::{CHANGE, Cloud};
+use belay_bed::patience::until;
 use belay_bed::{programs, scrape};
 use belay_proto::csi::v1 as csi;
 use std::sync::Arc;
@@ -11,10 +12,11 @@ use tokio::task::JoinSet;
 /// Calls at one time, as of a busy provisioner and a busy attacher.
 const CALLERS: usize = 100;
 
-/// Private memory, with which the program of a release has less than 20 MiB in all; and the most
-/// that a list of ten times as many volumes may add. In KiB.
+/// Private memory, with which the program of a release has less than 20 MiB in all; the most that a
+/// list of ten times as many volumes may add; and all memory, a moment after the calls. In KiB.
 const ANONYMOUS_MAX: u64 = 14 << 10;
 const LIST_MAX: u64 = 4 << 10;
+const RESTED_MAX: u64 = 12 << 10;
 
 /// All volumes, in pages as long as the driver makes them; how many.
 async fn listed(client: &mut Client) -> usize {
@@ -66,4 +68,5 @@ async fn memory_stays_small_with_a_thousand_volumes_and_flat_over_a_list_of_ten_
     );
     assert!(thousand.1 <= ANONYMOUS_MAX, "{thousand:?}");
     assert!(all.2 <= thousand.2 + LIST_MAX, "{thousand:?} {all:?}");
+    until("free memory is given back", || kib("VmRSS") <= RESTED_MAX);
 }

@@ -66,8 +66,6 @@ impl Site {
             .arg("--mark-key-file")
             .arg(self.dir.path().join("keys"))
             .arg(format!("--http-endpoint={}", self.pages))
-            // As in the chart.
-            .env("MIMALLOC_PURGE_DELAY", "0")
             .stderr(log);
         Running::serving(&mut command, &socket).unwrap()
     }

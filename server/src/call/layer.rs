@@ -14,7 +14,7 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tracing::{Instrument as _, Level, Span};
@@ -34,6 +34,7 @@ const PATH_BYTES_MAX: usize = 128;
 pub struct CallLayer {
     durations: Durations,
     running: Arc<watch::Sender<()>>,
+    ended: Arc<Notify>,
     refusals: Refusals,
     callers: Callers,
 }
@@ -45,6 +46,7 @@ impl CallLayer {
         Self {
             durations: Durations::new(driver),
             running: Arc::default(),
+            ended: Arc::default(),
             refusals: Refusals::default(),
             callers: Callers::default(),
         }
@@ -78,6 +80,11 @@ impl CallLayer {
     /// Has one receiver for each running call.
     pub(crate) fn running(&self) -> Arc<watch::Sender<()>> {
         Arc::clone(&self.running)
+    }
+
+    /// Notified when a call ends.
+    pub(crate) fn ended(&self) -> &Notify {
+        &self.ended
     }
 }
 
@@ -121,6 +128,7 @@ where
         let stranger = extensions.remove::<Stranger>();
         let call = Call::begin(request.uri().path(), record, &self.layer);
         let running = self.layer.running.subscribe();
+        let ended = Arc::clone(&self.layer.ended);
         // The clone is the one that has not been asked whether it is ready.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
@@ -149,6 +157,7 @@ where
             };
             let response = call.end(response);
             drop(running);
+            ended.notify_one();
             Ok(response)
         })
     }

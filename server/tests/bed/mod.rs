@@ -112,6 +112,7 @@ impl Bed {
                 drain: DRAIN,
                 readiness: whole,
                 callers,
+                rest: None,
             };
             serve(config, vec![driver], shutdown).await
         });

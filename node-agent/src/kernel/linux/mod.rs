@@ -1,7 +1,7 @@
 //! [`Kernel`] on the running kernel: every verb is one system call, or a few.
 //!
-//! The only directory with unsafe code, and only where rustix has no safe call. Decides nothing:
-//! the callers interpret a missing file or a busy device.
+//! The only directory of the agent with unsafe code, and only where rustix has no safe call.
+//! Decides nothing: the callers interpret a missing file or a busy device.
 //!
 //! The oldest supported kernel is Linux 5.14. fsopen, open_tree and move_mount (5.2), openat2
 //! (5.6), statx with mount ids (5.8) and mount_setattr (5.12) are therefore required. Only later
@@ -19,7 +19,6 @@ pub(crate) mod fuzz;
 mod grow;
 mod lease;
 mod loopdev;
-pub(crate) mod memory;
 mod mount;
 mod mountinfo;
 pub(crate) mod privileges;

@@ -1,6 +1,6 @@
 //! Whether another program can write to a file: `mount -o loop`, `e2fsck` and `qemu-img` take no
 //! lock, but the kernel grants no read lease while any descriptor for writing is open (fcntl(2)).
-//! The only file of the controller with unsafe code; it decides nothing.
+//! Has unsafe code, and decides nothing.
 
 use rustix::io::Errno;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! How the agent stays within 5 MiB: one heap for all threads, and memory that goes back to the
-//! kernel when work ends.
+//! How the programs stay small: one heap for all threads, and memory that goes back to the kernel
+//! when work ends. Knows no call.
 
 #![expect(
     unsafe_code,
@@ -12,27 +12,28 @@ use std::ptr;
 
 use libc::{PF_W, PT_LOAD, dl_phdr_info, size_t};
 
-/// Resident memory up to which [`rest`] leaves all as it is, in bytes.
+/// Resident memory up to which [`rest`] leaves all as it is, in bytes; the agent's limit is 5 MiB.
 const RESTING_BYTES_MAX: usize = 4 << 20;
-
-/// Address space by which the heap grows at once: it costs no memory, and an agent that reaches a
-/// limit of its address space (setrlimit(2), `RLIMIT_AS`) still has room for calls.
-#[cfg(target_env = "gnu")]
-const HEAP_STEP_BYTES: c_int = 16 << 20;
 
 /// Makes all threads share one heap. By default each thread of a burst gets its own, with its own
 /// free memory. To be called before there is a second thread.
-pub(crate) fn share_one_heap() {
+///
+/// `step_bytes` is the address space by which the heap grows, and the free memory that it keeps at
+/// its end. Once this is set, buffers of 128 KiB and more, as of long lists, are always mapped, and
+/// unmapped when they are freed (mallopt(3), `M_TOP_PAD` and `M_MMAP_THRESHOLD`).
+pub fn share_one_heap(step_bytes: c_int) {
     #[cfg(target_env = "gnu")]
     // SAFETY: the function takes two numbers, and no other thread allocates at the same time.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_TOP_PAD, HEAP_STEP_BYTES);
+        libc::mallopt(libc::M_TOP_PAD, step_bytes);
     }
+    #[cfg(not(target_env = "gnu"))]
+    let _ = step_bytes;
 }
 
 /// After a burst: calls [`give_back`] if more than 4 MiB are resident.
-pub(crate) fn rest() {
+pub fn rest() {
     if resident_bytes().is_none_or(|bytes| bytes > RESTING_BYTES_MAX) {
         give_back();
     }
@@ -52,7 +53,7 @@ fn page_bytes() -> Option<usize> {
 
 /// Gives the kernel what is free in the heap, and the pages of the program. The next calls map
 /// those that they need again, from the page cache: some 30 page faults, without I/O.
-pub(crate) fn give_back() {
+pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the function takes the allocator's lock, and only releases what is free.
     unsafe {
@@ -145,5 +146,19 @@ mod tests {
     fn the_resident_memory_is_that_of_a_program() {
         let bytes = resident_bytes().unwrap();
         assert!((256 << 10..1 << 36).contains(&bytes), "{bytes}");
+    }
+
+    #[cfg(target_env = "gnu")]
+    #[test]
+    fn free_memory_between_used_memory_is_given_back() {
+        // More than other tests allocate meanwhile; the last block keeps the others in the heap.
+        let mut blocks: Vec<_> = (0..128 << 10).map(|_| vec![1_u8; 1 << 10]).collect();
+        let last = blocks.pop();
+        drop(blocks);
+        let before = resident_bytes().unwrap();
+        give_back();
+        let after = resident_bytes().unwrap();
+        assert!(before > 96 << 20 && after < before / 2, "{before} {after}");
+        drop(black_box(last));
     }
 }
