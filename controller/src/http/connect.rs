@@ -1,36 +1,26 @@
 //! Connections: TCP, by a proxy if the environment names one (`HTTPS_PROXY`, `HTTP_PROXY`,
 //! `ALL_PROXY`, `NO_PROXY`), and TLS.
 
+use super::trust::Trust;
 use http::{HeaderValue, Uri};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use std::error::Error;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower::Service;
 
 /// For a connection to one address of a host.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-
-/// Where distributions, and our images, have the certificates of public authorities.
-const SYSTEM_BUNDLES: [&str; 3] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/cert.pem",
-];
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -38,49 +28,27 @@ type BoxError = Box<dyn Error + Send + Sync>;
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
-    tls: TlsConnector,
+    trust: Arc<Trust>,
     proxies: Arc<Matcher>,
 }
 
-/// The certificates of a file cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{file}: {why}")]
-pub struct BadCertificates {
-    file: PathBuf,
-    why: String,
-}
-
 impl Connector {
-    /// Trusts the authorities in that PEM file, or those of the system.
-    pub(super) fn new(ca_file: Option<&Path>, proxies: Matcher) -> Result<Self, BadCertificates> {
-        let roots = match ca_file {
-            Some(file) => roots(file)?,
-            None => {
-                let bundle = SYSTEM_BUNDLES
-                    .iter()
-                    .map(Path::new)
-                    .find(|file| file.exists());
-                bundle.map_or_else(|| Ok(RootCertStore::empty()), roots)?
-            }
-        };
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| BadCertificates {
-                file: ca_file.unwrap_or(Path::new("TLS")).to_owned(),
-                why: error.to_string(),
-            })?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+    /// For connections to services with certificates of these authorities.
+    pub(super) fn new(trust: Arc<Trust>, proxies: Matcher) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_DEADLINE));
-        Ok(Self {
+        Self {
             tcp,
-            tls: TlsConnector::from(Arc::new(config)),
+            trust,
             proxies: Arc::new(proxies),
-        })
+        }
+    }
+
+    /// The authorities of all later connections.
+    pub(super) fn trust(&self) -> Arc<Trust> {
+        Arc::clone(&self.trust)
     }
 
     /// What a proxy must get with each request: where there is no tunnel, it sees all of them.
@@ -110,32 +78,13 @@ impl Connector {
         let host = uri.host().ok_or("a URL without a host")?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(host.to_owned())?;
-        let tls = self.tls.connect(name, tcp.into_inner()).await?;
+        let tls = self.trust.tls().connect(name, tcp.into_inner()).await?;
         Ok(Stream::Tls(Box::new(TokioIo::new(tls))))
     }
 }
 
 fn is_https(uri: &Uri) -> bool {
     uri.scheme_str() == Some("https")
-}
-
-fn roots(file: &Path) -> Result<RootCertStore, BadCertificates> {
-    let bad = |why: String| BadCertificates {
-        file: file.to_owned(),
-        why,
-    };
-    let certificates =
-        CertificateDer::pem_file_iter(file).map_err(|error| bad(error.to_string()))?;
-    let certificates: Vec<_> = certificates
-        .collect::<Result<_, _>>()
-        .map_err(|error| bad(error.to_string()))?;
-    let mut roots = RootCertStore::empty();
-    // A bundle may have one that is too old to be understood.
-    let (added, _) = roots.add_parsable_certificates(certificates);
-    match added {
-        0 => Err(bad("has no certificate in PEM that can be used".to_owned())),
-        _ => Ok(roots),
-    }
 }
 
 impl Service<Uri> for Connector {

@@ -6,11 +6,11 @@ mod connect;
 mod pace;
 #[cfg(test)]
 mod tests;
+mod trust;
 mod words;
 
 use belay_server::call::{Failure, Kind};
 use bytes::Bytes;
-pub use connect::BadCertificates;
 use connect::Connector;
 use http::header::{HeaderMap, PROXY_AUTHORIZATION, RETRY_AFTER};
 use http::{Method, Request, StatusCode, Uri};
@@ -24,8 +24,10 @@ use serde::de::DeserializeOwned;
 use std::error::Error;
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep, timeout_at};
+pub use trust::{BadCertificates, Trust};
 use words::Secrets;
 
 const DURATION: &str = "belay_cloud_duration_seconds";
@@ -105,7 +107,7 @@ impl Client {
         ca_file: Option<&Path>,
         proxies: Matcher,
     ) -> Result<Self, BadCertificates> {
-        let connector = Connector::new(ca_file, proxies)?;
+        let connector = Connector::new(Arc::new(Trust::new(ca_file)?), proxies);
         let pool = Pool::builder(TokioExecutor::new())
             .pool_idle_timeout(IDLE)
             .pool_timer(TokioTimer::new())
@@ -117,6 +119,12 @@ impl Client {
             cloud,
             pace,
         })
+    }
+
+    /// The authorities that later connections trust.
+    #[must_use]
+    pub fn trust(&self) -> Arc<Trust> {
+        self.connector.trust()
     }
 
     /// The answer to a call. It is repeated while it is refused for its pace, if it cannot have

@@ -5,6 +5,7 @@ use crate::wire::Cloud;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,28 @@ async fn a_certificate_of_another_authority_or_host_is_refused_before_a_secret_i
         assert!(refused.message().contains(why), "{refused}");
         assert_eq!(cloud.twin().count(), 0, "a request was sent");
     }
+}
+
+#[tokio::test]
+async fn authorities_that_were_replaced_are_trusted_without_a_restart() {
+    let cloud = cloud("server.pem");
+    let dir = tempfile::tempdir().unwrap();
+    let (authorities, new) = (dir.path().join("ca.crt"), dir.path().join("new"));
+    // In one step, as the kubelet replaces a Secret.
+    let replace = |certificate: &str| {
+        fs::copy(file(certificate), &new).unwrap();
+        fs::rename(&new, &authorities).unwrap();
+    };
+    replace("elsewhere.pem");
+    let ca_file = format!("ca-file={}", authorities.display());
+    let site = Site::new(&cloud.url(), &ca_file);
+    let _running = site.start();
+    let client = &mut site.client().await;
+    let refused = created(client, "pvc-1").await.unwrap_err();
+    assert!(refused.message().contains("UnknownIssuer"), "{refused}");
+    replace("authority.pem");
+    let id = created(client, "pvc-1").await.unwrap();
+    deleted(client, &id).await.unwrap();
 }
 
 #[tokio::test]

@@ -132,9 +132,21 @@ impl Account {
         })
     }
 
+    /// Reads `cloud.conf`, and the file of the authorities if that has changed.
     async fn read(&self) -> Result<CloudConf, Failure> {
-        let file = self.file.clone();
-        let conf = tokio::task::spawn_blocking(move || CloudConf::read(&file)).await;
+        let (file, trust) = (self.file.clone(), self.http.trust());
+        let reading = move || {
+            let conf = CloudConf::read(&file)?;
+            match trust.refresh(conf.ca_file.as_deref()) {
+                Ok(false) => {}
+                Ok(true) => tracing::info!("ca-file: changed, and read again"),
+                Err(error) => {
+                    tracing::warn!("ca-file: {error}; the authorities read before stay trusted");
+                }
+            }
+            Ok(conf)
+        };
+        let conf = tokio::task::spawn_blocking(reading).await;
         conf.map_err(|error| Failure::bug(format!("reading cloud.conf: {error}")))?
     }
 
