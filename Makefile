@@ -65,8 +65,8 @@ mounts: root ## tests that need root: devices, mounts, black box, crashes (root)
 guest: root build ## run Belay in User-mode Linux guests: kernels, hot-plugged disks, power cuts (root)
 	@tests/beds/guest/run.sh $(CARGO_FLAGS)
 
-openstack: root build ## run the real Keystone, Cinder and Nova on loopback, with faults (root)
-	@tests/beds/openstack/run.sh $(CARGO_FLAGS)
+openstack: root build ## run the real Keystone, Cinder and Nova on loopback, with faults (root); SHORT=1
+	@SHORT='$(SHORT)' tests/beds/openstack/run.sh $(CARGO_FLAGS)
 
 wire: ## compare the protobuf descriptors with the official Go module
 	cd tests/wire && go test -count=1 ./...

@@ -28,7 +28,7 @@ wire        |  1 | machine | wire
 chart       |  1 | machine | chart
 sanity      |  2 | machine | sanity
 standalone  |  1 | machine | standalone
-openstack   | 15 | machine | openstack
+openstack   | 30 | machine | openstack
 images      |  1 | machine | images
 packages    |  1 | machine | packages
 monitoring  |  1 | machine | monitoring

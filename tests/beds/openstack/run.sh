@@ -3,6 +3,9 @@
 # cargo. A failure leaves the logs of the services in target/openstack.
 #
 #   BELAY_OPENSTACK=DIR    test a bed that runs already, and leave it running
+#   SHORT=1                as CI does: the verbs, csi-sanity and the secrets; without guests, kills,
+#                          limits of the rate, and tests of the bed itself
+#   BELAY_NIGHTLY=1        ten times as many kills, and 500 attaches at once
 #
 # Tests with guests need x86_64: User-mode Linux is made for it alone.
 set -euo pipefail
@@ -32,14 +35,18 @@ clean_up() {
     exit "$code"
 }
 
-guests=()
-if [ "$(uname -m)" = x86_64 ] && { have linux.uml || have apt-get; }; then
+selection=()
+if [ -n "${SHORT:-}" ]; then
+    selection=(lifecycle:: sanity:: secrets::)
+elif [ "$(uname -m)" = x86_64 ] && { have linux.uml || have apt-get; }; then
     tests/setup/setup.sh guest
     tests/beds/guest/build.sh "${BELAY_BIN_DIR:-${CARGO_TARGET_DIR:-target}/bin}" "$@"
 else
     announce "tests with guests are left out: there is no User-mode Linux for this machine"
-    guests=(--skip guests:: --skip twin::)
+    selection=(--skip guests:: --skip twin::)
 fi
+tests/setup/go.sh
+tests/setup/csi_sanity.sh
 python3 "$here/proxy_test.py" 2>&1 | tail -n 3
 # The build first: the services would wait for it, and it for them. The same packages as for the
 # other tests, so nothing is built twice.
@@ -52,4 +59,4 @@ if [ -z "${BELAY_OPENSTACK:-}" ]; then
     export BELAY_OPENSTACK=$work/bed
 fi
 # One at a time: the proxy's rules and counts are for all clients.
-cargo test "$@" --workspace --test openstack -- --ignored --test-threads=1 "${guests[@]}"
+cargo test "$@" --workspace --test openstack -- --ignored --test-threads=1 "${selection[@]}"

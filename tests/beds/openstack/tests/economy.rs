@@ -10,15 +10,16 @@ const VOLUMES: usize = 50;
 /// In all verbs of a volume, waiting included.
 const CALLS_MAX: usize = 10;
 
-struct Field {
-    bed: Bed,
-    servers: Vec<Server>,
-    site: Site,
+/// A controller, and servers to attach to.
+pub(crate) struct Field {
+    pub(crate) bed: Bed,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) site: Site,
     _controller: Running,
 }
 
 impl Field {
-    fn new(servers: usize) -> Self {
+    pub(crate) fn new(servers: usize) -> Self {
         let bed = Bed::open();
         let cloud = Cloud::by_password(&bed);
         let site = Site::new(&by_password(&bed));
@@ -63,7 +64,7 @@ async fn fifty_volumes_at_once_take_ten_calls_each() {
 
 impl Field {
     /// Calls by what they were for.
-    fn calls(&self) -> String {
+    pub(crate) fn calls(&self) -> String {
         let metrics = self.site.metrics();
         let counts = metrics
             .lines()

@@ -6,6 +6,8 @@ mod bed;
 #[cfg(test)]
 mod crashes;
 #[cfg(test)]
+mod crowd;
+#[cfg(test)]
 mod economy;
 #[cfg(test)]
 mod guests;
