@@ -54,6 +54,7 @@ impl Bench {
             secrets: &[],
             volume: "vol-1",
             is_new,
+            accepts_uncleared: false,
             progress: &self.progress,
         }
     }

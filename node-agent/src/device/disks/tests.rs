@@ -351,7 +351,7 @@ fn a_device_is_a_volumes_by_what_its_disk_says_and_until_that_is_forgotten() {
     let bench = Bench::new();
     let index = Arc::new(DiskIndex::new());
     let driver = "one.example".parse().unwrap();
-    let volumes = DiskVolumes::new(&driver, &OPENSTACK, &index, false);
+    let volumes = DiskVolumes::new(&driver, &OPENSTACK, &index, super::DiskRules::default());
     let volumes = Transport::<Fake>::Disks(volumes);
     let kernel = &bench.kernel;
     let (volume, other) = ["vol", "other"].map(|id| VolumeId::new(id).unwrap()).into();
