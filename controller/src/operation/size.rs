@@ -28,11 +28,11 @@ pub(super) fn of_new(
     sizes: Sizes,
 ) -> Result<u64, Failure> {
     let (required, limit) = bounds(range);
-    let wish = match required {
+    let requested = match required {
         0 => DEFAULT_BYTES.min(limit - limit % sizes.step),
         required => required,
     };
-    rounded(wish.max(smallest(usage, sizes)), limit, sizes)
+    rounded(requested.max(smallest(usage, sizes)), limit, sizes)
 }
 
 /// The size of a copy of `taken_over` bytes; the same size if the request has none.
@@ -46,8 +46,8 @@ pub(super) fn of_copy(
     sizes: Sizes,
 ) -> Result<u64, Failure> {
     let (required, limit) = bounds(range);
-    let wish = if required == 0 { taken_over } else { required };
-    let bytes = rounded(wish.max(smallest(usage, sizes)), limit, sizes)?;
+    let requested = if required == 0 { taken_over } else { required };
+    let bytes = rounded(requested.max(smallest(usage, sizes)), limit, sizes)?;
     if bytes >= taken_over {
         return Ok(bytes);
     }
@@ -116,7 +116,7 @@ fn bounds(range: Option<CapacityRange>) -> (u64, u64) {
     )
 }
 
-fn rounded(wish: u64, limit: u64, sizes: Sizes) -> Result<u64, Failure> {
+fn rounded(requested: u64, limit: u64, sizes: Sizes) -> Result<u64, Failure> {
     let largest = |rounded: u64| {
         Failure::range(format!(
             "capacity_range.required_bytes: {} needed; the largest volume has {}",
@@ -124,9 +124,9 @@ fn rounded(wish: u64, limit: u64, sizes: Sizes) -> Result<u64, Failure> {
             Exact(sizes.max)
         ))
     };
-    let bytes = wish
+    let bytes = requested
         .checked_next_multiple_of(sizes.step)
-        .ok_or_else(|| largest(wish))?;
+        .ok_or_else(|| largest(requested))?;
     if bytes > limit {
         return Err(Failure::range(format!(
             "capacity_range.limit_bytes: {}, but the smallest possible volume has {} (sizes are \

@@ -5,7 +5,7 @@ use std::time::Duration;
 use belay_server::call::{Failure, Kind};
 
 use super::super::context::Context;
-use super::mount::Wish;
+use super::mount::MountSpec;
 use super::tally::Check;
 use crate::filesystem::{Checked, DeviceUnderTest, Unchecked, check};
 use crate::kernel::Kernel;
@@ -22,10 +22,10 @@ const CHECK_DEADLINE: Duration = Duration::from_secs(3600);
 /// `ABORTED` while another process has the device.
 pub(super) fn repair<K: Kernel>(
     cx: &Context<'_, K>,
-    wish: &Wish<'_>,
+    spec: &MountSpec<'_>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
 ) -> Result<(), Failure> {
-    let volume = &wish.request.id;
+    let volume = &spec.request.id;
     let checked = cx.phase(Phase::Repair, || {
         check(&cx.kernel, under_test, CHECK_DEADLINE)
     });
@@ -65,14 +65,14 @@ pub(super) fn repair<K: Kernel>(
             return Err(failure);
         }
     };
-    Err(refused(cx, wish, &why)?)
+    Err(refused(cx, spec, &why)?)
 }
 
 /// The kernel cannot replay the journal, or mount the ext4 at all. This is left to a human:
 /// preening deletes a journal that it cannot read, and with it what a pod has synced.
 pub(super) fn not_replayed<K: Kernel>(
     cx: &Context<'_, K>,
-    wish: &Wish<'_>,
+    spec: &MountSpec<'_>,
     failure: Failure,
 ) -> Failure {
     if failure.kind == Kind::Busy {
@@ -80,11 +80,15 @@ pub(super) fn not_replayed<K: Kernel>(
     }
     Check::Failed.count();
     let why = format!("is marked for a check, and the kernel could not mount it: {failure}");
-    refused(cx, wish, &why).unwrap_or_else(|failure| failure)
+    refused(cx, spec, &why).unwrap_or_else(|failure| failure)
 }
 
-fn refused<K: Kernel>(cx: &Context<'_, K>, wish: &Wish<'_>, why: &str) -> Result<Failure, Failure> {
-    let volume = &wish.request.id;
+fn refused<K: Kernel>(
+    cx: &Context<'_, K>,
+    spec: &MountSpec<'_>,
+    why: &str,
+) -> Result<Failure, Failure> {
+    let volume = &spec.request.id;
     let named = cx.transport.named(volume)?;
     Ok(Failure::precondition(format!(
         "volume {volume}: not mounted: its ext4 {why}; delete the pod, wait until the volume is \

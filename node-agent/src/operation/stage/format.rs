@@ -6,7 +6,7 @@ use belay_contract::format::FormatOptions;
 use belay_server::call::{Failure, Kind};
 
 use super::super::context::Context;
-use super::mount::Wish;
+use super::mount::MountSpec;
 use super::tally::{self, Refusal};
 use crate::filesystem::{DeviceUnderTest, FsType, Permit, format};
 use crate::kernel::Kernel;
@@ -21,13 +21,13 @@ const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
 /// `INVALID_ARGUMENT` for options that the filesystem cannot have; `FAILED_PRECONDITION` for blocks
 /// that its device cannot have: no mkfs would ever succeed.
 pub(super) fn format_options<K: Kernel>(
-    wish: &Wish<'_>,
+    spec: &MountSpec<'_>,
     fs: FsType,
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
 ) -> Result<FormatOptions, Failure> {
     const FIELD: &str = "volume_context";
-    let options = FormatOptions::read(FIELD, &wish.request.volume_context)?;
+    let options = FormatOptions::read(FIELD, &spec.request.volume_context)?;
     options.fit(FIELD, fs.name(), device.bytes)?;
     if let Some(asked) = options.block_bytes {
         let least = kernel.device_block_bytes(device.fd)?;
@@ -35,7 +35,7 @@ pub(super) fn format_options<K: Kernel>(
             return Err(Failure::precondition(format!(
                 "volume {}: not formatted: its blockSize is {asked}, and its device has logical \
                  blocks of {least} bytes; use a StorageClass with blockSize {least}, or without",
-                wish.request.id
+                spec.request.id
             )));
         }
     }

@@ -25,14 +25,14 @@ use crate::mounts::{block_path, something_else};
 use crate::work::Phase;
 
 /// The requested mount.
-pub(super) struct Wish<'a> {
+pub(super) struct MountSpec<'a> {
     pub(super) request: &'a Stage,
     pub(super) fs: Option<FsType>,
     flags: &'a MountFlags,
     pub(super) read_only: bool,
 }
 
-impl Wish<'_> {
+impl MountSpec<'_> {
     /// The mount options for a filesystem of this type.
     fn options(&self, fs: FsType) -> Result<MountOptions, Failure> {
         let mut options = parse_flags(self.flags.as_slice(), fs)?;
@@ -56,14 +56,14 @@ pub(super) fn stage<K: Kernel>(
     staging: &Stat,
     formatting: Formatting,
 ) -> Result<Staged, Failure> {
-    let wish = Wish {
+    let spec = MountSpec {
         request,
         fs: asked_fs(&request.capability.access)?,
         flags,
         read_only: is_read_only(plan, &request.capability),
     };
     // Checked before any change; the type matters only for its additional options.
-    wish.options(wish.fs.unwrap_or(FsType::Ext4))?;
+    spec.options(spec.fs.unwrap_or(FsType::Ext4))?;
     let kernel = &cx.kernel;
     let raw = kernel.look(&block_path(&request.staging))?;
     if raw.is_some_and(|stat| stat.mount_root) {
@@ -74,7 +74,7 @@ pub(super) fn stage<K: Kernel>(
         )));
     }
     if staging.mount_root {
-        return staged_before(cx, &wish, staging);
+        return staged_before(cx, &spec, staging);
     }
     let purpose = Purpose::Filesystem;
     let storage = match cx.transport.find(kernel, &request.id, plan, purpose)? {
@@ -92,14 +92,14 @@ pub(super) fn stage<K: Kernel>(
         accepts_uncleared: cx.transport.accepts_uncleared(),
         progress: cx.progress(),
     };
-    let Some((fs, need)) = decide(cx, &wish, plan, &device, &under_test, formatting)? else {
+    let Some((fs, need)) = decide(cx, &spec, plan, &device, &under_test, formatting)? else {
         return Ok(Staged::WantsFormat);
     };
     // The kernel checks the flags here, before anything is formatted or repaired.
-    let context = cx.phase(Phase::Configure, || configure(cx, &wish, &device, fs))?;
+    let context = cx.phase(Phase::Configure, || configure(cx, &spec, &device, fs))?;
     match need {
         Need::Format(permit) => {
-            let options = format_options(&wish, fs, kernel, &under_test)?;
+            let options = format_options(&spec, fs, kernel, &under_test)?;
             refuse_in_use(&device)?;
             if formatting == Formatting::Ask {
                 return Ok(Staged::WantsFormat);
@@ -107,7 +107,7 @@ pub(super) fn stage<K: Kernel>(
             make(cx, &under_test, (fs, options), permit)?;
         }
         // Who may only read must not change anything.
-        Need::Check if wish.is_reader(fs)? => {}
+        Need::Check if spec.is_reader(fs)? => {}
         // By a mount elsewhere, or by an e2fsck that has outlived its agent: it may be ending now,
         // with half of its repairs on the disk.
         Need::Check if device.is_shared => return Err(device.claimed()),
@@ -115,36 +115,36 @@ pub(super) fn stage<K: Kernel>(
         Need::Check => {
             cx.progress().refuse_given_up()?;
             let _only = cx.beside.check_alone()?;
-            replay(cx, &wish, &device, fs)?;
-            repair(cx, &wish, &under_test)?;
+            replay(cx, &spec, &device, fs)?;
+            repair(cx, &spec, &under_test)?;
         }
         Need::Nothing => {}
     }
-    mount(cx, &wish, &device, fs, context)
+    mount(cx, &spec, &device, fs, context)
 }
 
 /// Has the kernel replay the journal, by a superblock that is not mounted.
 fn replay<K: Kernel>(
     cx: &Context<'_, K>,
-    wish: &Wish<'_>,
+    spec: &MountSpec<'_>,
     device: &Held<K>,
     fs: FsType,
 ) -> Result<(), Failure> {
-    let context = configure(cx, wish, device, fs)?;
+    let context = configure(cx, spec, device, fs)?;
     cx.kernel.fsconfig_set(&context, "ro", None)?;
-    let created = create(cx, wish, device, fs, context);
+    let created = create(cx, spec, device, fs, context);
     created
         .map(drop)
-        .map_err(|failure| not_replayed(cx, wish, failure))
+        .map_err(|failure| not_replayed(cx, spec, failure))
 }
 
 /// Something is mounted on the staging path: it must be this volume, in this way.
 fn staged_before<K: Kernel>(
     cx: &Context<'_, K>,
-    wish: &Wish<'_>,
+    spec: &MountSpec<'_>,
     staging: &Stat,
 ) -> Result<Staged, Failure> {
-    let request = wish.request;
+    let request = spec.request;
     let path = &request.staging;
     let (dev, verdict) = cx
         .mounts()
@@ -161,7 +161,7 @@ fn staged_before<K: Kernel>(
     };
     let facts = cx.mounts().facts(path)?;
     let mounted = FsType::parse(&facts.fs_type);
-    let fs = match (mounted, wish.fs) {
+    let fs = match (mounted, spec.fs) {
         (Some(mounted), None) => mounted,
         (Some(mounted), Some(asked)) if mounted == asked => mounted,
         _ => {
@@ -170,11 +170,11 @@ fn staged_before<K: Kernel>(
                 request.id,
                 path.display(),
                 facts.fs_type,
-                wish.fs.map_or("the default", FsType::name)
+                spec.fs.map_or("the default", FsType::name)
             )));
         }
     };
-    let options = wish.options(fs)?;
+    let options = spec.options(fs)?;
     let attrs = options.attrs;
     if !facts.attrs.is_like(attrs) || !has_same_label(&cx.kernel, path, &options, facts.label)? {
         return Err(Failure::incompatible(format!(
@@ -215,7 +215,7 @@ fn has_same_label<K: Kernel>(
 /// reading the whole device, which may take as long as mkfs and must run in its slot.
 fn decide<K: Kernel>(
     cx: &Context<'_, K>,
-    wish: &Wish<'_>,
+    spec: &MountSpec<'_>,
     plan: &PublishContext,
     device: &Held<K>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
@@ -231,7 +231,7 @@ fn decide<K: Kernel>(
             Found::Unsettled(_) if device.is_shared && under_test.backing.is_none() => {
                 Err(device.claimed())
             }
-            found => judge(cx, wish, plan, under_test, found),
+            found => judge(cx, spec, plan, under_test, found),
         })
     });
     match decided {
@@ -254,12 +254,12 @@ fn refuse_in_use<K: Kernel>(device: &Held<K>) -> Result<(), Failure> {
 /// The configured filesystem; nothing is read from the device yet.
 fn configure<K: Kernel>(
     node: &Node<K>,
-    wish: &Wish<'_>,
+    spec: &MountSpec<'_>,
     device: &Held<K>,
     fs: FsType,
 ) -> Result<K::Fd, Failure> {
     let kernel = &node.kernel;
-    let options = wish.options(fs)?;
+    let options = spec.options(fs)?;
     let context = kernel.fsopen(fs.name())?;
     kernel.fsconfig_set(&context, "source", device.path().to_str())?;
     for (key, value) in &options.superblock {
@@ -292,14 +292,14 @@ fn refused_flag(key: &str, error: &Error) -> Failure {
 /// Mounts, checks that the right device was mounted, grows, and makes the mount visible last.
 fn mount<K: Kernel>(
     cx: &Context<'_, K>,
-    wish: &Wish<'_>,
+    spec: &MountSpec<'_>,
     device: &Held<K>,
     fs: FsType,
     context: K::Fd,
 ) -> Result<Staged, Failure> {
     let kernel = &cx.kernel;
-    let attrs = wish.options(fs)?.attrs;
-    let context = create(cx, wish, device, fs, context)?;
+    let attrs = spec.options(fs)?.attrs;
+    let context = create(cx, spec, device, fs, context)?;
     let mounted = cx.phase(Phase::Mount, || kernel.fsmount(&context, attrs))?;
     let held = device.dev(kernel)?;
     let root_of_mount = Stat {
@@ -318,21 +318,21 @@ fn mount<K: Kernel>(
                 BtrfsDevice::Removed => {
                     device.refuse_removed(kernel)?;
                     let what = "a removed disk was mounted instead";
-                    return Err(same_id_elsewhere(wish, what));
+                    return Err(same_id_elsewhere(spec, what));
                 }
             }
         }
     };
-    refuse_other_device(wish, fs, held, found)?;
+    refuse_other_device(spec, fs, held, found)?;
     device.refuse_removed(kernel)?;
     if !attrs.contains(MountAttrs::READ_ONLY) {
         let root = kernel.open_root(&mounted)?;
-        grow_to_device(cx, &wish.request.id, &root, device, fs);
+        grow_to_device(cx, &spec.request.id, &root, device, fs);
     }
-    let staging = &wish.request.staging;
+    let staging = &spec.request.staging;
     cx.place(&mounted, staging)?;
     cx.index
-        .note(staging, &root_of_mount, held, &wish.request.id);
+        .note(staging, &root_of_mount, held, &spec.request.id);
     cx.index.note_file(held, device.backing_inode());
     Ok(Staged::Done)
 }
@@ -340,7 +340,7 @@ fn mount<K: Kernel>(
 /// Creates the superblock, in this context or in another one.
 fn create<K: Kernel>(
     cx: &Context<'_, K>,
-    wish: &Wish<'_>,
+    spec: &MountSpec<'_>,
     device: &Held<K>,
     fs: FsType,
     context: K::Fd,
@@ -355,19 +355,19 @@ fn create<K: Kernel>(
         // Since 6.7 the kernel can mount a clone next to its original, but may mistake it for
         // another btrfs whose mount on the same device number was refused. The first attempt has
         // cleared that entry.
-        Err(error) if has_same_id(&error) => attempt(configure(cx, wish, device, fs)?),
+        Err(error) if has_same_id(&error) => attempt(configure(cx, spec, device, fs)?),
         created => created,
     };
     created.map_err(|error| match error.cause() {
         Cause::Busy => device.claimed(),
-        _ if has_same_id(&error) => same_id_elsewhere(wish, &error.to_string()),
+        _ if has_same_id(&error) => same_id_elsewhere(spec, &error.to_string()),
         _ => error.into(),
     })
 }
 
 /// The mounted device must be the held one; checked before the mount is visible.
 fn refuse_other_device(
-    wish: &Wish<'_>,
+    spec: &MountSpec<'_>,
     fs: FsType,
     held: Dev,
     found: Option<Dev>,
@@ -375,22 +375,22 @@ fn refuse_other_device(
     let why = |found| format!("{found} was mounted instead of {held}");
     match found {
         Some(found) if found == held => Ok(()),
-        Some(found) if fs == FsType::Btrfs => Err(same_id_elsewhere(wish, &why(found))),
+        Some(found) if fs == FsType::Btrfs => Err(same_id_elsewhere(spec, &why(found))),
         Some(found) => Err(Failure::bug(why(found))),
         None => Err(Failure::precondition(format!(
             "volume {}: contains one of several devices of a btrfs filesystem; a volume is one \
              device",
-            wish.request.id
+            spec.request.id
         ))),
     }
 }
 
 /// Before Linux 6.7 btrfs confuses a clone with its original: it refuses the mount, or mounts the
 /// other device.
-fn same_id_elsewhere(wish: &Wish<'_>, what: &str) -> Failure {
+fn same_id_elsewhere(spec: &MountSpec<'_>, what: &str) -> Failure {
     Failure::precondition(format!(
         "volume {}: a btrfs with the same id, its clone or its original, is mounted on this node, \
          and the kernel cannot mount both; use another node, or Linux 6.7 or later ({what})",
-        wish.request.id
+        spec.request.id
     ))
 }

@@ -7,7 +7,7 @@ use belay_contract::publish_context::{Content, PublishContext};
 use belay_server::call::{Failure, Kind};
 
 use super::super::Node;
-use super::mount::Wish;
+use super::mount::MountSpec;
 use super::tally::Refusal;
 use crate::filesystem::{DeviceUnderTest, Found, FsType, Origin, Permit, Sound, USED};
 use crate::kernel::Kernel;
@@ -31,34 +31,34 @@ pub(super) enum Need {
 /// `FAILED_PRECONDITION` if it must not be made, with the reason.
 pub(super) fn judge<K: Kernel>(
     node: &Node<K>,
-    wish: &Wish<'_>,
+    spec: &MountSpec<'_>,
     plan: &PublishContext,
     under_test: &DeviceUnderTest<'_, K::Fd>,
     found: Found,
 ) -> Result<(FsType, Need), Failure> {
     let is_disk = under_test.backing.is_none();
-    if let Some((refusal, why)) = forbidden(wish, plan, is_disk, &found) {
-        return Err(refuse(wish, refusal, why));
+    if let Some((refusal, why)) = forbidden(spec, plan, is_disk, &found) {
+        return Err(refuse(spec, refusal, why));
     }
     let permit = match found {
-        Found::Known(found) => return known(wish, found),
+        Found::Known(found) => return known(spec, found),
         Found::Unsettled(made) => {
-            same_as_asked(wish, made.fs_type())?;
-            return match is_disk && wish.read_only {
+            same_as_asked(spec, made.fs_type())?;
+            return match is_disk && spec.read_only {
                 // The mark stays until a writer comes.
-                true => known(wish, made.unsettled()),
-                false => known(wish, made.settle(&node.kernel, under_test)?),
+                true => known(spec, made.unsettled()),
+                false => known(spec, made.settle(&node.kernel, under_test)?),
             };
         }
         Found::Emptied => {
-            let file = node.transport.named(&wish.request.id)?;
-            return Err(refuse(wish, Refusal::Emptied, &emptied(&file)));
+            let file = node.transport.named(&spec.request.id)?;
+            return Err(refuse(spec, Refusal::Emptied, &emptied(&file)));
         }
         Found::Blank(blank) => Permit::from(blank),
         Found::Interrupted(interrupted) => Permit::from(interrupted),
         Found::Foreign(foreign) => {
             return Err(refuse(
-                wish,
+                spec,
                 Refusal::Foreign,
                 &format!("it contains {} at byte {}", foreign.what, foreign.at),
             ));
@@ -71,20 +71,20 @@ pub(super) fn judge<K: Kernel>(
             return Err(failure);
         }
     };
-    Ok((wish.fs.unwrap_or(FsType::Ext4), Need::Format(permit)))
+    Ok((spec.fs.unwrap_or(FsType::Ext4), Need::Format(permit)))
 }
 
-fn known(wish: &Wish<'_>, found: Sound) -> Result<(FsType, Need), Failure> {
+fn known(spec: &MountSpec<'_>, found: Sound) -> Result<(FsType, Need), Failure> {
     let need = match found.wants_check {
         true => Need::Check,
         false => Need::Nothing,
     };
-    Ok((same_as_asked(wish, found.fs)?, need))
+    Ok((same_as_asked(spec, found.fs)?, need))
 }
 
 /// Why a volume that could be formatted by its content must not be, by its history.
 fn forbidden(
-    wish: &Wish<'_>,
+    spec: &MountSpec<'_>,
     plan: &PublishContext,
     is_disk: bool,
     found: &Found,
@@ -100,7 +100,7 @@ fn forbidden(
             "it is blank, and nothing shows that it never contained data: its attachment does not \
              state it (publish_context[content])",
         )),
-        Found::Blank(_) if wish.read_only => Some((
+        Found::Blank(_) if spec.read_only => Some((
             Refusal::ReadOnly,
             "it is blank, and its attachment is read-only",
         )),
@@ -115,7 +115,7 @@ fn forbidden(
              the controller: add that key to its --mark-key-file, or delete the volume, or \
              overwrite it with zeros (blkdiscard --zeroout)",
         )),
-        Found::Interrupted(_) if wish.read_only => Some((
+        Found::Interrupted(_) if spec.read_only => Some((
             Refusal::ReadOnly,
             "its formatting was interrupted, and its attachment is read-only",
         )),
@@ -123,14 +123,14 @@ fn forbidden(
     }
 }
 
-fn same_as_asked(wish: &Wish<'_>, found: FsType) -> Result<FsType, Failure> {
-    match wish.fs {
+fn same_as_asked(spec: &MountSpec<'_>, found: FsType) -> Result<FsType, Failure> {
+    match spec.fs {
         Some(asked) if asked != found => {
             Refusal::OtherFilesystem.count();
             Err(Failure::precondition(format!(
                 "volume {}: contains {} but {} is requested; it is never formatted again: request \
                  {} or use another volume",
-                wish.request.id,
+                spec.request.id,
                 found.name(),
                 asked.name(),
                 found.name()
@@ -150,10 +150,10 @@ fn emptied(file: &Path) -> String {
     )
 }
 
-fn refuse(wish: &Wish<'_>, refusal: Refusal, why: &str) -> Failure {
+fn refuse(spec: &MountSpec<'_>, refusal: Refusal, why: &str) -> Failure {
     refusal.count();
     Failure::precondition(format!(
         "volume {}: not formatted: {why}; nothing was changed",
-        wish.request.id
+        spec.request.id
     ))
 }
