@@ -1,6 +1,6 @@
 //! Capacity for new volumes.
 
-use super::{Operations, question, size, support};
+use super::{Operations, deadline, size, support};
 use crate::backend::Sizes;
 use belay_server::call::Failure;
 use belay_server::request::GetCapacity;
@@ -46,7 +46,7 @@ impl Operations {
             _ => return Ok(Room::default()),
         };
         let asked = capacity.available_bytes(request.topology);
-        let available = question::answer("the capacity", asked).await?;
+        let available = deadline::enforce("the capacity", asked).await?;
         let smallest = size::smallest(&support::usage(&request.capabilities), sizes);
         Ok(Room::of(available, smallest, sizes))
     }

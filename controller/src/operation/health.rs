@@ -1,8 +1,8 @@
 //! Volume health.
 
 use super::Operations;
+use super::deadline;
 use super::lookup::{PAGE_ENTRIES_MAX, not_found};
-use super::question;
 use crate::backend::{Health, UnwellPage, Volume};
 use belay_server::call::Failure;
 use belay_server::health::Complaints;
@@ -15,7 +15,7 @@ impl Operations {
     /// `NotFound`; `Unsupported` if the backend does not report health.
     pub async fn health(&self, request: GetVolumeHealth) -> Result<Complaints, Failure> {
         let asked = self.judge()?.health(request.id.clone(), request.secrets);
-        let condition = question::answer(&format!("volume {}", request.id), asked).await?;
+        let condition = deadline::enforce(&format!("volume {}", request.id), asked).await?;
         condition.ok_or_else(|| not_found(&request.id))
     }
 
@@ -30,7 +30,7 @@ impl Operations {
             .min(PAGE_ENTRIES_MAX);
         let judge = self.judge()?;
         let asked = judge.list_unwell(request.starting_token, limit, request.secrets);
-        question::answer("the list of unhealthy volumes", asked).await
+        deadline::enforce("the list of unhealthy volumes", asked).await
     }
 
     /// The health of each of these volumes, in their order; none if the backend does not report
@@ -45,7 +45,7 @@ impl Operations {
         let volumes = volumes.iter();
         let volumes = volumes.map(|volume| (volume.id.clone(), volume.bytes));
         let asked = judge.conditions(volumes.collect());
-        let conditions = question::answer("the condition of volumes", asked).await?;
+        let conditions = deadline::enforce("the condition of volumes", asked).await?;
         Ok(Some(conditions))
     }
 

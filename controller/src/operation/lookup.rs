@@ -1,6 +1,6 @@
 //! Get and list volumes.
 
-use super::{Operations, question};
+use super::{Operations, deadline};
 use crate::backend::{Page, Volume};
 use belay_server::call::Failure;
 use belay_server::request::{GetVolume, ListVolumes, Secrets, VolumeId};
@@ -24,7 +24,7 @@ impl Operations {
     /// `NotFound`.
     pub(super) async fn volume(&self, id: VolumeId, secrets: Secrets) -> Result<Volume, Failure> {
         let asked = self.backend.get(id.clone(), secrets);
-        let volume = question::answer(&format!("volume {id}"), asked).await?;
+        let volume = deadline::enforce(&format!("volume {id}"), asked).await?;
         volume.ok_or_else(|| not_found(&id))
     }
 
@@ -40,7 +40,7 @@ impl Operations {
         let asked = self
             .backend
             .list(request.starting_token, limit, Secrets::default());
-        question::answer("the list of volumes", asked).await
+        deadline::enforce("the list of volumes", asked).await
     }
 }
 

@@ -4,13 +4,13 @@
 mod attach;
 mod capacity;
 mod create;
+mod deadline;
 mod delete;
 mod engine;
 mod expand;
 mod health;
 mod lookup;
 mod phase;
-mod question;
 mod size;
 mod snapshot;
 mod support;

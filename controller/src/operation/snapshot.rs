@@ -1,6 +1,6 @@
 //! Snapshots: create, delete, get, list.
 
-use super::{Done, Operations, Subject, lookup, mixed_up, question, support};
+use super::{Done, Operations, Subject, deadline, lookup, mixed_up, support};
 use crate::backend::{Backend, Snapshot, SnapshotOrder, SnapshotPage, Snapshots};
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::request::{
@@ -78,7 +78,7 @@ impl Operations {
     pub async fn snapshot(&self, request: GetSnapshot) -> Result<Snapshot, Failure> {
         let snapshots = of(self.backend.as_ref())?;
         let asked = snapshots.snapshot(request.id.clone(), request.secrets);
-        let snapshot = question::answer(&format!("snapshot {}", request.id), asked).await?;
+        let snapshot = deadline::enforce(&format!("snapshot {}", request.id), asked).await?;
         snapshot.ok_or_else(|| not_found(&request.id))
     }
 
@@ -99,7 +99,7 @@ impl Operations {
             let most = lookup::PAGE_ENTRIES_MAX;
             let limit = max_entries.unwrap_or(most).min(most);
             let asked = snapshots.list_snapshots(source, starting_token, limit, secrets);
-            return question::answer("the list of snapshots", asked).await;
+            return deadline::enforce("the list of snapshots", asked).await;
         };
         if let Some(token) = starting_token {
             let message =
@@ -107,7 +107,7 @@ impl Operations {
             return Err(Failure::new(Kind::BadToken, message));
         }
         let what = format!("snapshot {id}");
-        let found = question::answer(&what, snapshots.snapshot(id, secrets)).await?;
+        let found = deadline::enforce(&what, snapshots.snapshot(id, secrets)).await?;
         let of_source =
             found.filter(|found| source.as_ref().is_none_or(|source| found.source == *source));
         Ok(SnapshotPage {

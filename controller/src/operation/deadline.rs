@@ -11,7 +11,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// `Timeout` at the deadline, else those of the backend.
-pub(super) async fn answer<T>(
+pub(super) async fn enforce<T>(
     what: &str,
     asked: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
@@ -33,16 +33,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_takes_longer_than_the_deadline_is_a_timeout_that_names_what_was_asked() {
         let silent = std::future::pending::<Result<(), Failure>>();
-        let failure = answer("volume vol-1", silent).await.unwrap_err();
+        let failure = enforce("volume vol-1", silent).await.unwrap_err();
         assert_eq!(failure.kind, Kind::Timeout);
         assert!(failure.message.starts_with("volume vol-1: "), "{failure}");
         let slow = async {
             tokio::time::sleep(DEADLINE - Duration::from_millis(1)).await;
             Ok(7)
         };
-        assert_eq!(answer("volume vol-1", slow).await, Ok(7));
+        assert_eq!(enforce("volume vol-1", slow).await, Ok(7));
         let refused = async { Err::<(), _>(Failure::not_found("volume vol-1: not found")) };
-        let failure = answer("volume vol-1", refused).await.unwrap_err();
+        let failure = enforce("volume vol-1", refused).await.unwrap_err();
         assert_eq!(failure.kind, Kind::NotFound);
     }
 }
