@@ -26,7 +26,7 @@ impl Store {
         source: Option<&ContentSource>,
     ) -> Result<Volume, Failure> {
         let name = order.name.as_str();
-        let _making = self.making.begin(name).ok_or_else(|| busy(order))?;
+        let _in_progress = self.in_progress.begin(name).ok_or_else(|| busy(order))?;
         let id = match self.intend(order, source)? {
             Intent::Exists(volume) => return Ok(volume),
             Intent::Made(id) => id,

@@ -5,8 +5,8 @@ use super::copies::Copies;
 use super::fault::{at, emptied, os};
 use super::files::{Backing, Files};
 use super::id;
+use super::in_progress::InProgress;
 use super::ledger::{Changes, Ledger};
-use super::making::Making;
 use super::record::{Record, State};
 use super::space::Ceiling;
 use super::state_file::sync_names;
@@ -41,9 +41,9 @@ pub(super) struct Store {
     pub(super) ceiling: Ceiling,
     pub(super) largest_file_bytes: u64,
     /// Names of volumes that a thread is working on.
-    pub(super) making: Making,
+    pub(super) in_progress: InProgress,
     /// Names of snapshots that a thread is working on.
-    pub(super) cutting: Making,
+    pub(super) cutting: InProgress,
     /// The filesystem reports holes, so any data in a file was written.
     pub(super) tells_holes: bool,
     /// Held until the process exits.
@@ -80,8 +80,8 @@ impl Store {
             node: config.node,
             place: config.place.map(Arc::new),
             ceiling: Ceiling::new(config.overcommit),
-            making: Making::default(),
-            cutting: Making::default(),
+            in_progress: InProgress::default(),
+            cutting: InProgress::default(),
             tells_holes: tells_holes(&lock),
             _lock: lock,
             _dir_lock: dir_lock,

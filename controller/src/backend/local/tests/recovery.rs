@@ -142,12 +142,12 @@ fn a_name_that_is_being_made_or_whose_volume_is_being_deleted_is_busy() {
     assert_eq!(store.delete(id).unwrap_err().kind, Kind::Busy);
     drop(deleting);
     // And during a CreateVolume.
-    let maker = store.making.begin("pvc-1").unwrap();
+    let guard = store.in_progress.begin("pvc-1").unwrap();
     assert_eq!(store.create(&order, None).unwrap_err().kind, Kind::Busy);
-    drop(maker);
+    drop(guard);
     let new = store.create(&order, None).unwrap();
     assert_eq!(bed.files(), [new.id.as_str()]);
-    assert!(store.making.begin("pvc-1").is_some());
+    assert!(store.in_progress.begin("pvc-1").is_some());
 }
 
 #[test]

@@ -289,10 +289,10 @@ fn a_cut_that_died_after_any_step_leaves_nothing_and_frees_the_name(folder: &Pat
         let volume = store.create(&order("pvc-1", MIB), None).unwrap();
         let wanted = snapshot_order("snap", &volume);
         let id = intended_snapshot(&store, &wanted);
-        let maker = store.cutting.begin("snap").unwrap();
+        let guard = store.cutting.begin("snap").unwrap();
         assert_eq!(store.cut(&wanted).unwrap_err().kind, Kind::Busy);
         assert_eq!(store.discard(&id).unwrap_err().kind, Kind::Busy);
-        drop(maker);
+        drop(guard);
         steps[..=died_after]
             .iter()
             .for_each(|step| step(&store, &id));

@@ -6,23 +6,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The set of these names.
 #[derive(Debug, Default)]
-pub(super) struct Making {
+pub(super) struct InProgress {
     names: Mutex<HashSet<String>>,
 }
 
 /// The only holder of its name until it is dropped.
 #[derive(Debug)]
-pub(super) struct Maker<'m> {
-    making: &'m Making,
+pub(super) struct InProgressGuard<'m> {
+    in_progress: &'m InProgress,
     name: String,
 }
 
-impl Making {
+impl InProgress {
     /// Takes the name; none if another thread has it.
-    pub(super) fn begin(&self, name: &str) -> Option<Maker<'_>> {
+    pub(super) fn begin(&self, name: &str) -> Option<InProgressGuard<'_>> {
         let name = name.to_owned();
         let free = self.names().insert(name.clone());
-        free.then(|| Maker { making: self, name })
+        free.then(|| InProgressGuard {
+            in_progress: self,
+            name,
+        })
     }
 
     /// The set is consistent between any two statements, so a panic elsewhere does not corrupt it.
@@ -31,8 +34,8 @@ impl Making {
     }
 }
 
-impl Drop for Maker<'_> {
+impl Drop for InProgressGuard<'_> {
     fn drop(&mut self) {
-        self.making.names().remove(&self.name);
+        self.in_progress.names().remove(&self.name);
     }
 }
