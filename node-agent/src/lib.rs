@@ -19,10 +19,10 @@ pub mod fuzz;
 mod agent;
 mod arrivals;
 mod config;
-mod forgotten;
 mod holder;
 mod identify;
 mod metadata;
+mod stale;
 mod start;
 
 pub use agent::{StartError, run};

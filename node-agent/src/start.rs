@@ -23,7 +23,6 @@ use tokio::sync::oneshot;
 use crate::arrivals;
 use crate::config::{Config, Driver};
 use crate::device::{DiskIndex, DiskRules, DiskVolumes, LoopDir, Transport};
-use crate::forgotten;
 use crate::holder;
 use crate::identify::Identification;
 use crate::kernel::linux::Linux;
@@ -31,6 +30,7 @@ use crate::kernel::{self, Kernel as _};
 use crate::mounts::MountIndex;
 use crate::operation::{Beside, KubeletDir, Node};
 use crate::rpc::NodeService;
+use crate::stale;
 use crate::work;
 
 /// The pause between two attempts to open a directory, and to lock it. No event reports that a disk
@@ -339,7 +339,7 @@ impl Start {
             tracing::warn!("devices that a killed agent left bound are not freed: {failure}");
         }
         if self.machine.kubelet_dir.is_some() {
-            forgotten::look_after(folder.to_owned(), Arc::clone(&self.service)).await;
+            stale::watch_detaches(folder.to_owned(), Arc::clone(&self.service)).await;
         }
     }
 

@@ -18,7 +18,10 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// Checks each volume whose file gets another attribute, while the agent serves. Errors are only
 /// logged: the controller sets the attribute again.
-pub(crate) async fn look_after(folder: PathBuf, service: Arc<NodeService<Linux>>) -> Infallible {
+pub(crate) async fn watch_detaches(
+    folder: PathBuf,
+    service: Arc<NodeService<Linux>>,
+) -> Infallible {
     loop {
         let Err(error) = watch(&folder, &service).await;
         let folder = folder.display();
