@@ -48,10 +48,10 @@ impl State {
     }
 
     pub(super) fn held_mounts(&self) -> Vec<u64> {
-        let places = self.open.values().filter(|d| d.owner.is_some());
-        places
-            .filter_map(|d| d.object.place().ok())
-            .map(|place| place.mount)
+        let locations = self.open.values().filter(|d| d.owner.is_some());
+        locations
+            .filter_map(|d| d.object.location().ok())
+            .map(|location| location.mount)
             .collect()
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::state::{Answer, File, InodeKind, Names, Object, Place, State};
+use super::state::{Answer, File, InodeKind, Location, Names, Object, State};
 use crate::kernel::{MountAttrs, Open, Openers, Usage};
 
 /// `O_DIRECT` wants multiples of the logical block size, which is 512 for a loop device.
@@ -20,32 +20,32 @@ impl State {
         }
     }
 
-    pub(super) fn open_place(&mut self, place: Place, how: Open) -> Answer<Object> {
-        self.refuse_shut_down(&Object::Name(place))?;
-        match (&self.inode(place.ino)?.kind, how) {
-            (InodeKind::Directory(_), Open::Directory) => Ok(Object::Name(place)),
+    pub(super) fn open_location(&mut self, location: Location, how: Open) -> Answer<Object> {
+        self.refuse_shut_down(&Object::Name(location))?;
+        match (&self.inode(location.ino)?.kind, how) {
+            (InodeKind::Directory(_), Open::Directory) => Ok(Object::Name(location)),
             (_, Open::Directory) => Err(Errno::NOTDIR),
             (InodeKind::Directory(_), Open::FileRead) | (_, Open::Name | Open::NameCached) => {
-                Ok(Object::Name(place))
+                Ok(Object::Name(location))
             }
             (InodeKind::Directory(_), _) => Err(Errno::ISDIR),
-            (InodeKind::Loop(number), _) => self.open_device(place, *number, how),
+            (InodeKind::Loop(number), _) => self.open_device(location, *number, how),
             (InodeKind::File(_), _) => Ok(Object::File {
-                place,
+                location,
                 writable: matches!(how, Open::FileWrite | Open::DeviceWrite),
             }),
         }
     }
 
     pub(super) fn open_beneath(&mut self, dir: u64, name: &str, how: Open) -> Answer<Object> {
-        let dir = self.object(dir)?.place()?;
+        let dir = self.object(dir)?.location()?;
         if how == Open::NameCached && self.has_cold_names {
             return Err(Errno::AGAIN);
         }
         let ino = self.child(dir.ino, name)?;
-        let place = Place { ino, ..dir };
-        match self.topmost(place) == place {
-            true => self.open_place(place, how),
+        let location = Location { ino, ..dir };
+        match self.topmost(location) == location {
+            true => self.open_location(location, how),
             false => Err(Errno::XDEV),
         }
     }
@@ -81,8 +81,8 @@ impl State {
     pub(super) fn remove(&mut self, path: &Path, is_directory: bool) -> Answer<()> {
         let (parent, name) = self.parent(path)?;
         let ino = self.child(parent.ino, &name)?;
-        let place = Place { ino, ..parent };
-        if self.topmost(place) != place {
+        let location = Location { ino, ..parent };
+        if self.topmost(location) != location {
             return Err(Errno::BUSY);
         }
         match (&self.inode(ino)?.kind, is_directory) {
@@ -119,29 +119,31 @@ impl State {
     }
 
     pub(super) fn names(&self, path: &Path) -> Answer<Vec<String>> {
-        let place = match self.walk(path) {
+        let location = match self.walk(path) {
             Err(Errno::NOENT) => return Ok(Vec::new()),
-            place => place?,
+            location => location?,
         };
-        match &self.inode(place.ino)?.kind {
+        match &self.inode(location.ino)?.kind {
             InodeKind::Directory(names) => Ok(names.keys().cloned().collect()),
             _ => Err(Errno::NOTDIR),
         }
     }
 
     pub(super) fn flock(&mut self, fd: u64) -> Answer<bool> {
-        let ino = self.object(fd)?.place()?.ino;
+        let ino = self.object(fd)?.location()?.ino;
         Ok(*self.locks.entry(ino).or_insert(fd) == fd)
     }
 
     /// Other openers of the file. A description that a loop device keeps counts.
     pub(super) fn openers_of(&mut self, fd: u64, readers_too: bool) -> Answer<Openers> {
-        let ino = self.object(fd)?.place()?.ino;
+        let ino = self.object(fd)?.location()?.ino;
         if self.grants_no_leases {
             return Ok(Openers::Unknown);
         }
         let is_in_the_way = |object: &Object| match object {
-            Object::File { place, writable } => place.ino == ino && (readers_too || *writable),
+            Object::File { location, writable } => {
+                location.ino == ino && (readers_too || *writable)
+            }
             _ => false,
         };
         let mut others = self.open.iter().filter(|(id, _)| **id != fd);
@@ -155,8 +157,8 @@ impl State {
 
     /// The file with the bytes, and their end: of a file or of a bound device.
     fn bytes_of(&mut self, fd: u64) -> Answer<(u64, u64)> {
-        if let Object::File { place, .. } = *self.object(fd)? {
-            return Ok((place.ino, u64::MAX));
+        if let Object::File { location, .. } = *self.object(fd)? {
+            return Ok((location.ino, u64::MAX));
         }
         match self.binding(fd) {
             Ok(Some(binding)) => Ok((binding.ino, binding.bytes)),
@@ -254,7 +256,7 @@ impl State {
     }
 
     pub(super) fn seek(&mut self, fd: u64, from: u64, data: bool) -> Answer<Option<u64>> {
-        let ino = self.object(fd)?.place()?.ino;
+        let ino = self.object(fd)?.location()?.ino;
         let contents = &self.file(ino)?.contents;
         Ok(match data {
             true => contents.data(from),
@@ -264,8 +266,8 @@ impl State {
 
     /// As full as a newly made filesystem.
     pub(super) fn statfs(&mut self, path: &Path) -> Answer<Usage> {
-        let place = self.walk(path)?;
-        let superblock = self.mounts[&place.mount].superblock;
+        let location = self.walk(path)?;
+        let superblock = self.mounts[&location.mount].superblock;
         let ino = self.backing_of(superblock)?;
         let whole = super::superblock::read(&self.file(ino)?.contents).ok_or(Errno::IO)?;
         let used = 1 << 20;
@@ -309,7 +311,7 @@ impl State {
     }
 
     pub(super) fn file_at(&mut self, path: &Path) -> &mut File {
-        let place = self.walk(path).unwrap();
-        self.file(place.ino).unwrap()
+        let location = self.walk(path).unwrap();
+        self.file(location.ino).unwrap()
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 
 use super::sparse::Sparse;
-use super::state::{Answer, InodeKind, Object, Place, State};
+use super::state::{Answer, InodeKind, Location, Object, State};
 use crate::kernel::{LoopFile, LoopMode, LoopStatus, Open};
 
 #[derive(Default)]
@@ -106,7 +106,7 @@ impl State {
         self.is_mounted(number) || open.any(|d| is_exclusive(&d.object))
     }
 
-    pub(super) fn open_device(&self, place: Place, number: u32, how: Open) -> Answer<Object> {
+    pub(super) fn open_device(&self, location: Location, number: u32, how: Open) -> Answer<Object> {
         let device = self.loops.get(&number).ok_or(Errno::NXIO)?;
         if device.running_down {
             return Err(Errno::NXIO);
@@ -121,7 +121,7 @@ impl State {
             return Err(Errno::PERM);
         }
         Ok(Object::Device {
-            place,
+            location,
             number,
             writable,
             exclusive,
@@ -143,7 +143,7 @@ impl State {
             return Err(Errno::NOTTY);
         };
         let Object::File {
-            place,
+            location,
             writable: file_writable,
         } = *self.object(file)?
         else {
@@ -157,22 +157,24 @@ impl State {
             return Err(Errno::BUSY);
         }
         let bound = self.loops.values().filter_map(|l| l.binding.as_ref());
-        if bound.filter(|b| b.ino == place.ino).count() > 0 {
-            self.violations
-                .push(format!("inode {} is bound to two loop devices", place.ino));
+        if bound.filter(|b| b.ino == location.ino).count() > 0 {
+            self.violations.push(format!(
+                "inode {} is bound to two loop devices",
+                location.ino
+            ));
         }
-        if self.locks.get(&place.ino) != Some(&file) {
+        if self.locks.get(&location.ino) != Some(&file) {
             self.violations
-                .push(format!("inode {} was bound without its lock", place.ino));
+                .push(format!("inode {} was bound without its lock", location.ino));
         }
-        let bytes = self.file(place.ino)?.contents.bytes();
+        let bytes = self.file(location.ino)?.contents.bytes();
         let diskseq = self.number();
         let bound = self.loops.get_mut(&number).unwrap();
         bound.diskseq = diskseq;
         bound.binding = Some(Binding {
             description: file,
             name: name.to_owned(),
-            ino: place.ino,
+            ino: location.ino,
             bytes,
             mode,
             cache: Vec::new(),
@@ -322,10 +324,10 @@ impl State {
             .ok_or(Errno::NOTTY)
     }
 
-    /// The device number of `place`.
-    pub(super) fn loop_at(&self, place: Place) -> Answer<u32> {
-        self.inode(place.ino)?;
-        self.loop_of(place.ino).ok_or(Errno::NOTBLK)
+    /// The device number of `location`.
+    pub(super) fn loop_at(&self, location: Location) -> Answer<u32> {
+        self.inode(location.ino)?;
+        self.loop_of(location.ino).ok_or(Errno::NOTBLK)
     }
 
     /// The device number of an inode.

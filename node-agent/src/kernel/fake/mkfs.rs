@@ -84,12 +84,17 @@ pub(super) fn end(code: i32, stderr: String) -> ChildEnd {
 pub(super) fn claim(fake: &Fake, child: &Child<'_, Fd>, call: &'static str) -> Result<Fd> {
     fake.open_by(call, child.program, &[], |state| {
         let device = state.object(child.device.id)?;
-        let (number, place) = (device.device()?, device.place()?);
-        let object = state.open_device(place, number, Open::DeviceWrite)?;
+        let (number, location) = (device.device()?, device.location()?);
+        let object = state.open_device(location, number, Open::DeviceWrite)?;
         match (object, state.is_claimed(number)) {
             (_, true) => Err(Errno::BUSY),
-            (Object::Device { place, number, .. }, false) => Ok(Object::Device {
-                place,
+            (
+                Object::Device {
+                    location, number, ..
+                },
+                false,
+            ) => Ok(Object::Device {
+                location,
                 number,
                 writable: true,
                 exclusive: true,

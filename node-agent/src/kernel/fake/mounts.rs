@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::disks::device_dev;
-use super::state::{Answer, Context, InodeKind, Mount, Names, Object, Place, State, Superblock};
+use super::state::{Answer, Context, InodeKind, Location, Mount, Names, Object, State, Superblock};
 use super::superblock::{self, Whole};
 use super::{fsck, mkfs, xfs};
 use crate::kernel::{Dev, MountAttrs, MountEntry, MountFacts};
@@ -44,8 +44,8 @@ impl State {
         id
     }
 
-    /// Attaches a mount to a place, and to the same place of all peers of the mount below.
-    pub(super) fn attach(&mut self, id: u64, onto: Place, point: &Path) -> Answer<()> {
+    /// Attaches a mount to a location, and to the same location of all peers of the mount below.
+    pub(super) fn attach(&mut self, id: u64, onto: Location, point: &Path) -> Answer<()> {
         let below = self.mounts.get(&onto.mount).ok_or(Errno::INVAL)?;
         if below.root == onto.ino && below.point != Path::new("/") {
             self.violations
@@ -72,7 +72,7 @@ impl State {
         let name = mount.name.clone();
         for peer in peers {
             let copy = self.number();
-            let on = Some(Place {
+            let on = Some(Location {
                 mount: peer,
                 ..onto
             });
@@ -91,19 +91,19 @@ impl State {
         Ok(())
     }
 
-    /// A copy of one mount with that place as its root; it joins the peers of the first.
+    /// A copy of one mount with that location as its root; it joins the peers of the first.
     pub(super) fn clone_mount(&mut self, fd: u64) -> Answer<Object> {
-        let place = self.object(fd)?.place()?;
-        let original = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
+        let location = self.object(fd)?.location()?;
+        let original = self.mounts.get(&location.mount).ok_or(Errno::INVAL)?;
         let opened = Path::new(&self.open[&fd].path);
         let below = opened.strip_prefix(&original.point).unwrap_or(opened);
-        let name = match place.ino == original.root {
+        let name = match location.ino == original.root {
             true => original.name.clone(),
             false => original.name.join(below),
         };
         let mount = Mount {
             superblock: original.superblock,
-            root: place.ino,
+            root: location.ino,
             name,
             attrs: original.attrs,
             group: original.group,
@@ -112,15 +112,18 @@ impl State {
         };
         let id = self.number();
         self.mounts.insert(id, mount);
-        Ok(Object::Name(Place { mount: id, ..place }))
+        Ok(Object::Name(Location {
+            mount: id,
+            ..location
+        }))
     }
 
     /// The mount whose root the description refers to.
     pub(super) fn mount_of(&mut self, fd: u64) -> Answer<(u64, &mut Mount)> {
-        let place = self.object(fd)?.place()?;
-        let mount = self.mounts.get_mut(&place.mount).ok_or(Errno::INVAL)?;
-        match mount.root == place.ino {
-            true => Ok((place.mount, mount)),
+        let location = self.object(fd)?.location()?;
+        let mount = self.mounts.get_mut(&location.mount).ok_or(Errno::INVAL)?;
+        match mount.root == location.ino {
+            true => Ok((location.mount, mount)),
             false => Err(Errno::INVAL),
         }
     }
@@ -149,7 +152,7 @@ impl State {
             InodeKind::Directory(_)
         );
         let point = PathBuf::from(&self.open[&onto].path);
-        let onto = self.topmost(self.object(onto)?.place()?);
+        let onto = self.topmost(self.object(onto)?.location()?);
         let onto_directory = matches!(self.inode(onto.ino)?.kind, InodeKind::Directory(_));
         if is_directory != onto_directory {
             return Err(Errno::NOTDIR);
@@ -160,9 +163,9 @@ impl State {
     }
 
     pub(super) fn mount_root(&self, path: &Path) -> Answer<Option<PathBuf>> {
-        let place = self.walk(path)?;
-        let mount = &self.mounts[&place.mount];
-        Ok((mount.root == place.ino).then(|| self.root_name(mount)))
+        let location = self.walk(path)?;
+        let mount = &self.mounts[&location.mount];
+        Ok((mount.root == location.ino).then(|| self.root_name(mount)))
     }
 
     /// The root of a mount as mountinfo shows it.
@@ -185,24 +188,24 @@ impl State {
     }
 
     pub(super) fn umount(&mut self, path: &Path) -> Answer<()> {
-        let place = self.walk(path)?;
-        let mount = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
-        if mount.root != place.ino {
+        let location = self.walk(path)?;
+        let mount = self.mounts.get(&location.mount).ok_or(Errno::INVAL)?;
+        if mount.root != location.ino {
             return Err(Errno::INVAL);
         }
-        let carries = |m: &Mount| m.on.is_some_and(|on| on.mount == place.mount);
-        if self.held_mounts().contains(&place.mount) || self.mounts.values().any(carries) {
+        let carries = |m: &Mount| m.on.is_some_and(|on| on.mount == location.mount);
+        if self.held_mounts().contains(&location.mount) || self.mounts.values().any(carries) {
             return Err(Errno::BUSY);
         }
-        self.mounts.remove(&place.mount);
+        self.mounts.remove(&location.mount);
         self.clean();
         Ok(())
     }
 
     pub(super) fn statmount(&self, path: &Path) -> Answer<Option<MountFacts>> {
-        let place = self.walk(path)?;
-        let is_root = self.mounts[&place.mount].root == place.ino;
-        Ok(is_root.then(|| self.facts(place.mount)))
+        let location = self.walk(path)?;
+        let is_root = self.mounts[&location.mount].root == location.ino;
+        Ok(is_root.then(|| self.facts(location.mount)))
     }
 
     pub(super) fn facts(&self, id: u64) -> MountFacts {
@@ -221,8 +224,9 @@ impl State {
 
     /// The same, of what is mounted at that path.
     pub(super) fn counts_at(&self, path: &Path) -> bool {
-        let place = self.walk(path);
-        place.is_ok_and(|place| self.counts_in_memory(self.mounts[&place.mount].superblock))
+        let location = self.walk(path);
+        location
+            .is_ok_and(|location| self.counts_in_memory(self.mounts[&location.mount].superblock))
     }
 
     /// As its statfs does not wait for its disk.
@@ -345,6 +349,6 @@ impl State {
         let superblock = self.context(fd)?.superblock.ok_or(Errno::INVAL)?;
         let mount = self.make_mount(superblock, attrs);
         let ino = self.mounts[&mount].root;
-        Ok(Object::Name(Place { mount, ino }))
+        Ok(Object::Name(Location { mount, ino }))
     }
 }

@@ -10,7 +10,7 @@ use crate::kernel::{BtrfsGeometry, MountAttrs, XfsGeometry};
 impl State {
     /// The file that was opened, not a mount on it.
     pub(super) fn opened_file(&mut self, fd: u64) -> Answer<&mut File> {
-        let ino = self.object(fd)?.place()?.ino;
+        let ino = self.object(fd)?.location()?.ino;
         self.file(ino)
     }
 
@@ -34,8 +34,8 @@ impl State {
 
     /// The loop device of the filesystem that a directory is on.
     pub(super) fn device_of(&self, fd: u64, fs_type: &str) -> Answer<u32> {
-        let place = self.object(fd)?.place()?;
-        let mount = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
+        let location = self.object(fd)?.location()?;
+        let mount = self.mounts.get(&location.mount).ok_or(Errno::INVAL)?;
         let superblock = &self.superblocks[&mount.superblock];
         match superblock.fs_type == fs_type {
             true => superblock.on.ok_or(Errno::NOTTY),
@@ -45,8 +45,8 @@ impl State {
 
     /// syncfs(2) of the filesystem that the directory is in.
     pub(super) fn syncfs(&mut self, fd: u64) -> Answer<()> {
-        let place = self.object(fd)?.place()?;
-        let superblock = self.inode(place.ino)?.superblock;
+        let location = self.object(fd)?.location()?;
+        let superblock = self.inode(location.ino)?.superblock;
         let superblock = &self.superblocks[&superblock];
         let (number, is_shut_down) = (superblock.on, superblock.shut_down);
         let Some(number) = number else {
@@ -75,8 +75,8 @@ impl State {
         blocks: Option<u64>,
     ) -> Answer<&mut File> {
         let number = self.device_of(fd, fs_type)?;
-        let place = self.object(fd)?.place()?;
-        let mount = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
+        let location = self.object(fd)?.location()?;
+        let mount = self.mounts.get(&location.mount).ok_or(Errno::INVAL)?;
         let superblock = &self.superblocks[&mount.superblock];
         let is_read_only = superblock.read_only || mount.attrs.contains(MountAttrs::READ_ONLY);
         if blocks.is_some() && is_read_only {

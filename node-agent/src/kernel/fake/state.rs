@@ -119,13 +119,13 @@ pub(super) struct Mount {
     /// The peer group; `None` is private.
     pub(super) group: Option<u64>,
     /// Where it is attached; `None` while detached.
-    pub(super) on: Option<Place>,
+    pub(super) on: Option<Location>,
     pub(super) point: PathBuf,
 }
 
 /// An inode, and the mount through which it is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub(super) mount: u64,
     pub(super) ino: u64,
 }
@@ -140,13 +140,13 @@ pub(super) struct Description {
 
 pub(super) enum Object {
     /// `O_PATH`, or a directory, or a mount.
-    Name(Place),
+    Name(Location),
     File {
-        place: Place,
+        location: Location,
         writable: bool,
     },
     Device {
-        place: Place,
+        location: Location,
         number: u32,
         writable: bool,
         exclusive: bool,
@@ -166,11 +166,11 @@ pub(super) struct Context {
 }
 
 impl Object {
-    pub(super) fn place(&self) -> Answer<Place> {
+    pub(super) fn location(&self) -> Answer<Location> {
         match self {
-            Object::Name(place) | Object::File { place, .. } | Object::Device { place, .. } => {
-                Ok(*place)
-            }
+            Object::Name(location)
+            | Object::File { location, .. }
+            | Object::Device { location, .. } => Ok(*location),
             Object::Context(_) => Err(Errno::BADF),
         }
     }
@@ -220,7 +220,7 @@ impl State {
         let mount = state.make_mount(root, MountAttrs::default());
         // Like the kubelet's directory: every mount under it gets a separate peer group.
         let group = Some(state.number());
-        let on = Some(Place { mount: 0, ino: 0 });
+        let on = Some(Location { mount: 0, ino: 0 });
         let point = PathBuf::from("/");
         let host = state.mounts.get_mut(&mount).unwrap();
         (host.group, host.on, host.point) = (group, on, point);
@@ -261,9 +261,9 @@ impl State {
     }
 
     /// Resolves a path, through all mounts.
-    pub(super) fn walk(&self, path: &Path) -> Answer<Place> {
+    pub(super) fn walk(&self, path: &Path) -> Answer<Location> {
         let (&mount, host) = self.mounts.iter().next().ok_or(Errno::NOENT)?;
-        let mut at = Place {
+        let mut at = Location {
             mount,
             ino: host.root,
         };
@@ -272,16 +272,16 @@ impl State {
                 continue;
             };
             let ino = self.child(at.ino, name.to_str().ok_or(Errno::NOENT)?)?;
-            at = self.topmost(Place { ino, ..at });
+            at = self.topmost(Location { ino, ..at });
         }
         Ok(at)
     }
 
-    /// The root of the topmost mount there, or the place itself.
-    pub(super) fn topmost(&self, mut at: Place) -> Place {
+    /// The root of the topmost mount there, or the location itself.
+    pub(super) fn topmost(&self, mut at: Location) -> Location {
         let upon = |at| self.mounts.iter().find(|(_, mount)| mount.on == Some(at));
         while let Some((&mount, upper)) = upon(at) {
-            at = Place {
+            at = Location {
                 mount,
                 ino: upper.root,
             };
@@ -307,8 +307,8 @@ impl State {
         }
     }
 
-    pub(super) fn stat_of(&self, place: Place) -> Answer<Stat> {
-        let inode = self.inode(place.ino)?;
+    pub(super) fn stat_of(&self, location: Location) -> Answer<Stat> {
+        let inode = self.inode(location.ino)?;
         let no_device = Dev { major: 0, minor: 0 };
         let (kind, rdev, bytes) = match &inode.kind {
             InodeKind::Directory(_) => (FileKind::Directory, no_device, 4096),
@@ -324,18 +324,18 @@ impl State {
             kind,
             dev: self.superblocks[&inode.superblock].dev,
             rdev,
-            ino: place.ino,
+            ino: location.ino,
             bytes,
             allocated,
-            links: self.links_to(place.ino),
+            links: self.links_to(location.ino),
             mount_root: self
                 .mounts
-                .get(&place.mount)
-                .is_some_and(|m| m.root == place.ino),
+                .get(&location.mount)
+                .is_some_and(|m| m.root == location.ino),
             // As in the real kernel layer: a root described without the filesystem has none.
             mount_id: match self.has_no_mount_ids || self.superblocks[&inode.superblock].shut_down {
                 true => 0,
-                false => place.mount,
+                false => location.mount,
             },
         })
     }
@@ -350,7 +350,7 @@ impl State {
     }
 
     /// The parent directory and the last component of a path.
-    pub(super) fn parent(&self, path: &Path) -> Answer<(Place, String)> {
+    pub(super) fn parent(&self, path: &Path) -> Answer<(Location, String)> {
         let name = path.file_name().and_then(|name| name.to_str());
         let parent = self.walk(path.parent().ok_or(Errno::BUSY)?)?;
         Ok((parent, name.ok_or(Errno::INVAL)?.to_owned()))

@@ -151,8 +151,8 @@ impl State {
 
     /// Refuses a call as xfs does after it has shut itself down.
     pub(super) fn refuse_shut_down(&self, object: &Object) -> Answer<()> {
-        let place = object.place()?;
-        let superblock = self.inode(place.ino)?.superblock;
+        let location = object.location()?;
+        let superblock = self.inode(location.ino)?.superblock;
         match self.superblocks[&superblock].shut_down {
             true => Err(Errno::IO),
             false => Ok(()),

@@ -18,7 +18,7 @@ use crate::kernel::{
 impl Kernel for Fake {
     fn look(&self, path: &Path) -> Result<Option<Stat>> {
         self.call("statx", text(path), GONE, |state| match state.walk(path) {
-            Ok(place) => state.stat_of(place).map(Some),
+            Ok(location) => state.stat_of(location).map(Some),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(errno) => Err(errno),
         })
@@ -26,7 +26,7 @@ impl Kernel for Fake {
 
     fn stat(&self, fd: &Fd) -> Result<Stat> {
         self.call("statx", named(fd), GONE, |state| {
-            state.stat_of(state.object(fd.id)?.place()?)
+            state.stat_of(state.object(fd.id)?.location()?)
         })
     }
 
@@ -54,15 +54,15 @@ impl Kernel for Fake {
 
     fn open(&self, path: &Path, how: Open) -> Result<Fd> {
         self.open_by("open", text(path), GONE, |state| {
-            let place = state.walk(path)?;
-            state.open_place(place, how)
+            let location = state.walk(path)?;
+            state.open_location(location, how)
         })
     }
 
     fn reopen(&self, fd: &Fd, how: Open) -> Result<Fd> {
         self.open_by("open", named(fd), GONE, |state| {
-            let place = state.object(fd.id)?.place()?;
-            state.open_place(place, how)
+            let location = state.object(fd.id)?.location()?;
+            state.open_location(location, how)
         })
     }
 
@@ -330,8 +330,8 @@ impl Kernel for Fake {
 
     fn mount_holding(&self, path: &Path) -> Result<Option<MountFacts>> {
         self.call("statmount", text(path), GONE, |state| {
-            let place = state.walk(path)?;
-            Ok(Some(state.facts(place.mount)))
+            let location = state.walk(path)?;
+            Ok(Some(state.facts(location.mount)))
         })
     }
 
@@ -343,7 +343,7 @@ impl Kernel for Fake {
         self.open_by("openat", named(mount), GONE, |state| {
             let (mount, found) = state.mount_of(mount.id)?;
             let ino = found.root;
-            state.open_place(super::state::Place { mount, ino }, Open::Directory)
+            state.open_location(super::state::Location { mount, ino }, Open::Directory)
         })
     }
 
