@@ -55,14 +55,14 @@ impl<S: Copy> Reason<S> {
 
 /// One condition of a volume, or of the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Complaint<S = Severity> {
+pub struct Condition<S = Severity> {
     /// For programs.
     pub reason: Reason<S>,
     /// For users: what is wrong, since when if known, and what to do. Never contains a secret.
     pub message: String,
 }
 
-impl<S> Complaint<S> {
+impl<S> Condition<S> {
     /// With this reason and message.
     #[must_use]
     pub fn new(reason: Reason<S>, message: impl Into<String>) -> Self {
@@ -73,13 +73,13 @@ impl<S> Complaint<S> {
 
 /// All conditions of a volume; empty = no problem is known. Each reason occurs once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Complaints(Vec<Complaint>);
+pub struct Conditions(Vec<Condition>);
 
-impl Complaints {
+impl Conditions {
     /// Adds a condition, unless one with the same reason is present.
     pub fn add(&mut self, reason: Reason, message: impl Into<String>) {
         if !self.0.iter().any(|known| known.reason == reason) {
-            self.0.push(Complaint::new(reason, message));
+            self.0.push(Condition::new(reason, message));
         }
     }
 
@@ -90,17 +90,17 @@ impl Complaints {
     }
 
     /// In the order in which they were added.
-    pub fn iter(&self) -> std::slice::Iter<'_, Complaint> {
+    pub fn iter(&self) -> std::slice::Iter<'_, Condition> {
         self.0.iter()
     }
 
     /// As a CSI 1.13 message.
     #[must_use]
     pub fn volume_health(&self, id: &str) -> csi::VolumeHealth {
-        let entry = |complaint: &Complaint| VolumeHealthEntry {
-            status: complaint.reason.severity.on_the_wire().into(),
-            reason: complaint.reason.name.to_owned(),
-            message: complaint.message.clone(),
+        let entry = |condition: &Condition| VolumeHealthEntry {
+            status: condition.reason.severity.on_the_wire().into(),
+            reason: condition.reason.name.to_owned(),
+            message: condition.message.clone(),
         };
         csi::VolumeHealth {
             volume_id: id.to_owned(),
@@ -110,11 +110,11 @@ impl Complaints {
 
     /// For kubelets up to 1.36: the most severe first.
     #[must_use]
-    pub fn condition(&self) -> csi::VolumeCondition {
+    pub fn volume_condition(&self) -> csi::VolumeCondition {
         let mut sorted: Vec<_> = self.0.iter().collect();
-        sorted.sort_by_key(|complaint| std::cmp::Reverse(complaint.reason.severity));
+        sorted.sort_by_key(|condition| std::cmp::Reverse(condition.reason.severity));
         let reported =
-            |complaint: &&Complaint| format!("{}: {}", complaint.reason.name, complaint.message);
+            |condition: &&Condition| format!("{}: {}", condition.reason.name, condition.message);
         let message = match sorted.is_empty() {
             true => "no problem is known".to_owned(),
             false => sorted.iter().map(reported).collect::<Vec<_>>().join("; "),
@@ -136,7 +136,7 @@ impl Severity {
     }
 }
 
-impl Complaint<StorageSeverity> {
+impl Condition<StorageSeverity> {
     /// As a CSI 1.13 message.
     #[must_use]
     pub fn backend_health(self) -> StorageBackendHealth {
@@ -162,11 +162,11 @@ mod tests {
 
     #[test]
     fn no_two_entries_share_a_reason() {
-        let mut complaints = Complaints::default();
-        complaints.add(SLOW, "since noon");
-        complaints.add(SLOW, "since one");
-        complaints.add(GONE, "all blocks are lost");
-        let health = complaints.volume_health("vol-1");
+        let mut conditions = Conditions::default();
+        conditions.add(SLOW, "since noon");
+        conditions.add(SLOW, "since one");
+        conditions.add(GONE, "all blocks are lost");
+        let health = conditions.volume_health("vol-1");
         assert_eq!(health.volume_id, "vol-1");
         let reported: Vec<_> = health
             .health_statuses
@@ -182,12 +182,12 @@ mod tests {
 
     #[test]
     fn the_condition_starts_with_the_most_severe() {
-        let mut complaints = Complaints::default();
-        assert!(!complaints.condition().abnormal);
-        assert!(!complaints.condition().message.is_empty());
-        complaints.add(SLOW, "it is slow");
-        complaints.add(GONE, "it is gone");
-        let condition = complaints.condition();
+        let mut conditions = Conditions::default();
+        assert!(!conditions.volume_condition().abnormal);
+        assert!(!conditions.volume_condition().message.is_empty());
+        conditions.add(SLOW, "it is slow");
+        conditions.add(GONE, "it is gone");
+        let condition = conditions.volume_condition();
         assert!(condition.abnormal);
         assert_eq!(condition.message, "Gone: it is gone; Slow: it is slow");
     }

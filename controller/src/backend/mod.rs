@@ -14,7 +14,7 @@ pub use claims::{Attempt, Claims, Mark};
 use belay_contract::publish_context::{Content, Transport};
 use belay_contract::topology::Topology;
 use belay_server::call::Failure;
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::{
     AccessMode, ContentSource, Context, Name, NodeId, Secrets, Segments, SnapshotId,
     TopologyRequirement, VolumeId,
@@ -181,11 +181,11 @@ pub trait Clones: Send + Sync {
 /// A backend that reports the health of its volumes.
 pub trait Health: Send + Sync {
     /// What is wrong with the volume with that id, once it is complete.
-    fn health(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Complaints>>;
+    fn health(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Conditions>>;
 
     /// What is wrong with each of these volumes, which exist, given by id and size in bytes; in
     /// their order. Part of calls that have no secrets.
-    fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Complaints>>;
+    fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Conditions>>;
 
     /// Like [`Backend::list`], of those volumes that something is wrong with.
     fn list_unwell(
@@ -291,7 +291,7 @@ pub struct Unwell {
     /// Which.
     pub id: VolumeId,
     /// What; never empty.
-    pub complaints: Complaints,
+    pub conditions: Conditions,
 }
 
 /// A page of volumes that something is wrong with.

@@ -5,7 +5,7 @@ use super::deadline;
 use super::lookup::{PAGE_ENTRIES_MAX, not_found};
 use crate::backend::{Health, UnwellPage, Volume};
 use belay_server::call::Failure;
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::{GetVolumeHealth, ListVolumeHealth};
 
 impl Operations {
@@ -13,7 +13,7 @@ impl Operations {
     ///
     /// # Errors
     /// `NotFound`; `Unsupported` if the backend does not report health.
-    pub async fn health(&self, request: GetVolumeHealth) -> Result<Complaints, Failure> {
+    pub async fn health(&self, request: GetVolumeHealth) -> Result<Conditions, Failure> {
         let asked = self.judge()?.health(request.id.clone(), request.secrets);
         let condition = deadline::enforce(&format!("volume {}", request.id), asked).await?;
         condition.ok_or_else(|| not_found(&request.id))
@@ -38,7 +38,7 @@ impl Operations {
     ///
     /// # Errors
     /// Those of the backend.
-    pub async fn conditions(&self, volumes: &[Volume]) -> Result<Option<Vec<Complaints>>, Failure> {
+    pub async fn conditions(&self, volumes: &[Volume]) -> Result<Option<Vec<Conditions>>, Failure> {
         let Some(judge) = self.backend.health() else {
             return Ok(None);
         };

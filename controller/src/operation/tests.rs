@@ -10,7 +10,7 @@ use crate::mark_keys::MarkKeys;
 use belay_contract::drivers::LOCAL;
 use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::{Certainty, Failure, Kind};
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::{
     Access, AccessMode, Capability, CapacityRange, ContentSource, Context, ControllerExpand,
     ControllerPublish, ControllerUnpublish, CreateSnapshot, CreateVolume, DeleteVolume, GetVolume,
@@ -192,11 +192,11 @@ impl Clones for Stub {
 }
 
 impl Health for Stub {
-    fn health(&self, _: VolumeId, _: Secrets) -> Answer<'_, Option<Complaints>> {
+    fn health(&self, _: VolumeId, _: Secrets) -> Answer<'_, Option<Conditions>> {
         unreachable!()
     }
 
-    fn conditions(&self, _: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Complaints>> {
+    fn conditions(&self, _: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Conditions>> {
         unreachable!()
     }
 

@@ -5,7 +5,7 @@ use crate::operation::Room;
 use belay_contract::mark::MarkSecret;
 use belay_contract::publish_context::PublishContext;
 use belay_proto::csi::v1 as csi;
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::{ContentSource, Context, NodeId};
 use std::collections::HashMap;
 
@@ -83,14 +83,14 @@ pub(super) fn publish_context(
 }
 
 /// A page of volumes, each with the nodes it is attached to and, if known, its condition.
-pub(super) fn page(page: &Page, conditions: Option<&[Complaints]>) -> csi::ListVolumesResponse {
+pub(super) fn page(page: &Page, conditions: Option<&[Conditions]>) -> csi::ListVolumesResponse {
     use csi::list_volumes_response::{Entry, VolumeStatus};
     let condition = |at: usize| conditions.and_then(|all| all.get(at));
     let entry = |(at, listed): (usize, &Volume)| Entry {
         volume: Some(volume(listed)),
         status: Some(VolumeStatus {
             published_node_ids: node_ids(&listed.nodes),
-            volume_condition: condition(at).map(Complaints::condition),
+            volume_condition: condition(at).map(Conditions::volume_condition),
         }),
     };
     csi::ListVolumesResponse {
@@ -101,7 +101,7 @@ pub(super) fn page(page: &Page, conditions: Option<&[Complaints]>) -> csi::ListV
 
 /// A page of unhealthy volumes.
 pub(super) fn unwell(page: &UnwellPage) -> csi::ControllerListVolumeHealthResponse {
-    let entry = |volume: &Unwell| volume.complaints.volume_health(volume.id.as_str());
+    let entry = |volume: &Unwell| volume.conditions.volume_health(volume.id.as_str());
     csi::ControllerListVolumeHealthResponse {
         entries: page.volumes.iter().map(entry).collect(),
         next_token: page.next.clone().unwrap_or_default(),
@@ -111,14 +111,14 @@ pub(super) fn unwell(page: &UnwellPage) -> csi::ControllerListVolumeHealthRespon
 /// One volume, with the nodes it is attached to and, if known, its condition.
 pub(super) fn found(
     found: &Volume,
-    condition: Option<&Complaints>,
+    condition: Option<&Conditions>,
 ) -> csi::ControllerGetVolumeResponse {
     use csi::controller_get_volume_response::VolumeStatus;
     csi::ControllerGetVolumeResponse {
         volume: Some(volume(found)),
         status: Some(VolumeStatus {
             published_node_ids: node_ids(&found.nodes),
-            volume_condition: condition.map(Complaints::condition),
+            volume_condition: condition.map(Conditions::volume_condition),
         }),
     }
 }

@@ -258,8 +258,8 @@ impl Controller for Service {
             request,
             async |message: Message| {
                 let id = message.volume_id.clone();
-                let complaints = self.operations.health(message.try_into()?).await?;
-                let volume_health = Some(complaints.volume_health(&id));
+                let conditions = self.operations.health(message.try_into()?).await?;
+                let volume_health = Some(conditions.volume_health(&id));
                 Ok(csi::ControllerGetVolumeHealthResponse { volume_health })
             },
         )

@@ -11,7 +11,7 @@ use belay_controller::backend::{
 use belay_controller::rpc::Service;
 use belay_proto::csi::v1 as csi;
 use belay_server::call::Failure;
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, SnapshotId, VolumeId};
 use csi::controller_server::Controller as _;
 use std::collections::HashMap;
@@ -240,12 +240,12 @@ impl Clones for Witness {
 }
 
 impl Health for Witness {
-    fn health(&self, _: VolumeId, secrets: Secrets) -> Answer<'_, Option<Complaints>> {
-        self.answer("health", &secrets, Some(Complaints::default()))
+    fn health(&self, _: VolumeId, secrets: Secrets) -> Answer<'_, Option<Conditions>> {
+        self.answer("health", &secrets, Some(Conditions::default()))
     }
 
-    fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Complaints>> {
-        Box::pin(async move { Ok(volumes.iter().map(|_| Complaints::default()).collect()) })
+    fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Conditions>> {
+        Box::pin(async move { Ok(volumes.iter().map(|_| Conditions::default()).collect()) })
     }
 
     fn list_unwell(&self, _: Option<String>, _: usize, secrets: Secrets) -> Answer<'_, UnwellPage> {

@@ -246,7 +246,7 @@ fn run<K: Kernel>(
     }
     match refuse_busy(kernel, device) {
         Err(failure) if failure.kind == Kind::Busy => Err(failure),
-        _ => Err(Failure::new(Kind::System, complaint(program, &end))),
+        _ => Err(Failure::new(Kind::System, failure_message(program, &end))),
     }
 }
 
@@ -267,7 +267,7 @@ pub(super) fn refuse_busy<K: Kernel>(
     }
 }
 
-fn complaint(program: &str, end: &ChildEnd) -> String {
+fn failure_message(program: &str, end: &ChildEnd) -> String {
     let how = end.code.map_or_else(
         || "was killed by a signal".to_owned(),
         |code| format!("failed with exit code {code}"),
@@ -386,7 +386,7 @@ mod tests {
             stderr: "no space".to_owned(),
         };
         assert_eq!(
-            complaint("mkfs.xfs", &end),
+            failure_message("mkfs.xfs", &end),
             "mkfs.xfs failed with exit code 1: no space"
         );
     }

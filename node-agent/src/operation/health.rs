@@ -6,12 +6,12 @@
 mod causes;
 mod storage;
 
-pub(crate) use storage::{StorageComplaint, storage_hangs, storage_health, volumes_hang};
+pub(crate) use storage::{StorageCondition, storage_hangs, storage_health, volumes_hang};
 
 use std::path::{Path, PathBuf};
 
 use belay_server::call::Failure;
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::{NodeVolumeHealth, Stats, VolumeId};
 
 use super::context::Context;
@@ -28,7 +28,7 @@ use causes::{Filesystem, Seen, judge, unreadable};
 pub(crate) fn health<K: Kernel>(
     cx: &Context<'_, K>,
     request: &NodeVolumeHealth,
-) -> Result<Complaints, Failure> {
+) -> Result<Conditions, Failure> {
     for (field, path) in [
         ("staging_target_path", &request.staging),
         ("volume_publish_path", &request.target),
@@ -45,17 +45,17 @@ pub(crate) fn health<K: Kernel>(
     let mut is_mounted = false;
     for path in paths(cx, request)? {
         let is_staging = is_staging(request, &path);
-        let Some(complaints) = at(cx, request, &path)? else {
+        let Some(conditions) = at(cx, request, &path)? else {
             continue;
         };
         // A read-only target does not mean that the volume itself is read-only.
-        if is_staging || !complaints.is_empty() {
-            return Ok(complaints);
+        if is_staging || !conditions.is_empty() {
+            return Ok(conditions);
         }
         is_mounted = true;
     }
     if is_mounted || cx.transport.is_here(&cx.kernel, volume)? {
-        return Ok(Complaints::default());
+        return Ok(Conditions::default());
     }
     Err(Failure::not_found(format!(
         "volume {volume}: its storage ({}) is not on this node, and it is not mounted at the paths \
@@ -69,13 +69,13 @@ fn at<K: Kernel>(
     node: &Node<K>,
     request: &NodeVolumeHealth,
     path: &Path,
-) -> Result<Option<Complaints>, Failure> {
+) -> Result<Option<Conditions>, Failure> {
     let Some(stat) = node.kernel.look(path)?.filter(|stat| stat.mount_root) else {
         return Ok(None);
     };
     match of_mount(node, request, path, &stat) {
         Ok(None) => Ok(None),
-        Ok(Some(complaints)) if complaints.is_empty() => Ok(Some(complaints)),
+        Ok(Some(conditions)) if conditions.is_empty() => Ok(Some(conditions)),
         // What is wrong with a volume that was unmounted meanwhile is not known.
         _ if !node.mounts().still_shows(path, &stat)? => Ok(None),
         found => found,
@@ -88,7 +88,7 @@ fn of_mount<K: Kernel>(
     request: &NodeVolumeHealth,
     path: &Path,
     stat: &Stat,
-) -> Result<Option<Complaints>, Failure> {
+) -> Result<Option<Conditions>, Failure> {
     let staging = request.staging.as_deref();
     let Some((device, backing)) = behind(node, &request.id, staging, path, stat)? else {
         return Ok(None);
@@ -131,10 +131,10 @@ pub(super) fn of_mounted<K: Kernel>(
     device: Dev,
     facts: Option<MountFacts>,
     thread: Thread,
-) -> Result<Option<Complaints>, Failure> {
+) -> Result<Option<Conditions>, Failure> {
     let (kernel, volume, path) = (&node.kernel, &request.id, &request.volume_path);
     if !node.transport.carries_volumes(kernel, device)? {
-        return Ok(Some(Complaints::default()));
+        return Ok(Some(Conditions::default()));
     }
     let behind = (device, node.index.file_behind(device));
     let may_wait = thread == Thread::Pool;
@@ -168,7 +168,7 @@ pub(super) fn of_device<K: Kernel>(
     path: &Path,
     device: Dev,
     backing: Backing,
-) -> Result<Complaints, Failure> {
+) -> Result<Conditions, Failure> {
     let (file, device) = named(node, volume, device)?;
     Ok(judge(&Seen {
         file: &file,

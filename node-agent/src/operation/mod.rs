@@ -27,7 +27,7 @@ mod unstage;
 pub(crate) use context::{Context, run};
 pub(crate) use expand::expand;
 pub(crate) use flush::{Flushed, flush};
-pub(crate) use health::{StorageComplaint, health, storage_hangs, storage_health, volumes_hang};
+pub(crate) use health::{StorageCondition, health, storage_hangs, storage_health, volumes_hang};
 pub(crate) use kubelet_dir::KubeletDir;
 pub(crate) use pending::is_wanted;
 pub(crate) use publish::{Published, publish, stage_and_publish};

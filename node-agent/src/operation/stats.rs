@@ -1,7 +1,7 @@
 //! `NodeGetVolumeStats`: a volume's usage.
 
 use belay_server::call::Failure;
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::Stats;
 
 use super::context::Context;
@@ -25,7 +25,7 @@ pub(crate) enum VolumeUsage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeStats {
     pub(crate) usage: VolumeUsage,
-    pub(crate) complaints: Complaints,
+    pub(crate) conditions: Conditions,
 }
 
 /// The result of a run.
@@ -105,15 +105,15 @@ fn filesystem<K: Kernel>(
         _ => Thread::Pool,
     };
     // Before the usage, which may hang: the hung call has then checked the health.
-    let complaints = health::of_mounted(cx, request, proven.device, facts, thread)?;
-    let Some(complaints) = complaints else {
+    let conditions = health::of_mounted(cx, request, proven.device, facts, thread)?;
+    let Some(conditions) = conditions else {
         return Ok(Some(Read::WantsPool));
     };
     let usage = cx.phase(Phase::Usage, || cx.kernel.statfs(path))?;
     // If it was unmounted meanwhile, the usage is that of the filesystem under it.
     let stats = VolumeStats {
         usage: VolumeUsage::Filesystem(usage),
-        complaints,
+        conditions,
     };
     let is_its_own = cx.mounts().still_shows(path, stat)?;
     Ok(is_its_own.then_some(Read::Done(stats, next)))
@@ -159,10 +159,10 @@ fn device<K: Kernel>(
     };
     let bytes = node.kernel.device_bytes(device.fd())?;
     let backing = health::behind_held(&node.kernel, &verdict, bytes)?;
-    let complaints = health::of_device(node, &request.id, path, dev, backing)?;
+    let conditions = health::of_device(node, &request.id, path, dev, backing)?;
     let stats = VolumeStats {
         usage: VolumeUsage::Block(bytes),
-        complaints,
+        conditions,
     };
     Ok(Some(Read::Done(stats, Thread::Pool)))
 }

@@ -5,7 +5,7 @@ use belay_proto::csi::v1 as csi;
 use belay_server::request::AccessMode;
 use csi::node_service_capability::{Rpc as RpcCapability, Type, rpc};
 
-use crate::operation::{StorageComplaint, VolumeStats, VolumeUsage};
+use crate::operation::{StorageCondition, VolumeStats, VolumeUsage};
 
 /// The capabilities of this agent for volumes of that driver.
 pub(super) fn capabilities(profile: &Profile) -> csi::NodeGetCapabilitiesResponse {
@@ -59,15 +59,15 @@ pub(super) fn stats(stats: &VolumeStats) -> csi::NodeGetVolumeStatsResponse {
     };
     csi::NodeGetVolumeStatsResponse {
         usage,
-        volume_condition: Some(stats.complaints.condition()),
+        volume_condition: Some(stats.conditions.volume_condition()),
     }
 }
 
-pub(super) fn storage(complaints: Vec<StorageComplaint>) -> csi::NodeGetStorageHealthResponse {
+pub(super) fn storage(conditions: Vec<StorageCondition>) -> csi::NodeGetStorageHealthResponse {
     csi::NodeGetStorageHealthResponse {
-        backend_health: complaints
+        backend_health: conditions
             .into_iter()
-            .map(StorageComplaint::backend_health)
+            .map(StorageCondition::backend_health)
             .collect(),
     }
 }

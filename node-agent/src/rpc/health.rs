@@ -2,7 +2,7 @@
 
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Failure, Kind, Rpc};
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::{NodeVolumeHealth, StorageHealth};
 use belay_server::work::Key;
 
@@ -20,30 +20,30 @@ impl<K: Kernel> NodeService<K> {
     ) -> Result<csi::NodeGetVolumeHealthResponse, Failure> {
         let request = NodeVolumeHealth::try_from(message)?;
         let id = request.id.clone();
-        let mut complaints = match self.hung(&id) {
-            Some(look) => reads::complaints(&look),
+        let mut conditions = match self.hung(&id) {
+            Some(look) => reads::conditions(&look),
             None => self.look_into(request).await?,
         };
-        self.unsynced.add_to(&mut complaints, &id);
-        self.volumes.checked(&id, &complaints);
+        self.unsynced.add_to(&mut conditions, &id);
+        self.volumes.checked(&id, &conditions);
         Ok(csi::NodeGetVolumeHealthResponse {
-            volume_health: Some(complaints.volume_health(id.as_str())),
+            volume_health: Some(conditions.volume_health(id.as_str())),
         })
     }
 
-    async fn look_into(&self, request: NodeVolumeHealth) -> Result<Complaints, Failure> {
+    async fn look_into(&self, request: NodeVolumeHealth) -> Result<Conditions, Failure> {
         let id = request.id.clone();
         let paths = (&request.staging, &request.target);
         let key = Key::new(Class::Health, id.as_str()).at(format_args!("{paths:?}"));
         let call = (Rpc::NodeGetVolumeHealth, 0);
         let look = move |cx: &Context<'_, K>| operation::health(cx, &request).map(Done::Health);
         match self.run(key, call, Operation::Health, look).await {
-            Ok(Done::Health(complaints)) => Ok(complaints),
+            Ok(Done::Health(conditions)) => Ok(conditions),
             Ok(_) => Err(mixed_up()),
             // The hung call may be this one, which now has its answer.
             Err(failure) if failure.kind == Kind::Timeout => {
                 let hung = self.hung(&id).ok_or(failure)?;
-                Ok(reads::complaints(&hung))
+                Ok(reads::conditions(&hung))
             }
             Err(failure) => Err(failure),
         }
@@ -58,8 +58,8 @@ impl<K: Kernel> NodeService<K> {
         let key = Key::new(Class::Storage, "storage");
         let call = (Rpc::NodeGetStorageHealth, 0);
         let look = |cx: &Context<'_, K>| operation::storage_health(cx).map(Done::Storage);
-        let mut complaints = match self.run(key, call, Operation::StorageHealth, look).await {
-            Ok(Done::Storage(complaints)) => complaints,
+        let mut conditions = match self.run(key, call, Operation::StorageHealth, look).await {
+            Ok(Done::Storage(conditions)) => conditions,
             Ok(_) => return Err(mixed_up()),
             Err(failure) if failure.kind == Kind::Timeout => {
                 vec![operation::storage_hangs(&failure.message)]
@@ -67,7 +67,7 @@ impl<K: Kernel> NodeService<K> {
             Err(failure) => return Err(failure),
         };
         let hung = self.jobs.hung_count(Class::Change);
-        complaints.extend(operation::volumes_hang(hung));
-        Ok(encode::storage(complaints))
+        conditions.extend(operation::volumes_hang(hung));
+        Ok(encode::storage(conditions))
     }
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use belay_server::call::{Failure, Rpc};
 use belay_server::facts::Space;
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::VolumeId;
 use belay_server::work::{JobView, Jobs, Key, Ticket};
 
 use super::NodeService;
 use crate::kernel::Kernel;
 use crate::operation::{
-    self, Cleared, Context, Node, Removed, StorageComplaint, Thread, VolumeStats,
+    self, Cleared, Context, Node, Removed, StorageCondition, Thread, VolumeStats,
 };
 use crate::work::{Class, Operation, Progress};
 
@@ -31,10 +31,10 @@ pub(super) enum Done {
     Freed(bool),
     /// And where to read them the next time.
     Stats(VolumeStats, Thread),
-    Health(Complaints),
+    Health(Conditions),
     /// Whether a detach is pending.
     Wanted(bool),
-    Storage(Vec<StorageComplaint>),
+    Storage(Vec<StorageCondition>),
     /// The volumes that are staged on a removed disk.
     Removed(Removed),
     /// What became of one of them.

@@ -309,8 +309,8 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
             let request = Stats::try_from(message)?;
             let id = request.id.clone();
             let mut stats = self.stats(request).await?;
-            self.unsynced.add_to(&mut stats.complaints, &id);
-            self.volumes.mounted(&id, &stats.complaints);
+            self.unsynced.add_to(&mut stats.conditions, &id);
+            self.volumes.mounted(&id, &stats.conditions);
             Ok(encode::stats(&stats))
         })
         .await

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use belay_contract::reason::volume;
 use belay_server::call::Failure;
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::VolumeId;
 use belay_server::work::JobView;
 
@@ -78,11 +78,11 @@ impl Reads {
                 "volume {id}: the storage is slow or does not answer: {look}; retry later"
             )));
         };
-        let mut complaints = complaints(look);
+        let mut conditions = conditions(look);
         let seconds = then.elapsed().as_secs();
         let message = format!("the usage was read {seconds} s ago, before it hung");
-        complaints.add(volume::STATISTICS_OLD, message);
-        Ok(VolumeStats { usage, complaints })
+        conditions.add(volume::STATISTICS_OLD, message);
+        Ok(VolumeStats { usage, conditions })
     }
 
     fn kept<T>(&self, id: &VolumeId, path: &Path, of: impl FnOnce(&Kept) -> T) -> Option<T> {
@@ -102,12 +102,12 @@ impl Reads {
 }
 
 /// The health reason of a volume that hangs as in `look`.
-pub(super) fn complaints(look: &JobView) -> Complaints {
-    let mut complaints = Complaints::default();
+pub(super) fn conditions(look: &JobView) -> Conditions {
+    let mut conditions = Conditions::default();
     let message = format!(
         "the storage is slow or does not answer: {look}; see the node's kernel log for the disk \
          or server behind it; the volume recovers when it answers"
     );
-    complaints.add(volume::OPERATION_HUNG, message);
-    complaints
+    conditions.add(volume::OPERATION_HUNG, message);
+    conditions
 }

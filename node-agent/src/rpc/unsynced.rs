@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belay_contract::reason::volume;
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::VolumeId;
 
 /// The maximum number of volumes: more than any node has.
@@ -105,7 +105,7 @@ impl Unsynced {
     }
 
     /// Adds the volume's condition, if it has one.
-    pub(super) fn add_to(&self, complaints: &mut Complaints, id: &VolumeId) {
+    pub(super) fn add_to(&self, conditions: &mut Conditions, id: &VolumeId) {
         let message = match self.lock().volumes.get(id) {
             None => return,
             Some(Mark {
@@ -122,7 +122,7 @@ impl Unsynced {
                 )
             }
         };
-        complaints.add(volume::DATA_UNSYNCED, message);
+        conditions.add(volume::DATA_UNSYNCED, message);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -147,9 +147,9 @@ mod tests {
     }
 
     fn is_marked(unsynced: &Unsynced, id: &VolumeId) -> bool {
-        let mut complaints = Complaints::default();
-        unsynced.add_to(&mut complaints, id);
-        !complaints.is_empty()
+        let mut conditions = Conditions::default();
+        unsynced.add_to(&mut conditions, id);
+        !conditions.is_empty()
     }
 
     #[test]

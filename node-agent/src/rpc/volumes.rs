@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::VolumeId;
 
 /// The maximum number of volumes: a few MiB at worst, and more than any node has.
@@ -18,11 +18,11 @@ const CONDITION_AGE_MAX: Duration = Duration::from_secs(600);
 
 /// Volumes by their IDs.
 #[derive(Default)]
-pub(super) struct Volumes(Mutex<HashMap<VolumeId, Condition>>);
+pub(super) struct Volumes(Mutex<HashMap<VolumeId, LastReport>>);
 
 /// The reasons of a volume's last health report, and when that was.
 #[derive(Default)]
-struct Condition {
+struct LastReport {
     reasons: Vec<&'static str>,
     since: Option<Instant>,
 }
@@ -30,18 +30,18 @@ struct Condition {
 impl Volumes {
     /// The volume was staged.
     pub(super) fn staged(&self, id: &VolumeId) {
-        self.note(id, Condition::default());
+        self.note(id, LastReport::default());
     }
 
     /// A mounted volume has these conditions, or none.
-    pub(super) fn mounted(&self, id: &VolumeId, complaints: &Complaints) {
-        self.note(id, Condition::of(complaints));
+    pub(super) fn mounted(&self, id: &VolumeId, conditions: &Conditions) {
+        self.note(id, LastReport::of(conditions));
     }
 
     /// A volume, mounted or not, has these conditions, or none.
-    pub(super) fn checked(&self, id: &VolumeId, complaints: &Complaints) {
-        if !complaints.is_empty() || self.lock().contains_key(id) {
-            self.mounted(id, complaints);
+    pub(super) fn checked(&self, id: &VolumeId, conditions: &Conditions) {
+        if !conditions.is_empty() || self.lock().contains_key(id) {
+            self.mounted(id, conditions);
         }
     }
 
@@ -65,7 +65,7 @@ impl Volumes {
         counts
     }
 
-    fn note(&self, id: &VolumeId, condition: Condition) {
+    fn note(&self, id: &VolumeId, condition: LastReport) {
         let mut volumes = self.lock();
         if let Some(known) = volumes.get_mut(id) {
             *known = condition;
@@ -74,17 +74,17 @@ impl Volumes {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, Condition>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, LastReport>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Condition {
-    fn of(complaints: &Complaints) -> Self {
-        let reasons = complaints.iter().map(|complaint| complaint.reason.name());
-        Condition {
+impl LastReport {
+    fn of(conditions: &Conditions) -> Self {
+        let reasons = conditions.iter().map(|condition| condition.reason.name());
+        LastReport {
             reasons: reasons.collect(),
-            since: (!complaints.is_empty()).then(Instant::now),
+            since: (!conditions.is_empty()).then(Instant::now),
         }
     }
 
@@ -107,12 +107,12 @@ mod tests {
         VolumeId::new(format!("vol-{n}")).unwrap()
     }
 
-    fn complaints(reasons: &[Reason]) -> Complaints {
-        let mut complaints = Complaints::default();
+    fn conditions(reasons: &[Reason]) -> Conditions {
+        let mut conditions = Conditions::default();
         for reason in reasons {
-            complaints.add(*reason, "");
+            conditions.add(*reason, "");
         }
-        complaints
+        conditions
     }
 
     #[test]
@@ -120,12 +120,12 @@ mod tests {
         let volumes = Volumes::default();
         (0..3).for_each(|n| volumes.staged(&id(n)));
         assert_eq!((volumes.count(), volumes.unhealthy()), (3, [].into()));
-        let both = complaints(&[BACKING_FILE_GONE, DEVICE_ERRORS]);
+        let both = conditions(&[BACKING_FILE_GONE, DEVICE_ERRORS]);
         volumes.mounted(&id(0), &both);
-        volumes.mounted(&id(1), &complaints(&[DEVICE_ERRORS]));
+        volumes.mounted(&id(1), &conditions(&[DEVICE_ERRORS]));
         let counts = [("BackingFileGone", 1), ("DeviceErrors", 2)];
         assert_eq!(volumes.unhealthy(), counts.into());
-        volumes.mounted(&id(0), &complaints(&[]));
+        volumes.mounted(&id(0), &conditions(&[]));
         assert_eq!(volumes.unhealthy(), [("DeviceErrors", 1)].into());
         volumes.unstaged(&id(1));
         assert_eq!((volumes.count(), volumes.unhealthy()), (2, [].into()));
@@ -134,17 +134,17 @@ mod tests {
     #[test]
     fn a_healthy_volume_that_is_not_staged_does_not_count() {
         let volumes = Volumes::default();
-        volumes.checked(&id(0), &complaints(&[]));
+        volumes.checked(&id(0), &conditions(&[]));
         assert_eq!(volumes.count(), 0);
-        volumes.checked(&id(0), &complaints(&[BACKING_FILE_GONE]));
+        volumes.checked(&id(0), &conditions(&[BACKING_FILE_GONE]));
         assert_eq!(volumes.unhealthy(), [("BackingFileGone", 1)].into());
-        volumes.checked(&id(0), &complaints(&[]));
+        volumes.checked(&id(0), &conditions(&[]));
         assert_eq!(volumes.unhealthy(), [].into());
     }
 
     #[test]
     fn a_condition_that_no_call_confirms_ends() {
-        let condition = Condition::of(&complaints(&[DEVICE_ERRORS]));
+        let condition = LastReport::of(&conditions(&[DEVICE_ERRORS]));
         let since = condition.since.unwrap();
         let last = since + CONDITION_AGE_MAX;
         assert_eq!(condition.reasons_at(last), ["DeviceErrors"]);

@@ -47,9 +47,9 @@ impl Store {
         let mut after = None;
         loop {
             let page = self.list_unwell(after.as_deref(), page_entries)?;
-            let complaints = page.volumes.iter().flat_map(|it| it.complaints.iter());
-            for complaint in complaints {
-                *known.unhealthy.entry(complaint.reason.name()).or_default() += 1;
+            let conditions = page.volumes.iter().flat_map(|it| it.conditions.iter());
+            for condition in conditions {
+                *known.unhealthy.entry(condition.reason.name()).or_default() += 1;
             }
             after = page.next;
             if after.is_none() {

@@ -10,7 +10,7 @@ use super::store::{Store, refuse_foreign_token};
 use crate::backend::{Unwell, UnwellPage};
 use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::VolumeId;
 use belay_server::size::Rounded;
 use rustix::fs::{AtFlags, FileType, StatVfsMountFlags};
@@ -56,10 +56,10 @@ impl Store {
     /// # Errors
     /// `Unreachable` if the state cannot be read. Files or a filesystem that cannot be read are no
     /// error, but health reasons.
-    pub(super) fn health(&self, id: &VolumeId) -> Result<Option<Complaints>, Failure> {
+    pub(super) fn health(&self, id: &VolumeId) -> Result<Option<Conditions>, Failure> {
         match self.get(id) {
             Ok(None) => Ok(None),
-            Ok(Some(volume)) => self.complaints(id, volume.bytes, &self.files.storage()),
+            Ok(Some(volume)) => self.condition_of(id, volume.bytes, &self.files.storage()),
             Err(failure) => record_unreadable(failure).map(Some),
         }
     }
@@ -75,19 +75,19 @@ impl Store {
         let mut page = UnwellPage::default();
         self.ledger.scan(after, |id, record| {
             let id = VolumeId::new(id)?;
-            let complaints = match record {
+            let conditions = match record {
                 Ok(record) if record.state != State::Ready => return Ok(true),
-                Ok(record) => self.complaints(&id, record.bytes, &storage)?,
+                Ok(record) => self.condition_of(&id, record.bytes, &storage)?,
                 Err(failure) => Some(record_unreadable(failure)?),
             };
-            let Some(complaints) = complaints.filter(|complaints| !complaints.is_empty()) else {
+            let Some(conditions) = conditions.filter(|conditions| !conditions.is_empty()) else {
                 return Ok(true);
             };
             if page.volumes.len() == limit {
                 page.next = page.volumes.last().map(|last| last.id.as_str().to_owned());
                 return Ok(false);
             }
-            page.volumes.push(Unwell { id, complaints });
+            page.volumes.push(Unwell { id, conditions });
             Ok(true)
         })?;
         Ok(page)
@@ -101,21 +101,21 @@ impl Store {
     pub(super) fn conditions(
         &self,
         volumes: &[(VolumeId, u64)],
-    ) -> Result<Vec<Complaints>, Failure> {
+    ) -> Result<Vec<Conditions>, Failure> {
         let storage = self.files.storage();
         let each = volumes.iter();
-        each.map(|(id, bytes)| Ok(self.complaints(id, *bytes, &storage)?.unwrap_or_default()))
+        each.map(|(id, bytes)| Ok(self.condition_of(id, *bytes, &storage)?.unwrap_or_default()))
             .collect()
     }
 
     /// The health of a volume that was ready a moment ago, with that size; `None` if it was deleted
     /// since.
-    fn complaints(
+    fn condition_of(
         &self,
         id: &VolumeId,
         bytes: u64,
         storage: &Result<Storage, Failure>,
-    ) -> Result<Option<Complaints>, Failure> {
+    ) -> Result<Option<Conditions>, Failure> {
         // No volume is that small: its record could not be read.
         if bytes == 0
             && let Err(failure) = self.get(id)
@@ -129,9 +129,9 @@ impl Store {
                 if bytes >= least_bytes && allocated <= HARDLY_ANY);
             (judge(&path, least_bytes, &named, storage), is_suspect)
         };
-        let (complaints, is_suspect) = judged(bytes);
-        if complaints.is_empty() && !is_suspect {
-            return Ok(Some(complaints));
+        let (conditions, is_suspect) = judged(bytes);
+        if conditions.is_empty() && !is_suspect {
+            return Ok(Some(conditions));
         }
         // The record is read before the file is inspected again: a file that has yet to follow its
         // record is not short, and one that has followed since is large enough.
@@ -143,32 +143,32 @@ impl Store {
             // If that cannot be read, the file cannot be inspected either, which is reported.
             Some(from) => record.least_bytes(self.files.grown_to(id.as_str()).unwrap_or(from)),
         };
-        let (mut complaints, is_suspect) = judged(least_bytes);
+        let (mut conditions, is_suspect) = judged(least_bytes);
         if is_suspect && record.must_hold_data(self.tells_holes) {
-            self.judge_data(id, &mut complaints);
+            self.judge_data(id, &mut conditions);
         }
         // The file of a volume that is being deleted is not lost. The record is marked before the
         // file is removed, so it is read after the file.
-        if !complaints.is_empty() && self.get(id)?.is_none() {
+        if !conditions.is_empty() && self.get(id)?.is_none() {
             return Ok(None);
         }
-        Ok(Some(complaints))
+        Ok(Some(conditions))
     }
 }
 
 impl Store {
     /// Reports the file of a filesystem that was in use, if it holds no data.
-    fn judge_data(&self, id: &VolumeId, complaints: &mut Complaints) {
+    fn judge_data(&self, id: &VolumeId, conditions: &mut Conditions) {
         let file = self.files.get_for_reading(id.as_str());
         match file.and_then(|file| file.holds_data()) {
             Ok(true) => {}
-            Ok(false) => complaints.add(
+            Ok(false) => conditions.add(
                 volume::BACKING_FILE_EMPTY,
                 emptied(self.files.path_of(id.as_str()).display()),
             ),
             // The agent holds a lease for a moment; the next call checks again.
             Err(failure) if failure.kind == Kind::Busy => {}
-            Err(failure) => complaints.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
+            Err(failure) => conditions.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
         }
     }
 }
@@ -205,13 +205,13 @@ impl Files {
 ///
 /// # Errors
 /// A failure of the whole state.
-fn record_unreadable(failure: Failure) -> Result<Complaints, Failure> {
+fn record_unreadable(failure: Failure) -> Result<Conditions, Failure> {
     if failure.kind != Kind::Bug {
         return Err(failure);
     }
-    let mut complaints = Complaints::default();
-    complaints.add(volume::RECORD_UNREADABLE, failure.message);
-    Ok(complaints)
+    let mut conditions = Conditions::default();
+    conditions.add(volume::RECORD_UNREADABLE, failure.message);
+    Ok(conditions)
 }
 
 /// The health of a volume whose file must have at least that size. `path` is for messages only.
@@ -220,30 +220,30 @@ fn judge(
     least_bytes: u64,
     named: &Result<Named, Failure>,
     storage: &Result<Storage, Failure>,
-) -> Complaints {
-    let mut complaints = Complaints::default();
+) -> Conditions {
+    let mut conditions = Conditions::default();
     match named {
-        Err(failure) => complaints.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
-        Ok(named) => judge_file(path, least_bytes, *named, &mut complaints),
+        Err(failure) => conditions.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
+        Ok(named) => judge_file(path, least_bytes, *named, &mut conditions),
     }
     match storage {
-        Err(failure) => complaints.add(volume::STORAGE_UNREADABLE, failure.to_string()),
-        Ok(storage) => judge_storage(path, named, *storage, &mut complaints),
+        Err(failure) => conditions.add(volume::STORAGE_UNREADABLE, failure.to_string()),
+        Ok(storage) => judge_storage(path, named, *storage, &mut conditions),
     }
-    complaints
+    conditions
 }
 
-fn judge_file(path: &str, least_bytes: u64, named: Named, complaints: &mut Complaints) {
+fn judge_file(path: &str, least_bytes: u64, named: Named, conditions: &mut Conditions) {
     match named {
-        Named::Nothing => complaints.add(
+        Named::Nothing => conditions.add(
             volume::BACKING_FILE_MISSING,
             format!(
                 "{path}: the file is missing; mount the filesystem that holds it, or restore it. \
                  While a node still has the volume staged, its data can be copied from the pod"
             ),
         ),
-        Named::Other => complaints.add(volume::BACKING_FILE_FOREIGN, foreign(Path::new(path))),
-        Named::File { bytes, .. } if bytes < least_bytes => complaints.add(
+        Named::Other => conditions.add(volume::BACKING_FILE_FOREIGN, foreign(Path::new(path))),
+        Named::File { bytes, .. } if bytes < least_bytes => conditions.add(
             volume::BACKING_FILE_SHORT,
             truncated(path, bytes, least_bytes),
         ),
@@ -255,12 +255,12 @@ fn judge_storage(
     path: &str,
     named: &Result<Named, Failure>,
     storage: Storage,
-    complaints: &mut Complaints,
+    conditions: &mut Conditions,
 ) {
     if let Ok(Named::File { bytes, allocated }) = named {
         let unwritten = bytes.saturating_sub(*allocated);
         if storage.free < storage.reserve.min(unwritten) {
-            complaints.add(
+            conditions.add(
                 volume::STORAGE_NEARLY_FULL,
                 format!(
                     "{path}: {} of it are not allocated yet, and {} are left for all volumes \
@@ -273,7 +273,7 @@ fn judge_storage(
         }
     }
     if storage.read_only {
-        complaints.add(
+        conditions.add(
             volume::STORAGE_READ_ONLY,
             format!(
                 "{path}: its filesystem is read-only now, so the volume cannot be written; check \
@@ -301,9 +301,9 @@ mod tests {
     }
 
     fn told_of(named: &Result<Named, Failure>, storage: &Result<Storage, Failure>) -> Vec<Reason> {
-        let complaints = judge("/volumes/vol-1", 64 * MIB, named, storage);
-        let all = complaints.iter();
-        all.map(|complaint| complaint.reason).collect()
+        let conditions = judge("/volumes/vol-1", 64 * MIB, named, storage);
+        let all = conditions.iter();
+        all.map(|condition| condition.reason).collect()
     }
 
     fn file(bytes: u64, allocated: u64) -> Named {
@@ -332,8 +332,8 @@ mod tests {
         assert_eq!(told_of(&Ok(whole), &Err(eio())), [storage_unreadable]);
         let both = [file_unreadable, storage_unreadable];
         assert_eq!(told_of(&Err(eio()), &Err(eio())), both);
-        let complaints = judge("/volumes/vol-1", 64 * MIB, &Err(eio()), &Ok(WELL));
-        let message = &complaints.iter().next().unwrap().message;
+        let conditions = judge("/volumes/vol-1", 64 * MIB, &Err(eio()), &Ok(WELL));
+        let message = &conditions.iter().next().unwrap().message;
         assert!(message.contains("/volumes/vol-1: EIO"), "{message}");
     }
 

@@ -36,7 +36,7 @@ use crate::backend::{
 };
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::readiness::{Readiness, State};
 use belay_server::request::{
     ContentSource, Context, Name, NodeId, Secrets, Segments, SnapshotId, VolumeId,
@@ -321,11 +321,11 @@ impl Expansion for Local {
 }
 
 impl Health for Local {
-    fn health(&self, id: VolumeId, _: Secrets) -> Answer<'_, Option<Complaints>> {
+    fn health(&self, id: VolumeId, _: Secrets) -> Answer<'_, Option<Conditions>> {
         self.ask(Verb::Health, move |store| store.health(&id))
     }
 
-    fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Complaints>> {
+    fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Conditions>> {
         self.ask(Verb::Conditions, move |store| store.conditions(&volumes))
     }
 

@@ -67,10 +67,10 @@ fn tool(program: &str, args: &[&str]) -> String {
         panic!("{program}: {error}; install {package}")
     });
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (printed, complaint) = (text(&output.stdout), text(&output.stderr));
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
     assert!(
         output.status.success(),
-        "{program} {args:?}: {printed}{complaint}"
+        "{program} {args:?}: {printed}{errors}"
     );
     printed
 }

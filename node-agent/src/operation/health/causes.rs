@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use belay_contract::reason::volume;
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::size::Exact;
 
 use crate::device::Backing;
@@ -37,33 +37,33 @@ pub(crate) struct Filesystem {
 }
 
 /// The health of a volume whose file answers EIO.
-pub(super) fn unreadable(error: &Error) -> Complaints {
+pub(super) fn unreadable(error: &Error) -> Conditions {
     let message = format!(
         "{error}: the disk of --loop-dir fails, or its filesystem has shut itself down; see the \
          kernel's log, and repair it"
     );
-    let mut complaints = Complaints::default();
-    complaints.add(volume::BACKING_FILE_UNREADABLE, message);
-    complaints
+    let mut conditions = Conditions::default();
+    conditions.add(volume::BACKING_FILE_UNREADABLE, message);
+    conditions
 }
 
 /// All health reasons.
-pub(super) fn judge(seen: &Seen<'_>) -> Complaints {
-    let mut complaints = Complaints::default();
-    backing(seen, &mut complaints);
+pub(super) fn judge(seen: &Seen<'_>) -> Conditions {
+    let mut conditions = Conditions::default();
+    backing(seen, &mut conditions);
     if let Some(filesystem) = &seen.filesystem {
-        state(seen, filesystem, &mut complaints);
+        state(seen, filesystem, &mut conditions);
         if let Some(errors) = &filesystem.ext4 {
-            ext4(seen, errors, &mut complaints);
+            ext4(seen, errors, &mut conditions);
         }
         if let Some(errors) = &filesystem.btrfs {
-            btrfs(seen, errors, &mut complaints);
+            btrfs(seen, errors, &mut conditions);
         }
     }
-    complaints
+    conditions
 }
 
-fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
+fn backing(seen: &Seen<'_>, conditions: &mut Conditions) {
     let (file, path) = (seen.file.display(), seen.path.display());
     let device = seen.device.display();
     match &seen.backing {
@@ -71,7 +71,7 @@ fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
             bytes,
             device_bytes,
             ..
-        } if bytes < device_bytes => complaints.add(
+        } if bytes < device_bytes => conditions.add(
             volume::BACKING_FILE_SHORT,
             format!(
                 "{file} has {}, but {device} has {}: the data behind the end of the file is lost; \
@@ -83,7 +83,7 @@ fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
         Backing::There {
             allocated: Some(allocated),
             ..
-        } if seen.filesystem.is_some() && *allocated < FILESYSTEM_BYTES => complaints.add(
+        } if seen.filesystem.is_some() && *allocated < FILESYSTEM_BYTES => conditions.add(
             volume::BACKING_FILE_EMPTY,
             format!(
                 "{file} has no data, although {path} shows a filesystem in it: it was truncated \
@@ -93,7 +93,7 @@ fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
         ),
         // Reported as unreadable before.
         Backing::There { .. } | Backing::Unreadable(_) => {}
-        Backing::Unplugged => complaints.add(
+        Backing::Unplugged => conditions.add(
             volume::DEVICE_LOST,
             format!(
                 "the disk of the volume was removed while the volume is mounted at {path} \
@@ -101,14 +101,14 @@ fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
                  is attached and staged again"
             ),
         ),
-        Backing::Gone => complaints.add(
+        Backing::Gone => conditions.add(
             volume::BACKING_FILE_GONE,
             format!(
                 "{file} was removed or replaced while {device} at {path} uses it: the data is lost \
                  when the volume is unstaged; copy it from the pod first"
             ),
         ),
-        Backing::Lost => complaints.add(
+        Backing::Lost => conditions.add(
             volume::DEVICE_LOST,
             format!(
                 "{device} at {path} is no longer bound to {file}: it was detached by force; delete \
@@ -118,10 +118,10 @@ fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
     }
 }
 
-fn state(seen: &Seen<'_>, filesystem: &Filesystem, complaints: &mut Complaints) {
+fn state(seen: &Seen<'_>, filesystem: &Filesystem, conditions: &mut Conditions) {
     let (fs_type, path) = (&filesystem.fs_type, seen.path.display());
     if filesystem.shut_down {
-        complaints.add(
+        conditions.add(
             volume::FILESYSTEM_SHUT_DOWN,
             format!(
                 "the {fs_type} at {path} has shut itself down: nothing can be read or written; see \
@@ -130,7 +130,7 @@ fn state(seen: &Seen<'_>, filesystem: &Filesystem, complaints: &mut Complaints) 
             ),
         );
     } else if filesystem.stopped {
-        complaints.add(
+        conditions.add(
             volume::FILESYSTEM_READ_ONLY,
             format!(
                 "the {fs_type} at {path} was staged for writing and is read-only now: the kernel \
@@ -142,7 +142,7 @@ fn state(seen: &Seen<'_>, filesystem: &Filesystem, complaints: &mut Complaints) 
     }
 }
 
-fn ext4(seen: &Seen<'_>, errors: &Ext4Errors, complaints: &mut Complaints) {
+fn ext4(seen: &Seen<'_>, errors: &Ext4Errors, conditions: &mut Conditions) {
     if errors.count == 0 {
         return;
     }
@@ -160,7 +160,7 @@ fn ext4(seen: &Seen<'_>, errors: &Ext4Errors, complaints: &mut Complaints) {
         told("last", &errors.last),
         seen.file.display()
     );
-    complaints.add(volume::FILESYSTEM_ERRORS, message);
+    conditions.add(volume::FILESYSTEM_ERRORS, message);
 }
 
 fn ext4_error(error: &Ext4Error) -> String {
@@ -202,7 +202,7 @@ fn ext4_error_name(code: u64) -> Option<&'static str> {
     NAMES.get(index).copied()
 }
 
-fn btrfs(seen: &Seen<'_>, errors: &BtrfsErrors, complaints: &mut Complaints) {
+fn btrfs(seen: &Seen<'_>, errors: &BtrfsErrors, conditions: &mut Conditions) {
     let path = seen.path.display();
     let BtrfsErrors {
         write,
@@ -217,7 +217,7 @@ fn btrfs(seen: &Seen<'_>, errors: &BtrfsErrors, complaints: &mut Complaints) {
              {generation} that are too old: run btrfs scrub there to find the files, restore them, \
              and reset the counters with btrfs device stats -z"
         );
-        complaints.add(volume::DATA_CORRUPTED, message);
+        conditions.add(volume::DATA_CORRUPTED, message);
     }
     if write + read + flush > 0 {
         let message = format!(
@@ -225,7 +225,7 @@ fn btrfs(seen: &Seen<'_>, errors: &BtrfsErrors, complaints: &mut Complaints) {
              {flush} failed flushes: see the kernel's log, repair the disk of --loop-dir or free \
              space on it, and reset the counters with btrfs device stats -z"
         );
-        complaints.add(volume::DEVICE_ERRORS, message);
+        conditions.add(volume::DEVICE_ERRORS, message);
     }
 }
 
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use belay_server::health::Reason;
 
-    fn seen(backing: Backing, filesystem: Option<Filesystem>) -> Complaints {
+    fn seen(backing: Backing, filesystem: Option<Filesystem>) -> Conditions {
         judge(&Seen {
             file: Path::new("/volumes/vol-1"),
             path: Path::new("/staging"),
@@ -279,10 +279,10 @@ mod tests {
         allocated: Some(FILESYSTEM_BYTES),
     };
 
-    fn told(complaints: &Complaints) -> Vec<Reason> {
-        complaints
+    fn told(conditions: &Conditions) -> Vec<Reason> {
+        conditions
             .iter()
-            .map(|complaint| complaint.reason)
+            .map(|condition| condition.reason)
             .collect()
     }
 
@@ -361,9 +361,9 @@ mod tests {
             first: error(1_709_164_800, 5),
             last: error(0, 1),
         });
-        let complaints = seen(WHOLE, Some(damaged));
-        assert_eq!(told(&complaints), [volume::FILESYSTEM_ERRORS]);
-        let message = &complaints.iter().next().unwrap().message;
+        let conditions = seen(WHOLE, Some(damaged));
+        assert_eq!(told(&conditions), [volume::FILESYSTEM_ERRORS]);
+        let message = &conditions.iter().next().unwrap().message;
         let expected = "has counted 2 errors since it was last checked, the first at \
                         2024-02-29 00:00:00 UTC (EFSCORRUPTED) in ext4_lookup:1780, the last at a \
                         time not kept in ext4_lookup:1780: ";

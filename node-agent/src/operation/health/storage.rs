@@ -4,7 +4,7 @@ use std::path::Path;
 
 use belay_contract::reason::storage;
 use belay_server::call::Failure;
-use belay_server::health::{Complaint, StorageSeverity};
+use belay_server::health::{Condition, StorageSeverity};
 use belay_server::request::VolumeId;
 use belay_server::size::Rounded;
 
@@ -20,7 +20,7 @@ const RESERVE_PART: u64 = 20;
 const RESERVE_BYTES_MAX: u64 = 10 << 30;
 
 /// One health reason of the storage.
-pub(crate) type StorageComplaint = Complaint<StorageSeverity>;
+pub(crate) type StorageCondition = Condition<StorageSeverity>;
 
 /// The health of the storage behind all volumes. May wait for a disk.
 ///
@@ -28,11 +28,11 @@ pub(crate) type StorageComplaint = Complaint<StorageSeverity>;
 /// The kernel's error.
 pub(crate) fn storage_health<K: Kernel>(
     cx: &Context<'_, K>,
-) -> Result<Vec<StorageComplaint>, Failure> {
-    let mut complaints = Vec::new();
+) -> Result<Vec<StorageCondition>, Failure> {
+    let mut conditions = Vec::new();
     // Disks have no common storage that this node could see.
     let Some(dir) = cx.transport.folder() else {
-        return Ok(complaints);
+        return Ok(conditions);
     };
     let kernel = &cx.kernel;
     let path = dir.path();
@@ -42,26 +42,26 @@ pub(crate) fn storage_health<K: Kernel>(
     });
     let (named, held) = match looks {
         Err(error) if error.cause() == Cause::Io => {
-            complaints.push(Complaint::new(
+            conditions.push(Condition::new(
                 storage::STORAGE_UNREADABLE,
                 format!(
                     "{error}: the disk fails, or its filesystem has shut itself down; see the \
                      kernel's log, repair it, mount it again, and restart belay-node"
                 ),
             ));
-            return Ok(complaints);
+            return Ok(conditions);
         }
         looks => looks?,
     };
     match named {
-        None => complaints.push(Complaint::new(
+        None => conditions.push(Condition::new(
             storage::STORAGE_MISSING,
             format!(
                 "{} does not exist; mount the filesystem that contains it, and restart belay-node",
                 path.display()
             ),
         )),
-        Some(named) if !named.is_same_root(&held) => complaints.push(Complaint::new(
+        Some(named) if !named.is_same_root(&held) => conditions.push(Condition::new(
             storage::STORAGE_REPLACED,
             format!(
                 "the directory at {} is not the one that belay-node opened at its start: \
@@ -75,19 +75,19 @@ pub(crate) fn storage_health<K: Kernel>(
                 Some(facts) => Some(facts),
                 None => kernel.statmount(path)?,
             };
-            complaints.extend(facts.and_then(|facts| stopped(&facts, path)));
-            complaints.extend(full(&kernel.statfs(path)?, path));
+            conditions.extend(facts.and_then(|facts| stopped(&facts, path)));
+            conditions.extend(full(&kernel.statfs(path)?, path));
         }
     }
     let pending = pending(cx)?.into_iter();
-    complaints.extend(pending.map(|(volume, path)| detach_pending(&volume, &path)));
-    Ok(complaints)
+    conditions.extend(pending.map(|(volume, path)| detach_pending(&volume, &path)));
+    Ok(conditions)
 }
 
 /// A raw device at its target may be in use by a pod, so only the operator can unmount it.
-fn detach_pending(volume: &VolumeId, path: &Path) -> StorageComplaint {
+fn detach_pending(volume: &VolumeId, path: &Path) -> StorageCondition {
     let path = path.display();
-    Complaint::new(
+    Condition::new(
         storage::DETACH_PENDING,
         format!(
             "volume {volume}: a detach is pending, but {path} is still mounted: if no pod on \
@@ -97,31 +97,31 @@ fn detach_pending(volume: &VolumeId, path: &Path) -> StorageComplaint {
 }
 
 /// The storage's health if the check itself hangs.
-pub(crate) fn storage_hangs(why: &str) -> StorageComplaint {
-    Complaint::new(
+pub(crate) fn storage_hangs(why: &str) -> StorageCondition {
+    Condition::new(
         storage::STORAGE_HANGS,
         format!("--loop-dir does not answer: {why}; see the kernel's log, and repair its disk"),
     )
 }
 
 /// The storage's health if this many volumes have a hung operation.
-pub(crate) fn volumes_hang(volumes: usize) -> Option<StorageComplaint> {
+pub(crate) fn volumes_hang(volumes: usize) -> Option<StorageCondition> {
     (volumes >= HUNG_MIN).then(|| {
         let message = format!(
             "operations on {volumes} volumes hang; see the kernel's log for hung tasks and I/O \
              errors, and repair the disk that it names"
         );
-        Complaint::new(storage::OPERATIONS_HUNG, message)
+        Condition::new(storage::OPERATIONS_HUNG, message)
     })
 }
 
-fn stopped(facts: &MountFacts, path: &Path) -> Option<StorageComplaint> {
+fn stopped(facts: &MountFacts, path: &Path) -> Option<StorageCondition> {
     let (fs_type, path) = (&facts.fs_type, path.display());
     if facts.shut_down {
         let message = format!(
             "the {fs_type} of {path} was shut down; mount it again, and restart belay-node"
         );
-        return Some(Complaint::new(storage::STORAGE_UNREADABLE, message));
+        return Some(Condition::new(storage::STORAGE_UNREADABLE, message));
     }
     let is_read_only = facts.superblock_read_only || facts.attrs.contains(MountAttrs::READ_ONLY);
     is_read_only.then(|| {
@@ -129,11 +129,11 @@ fn stopped(facts: &MountFacts, path: &Path) -> Option<StorageComplaint> {
             "the {fs_type} of {path} is read-only: no volume can be written; see the kernel's \
              log, check it, and mount it for writing"
         );
-        Complaint::new(storage::STORAGE_READ_ONLY, message)
+        Condition::new(storage::STORAGE_READ_ONLY, message)
     })
 }
 
-fn full(usage: &Usage, path: &Path) -> Option<StorageComplaint> {
+fn full(usage: &Usage, path: &Path) -> Option<StorageCondition> {
     let total = usage.total_bytes;
     let free = total.saturating_sub(usage.used_bytes);
     let reserve = (total / RESERVE_PART).min(RESERVE_BYTES_MAX);
@@ -147,7 +147,7 @@ fn full(usage: &Usage, path: &Path) -> Option<StorageComplaint> {
             Rounded(total),
             Rounded(reserve)
         );
-        Complaint::new(storage::STORAGE_NEARLY_FULL, message)
+        Condition::new(storage::STORAGE_NEARLY_FULL, message)
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use belay_server::call::{Failure, Kind};
-use belay_server::health::Complaints;
+use belay_server::health::Conditions;
 use belay_server::request::{
     AbsPath, Access, AccessMode, Capability, CapacityRange, Context, MountFlags, NodeExpand,
     NodeVolumeHealth, Publish, Secrets, Stage, Stats, Unpublish, Unstage, VolumeId,
@@ -413,7 +413,7 @@ impl Volume {
     /// The usage at the first target; the volume must be healthy.
     pub(crate) fn stats<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeUsage, Failure> {
         let stats = self.condition(node)?;
-        assert_eq!(stats.complaints, Complaints::default());
+        assert_eq!(stats.conditions, Conditions::default());
         Ok(stats.usage)
     }
 
@@ -447,7 +447,7 @@ impl Volume {
     }
 
     /// The health reasons by severity and reason; of the first target and its staging.
-    pub(super) fn health<K: Kernel>(&self, node: &Node<K>) -> Result<Complaints, Failure> {
+    pub(super) fn health<K: Kernel>(&self, node: &Node<K>) -> Result<Conditions, Failure> {
         let request = NodeVolumeHealth {
             id: self.volume_id(),
             staging: Some(self.staging()),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use belay_server::call::{Failure, Kind};
-use belay_server::health::{Complaints, Severity};
+use belay_server::health::{Conditions, Severity};
 use belay_server::request::{AccessMode, NodeVolumeHealth};
 
 use super::bench::{BYTES, Form, MIB, Verb, Volume, World, run};
@@ -25,9 +25,9 @@ on_both! {
 
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 
-fn told(complaints: &Complaints) -> Vec<(Severity, &'static str)> {
-    let all = complaints.iter();
-    all.map(|complaint| (complaint.reason.severity(), complaint.reason.name()))
+fn told(conditions: &Conditions) -> Vec<(Severity, &'static str)> {
+    let all = conditions.iter();
+    all.map(|condition| (condition.reason.severity(), condition.reason.name()))
         .collect()
 }
 
@@ -41,7 +41,7 @@ fn up<K: Kernel>(node: &Node<K>, volume: &Volume) {
 fn expect(node: &Node<Fake>, volume: &Volume, expected: &[(Severity, &'static str)]) {
     assert_eq!(told(&volume.health(node).unwrap()), expected);
     let stats = volume.condition(node).unwrap();
-    assert_eq!(told(&stats.complaints), expected, "of its statistics");
+    assert_eq!(told(&stats.conditions), expected, "of its statistics");
 }
 
 fn what_is_not_staged_is_well_and_what_is_not_there_is_not_found(world: &impl World) {
@@ -179,20 +179,20 @@ fn a_file_that_cannot_be_looked_at_is_complained_of() {
     world.machine.keep_quotas();
     let file = volume.file().display().to_string();
     for of_stats in [false, true] {
-        let complaints = || match of_stats {
-            true => volume.condition(&node).unwrap().complaints,
+        let conditions = || match of_stats {
+            true => volume.condition(&node).unwrap().conditions,
             false => volume.health(&node).unwrap(),
         };
         world.machine.begin(None);
-        complaints();
+        conditions();
         let calls = world.machine.end();
         let look = |call: &Call| call.name == "statx" && call.object == file;
         let at = 1 + calls.iter().position(look).unwrap();
         world.machine.begin(Some(Fault::Fail(at, "EIO")));
-        let complaints = complaints();
+        let conditions = conditions();
         world.machine.end();
         let expected = [(Severity::Inaccessible, "BackingFileUnreadable")];
-        assert_eq!(told(&complaints), expected);
+        assert_eq!(told(&conditions), expected);
     }
 }
 
@@ -214,7 +214,7 @@ fn a_raw_device_that_was_detached_by_force_is_lost() {
 }
 
 /// The health of a volume if the caller names no path.
-fn without_paths<K: Kernel>(node: &Node<K>, volume: &Volume) -> Result<Complaints, Failure> {
+fn without_paths<K: Kernel>(node: &Node<K>, volume: &Volume) -> Result<Conditions, Failure> {
     let request = NodeVolumeHealth {
         id: volume.volume_id(),
         staging: None,
@@ -244,8 +244,8 @@ fn a_volume_is_judged_without_paths_whether_this_agent_or_an_earlier_one_mounted
         }
         world.machine.trouble(&volume.staging(), trouble);
         for node in [node, world.start()] {
-            let complaints = without_paths(&node, &volume).unwrap();
-            assert_eq!(told(&complaints), [expected], "{form:?}");
+            let conditions = without_paths(&node, &volume).unwrap();
+            assert_eq!(told(&conditions), [expected], "{form:?}");
             assert_eq!(told(&without_paths(&node, &other).unwrap()), [], "{form:?}");
         }
     }
@@ -258,9 +258,9 @@ fn a_file_that_is_cut_or_removed_is_found_without_paths_after_a_restart() {
         let volume = world.volume("vol", form);
         up(&world.start(), &volume);
         let expect = |expected| {
-            let complaints = without_paths(&world.start(), &volume).unwrap();
+            let conditions = without_paths(&world.start(), &volume).unwrap();
             assert_eq!(
-                told(&complaints),
+                told(&conditions),
                 [(Severity::DataLoss, expected)],
                 "{form:?}"
             );
@@ -291,11 +291,11 @@ fn a_target_for_reading_only_hides_no_filesystem_that_its_errors_stopped() {
             staging: None,
             target: Some(volume.target(1)),
         };
-        let complaints = run(&node, Operation::Health, |cx| {
+        let conditions = run(&node, Operation::Health, |cx| {
             operation::health(cx, &request)
         })
         .unwrap();
-        assert_eq!(told(&complaints), expected);
+        assert_eq!(told(&conditions), expected);
     }
 }
 

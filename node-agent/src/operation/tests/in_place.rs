@@ -142,11 +142,11 @@ fn statistics_of_a_mount_that_was_not_proven_yet_are_not_read_in_place() {
 #[test]
 fn a_file_that_was_removed_or_replaced_is_not_judged_in_place() {
     let bench = Bench::new(Form::Ext4);
-    let complaints = || bench.volume.condition(&bench.node).unwrap().complaints;
+    let conditions = || bench.volume.condition(&bench.node).unwrap().conditions;
     bench.world.remove_file(&bench.volume.file());
     assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
-    assert!(!complaints().is_empty());
+    assert!(!conditions().is_empty());
     bench.world.make_file(&bench.volume.file(), BYTES);
     assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
-    assert!(!complaints().is_empty());
+    assert!(!conditions().is_empty());
 }

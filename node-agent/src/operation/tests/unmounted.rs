@@ -70,8 +70,8 @@ fn a_volume_that_is_unpublished_while_its_statistics_are_read_is_not_found() {
 fn a_volume_that_is_unstaged_while_its_health_is_read_is_healthy() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block] {
         let found = not_found(form, |volume, node| {
-            let complaints = volume.health(node)?;
-            assert!(complaints.is_empty(), "{complaints:?}");
+            let conditions = volume.health(node)?;
+            assert!(conditions.is_empty(), "{conditions:?}");
             Ok(())
         });
         // Its file is still there.

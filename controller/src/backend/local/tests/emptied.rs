@@ -41,9 +41,9 @@ fn assert_lost(failure: &Failure, id: &str) {
 }
 
 fn reasons(store: &Store, volume: &Volume) -> Vec<(Severity, &'static str)> {
-    let complaints = store.health(&volume.id).unwrap().unwrap();
-    let all = complaints.iter();
-    all.map(|complaint| (complaint.reason.severity(), complaint.reason.name()))
+    let conditions = store.health(&volume.id).unwrap().unwrap();
+    let all = conditions.iter();
+    all.map(|condition| (condition.reason.severity(), condition.reason.name()))
         .collect()
 }
 
@@ -73,7 +73,7 @@ fn an_emptied_filesystem_gives_no_snapshot_and_no_clone_and_is_reported(folder: 
     let unwell = store.list_unwell(None, usize::MAX).unwrap().volumes;
     assert_eq!(unwell.len(), 1);
     assert_eq!(
-        unwell[0].complaints.iter().next().unwrap().reason.name(),
+        unwell[0].conditions.iter().next().unwrap().reason.name(),
         lost.1
     );
     // Restored from a backup.

@@ -3,15 +3,15 @@
 use super::{Bed, MIB, order};
 use crate::backend::Volume;
 use crate::backend::local::store::Store;
-use belay_server::health::{Complaints, Severity};
+use belay_server::health::{Conditions, Severity};
 use belay_server::request::VolumeId;
 use std::fs;
 
 type Told = Vec<(Severity, &'static str)>;
 
-fn told(complaints: &Complaints) -> Told {
-    let all = complaints.iter();
-    all.map(|complaint| (complaint.reason.severity(), complaint.reason.name()))
+fn told(conditions: &Conditions) -> Told {
+    let all = conditions.iter();
+    all.map(|condition| (condition.reason.severity(), condition.reason.name()))
         .collect()
 }
 
@@ -47,7 +47,7 @@ fn a_file_that_cannot_be_looked_at_is_unwell_alone() {
     assert_eq!(told(&health), is_bad);
     let page = store.list_unwell(None, usize::MAX).unwrap();
     let unwell = page.volumes.into_iter();
-    let mut unwell: Vec<_> = unwell.map(|it| (it.id, told(&it.complaints))).collect();
+    let mut unwell: Vec<_> = unwell.map(|it| (it.id, told(&it.conditions))).collect();
     let mut expected = [(bad, is_bad), (missing.id, is_missing)];
     unwell.sort_by(|one, other| one.0.cmp(&other.0));
     expected.sort_by(|one, other| one.0.cmp(&other.0));
@@ -90,12 +90,12 @@ fn a_volume_that_is_deleted_since_it_was_listed_is_not_lost() {
     let listed: Vec<_> = listed.into_iter().map(|it| (it.id, it.bytes)).collect();
     assert_eq!(listed.len(), 3);
     let conditions = store.conditions(&listed).unwrap();
-    for ((id, _), complaints) in listed.iter().zip(&conditions) {
+    for ((id, _), conditions) in listed.iter().zip(&conditions) {
         let expected: &[_] = match *id == lost.id {
             true => &[(Severity::DataLoss, "BackingFileMissing")],
             false => &[],
         };
-        assert_eq!(told(complaints), expected, "{id}");
+        assert_eq!(told(conditions), expected, "{id}");
     }
     assert_eq!(conditions.len(), 3);
 }
