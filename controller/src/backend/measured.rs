@@ -28,7 +28,7 @@ pub(super) enum Verb {
     Available,
     Health,
     Conditions,
-    ListUnwell,
+    ListUnhealthy,
 }
 
 impl Verb {
@@ -52,7 +52,7 @@ impl Verb {
             Verb::Available => "available",
             Verb::Health => "health",
             Verb::Conditions => "conditions",
-            Verb::ListUnwell => "list_unwell",
+            Verb::ListUnhealthy => "list_unwell",
         }
     }
 }

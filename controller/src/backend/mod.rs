@@ -188,12 +188,12 @@ pub trait Health: Send + Sync {
     fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Conditions>>;
 
     /// Like [`Backend::list`], of those volumes that something is wrong with.
-    fn list_unwell(
+    fn list_unhealthy(
         &self,
         after: Option<String>,
         limit: usize,
         secrets: Secrets,
-    ) -> Answer<'_, UnwellPage>;
+    ) -> Answer<'_, UnhealthyPage>;
 }
 
 /// The sizes that a backend can make, in bytes; all three are multiples of `step`.
@@ -287,7 +287,7 @@ pub struct Page {
 
 /// A volume that something is wrong with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unwell {
+pub struct Unhealthy {
     /// Which.
     pub id: VolumeId,
     /// What; never empty.
@@ -296,9 +296,9 @@ pub struct Unwell {
 
 /// A page of volumes that something is wrong with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UnwellPage {
+pub struct UnhealthyPage {
     /// In the order of the listing.
-    pub volumes: Vec<Unwell>,
+    pub volumes: Vec<Unhealthy>,
     /// Where the next page begins, if there is one.
     pub next: Option<String>,
 }

@@ -3,7 +3,7 @@
 use super::Operations;
 use super::deadline;
 use super::lookup::{PAGE_ENTRIES_MAX, not_found};
-use crate::backend::{Health, UnwellPage, Volume};
+use crate::backend::{Health, UnhealthyPage, Volume};
 use belay_server::call::Failure;
 use belay_server::health::Conditions;
 use belay_server::request::{GetVolumeHealth, ListVolumeHealth};
@@ -23,13 +23,13 @@ impl Operations {
     ///
     /// # Errors
     /// `BadToken` for an unknown token; `Unsupported` if the backend does not report health.
-    pub async fn list_health(&self, request: ListVolumeHealth) -> Result<UnwellPage, Failure> {
+    pub async fn list_health(&self, request: ListVolumeHealth) -> Result<UnhealthyPage, Failure> {
         let limit = request
             .max_entries
             .unwrap_or(PAGE_ENTRIES_MAX)
             .min(PAGE_ENTRIES_MAX);
         let judge = self.judge()?;
-        let asked = judge.list_unwell(request.starting_token, limit, request.secrets);
+        let asked = judge.list_unhealthy(request.starting_token, limit, request.secrets);
         deadline::enforce("the list of unhealthy volumes", asked).await
     }
 

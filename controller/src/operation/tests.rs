@@ -3,7 +3,7 @@
 use super::{Operations, Rules, Verdict};
 use crate::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Clones, Expansion, Health, Mark, Order,
-    Page, Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage,
+    Page, Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnhealthyPage,
     Usage, Volume,
 };
 use crate::mark_keys::MarkKeys;
@@ -200,12 +200,12 @@ impl Health for Stub {
         unreachable!()
     }
 
-    fn list_unwell(
+    fn list_unhealthy(
         &self,
         after: Option<String>,
         limit: usize,
         _: Secrets,
-    ) -> Answer<'_, UnwellPage> {
+    ) -> Answer<'_, UnhealthyPage> {
         self.note(after, limit)
     }
 }
@@ -237,12 +237,12 @@ async fn a_page_has_as_many_entries_as_asked_for_and_never_more_than_a_message_h
             secrets: Secrets::default(),
         };
         operations.list_snapshots(snapshots).await.unwrap();
-        let unwell = ListVolumeHealth {
+        let unhealthy = ListVolumeHealth {
             max_entries,
             starting_token: token.clone(),
             secrets: Secrets::default(),
         };
-        operations.list_health(unwell).await.unwrap();
+        operations.list_health(unhealthy).await.unwrap();
         let pages = std::mem::take(&mut *asked.lock().unwrap());
         assert_eq!(pages, vec![(token, limit); 3], "{max_entries:?}");
     }

@@ -1,6 +1,6 @@
 //! Encodes results as messages.
 
-use crate::backend::{Attachment, Page, Snapshot, SnapshotPage, Unwell, UnwellPage, Volume};
+use crate::backend::{Attachment, Page, Snapshot, SnapshotPage, Unhealthy, UnhealthyPage, Volume};
 use crate::operation::Room;
 use belay_contract::mark::MarkSecret;
 use belay_contract::publish_context::PublishContext;
@@ -100,8 +100,8 @@ pub(super) fn page(page: &Page, conditions: Option<&[Conditions]>) -> csi::ListV
 }
 
 /// A page of unhealthy volumes.
-pub(super) fn unwell(page: &UnwellPage) -> csi::ControllerListVolumeHealthResponse {
-    let entry = |volume: &Unwell| volume.conditions.volume_health(volume.id.as_str());
+pub(super) fn unhealthy(page: &UnhealthyPage) -> csi::ControllerListVolumeHealthResponse {
+    let entry = |volume: &Unhealthy| volume.conditions.volume_health(volume.id.as_str());
     csi::ControllerListVolumeHealthResponse {
         entries: page.volumes.iter().map(entry).collect(),
         next_token: page.next.clone().unwrap_or_default(),

@@ -243,7 +243,7 @@ impl Controller for Service {
     ) -> Answer<csi::ControllerListVolumeHealthResponse> {
         answer(Rpc::ControllerListVolumeHealth, request, async |message| {
             let page = self.operations.list_health(message.try_into()?).await?;
-            Ok(encode::unwell(&page))
+            Ok(encode::unhealthy(&page))
         })
         .await
     }

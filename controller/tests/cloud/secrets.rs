@@ -6,7 +6,7 @@ use belay_contract::publish_context::{Content, Transport};
 use belay_controller::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Clones, Expansion, Health, Mark,
     Order, Page, Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots,
-    UnwellPage, Volume,
+    UnhealthyPage, Volume,
 };
 use belay_controller::rpc::Service;
 use belay_proto::csi::v1 as csi;
@@ -248,8 +248,13 @@ impl Health for Witness {
         Box::pin(async move { Ok(volumes.iter().map(|_| Conditions::default()).collect()) })
     }
 
-    fn list_unwell(&self, _: Option<String>, _: usize, secrets: Secrets) -> Answer<'_, UnwellPage> {
-        self.answer("list_unwell", &secrets, UnwellPage::default())
+    fn list_unhealthy(
+        &self,
+        _: Option<String>,
+        _: usize,
+        secrets: Secrets,
+    ) -> Answer<'_, UnhealthyPage> {
+        self.answer("list_unhealthy", &secrets, UnhealthyPage::default())
     }
 }
 
@@ -398,7 +403,7 @@ async fn the_secrets_of_a_query_reach_the_verb_and_calls_without_secrets_have_no
         service.controller_get_volume_health(request).await
     })
     .await;
-    expect(&["list_unwell"], token, there(), async |service| {
+    expect(&["list_unhealthy"], token, there(), async |service| {
         let request = csi::ControllerListVolumeHealthRequest {
             secrets: secrets(),
             ..Default::default()

@@ -64,7 +64,7 @@ async fn is_abnormal(client: &mut Client, id: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_volume_is_unwell_as_long_as_its_file_is() {
+async fn a_volume_is_unhealthy_as_long_as_its_file_is() {
     let (bed, _controller, mut client, id) = one_volume(5 * MIB).await;
     let file = bed.volumes_dir().join(&id);
     let away = bed.volumes_dir().join("away");
@@ -101,23 +101,23 @@ async fn what_does_not_exist_is_not_found() {
 }
 
 #[tokio::test]
-async fn only_unwell_volumes_are_listed_page_by_page() {
+async fn only_unhealthy_volumes_are_listed_page_by_page() {
     let bed = Bed::new(&ROOMY);
     let _controller = bed.start();
     let mut client = bed.client().await;
     assert_eq!(page(&mut client, 0, "").await, Ok((vec![], String::new())));
-    let mut unwell = Vec::new();
+    let mut unhealthy = Vec::new();
     for number in 0..7 {
         let name = format!("pvc-{number}");
         let id = created(&mut client, create(&name, MIB)).await.volume_id;
         if number % 2 == 0 {
             fs::remove_file(bed.volumes_dir().join(&id)).unwrap();
-            unwell.push(id);
+            unhealthy.push(id);
         }
     }
-    unwell.sort();
+    unhealthy.sort();
     let all = page(&mut client, 0, "").await.unwrap();
-    assert_eq!(all, (unwell.clone(), String::new()));
+    assert_eq!(all, (unhealthy.clone(), String::new()));
     let (mut paged, mut token) = (Vec::new(), String::new());
     loop {
         let (ids, next) = page(&mut client, 3, &token).await.unwrap();
@@ -128,7 +128,7 @@ async fn only_unwell_volumes_are_listed_page_by_page() {
             break;
         }
     }
-    assert_eq!(paged, unwell);
+    assert_eq!(paged, unhealthy);
     assert_eq!(page(&mut client, 0, "x").await, Err(Code::Aborted));
     assert_eq!(page(&mut client, -1, "").await, Err(Code::InvalidArgument));
 }

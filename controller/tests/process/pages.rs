@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 enum List {
     Volumes,
     Snapshots,
-    Unwell,
+    Unhealthy,
 }
 
 /// The ids of a page, and the token of the next one.
@@ -50,7 +50,7 @@ async fn ask(
             let ids = ids.map(|entry| entry.snapshot.unwrap().snapshot_id);
             (ids.collect(), page.next_token)
         }
-        List::Unwell => {
+        List::Unhealthy => {
             let request = csi::ControllerListVolumeHealthRequest {
                 max_entries,
                 starting_token,
@@ -120,7 +120,7 @@ async fn a_page_ends_where_it_is_told_and_has_a_token_only_if_there_is_more() {
     let bed = Bed::new(&ROOMY);
     let _controller = bed.start();
     let mut client = bed.client().await;
-    for list in [List::Volumes, List::Snapshots, List::Unwell] {
+    for list in [List::Volumes, List::Snapshots, List::Unhealthy] {
         let empty = page(&mut client, list, 1, "").await;
         assert_eq!(empty, Ok((vec![], String::new())), "{list:?}");
     }
@@ -131,7 +131,7 @@ async fn a_page_ends_where_it_is_told_and_has_a_token_only_if_there_is_more() {
     for (list, all, foreign) in [
         (List::Volumes, &volumes, &snapshots[0]),
         (List::Snapshots, &snapshots, &volumes[0]),
-        (List::Unwell, &volumes, &snapshots[0]),
+        (List::Unhealthy, &volumes, &snapshots[0]),
     ] {
         assert_lengths(&mut client, list, all).await;
         assert_tokens(&mut client, list, all, foreign).await;
@@ -155,7 +155,7 @@ async fn a_token_outlives_what_the_page_ended_with() {
     for (list, all) in [
         (List::Volumes, &volumes),
         (List::Snapshots, &snapshots),
-        (List::Unwell, &volumes),
+        (List::Unhealthy, &volumes),
     ] {
         let rest = page(&mut client, list, 0, &all[0]).await;
         assert_eq!(rest, Ok((all[1..].to_vec(), String::new())), "{list:?}");

@@ -41,7 +41,7 @@ async fn listed(client: &mut Client) -> Vec<(String, bool)> {
     all
 }
 
-async fn unwell(client: &mut Client) -> Vec<(String, String)> {
+async fn unhealthy(client: &mut Client) -> Vec<(String, String)> {
     let request = csi::ControllerListVolumeHealthRequest::default();
     let list = client.controller_list_volume_health(request).await.unwrap();
     let entries = list.into_inner().entries.into_iter();
@@ -99,7 +99,7 @@ async fn an_unreadable_record_is_the_trouble_of_its_volume_alone() {
         all.sort();
         assert_eq!(listed(&mut client).await, all);
         let reason = "RecordUnreadable".to_owned();
-        assert_eq!(unwell(&mut client).await, [(bad.clone(), reason)]);
+        assert_eq!(unhealthy(&mut client).await, [(bad.clone(), reason)]);
         for answer in called(&mut client, &bad).await {
             let status = answer.unwrap_err();
             assert_eq!(status.code(), Code::Internal, "{status}");

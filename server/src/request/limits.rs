@@ -279,7 +279,7 @@ fn the_size_of_a_page_is_any_number_that_is_not_negative() {
         };
         ListSnapshots::try_from(request).map(|typed| typed.max_entries)
     };
-    let unwell = |max_entries| {
+    let unhealthy = |max_entries| {
         let request = csi::ControllerListVolumeHealthRequest {
             max_entries,
             ..Default::default()
@@ -294,7 +294,7 @@ fn the_size_of_a_page_is_any_number_that_is_not_negative() {
         (2, Ok(Some(2))),
         (i32::MAX, Ok(Some(2_147_483_647))),
     ] {
-        for taken in [volumes(asked), snapshots(asked), unwell(asked)] {
+        for taken in [volumes(asked), snapshots(asked), unhealthy(asked)] {
             let taken = taken.map_err(|refused| {
                 let why = format!("max_entries: {asked} is negative");
                 assert_eq!((refused.kind, refused.message), (Kind::Invalid, why));

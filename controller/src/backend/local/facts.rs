@@ -46,7 +46,7 @@ impl Store {
         };
         let mut after = None;
         loop {
-            let page = self.list_unwell(after.as_deref(), page_entries)?;
+            let page = self.list_unhealthy(after.as_deref(), page_entries)?;
             let conditions = page.volumes.iter().flat_map(|it| it.conditions.iter());
             for condition in conditions {
                 *known.unhealthy.entry(condition.reason.name()).or_default() += 1;

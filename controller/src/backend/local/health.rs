@@ -7,7 +7,7 @@ use super::fault::{emptied, os, truncated};
 use super::files::{Files, foreign};
 use super::record::State;
 use super::store::{Store, refuse_foreign_token};
-use crate::backend::{Unwell, UnwellPage};
+use crate::backend::{Unhealthy, UnhealthyPage};
 use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
 use belay_server::health::Conditions;
@@ -65,14 +65,14 @@ impl Store {
     }
 
     /// Like [`Store::list`], for unhealthy volumes only.
-    pub(super) fn list_unwell(
+    pub(super) fn list_unhealthy(
         &self,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<UnwellPage, Failure> {
+    ) -> Result<UnhealthyPage, Failure> {
         refuse_foreign_token(after)?;
         let storage = self.files.storage();
-        let mut page = UnwellPage::default();
+        let mut page = UnhealthyPage::default();
         self.ledger.scan(after, |id, record| {
             let id = VolumeId::new(id)?;
             let conditions = match record {
@@ -87,7 +87,7 @@ impl Store {
                 page.next = page.volumes.last().map(|last| last.id.as_str().to_owned());
                 return Ok(false);
             }
-            page.volumes.push(Unwell { id, conditions });
+            page.volumes.push(Unhealthy { id, conditions });
             Ok(true)
         })?;
         Ok(page)

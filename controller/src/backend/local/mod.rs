@@ -32,7 +32,7 @@ use crate::backend::Progress::{self, Done};
 use crate::backend::measured::{self, Verb, measured};
 use crate::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Capacity, Clones, Expansion, Health,
-    Order, Page, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Volume,
+    Order, Page, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnhealthyPage, Volume,
 };
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
@@ -329,14 +329,14 @@ impl Health for Local {
         self.ask(Verb::Conditions, move |store| store.conditions(&volumes))
     }
 
-    fn list_unwell(
+    fn list_unhealthy(
         &self,
         after: Option<String>,
         limit: usize,
         _: Secrets,
-    ) -> Answer<'_, UnwellPage> {
-        self.ask(Verb::ListUnwell, move |store| {
-            store.list_unwell(after.as_deref(), limit)
+    ) -> Answer<'_, UnhealthyPage> {
+        self.ask(Verb::ListUnhealthy, move |store| {
+            store.list_unhealthy(after.as_deref(), limit)
         })
     }
 }

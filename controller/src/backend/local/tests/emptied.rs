@@ -70,10 +70,10 @@ fn an_emptied_filesystem_gives_no_snapshot_and_no_clone_and_is_reported(folder: 
     assert_eq!((bed.snapshot_files(), bed.files().len()), (0, 1));
     let lost = (Severity::DataLoss, "BackingFileEmpty");
     assert_eq!(reasons(&store, &volume), [lost]);
-    let unwell = store.list_unwell(None, usize::MAX).unwrap().volumes;
-    assert_eq!(unwell.len(), 1);
+    let unhealthy = store.list_unhealthy(None, usize::MAX).unwrap().volumes;
+    assert_eq!(unhealthy.len(), 1);
     assert_eq!(
-        unwell[0].conditions.iter().next().unwrap().reason.name(),
+        unhealthy[0].conditions.iter().next().unwrap().reason.name(),
         lost.1
     );
     // Restored from a backup.

@@ -28,7 +28,7 @@ fn unreadable(store: &Store, beneath: &Volume) -> VolumeId {
 }
 
 #[test]
-fn a_file_that_cannot_be_looked_at_is_unwell_alone() {
+fn a_file_that_cannot_be_looked_at_is_unhealthy_alone() {
     let bed = Bed::new();
     let store = bed.open();
     let well = store.create(&order("pvc-1", MIB), None).unwrap();
@@ -45,13 +45,13 @@ fn a_file_that_cannot_be_looked_at_is_unwell_alone() {
 
     let health = store.health(&bad).unwrap().unwrap();
     assert_eq!(told(&health), is_bad);
-    let page = store.list_unwell(None, usize::MAX).unwrap();
-    let unwell = page.volumes.into_iter();
-    let mut unwell: Vec<_> = unwell.map(|it| (it.id, told(&it.conditions))).collect();
+    let page = store.list_unhealthy(None, usize::MAX).unwrap();
+    let unhealthy = page.volumes.into_iter();
+    let mut unhealthy: Vec<_> = unhealthy.map(|it| (it.id, told(&it.conditions))).collect();
     let mut expected = [(bad, is_bad), (missing.id, is_missing)];
-    unwell.sort_by(|one, other| one.0.cmp(&other.0));
+    unhealthy.sort_by(|one, other| one.0.cmp(&other.0));
     expected.sort_by(|one, other| one.0.cmp(&other.0));
-    assert_eq!(unwell, expected);
+    assert_eq!(unhealthy, expected);
 }
 
 #[test]

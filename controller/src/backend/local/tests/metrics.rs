@@ -161,7 +161,7 @@ async fn every_verb(local: &Local, done: impl Fn(&str, &str)) {
         .await
         .unwrap();
     done("conditions", "ok");
-    local.list_unwell(None, 1, none()).await.unwrap();
+    local.list_unhealthy(None, 1, none()).await.unwrap();
     done("list_unwell", "ok");
     let mut snapshot = local.cut(snapshot_order("snap", &one)).await.unwrap();
     done("cut", "ok");
