@@ -29,8 +29,10 @@ pub const PARAMETERS: &[&str] = &[
 const BLOCK_BYTES_MAX: u32 = 4096;
 /// As mke2fs accepts it with `-i`.
 const BYTES_PER_INODE_MAX: u32 = 64 << 20;
-/// The node agent's mark of an unfinished format, in bytes from the start of the device. mkfs must
-/// not write there: an interrupted format without a mark is never formatted again.
+/// The node agent's mark of an unfinished format, in bytes from the start of the device. Fixed,
+/// since the volume may grow before a format is retried; and there, since mkfs of ext4 and xfs do
+/// not write there with the options that they get. mkfs must not: an interrupted format without a
+/// mark is never formatted again.
 pub const MARK_AT: u64 = 100 << 20;
 /// The inode tables of an ext4 take at most this part of it. mke2fs writes none of them, but where
 /// they lie it puts other metadata at the mark.

@@ -4,8 +4,8 @@
 //! The order makes a crash at any point safe: the witness exists before the mark, and the mark
 //! before mkfs begins; the mark is erased only after the filesystem was checked, and the witness
 //! removed only after the mark, when the file records that the volume is in use. A disk has no
-//! witness, and its mark is erased for good before the mount. Must not know
-//! where the filesystem will be mounted; it is not mounted before this has returned.
+//! witness, and its mark is erased for good before the mount. Must not know where the filesystem
+//! will be mounted; it is not mounted before this has returned.
 
 use std::time::Duration;
 

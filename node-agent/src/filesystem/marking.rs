@@ -105,7 +105,8 @@ pub(crate) fn begin_raw_use<K: Kernel>(
         )));
     }
     let writer = kernel.reopen(device.fd, Open::DeviceWrite)?;
-    erase_mark(kernel, device, &writer)
+    write_block(kernel, &writer, &[0; MARK_BYTES])?;
+    Ok(kernel.fsync(&writer)?)
 }
 
 /// Writes the block at the mark's offset.

@@ -6,11 +6,11 @@ mod btrfs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use belay_contract::format::{self, FormatOptions, Inodes};
+use belay_contract::format::{FormatOptions, Inodes};
 use belay_server::call::{Failure, Kind};
 
 use super::FsType;
-use super::probe::{DeviceUnderTest, Identity, MARK_AT, identify};
+use super::probe::{DeviceUnderTest, Identity, identify};
 use crate::kernel::{Cause, Child, ChildEnd, Kernel, Open};
 
 /// The device in the child: its standard input.
@@ -23,8 +23,6 @@ const EXT4_FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,fi
 /// Writes no inode table, which the kernel zeroes later, and discards nothing on a device just
 /// proven blank. A fully written table could cover the mark, as could all metadata packed together.
 const EXT4_EXTENDED: &str = "lazy_itable_init=1,nodiscard,packed_meta_blocks=0";
-// What fits depends on it.
-const _: () = assert!(MARK_AT == format::MARK_AT);
 
 /// Options that xfsprogs 5.13 knows. All these features are in Linux 5.10.
 const XFS_METADATA: &str = "crc=1,finobt=1,reflink=1,rmapbt=0,bigtime=1,inobtcount=1";

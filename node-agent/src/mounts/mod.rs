@@ -98,14 +98,20 @@ impl<K: Kernel> Mounts<'_, K> {
     /// The number of the removed disk that a mounted btrfs is on, if the index has it. It goes to
     /// no other disk while the filesystem is mounted.
     fn removed(&self, volume: &VolumeId, path: &Path, stat: &Stat) -> Option<Dev> {
-        let is_unplugged = |dev: &Dev| {
-            let behind = self
-                .transport
-                .behind(self.kernel, volume, (*dev, None), false);
-            matches!(behind, Ok(Some(Backing::Unplugged)))
-        };
+        let is_unplugged = |dev: &Dev| matches!(self.is_unplugged(volume, *dev), Ok(true));
         let recorded = self.index.recorded(path, stat, volume);
         recorded.filter(is_unplugged)
+    }
+
+    /// Whether the disk with that number, which was the volume's, was removed. Waits for none.
+    ///
+    /// # Errors
+    /// As [`Transport::behind`].
+    pub(crate) fn is_unplugged(&self, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
+        let behind = self
+            .transport
+            .behind(self.kernel, volume, (dev, None), false)?;
+        Ok(matches!(behind, Some(Backing::Unplugged)))
     }
 
     /// The relation of the device behind the mount on `path`, whose root `stat` describes, to the

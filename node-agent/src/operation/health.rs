@@ -100,24 +100,7 @@ fn of_mount<K: Kernel>(
             None => None,
         },
     };
-    let (file, device) = named(node, &request.id, device)?;
-    Ok(Some(judge(&Seen {
-        file: &file,
-        path,
-        device: &device,
-        backing,
-        filesystem,
-    })))
-}
-
-/// The path of the volume's storage for messages, and its device.
-fn named<K: Kernel>(
-    node: &Node<K>,
-    volume: &VolumeId,
-    device: Dev,
-) -> Result<(PathBuf, PathBuf), Failure> {
-    let device = node.transport.node_of(&node.kernel, device)?;
-    Ok((node.transport.named(volume)?, device.unwrap_or_default()))
+    condition(node, (&request.id, path, device), backing, filesystem).map(Some)
 }
 
 /// The health of the volume's filesystem, which `device` carries and the mount on `path` with these
@@ -151,31 +134,27 @@ pub(super) fn of_mounted<K: Kernel>(
         }
         None => None,
     };
-    let (file, device) = named(node, volume, device)?;
-    Ok(Some(judge(&Seen {
-        file: &file,
-        path,
-        device: &device,
-        backing,
-        filesystem,
-    })))
+    condition(node, (volume, path, device), backing, filesystem).map(Some)
 }
 
-/// The health of the volume's raw device.
-pub(super) fn of_device<K: Kernel>(
+/// The health of the volume that is mounted at that path from that device; a raw device has no
+/// filesystem.
+///
+/// # Errors
+/// When sysfs cannot be read.
+pub(super) fn condition<K: Kernel>(
     node: &Node<K>,
-    volume: &VolumeId,
-    path: &Path,
-    device: Dev,
+    (volume, path, device): (&VolumeId, &Path, Dev),
     backing: Backing,
+    filesystem: Option<Filesystem>,
 ) -> Result<Conditions, Failure> {
-    let (file, device) = named(node, volume, device)?;
+    let device = node.transport.node_of(&node.kernel, device)?;
     Ok(judge(&Seen {
-        file: &file,
+        file: &node.transport.named(volume)?,
         path,
-        device: &device,
+        device: &device.unwrap_or_default(),
         backing,
-        filesystem: None,
+        filesystem,
     }))
 }
 

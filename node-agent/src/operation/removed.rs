@@ -11,7 +11,7 @@ use belay_server::request::VolumeId;
 
 use super::Node;
 use super::context::Context;
-use crate::device::{Backing, Intent, Verdict};
+use crate::device::{Intent, Verdict};
 use crate::kernel::{Dev, FileKind, Kernel, Stat};
 
 /// What became of such a mount.
@@ -49,7 +49,7 @@ pub(crate) fn removed<K: Kernel>(node: &Node<K>) -> Removed {
             continue;
         };
         let is_removed = match *staging == *path {
-            true => is_unplugged(node, &volume, device),
+            true => node.mounts().is_unplugged(&volume, device),
             false => is_left(node, &volume, &path, device),
         };
         match is_removed {
@@ -61,15 +61,8 @@ pub(crate) fn removed<K: Kernel>(node: &Node<K>) -> Removed {
     removed
 }
 
-fn is_unplugged<K: Kernel>(node: &Node<K>, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
-    let behind = node
-        .transport
-        .behind(&node.kernel, volume, (dev, None), false)?;
-    Ok(matches!(behind, Some(Backing::Unplugged)))
-}
-
-/// [`is_unplugged`] for a raw device. Its bind does not keep its number, which another disk may
-/// have by now.
+/// Whether the disk of a raw device was removed. Its bind does not keep its number, which another
+/// disk may have by now.
 fn is_left<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
@@ -80,7 +73,7 @@ fn is_left<K: Kernel>(
         return Ok(false);
     };
     match node.mounts().label(path, &stat)? {
-        None => is_unplugged(node, volume, dev),
+        None => node.mounts().is_unplugged(volume, dev),
         Some(label) => {
             let is_its = node.transport.is_named(volume, &label);
             Ok(is_its && !label.is_current(&node.kernel)?)

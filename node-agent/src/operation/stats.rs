@@ -159,7 +159,7 @@ fn device<K: Kernel>(
     };
     let bytes = node.kernel.device_bytes(device.fd())?;
     let backing = health::behind_held(&node.kernel, &verdict, bytes)?;
-    let conditions = health::of_device(node, &request.id, path, dev, backing)?;
+    let conditions = health::condition(node, (&request.id, path, dev), backing, None)?;
     let stats = VolumeStats {
         usage: VolumeUsage::Block(bytes),
         conditions,

@@ -10,6 +10,7 @@
 //! witness (`filesystem/witness.rs`), on a disk only with the secret of the volume, which users do
 //! not know.
 
+pub(in crate::filesystem) use belay_contract::format::MARK_AT;
 use belay_contract::mark::MarkSecret;
 use belay_server::call::Failure;
 
@@ -20,9 +21,6 @@ use super::areas::Area;
 use super::disk::Disk;
 use super::field;
 
-/// The offset of the mark. Fixed, since the volume may grow before a format is retried; and at 100
-/// MiB, since mkfs of ext4 and xfs do not write there (`mkfs.rs` has the options for that).
-pub(in crate::filesystem) const MARK_AT: u64 = 100 << 20;
 /// The size of the mark, one block for any device.
 pub(in crate::filesystem) const MARK_BYTES: usize = 4096;
 

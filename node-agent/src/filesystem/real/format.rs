@@ -316,7 +316,6 @@ fn without_a_place_for_the_witness_nothing_is_formatted() {
         .open(Path::new("/proc/self/stat"), Open::FileRead)
         .unwrap();
     let device = DeviceUnderTest {
-        secrets: &[],
         backing: Some(&file),
         ..held.device(GIB, VOLUME)
     };
