@@ -233,6 +233,14 @@ impl Volume {
         self.staged_at.clone().unwrap_or_else(usual)
     }
 
+    /// The path that is mounted while the volume is staged.
+    pub(crate) fn staging_mount(&self) -> PathBuf {
+        match self.form {
+            Form::Block => self.staging().join("device"),
+            _ => self.staging(),
+        }
+    }
+
     pub(crate) fn target(&self, number: u8) -> PathBuf {
         let name = format!("{}-{number}", self.folder);
         self.base.join("pods").join(name)

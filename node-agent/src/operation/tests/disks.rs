@@ -1,7 +1,6 @@
 //! Volumes that are disks: which disk belongs to a volume, and what happens when it is removed,
 //! exchanged or grown.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use belay_contract::reason::volume;
@@ -9,12 +8,14 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::AccessMode;
 
 use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World, hear};
+use super::power::ends_in_stage;
 use super::simulated::{DISK_DRIVER, Media, Simulated};
+use super::suite::{all_ok, nothing_left};
 use crate::device::DiskRules;
 use crate::kernel::DiskFacts;
 use crate::kernel::ScsiFacts;
-use crate::kernel::fake::{Fake, Fault, Holds, Plug};
-use crate::operation::{Node, VolumeUsage};
+use crate::kernel::fake::{Fault, Holds, Plug};
+use crate::operation::VolumeUsage;
 
 /// Two ids for which a virtio disk shows the same serial.
 const ALIKE: [&str; 2] = ["0123456789-0123456789-a", "0123456789-0123456789-b"];
@@ -31,20 +32,6 @@ fn refused(result: Result<(), Failure>, kind: Kind, why: &[&str]) {
     for why in why {
         assert!(failure.message.contains(why), "{failure}");
     }
-}
-
-#[track_caller]
-fn calls(node: &Node<Fake>, volume: &Volume, verbs: &[Verb]) {
-    for verb in verbs {
-        volume
-            .call(node, *verb)
-            .unwrap_or_else(|failure| panic!("{verb:?}: {failure}"));
-    }
-}
-
-#[track_caller]
-fn nothing_left(world: &Simulated) {
-    assert_eq!(world.left(), Vec::<String>::new());
 }
 
 /// A SCSI disk with the identity that a cloud gives it, and that medium.
@@ -75,7 +62,7 @@ fn a_stage_without_its_disk_says_what_it_wants_and_what_there_is() {
     let why = ["serial \"vol-1\"", "vdb (virtio-vol-2)"];
     refused(stage, Kind::Unreachable, &why);
     world.machine.plug(Plug::virtio(&volume.file(), "vol-1"));
-    calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
     nothing_left(&world);
 }
 
@@ -91,7 +78,7 @@ fn two_disks_that_say_the_same_are_used_for_no_volume() {
     );
     world.machine.unplug(&other.file());
     hear(&node).unwrap();
-    calls(&node, &one, &[Verb::Stage, Verb::Unstage]);
+    all_ok(&node, &one, &[Verb::Stage, Verb::Unstage]);
 }
 
 /// A detach would be refused while the volume is staged.
@@ -101,13 +88,13 @@ fn a_volume_is_taken_down_though_another_disk_says_the_same_by_now() {
         let world = world();
         let mut node = world.start();
         let volume = world.volume(ALIKE[0], Form::Ext4);
-        calls(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+        all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
         world.volume(ALIKE[1], Form::Ext4);
         hear(&node).unwrap();
         if restart {
             node = world.start();
         }
-        calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+        all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
         nothing_left(&world);
     }
 }
@@ -119,7 +106,7 @@ fn after_a_restart_a_mount_is_not_used_while_another_disk_or_volume_shares_its_s
     let volume = world.volume(ALIKE[0], Form::Ext4);
     let raw = world.volume("0123456789-9876543210-a", Form::Block);
     for volume in [&volume, &raw] {
-        calls(&world.start(), volume, &[Verb::Stage, Verb::Publish(1)]);
+        all_ok(&world.start(), volume, &[Verb::Stage, Verb::Publish(1)]);
     }
     let other = Volume {
         folder: "other".to_owned(),
@@ -141,9 +128,9 @@ fn after_a_restart_a_mount_is_not_used_while_another_disk_or_volume_shares_its_s
     }
     // Once it is known, it stays the volume's.
     let node = world.start();
-    calls(&node, &volume, &[Verb::Publish(1), Verb::Stats]);
+    all_ok(&node, &volume, &[Verb::Publish(1), Verb::Stats]);
     refused(other.call(&node, Verb::Stage), Kind::Precondition, &why);
-    calls(&node, &volume, &[Verb::Publish(1), Verb::Stats]);
+    all_ok(&node, &volume, &[Verb::Publish(1), Verb::Stats]);
     world.volume(ALIKE[1], Form::Ext4);
     world.volume("0123456789-9876543210-b", Form::Block);
     let node = world.start();
@@ -151,11 +138,11 @@ fn after_a_restart_a_mount_is_not_used_while_another_disk_or_volume_shares_its_s
         let why = ["both are"];
         refused(volume.call(&node, verb), Kind::Precondition, &why);
         // The bind itself says whose it is.
-        calls(&node, &raw, &[verb]);
+        all_ok(&node, &raw, &[verb]);
     }
     for volume in [&volume, &raw] {
         let down = [Verb::Unpublish(2), Verb::Unpublish(1), Verb::Unstage];
-        calls(&node, volume, &down);
+        all_ok(&node, volume, &down);
     }
     nothing_left(&world);
 }
@@ -167,10 +154,10 @@ fn a_disk_that_two_volumes_are_recognised_by_is_used_for_the_first_alone() {
         let node = world.start();
         let [one, other] = ALIKE.map(|id| world.volume(id, form));
         world.machine.unplug(&other.file());
-        calls(&node, &one, &[Verb::Stage, Verb::Publish(1)]);
+        all_ok(&node, &one, &[Verb::Stage, Verb::Publish(1)]);
         let why = ["vda", ALIKE[0], ALIKE[1]];
         refused(other.call(&node, Verb::Stage), Kind::Precondition, &why);
-        calls(
+        all_ok(
             &node,
             &one,
             &[Verb::Stats, Verb::Unpublish(1), Verb::Unstage],
@@ -184,7 +171,7 @@ fn a_volume_of_another_driver_on_the_same_disk_is_refused_by_name() {
     let world = world();
     let volume = world.volume("vol", Form::Ext4);
     let one = world.start();
-    calls(&one, &volume, &[Verb::Stage]);
+    all_ok(&one, &volume, &[Verb::Stage]);
     // Another agent knows the volume only by its id, and the disk is in use.
     let other = world.start_disks("other.csi.example");
     let mut again = volume.clone();
@@ -192,7 +179,7 @@ fn a_volume_of_another_driver_on_the_same_disk_is_refused_by_name() {
     world.make_dir(&again.staging());
     let staged = again.call(&other, Verb::Stage);
     refused(staged, Kind::Precondition, &["staged or published at"]);
-    calls(&one, &volume, &[Verb::Unstage]);
+    all_ok(&one, &volume, &[Verb::Unstage]);
 }
 
 /// The disk was exchanged after it was found, and the new one has its number and name.
@@ -222,7 +209,7 @@ fn a_disk_that_is_removed_under_a_volume_is_reported_and_the_volume_is_taken_dow
             let world = world();
             let volume = world.volume("vol", form);
             let mut node = world.start();
-            calls(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+            all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
             world.machine.unplug(&volume.file());
             if restart {
                 node = world.start();
@@ -235,13 +222,13 @@ fn a_disk_that_is_removed_under_a_volume_is_reported_and_the_volume_is_taken_dow
             );
             let publish = volume.call(&node, Verb::Publish(2));
             refused(publish, Kind::Precondition, &["vol"]);
-            calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+            all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
             nothing_left(&world);
             // The cloud attaches it again.
             world.machine.plug(Plug::virtio(&volume.file(), "vol"));
             let again = [Verb::Stage, Verb::Publish(1), Verb::Stats];
-            calls(&node, &volume, &again);
-            calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+            all_ok(&node, &volume, &again);
+            all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
             nothing_left(&world);
         }
     }
@@ -252,13 +239,13 @@ fn the_bind_of_a_removed_disk_does_not_make_the_next_one_the_volumes() {
     let world = world();
     let volume = world.volume("vol", Form::Block);
     let node = world.start();
-    calls(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+    all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
     world.machine.unplug(&volume.file());
     let next = world.volume("next", Form::Block);
     for verb in [Verb::Publish(2), Verb::Stats] {
         assert!(volume.call(&node, verb).is_err(), "{verb:?}");
     }
-    calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+    all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
     let whole = [
         Verb::Stage,
         Verb::Publish(1),
@@ -266,7 +253,7 @@ fn the_bind_of_a_removed_disk_does_not_make_the_next_one_the_volumes() {
         Verb::Unpublish(1),
         Verb::Unstage,
     ];
-    calls(&node, &next, &whole);
+    all_ok(&node, &next, &whole);
     nothing_left(&world);
 }
 
@@ -277,7 +264,7 @@ fn a_scsi_disk_that_has_grown_is_measured_again_before_a_filesystem_grows() {
     world.machine.unplug(&volume.file());
     world.machine.plug(scsi(&volume.file(), "DO", "pvc-1"));
     let node = world.start();
-    calls(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+    all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
     world.grow(&volume, GROWN_BYTES);
     let (staging, target) = (volume.staging(), volume.target(1));
     let late = volume.expand_to(&node, &target, &staging, GROWN_BYTES + 1);
@@ -288,7 +275,7 @@ fn a_scsi_disk_that_has_grown_is_measured_again_before_a_filesystem_grows() {
         panic!("no filesystem");
     };
     assert!(usage.total_bytes > BYTES, "{usage:?}");
-    calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+    all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
     volume.serial = Some("pvc-2".to_owned());
     let stage = volume.call(&node, Verb::Stage);
     refused(stage, Kind::Unreachable, &["scsi-0DO_Volume_pvc-1"]);
@@ -317,9 +304,9 @@ fn a_blank_disk_of_which_nothing_is_known_is_not_formatted_and_a_filesystem_on_i
     refused(stage, Kind::Precondition, &["never contained data"]);
     assert_eq!(world.machine.holds(&volume.file()), Holds::Nothing);
     volume.content = "used";
-    calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
     volume.content = "unknown";
-    calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
     let holds = world.machine.holds(&volume.file());
     assert_eq!(holds, Holds::Filesystem("ext4", BYTES, 1));
 }
@@ -341,7 +328,7 @@ fn a_disk_of_which_nothing_is_known_can_be_proven_blank_if_the_driver_is_told_to
     let node = world.start_disks_which(DISK_DRIVER, rules);
     let stage = other.call(&node, Verb::Stage);
     refused(stage, Kind::Precondition, &["contains unknown data"]);
-    calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
     let holds = world.machine.holds(&volume.file());
     assert_eq!(holds, Holds::Filesystem("ext4", BYTES, 1));
 }
@@ -353,9 +340,8 @@ fn half_formatted(form: Form, mark: Option<u8>) -> (Simulated, Volume) {
     volume.mark = mark;
     world.machine.discard(&volume.file());
     let node = world.start();
-    world.machine.begin(Some(Fault::DieAfter("mkfs write")));
-    let died = catch_unwind(AssertUnwindSafe(|| volume.call(&node, Verb::Stage)));
-    assert!(died.is_err());
+    let fault = Fault::DieAfter("mkfs write");
+    assert!(ends_in_stage(&world, &node, &volume, fault));
     (world, volume)
 }
 
@@ -376,12 +362,12 @@ fn an_interrupted_format_of_a_disk_is_begun_again_only_with_its_secret() {
             let staged = volume.call(&node, Verb::Stage);
             refused(staged, Kind::Precondition, &["not formatted: ", why]);
             assert_eq!(world.machine.holds(&volume.file()), before);
-            calls(&node, &volume, &[Verb::Unstage]);
+            all_ok(&node, &volume, &[Verb::Unstage]);
             nothing_left(&world);
         }
         let (world, volume) = half_formatted(form, Some(1));
         let node = world.start();
-        calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+        all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
         let holds = world.machine.holds(&volume.file());
         let fs_type = form.fs_type().unwrap();
         assert_eq!(holds, Holds::Filesystem(fs_type, BYTES, 1));
@@ -390,12 +376,6 @@ fn an_interrupted_format_of_a_disk_is_begun_again_only_with_its_secret() {
 
 /// Killed after the last write of mkfs: the xfs is complete, and has its mark.
 fn formatted_but_marked() -> (Simulated, Volume) {
-    let calls_of = |world: &Simulated, volume: &Volume| {
-        let node = world.start();
-        world.machine.begin(None);
-        volume.call(&node, Verb::Stage).unwrap();
-        world.machine.end()
-    };
     let blank = || {
         let world = world();
         let volume = world.volume("vol", Form::Xfs);
@@ -403,13 +383,16 @@ fn formatted_but_marked() -> (Simulated, Volume) {
         (world, volume)
     };
     let (world, volume) = blank();
-    let calls = calls_of(&world, &volume);
-    let last = calls.iter().rposition(|call| call.name == "mkfs write");
-    let (world, volume) = blank();
     let node = world.start();
-    world.machine.begin(Some(Fault::Die(last.unwrap() + 1)));
-    let died = catch_unwind(AssertUnwindSafe(|| volume.call(&node, Verb::Stage)));
-    assert!(died.is_err());
+    let stage = || volume.call(&node, Verb::Stage).unwrap();
+    let last = world.last_call(stage, |call| call.name == "mkfs write");
+    let (world, volume) = blank();
+    assert!(ends_in_stage(
+        &world,
+        &world.start(),
+        &volume,
+        Fault::Die(last)
+    ));
     (world, volume)
 }
 
@@ -431,7 +414,7 @@ fn an_xfs_with_a_mark_is_not_mounted_without_its_secret_nor_formatted_once_it_wa
     world.write_file(&volume.file(), (48 << 20) + 1024, &[1]);
     world.write_file(&volume.file(), 200 * MIB, b"data");
     let node = world.start();
-    calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
     let data = world.machine.read_file(&volume.file(), 200 * MIB, 4);
     assert_eq!(data, b"data");
     nothing_left(&world);
@@ -450,10 +433,10 @@ fn a_raw_user_sees_no_mark_and_ends_the_leave_to_format() {
         raw.mode = AccessMode::SingleNodeWriter;
         // The key may come back.
         raw.mark = None;
-        calls(&node, &raw, &[Verb::Stage]);
+        all_ok(&node, &raw, &[Verb::Stage]);
         let mark = world.machine.read_file(&volume.file(), 100 * MIB, 4096);
         assert!(mark.iter().all(|byte| *byte == 0), "{form:?}");
-        calls(&node, &raw, &[Verb::Unstage]);
+        all_ok(&node, &raw, &[Verb::Unstage]);
         world.write_file(&volume.file(), 200 * MIB, b"data");
         volume.content = "used";
         let staged = volume.call(&node, Verb::Stage);
@@ -481,7 +464,7 @@ fn a_volume_that_was_staged_before_a_restart_is_known_by_its_id() {
         let world = world();
         let volume = world.volume("7f8b1c2d-1111-4222-8333-444455556666", form);
         let whole = [Verb::Stage, Verb::Publish(1)];
-        calls(&world.start(), &volume, &whole);
+        all_ok(&world.start(), &volume, &whole);
         let node = world.start_disks(DISK_DRIVER);
         let rest = [
             Verb::Stats,
@@ -489,8 +472,8 @@ fn a_volume_that_was_staged_before_a_restart_is_known_by_its_id() {
             Verb::Publish(2),
             Verb::Unpublish(2),
         ];
-        calls(&node, &volume, &rest);
-        calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+        all_ok(&node, &volume, &rest);
+        all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
         nothing_left(&world);
     }
 }
@@ -509,7 +492,7 @@ fn a_disk_that_is_claimed_by_another_process_is_no_raw_volume() {
     let stage = volume.call(&node, Verb::Stage);
     refused(stage, Kind::Busy, &["/dev/vda is still in use"]);
     drop(claim);
-    calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
     nothing_left(&world);
 }
 
@@ -522,7 +505,7 @@ fn a_raw_volume_whose_number_went_to_another_disk_is_taken_down_and_the_other_ke
             let (lost, got) = (world.volume("lost", Form::Block), world.volume("got", form));
             world.machine.unplug(&got.file());
             let mut node = world.start();
-            calls(&node, &lost, &[Verb::Stage, Verb::Publish(1)]);
+            all_ok(&node, &lost, &[Verb::Stage, Verb::Publish(1)]);
             let number = world.machine.disk_dev(&lost.file());
             world.machine.unplug(&lost.file());
             world.machine.plug(Plug::virtio(&got.file(), "got"));
@@ -531,21 +514,21 @@ fn a_raw_volume_whose_number_went_to_another_disk_is_taken_down_and_the_other_ke
             if restart {
                 node = world.start();
             }
-            calls(&node, &got, &[Verb::Stage, Verb::Publish(1)]);
+            all_ok(&node, &got, &[Verb::Stage, Verb::Publish(1)]);
             if restart {
                 node = world.start();
             }
             refused(lost.call(&node, Verb::Publish(2)), Kind::Precondition, &[]);
             refused(lost.call(&node, Verb::Stats), Kind::NotFound, &[]);
-            calls(
+            all_ok(
                 &node,
                 &got,
                 &[Verb::Stats, Verb::Publish(2), Verb::Unpublish(2)],
             );
             let why = ["still published"];
             refused(got.call(&node, Verb::Unstage), Kind::Precondition, &why);
-            calls(&node, &lost, &[Verb::Unpublish(1), Verb::Unstage]);
-            calls(
+            all_ok(&node, &lost, &[Verb::Unpublish(1), Verb::Unstage]);
+            all_ok(
                 &node,
                 &got,
                 &[Verb::Stats, Verb::Unpublish(1), Verb::Unstage],

@@ -234,9 +234,9 @@ fn begun(media: Media, form: Form, killed: Killed) -> (Simulated, Volume) {
         Killed::AtFirst(name) => Fault::DieAfter(name),
         Killed::AtLast(name) => {
             let (world, volume) = blank(media, form);
-            let calls = calls_of_stage(&world, &volume);
-            let last = calls.iter().rposition(|call| call.name == name);
-            Fault::Die(last.unwrap() + 1)
+            let node = world.start();
+            let stage = || volume.call(&node, Verb::Stage).unwrap();
+            Fault::Die(world.last_call(stage, |call| call.name == name))
         }
     };
     assert!(ends_in_stage(&world, &world.start(), &volume, fault));

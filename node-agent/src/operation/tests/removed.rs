@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::bench::{Form, Verb, Volume, World, hear, start_with};
 use super::simulated::{DISK_DRIVER, Media, Simulated};
+use super::suite::all_ok;
 use crate::kernel::Kernel as _;
 use crate::kernel::fake::{Fake, Fault, Plug, Trouble};
 use crate::operation::{self, Cleared, Node};
@@ -15,30 +16,13 @@ fn world() -> Simulated {
     Simulated::of(Media::Disks)
 }
 
-#[track_caller]
-fn calls(node: &Node<Fake>, volume: &Volume, verbs: &[Verb]) {
-    for verb in verbs {
-        volume
-            .call(node, *verb)
-            .unwrap_or_else(|failure| panic!("{verb:?}: {failure}"));
-    }
-}
-
 /// A staged volume whose disk was removed.
 fn unplugged(world: &Simulated, node: &Node<Fake>, form: Form) -> Volume {
     let volume = world.volume_of_kubelet("vol", form);
     hear(node).unwrap();
-    calls(node, &volume, &[Verb::Stage]);
+    all_ok(node, &volume, &[Verb::Stage]);
     world.machine.unplug(&volume.file());
     volume
-}
-
-/// The path that is mounted while the volume is staged.
-fn mount_of(volume: &Volume) -> std::path::PathBuf {
-    match volume.form {
-        Form::Block => volume.staging().join("device"),
-        _ => volume.staging(),
-    }
 }
 
 fn is_mounted(world: &Simulated, path: &Path) -> bool {
@@ -52,8 +36,8 @@ const UNMOUNTED: Cleared = Cleared::Unmounted { was_last: true };
 #[track_caller]
 fn stays(world: &Simulated, node: &Node<Fake>, volume: &Volume, why: &str) {
     assert_eq!(volume.clear(node).unwrap(), Cleared::Nothing, "{why}");
-    assert!(is_mounted(world, &mount_of(volume)), "{why}");
-    calls(node, volume, &[Verb::Unstage]);
+    assert!(is_mounted(world, &volume.staging_mount()), "{why}");
+    all_ok(node, volume, &[Verb::Unstage]);
     assert_eq!(world.left(), Vec::<String>::new(), "{why}");
 }
 
@@ -68,21 +52,21 @@ fn a_volume_without_a_pod_is_unmounted_and_its_kubelet_goes_on_as_it_likes() {
             let world = world();
             let node = world.start();
             let volume = unplugged(&world, &node, form);
-            let path = mount_of(&volume);
+            let path = volume.staging_mount();
             if shuts_down && form == Form::Xfs {
                 world.machine.trouble(&path, Trouble::ShutDown);
             }
             assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
-            assert!(!is_mounted(&world, &mount_of(&volume)), "{form:?}");
+            assert!(!is_mounted(&world, &volume.staging_mount()), "{form:?}");
             assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing);
             if next == Verb::Stage {
                 world.machine.plug(Plug::virtio(&volume.file(), "vol"));
                 hear(&node).unwrap();
-                calls(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+                all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
                 assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing);
-                calls(&node, &volume, &[Verb::Unpublish(1)]);
+                all_ok(&node, &volume, &[Verb::Unpublish(1)]);
             }
-            calls(&node, &volume, &[Verb::Unstage]);
+            all_ok(&node, &volume, &[Verb::Unstage]);
             assert_eq!(world.left(), Vec::<String>::new(), "{form:?}");
         }
     }
@@ -95,14 +79,14 @@ fn a_volume_is_not_unmounted_while_a_pod_has_it() {
         let node = world.start();
         let volume = world.volume_of_kubelet("vol", form);
         hear(&node).unwrap();
-        calls(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+        all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
         world.machine.unplug(&volume.file());
         let used = Cleared::Used(volume.target(1));
         assert_eq!(volume.clear(&node).unwrap(), used);
-        assert!(is_mounted(&world, &mount_of(&volume)), "{form:?}");
-        calls(&node, &volume, &[Verb::Unpublish(1)]);
+        assert!(is_mounted(&world, &volume.staging_mount()), "{form:?}");
+        all_ok(&node, &volume, &[Verb::Unpublish(1)]);
         assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
-        calls(&node, &volume, &[Verb::Unstage]);
+        all_ok(&node, &volume, &[Verb::Unstage]);
         assert_eq!(world.left(), Vec::<String>::new());
     }
 }
@@ -116,14 +100,14 @@ fn a_disk_that_got_the_number_stays_with_its_own_volume() {
         let volume = unplugged(&world, &node, form);
         let next = world.volume_of_kubelet("next", form);
         hear(&node).unwrap();
-        calls(&node, &next, &[Verb::Stage, Verb::Publish(1)]);
+        all_ok(&node, &next, &[Verb::Stage, Verb::Publish(1)]);
         assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
         assert_eq!(next.clear(&node).unwrap(), Cleared::Nothing);
-        calls(&node, &next, &[Verb::Stats, Verb::Unpublish(1)]);
+        all_ok(&node, &next, &[Verb::Stats, Verb::Unpublish(1)]);
         assert_eq!(next.clear(&node).unwrap(), Cleared::Nothing);
-        assert!(is_mounted(&world, &mount_of(&next)), "{form:?}");
+        assert!(is_mounted(&world, &next.staging_mount()), "{form:?}");
         for volume in [&volume, &next] {
-            calls(&node, volume, &[Verb::Unstage]);
+            all_ok(&node, volume, &[Verb::Unstage]);
         }
         assert_eq!(world.left(), Vec::<String>::new());
     }
@@ -137,7 +121,7 @@ fn a_volume_whose_disk_is_there_is_never_unmounted() {
         let volume = world.volume_of_kubelet("vol", form);
         let other = world.volume("other", Form::Ext4);
         hear(&node).unwrap();
-        calls(&node, &volume, &[Verb::Stage]);
+        all_ok(&node, &volume, &[Verb::Stage]);
         world.machine.unplug(&other.file());
         hear(&node).unwrap();
         stays(&world, &node, &volume, "another disk was removed");
@@ -151,7 +135,7 @@ fn only_what_is_staged_in_the_kubelets_layout_is_unmounted() {
         let node = world.start();
         let volume = world.volume("vol", form);
         hear(&node).unwrap();
-        calls(&node, &volume, &[Verb::Stage]);
+        all_ok(&node, &volume, &[Verb::Stage]);
         world.machine.unplug(&volume.file());
         stays(&world, &node, &volume, "another layout");
     }
@@ -167,8 +151,8 @@ fn nothing_is_unmounted_where_not_all_mounts_are_seen() {
         world.machine.cover(world.base());
         assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing, "{form:?}");
         world.machine.uncover(world.base());
-        assert!(is_mounted(&world, &mount_of(&volume)), "{form:?}");
-        calls(&node, &volume, &[Verb::Unstage]);
+        assert!(is_mounted(&world, &volume.staging_mount()), "{form:?}");
+        all_ok(&node, &volume, &[Verb::Unstage]);
         assert_eq!(world.left(), Vec::<String>::new());
     }
 }
@@ -185,7 +169,7 @@ fn a_mount_that_covers_the_volumes_is_left_alone() {
         assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing, "{form:?}");
         world.machine.uncover(above);
         assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
-        calls(&node, &volume, &[Verb::Unstage]);
+        all_ok(&node, &volume, &[Verb::Unstage]);
         assert_eq!(world.left(), Vec::<String>::new());
     }
 }
@@ -196,7 +180,7 @@ fn after_a_restart_a_raw_volume_is_known() {
     for form in FORMS {
         let world = world();
         let volume = world.volume_of_kubelet("vol", form);
-        calls(&world.start(), &volume, &[Verb::Stage]);
+        all_ok(&world.start(), &volume, &[Verb::Stage]);
         let node = world.start();
         world.machine.unplug(&volume.file());
         if form != Form::Block {
@@ -204,7 +188,7 @@ fn after_a_restart_a_raw_volume_is_known() {
             continue;
         }
         assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
-        calls(&node, &volume, &[Verb::Unstage]);
+        all_ok(&node, &volume, &[Verb::Unstage]);
         assert_eq!(world.left(), Vec::<String>::new());
     }
 }
@@ -217,8 +201,8 @@ fn after_a_restart_a_volume_on_a_removed_disk_is_taken_down_by_its_kubelet() {
         let volume = world.volume_of_kubelet("vol", form);
         let other = world.volume_of_kubelet("other", form);
         let before = world.start();
-        calls(&before, &volume, &[Verb::Stage, Verb::Publish(1)]);
-        calls(&before, &other, &[Verb::Stage, Verb::Publish(1)]);
+        all_ok(&before, &volume, &[Verb::Stage, Verb::Publish(1)]);
+        all_ok(&before, &other, &[Verb::Stage, Verb::Publish(1)]);
         if is_removed_first {
             world.machine.unplug(&volume.file());
         }
@@ -241,11 +225,11 @@ fn after_a_restart_a_volume_on_a_removed_disk_is_taken_down_by_its_kubelet() {
             let refused = volume.call(&node, Verb::Unstage).unwrap_err().to_string();
             let target = volume.target(1).display().to_string();
             assert!(refused.contains(&target), "{what}: {refused}");
-            assert!(is_mounted(&world, &mount_of(&volume)), "{what}");
+            assert!(is_mounted(&world, &volume.staging_mount()), "{what}");
         }
-        calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
-        assert!(!is_mounted(&world, &mount_of(&volume)), "{what}");
-        calls(
+        all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+        assert!(!is_mounted(&world, &volume.staging_mount()), "{what}");
+        all_ok(
             &node,
             &other,
             &[Verb::Stats, Verb::Unpublish(1), Verb::Unstage],
@@ -259,7 +243,7 @@ fn after_a_restart_a_volume_on_a_removed_disk_is_taken_down_by_its_kubelet() {
 fn a_btrfs_on_a_removed_disk_is_foreign_to_a_driver_with_files() {
     let world = world();
     let volume = world.volume_of_kubelet("vol", Form::Btrfs);
-    calls(&world.start(), &volume, &[Verb::Stage]);
+    all_ok(&world.start(), &volume, &[Verb::Stage]);
     world.machine.unplug(&volume.file());
     let files = world.start_driver(super::bench::DRIVER, &world.volumes());
     let refused = volume.call(&files, Verb::Unstage).unwrap_err();
@@ -267,7 +251,7 @@ fn a_btrfs_on_a_removed_disk_is_foreign_to_a_driver_with_files() {
         refused.to_string().contains("is not that of volume"),
         "{refused}"
     );
-    assert!(is_mounted(&world, &mount_of(&volume)));
+    assert!(is_mounted(&world, &volume.staging_mount()));
 }
 
 #[test]
@@ -278,7 +262,7 @@ fn a_volume_of_another_driver_is_left_to_that_one() {
     let node = world.start_disks(DISK_DRIVER);
     assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing);
     assert_eq!(volume.clear(&other).unwrap(), UNMOUNTED);
-    calls(&other, &volume, &[Verb::Unstage]);
+    all_ok(&other, &volume, &[Verb::Unstage]);
 }
 
 /// Before Linux 6.8 mounts have no unique ids.
@@ -299,7 +283,7 @@ fn a_mount_without_an_id_is_known_by_its_device() {
         if is_cleared {
             assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
         }
-        calls(&node, &volume, &[Verb::Unstage]);
+        all_ok(&node, &volume, &[Verb::Unstage]);
         assert_eq!(world.left(), Vec::<String>::new());
     }
 }
@@ -311,10 +295,10 @@ fn a_mount_that_an_operator_has_unmounted_is_forgotten() {
         let world = world();
         let node = world.start();
         let volume = unplugged(&world, &node, form);
-        world.machine.uncover(&mount_of(&volume));
+        world.machine.uncover(&volume.staging_mount());
         assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing);
         assert!(operation::removed(&node).mounts.is_empty(), "{form:?}");
-        calls(&node, &volume, &[Verb::Unstage]);
+        all_ok(&node, &volume, &[Verb::Unstage]);
         assert_eq!(world.left(), Vec::<String>::new());
     }
 }
@@ -327,7 +311,7 @@ fn a_volume_that_an_operator_has_bound_elsewhere_stays() {
         let node = world.start();
         let volume = world.volume_of_kubelet("vol", form);
         hear(&node).unwrap();
-        calls(&node, &volume, &[Verb::Stage]);
+        all_ok(&node, &volume, &[Verb::Stage]);
         let kernel = world.kernel();
         let elsewhere = match form {
             Form::Block => world.base().join("device"),
@@ -337,7 +321,7 @@ fn a_volume_that_an_operator_has_bound_elsewhere_stays() {
             Form::Block => world.make_file(&elsewhere, 0),
             _ => world.make_dir(&elsewhere),
         }
-        let staged = kernel.open_path(&mount_of(&volume)).unwrap();
+        let staged = kernel.open_path(&volume.staging_mount()).unwrap();
         let bound = kernel.open_tree(&staged).unwrap();
         let onto = kernel.open_path(&elsewhere).unwrap();
         kernel.move_mount(&bound, &onto).unwrap();
@@ -345,7 +329,7 @@ fn a_volume_that_an_operator_has_bound_elsewhere_stays() {
         world.machine.unplug(&volume.file());
         let used = Cleared::Used(elsewhere.clone());
         assert_eq!(volume.clear(&node).unwrap(), used, "{form:?}");
-        assert!(is_mounted(&world, &mount_of(&volume)), "{form:?}");
+        assert!(is_mounted(&world, &volume.staging_mount()), "{form:?}");
         world.machine.uncover(&elsewhere);
         assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED, "{form:?}");
     }
@@ -359,7 +343,7 @@ fn each_removed_disk_is_found() {
     let volumes = ["one", "two", "three"].map(|id| world.volume_of_kubelet(id, Form::Block));
     hear(&node).unwrap();
     for volume in &volumes {
-        calls(&node, volume, &[Verb::Stage]);
+        all_ok(&node, volume, &[Verb::Stage]);
         world.machine.unplug(&volume.file());
     }
     world.machine.begin(None);
@@ -386,15 +370,15 @@ fn a_volume_that_is_staged_elsewhere_by_now_is_not_forgotten() {
         renamed.staged_at = world.volume_of_kubelet("renamed", form).staged_at;
         world.machine.plug(Plug::virtio(&volume.file(), "vol"));
         hear(&node).unwrap();
-        calls(&node, &renamed, &[Verb::Stage, Verb::Publish(1)]);
+        all_ok(&node, &renamed, &[Verb::Stage, Verb::Publish(1)]);
         let cleared = Cleared::Unmounted { was_last: false };
         assert_eq!(volume.clear(&node).unwrap(), cleared, "{form:?}");
         assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing);
-        calls(
+        all_ok(
             &node,
             &renamed,
             &[Verb::Stats, Verb::Unpublish(1), Verb::Unstage],
         );
-        assert!(!is_mounted(&world, &mount_of(&renamed)), "{form:?}");
+        assert!(!is_mounted(&world, &renamed.staging_mount()), "{form:?}");
     }
 }

@@ -7,26 +7,11 @@ use belay_server::call::{Failure, Kind};
 
 use super::bench::{Form, Verb, Volume, World};
 use super::simulated::{Media, Simulated};
+use super::suite::all_ok;
 use crate::kernel::fake::{Fake, Holds};
 use crate::operation::Node;
 
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
-
-fn mount_of(volume: &Volume) -> std::path::PathBuf {
-    match volume.form {
-        Form::Block => volume.staging().join("device"),
-        _ => volume.staging(),
-    }
-}
-
-#[track_caller]
-fn calls(node: &Node<Fake>, volume: &Volume, verbs: &[Verb]) {
-    for verb in verbs {
-        volume
-            .call(node, *verb)
-            .unwrap_or_else(|failure| panic!("{verb:?}: {failure}"));
-    }
-}
 
 /// A publish is refused with that reason, and changes nothing.
 #[track_caller]
@@ -51,18 +36,18 @@ fn a_volume_that_an_operator_unmounted_is_published_with_its_data() {
             let world = Simulated::of(Media::Disks);
             let volume = world.volume("vol", form);
             let mut node = world.start();
-            calls(&node, &volume, &[Verb::Stage]);
+            all_ok(&node, &volume, &[Verb::Stage]);
             let before = world.machine.holds(&volume.file());
-            umount(&world, &mount_of(&volume));
+            umount(&world, &volume.staging_mount());
             if restart {
                 drop(node);
                 node = world.start();
             }
             let life = [Verb::Publish(1), Verb::Stats, Verb::Publish(2)];
-            calls(&node, &volume, &life);
+            all_ok(&node, &volume, &life);
             assert_eq!(world.machine.holds(&volume.file()), before, "{form:?}");
             let down = [Verb::Unpublish(1), Verb::Unpublish(2), Verb::Unstage];
-            calls(&node, &volume, &down);
+            all_ok(&node, &volume, &down);
             assert_eq!(world.left(), Vec::<String>::new(), "{form:?}");
         }
     }
@@ -75,10 +60,10 @@ fn a_volume_that_is_still_published_is_not_staged_again() {
         let world = Simulated::of(Media::Disks);
         let volume = world.volume("vol", form);
         let node = world.start();
-        calls(&node, &volume, &[Verb::Stage, Verb::Publish(2)]);
-        umount(&world, &mount_of(&volume));
+        all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(2)]);
+        umount(&world, &volume.staging_mount());
         refused(&world, &node, &volume, "vol-2");
-        calls(&node, &volume, &[Verb::Unpublish(2), Verb::Unstage]);
+        all_ok(&node, &volume, &[Verb::Unpublish(2), Verb::Unstage]);
         assert_eq!(world.left(), Vec::<String>::new(), "{form:?}");
     }
 }
@@ -94,7 +79,7 @@ fn a_publish_never_formats() {
         refused(&world, &node, &volume, "format");
         let holds = world.machine.holds(&volume.file());
         assert_eq!(holds, Holds::Nothing, "{content}");
-        calls(&node, &volume, &[Verb::Unstage]);
+        all_ok(&node, &volume, &[Verb::Unstage]);
     }
 }
 
@@ -124,10 +109,10 @@ fn a_volume_in_a_file_is_not_staged_by_a_publish() {
         let world = Simulated::new();
         let volume = world.volume("vol", form);
         let node = world.start();
-        calls(&node, &volume, &[Verb::Stage]);
-        umount(&world, &mount_of(&volume));
+        all_ok(&node, &volume, &[Verb::Stage]);
+        umount(&world, &volume.staging_mount());
         refused(&world, &node, &volume, "stage it first");
-        calls(&node, &volume, &[Verb::Unstage]);
+        all_ok(&node, &volume, &[Verb::Unstage]);
         assert_eq!(world.left(), Vec::<String>::new(), "{form:?}");
     }
 }

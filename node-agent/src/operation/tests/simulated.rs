@@ -83,6 +83,13 @@ impl Simulated {
         act();
         self.machine.end().iter().position(is_it).unwrap() + 1
     }
+
+    /// The same of the last one.
+    pub(super) fn last_call(&self, act: impl FnOnce(), is_it: impl Fn(&Call) -> bool) -> usize {
+        self.machine.begin(None);
+        act();
+        self.machine.end().iter().rposition(is_it).unwrap() + 1
+    }
 }
 
 impl World for Simulated {

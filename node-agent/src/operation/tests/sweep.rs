@@ -8,6 +8,7 @@ use belay_server::request::AccessMode;
 
 use super::bench::{DRIVER, Form, MIB, Verb, Volume, World, sweep};
 use super::simulated::Simulated;
+use super::suite::nothing_left;
 use crate::device::loop_path;
 use crate::kernel::fake::{Died, Fault};
 use crate::kernel::{Cause, Kernel, LoopMode, Open};
@@ -53,11 +54,6 @@ pub(super) fn bind<W: World>(world: &W, file: &Path, name: &str, mode: LoopMode)
             Err(error) => assert_eq!(error.cause(), Cause::Busy),
         }
     }
-}
-
-#[track_caller]
-fn nothing_left(world: &impl World) {
-    assert_eq!(world.left(), Vec::<String>::new());
 }
 
 fn what_a_dead_agent_left_bound_is_freed_at_the_start<W: World>(world: &W) {

@@ -1,5 +1,6 @@
 //! Unpublishing a volume on a disk writes it to the disk first, and does not depend on the disk.
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,20 @@ impl Bench {
         tokio::spawn(async move { send(&service, &volume, Verb::Unpublish(1)).await })
     }
 
+    /// An unpublish that stops waiting for its flush, which that fault delays.
+    async fn unpublish_without_flush(&self, fault: Fault) {
+        let machine = &self.world.machine;
+        let mut hangs = machine.hangs();
+        hangs.mark_unchanged();
+        machine.begin(Some(fault));
+        let unpublish = self.unpublish();
+        hung(&mut hangs).await;
+        advance(Duration::from_secs(31)).await;
+        until(|| unpublish.is_finished()).await;
+        machine.end();
+        unpublish.await.unwrap().unwrap();
+    }
+
     async fn nothing_left(&self) {
         assert!(
             self.world
@@ -125,10 +140,19 @@ async fn is_unsynced(bench: &Bench) -> bool {
 
 /// A call hangs.
 async fn hung(hangs: &mut tokio::sync::watch::Receiver<u64>) {
-    let since = Instant::now();
-    while !hangs.has_changed().unwrap() {
-        assert!(since.elapsed() < WATCHDOG, "no call hangs");
-        yield_now().await;
+    until(|| hangs.has_changed().unwrap()).await;
+}
+
+/// Waits in real time: the clock of the calls stands still.
+#[track_caller]
+fn until(mut is_so: impl FnMut() -> bool) -> impl Future<Output = ()> {
+    let caller = Location::caller();
+    async move {
+        let since = Instant::now();
+        while !is_so() {
+            assert!(since.elapsed() < WATCHDOG, "not in time: {caller}");
+            yield_now().await;
+        }
     }
 }
 
@@ -208,11 +232,7 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
         assert!(!unpublish.is_finished());
         advance(Duration::from_secs(2)).await;
         // Its second part runs on a thread, for which the clock must not go on.
-        let since = Instant::now();
-        while !unpublish.is_finished() {
-            yield_now().await;
-            assert!(since.elapsed() < WATCHDOG);
-        }
+        until(|| unpublish.is_finished()).await;
         unpublish.await.unwrap().unwrap();
         counts.expect("slow", 2 * times - 1);
 
@@ -229,10 +249,7 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
         let flush = Key::new(Class::Flush, &bench.volume.id);
         assert!(bench.service.jobs.view(&flush).unwrap().is_hung);
         machine.let_go();
-        while bench.service.jobs.view(&flush).is_some() {
-            yield_now().await;
-            assert!(since.elapsed() < WATCHDOG);
-        }
+        until(|| bench.service.jobs.view(&flush).is_none()).await;
         // It began before the second unpublish, and may lack what that one's pod wrote.
         assert!(is_unsynced(&bench).await);
         for verb in [Verb::Publish(2), Verb::Unpublish(2)] {
@@ -247,26 +264,10 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
 async fn a_flush_that_succeeds_late_ends_the_condition() {
     for flush in FLUSHES {
         let bench = published(flush).await;
-        let machine = &bench.world.machine;
-        let mut hangs = machine.hangs();
-        hangs.mark_unchanged();
-        machine.begin(Some(Fault::Hang(bench.at)));
-        let unpublish = bench.unpublish();
-        hung(&mut hangs).await;
-        machine.end();
-        advance(Duration::from_secs(31)).await;
-        let since = Instant::now();
-        while !unpublish.is_finished() {
-            yield_now().await;
-            assert!(since.elapsed() < WATCHDOG);
-        }
-        unpublish.await.unwrap().unwrap();
+        bench.unpublish_without_flush(Fault::Hang(bench.at)).await;
         assert_eq!(bench.service.unsynced.count(), 1);
-        machine.let_go();
-        while bench.service.unsynced.count() > 0 {
-            yield_now().await;
-            assert!(since.elapsed() < WATCHDOG);
-        }
+        bench.world.machine.let_go();
+        until(|| bench.service.unsynced.count() == 0).await;
         bench.nothing_left().await;
     }
 }
@@ -276,26 +277,11 @@ async fn a_flush_that_succeeds_late_ends_the_condition() {
 async fn a_flush_that_fails_late_is_reported() {
     for flush in FLUSHES {
         let bench = published(flush).await;
-        let machine = &bench.world.machine;
-        let mut hangs = machine.hangs();
-        hangs.mark_unchanged();
-        machine.begin(Some(Fault::HangAndFail(bench.at, "EIO")));
-        let unpublish = bench.unpublish();
-        hung(&mut hangs).await;
-        advance(Duration::from_secs(31)).await;
-        let since = Instant::now();
-        while !unpublish.is_finished() {
-            yield_now().await;
-            assert!(since.elapsed() < WATCHDOG);
-        }
-        machine.end();
-        unpublish.await.unwrap().unwrap();
-        machine.let_go();
+        let fault = Fault::HangAndFail(bench.at, "EIO");
+        bench.unpublish_without_flush(fault).await;
+        bench.world.machine.let_go();
         let flush = Key::new(Class::Flush, &bench.volume.id);
-        while bench.service.jobs.view(&flush).is_some() {
-            yield_now().await;
-            assert!(since.elapsed() < WATCHDOG);
-        }
+        until(|| bench.service.jobs.view(&flush).is_none()).await;
         for verb in [Verb::Publish(2), Verb::Unpublish(2)] {
             send(&bench.service, &bench.volume, verb).await.unwrap();
         }

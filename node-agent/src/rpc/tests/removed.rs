@@ -1,6 +1,5 @@
 //! Volumes whose disk was removed are unmounted while the agent serves, never during a call.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -79,7 +78,7 @@ impl Bench {
 
     fn is_staged(&self, volume: &Volume) -> bool {
         // No call of the kernel: those are counted.
-        let line = format!("mount {}:", mount_of(volume).display());
+        let line = format!("mount {}:", volume.staging_mount().display());
         let picture = self.world.machine.picture();
         !picture.beginning_with(&[&line]).is_empty()
     }
@@ -129,13 +128,6 @@ impl Drop for Bench {
         }
         // A call that still hangs would keep the runtime from ending.
         self.world.machine.kill_all();
-    }
-}
-
-fn mount_of(volume: &Volume) -> PathBuf {
-    match volume.form {
-        Form::Block => volume.staging().join("device"),
-        _ => volume.staging(),
     }
 }
 
@@ -196,7 +188,7 @@ async fn a_volume_is_not_unmounted_during_a_call() {
     bench.watch();
     let refused = bench
         .service
-        .clear(&volume_id(&volume), &mount_of(&volume))
+        .clear(&volume_id(&volume), &volume.staging_mount())
         .await
         .unwrap_err();
     assert_eq!(refused.kind, Kind::Busy, "{refused}");
@@ -224,7 +216,7 @@ async fn a_stage_that_waits_for_the_disk_is_not_cancelled() {
     bench.until("it does not wait", waits).await;
     let refused = bench
         .service
-        .clear(&volume_id(&volume), &mount_of(&volume))
+        .clear(&volume_id(&volume), &volume.staging_mount())
         .await
         .unwrap_err();
     assert_eq!(refused.kind, Kind::Busy, "{refused}");
@@ -313,7 +305,7 @@ async fn a_mount_that_is_busy_is_unmounted_later() {
     let bench = Bench::new();
     let volume = bench.with("vol", Form::Ext4, &[Verb::Stage]).await;
     bench.unplug(&volume);
-    let (id, path) = (volume_id(&volume), mount_of(&volume));
+    let (id, path) = (volume_id(&volume), volume.staging_mount());
     let process = bench.world.kernel();
     let opened = process.open(&path, Open::Directory).unwrap();
     let mut left = std::collections::HashMap::new();
@@ -376,7 +368,7 @@ async fn an_unmount_without_a_call_does_not_end_the_report_of_lost_data() {
     let flush = unsynced.begin();
     unsynced.unmounted(&volume_id(&volume), &flush, "slow".to_owned());
     bench.unplug(&volume);
-    let (id, path) = (volume_id(&volume), mount_of(&volume));
+    let (id, path) = (volume_id(&volume), volume.staging_mount());
     bench.service.clear(&id, &path).await.unwrap();
     let lost = "belay_removed_disk_unmounts_total{outcome=\"lost\"} 1";
     assert_eq!(count(recorder), lost);
