@@ -249,7 +249,7 @@ fn a_metadata_service_in_trouble_delays_its_driver_and_no_other_until_it_is_heal
     let mut troubles: Vec<_> = answers
         .map(|(response, why)| (State::Answers(response), why))
         .into();
-    troubles.push((State::Floods, "more than 524288 bytes"));
+    troubles.push((State::Floods, "more than 512 KiB"));
     troubles.push((State::Hangs, "no complete response within 10 s"));
     let states: Vec<_> = troubles.iter().map(|(state, _)| *state).collect();
     let bed = Bed::new(&states, "metadataService");

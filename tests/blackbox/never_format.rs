@@ -217,8 +217,8 @@ fn a_file_shorter_than_its_volume_is_not_formatted() {
         request
             .publish_context
             .insert("bytes".to_owned(), larger.to_string());
-        let size = volume.bytes().to_string();
-        let words = [size.as_str(), &larger.to_string()];
+        let words = [volume.bytes(), larger].map(|bytes| format!(" {} MiB", bytes >> 20));
+        let words = words.each_ref().map(String::as_str);
         refused_with(rig.node().stage(request), Code::FailedPrecondition, &words);
         assert!(volume.contents().is_blank(), "something was written");
     }
