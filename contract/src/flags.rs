@@ -89,7 +89,7 @@ struct DriverFlags {
     #[arg(long, env = "BELAY_WITH_TOPOLOGY", value_parser = BoolishValueParser::new())]
     with_topology: bool,
 
-    /// Name of the driver [default: local.csi.belay.dev or cinder.csi.openstack.org, by its kind]
+    /// Name of the driver [default: local.csi.belay.dev; openstack: cinder.csi.openstack.org]
     #[arg(long, env = "BELAY_DRIVER_NAME", value_name = "NAME")]
     driver_name: Option<DriverName>,
 

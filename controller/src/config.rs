@@ -40,7 +40,7 @@ pub struct Config {
     #[arg(long, env = "BELAY_REQUIRE_STATE")]
     pub require_state: bool,
 
-    /// Backend local: maximum ratio of promised to actual space in the state directory
+    /// Backend local: maximum ratio of provisioned to actual space in the state directory
     #[arg(
         long,
         env = "BELAY_OVERCOMMIT",

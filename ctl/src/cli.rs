@@ -43,7 +43,7 @@ Exit codes:
 Secrets are read from files, the environment or standard input, never from the command line:
 see --secrets-from, --secret-env and --secret-file of each command.";
 
-/// Call any CSI socket by hand: Belay's or another driver's.
+/// Command-line client for any CSI driver.
 #[derive(Parser)]
 #[command(name = "belayctl", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -82,7 +82,7 @@ enum Verb {
     Ls(Search),
     /// Show the PV, pods, mounts and device of a volume on this node; exits with 2 if there is none
     Where(Where),
-    /// Show the drivers of this node; exits with 2 if one has trouble
+    /// Show the drivers of this node; exits with 2 if one is unhealthy
     Status(Status),
     /// Show the drivers of this node, live
     Top(Top),

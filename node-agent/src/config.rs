@@ -40,12 +40,11 @@ pub struct Config {
     #[arg(long, value_name = "DIR", env = "BELAY_KUBELET_DIR", value_parser = kubelet_dir)]
     pub kubelet_dir: Option<AbsPath>,
 
-    /// Register in this plugins_registry of the kubelet, as seen by this program, without a
-    /// registrar
+    /// Register with the kubelet in this plugins_registry, as seen by this program
     #[arg(long, value_name = "DIR", env = "BELAY_REGISTRATION_DIR")]
     pub registration_dir: Option<PathBuf>,
 
-    /// Which system calls the kernel accepts from the agent and from mkfs (seccomp)
+    /// Which system calls the kernel accepts from the agent, mkfs and e2fsck (seccomp)
     #[arg(
         long,
         value_name = "STATE",
@@ -115,7 +114,7 @@ pub(crate) enum UnknownContent {
 /// What becomes of a new disk that has other bytes than zeros, and no signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Uncleared {
-    /// Format it
+    /// Format it if it has no known signature
     Accept,
     /// Do not format it
     Refuse,

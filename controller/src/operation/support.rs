@@ -25,7 +25,7 @@ const FILESYSTEMS: &[(&str, u64)] = &[
 pub(super) fn refusal(capability: &Capability) -> Option<String> {
     if capability.mode.is_multi_node() {
         return Some(format!(
-            "access mode {}: a volume is attached to one node at a time; use SINGLE_NODE",
+            "access mode {}: a volume is attached to one node at a time; use SINGLE_NODE_WRITER",
             capability.mode.name()
         ));
     }

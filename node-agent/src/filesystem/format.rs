@@ -77,7 +77,8 @@ pub(crate) fn format<K: Kernel>(
     }
     if device.bytes < fs.minimum_bytes() {
         return Err(Failure::precondition(format!(
-            "the device has {}, the minimum for {fs} is {}",
+            "volume {}: has {}, the minimum for {fs} is {}; request a larger one",
+            device.volume,
             Exact(device.bytes),
             Exact(fs.minimum_bytes())
         )));

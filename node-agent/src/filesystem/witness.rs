@@ -161,7 +161,10 @@ fn testify_use<K: Kernel>(kernel: &K, file: &K::Fd, before: Witness) -> Result<(
         Err(error) if error.cause() == Cause::Unsupported => return Ok(()),
         // A full disk must not prevent the pod's access to the data. The next stage retries.
         Err(error) if error.cause() == Cause::Full => {
-            tracing::warn!("the volume's file does not record that it is in use: {error}");
+            tracing::warn!(
+                "the volume's file cannot be marked as used, so a later loss may go unnoticed: \
+                 {error}"
+            );
         }
         Err(error) => return Err(error.into()),
     }

@@ -21,7 +21,8 @@ pub(super) fn fit<K: Kernel>(
     let bytes = device.bytes(kernel, plan.bytes)?;
     if bytes < plan.bytes {
         return Err(Failure::precondition(format!(
-            "{} has {}, but the volume was attached with {}; its storage was truncated",
+            "{} has {}, less than the {} of the volume's attachment: it was truncated, or is \
+             another volume's disk",
             device.path().display(),
             Exact(bytes),
             Exact(plan.bytes)

@@ -72,7 +72,7 @@ impl<K: Kernel> Context<'_, K> {
             if let Err(error) = flushed {
                 tracing::warn!(
                     id = volume.as_str(),
-                    "not all data of the volume is on its disk, which is lost: {error}"
+                    "data of the volume could not be written to its disk, and is lost: {error}"
                 );
             }
         }

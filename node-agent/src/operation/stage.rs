@@ -76,7 +76,7 @@ fn run<K: Kernel>(
             format!("{} is not a directory", request.staging.display()),
         )),
         None => Err(Failure::precondition(format!(
-            "staging_target_path: {} does not exist; the caller creates it",
+            "staging_target_path: {} does not exist; the caller must create it",
             request.staging.display()
         ))),
     }

@@ -78,7 +78,8 @@ fn unstage_mount<K: Kernel>(
     // Only now, since the staging mount claims the device as well.
     if cx.phase(Phase::Check, || device.is_claimed(&cx.kernel))? {
         return Err(Failure::precondition(format!(
-            "volume {}: {} is still mounted somewhere else, perhaps in another mount namespace",
+            "volume {}: {} is still mounted elsewhere, perhaps in another mount namespace: search \
+             /proc/*/mountinfo for it",
             request.id,
             device.path().display()
         )));
@@ -91,7 +92,7 @@ fn unstage_mount<K: Kernel>(
 fn umount<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failure> {
     cx.umount(path).map_err(|error| match error.cause() {
         Cause::Busy => Failure::precondition(format!(
-            "staging_target_path: {} is in use ({})",
+            "staging_target_path: {0} is in use ({1}); fuser --mount {0} shows by whom",
             path.display(),
             error.errno_name()
         )),

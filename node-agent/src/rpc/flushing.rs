@@ -81,8 +81,7 @@ fn report(unsynced: &Unsynced, unpublish: &Unpublish, begun: &Flush, unflushed: 
     let (id, path) = (id.as_str(), unpublish.target.display());
     tracing::warn!(
         id,
-        "{path} was unmounted before all data was on the disk; it is lost if the disk is \
-         detached now: {why}"
+        "{path} was unmounted before all data was on the disk; this data may be lost: {why}"
     );
 }
 

@@ -80,7 +80,7 @@ impl Reads {
         };
         let mut conditions = conditions(look);
         let seconds = then.elapsed().as_secs();
-        let message = format!("the usage was read {seconds} s ago, before it hung");
+        let message = format!("the usage is {seconds} s old: the storage does not answer");
         conditions.add(volume::STATISTICS_OLD, message);
         Ok(VolumeStats { usage, conditions })
     }

@@ -111,8 +111,8 @@ impl Unsynced {
             Some(Mark {
                 lost: Some(why), ..
             }) => format!(
-                "data that a pod wrote may not be on the disk, and is lost then: a write of the \
-                 volume failed when it was unpublished ({why})"
+                "data that a pod wrote may be lost: a write of the volume failed when it was \
+                 unpublished ({why}); check the data"
             ),
             Some(Mark { late, .. }) => {
                 let why = late.as_ref().map_or("", |(_, why)| why.as_str());

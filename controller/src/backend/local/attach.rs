@@ -96,8 +96,8 @@ impl Store {
             backing.want_back();
             return Err(Failure::busy(format!(
                 "volume {id}: {path} on node {node} is bound to {file:?}, the current or a former \
-                 file of the volume; delete the pods that use it there, or detach the device \
-                 (losetup --detach)"
+                 file of the volume; delete the pods that use it there; only if none does: \
+                 losetup --detach {path}"
             )));
         }
         backing.leave_there()?;

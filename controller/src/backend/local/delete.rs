@@ -60,7 +60,7 @@ impl Store {
             None => Ok(backing),
             Some(Device { path, file }) => Err(Failure::precondition(format!(
                 "volume {id}: {path} of this node is bound to {file:?}; delete the pods that \
-                 use the volume, so that it is unstaged, or detach the device (losetup --detach)"
+                 use the volume, so that it is unstaged; only if none does: losetup --detach {path}"
             ))),
         }
     }

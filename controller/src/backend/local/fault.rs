@@ -49,7 +49,7 @@ pub(super) fn emptied(path: impl Display) -> String {
 
 fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
     const LOOK: &str = "check the kernel log, repair the disk, and repeat the call";
-    const RIGHTS: &str = "make the controller own its state directory, and mount it writable";
+    const RIGHTS: &str = "check owner, attributes (lsattr) and mount of the state directory";
     match errno {
         Errno::NOSPC => (
             Some("ENOSPC"),
@@ -84,7 +84,7 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
         Errno::NOENT => (
             Some("ENOENT"),
             Kind::Unreachable,
-            "restore the state directory",
+            "mount the disk of the state directory, or restore the directory",
         ),
         Errno::NOTDIR => (Some("ENOTDIR"), Kind::Unreachable, "specify a directory"),
         Errno::LOOP => (

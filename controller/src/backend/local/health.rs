@@ -238,8 +238,8 @@ fn judge_file(path: &str, least_bytes: u64, named: Named, conditions: &mut Condi
         Named::Nothing => conditions.add(
             volume::BACKING_FILE_MISSING,
             format!(
-                "{path}: the file is missing; mount the filesystem that holds it, or restore it. \
-                 While a node still has the volume staged, its data can be copied from the pod"
+                "{path}: the file is missing; mount the filesystem that contains it, or restore \
+                 it; while the volume is attached, link it back (docs/health.md, A removed file)"
             ),
         ),
         Named::Other => conditions.add(volume::BACKING_FILE_FOREIGN, foreign(Path::new(path))),

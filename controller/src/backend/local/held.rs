@@ -55,7 +55,7 @@ impl Store {
     /// Retries a link that an earlier attachment could not create; the volume may be in use.
     pub(super) fn remember_late(&self, id: &str, present: &Backing) {
         if let Err(failure) = self.remember_used_file(id, present) {
-            tracing::warn!(volume = id, "cannot give its file a second name: {failure}");
+            tracing::warn!(volume = id, "cannot link its file in attached/: {failure}");
         }
     }
 

@@ -94,7 +94,11 @@ impl Local {
         std::thread::Builder::new()
             .name("copier".to_owned())
             .spawn(move || copy_all(&copies, &copied, &told))
-            .map_err(|error| Failure::bug(format!("thread copier: {error}; raise the limits")))?;
+            .map_err(|error| {
+                Failure::bug(format!(
+                    "cannot start a thread: {error}; raise the limit of processes"
+                ))
+            })?;
         Ok(Self {
             store,
             readiness,

@@ -154,8 +154,8 @@ impl Store {
             && backing.holds_data()?
         {
             return Err(Failure::precondition(format!(
-                "{}: holds data, but its volume was never returned; kept; move it away to free the \
-                 name {:?}",
+                "{}: contains data, but CreateVolume has never returned it; kept; move it away to \
+                 free the name {:?}",
                 backing.path().display(),
                 record.name
             )));

@@ -335,8 +335,8 @@ impl Inner {
         };
         if let Some((other, ..)) = found.next() {
             return Err(Failure::precondition(format!(
-                "{} and {} both are {}; none is used, since it is unknown which of them is the \
-                 volume's: detach the other one",
+                "{} and {} both match {}; neither is used: find the volume's disk in the cloud, \
+                 and detach the other one",
                 disk.name,
                 other.name,
                 words(wanted)

@@ -17,7 +17,7 @@ pub(crate) struct Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Missing { wanted, disks } = self;
-        write!(f, "no disk of this node is {wanted}; there are: {disks}")
+        write!(f, "{wanted} is not on this node; there are: {disks}")
     }
 }
 
@@ -40,9 +40,9 @@ impl Missing {
 /// The identity of a disk, for messages.
 pub(super) fn words(wanted: &DiskIdentity) -> String {
     match wanted {
-        DiskIdentity::Serial(serial) => format!("the one with serial {serial:?}"),
-        DiskIdentity::Wwn(wwn) => format!("the one with world-wide name {wwn}"),
-        DiskIdentity::Names(names) => format!("called {}", names.join(" or ")),
+        DiskIdentity::Serial(serial) => format!("the disk with serial {serial:?}"),
+        DiskIdentity::Wwn(wwn) => format!("the disk with world-wide name {wwn}"),
+        DiskIdentity::Names(names) => format!("the disk {}", names.join(" or ")),
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
             let disks: Vec<_> = (0..count).map(|number| format!("d{number}")).collect();
             Missing::new(&wanted, &disks).to_string()
         };
-        let begin = "no disk of this node is called virtio-a or virtio-b; there are: ";
+        let begin = "the disk virtio-a or virtio-b is not on this node; there are: ";
         assert_eq!(message(0), format!("{begin}none"));
         assert_eq!(message(2), format!("{begin}d0, d1"));
         assert!(message(LISTED_MAX + 3).ends_with("d31, 3 more"));

@@ -373,7 +373,7 @@ fn a_device_is_a_volumes_by_what_its_disk_says_and_until_that_is_forgotten() {
     let before = named_so();
     assert!(before.contains("other"), "{before}");
     assert!(index.find(&owner("other"), &serial("said")).is_ok());
-    assert_eq!(named_so(), "the one with serial \"said\"");
+    assert_eq!(named_so(), "the disk with serial \"said\"");
     volumes.forget(&other);
     assert_eq!(named_so(), before);
 

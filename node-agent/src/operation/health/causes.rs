@@ -39,8 +39,8 @@ pub(crate) struct Filesystem {
 /// The health of a volume whose file answers EIO.
 pub(super) fn unreadable(error: &Error) -> Conditions {
     let message = format!(
-        "{error}: the disk of --loop-dir fails, or its filesystem has shut itself down; see the \
-         kernel's log, and repair it"
+        "{error}: the disk fails, or its filesystem has shut itself down; see the kernel's log, \
+         and repair it"
     );
     let mut conditions = Conditions::default();
     conditions.add(volume::BACKING_FILE_UNREADABLE, message);
@@ -104,8 +104,9 @@ fn backing(seen: &Seen<'_>, conditions: &mut Conditions) {
         Backing::Gone => conditions.add(
             volume::BACKING_FILE_GONE,
             format!(
-                "{file} was removed or replaced while {device} at {path} uses it: the data is lost \
-                 when the volume is unstaged; copy it from the pod first"
+                "{file} was removed or replaced while {device} at {path} uses it: do not delete \
+                 the pod; link the file back, or copy the data out of the pod (docs/health.md, \
+                 A removed file)"
             ),
         ),
         Backing::Lost => conditions.add(
@@ -135,7 +136,7 @@ fn state(seen: &Seen<'_>, filesystem: &Filesystem, conditions: &mut Conditions) 
             format!(
                 "the {fs_type} at {path} was staged for writing and is read-only now: the kernel \
                  does that after an error, see its log; delete the pod, wait until the volume \
-                 is detached, check the filesystem in {}, and start the pod again",
+                 is detached, check the filesystem on {}, and start the pod again",
                 seen.file.display()
             ),
         );
@@ -222,8 +223,8 @@ fn btrfs(seen: &Seen<'_>, errors: &BtrfsErrors, conditions: &mut Conditions) {
     if write + read + flush > 0 {
         let message = format!(
             "the btrfs at {path} has counted {write} failed writes, {read} failed reads and \
-             {flush} failed flushes: see the kernel's log, repair the disk of --loop-dir or free \
-             space on it, and reset the counters with btrfs device stats -z"
+             {flush} failed flushes: see the kernel's log, repair the disk or free space on it, \
+             and reset the counters with btrfs device stats -z"
         );
         conditions.add(volume::DEVICE_ERRORS, message);
     }

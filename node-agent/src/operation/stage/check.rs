@@ -92,7 +92,7 @@ fn refused<K: Kernel>(
     let named = cx.transport.named(volume)?;
     Ok(Failure::precondition(format!(
         "volume {volume}: not mounted: its ext4 {why}; delete the pod, wait until the volume is \
-         detached, run e2fsck -f on {}, which asks before each repair, and start the pod again",
+         detached, run e2fsck -f on {} (docs/health.md), and start the pod again",
         named.display()
     )))
 }

@@ -68,7 +68,7 @@ pub(super) fn stage<K: Kernel>(
     let raw = kernel.look(&block_path(&request.staging))?;
     if raw.is_some_and(|stat| stat.mount_root) {
         return Err(Failure::incompatible(format!(
-            "volume {}: staged at {} as a raw block device",
+            "volume {}: staged at {} as a raw block device; unstage it first",
             request.id,
             request.staging.display()
         )));
@@ -166,7 +166,7 @@ fn staged_before<K: Kernel>(
         (Some(mounted), Some(asked)) if mounted == asked => mounted,
         _ => {
             return Err(Failure::incompatible(format!(
-                "volume {}: staged at {} as {}, not as {}",
+                "volume {}: staged at {} as {}, not as {}; unstage it first",
                 request.id,
                 path.display(),
                 facts.fs_type,
@@ -178,7 +178,7 @@ fn staged_before<K: Kernel>(
     let attrs = options.attrs;
     if !facts.attrs.is_like(attrs) || !has_same_label(&cx.kernel, path, &options, facts.label)? {
         return Err(Failure::incompatible(format!(
-            "volume {}: staged at {} with different mount flags",
+            "volume {}: staged at {} with different mount flags; unstage it first",
             request.id,
             path.display()
         )));

@@ -60,7 +60,11 @@ pub(super) fn judge<K: Kernel>(
             return Err(refuse(
                 spec,
                 Refusal::Foreign,
-                &format!("it contains {} at byte {}", foreign.what, foreign.at),
+                &format!(
+                    "it contains {} at byte {}; is it the right volume? (docs/runbook.md, \
+                     BelayFormatRefused)",
+                    foreign.what, foreign.at
+                ),
             ));
         }
         Found::Unreadable(failure) => {
@@ -97,12 +101,12 @@ fn forbidden(
         }
         Found::Blank(_) if plan.content == Content::Unknown => Some((
             Refusal::Unknown,
-            "it is blank, and nothing shows that it never contained data: its attachment does not \
-             state it (publish_context[content])",
+            "it is blank, and its attachment does not state whether it held data \
+             (publish_context[content]; docs/runbook.md, BelayFormatRefused)",
         )),
         Found::Blank(_) if spec.read_only => Some((
             Refusal::ReadOnly,
-            "it is blank, and its attachment is read-only",
+            "it is blank, and requested read-only: use it read-write first",
         )),
         Found::Interrupted(interrupted) if interrupted.origin() == Origin::Anyone => Some((
             Refusal::Interrupted,
@@ -117,7 +121,8 @@ fn forbidden(
         )),
         Found::Interrupted(_) if spec.read_only => Some((
             Refusal::ReadOnly,
-            "its formatting was interrupted, and its attachment is read-only",
+            "its formatting was interrupted, and it is requested read-only: use it read-write \
+             first",
         )),
         _ => None,
     }
@@ -145,8 +150,8 @@ fn emptied(file: &Path) -> String {
     let file = file.display();
     format!(
         "it has been in use ({USED} on its file), and every byte of it reads as zeros now, so its \
-         data is lost; restore {file}, or delete the volume; only if no data in it is missed, \
-         remove the attribute (setfattr -x {USED} {file}), and it is formatted"
+         data is lost; restore {file}, or delete the volume; to format it instead: setfattr -x \
+         {USED} {file}"
     )
 }
 

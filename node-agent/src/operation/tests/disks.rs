@@ -74,7 +74,7 @@ fn two_disks_that_say_the_same_are_used_for_no_volume() {
     refused(
         one.call(&node, Verb::Stage),
         Kind::Precondition,
-        &["vda and vdb both are"],
+        &["vda and vdb both match"],
     );
     world.machine.unplug(&other.file());
     hear(&node).unwrap();
@@ -135,7 +135,7 @@ fn after_a_restart_a_mount_is_not_used_while_another_disk_or_volume_shares_its_s
     world.volume("0123456789-9876543210-b", Form::Block);
     let node = world.start();
     for verb in [Verb::Publish(2), Verb::Stats] {
-        let why = ["both are"];
+        let why = ["both match"];
         refused(volume.call(&node, verb), Kind::Precondition, &why);
         // The bind itself says whose it is.
         all_ok(&node, &raw, &[verb]);
@@ -289,7 +289,7 @@ fn a_disk_that_is_smaller_than_its_volume_is_refused() {
     world.machine.truncate_file(&volume.file(), 100 * MIB);
     world.machine.plug(Plug::virtio(&volume.file(), "vol"));
     let stage = volume.call(&world.start(), Verb::Stage);
-    refused(stage, Kind::Precondition, &["vda", "was attached with"]);
+    refused(stage, Kind::Precondition, &["vda", "less than"]);
     nothing_left(&world);
 }
 
@@ -301,7 +301,11 @@ fn a_blank_disk_of_which_nothing_is_known_is_not_formatted_and_a_filesystem_on_i
     world.machine.discard(&volume.file());
     let node = world.start();
     let stage = volume.call(&node, Verb::Stage);
-    refused(stage, Kind::Precondition, &["never contained data"]);
+    refused(
+        stage,
+        Kind::Precondition,
+        &["does not state whether it held data"],
+    );
     assert_eq!(world.machine.holds(&volume.file()), Holds::Nothing);
     volume.content = "used";
     all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);

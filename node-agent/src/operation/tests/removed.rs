@@ -214,7 +214,7 @@ fn after_a_restart_a_volume_on_a_removed_disk_is_taken_down_by_its_kubelet() {
         for verb in [Verb::Stage, Verb::Publish(2)] {
             let refused = volume.call(&node, verb).unwrap_err().to_string();
             // Of a raw volume the disk is sought first.
-            let why = ["was removed while it is staged", "no disk of this node"];
+            let why = ["was removed while it is staged", "is not on this node"];
             assert!(
                 why.iter().any(|why| refused.contains(why)),
                 "{what}: {refused}"

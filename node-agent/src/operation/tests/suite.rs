@@ -239,7 +239,7 @@ fn a_blank_volume_is_not_formatted_for_a_reader<W: World>(world: &W) {
         let volume = world.volume(&format!("{form:?}"), *form);
         let failure = reader(&volume).call(&node, Verb::Stage).unwrap_err();
         assert_eq!(failure.kind, Kind::Precondition, "{failure}");
-        let why = "not formatted: it is blank, and its attachment is read-only";
+        let why = "not formatted: it is blank, and requested read-only";
         assert!(failure.message.contains(why), "{failure}");
         nothing_left(world);
         // It is still blank: a writer may format it in any way.
@@ -423,7 +423,7 @@ fn a_format_that_was_cut_short_is_not_ended_for_a_reader() {
         let failure = reader(&volume).call(&world.start(), Verb::Stage);
         let failure = failure.unwrap_err();
         assert_eq!(failure.kind, Kind::Precondition, "{failure}");
-        let why = "its formatting was interrupted, and its attachment is read-only";
+        let why = "its formatting was interrupted, and it is requested read-only";
         assert!(failure.message.contains(why), "{failure}");
         all_ok(&world.start(), &volume, &[Verb::Stage, Verb::Unstage]);
         nothing_left(&world);

@@ -152,7 +152,7 @@ async fn a_publish_that_stages_waits_for_no_disk_and_counts_the_volume_as_staged
     let failure = tokio::time::timeout(Duration::from_secs(1), publish).await;
     let failure = failure.unwrap().unwrap_err();
     assert_eq!(failure.code(), Code::Unavailable, "{failure}");
-    assert!(failure.message().contains("no disk of this node is"));
+    assert!(failure.message().contains("is not on this node"));
     assert_eq!(service.volumes.count(), 0);
     world.machine.plug(Plug::virtio(&volume.file(), "late"));
     hear(&service.node().unwrap()).unwrap();

@@ -312,7 +312,7 @@ impl Store {
 
 fn visible(id: &str, record: &SnapshotRecord) -> Result<Snapshot, Failure> {
     let snapshot = record.snapshot(id)?;
-    snapshot.ok_or_else(|| Failure::bug(format!("snapshot {id}: cut, but not visible")))
+    snapshot.ok_or_else(|| Failure::bug(format!("snapshot {id}: created, but not visible")))
 }
 
 fn known(id: &str, record: Option<SnapshotRecord>) -> Result<SnapshotRecord, Failure> {
@@ -322,6 +322,6 @@ fn known(id: &str, record: Option<SnapshotRecord>) -> Result<SnapshotRecord, Fai
 fn busy(order: &SnapshotOrder) -> Failure {
     let name = order.name.as_str();
     Failure::busy(format!(
-        "name {name:?}: the snapshot is still being cut or deleted"
+        "name {name:?}: the snapshot is still being created or deleted"
     ))
 }

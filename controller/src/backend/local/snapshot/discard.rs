@@ -10,7 +10,7 @@ impl Store {
         match self.ledger.snapshot(id)?.map(|record| record.state) {
             None => return Ok(()),
             Some(SnapshotState::Cutting) => {
-                return Err(Failure::busy(format!("snapshot {id}: still being cut")));
+                return Err(Failure::busy(format!("snapshot {id}: still being created")));
             }
             Some(_) => {}
         }
