@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::access::{Pair, pair};
 use crate::failure::Failure;
+use crate::hidden;
 use crate::input;
 
 /// The volume context, for calls that take no other.
@@ -42,7 +43,8 @@ pub(crate) struct Contexts {
 }
 
 /// What the flags and the files say.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Default, PartialEq)]
+#[cfg_attr(test, derive(Debug))]
 pub(crate) struct Loaded {
     /// From ControllerPublishVolume.
     pub(crate) publish: HashMap<String, String>,
@@ -79,6 +81,8 @@ impl Contexts {
     /// # Errors
     /// Those of [`VolumeContext::load`].
     pub(crate) fn load(self) -> Result<Loaded, Failure> {
+        hidden::refuse_in_flags("--context", &self.context)?;
+        hidden::refuse_in_flags("--pub-context", &self.pub_context)?;
         let mut loaded = self.volume.load_all()?;
         loaded.publish.extend(self.context);
         loaded.publish.extend(self.pub_context);
@@ -104,6 +108,7 @@ impl Loaded {
             let Some(found) = found else { continue };
             let pairs: HashMap<String, String> = serde_json::from_value(found.clone())
                 .map_err(|error| format!("a context must be an object of strings: {error}"))?;
+            hidden::refuse_hidden(&pairs)?;
             into.extend(pairs);
         }
         Ok(())
@@ -141,6 +146,10 @@ mod tests {
             ("{}", "neither"),
             ("a=b", "not JSON"),
             (r#"{"volume_context": {"a": 1}}"#, "object of strings"),
+            (
+                r#"{"publish_context": {"mark": "<secret>"}}"#,
+                "--show-secrets",
+            ),
         ] {
             let error = taken(text).unwrap_err();
             assert!(error.contains(part), "{error}");
@@ -154,5 +163,27 @@ mod tests {
             ..Contexts::default()
         };
         assert_eq!(contexts.load().unwrap().publish["a"], "2");
+    }
+
+    #[test]
+    fn a_secret_in_a_flag_is_refused() {
+        let secret = || vec![("mark".to_owned(), "canary".to_owned())];
+        let (context, pub_context) = (secret(), secret());
+        for contexts in [
+            Contexts {
+                context,
+                ..Contexts::default()
+            },
+            Contexts {
+                pub_context,
+                ..Contexts::default()
+            },
+        ] {
+            let error = contexts.load().err().unwrap().to_string();
+            assert!(
+                error.contains("mark: is a secret") && !error.contains("canary"),
+                "{error}"
+            );
+        }
     }
 }

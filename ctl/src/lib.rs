@@ -5,6 +5,7 @@ mod cli;
 mod command;
 mod context;
 mod failure;
+mod hidden;
 mod input;
 mod machine;
 mod render;

@@ -9,6 +9,7 @@ use clap::Args;
 use tonic::transport::Channel;
 
 use crate::failure::Failure;
+use crate::hidden::Visibility;
 use crate::render::{self, Answer, Output};
 
 /// The socket to call, the timeout, the output format.
@@ -31,6 +32,8 @@ pub(crate) struct Target {
     /// Output format
     #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
     pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) visibility: Visibility,
 }
 
 impl Target {

@@ -12,7 +12,11 @@ const PACKAGE: &str = "csi.v1";
 const MARKER: &str = "csi.v1.csi_secret";
 
 /// Fields that may carry credentials although CSI does not mark them.
-const UNMARKED: [&str; 2] = [
+const UNMARKED: [&str; 5] = [
+    // The secrets of format marks, of Belay's volumes on disks.
+    "csi.v1.ControllerPublishVolumeResponse.publish_context",
+    "csi.v1.NodePublishVolumeRequest.publish_context",
+    "csi.v1.NodeStageVolumeRequest.publish_context",
     // Service account tokens from the kubelet, if the CSIDriver object requests any.
     "csi.v1.NodePublishVolumeRequest.volume_context",
     // CIFS takes its password as a mount option.

@@ -15,8 +15,12 @@ use crate::csi::v1::*;
 const SECRET: &str = "canary-that-must-not-appear";
 const PLAIN: &str = "plain-text-for-all-to-read";
 
-/// Sensitive without a marker: service account tokens, passwords among mount options.
-const UNMARKED: [&str; 2] = [
+/// Sensitive without a marker: secrets of format marks, service account tokens, passwords among
+/// mount options.
+const UNMARKED: [&str; 5] = [
+    "csi.v1.ControllerPublishVolumeResponse.publish_context",
+    "csi.v1.NodePublishVolumeRequest.publish_context",
+    "csi.v1.NodeStageVolumeRequest.publish_context",
     "csi.v1.NodePublishVolumeRequest.volume_context",
     "csi.v1.VolumeCapability.MountVolume.mount_flags",
 ];
@@ -24,7 +28,7 @@ const UNMARKED: [&str; 2] = [
 type Print = fn(&[u8]) -> String;
 
 /// Every message that directly contains a secret field.
-const HOLDERS: [(&str, Print); 23] = [
+const HOLDERS: [(&str, Print); 24] = [
     (
         "ControllerExpandVolumeRequest",
         print::<ControllerExpandVolumeRequest>,
@@ -44,6 +48,10 @@ const HOLDERS: [(&str, Print); 23] = [
     (
         "ControllerPublishVolumeRequest",
         print::<ControllerPublishVolumeRequest>,
+    ),
+    (
+        "ControllerPublishVolumeResponse",
+        print::<ControllerPublishVolumeResponse>,
     ),
     (
         "ControllerUnpublishVolumeRequest",

@@ -1,5 +1,5 @@
-//! The string maps of requests: contexts and parameters, which may be printed, and secrets, which
-//! may not.
+//! The string maps of requests: contexts and parameters, of which only the keys are printed, since
+//! the secret of a format mark and tokens of the kubelet are in them; and secrets.
 
 use crate::call::Failure;
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub const MAP_BYTES_MAX: usize = 4096;
 
 /// A volume context, publish context or set of parameters, sorted by key.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Context(BTreeMap<String, String>);
 
 impl Context {
@@ -36,6 +36,13 @@ impl Context {
         self.0
             .iter()
             .map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+}
+
+/// The keys: a value may be a secret, and which are is known only to the driver.
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
@@ -96,6 +103,13 @@ mod tests {
         let refused = Context::new("volume_context", map("keys", &value)).unwrap_err();
         let why = "volume_context: has 4097 bytes in total; at most 4096 are allowed";
         assert_eq!(refused.message, why);
+    }
+
+    #[test]
+    fn of_a_context_only_keys_are_printed() {
+        let context = Context::new("publish_context", map("mark", "canary")).unwrap();
+        assert_eq!(format!("{context:?}"), "{\"mark\"}");
+        assert_eq!(context.get("mark"), Some("canary"));
     }
 
     #[test]

@@ -21,10 +21,10 @@ use crate::target::Target;
 use flags::{Expand, Health, Publish, Stage, Stats, Unpublish, Unstage};
 
 const LIFE: &str = "\
-Example, a volume's lifecycle on the node (attached.json is the answer of `volume attach -o json`):
-  belayctl node stage vol-1 --staging /mnt/staging --fs-type ext4 --context-from attached.json
-  belayctl node publish vol-1 --staging /mnt/staging --target /mnt/pod --fs-type ext4 \
-    --context-from attached.json
+Example, a volume's lifecycle on the node (a.json: `volume attach -o json --show-secrets`):
+  belayctl node stage vol-1 --staging /mnt/staging --fs-type ext4 --context-from a.json
+  belayctl node publish vol-1 --staging /mnt/staging --target /mnt/pod --fs-type ext4 \\
+    --context-from a.json
   belayctl node stats vol-1 --path /mnt/pod
   belayctl node unpublish vol-1 --target /mnt/pod
   belayctl node unstage vol-1 --staging /mnt/staging";

@@ -24,6 +24,7 @@ use codec::Dynamic;
 pub(crate) use codec::Raw;
 
 use crate::failure::Failure;
+use crate::hidden;
 use crate::input;
 use crate::render::{Answer, Cell, Output, Rows};
 use crate::secrets::Secrets;
@@ -130,7 +131,9 @@ impl Prepared {
             within(target.timeout, async { Ok(answers.message().await?) }).await
         };
         while let Some(answer) = next(&mut answers).await? {
-            let answer = Answer::Json(json(&answer, &options())?);
+            let mut answer = json(&answer, &options())?;
+            target.visibility.message(&mut answer);
+            let answer = Answer::Json(answer);
             if !is_stream {
                 last = Some(answer);
                 continue;
@@ -193,8 +196,8 @@ fn parse(method: &MethodDescriptor, text: &str) -> Result<DynamicMessage, Failur
     let mut json = serde_json::Deserializer::from_str(read.as_deref().unwrap_or(text));
     let message = DynamicMessage::deserialize(method.input(), &mut json).map_err(wrong)?;
     json.end().map_err(wrong)?;
-    let is_open = file.is_none() && message.fields().any(|(field, _)| is_secret(&field));
-    if is_open {
+    let has_secrets = message.fields().any(|(field, _)| is_secret(&field));
+    if file.is_none() && (has_secrets || hidden::has_secret(&message)) {
         let cure = "every user of this machine can read arguments; use --secrets-from, @FILE or -";
         return Err(Failure::Usage(format!("secrets: {cure}")));
     }
@@ -260,14 +263,22 @@ mod tests {
 
     #[test]
     fn secrets_are_refused_among_the_arguments() {
-        let text = r#"{"volume_id": "a", "secrets": {"key": "hunter2"}}"#;
-        let error = Prepared::new("DeleteVolume", text)
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(
-            error.contains("--secrets-from") && !error.contains("hunter2"),
-            "{error}"
-        );
+        for (method, text) in [
+            ("DeleteVolume", r#"{"secrets": {"key": "hunter2"}}"#),
+            (
+                "NodeStageVolume",
+                r#"{"publish_context": {"mark": "hunter2"}}"#,
+            ),
+            (
+                "NodePublishVolume",
+                r#"{"publishContext": {"mark": "hunter2"}}"#,
+            ),
+        ] {
+            let error = Prepared::new(method, text).err().unwrap().to_string();
+            let is_named = error.contains("--secrets-from") && error.contains("@FILE");
+            assert!(is_named && !error.contains("hunter2"), "{error}");
+        }
+        let open = r#"{"publish_context": {"file": "mark"}}"#;
+        assert!(Prepared::new("NodeStageVolume", open).is_ok());
     }
 }

@@ -57,7 +57,7 @@ impl Call<'_> {
         };
         let call = self.client.controller_publish_volume(request);
         let answer = self.target.wait_for(call).await?;
-        let context = Cell::Pairs(answer.publish_context.into_iter().collect());
+        let context = self.target.visibility.context(answer.publish_context);
         Ok(Answer::Record(vec![("publish_context", context)]))
     }
 

@@ -18,13 +18,13 @@ use flags::{Attach, Capacity, Create, Detach, Expand, HealthList, List, Modify, 
 const LIFE: &str = "\
 Example, a volume's lifecycle in the controller:
   belayctl volume create data --size 1GiB --fs-type ext4
-  belayctl volume attach vol-1 --node-id n1 --fs-type ext4 -o json >attached.json
+  belayctl volume attach vol-1 --node-id n1 --fs-type ext4 -o json --show-secrets >a.json
   belayctl volume expand vol-1 --size 2GiB
   belayctl snapshot create backup vol-1
   belayctl volume create copy --from-snapshot snap-1 --fs-type ext4
   belayctl volume detach vol-1 --node-id n1
   belayctl volume delete vol-1
-`node stage --context-from attached.json` continues on the node; `belayctl mount` does it all.";
+`node stage --context-from a.json` continues on the node; `belayctl mount` does it all.";
 
 /// Aliases that are not visible are those of csc.
 #[derive(Subcommand)]
