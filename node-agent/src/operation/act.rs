@@ -1,14 +1,15 @@
 //! Actions that several verbs share: attach a mount, unmount it, and detach its device.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
+use super::KubeletDir;
 use super::context::Context;
 use crate::device::Held;
-use crate::kernel::{Cause, Dev, FileKind, Kernel, Patience, failed_busy, while_busy};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, Patience, Stat, failed_busy, while_busy};
 use crate::mounts::Covered;
 use crate::work::Phase;
 
@@ -126,15 +127,48 @@ impl<K: Kernel> Context<'_, K> {
     /// # Errors
     /// What the kernel refused.
     pub(super) fn unmount_orphans(&self, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
-        let (kernel, mut is_any) = (&self.kernel, false);
-        let Some(kubelet_dir) = self.kubelet_dir.as_deref() else {
+        let Some(kubelet_dir) = self.dir_of_pods()? else {
             return Ok(false);
         };
-        if !self.sees_all_mounts()? {
+        let mut shown = Covered::new(&self.kernel, &self.transport, volume, dev);
+        self.unmount_if_orphans(volume, kubelet_dir, shown.paths(&[])?, dev)
+    }
+
+    /// [`Context::unmount_orphans`] for the raw device that is staged at `path` and whose disk was
+    /// removed, so that nothing leads from its number to its mounts.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn unmount_orphans_elsewhere(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<bool, Failure> {
+        let Some(kubelet_dir) = self.dir_of_pods()? else {
             return Ok(false);
+        };
+        let others = self.mounts().elsewhere(volume, path, stat)?;
+        self.unmount_if_orphans(volume, kubelet_dir, others.unwrap_or_default(), stat.rdev)
+    }
+
+    /// The kubelet's directory, if it shows which pods exist.
+    fn dir_of_pods(&self) -> Result<Option<&KubeletDir>, Failure> {
+        match self.kubelet_dir.as_deref() {
+            Some(kubelet_dir) if self.sees_all_mounts()? => Ok(Some(kubelet_dir)),
+            _ => Ok(None),
         }
-        let mut shown = Covered::new(kernel, &self.transport, volume, dev);
-        for path in shown.paths(&[])? {
+    }
+
+    fn unmount_if_orphans(
+        &self,
+        volume: &VolumeId,
+        kubelet_dir: &KubeletDir,
+        paths: Vec<PathBuf>,
+        dev: Dev,
+    ) -> Result<bool, Failure> {
+        let (kernel, mut is_any) = (&self.kernel, false);
+        for path in paths {
             let stat = kernel.look(&path)?.filter(|stat| stat.mount_root);
             let is_it = stat.is_some_and(|stat| stat.rdev == dev);
             if is_it && kubelet_dir.is_orphan(kernel, &path)? {

@@ -110,20 +110,21 @@ fn unmount_removed<K: Kernel>(
     dev: Dev,
 ) -> Result<(), Failure> {
     match dev.is_anonymous() {
-        true => refuse_elsewhere(cx, request, stat)?,
+        true => refuse_elsewhere(cx, request, &request.staging, stat)?,
         false => refuse_published(cx, request, dev)?,
     }
     umount(cx, &request.staging)
 }
 
-/// [`refuse_published`] for a filesystem whose device is not known: a btrfs whose disk was removed
-/// before the agent started. Only the mount table has its other mounts.
+/// [`refuse_published`] for what is staged at `path` if its device is not known: a btrfs whose disk
+/// was removed before the agent started, and a raw device, whose bind does not keep its number.
+/// Only the mount table has the other mounts.
 fn refuse_elsewhere<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
+    path: &Path,
     stat: &Stat,
 ) -> Result<(), Failure> {
-    let path = &request.staging;
     let Some(others) = cx.mounts().elsewhere(&request.id, path, stat)? else {
         return Err(Failure::busy(format!(
             "the mount table does not have {}; retry",
@@ -157,6 +158,7 @@ fn unstage_device<K: Kernel>(
         }
         match verdict.held() {
             Some(_) => unless_orphans(cx, request, dev, || refuse_published(cx, request, dev))?,
+            None if cx.may_lose_devices() => refuse_bound(cx, request, &path, stat)?,
             None => refuse_left_targets(cx, request, dev)?,
         }
         if matches!(verdict, Verdict::Stale(_)) {
@@ -230,9 +232,26 @@ fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> R
     }
 }
 
-/// [`refuse_published`] for a raw device that is no longer the volume's: its number may be another
-/// volume's now, so only binds that name this volume count. Those that the kubelet has made are in
-/// the mount table alone; while one is there, the index keeps the number from other volumes.
+/// [`refuse_elsewhere`] for a raw device whose disk was removed, after unmounting it for pods that
+/// no longer exist.
+fn refuse_bound<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Unstage,
+    path: &Path,
+    stat: &Stat,
+) -> Result<(), Failure> {
+    match refuse_elsewhere(cx, request, path, stat) {
+        Err(_) if cx.unmount_orphans_elsewhere(&request.id, path, stat)? => {
+            refuse_elsewhere(cx, request, path, stat)
+        }
+        checked => checked,
+    }
+}
+
+/// [`refuse_published`] for a raw device over a file that is no longer the volume's: its number may
+/// be another volume's now, so only binds that name this volume count. Those that the kubelet has
+/// made are in the mount table alone; while one is there, the index keeps the number from other
+/// volumes.
 fn refuse_left_targets<K: Kernel>(
     node: &Node<K>,
     request: &Unstage,

@@ -210,6 +210,8 @@ const OF_DISKS: &[Case] = &[
     case("unstage, disk removed", Form::Btrfs, UNPLUGGED_RESTARTED, Verb::Unstage, ALL_BACK),
     case("unstage, disk removed", Form::Ext4, LOST, Verb::Unstage, ALL_BACK),
     case("unstage, disk removed", Form::Btrfs, LOST, Verb::Unstage, ALL_BACK),
+    case("unstage, disk removed", Form::Block, UNPLUGGED, Verb::Unstage, ALL_BACK),
+    case("unstage, disk removed", Form::Block, UNPLUGGED_RESTARTED, Verb::Unstage, ALL_BACK),
     case("unstage, disk removed", Form::Block, LOST, Verb::Unstage, ALL_BACK),
     case("unpublish, disk removed", Form::Btrfs, IN_USE_LOST, Verb::Unpublish(1), ALL_BACK),
     case("unpublish, disk removed", Form::Block, IN_USE_LOST, Verb::Unpublish(1), ALL_BACK),

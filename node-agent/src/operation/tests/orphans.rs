@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use belay_server::call::Kind;
 
 use super::bench::{Form, Verb, Volume, World};
-use super::simulated::Simulated;
+use super::simulated::{Media, Simulated};
 use super::suite::{all_ok, nothing_left};
 use crate::kernel::fake::Fault;
 use crate::kernel::{Kernel, MountAttrs, Open};
@@ -199,6 +199,58 @@ fn an_unstage_that_dies_at_any_call_converges() {
     for at in 1.. {
         let world = Simulated::new();
         let (node, volume, _) = published(&world, "vol", "pod-1");
+        world.machine.begin(Some(Fault::Die(at)));
+        let ended = catch_unwind(AssertUnwindSafe(|| volume.call(&node, Verb::Unstage)));
+        world.machine.end();
+        drop(node);
+        all_ok(&world.start(), &volume, &[Verb::Unstage]);
+        nothing_left(&world);
+        if ended.is_ok() {
+            return;
+        }
+    }
+}
+
+/// Nothing leads from the number of a removed disk to its mounts.
+#[test]
+fn the_targets_of_a_removed_disk_keep_a_raw_volume_staged_only_while_their_pod_exists() {
+    for is_restarted in [false, true] {
+        let world = Simulated::of(Media::Disks);
+        let (mut node, volume, targets) = published(&world, "vol", "pod-1");
+        let (_, other, others) = published(&world, "other", "pod-2");
+        let pod = world.base().join("pods/pod-1");
+        world.make_dir(&pod);
+        world.machine.unplug(&volume.file());
+        if is_restarted {
+            node = world.start();
+        }
+        for _ in 0..2 {
+            let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+            assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+            for target in &targets {
+                assert!(node.kernel.look(target).unwrap().unwrap().mount_root);
+            }
+        }
+        node.kernel.rmdir(&pod).unwrap();
+        all_ok(&node, &volume, &[Verb::Unstage, Verb::Unstage]);
+        for target in targets {
+            assert!(node.kernel.look(&target).unwrap().is_none());
+        }
+        // Also of a pod that does not exist, but no call has named the volume.
+        for target in others {
+            assert!(node.kernel.look(&target).unwrap().unwrap().mount_root);
+        }
+        all_ok(&node, &other, &[Verb::Unstage]);
+        nothing_left(&world);
+    }
+}
+
+#[test]
+fn an_unstage_of_a_removed_disk_that_dies_at_any_call_converges() {
+    for at in 1.. {
+        let world = Simulated::of(Media::Disks);
+        let (node, volume, _) = published(&world, "vol", "pod-1");
+        world.machine.unplug(&volume.file());
         world.machine.begin(Some(Fault::Die(at)));
         let ended = catch_unwind(AssertUnwindSafe(|| volume.call(&node, Verb::Unstage)));
         world.machine.end();

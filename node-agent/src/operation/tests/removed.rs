@@ -193,6 +193,52 @@ fn after_a_restart_a_raw_volume_is_known() {
     }
 }
 
+/// Its unstage is refused, names the target and changes nothing.
+#[track_caller]
+fn stays_published(world: &Simulated, node: &Node<Fake>, volume: &Volume) {
+    let before = world.machine.picture();
+    let refused = volume.call(node, Verb::Unstage).unwrap_err().to_string();
+    let target = volume.target(1).display().to_string();
+    assert!(refused.contains(&target), "{:?}: {refused}", volume.form);
+    assert_eq!(world.machine.picture(), before, "{:?}", volume.form);
+}
+
+/// Whether its target was bound by this agent or an earlier one, and whatever has the number of the
+/// disk by now.
+#[test]
+fn a_volume_on_a_removed_disk_is_not_unstaged_while_a_pod_has_it() {
+    for (form, is_restarted) in FORMS.iter().flat_map(|it| [(*it, true), (*it, false)]) {
+        for takes_number in [None, Some(Form::Block), Some(Form::Ext4)] {
+            let world = world();
+            let mut node = world.start();
+            let volume = world.volume_of_kubelet("vol", form);
+            hear(&node).unwrap();
+            all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+            world.machine.unplug(&volume.file());
+            let next = takes_number.map(|form| world.volume_of_kubelet("next", form));
+            if is_restarted {
+                node = world.start();
+            }
+            hear(&node).unwrap();
+            if let Some(next) = &next {
+                all_ok(&node, next, &[Verb::Stage, Verb::Publish(1)]);
+            }
+            stays_published(&world, &node, &volume);
+            all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+            assert!(!is_mounted(&world, &volume.staging_mount()), "{form:?}");
+            if let Some(next) = &next {
+                assert!(is_mounted(&world, &next.target(1)), "{form:?}");
+                all_ok(
+                    &node,
+                    next,
+                    &[Verb::Stats, Verb::Unpublish(1), Verb::Unstage],
+                );
+            }
+            assert_eq!(world.left(), Vec::<String>::new(), "{form:?}");
+        }
+    }
+}
+
 /// The number of a removed disk is nowhere to be read if a btrfs is on it.
 #[test]
 fn after_a_restart_a_volume_on_a_removed_disk_is_taken_down_by_its_kubelet() {
@@ -220,13 +266,7 @@ fn after_a_restart_a_volume_on_a_removed_disk_is_taken_down_by_its_kubelet() {
                 "{what}: {refused}"
             );
         }
-        // That of a raw volume is not refused (docs/limitations.md).
-        if form != Form::Block {
-            let refused = volume.call(&node, Verb::Unstage).unwrap_err().to_string();
-            let target = volume.target(1).display().to_string();
-            assert!(refused.contains(&target), "{what}: {refused}");
-            assert!(is_mounted(&world, &volume.staging_mount()), "{what}");
-        }
+        stays_published(&world, &node, &volume);
         all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
         assert!(!is_mounted(&world, &volume.staging_mount()), "{what}");
         all_ok(
