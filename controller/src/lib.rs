@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod config;
+pub mod create_key;
 pub mod http;
 pub mod mark_keys;
 pub mod operation;

@@ -1,9 +1,12 @@
-//! belay-controller: reads its flags and runs the controller.
+//! belay-controller: reads its flags and runs the controller, or creates a key.
 
 use belay_controller::config::Config;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(code) = belay_controller::create_key::run(std::env::args_os()) {
+        return code;
+    }
     let config = match Config::parse() {
         Ok(config) => config,
         Err(code) => return code,

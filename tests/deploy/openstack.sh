@@ -2,7 +2,7 @@
 # Tests the chart's backend `openstack` on a real Keystone, Cinder and Nova: two replicas, next to a
 # driver of backend `local`. Volumes are created, attached, grown and deleted; the leader is killed
 # between Cinder's work and its answer; the credentials in the Secret are replaced and the old ones
-# revoked. Keystone is reached over TLS, with a separate authority. A server of the bed has no
+# revoked; the key of format marks outlives an uninstall of the driver. Keystone is reached over TLS, with a separate authority. A server of the bed has no
 # guest, so no disk reaches the node and no volume is mounted.
 #
 #   openstack.sh     in a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
@@ -18,6 +18,7 @@ namespace=belay-system
 spot=belay-openstack
 driver=cinder.csi.openstack.org
 controller=belay-controller-cinder
+key=belay-format-mark-cinder
 metadata=$node_address:8775
 keystone=$node_address:5000
 work=$(mktemp -d)
@@ -39,7 +40,7 @@ clean() {
     rules '[]' 2>/dev/null
     kubectl delete namespace "$spot" --ignore-not-found --timeout=120s >/dev/null || code=1
     [ ! -e "$work/local.json" ] || upgrade local || code=1
-    kubectl --namespace "$namespace" delete secret cloud-config --ignore-not-found >/dev/null
+    kubectl --namespace "$namespace" delete secret cloud-config "$key" --ignore-not-found >/dev/null
     kubectl --namespace "$namespace" delete configmap cloud-authorities --ignore-not-found \
         >/dev/null
     [ "${#fronts[@]}" = 0 ] || kill "${fronts[@]}"
@@ -254,6 +255,33 @@ check_rights() {
     [ -s "$work/requests" ] && ! grep '"code":403' "$work/requests" >&2
 }
 
+key_in_cluster() {
+    kubectl --namespace "$namespace" get secret "$key" \
+        --output jsonpath='{.metadata.uid} {.metadata.resourceVersion} {.data.keys}'
+}
+
+# Marks on disks are of the key that there was first. The Job that creates it has a right for as long
+# as it runs, and uses no other.
+check_kept_key() {
+    local before
+    before=$(key_in_cluster)
+    [ "$(cut -d ' ' -f 3 <<<"$before" | base64 --decode | wc -c)" = 64 ]
+    upgrade local
+    [ "$(key_in_cluster)" = "$before" ]
+    upgrade both
+    [ "$(key_in_cluster)" = "$before" ]
+    [ -z "$(kubectl --namespace "$namespace" get job,role,rolebinding,serviceaccount \
+        --field-selector "metadata.name=$key" --output name)" ]
+    tail -c "+$((marked + 1))" "$BASE/log/audit.jsonl" |
+        grep "\"username\":\"system:serviceaccount:$namespace:$key\"" >"$work/requests"
+    python3 - "$work/requests" <<'PY'
+import json, sys
+entries = [json.loads(line) for line in open(sys.argv[1])]
+calls = {(e["verb"], e["objectRef"]["resource"], e["responseStatus"]["code"]) for e in entries}
+assert calls == {("create", "secrets", 201), ("create", "secrets", 409)}, calls
+PY
+}
+
 step() {
     local start=$SECONDS
     "check_$1"
@@ -275,4 +303,4 @@ kubectl get node "$BED_NODE" --output jsonpath='{.metadata.labels}' |
 [ "$(kubectl --namespace "$namespace" get deployment "$controller" \
     --output jsonpath='{.status.readyReplicas}')" = 2 ]
 make_namespace "$spot"
-for check in create_and_expand attach killed_leader rotated_secret rights; do step "$check"; done
+for check in create_and_expand attach killed_leader rotated_secret rights kept_key; do step "$check"; done

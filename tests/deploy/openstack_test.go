@@ -87,23 +87,144 @@ func TestOnlyTheControllerSeesTheCredentials(t *testing.T) {
 	}
 }
 
-func TestTheKeysOfFormatMarksAreWhereTheFlagSays(t *testing.T) {
-	if container := cloudController(t, openstack).at("template", "spec").list("containers")[0]; strings.Contains(fmt.Sprint(container), "mark") {
-		t.Errorf("a key without a Secret: %v", container)
-	}
-	pod := cloudController(t, openstack, "--set", "drivers[0].formatMark.secretName=marks").at("template", "spec")
+// keySecret is the Secret with the keys of format marks that the controller reads; "" for none.
+func keySecret(t *testing.T, values string, more ...string) string {
+	t.Helper()
+	pod := cloudController(t, values, more...).at("template", "spec")
 	container := pod.list("containers")[0]
-	if !slices.Contains(container["args"].([]any), any("--mark-key-file=/etc/format-mark/keys")) {
-		t.Errorf("the flag is missing: %v", container["args"])
-	}
+	hasFlag := slices.Contains(container["args"].([]any), any("--mark-key-file=/etc/format-mark/keys"))
 	isMounted := slices.ContainsFunc(container.list("volumeMounts"), func(mount object) bool {
 		return mount.text("name") == "format-mark" && mount.text("mountPath") == "/etc/format-mark"
 	})
-	isSecret := slices.ContainsFunc(pod.list("volumes"), func(volume object) bool {
-		return volume.text("name") == "format-mark" && volume.at("secret").text("secretName") == "marks"
-	})
-	if !isMounted || !isSecret {
-		t.Errorf("mounted %t, of the Secret %t", isMounted, isSecret)
+	name := ""
+	for _, volume := range pod.list("volumes") {
+		if volume.text("name") == "format-mark" {
+			name = volume.text("secret", "secretName")
+		}
+	}
+	if hasFlag != isMounted || isMounted != (name != "") {
+		t.Errorf("%v: flag %t, mounted %t, of the Secret %q", more, hasFlag, isMounted, name)
+	}
+	return name
+}
+
+func TestTheKeysOfFormatMarksAreWhereTheFlagSays(t *testing.T) {
+	cases := []struct {
+		settings, secret string
+		isCreated        bool
+	}{
+		{"logLevel=info", "belay-format-mark-cinder", true},
+		{"drivers[0].shortName=disks,drivers[0].formatMark.key=keys", "belay-format-mark-disks", true},
+		{"drivers[0].formatMark.secretName=marks", "marks", false},
+		{"drivers[0].formatMark.create=false,drivers[0].formatMark.secretName=marks", "marks", false},
+		{"drivers[0].formatMark.create=false", "", false},
+	}
+	for _, c := range cases {
+		all := rendered(t, openstack, "--set", c.settings)
+		var jobs []string
+		for _, one := range all {
+			if one.text("kind") == "Job" {
+				container := one.at("spec", "template", "spec").list("containers")[0]
+				jobs = append(jobs, argument(container, "--secret")+" "+argument(container, "--key"))
+			}
+			if one.text("kind") == "Deployment" && c.settings != cases[1].settings {
+				if found := keySecret(t, openstack, "--set", c.settings); found != c.secret {
+					t.Errorf("%s: the controller reads %q, want %q", c.settings, found, c.secret)
+				}
+			}
+		}
+		var want []string
+		if c.isCreated {
+			want = []string{c.secret + " keys"}
+		}
+		if !slices.Equal(jobs, want) {
+			t.Errorf("%s: creates %q, want %q", c.settings, jobs, want)
+		}
+	}
+}
+
+// A Secret of the release would have another key at each rendering, and end with an uninstall.
+func TestAKeyIsNoObjectOfTheRelease(t *testing.T) {
+	for _, values := range valuesFiles(t) {
+		for _, one := range rendered(t, values) {
+			if one.text("kind") == "Secret" {
+				t.Errorf("%s: %s", values, one.name())
+			}
+		}
+	}
+}
+
+// With more, a pod could read the credentials of the cloud, or replace a key.
+func TestWhatCreatesAKeyCanOnlyCreate(t *testing.T) {
+	const name = "belay-format-mark-cinder"
+	for _, values := range []string{openstack, mixed} {
+		all := named(rendered(t, values))
+		role := all["Role/"+name]
+		want := []any{map[string]any{"apiGroups": []any{""}, "resources": []any{"secrets"}, "verbs": []any{"create"}}}
+		if !reflect.DeepEqual(role["rules"], want) {
+			t.Errorf("%s: %v, want %v", values, role["rules"], want)
+		}
+		for _, one := range all {
+			for _, subject := range one.list("subjects") {
+				isIts := one.name() == "RoleBinding/"+name
+				if (subject.text("name") == name) != isIts {
+					t.Errorf("%s: %s gives rights to %s", values, one.name(), subject.text("name"))
+				}
+			}
+		}
+		for _, kind := range []string{"ServiceAccount", "Role", "RoleBinding", "Job"} {
+			one := all[kind+"/"+name]
+			annotations := one.at("metadata", "annotations")
+			if annotations["helm.sh/hook"] != "pre-install,pre-upgrade" || annotations["helm.sh/hook-delete-policy"] != "before-hook-creation,hook-succeeded" {
+				t.Errorf("%s: %s stays after the hook: %v", values, kind, annotations)
+			}
+			if isJob := kind == "Job"; (annotations["helm.sh/hook-weight"] == "0") != isJob {
+				t.Errorf("%s: %s may come too late: %v", values, kind, annotations)
+			}
+			if one.text("metadata", "namespace") != "belay-system" {
+				t.Errorf("%s: %s is elsewhere", values, kind)
+			}
+		}
+	}
+}
+
+func TestThePodThatCreatesAKeyHasNothingElse(t *testing.T) {
+	all := named(rendered(t, openstack))
+	pod := all["Job/belay-format-mark-cinder"].at("spec", "template", "spec")
+	controller := all["Deployment/belay-controller-cinder"].at("spec", "template", "spec")
+	container := pod.list("containers")[0]
+	if len(pod.list("containers")) != 1 || container["image"] != controller.list("containers")[0]["image"] {
+		t.Errorf("not only the controller's image: %v", pod["containers"])
+	}
+	if pod["automountServiceAccountToken"] != false || pod["hostNetwork"] != nil || pod["enableServiceLinks"] != false {
+		t.Errorf("%v", pod)
+	}
+	security, ofPod := container.at("securityContext"), pod.at("securityContext")
+	dropped, _ := security.at("capabilities")["drop"].([]any)
+	if security["allowPrivilegeEscalation"] != false || security["readOnlyRootFilesystem"] != true || !slices.Equal(dropped, []any{"ALL"}) ||
+		ofPod["runAsNonRoot"] != true || ofPod.text("seccompProfile", "type") != "RuntimeDefault" {
+		t.Errorf("%v, %v", security, ofPod)
+	}
+	if !reflect.DeepEqual(pod["tolerations"], controller["tolerations"]) {
+		t.Errorf("where no node takes this pod, no controller starts: %v", pod["tolerations"])
+	}
+	volumes, mounts := pod.list("volumes"), container.list("volumeMounts")
+	if len(volumes) != 1 || len(mounts) != 1 || mounts[0].text("mountPath") != tokens || mounts[0]["readOnly"] != true {
+		t.Errorf("%v, %v", volumes, mounts)
+	}
+	labels := all["Job/belay-format-mark-cinder"].at("spec", "template", "metadata", "labels")
+	for _, one := range all {
+		selector := one.at("spec", "selector", "matchLabels")
+		if one.text("kind") == "NetworkPolicy" {
+			selector = one.at("spec", "podSelector", "matchLabels")
+		}
+		isSelected := len(selector) > 0
+		for key, value := range selector {
+			isSelected = isSelected && labels[key] == value
+		}
+		if isSelected {
+			t.Errorf("%s takes the pod for of the driver", one.name())
+		}
 	}
 }
 

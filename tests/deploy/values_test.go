@@ -248,7 +248,7 @@ var everyValues = map[string]string{"local": "every-value.yaml", "openstack": "o
 var only = []string{
 	"node.enabled", "drivers[].backend", "drivers[].csiDriver.attachRequired", "drivers[].csiDriver.volumeLifecycleModes", "networkPolicy.enabled",
 	"global.imageRegistry", "images.node.digest", "images.controller.digest", "images.provisioner.digest", "images.attacher.digest", "images.resizer.digest", "images.snapshotter.digest",
-	"openstack: drivers[].backend", "openstack: drivers[].csiDriver.attachRequired", "openstack: drivers[].csiDriver.storageCapacity", "openstack: drivers[].csiDriver.volumeLifecycleModes",
+	"openstack: drivers[].backend", "openstack: drivers[].csiDriver.attachRequired", "openstack: drivers[].csiDriver.storageCapacity", "openstack: drivers[].formatMark.create", "openstack: drivers[].csiDriver.volumeLifecycleModes",
 }
 
 // Set in addition to the other name, it is refused.

@@ -206,3 +206,16 @@
 {{- if .Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1/VolumeSnapshotClass" }}true{{ end -}}
 {{- else if .Values.snapshots.enabled }}true{{ end -}}
 {{- end -}}
+
+{{/* The Secret with the keys of format marks; empty if there are no keys. */}}
+{{- define "belay.formatMark" -}}
+{{- if eq .backend "openstack" -}}
+{{- $created := ternary (printf "belay-format-mark-%s" .shortName) "" .formatMark.create -}}
+{{- .formatMark.secretName | default $created -}}
+{{- end -}}
+{{- end -}}
+
+{{/* "true" or empty: whether the chart creates that Secret. */}}
+{{- define "belay.createsFormatMark" -}}
+{{- if and (include "belay.formatMark" .) (not .formatMark.secretName) }}true{{ end -}}
+{{- end -}}

@@ -60,3 +60,43 @@ readinessProbe:
 {{- define "belay.sidecarId" -}}
 65532
 {{- end -}}
+
+{{/* The tolerations of pods of a driver's controller, as JSON. One that tolerated every taint would stay
+     on a node that is unreachable. Takes root and driver. */}}
+{{- define "belay.tolerations" -}}
+{{- $tolerations := list (dict "operator" "Exists") -}}
+{{- if ne .driver.backend "local" -}}
+{{- $tolerations = list (dict "key" "node-role.kubernetes.io/control-plane" "operator" "Exists" "effect" "NoSchedule") -}}
+{{- end -}}
+{{- if kindIs "slice" .root.Values.controller.tolerations -}}
+{{- $tolerations = .root.Values.controller.tolerations -}}
+{{- end -}}
+{{- toJson $tolerations -}}
+{{- end -}}
+
+{{/* What the API server would mount into every container of a pod. Takes the seconds after which the
+     token expires. */}}
+{{- define "belay.token" -}}
+projected:
+  sources:
+    - serviceAccountToken:
+        path: token
+        expirationSeconds: {{ . }}
+    - configMap:
+        name: kube-root-ca.crt
+        items:
+          - key: ca.crt
+            path: ca.crt
+    - downwardAPI:
+        items:
+          - path: namespace
+            fieldRef:
+              fieldPath: metadata.namespace
+{{- end -}}
+
+{{/* Objects of a hook before an install or upgrade. Takes the weight. */}}
+{{- define "belay.beforeRelease" -}}
+helm.sh/hook: pre-install,pre-upgrade
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}

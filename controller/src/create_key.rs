@@ -1,0 +1,214 @@
+//! `belay-controller create-key`: creates a Secret of Kubernetes with a new key for format marks.
+//! The chart runs it before an install and an upgrade. It can only create: a Secret that exists is
+//! neither read nor changed, so a key that was used is never replaced.
+
+use crate::http::{Call, Client};
+use belay_server::config::{ended, parse_from};
+use belay_server::log;
+use bytes::Bytes;
+use clap::Parser;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
+use http::uri::InvalidUri;
+use http::{HeaderValue, Method, StatusCode, Uri};
+use serde::Deserialize;
+use serde_json::json;
+use std::error::Error;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The first argument that selects it.
+const COMMAND: &str = "create-key";
+/// Bytes of a key: as many as the output of SHA-256, as RFC 2104 asks for.
+const KEY_BYTES: usize = 32;
+/// Of the call, with its repetitions.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// What the API server calls an object that exists already. Other conflicts have the same status.
+const EXISTS: &str = "AlreadyExists";
+
+/// Creates a Secret with a new key for format marks, unless there is a Secret of that name.
+#[derive(Debug, Parser)]
+#[command(name = "belay-controller create-key", version)]
+struct Flags {
+    /// Name of the Secret
+    #[arg(long, value_name = "NAME")]
+    secret: String,
+
+    /// Key in its data
+    #[arg(long, value_name = "KEY", default_value = "keys")]
+    key: String,
+
+    /// Directory with token, authority and namespace of the service account
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/run/secrets/kubernetes.io/serviceaccount"
+    )]
+    account_dir: PathBuf,
+
+    /// Address of the API server
+    #[arg(long, env = "KUBERNETES_SERVICE_HOST", value_name = "HOST")]
+    host: String,
+
+    /// Port of the API server
+    #[arg(long, env = "KUBERNETES_SERVICE_PORT", value_name = "PORT")]
+    port: u16,
+}
+
+/// The part of a refusal that says why.
+#[derive(Deserialize)]
+struct Refusal {
+    #[serde(default)]
+    reason: String,
+}
+
+/// Runs the command if the arguments begin with it.
+#[must_use]
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
+    let mut arguments = arguments.into_iter();
+    let program = arguments.next()?;
+    if arguments.next().as_deref() != Some(OsStr::new(COMMAND)) {
+        return None;
+    }
+    let flags = match parse_from::<Flags>(std::iter::once(program).chain(arguments)) {
+        Ok(flags) => flags,
+        Err(error) => return Some(ended(&error)),
+    };
+    let (line, code) = match flags.create() {
+        Ok(true) => ("is created".to_owned(), ExitCode::SUCCESS),
+        Ok(false) => ("exists, and is kept".to_owned(), ExitCode::SUCCESS),
+        Err(why) => (why.to_string(), ExitCode::FAILURE),
+    };
+    let name = &flags.secret;
+    log::write(&format!("belay-controller: Secret {name}: {line}\n"));
+    Some(code)
+}
+
+impl Flags {
+    /// True if the Secret was created, false if it exists.
+    fn create(&self) -> Result<bool, Box<dyn Error>> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(self.post())
+    }
+
+    /// The answer to a repeated POST may be that the Secret exists, although the first one created
+    /// it: both are a success.
+    async fn post(&self) -> Result<bool, Box<dyn Error>> {
+        let (namespace, token) = (self.account("namespace")?, self.account("token")?);
+        let authority = self.account_dir.join("ca.crt");
+        let client = Client::new("kubernetes", Some(&authority))?;
+        let key = new_key()?;
+        let secret = json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": { "name": self.secret },
+            "type": "Opaque",
+            "stringData": { (self.key.as_str()): key },
+        });
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {token}"))?;
+        bearer.set_sensitive(true);
+        let headers = [
+            (AUTHORIZATION, bearer),
+            (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        ];
+        let secrets: [&str; 2] = [&key, &token];
+        let call = Call {
+            verb: "create_secret",
+            method: Method::POST,
+            uri: self.uri(&namespace)?,
+            headers: HeaderMap::from_iter(headers),
+            body: Bytes::from(secret.to_string()),
+            secrets: &secrets,
+            repeats: true,
+            deadline: DEADLINE,
+        };
+        let answer = client
+            .call(&call)
+            .await
+            .map_err(|failure| failure.message)?;
+        if answer.status == StatusCode::CREATED {
+            return Ok(true);
+        }
+        let is_conflict = answer.status == StatusCode::CONFLICT;
+        match is_conflict && answer.json::<Refusal>().is_ok_and(|it| it.reason == EXISTS) {
+            true => Ok(false),
+            false => Err(answer.refusal().into()),
+        }
+    }
+
+    /// The content of a file of the service account.
+    fn account(&self, name: &str) -> Result<String, String> {
+        let file = self.account_dir.join(name);
+        let text = std::fs::read_to_string(&file);
+        let text = text.map_err(|error| format!("{}: {error}", file.display()))?;
+        Ok(text.trim().to_owned())
+    }
+
+    fn uri(&self, namespace: &str) -> Result<Uri, InvalidUri> {
+        // An IPv6 address.
+        let host = match self.host.contains(':') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
+        let port = self.port;
+        format!("https://{host}:{port}/api/v1/namespaces/{namespace}/secrets").parse()
+    }
+}
+
+/// In hexadecimal digits.
+fn new_key() -> Result<String, String> {
+    let mut random = [0; KEY_BYTES];
+    getrandom::fill(&mut random).map_err(|error| format!("getrandom: {error}"))?;
+    let mut key = String::with_capacity(2 * KEY_BYTES + 1);
+    for byte in random {
+        write!(key, "{byte:02x}").map_err(|error| error.to_string())?;
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mark_keys::MarkKeys;
+    use std::io::Write as _;
+
+    #[test]
+    fn a_key_is_another_one_each_time_and_the_controller_takes_it() {
+        let (one, other) = (new_key().unwrap(), new_key().unwrap());
+        assert_ne!(one, other);
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(one.as_bytes()).unwrap();
+        assert!(MarkKeys::read(file.path()).is_ok());
+    }
+
+    #[test]
+    fn the_address_may_be_a_name_or_of_either_family() {
+        for (host, authority) in [
+            ("10.96.0.1", "10.96.0.1:443"),
+            ("fd00::1", "[fd00::1]:443"),
+            ("api.example.org", "api.example.org:443"),
+        ] {
+            let line = ["create-key", "--secret=s", "--port=443", "--host", host];
+            let flags = parse_from::<Flags>(line.map(OsString::from)).unwrap();
+            let uri = flags.uri("ns").unwrap();
+            assert_eq!(uri.authority().unwrap().as_str(), authority);
+            assert_eq!(uri.path(), "/api/v1/namespaces/ns/secrets");
+        }
+    }
+
+    #[test]
+    fn other_arguments_are_the_controllers() {
+        for line in [
+            &["belay-controller"][..],
+            &["belay-controller", "--backend=local"],
+            &["create-key"],
+            &["belay-controller", "--backend=local", "create-key"],
+        ] {
+            assert!(run(line.iter().map(OsString::from)).is_none(), "{line:?}");
+        }
+    }
+}
