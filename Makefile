@@ -19,7 +19,7 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt clippy deny tidy \
-	test unit mounts guest openstack wire sanity standalone demo bench mutants fuzz nightly images packages \
+	test unit counted mounts guest openstack wire sanity standalone demo bench mutants fuzz nightly images packages \
 	release release-check monitoring chart manifests \
 	e2e cluster cluster-down clean
 
@@ -39,7 +39,7 @@ check: ## format, lints, dependencies, house rules
 
 test: root ## all tests: units, real mounts, guests, wire, chart, csi-sanity (root)
 	@tests/setup/setup.sh test
-	@tests/steps.sh build unit mounts guest wire chart sanity standalone
+	@tests/steps.sh build unit counted mounts guest wire chart sanity standalone
 
 demo: root build ## run full volume lifecycles, with latencies (root); ROUNDS=n, VERBOSE=1, KEEP=1
 	@"$(BELAY_BIN_DIR)/belay-demo"
@@ -58,6 +58,10 @@ tidy: ## house rules only: lengths, layers, words (see CONTRIBUTING.md)
 
 unit: ## unit tests and house rules; no root, no network
 	cargo test $(CARGO_FLAGS) --workspace
+
+counted: build ## count instructions, allocations and pages of code; WRITE=1 writes the baseline
+	@tests/setup/packages.sh foreign
+	@tests/counted/run.sh '$(BELAY_BIN_DIR)' $(if $(WRITE),--write)
 
 mounts: root ## tests that need root: devices, mounts, black box, crashes (root)
 	$(ISOLATED) cargo test $(CARGO_FLAGS) --workspace --exclude belay-guest --exclude belay-openstack --tests -- --ignored

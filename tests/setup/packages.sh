@@ -63,6 +63,7 @@ need_for() {
             ;;
         foreign)
             need strace "a test counts processes" strace
+            need valgrind "a test counts instructions" valgrind
             need sgdisk "a test makes a GPT disk" gdisk
             need cryptsetup "a test makes a LUKS disk" cryptsetup-bin
             need pvcreate "a test makes an LVM disk" lvm2

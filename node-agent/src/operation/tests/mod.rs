@@ -26,6 +26,7 @@ macro_rules! on_both {
 
 pub(crate) mod bench;
 mod certainty;
+mod cost;
 mod counted;
 mod covered;
 mod disks;

@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Counts what the programs' own code costs: instructions, allocations, and pages of code, by callgrind.
+# Fails if one has grown by more than 5 % over baseline.txt, so that a growth is in the same commit
+# as its reason.
+#
+#   run.sh PROGRAMS            compares; PROGRAMS is the directory of the release programs
+#   run.sh PROGRAMS --write    writes baseline.txt
+#
+# The controller is the release program, called by belayctl. The node agent makes system calls that
+# valgrind does not know, so its operations run on the simulated kernel, which does not count, in a
+# debug build. Allocations are those of debug builds, since release programs have no names. System
+# calls are counted by tests/blackbox/syscalls.rs.
+set -euo pipefail
+shopt -s inherit_errexit
+here=$(dirname "$(readlink -f "$0")")
+. "$here/../setup/env.sh"
+cd "$here/../.."
+
+if [ "$(uname -m)" != x86_64 ]; then
+    announce "the baseline of tests/counted is for x86_64: nothing is counted"
+    exit 0
+fi
+programs=$(readlink -f "$1")
+baseline=$here/baseline.txt
+growth_max=5
+scratch=$(mktemp --directory)
+running=
+trap 'if [ -n "$running" ]; then kill "$running" || true; fi; rm -rf "$scratch"' EXIT
+
+# Names that differ between two runs would be other allocations.
+unset BELAY_LOG_LEVEL BELAY_HTTP_ENDPOINT CSI_ENDPOINT
+
+callgrind=(valgrind --tool=callgrind --vgdb=no --callgrind-out-file="$scratch/profile"
+    --separate-callers28="*__rust_alloc*" --separate-callers28="*__rust_realloc")
+
+# lifecycles COUNT CONTROLLER: sets `counts` to instructions, allocations and pages of a controller
+# with so many lifecycles of a volume, each call on a new connection.
+lifecycles() {
+    local state=$scratch/state socket=$scratch/controller.sock id n
+    mkdir "$state"
+    "${callgrind[@]}" --dump-instr=yes "$2" --endpoint "$socket" --state-dir "$state" --node-id node \
+        --overcommit 1000 >"$scratch/log" 2>&1 &
+    running=$!
+    ctl() { "$programs/belayctl" --endpoint "$socket" volume "$@" >"$scratch/answer"; }
+    for n in $(seq 100); do
+        [ -S "$socket" ] && break
+        [ "$n" -lt 100 ] || give_up "the controller does not start: $(tail -n 3 "$scratch/log")"
+        sleep 0.2
+    done
+    for n in $(seq "$1"); do
+        ctl create "volume-$n" --size 1MiB --fs-type ext4
+        id=$(grep -oE 'vol-[0-9a-f]+' "$scratch/answer" | head -n 1)
+        ctl attach "$id" --node-id node --fs-type ext4
+        ctl list
+        ctl detach "$id" --node-id node
+        ctl delete "$id"
+    done
+    kill "$running"
+    wait "$running" || give_up "the controller failed: $(tail -n 3 "$scratch/log")"
+    running=
+    rm -rf "$state" "$socket"
+    read -r -a counts <<<"$(awk -f "$here/count.awk" "$scratch/profile")"
+}
+
+# The same for one lifecycle, without the start; the pages are those of all.
+controller() {
+    local few=5 many=15 start
+    lifecycles "$few" "$1"
+    start=("${counts[@]}")
+    lifecycles "$many" "$1"
+    counts[0]=$(((counts[0] - start[0]) / (many - few)))
+    counts[1]=$(((counts[1] - start[1]) / (many - few)))
+}
+
+# The file of the node agent's unit tests, which `make unit` has built.
+unit_tests() {
+    cargo test --quiet ${CARGO_FLAGS:-} --workspace --no-run --message-format=json |
+        sed -n '/"kind":\["lib"\]/s|.*"name":"belay_node_agent".*"executable":"\([^"]*\)".*|\1|p' | tail -n 1
+}
+
+measure() {
+    local counts tests operation
+    local debug=${CARGO_TARGET_DIR:-target}/debug
+    local fake='for belay_node_agent::kernel::fake::[A-Za-z]+>::|<belay_node_agent::kernel::fake::Fd as '
+
+    tests=$(unit_tests)
+    [ -x "$tests" ] || give_up "cargo names no unit tests of belay-node-agent"
+    controller "$programs/belay-controller"
+    printf 'controller lifecycle instructions %s\n' "${counts[0]}"
+    printf 'controller code pages %s\n' "${counts[2]}"
+    controller "$debug/belay-controller"
+    printf 'controller lifecycle allocations %s\n' "${counts[1]}"
+    for operation in stage publish stats unpublish unstage; do
+        "${callgrind[@]}" --toggle-collect="belay_node_agent::operation::$operation::$operation" "$tests" \
+            --exact operation::tests::cost::lifecycles_of_one_volume_leave_nothing \
+            >"$scratch/log" 2>&1 || give_up "$(tail -n 5 "$scratch/log")"
+        read -r -a counts <<<"$(awk -v without="$fake" -f "$here/count.awk" "$scratch/profile")"
+        printf 'agent %s instructions %s\n' "$operation" "${counts[0]}"
+        printf 'agent %s allocations %s\n' "$operation" "${counts[1]}"
+    done
+}
+
+measure >"$scratch/counts"
+if [ "${2:-}" = --write ]; then
+    cp "$scratch/counts" "$baseline"
+    exit 0
+fi
+# Names are all words but the last.
+awk -v max="$growth_max" '
+    { count = $NF; $NF = ""; what = $0 }
+    NR == FNR { expected[what] = count; next }
+    {
+        known = (what in expected) && expected[what] > 0
+        growth = known ? (count / expected[what] - 1) * 100 : 0
+        verdict = !known || growth > max ? "GROWN" : growth < -max ? "less: lower the baseline" : "ok"
+        printf "%-42s%12d of %12d  %+6.1f %%  %s\n", what, count, expected[what], growth, verdict
+        if (verdict == "GROWN") failed = 1
+        delete expected[what]
+    }
+    END {
+        for (what in expected) { printf "%s is in the baseline, and not measured\n", what; failed = 1 }
+        exit failed
+    }' "$baseline" "$scratch/counts" ||
+    give_up "more than $growth_max % above tests/counted/baseline.txt; if the growth is worth it, make counted WRITE=1"
