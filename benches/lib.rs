@@ -14,6 +14,7 @@ mod rpc;
 mod samples;
 mod side;
 mod table;
+mod verdict;
 mod volume;
 
 pub use bare::Bare;
@@ -27,6 +28,7 @@ pub use rpc::{Client, Kept, with_deadline};
 pub use samples::{SAMPLES_MIN, Samples, micros, ratio};
 pub use side::{Call, Side, total};
 pub use table::{Row, head};
+pub use verdict::{Limited, Verdict, judge};
 pub use volume::{VOLUME_BYTES, Volume};
 
 /// The exit code of a bench; the error goes to stderr.

@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 
 use crate::rpc::{Client, with_deadline};
 use crate::side::{Call, Side};
-use crate::volume::{VOLUME_BYTES, Volume};
+use crate::volume::Volume;
 
 /// Maximum number of attempts per call.
 const ATTEMPTS: u32 = 1000;
@@ -42,20 +42,10 @@ impl<'a> Ours<'a> {
     }
 
     fn with_content(client: &'a Client, volume: Volume, content: &str) -> Self {
-        let bytes = VOLUME_BYTES.to_string();
-        let context = [
-            ("transport", "loop"),
-            ("file", &volume.id),
-            ("bytes", &bytes),
-            ("content", content),
-        ];
-        let context = context
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into();
         Self {
             client,
+            context: volume.context(content),
             volume,
-            context,
             repeated: 0,
         }
     }

@@ -71,6 +71,30 @@ impl Client {
         })
     }
 
+    /// Calls on new connections, so many at once. `call` makes the call of each number. Returns the
+    /// time of each with its connection.
+    ///
+    /// # Errors
+    /// The first that fails.
+    pub fn at_once<F>(
+        &self,
+        width: usize,
+        numbers: Range<usize>,
+        call: impl Fn(Channel, usize) -> F + Clone + Send + 'static,
+    ) -> io::Result<Vec<Duration>>
+    where
+        F: Future<Output = Result<(), Status>> + Send + 'static,
+    {
+        at_once(&self.runtime, width, numbers, |number| {
+            let (socket, call) = (self.socket.clone(), call.clone());
+            async move {
+                let channel = dial(&socket).await;
+                let channel = channel.map_err(|error| Status::unavailable(error.to_string()))?;
+                call(channel, number).await
+            }
+        })
+    }
+
     /// `Probe` on a new connection.
     ///
     /// # Errors
@@ -131,25 +155,8 @@ impl Kept<'_> {
     where
         F: Future<Output = Result<(), Status>> + Send + 'static,
     {
-        self.client.runtime.block_on(async {
-            let mut numbers = numbers;
-            let (mut running, mut times) = (JoinSet::new(), Vec::new());
-            loop {
-                while running.len() < width
-                    && let Some(number) = numbers.next()
-                {
-                    let call = call(self.channel.clone(), number);
-                    running.spawn(async move {
-                        let start = Instant::now();
-                        call.await.map(|()| start.elapsed())
-                    });
-                }
-                let Some(ended) = running.join_next().await else {
-                    return Ok(times);
-                };
-                let took = ended.map_err(io::Error::other)?;
-                times.push(took.map_err(|status| refused(&status))?);
-            }
+        at_once(&self.client.runtime, width, numbers, |number| {
+            call(self.channel.clone(), number)
         })
     }
 
@@ -175,6 +182,36 @@ impl Kept<'_> {
         let took = start.elapsed();
         ready(answer.map_err(|status| refused(&status))?.get_ref()).map(|()| took)
     }
+}
+
+fn at_once<F>(
+    runtime: &Runtime,
+    width: usize,
+    mut numbers: Range<usize>,
+    call: impl Fn(usize) -> F,
+) -> io::Result<Vec<Duration>>
+where
+    F: Future<Output = Result<(), Status>> + Send + 'static,
+{
+    runtime.block_on(async {
+        let (mut running, mut times) = (JoinSet::new(), Vec::new());
+        loop {
+            while running.len() < width
+                && let Some(number) = numbers.next()
+            {
+                let call = call(number);
+                running.spawn(async move {
+                    let start = Instant::now();
+                    call.await.map(|()| start.elapsed())
+                });
+            }
+            let Some(ended) = running.join_next().await else {
+                return Ok(times);
+            };
+            let took = ended.map_err(io::Error::other)?;
+            times.push(took.map_err(|status| refused(&status))?);
+        }
+    })
 }
 
 /// A request as the kubelet sends it.

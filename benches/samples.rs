@@ -5,6 +5,9 @@ use std::time::Duration;
 
 /// Samples that stay together when a side is compared with itself.
 const RUN: usize = 4;
+/// Blocks of a measurement for [`Samples::noise`].
+const BLOCKS: usize = 4;
+const QUARTER: usize = 25;
 /// Fewer are not significant.
 pub const SAMPLES_MIN: usize = 16;
 
@@ -21,7 +24,13 @@ impl Samples {
     /// The 25th percentile; zero without samples.
     #[must_use]
     pub fn p25(&self) -> Duration {
-        quartile(self.0.clone())
+        self.percentile(QUARTER)
+    }
+
+    /// That percentile; zero without samples.
+    #[must_use]
+    pub fn percentile(&self, percent: usize) -> Duration {
+        percentile(self.0.clone(), percent)
     }
 
     /// The difference of a side from itself: every other run of four against the rest, as a share.
@@ -29,20 +38,32 @@ impl Samples {
     /// first equally often.
     #[must_use]
     pub fn spread(&self) -> f64 {
-        self.spread_of(RUN)
+        self.spread_of(RUN, QUARTER)
     }
 
     /// [`Samples::spread`] for samples that were taken in this many blocks: every other block
     /// against the rest.
     #[must_use]
     pub fn spread_of_blocks(&self, blocks: usize) -> f64 {
-        self.spread_of(self.0.len().div_ceil(blocks))
+        self.spread_of(self.0.len().div_ceil(blocks), QUARTER)
     }
 
-    fn spread_of(&self, run: usize) -> f64 {
+    /// The larger of the differences between runs and between quarters of the measurement: load of
+    /// seconds shows in the first, load of minutes in the second.
+    #[must_use]
+    pub fn noise(&self) -> f64 {
+        self.spread().max(self.spread_of_blocks(BLOCKS))
+    }
+
+    /// [`Samples::spread`] of that percentile, between runs of so many samples.
+    #[must_use]
+    pub fn spread_of(&self, run: usize, percent: usize) -> f64 {
         let runs = || self.0.chunks(run.max(1));
-        let even = quartile(runs().step_by(2).flatten().copied().collect());
-        let odd = quartile(runs().skip(1).step_by(2).flatten().copied().collect());
+        let even = percentile(runs().step_by(2).flatten().copied().collect(), percent);
+        let odd = percentile(
+            runs().skip(1).step_by(2).flatten().copied().collect(),
+            percent,
+        );
         ratio(even.max(odd), even.min(odd)) - 1.0
     }
 }
@@ -65,9 +86,10 @@ pub fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-fn quartile(mut times: Vec<Duration>) -> Duration {
+fn percentile(mut times: Vec<Duration>, percent: usize) -> Duration {
     times.sort_unstable();
-    times.get(times.len() / 4).copied().unwrap_or_default()
+    let below = times.len() * percent / 100;
+    times.get(below).copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -85,6 +107,7 @@ mod tests {
         assert_eq!(samples((1..=100).rev()).p25(), Duration::from_micros(26));
         assert_eq!(samples([7]).p25(), Duration::from_micros(7));
         assert_eq!(samples([]).p25(), Duration::ZERO);
+        assert_eq!(samples(1..=100).percentile(99), Duration::from_micros(100));
     }
 
     #[test]
@@ -99,6 +122,7 @@ mod tests {
     fn a_drift_from_block_to_block_shows_between_blocks_only() {
         let drifting = samples((0..32).map(|n| if n / 8 % 2 == 0 { 100 } else { 150 }));
         assert!((drifting.spread_of_blocks(4) - 0.5).abs() < 0.01);
+        assert!((drifting.noise() - 0.5).abs() < 0.01);
         assert!(drifting.spread() < 0.01, "{}", drifting.spread());
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::samples::{Samples, micros, ratio};
+use crate::verdict::{Limited, Verdict};
 
 /// Width of a bar in characters.
 const BAR: u32 = 24;
@@ -23,6 +24,10 @@ pub struct Row {
     pub bare: Samples,
     /// The time of an RPC that does nothing; zero if the row itself is that RPC.
     pub empty_call: Duration,
+    /// How much that RPC differed from itself, as a share.
+    pub empty_noise: f64,
+    /// The maximum as a multiple of the floor, if there is one.
+    pub limit: Option<f64>,
 }
 
 impl Row {
@@ -34,6 +39,8 @@ impl Row {
             ours,
             bare,
             empty_call: Duration::ZERO,
+            empty_noise: 0.0,
+            limit: None,
         }
     }
 
@@ -47,6 +54,22 @@ impl Row {
         ratio(self.ours.p25(), self.bare.p25() + self.empty_call)
     }
 
+    /// Its ratio to the floor, if that has a limit.
+    #[must_use]
+    pub fn limited(&self) -> Option<Limited> {
+        let sides = self.ours.noise().max(self.bare.noise());
+        self.limit.map(|limit| Limited {
+            name: self.name.clone(),
+            ratio: self.of_floor(),
+            limit,
+            noise: sides.max(self.empty_noise),
+        })
+    }
+
+    fn verdict(&self) -> Option<Verdict> {
+        self.limited().map(|limited| limited.verdict())
+    }
+
     /// The row as JSON, times in microseconds.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -57,6 +80,8 @@ impl Row {
             "ratio": ratio(self.ours.p25(), self.bare.p25()),
             "of_floor": self.of_floor(),
             "spread": self.spread(),
+            "limit": self.limit,
+            "verdict": self.verdict().map(Verdict::word),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! A volume for the benches: its file and its paths. Both sides have theirs formatted by the agent,
 //! so that they have the same feature flags.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -53,5 +54,20 @@ impl Volume {
         life.run(Call::Stage)?;
         life.run(Call::Unstage)?;
         Ok(volume)
+    }
+
+    /// Its publish context, as the controller would return it with that word on its content.
+    #[must_use]
+    pub fn context(&self, content: &str) -> HashMap<String, String> {
+        let bytes = VOLUME_BYTES.to_string();
+        let context = [
+            ("transport", "loop"),
+            ("file", &self.id),
+            ("bytes", &bytes),
+            ("content", content),
+        ];
+        context
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into()
     }
 }

@@ -16,10 +16,11 @@ export BELAY_NIGHTLY=1
 
 # name | minutes | when | make's arguments
 # Those of `cluster` mostly wait and those of `machine` mostly compute, so the two run side by side,
-# each one after the other. Before them runs the build.
+# each one after the other. Before them run the build, and the benchmarks, which need a quiet machine.
 parts=$(
     cat <<'PARTS'
 build       |  3 | before  | build
+bench       |  9 | before  | bench
 unit        |  8 | machine | unit CARGO_PROFILE_DEV_OPT_LEVEL=1
 mounts      | 30 | machine | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
 guest       | 25 | machine | guest CARGO_PROFILE_DEV_OPT_LEVEL=1

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use belay_benches::{BenchDir, Memory, Program, Samples, micros, ratio};
+use belay_benches::{BenchDir, Limited, Memory, Program, Samples, micros, ratio};
 use serde_json::{Value, json};
 
 use crate::calls::{CALLS, Life, fill};
@@ -12,6 +12,8 @@ use crate::calls::{CALLS, Life, fill};
 const FEW: usize = 100;
 const ROUNDS: usize = 200;
 const FILL_WIDTH: usize = 16;
+/// The limit of each call, as in BUDGET.md.
+const RATIO_MAX: f64 = 1.5;
 
 /// Each call, with few and with many volumes.
 pub(crate) struct Flat {
@@ -57,6 +59,16 @@ pub(crate) fn measure(bench_dir: &BenchDir, volumes: usize) -> io::Result<Flat> 
 }
 
 impl Flat {
+    /// Each call's cost with many volumes, as a multiple of that with few.
+    pub(crate) fn limited(&self) -> impl Iterator<Item = Limited> {
+        self.rows.iter().map(|(call, [few, many])| Limited {
+            name: format!("{call}, {} volumes", self.volumes),
+            ratio: ratio(many.p25(), few.p25()),
+            limit: RATIO_MAX,
+            noise: few.noise().max(many.noise()),
+        })
+    }
+
     pub(crate) fn to_json(&self) -> Value {
         let calls = self.rows.iter().map(|(call, [few, many])| {
             json!({

@@ -1,5 +1,5 @@
 //! belay-controller with backend `local`: each call with few volumes and with many, sample by
-//! sample, in turns; then many calls at once; and its memory.
+//! sample, in turns; then many calls at once; and its memory. Fails if a limit is exceeded.
 //!
 //! `BELAY_BENCH_VOLUMES` is the number of volumes (10,000), `BELAY_BENCH_OUTPUT=json` prints JSON.
 
@@ -12,7 +12,7 @@ mod wide;
 use std::io;
 use std::process::ExitCode;
 
-use belay_benches::{BenchDir, Machine, exit_code, load};
+use belay_benches::{BenchDir, Limited, Machine, exit_code, judge, load};
 use serde_json::json;
 
 /// Fewer say nothing of many.
@@ -43,7 +43,8 @@ fn run() -> io::Result<()> {
     } else {
         println!("\n{machine}\n\n{flat}\n{wide}");
     }
-    Ok(())
+    let all: Vec<Limited> = flat.limited().chain(wide.limited()).collect();
+    judge(&all)
 }
 
 fn volumes() -> io::Result<usize> {

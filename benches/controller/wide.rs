@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-use belay_benches::{BenchDir, Memory, Program, micros};
+use belay_benches::{BenchDir, Limited, Memory, Program, micros};
 use serde_json::{Value, json};
 
 use crate::calls::fill;
@@ -13,6 +13,9 @@ const WIDTHS: [usize; 4] = [1, 16, 64, 100];
 const CALLS: usize = 1_000;
 /// By then, unused memory should be with the kernel again.
 const REST: Duration = Duration::from_secs(15);
+
+/// The limits of BUDGET.md, in KiB: with the most calls at once, and idle after them.
+const RESIDENT_KIB_MAX: [u64; 2] = [40 << 10, 12 << 10];
 
 /// The figures of one controller.
 pub(crate) struct Wide {
@@ -58,6 +61,21 @@ pub(crate) fn measure(bench_dir: &BenchDir) -> io::Result<Wide> {
 }
 
 impl Wide {
+    /// The memory at its peak and afterwards, as shares of their limits.
+    pub(crate) fn limited(&self) -> impl Iterator<Item = Limited> {
+        let peaks = self.rows.iter().map(|row| row.memory.peak_kib);
+        let peak = peaks.max().unwrap_or_default();
+        let names = ["memory, peak", "memory, idle afterwards"];
+        let resident = [peak, self.rested.resident_kib].into_iter();
+        let all = names.into_iter().zip(resident).zip(RESIDENT_KIB_MAX);
+        all.map(|((name, resident), limit)| Limited {
+            name: name.to_owned(),
+            ratio: resident as f64 / limit as f64,
+            limit: 1.0,
+            noise: 0.0,
+        })
+    }
+
     pub(crate) fn to_json(&self) -> Value {
         let rows = self.rows.iter().map(|row| {
             json!({

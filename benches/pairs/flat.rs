@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io;
 
-use belay_benches::{BenchDir, Call, Ours, Program, Samples, Volume, micros, ratio};
+use belay_benches::{BenchDir, Call, Limited, Ours, Program, Samples, Volume, micros, ratio};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use serde_json::{Value, json};
 
@@ -17,6 +17,11 @@ use crate::lives::{at, live};
 const BLOCKS: usize = 6;
 const LIVES_A_BLOCK: usize = 40;
 const STARTS_A_BLOCK: usize = 8;
+/// More than noise, and less than any growth with the number of mounts.
+const RATIO_MAX: f64 = 1.5;
+
+/// The row of the agent's start, which reads the mount table.
+const START: &str = "start";
 
 /// The calls without and with this many unrelated mounts.
 pub(crate) struct Flat {
@@ -32,7 +37,7 @@ pub(crate) fn measure(bench_dir: &BenchDir, mounts: usize) -> io::Result<Flat> {
     let mut rows: Vec<_> = Call::ALL
         .map(|call| (call.name(), Samples::default(), Samples::default()))
         .into();
-    rows.push(("start", Samples::default(), Samples::default()));
+    rows.push((START, Samples::default(), Samples::default()));
     let volume = {
         let agent = Program::agent(bench_dir, &format!("flat-{mounts}"))?;
         Volume::formatted(bench_dir, &agent, &format!("flat-{mounts}"), "ext4")?
@@ -109,6 +114,17 @@ impl Drop for Unrelated<'_> {
 }
 
 impl Flat {
+    /// Each call's cost with these mounts, as a multiple of that without. The start has no limit.
+    pub(crate) fn limited(&self) -> impl Iterator<Item = Limited> {
+        let calls = self.rows.iter().filter(|(call, ..)| *call != START);
+        calls.map(|(call, without, with)| Limited {
+            name: format!("{call}, {} mounts", self.mounts),
+            ratio: ratio(with.p25(), without.p25()),
+            limit: RATIO_MAX,
+            noise: spread(without, with),
+        })
+    }
+
     pub(crate) fn to_json(&self) -> Value {
         let rows = self.rows.iter().map(|(call, without, with)| {
             json!({

@@ -6,8 +6,8 @@ use std::io;
 use std::time::Duration;
 
 use belay_benches::{
-    Bare, BenchDir, Call, Echo, Ours, Plot, Program, Row, Samples, Side, VOLUME_BYTES, Volume,
-    head, micros,
+    Bare, BenchDir, Call, Echo, Limited, Ours, Plot, Program, Row, Samples, Side, VOLUME_BYTES,
+    Volume, head, micros,
 };
 use serde_json::{Value, json};
 
@@ -63,9 +63,13 @@ pub(crate) fn compare(
                 live(&mut ours, |call, time| calls[at(call)].ours.push(time))?;
             }
         }
-        let empty_call = calls[at(Call::Probe)].ours.p25();
+        let probe = &calls[at(Call::Probe)].ours;
+        let (empty_call, empty_noise) = (probe.p25(), probe.noise());
         for call in Call::ALL.into_iter().filter(|call| *call != Call::Probe) {
-            calls[at(call)].empty_call = empty_call;
+            let row = &mut calls[at(call)];
+            row.empty_call = empty_call;
+            row.empty_noise = empty_noise;
+            row.limit = limit(fs_type, call);
         }
         weight.note(format!("after {lives} {fs_type} lives"), agent.memory()?);
         all.rows.extend(calls);
@@ -99,6 +103,16 @@ pub(crate) fn live(side: &mut impl Side, mut note: impl FnMut(Call, Duration)) -
     Ok(())
 }
 
+/// The limit of a call as a multiple of its floor, as in BUDGET.md.
+fn limit(fs_type: &str, call: Call) -> Option<f64> {
+    match (fs_type, call) {
+        (_, Call::Probe) => None,
+        ("ext4", Call::Stage) => Some(2.5),
+        (_, Call::Publish | Call::Unpublish) => Some(2.0),
+        (_, Call::Stage | Call::Stats | Call::Unstage) => Some(1.5),
+    }
+}
+
 /// The index of a call in [`Call::ALL`].
 pub(crate) fn at(call: Call) -> usize {
     Call::ALL
@@ -127,6 +141,11 @@ fn probes(
 }
 
 impl Comparison {
+    /// The ratios that have a limit.
+    pub(crate) fn limited(&self) -> impl Iterator<Item = Limited> {
+        self.rows.iter().filter_map(Row::limited)
+    }
+
     /// The calls on ext4 as a picture.
     pub(crate) fn plot(&self) -> String {
         let (rows, fs_type) = (&self.rows, "ext4");

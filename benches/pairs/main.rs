@@ -1,6 +1,6 @@
 //! belay-node compared with the bare system calls, sample by sample, in turns, so that other load
-//! on the machine affects both. Then the agent's memory and size, and whether a call costs more on
-//! a node with many mounts.
+//! on the machine affects both. Then 64 calls at once, the agent's memory and size, and whether a
+//! call costs more on a node with many mounts. Fails if a limit is exceeded.
 //!
 //! `BELAY_BENCH_LIVES` is the number of lifecycles per filesystem (400), `BELAY_BENCH_OUTPUT=json`
 //! prints JSON, `BELAY_BENCH_SVG=FILE` writes a picture of the calls on ext4, `BELAY_NIGHTLY=1`
@@ -11,17 +11,19 @@
 mod flat;
 mod lives;
 mod weight;
+mod wide;
 
 use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
-use belay_benches::{BenchDir, Machine, Program, SAMPLES_MIN, exit_code, load};
+use belay_benches::{BenchDir, Limited, Machine, Program, SAMPLES_MIN, exit_code, judge, load};
 use serde_json::json;
 
 use crate::flat::Flat;
 use crate::lives::Comparison;
 use crate::weight::Weight;
+use crate::wide::Wide;
 
 /// The settings of a run, from the environment.
 struct Plan {
@@ -66,7 +68,18 @@ struct Report {
     machine: Machine,
     weight: Weight,
     comparison: Comparison,
+    wide: Wide,
     flat: Vec<Flat>,
+}
+
+impl Report {
+    fn limited(&self) -> Vec<Limited> {
+        let mut all: Vec<_> = self.comparison.limited().collect();
+        all.extend(self.wide.limited());
+        all.extend(self.flat.iter().flat_map(Flat::limited));
+        all.push(self.weight.limited());
+        all
+    }
 }
 
 fn main() -> ExitCode {
@@ -77,10 +90,10 @@ fn main() -> ExitCode {
     exit_code(Plan::read().and_then(|plan| {
         let report = run(&plan)?;
         print(&report, &plan);
-        match &plan.svg {
-            Some(file) => std::fs::write(file, report.comparison.plot()),
-            None => Ok(()),
+        if let Some(file) = &plan.svg {
+            std::fs::write(file, report.comparison.plot())?;
         }
+        judge(&report.limited())
     }))
 }
 
@@ -91,6 +104,7 @@ fn run(plan: &Plan) -> io::Result<Report> {
     let agent = Program::agent(&bench_dir, "pairs")?;
     let comparison = lives::compare(&bench_dir, &agent, plan.lives, &mut weight)?;
     drop(agent);
+    let wide = wide::measure(&bench_dir)?;
     let flat = plan
         .mounts
         .iter()
@@ -101,6 +115,7 @@ fn run(plan: &Plan) -> io::Result<Report> {
         machine,
         weight,
         comparison,
+        wide,
         flat,
     })
 }
@@ -111,12 +126,14 @@ fn print(report: &Report, plan: &Plan) {
             "machine": report.machine.to_json(),
             "weight": report.weight.to_json(),
             "calls": report.comparison.to_json(),
+            "wide": report.wide.to_json(),
             "flat": report.flat.iter().map(Flat::to_json).collect::<Vec<_>>(),
         });
         println!("{all:#}");
     } else {
         println!("\n{}\n", report.machine);
         println!("{}", report.comparison);
+        println!("{}", report.wide);
         println!("{}", report.weight);
         for flat in &report.flat {
             println!("{flat}");

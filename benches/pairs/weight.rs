@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use belay_benches::{BenchDir, Memory, Program, Samples, binary, micros};
+use belay_benches::{BenchDir, Limited, Memory, Program, Samples, binary, micros};
 use serde_json::{Value, json};
 
 /// Maximum `VmRSS` of an agent without volumes so far. The threads that wait for disks, and their
@@ -55,10 +55,13 @@ impl Weight {
         self.memory.push((when, memory));
     }
 
-    fn verdict(&self) -> String {
-        match self.peak_before_volumes_kib.checked_sub(RESIDENT_KIB_MAX) {
-            None | Some(0) => "kept".to_owned(),
-            Some(above) => format!("EXCEEDED by {above}"),
+    /// The largest memory so far, as a share of its limit.
+    pub(crate) fn limited(&self) -> Limited {
+        Limited {
+            name: "memory without volumes".to_owned(),
+            ratio: self.peak_before_volumes_kib as f64 / RESIDENT_KIB_MAX as f64,
+            limit: 1.0,
+            noise: 0.0,
         }
     }
 
@@ -99,12 +102,7 @@ impl fmt::Display for Weight {
                 "{when:<22}{resident_kib:>10}{anonymous_kib:>10}{peak_kib:>10}"
             )?;
         }
-        let verdict = self.verdict();
-        writeln!(
-            f,
-            "{:<22}{RESIDENT_KIB_MAX:>10}{verdict:>20}",
-            "budget, no volumes"
-        )?;
+        writeln!(f, "{:<22}{RESIDENT_KIB_MAX:>10}", "limit without volumes")?;
         writeln!(
             f,
             "\nfrom the start to the first answered Probe: {:.0} us (p25 of {STARTS}, A/A {:.1} %)",
