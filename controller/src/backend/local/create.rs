@@ -82,6 +82,12 @@ impl Store {
         source: Option<&ContentSource>,
     ) -> Result<Intent, Failure> {
         let name = order.name.as_str();
+        // First, since a `Quota` from below would scan all files for more space.
+        if let Err(refusal) = self.refuse_elsewhere(order)
+            && self.ledger.find(name)?.is_none()
+        {
+            return Err(refusal);
+        }
         self.provision(|changes, ceiling| {
             if let Some(id) = changes.id_of(name)? {
                 let record = changes.get(&id)?.ok_or_else(|| {

@@ -1,14 +1,15 @@
 //! Volumes, their capacity, and the totals over all of them.
 
 use super::{Bed, MIB, attach_order, cut, ids, intended, node, order, snapshot_order};
-use crate::backend::Sizes;
 use crate::backend::local::record::State;
 use crate::backend::local::space::ours;
 use crate::backend::local::store::Store;
-use crate::backend::local::{Local, Overcommit};
+use crate::backend::local::{Config, Local, Overcommit};
+use crate::backend::{Order, Sizes};
+use belay_contract::topology::Topology;
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::readiness::{Readiness, State as Ready};
-use belay_server::request::Name;
+use belay_server::request::{Name, TopologyRequirement};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
@@ -103,6 +104,36 @@ fn creates_expansions_and_deletes_do_not_scan_the_files() {
         }
     }
     assert_eq!(store.ceiling.scans(), before);
+}
+
+#[test]
+fn a_create_for_another_node_is_refused_without_a_scan() {
+    let bed = Bed::new();
+    let config = Config {
+        place: Topology::new("example.org/node", "here").ok(),
+        ..bed.config()
+    };
+    let store = Store::open(config).unwrap();
+    store.recover().unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    // Space is used that the last scan did not see.
+    bed.write(volume.id.as_str());
+    let before = store.ceiling.scans();
+    let there = Topology::new("example.org/node", "there").unwrap();
+    let elsewhere = |name| Order {
+        topology: Some(TopologyRequirement {
+            requisite: vec![there.segments()],
+            preferred: vec![],
+        }),
+        ..order(name, MIB)
+    };
+    let refused = store.create(&elsewhere("pvc-2"), None).unwrap_err();
+    assert_eq!(refused.kind, Kind::Quota);
+    assert!(refused.message.contains("accessibility_requirements"));
+    assert_eq!(store.ceiling.scans(), before);
+    // It exists, so there is nothing to refuse here.
+    let found = store.create(&elsewhere("pvc-1"), None).unwrap();
+    assert_eq!(found.id, volume.id);
 }
 
 #[test]
