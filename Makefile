@@ -95,10 +95,10 @@ bench: root build ## benchmarks, compared with the bare system calls (root)
 	$(ISOLATED) cargo bench $(CARGO_FLAGS) -p belay-benches
 
 e2e: WITH_GUESTS = $(GUESTS)$(filter guests,$(PARTS))
-e2e: root build ## Kubernetes: chart, checks, storage suite (root); FULL=1, CHAOS=minutes, GUESTS=2, PARTS="name..."
+e2e: root build ## Kubernetes: chart, checks, storage suite (root); FULL=1, CHAOS=minutes, GUESTS=2, CLOUD=openstack, PARTS="name..."
 	@tests/setup/setup.sh e2e $(if $(WITH_GUESTS),guest)
 	$(if $(WITH_GUESTS),tests/beds/guest/build.sh '$(BELAY_BIN_DIR)' $(CARGO_FLAGS))
-	@FULL='$(FULL)' CHAOS='$(CHAOS)' GUESTS='$(GUESTS)' PARTS='$(PARTS)' \
+	@FULL='$(FULL)' CHAOS='$(CHAOS)' GUESTS='$(GUESTS)' CLOUD='$(CLOUD)' PARTS='$(PARTS)' \
 	    tests/beds/kubernetes/e2e.sh '$(BELAY_BIN_DIR)'
 
 cluster: root build ## start a Kubernetes with Belay, or install a new build in it (root)

@@ -42,7 +42,8 @@ stress      | 12 | cluster | e2e PARTS=stress CHAOS=8
 operations  |  5 | cluster | e2e PARTS=operations
 rights      | 15 | cluster | e2e PARTS=rights
 cinder      |  8 | cluster | e2e PARTS=openstack
-nodes       |  8 | cluster | e2e PARTS=guests GUESTS=2
+nodes       | 10 | cluster | e2e PARTS=guests GUESTS=2
+servers     | 15 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=openstack
 PARTS
 )
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Guests as nodes of a running cluster, next to node1: User-mode Linux machines, each with its kernel,
 # kubelet and disks. They are the servers of a small cloud (tests/beds/guest), whose volumes clients
-# of OpenStack create, and plug in as disks.
+# of OpenStack create, and plug in as disks. With CLOUD=openstack at `up`, that cloud plugs disks in
+# for a real Keystone, Cinder and Nova (tests/beds/openstack), which clients use then.
 #
 #   guests.sh up PROGRAM         starts the cloud, and as many guests as GUESTS said when the
 #                                cluster was started; returns when all are ready. PROGRAM:
@@ -18,6 +19,7 @@
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
+. "$here/guests_cloud.sh"
 
 disk_gib=8
 memory_mib=1536
@@ -74,17 +76,19 @@ make_disk() {
 }
 
 start_cloud() {
-    local name servers=() arguments
+    local name servers=() arguments address=$cloud_address
+    # No client must reach the API that the real one replaces.
+    ! is_openstack || address=127.0.0.1:${cloud_address##*:}
     mkdir -p "$BASE/cloud"
     for name in $(names); do
         make_disk "$BASE/guests/$name/disk"
         arguments="belay.name=$name ubd0=$BASE/guests/$name/disk"
         arguments+=" vec0:transport=tap,ifname=tap${name#node},depth=64,gro=1"
         arguments+=",mac=52:54:00:00:00:$(printf %02x "${name#node}")"
-        servers+=("$name=$(guest_address "$name")=$arguments")
+        servers+=("$name$(server_of "$name")=$(guest_address "$name")=$arguments")
     done
     printf '%s\n' "$1" >"$BASE/run/guests.program"
-    inside setsid "$1" serve "$socket" "$cloud_address" "$BASE/cloud" "$slots" "$memory_mib" \
+    inside setsid "$1" serve "$socket" "$address" "$BASE/cloud" "$slots" "$memory_mib" \
         "${servers[@]}" >"$BASE/log/guests.log" 2>&1 </dev/null &
     await 30 "the cloud of the guests" test -S "$socket"
 }
@@ -115,6 +119,11 @@ up() {
     names >/dev/null
     check_ready "$1"
     make_network
+    case ${CLOUD:-mock} in
+        mock) ;;
+        openstack) start_openstack ;;
+        *) give_up "CLOUD=$CLOUD: there are: mock openstack" ;;
+    esac
     start_cloud "$(readlink -f "$1")"
     each boot
     each await_ready
@@ -134,15 +143,12 @@ SH
 }
 
 put_secret() {
+    local conf
+    conf=$(cloud_conf)
     kubectl get namespace "$namespace" >/dev/null 2>&1 || kubectl create namespace "$namespace"
     kubectl --namespace "$namespace" create secret generic cloud-config --dry-run=client \
-        --output yaml --from-file=cloud.conf=/dev/stdin <<CONF | kubectl apply --filename - >/dev/null
-[Global]
-auth-url=http://$cloud_address/identity/v3
-region=bed
-application-credential-id=bed
-application-credential-secret=$("$(cat "$BASE/run/guests.program")" secret)
-CONF
+        --output yaml --from-file=cloud.conf=/dev/stdin <<<"$conf" |
+        kubectl apply --filename - >/dev/null
 }
 
 is_registered() {
@@ -161,7 +167,7 @@ deploy() {
     put_secret
     helm upgrade --install belay "$here/../../../deploy/chart" --namespace "$namespace" \
         --values "$here/guests.yaml" --set "drivers[0].maxVolumes=$slots" \
-        --set "drivers[0].metadata.address=$cloud_address" \
+        --set "drivers[0].metadata.address=$(metadata_address)" \
         --wait --timeout 5m >"$BASE/log/helm.log" 2>&1 || {
         cat "$BASE/log/helm.log" >&2
         give_up "helm could not install the chart for the guests"
@@ -175,6 +181,7 @@ logs() {
     local name
     mkdir -p "$1"
     cp "$BASE"/tmp/belay-guest-*/console* "$1" 2>/dev/null || true
+    ! is_openstack || cp -r "$openstack_state/log" "$1/openstack"
     for name in $(names); do
         run "$name" 60 >"$1/$name.log" 2>&1 <<'SH' || true
 cd /node/log
@@ -192,6 +199,7 @@ down() {
         cloud cut "$socket" "$name"
         kubectl delete node "$name" --ignore-not-found --timeout=60s >/dev/null
     done
+    ! is_openstack || inside "$openstack/bed.py" --state "$openstack_state" remove
 }
 
 command=${1:-}
@@ -209,7 +217,7 @@ case $command in
     logs) logs "${1:?a directory}" ;;
     down) down ;;
     *)
-        sed -n '6,18s/^# *//p' "$0" >&2
+        sed -n '8,20s/^# *//p' "$0" >&2
         exit 64
         ;;
 esac

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Power cuts of nodes, on a cluster whose guests run and have the driver (guests.sh).
+# A volume that moves from node to node, and power cuts of nodes, on a cluster whose guests run and
+# have the driver (guests.sh).
 #
 #   guests_check.sh [CHECK...]
 #
 # A pod appends numbered lines to its volume, each synced. Lines that were written before the cut
 # must be there when the pod is back: on its node, or on another one.
-set -euo pipefail
+set -Eeuo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
+. "$here/guests_cloud.sh"
 
 namespace=belay-cuts
 seconds_max=300
@@ -24,6 +26,7 @@ apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata: {name: belay-cuts-$1}
 provisioner: $guests_driver
+allowVolumeExpansion: true
 parameters: {csi.storage.k8s.io/fstype: $1}
 ---
 apiVersion: apps/v1
@@ -108,6 +111,70 @@ has_restarted() {
     [ "$(restarts)" -gt "$1" ] && synced
 }
 
+# The bytes of the filesystem that the pod sees.
+data_kib() {
+    k exec writer-0 -- df -k /data | awk 'END { print $(NF - 4) }'
+}
+
+has_grown() {
+    [ "$(data_kib)" -gt "$1" ]
+}
+
+# volumes EXPRESSION: whether it is true of `v`, the volumes in the real cloud.
+volumes() {
+    user volumes | python3 -c 'import json, sys
+v = json.load(sys.stdin)
+sys.exit(not eval(f"({sys.argv[1]})"))' "$1"
+}
+
+# cloud_has SIZE: Cinder and Nova have the one volume, of that size in GiB, at the server of the pod's
+# node. The node knows its server by the metadata service, and has a disk with the volume's serial.
+cloud_has() {
+    local name server
+    is_openstack || return 0
+    name=$(node_of) && server=$(cat "$BASE/guests/$name/server") &&
+        [ "$(kubectl get csinode "$name" --output \
+            jsonpath="{.spec.drivers[?(@.name=='$guests_driver')].nodeID}")" = "$server" ] &&
+        volumes "[(x['size'], x['status'], x['servers']) for x in v]
+            == [($1, 'in-use', ['$server'])]" &&
+        user volumes | python3 -c 'import json, sys
+print("test -b /dev/disk/by-id/virtio-" + json.load(sys.stdin)[0]["id"][:20])' |
+        "$here/guests.sh" run "$name"
+}
+
+cloud_is_empty() {
+    ! is_openstack || volumes 'v == []'
+}
+
+# It grows where it is in use, and its next pod reads it on the other node. Whether the volume is
+# deleted is seen in the cloud.
+check_a_volume_moves() {
+    local filesystem lines uid kib
+    await "$seconds_max" "the deletion of all volumes before" cloud_is_empty
+    for filesystem in ext4 xfs btrfs; do
+        start "$filesystem"
+        await "$seconds_max" "the first line of the pod" is_writing
+        [ "$(node_of)" = "$first" ]
+        cloud_has 1
+        kib=$(data_kib)
+        k patch persistentvolumeclaim data-writer-0 --patch \
+            '{"spec": {"resources": {"requests": {"storage": "2Gi"}}}}' >/dev/null
+        await "$seconds_max" "the growth of the volume" has_grown $((kib * 3 / 2))
+        await 60 "the growth in the cloud" cloud_has 2
+        lines=$(synced) uid=$(k get pod writer-0 --output jsonpath='{.metadata.uid}')
+        kubectl cordon "$first" >/dev/null
+        k delete pod writer-0 --timeout="${seconds_max}s" >/dev/null
+        await "$seconds_max" "the pod on the other node" is_writing "$uid"
+        kubectl uncordon "$first" >/dev/null
+        [ "$(node_of)" != "$first" ]
+        has_lines "$lines"
+        has_grown $((kib * 3 / 2))
+        cloud_has 2
+        stop "$filesystem"
+        await "$seconds_max" "the deletion of the volume" cloud_is_empty
+    done
+}
+
 # The node returns at once: its pod starts again there.
 check_a_node_returns() {
     local filesystem lines count
@@ -150,8 +217,9 @@ clean_up() {
     kubectl delete namespace "$namespace" --ignore-not-found --timeout=120s >/dev/null
 }
 
+trap 'printf "guests: line %s: %s\n" "$LINENO" "$BASH_COMMAND" >&2' ERR
 checks=("$@")
-[ $# -gt 0 ] || checks=(a_node_returns a_node_is_gone)
+[ $# -gt 0 ] || checks=(a_volume_moves a_node_returns a_node_is_gone)
 # shellcheck disable=SC2012
 first=$(ls "$BASE/guests" | head -n 1)
 clean_up
@@ -159,6 +227,6 @@ kubectl create namespace "$namespace" >/dev/null
 for check in "${checks[@]}"; do
     start=$SECONDS
     "check_$check"
-    printf 'power cuts: %s: ok, %d s\n' "${check//_/ }" $((SECONDS - start))
+    printf 'guests: %s: ok, %d s\n' "${check//_/ }" $((SECONDS - start))
 done
 clean_up

@@ -2,10 +2,13 @@
 """What a user of a bed's cloud does, for tests that are shell scripts.
 
     user.py STATE volumes                     JSON: the volumes of the driver's project
-    user.py STATE boot                        a server; prints its UUID
+    user.py STATE boot [NAME]                 a server; prints its UUID
+    user.py STATE conf                        cloud.conf of the driver
     user.py STATE credential NAME             an application credential; prints ID and secret
     user.py STATE revoke ID                   deletes an application credential
-    user.py STATE metadata ADDRESS:PORT UUID  serves the metadata of that server until it is ended
+    user.py STATE metadata ADDRESS:PORT [IP=]UUID...
+                                              serves the metadata of these servers until it is
+                                              ended; one without IP is that of all other clients
     user.py STATE tls ADDRESS:PORT CERT KEY   serves Keystone over TLS until it is ended
 """
 import asyncio
@@ -39,11 +42,11 @@ def volumes(layout):
                       for volume in listed]))
 
 
-def boot(layout):
+def boot(layout, name="node"):
     user = session(layout)
     made = json.loads((layout.var / "content.json").read_text())
     server = user.call("nova", "POST", "/servers", {"server": {
-        "name": "node", "imageRef": made["image"], "flavorRef": made["flavor"],
+        "name": name, "imageRef": made["image"], "flavorRef": made["flavor"],
         "availability_zone": "az-a", "networks": "none"}}, version="compute 2.60")["server"]["id"]
     end = time.monotonic() + BOOT_SECONDS
     path = f"/servers/{server}"
@@ -62,21 +65,38 @@ def credential(layout, name):
     print(made["id"], made["secret"])
 
 
+def conf(layout):
+    described = json.loads((layout.root / "bed.json").read_text())
+    login = described["application_credential"]
+    print(f"""[Global]
+auth-url={described["auth_url"]}
+region={described["region"]}
+application-credential-id={login["id"]}
+application-credential-secret={login["secret"]}""")
+
+
 def revoke(layout, number):
     user = session(layout)
     user.call("keystone", "DELETE", f"/users/{user.user}/application_credentials/{number}")
 
 
-def metadata(layout, address, server):
+def metadata(layout, address, *servers):
     """As Neutron's agent, which knows a server by its port and adds these headers."""
     project = json.loads((layout.var / "content.json").read_text())["project_id"]
-    headers = {"X-Instance-ID": server, "X-Tenant-ID": project, "X-Forwarded-For": "192.0.2.1",
-               "X-Instance-ID-Signature": hmac.new(layout.secret.encode(), server.encode(),
-                                                   hashlib.sha256).hexdigest()}
+    by_client = {ip: server for ip, _, server in (entry.rpartition("=") for entry in servers)}
+
+    def headers(server):
+        return {"X-Instance-ID": server, "X-Tenant-ID": project, "X-Forwarded-For": "192.0.2.1",
+                "X-Instance-ID-Signature": hmac.new(layout.secret.encode(), server.encode(),
+                                                    hashlib.sha256).hexdigest()}
 
     class Front(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            call = urllib.request.Request(layout.url("metadata", self.path), headers=headers)
+            server = by_client.get(self.client_address[0], by_client.get(""))
+            if server is None:
+                return self.send_error(404, "no server has this address")
+            call = urllib.request.Request(layout.url("metadata", self.path),
+                                          headers=headers(server))
             with urllib.request.urlopen(call, timeout=60) as answer:
                 body = answer.read()
             self.send_response(200)
@@ -115,8 +135,8 @@ def tls(layout, address, certificate, key):
 
 
 def main():
-    commands = {"volumes": volumes, "boot": boot, "credential": credential, "revoke": revoke,
-                "metadata": metadata, "tls": tls}
+    commands = {"volumes": volumes, "boot": boot, "conf": conf, "credential": credential,
+                "revoke": revoke, "metadata": metadata, "tls": tls}
     state, command, *arguments = sys.argv[1:]
     commands[command](Layout(state).load(), *arguments)
 

@@ -1,6 +1,6 @@
 """User-mode Linux guests as servers: the operator's socket of belay-guest-cloud plugs their disks.
 
-A test makes plugs/<server> of the bed, a link to that socket. The guest has the server's ID as name.
+A test makes plugs/<server> of the bed, a link to that socket. There, the guest has the server's ID.
 """
 import os
 import socket

@@ -3,7 +3,7 @@
 //! guests on and off, and runs scripts in them, by a socket that no guest reaches.
 //!
 //! ```text
-//! belay-guest-cloud serve SOCKET IP:PORT DIRECTORY SLOTS MEMORY_MIB NAME=IP=ARGUMENTS...
+//! belay-guest-cloud serve SOCKET IP:PORT DIRECTORY SLOTS MEMORY_MIB NAME[/ID]=IP=ARGUMENTS...
 //! belay-guest-cloud boot|cut SOCKET NAME
 //! belay-guest-cloud plug SOCKET NAME SERIAL FILE
 //! belay-guest-cloud grow SOCKET NAME SERIAL BYTES
@@ -12,10 +12,11 @@
 //! belay-guest-cloud secret
 //! ```
 //!
-//! ARGUMENTS of a guest's kernel are separated by spaces. The exit code of `run` is the script's;
-//! 125 if there is no such guest, it is off, or it did not answer in time. `plug` is for another
-//! cloud, whose volumes these guests have: a file becomes a disk with that serial, cut as libvirt
-//! cuts it.
+//! ARGUMENTS of a guest's kernel are separated by spaces. ID is that of the server, by default a
+//! generated one; the operator may write it in place of the NAME. The exit code of `run` is the
+//! script's; 125 if there is no such guest, it is off, or it did not answer in time. `plug` is for
+//! another cloud, whose volumes these guests have: a file becomes a disk with that serial, cut as
+//! libvirt cuts it.
 
 mod api;
 mod http;
@@ -103,10 +104,12 @@ fn serve(
     let blocks = slots.parse()?;
     let kernel = Kernel::newest().unwrap_or_else(Kernel::of_distribution);
     let mut named = Vec::new();
-    for server in servers {
+    for (at, server) in servers.iter().enumerate() {
         let [name, ip, more] = server.splitn(3, '=').collect::<Vec<_>>()[..] else {
-            return Err(format!("{server}: must be NAME=IP=ARGUMENTS").into());
+            return Err(format!("{server}: must be NAME[/ID]=IP=ARGUMENTS").into());
         };
+        let generated = format!("b0000000-0000-4000-8000-{at:012}");
+        let (name, id) = name.split_once('/').unwrap_or((name, &generated));
         let hardware = Hardware {
             blocks,
             scsis: 0,
@@ -114,15 +117,11 @@ fn serve(
             more: more.split_whitespace().map(str::to_owned).collect(),
         };
         let machine = Machine::new(kernel.clone(), hardware);
-        named.push((name, ip.parse::<IpAddr>()?, machine));
+        named.push((name, id.to_owned(), ip.parse::<IpAddr>()?, machine));
     }
     let servers = named
         .iter()
-        .enumerate()
-        .map(|(at, (name, address, machine))| {
-            let id = format!("b0000000-0000-4000-8000-{at:012}");
-            Server::new((name, &id), *address, machine, blocks)
-        });
+        .map(|(name, id, address, machine)| Server::new((name, id), *address, machine, blocks));
     let api = Api {
         volumes: Volumes::new(servers.collect(), Path::new(directory).to_owned()),
         url: format!("http://{address}"),
@@ -183,7 +182,7 @@ fn obey(api: &Api<Server<'_>>, mut stream: UnixStream) -> io::Result<()> {
     let words: Vec<&str> = head.split(' ').collect();
     let named = |name: &str| {
         let mut servers = api.volumes.servers.iter();
-        servers.find(|server| server.name() == name)
+        servers.find(|server| server.name() == name || server.id() == name)
     };
     let (code, text) = match words.get(1).and_then(|name| named(name)) {
         None => (i32::from(UNREACHED), format!("{head}: no such guest")),
