@@ -99,16 +99,20 @@ fn every_verb_that_changes_a_volume_and_its_health() {
         "healthy\n"
     );
     assert_eq!(scene.controller("volume unhealthy").ok(), "healthy\n");
-    let file = scene.path("state/volumes").join(&id);
+    let volumes = scene.path("state/volumes");
+    let file = volumes.join(&id);
     fs::rename(&file, scene.path("kept")).expect("rename");
     let sick = scene.controller(&format!("volume health {id}")).says_no();
     assert!(sick.contains("BackingFileMissing"), "{sick}");
-    assert!(
-        scene
-            .controller("volume health-list --page-size 1")
-            .says_no()
-            .contains(&id)
-    );
+    // Two pages.
+    let other = name(scene.controller("volume create other -o name").ok());
+    fs::rename(volumes.join(&other), scene.path("kept-other")).expect("rename");
+    let sick = scene
+        .controller("volume health-list --page-size 1")
+        .says_no();
+    assert!(sick.contains(&id) && sick.contains(&other), "{sick}");
+    fs::rename(scene.path("kept-other"), volumes.join(&other)).expect("rename");
+    scene.controller(&format!("volume delete {other}")).ok();
     fs::rename(scene.path("kept"), &file).expect("rename");
     let modify = format!("volume modify {id} --parameter iops=1");
     scene.controller(&modify).fails(1, "UNIMPLEMENTED");
