@@ -4,6 +4,7 @@
 pub mod backend;
 pub mod config;
 pub mod create_key;
+mod heap;
 pub mod http;
 pub mod mark_keys;
 pub mod operation;
@@ -28,9 +29,6 @@ use std::time::Duration;
 /// Deadline for running calls at shutdown; less than the 30 s after which Kubernetes kills.
 const DRAIN: Duration = Duration::from_secs(20);
 
-/// By which the heap grows and shrinks: the C library's own value.
-const HEAP_STEP_BYTES: i32 = 128 << 10;
-
 /// Threads of the runtime, which only dispatch calls. Each costs memory, so they do not grow with
 /// the machine's cores.
 const WORKERS_MAX: usize = 4;
@@ -40,7 +38,7 @@ const WORKERS_MAX: usize = 4;
 /// # Errors
 /// The reason why it cannot start or serve.
 pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
-    memory::share_one_heap(HEAP_STEP_BYTES);
+    heap::begin();
     let (driver, process) = (&config.common.driver, &config.common.process);
     config.refuse_socket_in_state_dir()?;
     metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;
@@ -61,6 +59,8 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.min(WORKERS_MAX))
         .max_blocking_threads(local::THREADS_MAX)
+        .thread_keep_alive(heap::KEEP_ALIVE)
+        .on_thread_park(heap::park)
         .enable_all()
         .build()?;
     let served = runtime.block_on(async {
@@ -76,7 +76,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
             drain: DRAIN,
             readiness,
             callers: Callers::Any,
-            rest: Some(memory::rest),
+            rest: Some(heap::rest),
         };
         // No call needs what only the start needed.
         memory::give_back();

@@ -3,6 +3,9 @@
 use belay_controller::config::Config;
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     if let Some(code) = belay_controller::create_key::run(std::env::args_os()) {
         return code;

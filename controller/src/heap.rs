@@ -1,0 +1,72 @@
+//! The memory of the controller's threads. mimalloc keeps what a thread has freed for that thread,
+//! so each of them gives it back itself, when it is idle after calls. Knows no call.
+
+#![expect(unsafe_code, reason = "mi_collect has no safe interface")]
+
+use belay_server::memory;
+use libmimalloc_sys::{mi_collect, mi_option_set, mi_option_t, mi_option_use_numa_nodes};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Threads that run blocking work end after so long without any; their memory becomes free.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
+
+/// Tasks that wake the workers; several may run on the same one.
+const WAKING_TASKS: usize = 16;
+
+/// `mi_option_purge_delay` of mimalloc.h, in milliseconds, which the crate does not name: between
+/// `eager_commit_delay` and `use_numa_nodes`.
+const PURGE_DELAY: mi_option_t = mi_option_use_numa_nodes - 1;
+
+/// How often [`rest`] was called.
+static RESTS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Its value when this thread gave back its memory.
+    static SEEN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// To be called first: pages whose memory is free go back to the kernel at once.
+pub(crate) fn begin() {
+    // SAFETY: it stores a number, which later calls of the allocator read.
+    unsafe { mi_option_set(PURGE_DELAY, 0) }
+}
+
+/// After calls, on a thread of the runtime: gives back the free memory of this thread, and of the
+/// others when they park.
+pub(crate) fn rest() {
+    RESTS.fetch_add(1, Ordering::Relaxed);
+    collect();
+    memory::rest();
+    for _ in 0..WAKING_TASKS {
+        tokio::spawn(tokio::task::yield_now());
+    }
+}
+
+/// Each worker calls it before it parks.
+pub(crate) fn park() {
+    let rests = RESTS.load(Ordering::Relaxed);
+    if SEEN.replace(rests) != rests {
+        collect();
+    }
+}
+
+fn collect() {
+    // SAFETY: it only releases memory of the calling thread that is free, and that of threads that
+    // have ended.
+    unsafe { mi_collect(true) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libmimalloc_sys::{mi_option_eager_commit_delay, mi_option_get};
+
+    #[test]
+    fn the_delay_is_the_option_between_its_neighbours_with_10_ms_by_default() {
+        assert_eq!(PURGE_DELAY, mi_option_eager_commit_delay + 1);
+        // SAFETY: it reads a number.
+        assert_eq!(unsafe { mi_option_get(PURGE_DELAY) }, 10);
+    }
+}
