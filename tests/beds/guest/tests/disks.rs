@@ -1,7 +1,7 @@
 //! Volumes that are disks, in guests: the agent finds them by what the kernel says, whether udevd
 //! makes its links or not. There is no controller: a test says what it would say.
 
-use belay_guest::{Disk, Gone, Guest, Hardware, Kernel, Machine};
+use belay_guest::{Disk, Gone, Guest, Hardware, Kernel, Machine, Output};
 
 use crate::belay::{call, try_call};
 use crate::rig::{MIB, kernels, medium, newest_kernel, seen_programs, until};
@@ -38,6 +38,13 @@ impl Volume {
                  --context content=new"
             ),
         }
+    }
+
+    /// With the secret of its format mark, from a controller with a key.
+    pub(crate) fn with_mark(mut self) -> Self {
+        let secret = "5a".repeat(32);
+        self.context.push_str(&format!(" --context mark={secret}"));
+        self
     }
 
     pub(crate) fn stage(&self) -> String {
@@ -108,6 +115,24 @@ pub(crate) fn boot_after<'a>(machine: &'a Machine, command: &str) -> Guest<'a> {
     guest
 }
 
+/// Begins a stage, which goes on while the guest does something else.
+pub(crate) fn begin_stage(guest: &mut Guest<'_>, volume: &Volume) -> Result<(), Gone> {
+    // What is left running must not hold the channel open.
+    let stage = volume.stage().replace('\n', ";");
+    let begin = format!(
+        "rm -f /run/code
+         (if ({stage}) >/run/staged 2>&1; then echo 0; else echo 1; fi >/run/code) \\
+             >/dev/null 2>&1 3>&- &"
+    );
+    call(guest, &begin).map(drop)
+}
+
+/// Waits for the end of that stage; the exit code is 0 if it succeeded.
+pub(crate) fn end_of_stage(guest: &mut Guest<'_>) -> Result<Output, Gone> {
+    call(guest, &until("[ -s /run/code ]"))?;
+    try_call(guest, "cat /run/staged; [ $(cat /run/code) = 0 ]")
+}
+
 /// The whole life of a volume whose disk comes after the stage has begun.
 fn live(
     guest: &mut Guest<'_>,
@@ -119,22 +144,10 @@ fn live(
     let target = format!("/pods/{}/target", volume.id);
     // The agent has no link to wait for.
     call(guest, "udevadm control --stop-exec-queue || true")?;
-    // What is left running must not hold the channel open.
-    let stage = volume.stage().replace('\n', ";");
-    call(
-        guest,
-        &format!(
-            "rm -f /run/code
-             (if ({stage}) >/run/staged 2>&1; then echo 0; else echo 1; fi >/run/code) \\
-                 >/dev/null 2>&1 3>&- &"
-        ),
-    )?;
+    begin_stage(guest, volume)?;
     guest.attach(slot);
-    call(guest, &until("[ -s /run/code ]"))?;
-    call(
-        guest,
-        "cat /run/staged; [ $(cat /run/code) = 0 ]; rm /run/code",
-    )?;
+    let Output { code, text } = end_of_stage(guest)?;
+    assert_eq!(code, 0, "{text}");
     call(guest, "udevadm control --start-exec-queue || true")?;
     call(guest, &volume.publish())?;
     call(
@@ -245,7 +258,7 @@ fn a_disk_that_is_not_certainly_the_volumes_is_not_used() {
     guest.run(&until("[ -b /dev/vda ] && [ -b /dev/vdb ]"));
     let refused = try_call(&mut guest, &volume.stage()).expect("power");
     assert_ne!(refused.code, 0, "{refused:?}");
-    assert!(refused.text.contains("both are"), "{refused:?}");
+    assert!(refused.text.contains("both match"), "{refused:?}");
     guest.run("cmp -n 1048576 /dev/vda /dev/zero && cmp -n 1048576 /dev/vdb /dev/zero");
 
     // A link that leads elsewhere is not followed.

@@ -11,6 +11,8 @@ mod cloud;
 #[cfg(test)]
 mod disks;
 #[cfg(test)]
+mod foreign;
+#[cfg(test)]
 mod hotplug;
 #[cfg(test)]
 mod local;

@@ -65,19 +65,22 @@ struct State {
     failing: Failing,
     has_power: bool,
     changes: u64,
+    writes: u64,
+    reads: u64,
     bytes_read: u64,
     latency: Duration,
     at_once: usize,
-    cut: Option<Cut>,
+    cut: Option<Scheduled>,
+    at_read: Option<Scheduled>,
 }
 
-/// A scheduled power cut.
-struct Cut {
+/// An event at the request of that number.
+struct Scheduled {
     at: u64,
     act: Box<dyn FnOnce() + Send>,
 }
 
-impl std::fmt::Debug for Cut {
+impl std::fmt::Debug for Scheduled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "at {}", self.at)
     }
@@ -102,10 +105,13 @@ impl Medium {
                 failing: Failing::default(),
                 has_power: true,
                 changes: 0,
+                writes: 0,
+                reads: 0,
                 bytes_read: 0,
                 latency: Duration::ZERO,
                 at_once: 0,
                 cut: None,
+                at_read: None,
             }),
         };
         medium.resize(bytes);
@@ -116,6 +122,26 @@ impl Medium {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.state().bytes
+    }
+
+    /// Writes so far.
+    #[must_use]
+    pub fn writes(&self) -> u64 {
+        self.state().writes
+    }
+
+    /// Reads so far.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.state().reads
+    }
+
+    /// Schedules an event before the read of that number, see [`Medium::reads`], is answered.
+    pub fn act_at_read(&self, read: u64, act: impl FnOnce() + Send + 'static) {
+        self.state().at_read = Some(Scheduled {
+            at: read,
+            act: Box::new(act),
+        });
     }
 
     /// How many bytes were read from it, in total.
@@ -176,7 +202,7 @@ impl Medium {
     /// Schedules a power cut at the change of that number, see [`Medium::changes`]. That change and
     /// all later requests are not answered, and `act` is called to cut the guest's power.
     pub fn cut_at(&self, change: u64, act: impl FnOnce() + Send + 'static) {
-        self.state().cut = Some(Cut {
+        self.state().cut = Some(Scheduled {
             at: change,
             act: Box::new(act),
         });
@@ -204,6 +230,10 @@ impl Medium {
     }
 
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Refused> {
+        let event = self.state().count_read();
+        if let Some(event) = event {
+            (event.act)();
+        }
         let mut state = self.state();
         state.check(at, into.len(), state.failing.reads)?;
         state.bytes_read += into.len() as u64;
@@ -212,6 +242,7 @@ impl Medium {
 
     pub(crate) fn write(&self, at: u64, data: &[u8]) -> Result<(), Refused> {
         let mut state = self.state();
+        state.writes += 1;
         state.check(at, data.len(), state.failing.writes)?;
         state.change()?;
         state.hold(at, data).map_err(|_| Refused::Failed)
@@ -245,6 +276,13 @@ impl State {
             true => Ok(()),
             false => Err(Refused::Failed),
         }
+    }
+
+    /// Counts a read; returns what happens at it.
+    fn count_read(&mut self) -> Option<Scheduled> {
+        self.reads += 1;
+        let reads = self.reads;
+        self.at_read.take_if(|event| event.at <= reads)
     }
 
     /// Counts a change, unless the power fails at it.
@@ -420,6 +458,24 @@ mod tests {
         assert_eq!(medium.read(0, &mut [0]), Err(Refused::NoPower));
         medium.lose_cache(Survival::Everything);
         assert_eq!(byte(&medium, 0), 1);
+    }
+
+    #[test]
+    fn an_event_comes_before_the_answer_of_its_read_and_once() {
+        let (_directory, medium) = medium();
+        let medium = Arc::new(medium);
+        let theirs = Arc::clone(&medium);
+        medium.act_at_read(2, move || {
+            theirs.fail(Failing {
+                reads: true,
+                ..Failing::default()
+            });
+        });
+        medium.read(0, &mut [0]).unwrap();
+        assert_eq!(medium.read(0, &mut [0]), Err(Refused::Failed));
+        medium.fail(Failing::default());
+        medium.read(0, &mut [0]).unwrap();
+        assert_eq!(medium.reads(), 3);
     }
 
     #[test]
