@@ -17,10 +17,7 @@ const MIB: u64 = 320;
 
 /// A volume with a secret.
 fn volume(filesystem: &'static str) -> Volume {
-    let mut volume = Volume::new(filesystem, &format!("serial={ID}"), MIB);
-    let mark = "5a".repeat(32);
-    volume.context.push_str(&format!(" --context mark={mark}"));
-    volume
+    Volume::new(filesystem, &format!("serial={ID}"), MIB).with_mark()
 }
 
 #[test]

@@ -56,7 +56,11 @@ fn what_was_acknowledged_on_a_disk_outlives_a_power_cut() {
         let kernel = chance.pick(&kernels()).clone();
         let change = 1 + chance.below(CHANGES);
         let survival = survival(&mut chance);
-        eprintln!("cut {number}: change {change} from {step:?} on, {filesystem}, {survival:?}");
+        let has_mark = chance.below(2) == 0;
+        eprintln!(
+            "cut {number}: change {change} from {step:?} on, {filesystem}, {survival:?}, \
+             with a format mark: {has_mark}"
+        );
         let machine = machine(kernel);
         let medium = medium(&machine, "disk", mib);
         machine.slot(0).insert(Disk::block(ID, &medium));
@@ -67,8 +71,12 @@ fn what_was_acknowledged_on_a_disk_outlives_a_power_cut() {
         volume
             .context
             .push_str(&format!(" --context attached_at={seconds}"));
+        if has_mark {
+            volume = volume.with_mark();
+        }
         let cut = Cut {
             volume,
+            has_mark,
             grown,
             medium: &medium,
         };
@@ -96,6 +104,8 @@ fn what_was_acknowledged_on_a_disk_outlives_a_power_cut() {
 
 struct Cut<'a> {
     volume: Volume,
+    /// An interrupted format is run again.
+    has_mark: bool,
     /// MiB after the growth.
     grown: u64,
     medium: &'a Medium,
@@ -135,8 +145,8 @@ impl Cut<'_> {
         let volume = &self.volume;
         let staged = try_call(guest, &volume.stage())?;
         if staged.code != 0 {
-            // A format of a disk that was interrupted is not begun again.
-            assert_eq!(known.uuid, None, "{}", staged.text);
+            // Without its mark, an interrupted format of a disk is not run again.
+            assert!(!self.has_mark && known.uuid.is_none(), "{}", staged.text);
             let is_refused = staged.text.contains("not formatted");
             assert!(is_refused, "{}", staged.text);
             let changes = self.medium.changes();
