@@ -19,7 +19,8 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt clippy deny tidy \
-	test unit counted mounts guest openstack wire sanity standalone demo bench mutants fuzz nightly images packages \
+	test unit counted mounts guest arrivals openstack wire sanity standalone demo bench mutants fuzz nightly \
+	images packages \
 	release release-check monitoring chart manifests \
 	e2e cluster cluster-down clean
 
@@ -68,6 +69,11 @@ mounts: root ## tests that need root: devices, mounts, black box, crashes (root)
 
 guest: root build ## run Belay in User-mode Linux guests: kernels, hot-plugged disks, power cuts (root)
 	@tests/beds/guest/run.sh $(CARGO_FLAGS)
+
+arrivals: root build ## measure in a guest how soon after the kernel's event a disk is opened (root); ROUNDS=n
+	@tests/setup/setup.sh guest
+	tests/beds/guest/build.sh '$(BELAY_BIN_DIR)' $(CARGO_FLAGS)
+	@ROUNDS='$(ROUNDS)' tests/beds/guest/arrivals.sh '$(BELAY_BIN_DIR)'
 
 openstack: root build ## run the real Keystone, Cinder and Nova on loopback, with faults (root); SHORT=1
 	@SHORT='$(SHORT)' tests/beds/openstack/run.sh $(CARGO_FLAGS)

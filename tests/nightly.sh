@@ -24,6 +24,7 @@ bench       |  9 | before  | bench
 unit        |  8 | machine | unit CARGO_PROFILE_DEV_OPT_LEVEL=1
 mounts      | 30 | machine | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
 guest       | 25 | machine | guest CARGO_PROFILE_DEV_OPT_LEVEL=1
+arrivals    |  6 | machine | arrivals
 mutants     | 60 | machine | mutants
 wire        |  1 | machine | wire
 chart       |  1 | machine | chart
