@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use belay_bed::requests;
@@ -23,8 +23,8 @@ use crate::lives::at;
 
 const WIDTH: usize = 64;
 const ROUNDS: usize = 48;
-/// In each round; every other one begins with the last.
-const CALLS: [Call; 4] = [Call::Probe, Call::Publish, Call::Stats, Call::Unpublish];
+/// In each round; Probe is the first and the last equally often.
+const CALLS: [Call; 4] = [Call::Probe, Call::Stats, Call::Unpublish, Call::Publish];
 const MEDIAN: usize = 50;
 const TAIL: usize = 99;
 /// The maximum of statistics as a multiple of a Probe, of each percentile.
@@ -54,11 +54,10 @@ pub(crate) fn measure(bench_dir: &BenchDir) -> io::Result<Wide> {
     };
     one_by_one(&[Call::Stage, Call::Publish])?;
     let staged = agent.memory()?;
-    // The first ones of a path need a thread.
-    one_by_one(&[Call::Stats])?;
     let mut calls = <[Samples; Call::ALL.len()]>::default();
     for round in 0..ROUNDS {
-        // A publish is undone in its round, and Probe is first and last equally often.
+        // The first ones after a publish need a thread.
+        one_by_one(&[Call::Stats])?;
         let mut order = CALLS;
         order.rotate_left(round % 2);
         for call in order {
@@ -83,11 +82,6 @@ fn wide(n: usize) -> String {
     format!("wide-{n}")
 }
 
-/// A second target of the volume.
-fn second(volume: &Volume) -> PathBuf {
-    volume.target.with_file_name("second")
-}
-
 async fn make(channel: Channel, call: Call, volume: Volume) -> Result<(), Status> {
     let id = volume.id.as_str();
     let mut node = NodeClient::new(channel.clone());
@@ -95,7 +89,7 @@ async fn make(channel: Channel, call: Call, volume: Volume) -> Result<(), Status
         Call::Publish => {
             let capability = requests::capability(volume.fs_type, Mode::SingleNodeWriter);
             let (context, staging) = (volume.context("used"), &volume.staging);
-            let request = requests::publish(id, context, staging, &second(&volume), capability);
+            let request = requests::publish(id, context, staging, &volume.target, capability);
             node.node_publish_volume(with_deadline(request))
                 .await
                 .map(drop)
@@ -107,7 +101,7 @@ async fn make(channel: Channel, call: Call, volume: Volume) -> Result<(), Status
                 .map(drop)
         }
         Call::Unpublish => {
-            let request = requests::unpublish(id, &second(&volume));
+            let request = requests::unpublish(id, &volume.target);
             node.node_unpublish_volume(with_deadline(request))
                 .await
                 .map(drop)
