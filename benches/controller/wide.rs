@@ -15,7 +15,7 @@ const CALLS: usize = 1_000;
 const REST: Duration = Duration::from_secs(15);
 
 /// The limits of BUDGET.md, in KiB: with the most calls at once, and idle after them.
-const RESIDENT_KIB_MAX: [u64; 2] = [40 << 10, 12 << 10];
+const RESIDENT_KIB_MAX: [u64; 2] = [40 << 10, 16 << 10];
 
 /// The figures of one controller.
 pub(crate) struct Wide {
