@@ -8,13 +8,16 @@ set -euo pipefail
 BASE=$1
 pki=$BASE/pki
 
-# One certificate is the API server's own and the authority that vouches for it.
+# An authority, and the certificate of the API server that it has signed, as in other clusters:
+# clients that are strict accept no authority as a server.
 write_keys() {
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 \
-        -keyout "$pki/tls.key" -out "$pki/tls.crt" -subj /CN=kubernetes \
+    local new=(openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650)
+    "${new[@]}" -keyout "$pki/ca.key" -out "$pki/ca.crt" -subj /CN=kubernetes-ca \
+        -addext keyUsage=keyCertSign 2>/dev/null
+    "${new[@]}" -keyout "$pki/tls.key" -out "$pki/tls.crt" -subj /CN=kubernetes \
+        -CA "$pki/ca.crt" -CAkey "$pki/ca.key" \
         -addext "subjectAltName=IP:$api_address,IP:$node_address,IP:127.0.0.1,DNS:localhost" \
-        -addext basicConstraints=critical,CA:TRUE \
-        -addext keyUsage=digitalSignature,keyCertSign 2>/dev/null
+        -addext basicConstraints=critical,CA:FALSE 2>/dev/null
     openssl genrsa -out "$pki/service-accounts.key" 2048 2>/dev/null
 }
 
@@ -34,7 +37,7 @@ clusters:
   - name: bed
     cluster:
       server: https://$api_address:$api_port
-      certificate-authority-data: $(base64 --wrap=0 "$pki/tls.crt")
+      certificate-authority-data: $(base64 --wrap=0 "$pki/ca.crt")
 YAML
 }
 

@@ -79,7 +79,7 @@ start_controller_manager() {
     # Twice as often as by default, or more often: specs wait for these rounds.
     supervise kube-controller-manager kube-controller-manager --leader-elect=false \
         --kubeconfig="$BASE/pki/controller-manager" --bind-address=127.0.0.1 \
-        --use-service-account-credentials=true --root-ca-file="$BASE/pki/tls.crt" \
+        --use-service-account-credentials=true --root-ca-file="$BASE/pki/ca.crt" \
         --service-account-private-key-file="$BASE/pki/service-accounts.key" \
         --flex-volume-plugin-dir="$BASE/flexvolumes" \
         --attach-detach-reconcile-sync-period=10s --pvclaimbinder-sync-period=5s "${gates[@]}" &
