@@ -32,6 +32,8 @@ const OF_MUTANTS: [&str; 11] = [
 
 /// Characters of a deleted call that its name has.
 const NAME_MAX: usize = 80;
+/// The exit code of timeout(1).
+const TIMED_OUT: i32 = 124;
 
 /// Mutants that lack one call of a file: `call()?;`. A sync or a check is lost in this way, and
 /// cargo-mutants does not try it.
@@ -104,7 +106,7 @@ pub(crate) fn compile(tree: &Path, mutants: &[Mutant], cargo: &[String]) -> Resu
             built.rejected.extend(&new.rejected);
             woven.insert(*file, new);
         }
-        let messages = build(tree, cargo)?;
+        let messages = build(tree, cargo, 0)?.unwrap_or_default();
         let errors: Vec<&Value> = messages
             .iter()
             .filter(|message| is_error(message))
@@ -167,9 +169,16 @@ fn add_switches(tree: &Path, sources: &mut BTreeMap<&str, String>) -> Result<(),
     Ok(())
 }
 
-pub(crate) fn build(tree: &Path, cargo: &[String]) -> Result<Vec<Value>, String> {
-    let output = Command::new("cargo")
-        .args(["test", "--no-run", "--message-format=json", "--quiet"])
+/// Builds the tests, for so many seconds at most (0: without a limit); none of cargo's messages if
+/// that was not enough.
+pub(crate) fn build(
+    tree: &Path,
+    cargo: &[String],
+    limit: u32,
+) -> Result<Option<Vec<Value>>, String> {
+    let output = Command::new("timeout")
+        .args([&limit.to_string(), "cargo", "test"])
+        .args(["--no-run", "--message-format=json", "--quiet"])
         .args(cargo)
         .current_dir(tree)
         .stderr(Stdio::inherit())
@@ -180,10 +189,13 @@ pub(crate) fn build(tree: &Path, cargo: &[String]) -> Result<Vec<Value>, String>
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
+    if output.status.code() == Some(TIMED_OUT) {
+        return Ok(None);
+    }
     if !output.status.success() && !messages.iter().any(is_error) {
         return Err(format!("cargo ended with {}", output.status));
     }
-    Ok(messages)
+    Ok(Some(messages))
 }
 
 pub(crate) fn is_error(message: &Value) -> bool {
