@@ -295,6 +295,6 @@ fn bound(moment: Moment, _: Use) -> Result<(), &'static str> {
 fn on_xfs(moment: Moment, _: Use) -> Result<(), &'static str> {
     match moment.filesystem() {
         "xfs" => Ok(()),
-        _ => Err("the disk of this moment is an ext4, where only its errors do that"),
+        _ => Err("copies are tested on ext4, which shuts down only after errors"),
     }
 }
