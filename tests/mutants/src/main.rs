@@ -48,7 +48,7 @@ const GUEST: &str = "mounts";
 /// A test that takes longer is in the second stage.
 const SLOW: Duration = Duration::from_millis(500);
 /// A build with one mutant takes one or two minutes; that of a loop without an end in a constant,
-/// for ever.
+/// never ends.
 const BUILD_SECONDS: u32 = 900;
 
 fn main() -> ExitCode {
