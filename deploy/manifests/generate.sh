@@ -15,10 +15,14 @@ shift || true
 "$here/../../tests/setup/helm.sh"
 
 # Without what depends on helm alone, so that each release of it writes the same: where it found an
-# object, empty lines, and what it takes the cluster for.
+# object, empty lines, and what it takes the cluster for. And without its hooks: Argo CD would run them
+# before the namespace exists.
 render() {
     helm template belay "$chart" --namespace belay-system --kube-version 1.36.0 --values "$1" |
-        awk '/^# Source: / { next } /^$/ { blank = blank "\n"; next }
+        awk '/^# Source: / || /^    helm\.sh\/hook/ { next }
+             /^  annotations:$/ { held = $0 "\n"; next }
+             held != "" { if (/^    /) printf "%s", held; held = "" }
+             /^$/ { blank = blank "\n"; next }
              /^---$/ { blank = "" } { printf "%s%s\n", blank, $0; blank = "" }'
 }
 
