@@ -43,7 +43,9 @@ impl Volume {
     /// With the secret of its format mark, from a controller with a key.
     pub(crate) fn with_mark(mut self) -> Self {
         let secret = "5a".repeat(32);
-        self.context.push_str(&format!(" --context mark={secret}"));
+        let attached = format!("{{\"publish_context\":{{\"mark\":\"{secret}\"}}}}");
+        let from = format!(" --context-from <(echo '{attached}')");
+        self.context.push_str(&from);
         self
     }
 

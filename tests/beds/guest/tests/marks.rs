@@ -78,7 +78,10 @@ fn an_interrupted_format_is_refused_to_who_does_not_know_its_secret() {
     let known = volume("xfs");
     for (context, why) in [
         (known.context.replace("5a", "5b"), "another key"),
-        (known.context.replace("mark=", "theirs="), "another key"),
+        (
+            known.context.replace("\"mark\"", "\"theirs\""),
+            "another key",
+        ),
         (
             known.context.replace("content=new", "content=populated"),
             "was restored",
