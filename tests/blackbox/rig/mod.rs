@@ -30,6 +30,7 @@ mod world;
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::process::Signal;
 
@@ -58,6 +59,9 @@ pub(crate) use tools::mounted;
 pub(crate) use usage::{access, least_bytes, with_flags, with_mode};
 pub(crate) use volume::Volume;
 pub(crate) use world::World;
+
+/// Of the kernel's log, shown with a test that failed.
+const KERNEL_LINES: usize = 30;
 
 /// A node agent with a directory of volumes.
 pub(crate) struct Rig {
@@ -193,6 +197,7 @@ impl Drop for Rig {
         if std::thread::panicking() {
             if let Some(agent) = &self.agent {
                 eprintln!("the agent's last words:\n{}", agent.last_words());
+                eprintln!("the kernel's:\n{}", kernel_log());
             }
             drop(self.agent.take());
             return; // `test_dir` sweeps
@@ -200,4 +205,14 @@ impl Drop for Rig {
         self.stop();
         self.test_dir.expect_nothing_left();
     }
+}
+
+/// The end of the kernel's log: some filesystems say nowhere else why they refuse a mount.
+fn kernel_log() -> String {
+    // Not `run`: a second panic would hide the first.
+    let log = Command::new("dmesg").output();
+    let log = log.map(|output| output.stdout).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(KERNEL_LINES)..].join("\n")
 }

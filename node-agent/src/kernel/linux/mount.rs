@@ -105,7 +105,14 @@ pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> 
     } else {
         plain()
     };
-    created.map_err(|errno| Error::new("fsconfig", "create", errno).because(log_of(context)))
+    created.map_err(|errno| {
+        let mut reason = log_of(context);
+        if reason.is_empty() {
+            // As of btrfs, which writes to the kernel's log alone.
+            reason.push_str("the kernel's log (dmesg) says why");
+        }
+        Error::new("fsconfig", "create", errno).because(reason)
+    })
 }
 
 /// See [`crate::kernel::Kernel::thaw`].
