@@ -32,9 +32,6 @@ use crate::work::{self, Pool, THREADS_MAX};
 const THREAD_IDLE: Duration = Duration::from_secs(5);
 /// How long after a call memory is given back: a burst of pods shares it.
 const REST_AFTER: Duration = Duration::from_secs(5);
-/// By which the heap grows: it costs no memory, and an agent that reaches a limit of its address
-/// space (setrlimit(2), `RLIMIT_AS`) still has room for calls.
-const HEAP_STEP_BYTES: i32 = 16 << 20;
 /// How long the start waits for a disk; a driver whose disk takes longer comes up later.
 const FIRST_TRY: Duration = Duration::from_secs(2);
 /// How long running operations may take after SIGTERM; the kubelet retries the others.
@@ -52,7 +49,7 @@ pub struct StartError(String);
 /// # Errors
 /// If the machine lacks something that the agent needs, or a socket cannot be opened.
 pub fn run(config: &Config) -> Result<(), StartError> {
-    memory::share_one_heap(HEAP_STEP_BYTES);
+    memory::share_one_heap();
     let names = config.drivers().map(|driver| &driver.common.driver_name);
     metrics::begin(&config.process, names, env!("CARGO_PKG_VERSION"))
         .map_err(|error| failed("--http-endpoint", &error))?;

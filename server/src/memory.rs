@@ -1,5 +1,5 @@
-//! How the programs stay small: one heap for all threads, and memory that goes back to the kernel
-//! when work ends. Knows no call.
+//! How the programs stay small: one heap for all threads of the node agent, and memory that goes
+//! back to the kernel when work ends. Knows no call.
 
 #![expect(
     unsafe_code,
@@ -12,24 +12,27 @@ use std::ptr;
 
 use libc::{PF_W, PT_LOAD, dl_phdr_info, size_t};
 
+/// By which the heap grows, and the free memory that it keeps at its end, in bytes: it costs no
+/// memory, and an agent that reaches a limit of its address space (setrlimit(2), `RLIMIT_AS`) still
+/// has room for calls.
+#[cfg(target_env = "gnu")]
+const HEAP_STEP_BYTES: c_int = 16 << 20;
+
 /// Resident memory up to which [`rest`] leaves all as it is, in bytes; the agent's limit is 5 MiB.
 const RESTING_BYTES_MAX: usize = 4 << 20;
 
 /// Makes all threads share one heap. By default each thread of a burst gets its own, with its own
 /// free memory. To be called before there is a second thread.
 ///
-/// `step_bytes` is the address space by which the heap grows, and the free memory that it keeps at
-/// its end. Once this is set, buffers of 128 KiB and more, as of long lists, are always mapped, and
+/// With a fixed step, buffers of 128 KiB and more, as of long lists, are always mapped, and
 /// unmapped when they are freed (mallopt(3), `M_TOP_PAD` and `M_MMAP_THRESHOLD`).
-pub fn share_one_heap(step_bytes: c_int) {
+pub fn share_one_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the function takes two numbers, and no other thread allocates at the same time.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_TOP_PAD, step_bytes);
+        libc::mallopt(libc::M_TOP_PAD, HEAP_STEP_BYTES);
     }
-    #[cfg(not(target_env = "gnu"))]
-    let _ = step_bytes;
 }
 
 /// After a burst: calls [`give_back`] if more than 4 MiB are resident.

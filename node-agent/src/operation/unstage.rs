@@ -131,10 +131,7 @@ fn refuse_elsewhere<K: Kernel>(
             path.display()
         )));
     };
-    match others.first() {
-        None => Ok(()),
-        Some(target) => Err(still_published(request, target)),
-    }
+    refuse_any(request, &others)
 }
 
 fn unstage_device<K: Kernel>(
@@ -156,15 +153,19 @@ fn unstage_device<K: Kernel>(
                 request.id
             )));
         }
+        let unmount = || cx.unmount_orphans(&request.id, dev);
         match verdict.held() {
-            Some(_) => unless_orphans(cx, request, dev, || refuse_published(cx, request, dev))?,
-            None if cx.may_lose_devices() => refuse_bound(cx, request, &path, stat)?,
+            Some(_) => unless_orphans(|| refuse_published(cx, request, dev), unmount)?,
+            None if cx.may_lose_devices() => unless_orphans(
+                || refuse_elsewhere(cx, request, &path, stat),
+                || cx.unmount_orphans_elsewhere(&request.id, &path, stat),
+            )?,
             None => refuse_left_targets(cx, request, dev)?,
         }
         if matches!(verdict, Verdict::Stale(_)) {
             // If its file is missing, only this bind lets a retry find the device.
             let refuse = || cx.mounts().refuse_shown(&request.id, dev, &[&path]);
-            unless_orphans(cx, request, dev, refuse)?;
+            unless_orphans(refuse, unmount)?;
         }
         let Some(device) = verdict.into_held() else {
             cx.unmount_left(&request.id, &path, stat)?;
@@ -173,7 +174,7 @@ fn unstage_device<K: Kernel>(
         umount(cx, &path)?;
         let refused = cx.phase(Phase::Detach, || {
             let refuse = || cx.mounts().refuse_shown(&request.id, dev, &[]);
-            unless_orphans(cx, request, dev, refuse)
+            unless_orphans(refuse, unmount)
         });
         if let Err(refused) = refused {
             bind_again(cx, request, &path, &device);
@@ -211,41 +212,20 @@ fn remove_file<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failur
     }
 }
 
-/// Repeats a check that refuses mounts of a raw device after unmounting those of pods that no
-/// longer exist.
-fn unless_orphans<K: Kernel>(
-    cx: &Context<'_, K>,
-    request: &Unstage,
-    dev: Dev,
+/// Repeats a check that refuses mounts of a raw device after `unmount` has unmounted some, of pods
+/// that no longer exist.
+fn unless_orphans(
     refuse: impl Fn() -> Result<(), Failure>,
+    unmount: impl FnOnce() -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
     match refuse() {
-        Err(_) if cx.unmount_orphans(&request.id, dev)? => refuse(),
+        Err(_) if unmount()? => refuse(),
         checked => checked,
     }
 }
 
 fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> Result<(), Failure> {
-    match targets(node, request, dev)?.first() {
-        None => Ok(()),
-        Some(target) => Err(still_published(request, target)),
-    }
-}
-
-/// [`refuse_elsewhere`] for a raw device whose disk was removed, after unmounting it for pods that
-/// no longer exist.
-fn refuse_bound<K: Kernel>(
-    cx: &Context<'_, K>,
-    request: &Unstage,
-    path: &Path,
-    stat: &Stat,
-) -> Result<(), Failure> {
-    match refuse_elsewhere(cx, request, path, stat) {
-        Err(_) if cx.unmount_orphans_elsewhere(&request.id, path, stat)? => {
-            refuse_elsewhere(cx, request, path, stat)
-        }
-        checked => checked,
-    }
+    refuse_any(request, &targets(node, request, dev)?)
 }
 
 /// [`refuse_published`] for a raw device over a file that is no longer the volume's: its number may
@@ -259,10 +239,7 @@ fn refuse_left_targets<K: Kernel>(
 ) -> Result<(), Failure> {
     let device = block_path(&request.staging);
     let mut shown = Covered::new(&node.kernel, &node.transport, &request.id, dev);
-    match shown.named(&[&device])?.first() {
-        None => Ok(()),
-        Some(target) => Err(still_published(request, target)),
-    }
+    refuse_any(request, &shown.named(&[&device])?)
 }
 
 fn targets<K: Kernel>(
@@ -275,10 +252,13 @@ fn targets<K: Kernel>(
     Ok(node.mounts().others(&request.id, dev, &staged)?)
 }
 
-fn still_published(request: &Unstage, target: &Path) -> Failure {
-    Failure::precondition(format!(
+fn refuse_any(request: &Unstage, targets: &[PathBuf]) -> Result<(), Failure> {
+    let Some(target) = targets.first() else {
+        return Ok(());
+    };
+    Err(Failure::precondition(format!(
         "volume {}: still published at {}; unpublish it first",
         request.id,
         target.display()
-    ))
+    )))
 }
