@@ -3,16 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod certificates;
+
 use belay_bed::scrape;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 
@@ -43,27 +42,13 @@ struct ApiServer {
     account: tempfile::TempDir,
 }
 
-fn pem(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/openstack_twin/tls")
-        .join(name)
-}
-
 impl ApiServer {
     fn new(certificate: &str) -> Self {
-        let chain = CertificateDer::from_pem_file(pem(certificate)).unwrap();
-        let key = PrivateKeyDer::from_pem_file(pem("server.key")).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![chain], key)
-            .unwrap();
+        let config = certificates::server(certificate);
         let listener = scrape::listen().unwrap();
         let address = listener.local_addr().unwrap();
         let cluster = Arc::<Cluster>::default();
-        let (config, served) = (Arc::new(config), Arc::clone(&cluster));
+        let served = Arc::clone(&cluster);
         std::thread::spawn(move || {
             for tcp in listener.incoming() {
                 // A client that does not trust the certificate closes the connection.
@@ -73,7 +58,11 @@ impl ApiServer {
         let account = tempfile::tempdir().unwrap();
         fs::write(account.path().join("namespace"), "belay-system").unwrap();
         fs::write(account.path().join("token"), TOKEN).unwrap();
-        fs::copy(pem("authority.pem"), account.path().join("ca.crt")).unwrap();
+        fs::copy(
+            certificates::file("authority.pem"),
+            account.path().join("ca.crt"),
+        )
+        .unwrap();
         Self {
             cluster,
             address,
@@ -238,7 +227,11 @@ fn a_stranger_in_the_servers_place_gets_no_token() {
         let server = ApiServer::new(certificate);
         if certificate == "server.pem" {
             // Of another authority.
-            fs::copy(pem("elsewhere.pem"), server.account.path().join("ca.crt")).unwrap();
+            fs::copy(
+                certificates::file("elsewhere.pem"),
+                server.account.path().join("ca.crt"),
+            )
+            .unwrap();
         }
         let (code, said) = server.run(&[]);
         assert_eq!(code, Some(1), "{said}");

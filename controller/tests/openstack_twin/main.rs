@@ -8,6 +8,8 @@
     reason = "a test ends at the first surprise"
 )]
 
+#[path = "../certificates/mod.rs"]
+mod certificates;
 mod crashes;
 mod economy;
 mod marks;

@@ -1,35 +1,15 @@
 //! HTTPS, with an authority that `ca-file` names.
 
+use crate::certificates::{self, file};
 use crate::site::{Site, created, deleted};
 use crate::wire::Cloud;
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 
-/// A file of the authority, which `tls/README.md` describes.
-fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/openstack_twin/tls")
-        .join(name)
-}
-
 /// A cloud with the certificate in that file.
 fn cloud(certificate: &str) -> Cloud {
-    let chain = CertificateDer::from_pem_file(file(certificate)).unwrap();
-    let key = PrivateKeyDer::from_pem_file(file("server.key")).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![chain], key)
-        .unwrap();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let acceptor = TlsAcceptor::from(certificates::server(certificate));
     Cloud::start(Duration::ZERO, Some(acceptor))
 }
 

@@ -196,9 +196,15 @@ fn no_target_is_an_orphan_where_the_pods_are_not_visible() {
 
 #[test]
 fn an_unstage_that_dies_at_any_call_converges() {
+    converges_wherever_an_unstage_dies(Media::Files, |_, _| {});
+}
+
+/// After that has happened to the published volume.
+fn converges_wherever_an_unstage_dies(media: Media, happens: impl Fn(&Simulated, &Volume)) {
     for at in 1.. {
-        let world = Simulated::new();
+        let world = Simulated::of(media);
         let (node, volume, _) = published(&world, "vol", "pod-1");
+        happens(&world, &volume);
         world.machine.begin(Some(Fault::Die(at)));
         let ended = catch_unwind(AssertUnwindSafe(|| volume.call(&node, Verb::Unstage)));
         world.machine.end();
@@ -247,18 +253,6 @@ fn the_targets_of_a_removed_disk_keep_a_raw_volume_staged_only_while_their_pod_e
 
 #[test]
 fn an_unstage_of_a_removed_disk_that_dies_at_any_call_converges() {
-    for at in 1.. {
-        let world = Simulated::of(Media::Disks);
-        let (node, volume, _) = published(&world, "vol", "pod-1");
-        world.machine.unplug(&volume.file());
-        world.machine.begin(Some(Fault::Die(at)));
-        let ended = catch_unwind(AssertUnwindSafe(|| volume.call(&node, Verb::Unstage)));
-        world.machine.end();
-        drop(node);
-        all_ok(&world.start(), &volume, &[Verb::Unstage]);
-        nothing_left(&world);
-        if ended.is_ok() {
-            return;
-        }
-    }
+    let unplug = |world: &Simulated, volume: &Volume| world.machine.unplug(&volume.file());
+    converges_wherever_an_unstage_dies(Media::Disks, unplug);
 }

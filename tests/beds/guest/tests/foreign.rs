@@ -121,19 +121,14 @@ impl<'a, 'g> Stage<'a, 'g> {
         (content, word, event): (Content, &str, Event),
         number: usize,
     ) -> Self {
-        let contents = match event {
-            Event::IsSwappedForForeign => [Content::Nothing, content],
-            _ => [content, Content::Nothing],
+        let (first, second) = match event {
+            Event::IsSwappedForForeign => (Content::Nothing, content),
+            _ => (content, Content::Nothing),
         };
-        let mut names = ["first", "second"]
-            .map(|name| format!("{name}-{number}"))
-            .into_iter();
-        let disks = contents.map(|content| {
-            let name = names.next().expect("two names");
-            let medium = medium(machine, &name, SIZE_MIB);
-            fill(machine, &name, content);
-            medium
-        });
+        let disks = [
+            disk(machine, &format!("first-{number}"), first),
+            disk(machine, &format!("second-{number}"), second),
+        ];
         let mut volume = Volume::new("ext4", &format!("serial={ID}"), SIZE_MIB);
         volume.context = volume.context.replace("content=new", word);
         Stage {
@@ -227,7 +222,8 @@ impl<'a, 'g> Stage<'a, 'g> {
     }
 }
 
-fn fill(machine: &Machine, name: &str, content: Content) {
+fn disk(machine: &Machine, name: &str, content: Content) -> Arc<Medium> {
+    let medium = medium(machine, name, SIZE_MIB);
     let path = machine.directory().join(name);
     match content {
         Content::Nothing => {}
@@ -241,4 +237,5 @@ fn fill(machine: &Machine, name: &str, content: Content) {
             tools::run(program, &[args, &path[..]].concat());
         }
     }
+    medium
 }

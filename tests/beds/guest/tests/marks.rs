@@ -6,6 +6,7 @@ use belay_guest::{Disk, Gone, Guest, Machine, Medium, Survival};
 
 use crate::belay::{call, try_call};
 use crate::disks::{ID, Volume, boot, machine};
+use crate::power::survival;
 use crate::rig::{kernels, medium, newest_kernel};
 
 /// Power cuts in each run, and in `make nightly`.
@@ -28,11 +29,7 @@ fn a_format_that_a_power_cut_interrupted_is_made_again_and_what_a_pod_synced_is_
     for number in 0..if is_long { CUTS_NIGHTLY } else { CUTS } {
         let filesystem = ["ext4", "xfs", "btrfs"][number % 3];
         let change = 1 + chance.below(CHANGES);
-        let survival = match chance.below(4) {
-            0 => Survival::Nothing,
-            1 => Survival::Everything,
-            _ => Survival::Some(chance.bits()),
-        };
+        let survival = survival(&mut chance);
         let machine = machine(chance.pick(&kernels()).clone());
         let medium = medium(&machine, "data", MIB);
         machine.slot(0).insert(Disk::block(ID, &medium));

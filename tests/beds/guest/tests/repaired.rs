@@ -1,8 +1,9 @@
 //! An ext4 whose superblock records errors, in guests: the real e2fsck on a real disk.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use belay_guest::{Disk, Guest};
+use belay_guest::{Disk, Guest, Machine, Medium};
 
 use crate::belay::{call, metrics, try_call};
 use crate::disks::{ID, START, Volume, boot, machine};
@@ -43,16 +44,21 @@ fn expect_checks(guest: &mut Guest<'_>, expected: &[&str]) {
     );
 }
 
+/// A volume of 128 MiB, with its disk.
+fn attached(machine: &Machine, guest: &mut Guest<'_>) -> (Volume, Arc<Medium>) {
+    let medium = medium(machine, "ext4", 128);
+    machine.slot(0).insert(Disk::block(ID, &medium));
+    guest.attach(0);
+    (Volume::new("ext4", &format!("serial={ID}"), 128), medium)
+}
+
 #[test]
 #[ignore = "needs User-mode Linux: make guest"]
 fn an_ext4_is_checked_if_its_superblock_records_errors_and_not_otherwise() {
     for kernel in kernels_or(newest_kernel()) {
         let machine = machine(kernel);
         let mut guest = boot(&machine);
-        let volume = Volume::new("ext4", &format!("serial={ID}"), 128);
-        let medium = medium(&machine, "ext4", 128);
-        machine.slot(0).insert(Disk::block(ID, &medium));
-        guest.attach(0);
+        let (volume, _) = attached(&machine, &mut guest);
         let (up, down) = (
             format!("{}\n{}", volume.stage(), volume.publish()),
             volume.take_down(),
@@ -100,10 +106,7 @@ fn an_ext4_is_checked_if_its_superblock_records_errors_and_not_otherwise() {
 fn an_ext4_that_is_only_read_is_not_checked_before_it_is_written() {
     let machine = machine(newest_kernel());
     let mut guest = boot(&machine);
-    let volume = Volume::new("ext4", &format!("serial={ID}"), 128);
-    let medium = medium(&machine, "ext4", 128);
-    machine.slot(0).insert(Disk::block(ID, &medium));
-    guest.attach(0);
+    let (volume, _) = attached(&machine, &mut guest);
     let up = format!("{}\n{}", volume.stage(), volume.publish());
     let error = "echo pretended >/sys/fs/ext4/vda/trigger_fs_error; sync";
     for calls in [&*up, &write(), error] {
@@ -134,10 +137,7 @@ fn an_ext4_that_is_only_read_is_not_checked_before_it_is_written() {
 fn after_a_kill_of_the_agent_in_a_check_the_next_stage_checks_again() {
     let machine = machine(newest_kernel());
     let mut guest = boot(&machine);
-    let volume = Volume::new("ext4", &format!("serial={ID}"), 128);
-    let medium = medium(&machine, "ext4", 128);
-    machine.slot(0).insert(Disk::block(ID, &medium));
-    guest.attach(0);
+    let (volume, medium) = attached(&machine, &mut guest);
     let up = format!("{}\n{}", volume.stage(), volume.publish());
     for calls in [&*up, &write(), &volume.take_down(), DAMAGE] {
         call(&mut guest, calls).expect("power");
