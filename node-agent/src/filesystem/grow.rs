@@ -207,6 +207,7 @@ mod tests {
             copy_blocks: 129,
             has_projects: false,
             wants_check: false,
+            needs_recovery: false,
         }
     }
 

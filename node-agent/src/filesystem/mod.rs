@@ -28,6 +28,6 @@ pub(crate) use grow::{GrowError, grow};
 pub(crate) use marking::begin_raw_use;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use probe::fuzz;
-pub(crate) use probe::{DeviceUnderTest, Found, Origin, Sound, examine, examine_ends};
+pub(crate) use probe::{DeviceUnderTest, Found, Origin, Sound, examine, examine_ends, ext4_blocks};
 pub(crate) use quota::may_have_project_quotas;
 pub(crate) use witness::{USED, begin_use};

@@ -10,6 +10,7 @@ mod format;
 mod grow;
 mod mount;
 mod permit;
+mod superblock;
 mod tally;
 
 pub(super) use tally::announce;

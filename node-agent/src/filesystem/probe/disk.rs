@@ -213,6 +213,15 @@ pub(super) fn read_full(
     Ok(wanted)
 }
 
+/// The blocks of an ext4 filesystem, mounted or not.
+///
+/// # Errors
+///
+/// The superblock could not be read, or is none of ext4.
+pub(crate) fn ext4_blocks<K: Kernel>(kernel: &K, fd: &K::Fd) -> Result<u64, Failure> {
+    Ok(ext4_superblock(kernel, fd, kernel.device_bytes(fd)?)?.blocks)
+}
+
 /// The superblock of an ext4 filesystem, mounted or not, on a device of `bytes` bytes.
 pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
     kernel: &K,

@@ -31,6 +31,7 @@ const STATE_VALID: u16 = 0x1;
 const STATE_ERROR: u16 = 0x2;
 
 const COMPAT_HAS_JOURNAL: u32 = 0x4;
+const INCOMPAT_RECOVER: u32 = 0x4;
 const INCOMPAT_JOURNAL_DEV: u32 = 0x8;
 const INCOMPAT_64BIT: u32 = 0x80;
 const RO_COMPAT_BIGALLOC: u32 = 0x200;
@@ -64,6 +65,8 @@ pub(in crate::filesystem) struct Superblock {
     /// It records errors, or was not unmounted although it has no journal: the kernel warns, mounts
     /// it all the same, and does not repair it. A journal to be replayed is no such case.
     pub(in crate::filesystem) wants_check: bool,
+    /// It was not unmounted, and has a journal to be replayed.
+    pub(in crate::filesystem) needs_recovery: bool,
 }
 
 impl Superblock {
@@ -192,6 +195,7 @@ fn geometry(block: &[u8], incompat: u32, ro_compat: u32) -> Option<Superblock> {
         copy_blocks,
         has_projects: ro_compat & RO_COMPAT_PROJECT != 0,
         wants_check: state & STATE_VALID == 0 || state & STATE_ERROR != 0,
+        needs_recovery: incompat & INCOMPAT_RECOVER != 0,
     })
 }
 
@@ -245,6 +249,7 @@ pub(super) mod tests {
             copy_blocks: 129,
             has_projects: false,
             wants_check: false,
+            needs_recovery: false,
         };
         assert_eq!(judge(&superblock(), DEVICE_BYTES), Verdict::Sound(expected));
     }
@@ -271,6 +276,7 @@ pub(super) mod tests {
                 panic!("{state:#x}: {verdict:?}");
             };
             assert_eq!(superblock.wants_check, expected, "{state:#x}");
+            assert_eq!(superblock.needs_recovery, needs_recovery, "{state:#x}");
         }
     }
 

@@ -24,6 +24,9 @@ pub(crate) struct Sound {
     pub(crate) fs: FsType,
     /// Its superblock asks for a check that the kernel does not make when it mounts it.
     pub(crate) wants_check: bool,
+    /// The blocks of an ext4 whose journal the kernel replays when it mounts it, which may change
+    /// their number.
+    pub(crate) blocks_before_replay: Option<u64>,
 }
 
 /// The result of reading the superblocks at the start.
@@ -126,8 +129,15 @@ impl Identity {
     /// The mountable filesystem, and whether it must be checked first.
     pub(in crate::filesystem) fn sound(&self) -> Option<Sound> {
         let fs = self.fs_type()?;
-        let wants_check = matches!(self, Identity::Ext4(superblock) if superblock.wants_check);
-        Some(Sound { fs, wants_check })
+        let ext4 = match self {
+            Identity::Ext4(superblock) => Some(superblock),
+            _ => None,
+        };
+        Some(Sound {
+            fs,
+            wants_check: ext4.is_some_and(|ext4| ext4.wants_check),
+            blocks_before_replay: ext4.filter(|ext4| ext4.needs_recovery).map(|it| it.blocks),
+        })
     }
 
     /// Whether a mkfs of that attempt may have left it half made. mkfs.ext4 and mkfs.btrfs make

@@ -28,7 +28,7 @@ mod table;
 pub(super) mod ext4;
 pub(super) mod xfs;
 
-pub(crate) use disk::DeviceUnderTest;
+pub(crate) use disk::{DeviceUnderTest, ext4_blocks};
 pub(crate) use examine::{Found, examine, examine_ends};
 pub(crate) use identity::Sound;
 pub(crate) use mark::Origin;

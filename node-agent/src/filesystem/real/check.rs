@@ -9,10 +9,12 @@ use crate::filesystem::check::{Checked, Unchecked, check};
 const SOUND: Sound = Sound {
     fs: FsType::Ext4,
     wants_check: false,
+    blocks_before_replay: None,
 };
 const MARKED: Sound = Sound {
     fs: FsType::Ext4,
     wants_check: true,
+    blocks_before_replay: None,
 };
 const DATA: &[u8] = b"what a pod has written";
 
@@ -65,14 +67,18 @@ impl Image {
 /// The superblocks of real tools and states: only errors and an unclean state want a check.
 #[test]
 fn a_superblock_asks_for_a_check_only_if_the_journal_does_not_suffice() {
+    let dirty = |sound: Sound| Sound {
+        blocks_before_replay: Some(256 * MIB / 4096),
+        ..sound
+    };
     for (commands, expected) in [
         (&[][..], SOUND),
-        (&["feature needs_recovery"], SOUND),
+        (&["feature needs_recovery"], dirty(SOUND)),
         (&["set_super_value state 3"], MARKED),
         (&["set_super_value state 0"], MARKED),
         (
             &["set_super_value state 3", "feature needs_recovery"],
-            MARKED,
+            dirty(MARKED),
         ),
     ] {
         assert_eq!(damaged(commands).sound(), expected, "{commands:?}");

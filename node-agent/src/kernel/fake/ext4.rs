@@ -11,6 +11,12 @@ const STATE_AT: usize = 0x3a;
 pub(super) const VALID: u16 = 1;
 /// `s_state`: errors were found.
 pub(super) const ERRORS: u16 = 1 | 2;
+/// `s_feature_incompat`, and its bit `RECOVER`: the journal must be replayed.
+const INCOMPAT_AT: usize = 0x60;
+const RECOVER: u8 = 0x4;
+/// The journal: a mark, and the number of blocks in the superblock that it contains.
+const JOURNAL_AT: u64 = 36 << 20;
+const JOURNAL: [u8; 8] = 0xc03b_3998_u64.to_be_bytes();
 /// has_journal; filetype, extents, 64bit; sparse_super, large_file, huge_file, metadata_csum.
 const FEATURES: [(usize, u32); 3] = [(0x5c, 0x4), (0x60, 0x2 | 0x40 | 0x80), (0x64, 0x40b)];
 
@@ -77,6 +83,40 @@ pub(super) fn is_valid(contents: &Sparse) -> bool {
     let mut state = [0; 2];
     contents.read(AT + STATE_AT as u64, &mut state);
     u16::from_le_bytes(state) == VALID
+}
+
+/// As the kernel does in a transaction that changes the superblock.
+pub(super) fn log(contents: &mut Sparse, blocks: u64) {
+    contents.write(JOURNAL_AT, &JOURNAL);
+    contents.write(JOURNAL_AT + 8, &blocks.to_be_bytes());
+}
+
+/// It was not unmounted.
+pub(super) fn leave_dirty(contents: &mut Sparse) {
+    set_incompat(contents, |flags| flags | RECOVER);
+}
+
+/// Replays the journal. Whether that grew the filesystem.
+pub(super) fn replay(contents: &mut Sparse) -> bool {
+    let mut journal = [0; 16];
+    contents.read(JOURNAL_AT, &mut journal);
+    let mut flags = [0];
+    contents.read(AT + INCOMPAT_AT as u64, &mut flags);
+    let logged = u64::from_be_bytes(journal[8..].try_into().unwrap());
+    let before = blocks(contents).unwrap();
+    let grows = flags[0] & RECOVER != 0 && journal[..8] == JOURNAL && logged > before;
+    if grows {
+        write(contents, logged);
+    }
+    set_incompat(contents, |flags| flags & !RECOVER);
+    grows
+}
+
+fn set_incompat(contents: &mut Sparse, change: impl Fn(u8) -> u8) {
+    let mut block = [0; BYTES];
+    contents.read(AT, &mut block);
+    block[INCOMPAT_AT] = change(block[INCOMPAT_AT]);
+    seal(contents, &mut block);
 }
 
 fn seal(contents: &mut Sparse, block: &mut [u8; BYTES]) {

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::disks::device_dev;
 use super::state::{Answer, Context, InodeKind, Location, Mount, Names, Object, State, Superblock};
 use super::superblock::{self, Whole};
-use super::{fsck, mkfs, xfs};
+use super::{ext4, fsck, mkfs, xfs};
 use crate::kernel::{Dev, MountAttrs, MountEntry, MountFacts};
 
 impl State {
@@ -20,6 +20,7 @@ impl State {
             on,
             read_only: false,
             shut_down: false,
+            is_miscounted: false,
             errors: 0,
             label: None,
             root,
@@ -151,6 +152,7 @@ impl State {
             self.inode(self.mounts[&mount].root)?.kind,
             InodeKind::Directory(_)
         );
+        self.expect_counted(mount);
         let point = PathBuf::from(&self.open[&onto].path);
         let onto = self.topmost(self.object(onto)?.location()?);
         let onto_directory = matches!(self.inode(onto.ino)?.kind, InodeKind::Directory(_));
@@ -320,6 +322,10 @@ impl State {
         if fs_type == "xfs" && !read_only {
             file.contents.change(xfs::log);
         }
+        let is_miscounted = fs_type == "ext4" && file.contents.change(ext4::replay);
+        if fs_type == "ext4" {
+            file.contents.sync();
+        }
         if !may_be_damaged && fsck::is_damaged(&file.contents) {
             self.violations
                 .push(format!("inode {ino} was mounted with errors"));
@@ -335,8 +341,19 @@ impl State {
         let superblock = self.make_superblock(&fs_type, dev, Some(number));
         let made = self.superblocks.get_mut(&superblock).unwrap();
         (made.read_only, made.label) = (read_only, label);
+        made.is_miscounted = is_miscounted;
         self.context(fd)?.superblock = Some(superblock);
         Ok(())
+    }
+
+    /// Its users would get EUCLEAN.
+    pub(super) fn expect_counted(&mut self, mount: u64) {
+        let superblock = self.mounts[&mount].superblock;
+        if self.superblocks[&superblock].is_miscounted {
+            self.violations.push(format!(
+                "superblock {superblock} is used with miscounted groups"
+            ));
+        }
     }
 
     fn anonymous_dev(&mut self) -> Dev {

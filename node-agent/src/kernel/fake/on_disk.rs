@@ -92,7 +92,9 @@ impl State {
 
     /// Resizes to so many blocks.
     pub(super) fn ext4_resize(&mut self, fd: u64, blocks: u64) -> Answer<()> {
+        self.expect_counted(self.object(fd)?.location()?.mount);
         let contents = &mut self.mounted_file(fd, "ext4", Some(blocks))?.contents;
+        contents.change(move |contents| ext4::log(contents, blocks));
         contents.change(move |contents| ext4::write(contents, blocks));
         Ok(())
     }

@@ -1,8 +1,11 @@
 //! The machine loses its power: processes, mounts and loop devices are gone, and any part of the
 //! writes since the last fsync may be.
 
-use super::Machine;
+use std::path::Path;
+
 use super::state::{File, InodeKind, State};
+use super::superblock::BLOCK_BYTES;
+use super::{Machine, ext4};
 
 /// Which unsynced changes are on the disk when the power returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +38,16 @@ impl Survives {
 }
 
 impl Machine {
+    /// Loses the power when the growth of the ext4 in that file to so many bytes is in its journal,
+    /// but not in its superblock.
+    pub(crate) fn power_off_in_growth(&self, path: &Path, bytes: u64) {
+        let mut state = self.lock();
+        let contents = &mut state.file_at(path).contents;
+        contents.change(move |to| ext4::log(to, bytes / BLOCK_BYTES));
+        contents.sync();
+        state.power_off(Survives::Nothing);
+    }
+
     /// Loses the power between two calls; it returns at once.
     pub(crate) fn power_off(&self, survives: Survives) {
         self.lock().power_off(survives);
@@ -52,6 +65,7 @@ impl State {
         for number in numbers {
             self.lose_cache(number, &mut survives);
         }
+        let dirty = self.writable_ext4();
         self.loops.clear();
         let disks = std::mem::take(&mut self.disks);
         let mut mounts = self.mounts.iter();
@@ -73,10 +87,28 @@ impl State {
                 InodeKind::Loop(_) => {}
             }
         }
+        for ino in dirty {
+            let Ok(file) = self.file(ino) else {
+                continue; // Its last name was removed.
+            };
+            if ext4::blocks(&file.contents).is_some() {
+                file.contents.change(ext4::leave_dirty);
+                file.contents.sync();
+            }
+        }
         // A disk that is plugged in is still there when the power returns.
         for disk in disks.into_values().filter(|disk| !disk.is_removed) {
             self.plug(disk.plug);
         }
+    }
+}
+
+impl State {
+    /// The files behind the mounted ext4 filesystems whose journal is in use.
+    fn writable_ext4(&self) -> Vec<u64> {
+        let all = self.superblocks.values();
+        let writable = all.filter(|it| it.fs_type == "ext4" && !it.read_only);
+        writable.filter_map(|it| self.behind(it.on?)).collect()
     }
 }
 

@@ -103,6 +103,8 @@ pub(super) struct Superblock {
     pub(super) on: Option<u32>,
     pub(super) read_only: bool,
     pub(super) shut_down: bool,
+    /// An ext4 that its journal grew after the kernel had counted its groups.
+    pub(super) is_miscounted: bool,
     /// Its error count.
     pub(super) errors: u64,
     /// The SELinux label of all its files.

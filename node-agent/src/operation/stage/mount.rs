@@ -8,19 +8,19 @@ use belay_server::request::{MountFlags, Stage};
 
 use super::super::context::Context;
 use super::super::plan::{asked_fs, fit, is_read_only};
-use super::super::{Formatting, Node, Staged};
+use super::super::{Formatting, Staged};
 use super::attach;
-use super::check::{not_replayed, repair};
+use super::check::repair;
 use super::format::{format_options, make};
 use super::grow::grow_to_device;
-use super::permit::{Need, judge};
+use super::permit::{Judged, Need, judge};
+use super::superblock::{configure, create, is_miscounted, replay, same_id_elsewhere};
 use super::tally::Refusal;
 use crate::device::{Held, Intent, Purpose, Sought, Verdict};
 use crate::filesystem::{
-    DeviceUnderTest, Found, FsType, LABELS, MountOptions, examine, examine_ends, is_same_label,
-    parse_flags,
+    DeviceUnderTest, Found, FsType, MountOptions, examine, examine_ends, is_same_label, parse_flags,
 };
-use crate::kernel::{BtrfsDevice, Cause, Dev, Error, Kernel, MountAttrs, Open, Stat};
+use crate::kernel::{BtrfsDevice, Dev, Kernel, MountAttrs, Open, Stat};
 use crate::mounts::{block_path, something_else};
 use crate::work::Phase;
 
@@ -34,7 +34,7 @@ pub(super) struct MountSpec<'a> {
 
 impl MountSpec<'_> {
     /// The mount options for a filesystem of this type.
-    fn options(&self, fs: FsType) -> Result<MountOptions, Failure> {
+    pub(super) fn options(&self, fs: FsType) -> Result<MountOptions, Failure> {
         let mut options = parse_flags(self.flags.as_slice(), fs)?;
         if self.read_only {
             options.attrs = options.attrs.with(MountAttrs::READ_ONLY);
@@ -92,50 +92,58 @@ pub(super) fn stage<K: Kernel>(
         accepts_uncleared: cx.transport.accepts_uncleared(),
         progress: cx.progress(),
     };
-    let Some((fs, need)) = decide(cx, &spec, plan, &device, &under_test, formatting)? else {
-        return Ok(Staged::WantsFormat);
+    let attempt = || prepare(cx, &spec, plan, &device, &under_test, formatting);
+    match attempt()? {
+        Some(staged) => Ok(staged),
+        // Once more: there is no journal to replay now.
+        None => attempt()?.ok_or_else(|| Failure::bug("the journal was not replayed".to_owned())),
+    }
+}
+
+/// Decides what to mount, formats or repairs it if it has to, and mounts it. `None` if it must be
+/// done again, see [`is_miscounted`].
+fn prepare<K: Kernel>(
+    cx: &Context<'_, K>,
+    spec: &MountSpec<'_>,
+    plan: &PublishContext,
+    device: &Held<K>,
+    under_test: &DeviceUnderTest<'_, K::Fd>,
+    formatting: Formatting,
+) -> Result<Option<Staged>, Failure> {
+    let Some(judged) = decide(cx, spec, plan, device, under_test, formatting)? else {
+        return Ok(Some(Staged::WantsFormat));
     };
+    let fs = judged.fs;
     // The kernel checks the flags here, before anything is formatted or repaired.
-    let context = cx.phase(Phase::Configure, || configure(cx, &spec, &device, fs))?;
-    match need {
+    let context = cx.phase(Phase::Configure, || configure(cx, spec, device, fs))?;
+    match judged.need {
         Need::Format(permit) => {
-            let options = format_options(&spec, fs, kernel, &under_test)?;
-            refuse_in_use(&device)?;
+            let options = format_options(spec, fs, &cx.kernel, under_test)?;
+            refuse_in_use(device)?;
             if formatting == Formatting::Ask {
-                return Ok(Staged::WantsFormat);
+                return Ok(Some(Staged::WantsFormat));
             }
-            make(cx, &under_test, (fs, options), permit)?;
+            make(cx, under_test, (fs, options), permit)?;
         }
         // Who may only read must not change anything.
         Need::Check if spec.is_reader(fs)? => {}
         // By a mount elsewhere, or by an e2fsck that has outlived its agent: it may be ending now,
         // with half of its repairs on the disk.
         Need::Check if device.is_shared => return Err(device.claimed()),
-        Need::Check if formatting == Formatting::Ask => return Ok(Staged::WantsFormat),
+        Need::Check if formatting == Formatting::Ask => return Ok(Some(Staged::WantsFormat)),
         Need::Check => {
             cx.progress().refuse_given_up()?;
             let _only = cx.beside.check_alone()?;
-            replay(cx, &spec, &device, fs)?;
-            repair(cx, &spec, &under_test)?;
+            replay(cx, spec, device, fs)?;
+            repair(cx, spec, under_test)?;
         }
         Need::Nothing => {}
     }
-    mount(cx, &spec, &device, fs, context)
-}
-
-/// Has the kernel replay the journal, by a superblock that is not mounted.
-fn replay<K: Kernel>(
-    cx: &Context<'_, K>,
-    spec: &MountSpec<'_>,
-    device: &Held<K>,
-    fs: FsType,
-) -> Result<(), Failure> {
-    let context = configure(cx, spec, device, fs)?;
-    cx.kernel.fsconfig_set(&context, "ro", None)?;
-    let created = create(cx, spec, device, fs, context);
-    created
-        .map(drop)
-        .map_err(|failure| not_replayed(cx, spec, failure))
+    let context = create(cx, spec, device, fs, context)?;
+    if is_miscounted(cx, spec, device, judged.blocks_before_replay)? {
+        return Ok(None);
+    }
+    mount(cx, spec, device, fs, &context).map(Some)
 }
 
 /// Something is mounted on the staging path: it must be this volume, in this way.
@@ -220,7 +228,7 @@ fn decide<K: Kernel>(
     device: &Held<K>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
     formatting: Formatting,
-) -> Result<Option<(FsType, Need)>, Failure> {
+) -> Result<Option<Judged>, Failure> {
     let decided = cx.phase(Phase::Probe, || {
         let found = match formatting {
             Formatting::Ask => examine_ends(&cx.kernel, under_test),
@@ -251,56 +259,17 @@ fn refuse_in_use<K: Kernel>(device: &Held<K>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The configured filesystem; nothing is read from the device yet.
-fn configure<K: Kernel>(
-    node: &Node<K>,
-    spec: &MountSpec<'_>,
-    device: &Held<K>,
-    fs: FsType,
-) -> Result<K::Fd, Failure> {
-    let kernel = &node.kernel;
-    let options = spec.options(fs)?;
-    let context = kernel.fsopen(fs.name())?;
-    kernel.fsconfig_set(&context, "source", device.path().to_str())?;
-    for (key, value) in &options.superblock {
-        kernel
-            .fsconfig_set(&context, key, value.as_deref())
-            .map_err(|error| refused_flag(key, &error))?;
-    }
-    if options.attrs.contains(MountAttrs::READ_ONLY) {
-        kernel.fsconfig_set(&context, "ro", None)?;
-    }
-    Ok(context)
-}
-
-/// A flag that the kernel refuses.
-fn refused_flag(key: &str, error: &Error) -> Failure {
-    const FIELD: &str = "volume_capability.mount.mount_flags";
-    match LABELS.contains(&key) {
-        true => Failure::invalid(
-            FIELD,
-            format!(
-                "{error}; a label needs a kernel with SELinux enabled, and must be valid in its \
-                 policy: if this node has no SELinux, remove the flag, or set seLinuxMount of the \
-                 CSIDriver object to false"
-            ),
-        ),
-        false => Failure::invalid(FIELD, error),
-    }
-}
-
 /// Mounts, checks that the right device was mounted, grows, and makes the mount visible last.
 fn mount<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     device: &Held<K>,
     fs: FsType,
-    context: K::Fd,
+    superblock: &K::Fd,
 ) -> Result<Staged, Failure> {
     let kernel = &cx.kernel;
     let attrs = spec.options(fs)?.attrs;
-    let context = create(cx, spec, device, fs, context)?;
-    let mounted = cx.phase(Phase::Mount, || kernel.fsmount(&context, attrs))?;
+    let mounted = cx.phase(Phase::Mount, || kernel.fsmount(superblock, attrs))?;
     let held = device.dev(kernel)?;
     let root_of_mount = Stat {
         mount_root: true,
@@ -337,34 +306,6 @@ fn mount<K: Kernel>(
     Ok(Staged::Done)
 }
 
-/// Creates the superblock, in this context or in another one.
-fn create<K: Kernel>(
-    cx: &Context<'_, K>,
-    spec: &MountSpec<'_>,
-    device: &Held<K>,
-    fs: FsType,
-    context: K::Fd,
-) -> Result<K::Fd, Failure> {
-    let attempt = |context: K::Fd| {
-        // A mount that leaked into another namespace still has the superblock, and shares it.
-        let create = || cx.kernel.fsconfig_create(&context, device.is_shared);
-        cx.phase(Phase::Mount, create).map(|()| context)
-    };
-    let has_same_id = |error: &Error| fs == FsType::Btrfs && error.cause() == Cause::Exists;
-    let created = match attempt(context) {
-        // Since 6.7 the kernel can mount a clone next to its original, but may mistake it for
-        // another btrfs whose mount on the same device number was refused. The first attempt has
-        // cleared that entry.
-        Err(error) if has_same_id(&error) => attempt(configure(cx, spec, device, fs)?),
-        created => created,
-    };
-    created.map_err(|error| match error.cause() {
-        Cause::Busy => device.claimed(),
-        _ if has_same_id(&error) => same_id_elsewhere(spec, &error.to_string()),
-        _ => error.into(),
-    })
-}
-
 /// The mounted device must be the held one; checked before the mount is visible.
 fn refuse_other_device(
     spec: &MountSpec<'_>,
@@ -383,14 +324,4 @@ fn refuse_other_device(
             spec.request.id
         ))),
     }
-}
-
-/// Before Linux 6.7 btrfs confuses a clone with its original: it refuses the mount, or mounts the
-/// other device.
-fn same_id_elsewhere(spec: &MountSpec<'_>, what: &str) -> Failure {
-    Failure::precondition(format!(
-        "volume {}: a btrfs with the same id, its clone or its original, is mounted on this node, \
-         and the kernel cannot mount both; use another node, or Linux 6.7 or later ({what})",
-        spec.request.id
-    ))
 }

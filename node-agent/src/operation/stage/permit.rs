@@ -16,6 +16,14 @@ use crate::kernel::Kernel;
 const LOST: &str = "it was restored, cloned or in use, and contains no data now: its data is lost; \
                     restore it, or delete the volume";
 
+/// What to mount, and what it needs before.
+pub(super) struct Judged {
+    pub(super) fs: FsType,
+    pub(super) need: Need,
+    /// See [`Sound`].
+    pub(super) blocks_before_replay: Option<u64>,
+}
+
 /// What a device needs before it is mounted.
 pub(super) enum Need {
     Nothing,
@@ -25,7 +33,7 @@ pub(super) enum Need {
     Format(Permit),
 }
 
-/// The filesystem to mount, from the content that was found, and what it needs before.
+/// What to mount, from the content that was found, and what it needs before.
 ///
 /// # Errors
 /// `FAILED_PRECONDITION` if it must not be made, with the reason.
@@ -35,7 +43,7 @@ pub(super) fn judge<K: Kernel>(
     plan: &PublishContext,
     under_test: &DeviceUnderTest<'_, K::Fd>,
     found: Found,
-) -> Result<(FsType, Need), Failure> {
+) -> Result<Judged, Failure> {
     let is_disk = under_test.backing.is_none();
     if let Some((refusal, why)) = forbidden(spec, plan, is_disk, &found) {
         return Err(refuse(spec, refusal, why));
@@ -75,15 +83,23 @@ pub(super) fn judge<K: Kernel>(
             return Err(failure);
         }
     };
-    Ok((spec.fs.unwrap_or(FsType::Ext4), Need::Format(permit)))
+    Ok(Judged {
+        fs: spec.fs.unwrap_or(FsType::Ext4),
+        need: Need::Format(permit),
+        blocks_before_replay: None,
+    })
 }
 
-fn known(spec: &MountSpec<'_>, found: Sound) -> Result<(FsType, Need), Failure> {
+fn known(spec: &MountSpec<'_>, found: Sound) -> Result<Judged, Failure> {
     let need = match found.wants_check {
         true => Need::Check,
         false => Need::Nothing,
     };
-    Ok((same_as_asked(spec, found.fs)?, need))
+    Ok(Judged {
+        fs: same_as_asked(spec, found.fs)?,
+        need,
+        blocks_before_replay: found.blocks_before_replay,
+    })
 }
 
 /// Why a volume that could be formatted by its content must not be, by its history.

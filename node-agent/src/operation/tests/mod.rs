@@ -49,6 +49,7 @@ mod real;
 mod refused;
 mod removed;
 mod repaired;
+mod replayed;
 mod restaged;
 mod restarted;
 mod reused;

@@ -173,11 +173,6 @@ impl Cut<'_> {
                 "{found} bytes, {total_before} before"
             );
         }
-        // Linux (6.1, 7.2) counts the groups of an ext4 before it replays the journal: after an
-        // interrupted growth it refuses writes (EUCLEAN) until the next mount.
-        for calls in [volume.take_down(), volume.stage(), volume.publish()] {
-            call(guest, &calls)?;
-        }
         let mut known = Known {
             records: known.records,
             ..Known::default()

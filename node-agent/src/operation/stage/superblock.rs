@@ -1,0 +1,129 @@
+//! The kernel's superblock of a filesystem: configured, created, and created again where the first
+//! one counts wrongly. A context that is closed unmounts it.
+
+use super::super::Node;
+use super::super::context::Context;
+use super::check::not_replayed;
+use super::mount::MountSpec;
+use crate::device::Held;
+use crate::filesystem::{FsType, LABELS, ext4_blocks};
+use crate::kernel::{Cause, Error, Kernel, MountAttrs};
+use crate::work::Phase;
+use belay_server::call::Failure;
+
+/// The configured filesystem; nothing is read from the device yet.
+pub(super) fn configure<K: Kernel>(
+    node: &Node<K>,
+    spec: &MountSpec<'_>,
+    device: &Held<K>,
+    fs: FsType,
+) -> Result<K::Fd, Failure> {
+    let kernel = &node.kernel;
+    let options = spec.options(fs)?;
+    let context = kernel.fsopen(fs.name())?;
+    kernel.fsconfig_set(&context, "source", device.path().to_str())?;
+    for (key, value) in &options.superblock {
+        kernel
+            .fsconfig_set(&context, key, value.as_deref())
+            .map_err(|error| refused_flag(key, &error))?;
+    }
+    if options.attrs.contains(MountAttrs::READ_ONLY) {
+        kernel.fsconfig_set(&context, "ro", None)?;
+    }
+    Ok(context)
+}
+
+/// A flag that the kernel refuses.
+fn refused_flag(key: &str, error: &Error) -> Failure {
+    const FIELD: &str = "volume_capability.mount.mount_flags";
+    match LABELS.contains(&key) {
+        true => Failure::invalid(
+            FIELD,
+            format!(
+                "{error}; a label needs a kernel with SELinux enabled, and must be valid in its \
+                 policy: if this node has no SELinux, remove the flag, or set seLinuxMount of the \
+                 CSIDriver object to false"
+            ),
+        ),
+        false => Failure::invalid(FIELD, error),
+    }
+}
+
+/// Creates the superblock, in this context or in another one.
+pub(super) fn create<K: Kernel>(
+    cx: &Context<'_, K>,
+    spec: &MountSpec<'_>,
+    device: &Held<K>,
+    fs: FsType,
+    context: K::Fd,
+) -> Result<K::Fd, Failure> {
+    let attempt = |context: K::Fd| {
+        // A mount that leaked into another namespace still has the superblock, and shares it.
+        let create = || cx.kernel.fsconfig_create(&context, device.is_shared);
+        cx.phase(Phase::Mount, create).map(|()| context)
+    };
+    let has_same_id = |error: &Error| fs == FsType::Btrfs && error.cause() == Cause::Exists;
+    let created = match attempt(context) {
+        // Since 6.7 the kernel can mount a clone next to its original, but may mistake it for
+        // another btrfs whose mount on the same device number was refused. The first attempt has
+        // cleared that entry.
+        Err(error) if has_same_id(&error) => attempt(configure(cx, spec, device, fs)?),
+        created => created,
+    };
+    created.map_err(|error| match error.cause() {
+        Cause::Busy => device.claimed(),
+        _ if has_same_id(&error) => same_id_elsewhere(spec, &error.to_string()),
+        _ => error.into(),
+    })
+}
+
+/// Has the kernel replay the journal, by a superblock that is not mounted.
+pub(super) fn replay<K: Kernel>(
+    cx: &Context<'_, K>,
+    spec: &MountSpec<'_>,
+    device: &Held<K>,
+    fs: FsType,
+) -> Result<(), Failure> {
+    let context = configure(cx, spec, device, fs)?;
+    cx.kernel.fsconfig_set(&context, "ro", None)?;
+    let created = create(cx, spec, device, fs, context);
+    created
+        .map(drop)
+        .map_err(|failure| not_replayed(cx, spec, failure))
+}
+
+/// Whether the kernel counted the block groups of an ext4 before its journal was replayed, which
+/// then grew it: its expansion was interrupted by a power loss. Seen with Linux 6.1 and 7.2: reads,
+/// writes and growth of the new groups fail (EUCLEAN), until it is mounted again.
+///
+/// `blocks` is what its superblock said before it was created; `None` without a journal to replay.
+pub(super) fn is_miscounted<K: Kernel>(
+    cx: &Context<'_, K>,
+    spec: &MountSpec<'_>,
+    device: &Held<K>,
+    blocks: Option<u64>,
+) -> Result<bool, Failure> {
+    let Some(before) = blocks.filter(|_| !device.is_shared) else {
+        return Ok(false);
+    };
+    let now = cx.phase(Phase::Check, || ext4_blocks(&cx.kernel, device.fd()))?;
+    if now == before {
+        return Ok(false);
+    }
+    tracing::info!(
+        volume = %spec.request.id, before, now,
+        "an interrupted expansion of the ext4 was completed from its journal; mounting it again, \
+         since the kernel counted its blocks before"
+    );
+    Ok(true)
+}
+
+/// Before Linux 6.7 btrfs confuses a clone with its original: it refuses the mount, or mounts the
+/// other device.
+pub(super) fn same_id_elsewhere(spec: &MountSpec<'_>, what: &str) -> Failure {
+    Failure::precondition(format!(
+        "volume {}: a btrfs with the same id, its clone or its original, is mounted on this node, \
+         and the kernel cannot mount both; use another node, or Linux 6.7 or later ({what})",
+        spec.request.id
+    ))
+}
