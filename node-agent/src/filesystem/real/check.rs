@@ -17,11 +17,13 @@ const MARKED: Sound = Sound {
     blocks_before_replay: None,
 };
 const DATA: &[u8] = b"what a pod has written";
+/// Bytes of an ext4 block, named to mke2fs, whose default depends on the size of the device.
+const BLOCK: u64 = 4096;
 
 /// An ext4 with one file, on which these commands of debugfs were run.
 fn damaged(commands: &[&str]) -> Image {
     let image = Image::new(256 * MIB);
-    image.make("mke2fs", &["-q", "-t", "ext4"]);
+    image.make("mke2fs", &["-q", "-b", &BLOCK.to_string(), "-t", "ext4"]);
     let source = image.dir.path().join("data");
     std::fs::write(&source, DATA).unwrap();
     let write = format!("write {} data", text(&source));
@@ -67,18 +69,18 @@ impl Image {
 /// The superblocks of real tools and states: only errors and an unclean state want a check.
 #[test]
 fn a_superblock_asks_for_a_check_only_if_the_journal_does_not_suffice() {
-    let dirty = |sound: Sound| Sound {
-        blocks_before_replay: Some(256 * MIB / 4096),
+    let replayed = |sound: Sound| Sound {
+        blocks_before_replay: Some(256 * MIB / BLOCK),
         ..sound
     };
     for (commands, expected) in [
         (&[][..], SOUND),
-        (&["feature needs_recovery"], dirty(SOUND)),
+        (&["feature needs_recovery"], replayed(SOUND)),
         (&["set_super_value state 3"], MARKED),
         (&["set_super_value state 0"], MARKED),
         (
             &["set_super_value state 3", "feature needs_recovery"],
-            dirty(MARKED),
+            replayed(MARKED),
         ),
     ] {
         assert_eq!(damaged(commands).sound(), expected, "{commands:?}");
