@@ -62,12 +62,16 @@ pub(super) fn create<K: Kernel>(
         let create = || cx.kernel.fsconfig_create(&context, device.is_shared);
         cx.phase(Phase::Mount, create).map(|()| context)
     };
-    let has_same_id = |error: &Error| fs == FsType::Btrfs && error.cause() == Cause::Exists;
+    let is = |error: &Error, cause| fs == FsType::Btrfs && error.cause() == cause;
+    let has_same_id = |error: &Error| is(error, Cause::Exists);
     let created = match attempt(context) {
         // Since 6.7 the kernel can mount a clone next to its original, but may mistake it for
-        // another btrfs whose mount on the same device number was refused. The first attempt has
-        // cleared that entry.
-        Err(error) if has_same_id(&error) => attempt(configure(cx, spec, device, fs)?),
+        // another btrfs whose mount on the same device number was refused: the clone "exists" if
+        // it has more transactions than the other, and else its id is "invalid" there. The first
+        // attempt has cleared that entry.
+        Err(error) if has_same_id(&error) || is(&error, Cause::Invalid) => {
+            attempt(configure(cx, spec, device, fs)?)
+        }
         created => created,
     };
     created.map_err(|error| match error.cause() {

@@ -454,7 +454,7 @@ fn a_target_upon_a_volume_is_made_on_the_pool() {
 
 /// Only simulated: the black-box tests do it on the real kernel.
 #[test]
-fn a_btrfs_whose_id_is_taken_is_mounted_by_the_second_attempt_or_refused() {
+fn a_btrfs_that_the_kernel_mistakes_for_another_is_mounted_by_the_second_attempt_or_refused() {
     let world = Simulated::new();
     let volume = world.volume("vol", Form::Btrfs);
     let node = world.start();
@@ -463,17 +463,19 @@ fn a_btrfs_whose_id_is_taken_is_mounted_by_the_second_attempt_or_refused() {
     let creates = |call: &Call| (call.name, &*call.object) == ("fsconfig", "create");
     let at = world.first_call(stage, creates);
     all_ok(&node, &volume, &[Verb::Unstage]);
-    world.machine.begin(Some(Fault::FailFrom(at, "EEXIST")));
-    let failure = volume.call(&node, Verb::Stage).unwrap_err();
-    assert_eq!(
-        failure.kind,
-        Kind::System,
-        "the second context is refused: {failure}"
-    );
-    world.machine.begin(Some(Fault::Fail(at, "EEXIST")));
-    all_ok(&node, &volume, &[Verb::Stage]);
-    world.machine.end();
-    all_ok(&node, &volume, &[Verb::Unstage]);
+    for errno in ["EEXIST", "EINVAL"] {
+        world.machine.begin(Some(Fault::FailFrom(at, errno)));
+        let failure = volume.call(&node, Verb::Stage).unwrap_err();
+        assert_eq!(
+            failure.kind,
+            Kind::System,
+            "the second context is refused: {failure}"
+        );
+        world.machine.begin(Some(Fault::Fail(at, errno)));
+        all_ok(&node, &volume, &[Verb::Stage]);
+        world.machine.end();
+        all_ok(&node, &volume, &[Verb::Unstage]);
+    }
     nothing_left(&world);
 }
 
