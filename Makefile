@@ -18,7 +18,7 @@ CARGO_FLAGS ?=
 # Tests mount in a private mount namespace, which is removed with them.
 ISOLATED := unshare --mount --propagation private
 
-.PHONY: root help setup build check fmt clippy deny tidy \
+.PHONY: root help setup build check fmt generated clippy deny tidy \
 	test unit counted mounts guest arrivals openstack wire sanity standalone demo bench mutants fuzz nightly \
 	images packages \
 	release release-check monitoring chart manifests \
@@ -36,7 +36,7 @@ build: ## static programs in target/bin
 
 check: ## format, lints, dependencies, house rules
 	@tests/setup/setup.sh check
-	@tests/steps.sh fmt clippy deny tidy
+	@tests/steps.sh fmt generated clippy deny tidy
 
 test: root ## all tests: units, real mounts, guests, wire, chart, csi-sanity (root)
 	@tests/setup/setup.sh test
@@ -47,6 +47,13 @@ demo: root build ## run full volume lifecycles, with latencies (root); ROUNDS=n,
 
 fmt: ## format check only
 	cargo fmt --all --check
+
+generated: ## generated files are up to date (those of the chart: make chart)
+	@deploy/monitoring/generate.sh | diff deploy/monitoring/prometheus-rule.yaml - || { \
+	    echo 'old; please run: deploy/monitoring/generate.sh >deploy/monitoring/prometheus-rule.yaml' >&2; exit 1; }
+	@for copy in rules.yaml dashboard.json; do \
+	    diff deploy/monitoring/$$copy deploy/chart/monitoring/$$copy || { \
+	        echo "differ; please run: cp deploy/monitoring/$$copy deploy/chart/monitoring/" >&2; exit 1; }; done
 
 clippy: ## lints only
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings

@@ -27,6 +27,10 @@ const KEY_BYTES: usize = 32;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// What the API server calls an object that exists already. Other conflicts have the same status.
 const EXISTS: &str = "AlreadyExists";
+/// What is left to the operator where the Job cannot do it, such as with an API server whose
+/// certificate is its own authority.
+const OTHERWISE: &str = "or create a Secret yourself, and set formatMark.secretName of the driver \
+                         in the chart's values to its name (docs/openstack.md)";
 
 /// Creates a Secret with a new key for format marks, unless there is a Secret of that name.
 #[derive(Debug, Parser)]
@@ -79,7 +83,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let (line, code) = match flags.create() {
         Ok(true) => ("is created".to_owned(), ExitCode::SUCCESS),
         Ok(false) => ("exists, and is kept".to_owned(), ExitCode::SUCCESS),
-        Err(why) => (why.to_string(), ExitCode::FAILURE),
+        Err(why) => (
+            format!("not created: {why}; {OTHERWISE}"),
+            ExitCode::FAILURE,
+        ),
     };
     let name = &flags.secret;
     log::write(&format!("belay-controller: Secret {name}: {line}\n"));

@@ -211,6 +211,7 @@ fn a_refusal_is_a_failure_and_quotes_no_secret() {
         let (code, said) = server.run(&[Fault::Refuse(status, reason)]);
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains(&status.to_string()), "{said}");
+        assert!(said.contains("formatMark.secretName"), "no cure: {said}");
         assert!(
             !said.contains("\"keys\":\"") || said.contains("***"),
             "{said}"

@@ -18,6 +18,7 @@ use flags::{Attach, Capacity, Create, Detach, Expand, HealthList, List, Modify, 
 const LIFE: &str = "\
 Example, a volume's lifecycle in the controller:
   belayctl volume create data --size 1GiB --fs-type ext4
+  umask 077  # a.json has the secret of the volume's format mark, if it has one
   belayctl volume attach vol-1 --node-id n1 --fs-type ext4 -o json --show-secrets >a.json
   belayctl volume expand vol-1 --size 2GiB
   belayctl snapshot create backup vol-1
