@@ -106,7 +106,9 @@ pub(super) fn replay(contents: &mut Sparse) -> bool {
     let before = blocks(contents).unwrap();
     let grows = flags[0] & RECOVER != 0 && journal[..8] == JOURNAL && logged > before;
     if grows {
+        let is_valid = is_valid(contents);
         write(contents, logged);
+        record(contents, if is_valid { VALID } else { ERRORS });
     }
     set_incompat(contents, |flags| flags & !RECOVER);
     grows

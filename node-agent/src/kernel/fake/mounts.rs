@@ -291,6 +291,12 @@ impl State {
             .filter(|(_, s)| s.on == Some(number));
         if shared && let Some((&superblock, _)) = mounted.next() {
             self.context(fd)?.superblock = Some(superblock);
+            // It was waited for, and has replayed the journal.
+            if fs_type == "ext4" {
+                let binding = self.loops[&number].binding.as_ref().ok_or(Errno::NXIO)?;
+                let ino = binding.ino;
+                self.file(ino)?.contents.change(ext4::replay);
+            }
             return Ok(());
         }
         if self.is_claimed(number) || self.loops[&number].running_down {

@@ -41,11 +41,19 @@ impl Machine {
     /// Loses the power when the growth of the ext4 in that file to so many bytes is in its journal,
     /// but not in its superblock.
     pub(crate) fn power_off_in_growth(&self, path: &Path, bytes: u64) {
+        self.log_growth(path, bytes);
+        self.lock().power_off(Survives::Nothing);
+    }
+
+    /// An expansion of the ext4 in a file is in its journal only.
+    pub(crate) fn log_growth(&self, path: &Path, bytes: u64) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
-        contents.change(move |to| ext4::log(to, bytes / BLOCK_BYTES));
+        contents.change(move |to| {
+            ext4::log(to, bytes / BLOCK_BYTES);
+            ext4::leave_dirty(to);
+        });
         contents.sync();
-        state.power_off(Survives::Nothing);
     }
 
     /// Loses the power between two calls; it returns at once.

@@ -69,10 +69,10 @@ pub(crate) fn stage_and_publish<K: Kernel>(
         }
         Staged::WantsFormat => {
             return Err(Failure::precondition(format!(
-                "volume {id}: no longer mounted at {path}, where it was staged, and its disk has \
-                 no filesystem; a publish formats nothing. Check in the cloud that this is the \
-                 volume's disk, and what has overwritten it; to start with an empty volume, delete \
-                 the pods that use it here, so that it is staged again"
+                "volume {id}: no longer mounted at {path}, where it was staged; its disk must be \
+                 checked by e2fsck, read completely, or formatted first, and a publish does none \
+                 of these. Check in the cloud that this is the volume's disk, and that nothing has \
+                 overwritten it; then delete the pods that use it here, so that it is staged again"
             )));
         }
     }

@@ -95,8 +95,12 @@ pub(super) fn stage<K: Kernel>(
     let attempt = || prepare(cx, &spec, plan, &device, &under_test, formatting);
     match attempt()? {
         Some(staged) => Ok(staged),
-        // Once more: there is no journal to replay now.
-        None => attempt()?.ok_or_else(|| Failure::bug("the journal was not replayed".to_owned())),
+        // Once more: there is no journal to replay now. A child that is being started may still
+        // have the context, and with it the superblock.
+        None => {
+            device.refuse_claimed(kernel)?;
+            attempt()?.ok_or_else(|| Failure::bug("the journal was not replayed".to_owned()))
+        }
     }
 }
 
@@ -116,7 +120,7 @@ fn prepare<K: Kernel>(
     let fs = judged.fs;
     // The kernel checks the flags here, before anything is formatted or repaired.
     let context = cx.phase(Phase::Configure, || configure(cx, spec, device, fs))?;
-    match judged.need {
+    let blocks_before_replay = match judged.need {
         Need::Format(permit) => {
             let options = format_options(spec, fs, &cx.kernel, under_test)?;
             refuse_in_use(device)?;
@@ -124,9 +128,10 @@ fn prepare<K: Kernel>(
                 return Ok(Some(Staged::WantsFormat));
             }
             make(cx, under_test, (fs, options), permit)?;
+            None
         }
         // Who may only read must not change anything.
-        Need::Check if spec.is_reader(fs)? => {}
+        Need::Check if spec.is_reader(fs)? => judged.blocks_before_replay,
         // By a mount elsewhere, or by an e2fsck that has outlived its agent: it may be ending now,
         // with half of its repairs on the disk.
         Need::Check if device.is_shared => return Err(device.claimed()),
@@ -136,11 +141,12 @@ fn prepare<K: Kernel>(
             let _only = cx.beside.check_alone()?;
             replay(cx, spec, device, fs)?;
             repair(cx, spec, under_test)?;
+            None
         }
-        Need::Nothing => {}
-    }
+        Need::Nothing => judged.blocks_before_replay,
+    };
     let context = create(cx, spec, device, fs, context)?;
-    if is_miscounted(cx, spec, device, judged.blocks_before_replay)? {
+    if is_miscounted(cx, spec, device, blocks_before_replay)? {
         return Ok(None);
     }
     mount(cx, spec, device, fs, &context).map(Some)

@@ -107,12 +107,16 @@ pub(super) fn is_miscounted<K: Kernel>(
     device: &Held<K>,
     blocks: Option<u64>,
 ) -> Result<bool, Failure> {
-    let Some(before) = blocks.filter(|_| !device.is_shared) else {
+    let Some(before) = blocks else {
         return Ok(false);
     };
     let now = cx.phase(Phase::Check, || ext4_blocks(&cx.kernel, device.fd()))?;
     if now == before {
         return Ok(false);
+    }
+    // The kernel replayed it for another process, such as an agent that is being killed.
+    if device.is_shared {
+        return Err(device.claimed());
     }
     tracing::info!(
         volume = %spec.request.id, before, now,

@@ -4,11 +4,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use belay_server::call::Kind;
 use belay_server::request::AccessMode;
 
 use super::bench::{Form, GROWN_BYTES, Verb, Volume, World};
 use super::simulated::{Media, Simulated};
-use crate::kernel::fake::{Fault, Holds};
+use crate::kernel::Kernel as _;
+use crate::kernel::fake::{Damage, Fault, Holds};
 
 #[test]
 fn an_ext4_that_its_journal_grows_is_mounted_twice() {
@@ -40,6 +42,54 @@ fn a_stage_of_it_that_fails_or_dies_at_any_call_converges() {
             }
         }
     }
+}
+
+/// The journal is replayed before the check, by a separate superblock.
+#[test]
+fn an_ext4_with_errors_is_counted_right_after_its_check() {
+    let world = Simulated::of(Media::Files);
+    let volume = world.volume("vol", Form::Ext4);
+    volume.call(&world.start(), Verb::Stage).unwrap();
+    world.make_file(&volume.file(), GROWN_BYTES);
+    world.machine.damage(&volume.file(), Damage::Slight);
+    world
+        .machine
+        .power_off_in_growth(&volume.file(), GROWN_BYTES);
+    let node = world.start();
+    world.machine.begin(None);
+    volume.call(&node, Verb::Stage).unwrap();
+    let calls = world.machine.end();
+    let creates = calls
+        .iter()
+        .filter(|call| (call.name, &*call.object) == ("fsconfig", "create"));
+    assert_eq!(creates.count(), 2);
+    assert!(!world.machine.is_damaged(&volume.file()));
+    expect_grown(&world, &volume);
+}
+
+/// Such as of an agent that is being killed while the kernel replays the journal.
+#[test]
+fn a_superblock_of_another_process_that_was_counted_before_is_not_used() {
+    let world = Simulated::of(Media::Disks);
+    let volume = world.volume("vol", Form::Ext4);
+    let node = world.start();
+    for verb in [Verb::Stage, Verb::Unstage] {
+        volume.call(&node, verb).unwrap();
+    }
+    world.machine.grow_disk(&volume.file(), GROWN_BYTES);
+    let other = world.kernel();
+    let context = other.fsopen("ext4").unwrap();
+    other
+        .fsconfig_set(&context, "source", Some("/dev/vda"))
+        .unwrap();
+    other.fsconfig_create(&context, false).unwrap();
+    world.machine.log_growth(&volume.file(), GROWN_BYTES);
+    let staged = volume.call(&node, Verb::Stage);
+    let failure = staged.unwrap_err();
+    assert_eq!(failure.kind, Kind::Busy, "{failure}");
+    drop(context);
+    volume.call(&node, Verb::Stage).unwrap();
+    expect_grown(&world, &volume);
 }
 
 /// Machines whose power is back: the volume is in a file or on a disk, for a writer or a reader.
