@@ -1,21 +1,27 @@
 //! mkfs and the proof before it, on the simulated machine.
 
+mod checked;
+
 use std::path::Path;
 use std::time::Duration;
 
 use belay_contract::format::FormatOptions;
-use belay_server::call::{Failure, Kind};
+use belay_contract::mark::MarkSecret;
+use belay_server::call::Kind;
 
 use super::format::{Permit, format};
 use super::mkfs::{Recipe, mkfs, refuse_busy, unwanted_features};
 use super::probe::tests::xfs_sector_with;
-use super::{DeviceUnderTest, Found, FsType, Unchecked, check, examine};
-use crate::kernel::fake::{Fake, Fault, Fd, Machine, Plug};
+use super::probe::{MARK_AT, MARK_BYTES};
+use super::{DeviceUnderTest, Found, FsType, examine};
+use crate::kernel::fake::mkfs::Stop;
+use crate::kernel::fake::{Call, Fake, Fault, Fd, Machine, Plug};
 use crate::kernel::{Kernel as _, Open};
 use crate::work::Progress;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
+const SECRET: [u8; 32] = [1; 32];
 
 /// A machine with one disk, which is held open.
 struct Bench {
@@ -23,18 +29,20 @@ struct Bench {
     kernel: Fake,
     fd: Fd,
     bytes: u64,
+    /// The file of a loop device.
+    file: Option<Fd>,
+    secrets: Vec<MarkSecret>,
     progress: Progress,
 }
 
 impl Bench {
     fn new(bytes: u64, start: &[u8]) -> Bench {
         let machine = Machine::new();
-        let medium = Path::new("/medium");
-        machine.make_file(medium, bytes);
+        machine.make_file(medium(), bytes);
         if !start.is_empty() {
-            machine.write_file(medium, 0, start);
+            machine.write_file(medium(), 0, start);
         }
-        machine.plug(Plug::virtio(medium, "vol-1"));
+        machine.plug(Plug::virtio(medium(), "vol-1"));
         let kernel = machine.process();
         let fd = open(&kernel, Open::DeviceRead);
         Bench {
@@ -42,7 +50,27 @@ impl Bench {
             kernel,
             fd,
             bytes,
+            file: None,
+            secrets: Vec::new(),
             progress: Progress::default(),
+        }
+    }
+
+    /// A disk whose volume has a secret.
+    fn with_secret(bytes: u64) -> Bench {
+        Bench {
+            secrets: vec![SECRET.into()],
+            ..Bench::new(bytes, &[])
+        }
+    }
+
+    /// A device with a file behind it.
+    fn with_file(bytes: u64) -> Bench {
+        let bench = Bench::new(bytes, &[]);
+        let file = bench.kernel.open(medium(), Open::FileWrite).unwrap();
+        Bench {
+            file: Some(file),
+            ..bench
         }
     }
 
@@ -50,8 +78,8 @@ impl Bench {
         DeviceUnderTest {
             fd: &self.fd,
             bytes: self.bytes,
-            backing: None,
-            secrets: &[],
+            backing: self.file.as_ref(),
+            secrets: &self.secrets,
             volume: "vol-1",
             is_new,
             accepts_uncleared: false,
@@ -67,11 +95,32 @@ impl Bench {
     }
 
     fn format(&self, fs: FsType) -> Result<(), Kind> {
+        self.format_by(self.blank(true), fs)
+    }
+
+    fn format_by(&self, permit: Permit, fs: FsType) -> Result<(), Kind> {
         let options = FormatOptions::default();
-        let permit = self.blank(true);
         let device = self.device(true);
         let made = format(&self.kernel, &device, (fs, options), permit, DEADLINE);
         made.map_err(|failure| failure.kind)
+    }
+
+    /// A format that something stops, or none; and its calls.
+    fn try_format(&self, fs: FsType, stop: Option<Stop>) -> (Result<(), Kind>, Vec<Call>) {
+        let permit = match examine(&self.kernel, &self.device(self.file.is_none())) {
+            Found::Blank(blank) => Permit::Blank(blank),
+            Found::Interrupted(interrupted) => Permit::Interrupted(interrupted),
+            other => panic!("{other:?}"),
+        };
+        self.machine.stop_tools(stop);
+        self.machine.begin(None);
+        let made = self.format_by(permit, fs);
+        (made, self.machine.end())
+    }
+
+    /// The block of the mark.
+    fn mark(&self) -> Vec<u8> {
+        self.machine.read_file(medium(), MARK_AT, MARK_BYTES)
     }
 
     /// The message of a mkfs that fails.
@@ -87,6 +136,14 @@ impl Bench {
         let failure = failed.unwrap_err();
         (failure.kind, failure.message)
     }
+}
+
+fn medium() -> &'static Path {
+    Path::new("/medium")
+}
+
+fn names(calls: &[Call]) -> Vec<&str> {
+    calls.iter().map(|call| call.name).collect()
 }
 
 fn open(kernel: &Fake, how: Open) -> Fd {
@@ -131,40 +188,19 @@ fn each_step_of_a_format_is_on_the_disk_before_the_next() {
 #[test]
 fn a_device_that_another_process_has_claimed_is_not_formatted() {
     let bench = Bench::new(512 * MIB, &[]);
-    let medium = Path::new("/medium");
     let user = bench.machine.process();
     let other = open(&user, Open::DeviceExclusive);
-    let before = bench.machine.read_file(medium, 0, 1 << 20);
+    let before = bench.machine.read_file(medium(), 0, 1 << 20);
     assert_eq!(bench.format(FsType::Ext4), Err(Kind::Busy));
     let refused = refuse_busy(&bench.kernel, &bench.device(true)).unwrap_err();
     assert_eq!(refused.kind, Kind::Busy);
     // Claimed after that check.
     assert_eq!(bench.mkfs().0, Kind::Busy);
-    assert!(bench.machine.read_file(medium, 0, 1 << 20) == before);
-    let mark = bench.machine.read_file(medium, 100 << 20, 4096);
+    assert!(bench.machine.read_file(medium(), 0, 1 << 20) == before);
+    let mark = bench.machine.read_file(medium(), 100 << 20, 4096);
     assert!(mark.iter().all(|byte| *byte == 0), "a mark was written");
     drop(other);
     assert_eq!(bench.format(FsType::Ext4), Ok(()));
-}
-
-#[test]
-fn a_device_that_another_process_has_claimed_is_not_checked() {
-    let bench = Bench::new(512 * MIB, &[]);
-    assert_eq!(bench.format(FsType::Ext4), Ok(()));
-    let user = bench.machine.process();
-    let other = open(&user, Open::DeviceExclusive);
-    bench.machine.begin(None);
-    let checked = check(&bench.kernel, &bench.device(false), DEADLINE);
-    let calls = bench.machine.end();
-    let failed = |failure: &Failure| failure.kind == Kind::Busy;
-    assert!(
-        matches!(&checked, Err(Unchecked::Failed(it)) if failed(it)),
-        "{checked:?}"
-    );
-    assert!(!calls.iter().any(|call| call.name == "spawn"), "{calls:?}");
-    drop(other);
-    let checked = check(&bench.kernel, &bench.device(false), DEADLINE);
-    assert!(checked.is_ok(), "{checked:?}");
 }
 
 #[test]
@@ -199,4 +235,54 @@ fn features_of_an_xfs_that_an_old_kernel_does_not_know_are_found() {
         let found = unwanted_features(&bench.kernel, &bench.device(true));
         assert_eq!(found, Ok(unwanted), "{incompat:#x}");
     }
+}
+
+/// A newer one turns on features that an old kernel does not know, and says so only by what it has
+/// made.
+#[test]
+fn an_xfs_with_features_that_can_be_turned_off_is_made_again_without_them() {
+    let spawned = |incompat| {
+        let bench = Bench::new(512 * MIB, &[]);
+        bench.machine.renew_xfs(incompat);
+        let (made, calls) = bench.try_format(FsType::Xfs, None);
+        let spawned = names(&calls).iter().filter(|it| **it == "spawn").count();
+        (made, spawned)
+    };
+    assert_eq!(spawned(0), (Ok(()), 1));
+    assert_eq!(spawned(0xe0), (Ok(()), 2));
+    assert_eq!(spawned(0x100), (Err(Kind::System), 2));
+}
+
+/// The log of an earlier filesystem might be replayed.
+#[test]
+fn a_journal_is_left_as_it_is_only_where_all_was_read_as_zeros() {
+    for (bench, option) in [
+        (Bench::with_secret(512 * MIB), "lazy_journal_init=0"),
+        (Bench::with_file(512 * MIB), "lazy_journal_init=1"),
+    ] {
+        for stop in [Some(Stop::Signal), None] {
+            let (made, calls) = bench.try_format(FsType::Ext4, stop);
+            assert_eq!(made.is_ok(), stop.is_none(), "{made:?}");
+            let mkfs = calls.iter().find(|call| call.name == "spawn").unwrap();
+            assert!(mkfs.object.contains(option), "{stop:?}: {mkfs:?}");
+        }
+    }
+}
+
+/// Until mkfs has overwritten the superblock of the first, another one would be that of a complete
+/// filesystem.
+#[test]
+fn each_attempt_to_complete_a_format_of_a_disk_has_the_uuid_of_the_first() {
+    let bench = Bench::with_secret(512 * MIB);
+    let attempts = [Stop::Signal, Stop::Deadline].map(|stop| {
+        let (made, _) = bench.try_format(FsType::Xfs, Some(stop));
+        (made, bench.mark()[192..208].to_vec())
+    });
+    let [(killed, first), (late, second)] = attempts;
+    assert_eq!((killed, late), (Err(Kind::System), Err(Kind::Timeout)));
+    assert!(
+        first == second && first != [0; 16],
+        "{first:x?} {second:x?}"
+    );
+    assert_eq!(bench.try_format(FsType::Xfs, None).0, Ok(()));
 }

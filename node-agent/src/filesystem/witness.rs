@@ -238,6 +238,8 @@ mod tests {
         let attempt = Attempt::parse(b"00010203-0405-0607-0809-0a0b0c0d0eff");
         let uuid = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255];
         assert!(attempt.made(uuid));
+        assert_eq!(attempt.uuid(), Some(uuid));
+        assert_eq!(Attempt::UNKNOWN.uuid(), None);
         assert_eq!(attempt.to_string(), "00010203-0405-0607-0809-0a0b0c0d0eff");
         assert!(!attempt.made([0; 16]));
         for value in [

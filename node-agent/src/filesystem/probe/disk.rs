@@ -264,3 +264,43 @@ fn not_told(why: String) -> Failure {
     let text = format!("the content of the device cannot be determined, so it is not used: {why}");
     Failure::new(Kind::System, text)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::kernel::Open;
+    use crate::kernel::fake::Machine;
+
+    /// The proof that a device is blank would otherwise skip data, or never end.
+    #[test]
+    fn a_map_of_the_file_that_runs_backwards_is_an_error() {
+        let machine = Machine::new();
+        let path = Path::new("/file");
+        machine.make_file(path, 1 << 20);
+        for at in [0, 512 << 10] {
+            machine.write_file(path, at, &[1]);
+        }
+        let kernel = machine.process();
+        let file = kernel.open(path, Open::FileRead).unwrap();
+        let device = DeviceUnderTest {
+            fd: &file,
+            bytes: 1 << 20,
+            backing: Some(&file),
+            volume: "vol-1",
+            secrets: &[],
+            is_new: false,
+            accepts_uncleared: false,
+            progress: &Progress::default(),
+        };
+        let disk = KernelDisk::new(&kernel, &device);
+        let data = (512 << 10)..(512 << 10) + 4096;
+        assert_eq!(disk.next_data(4096), Ok(Some(data)));
+        machine.map_backwards();
+        assert_eq!(
+            disk.next_data(4096).map_err(|it| it.kind),
+            Err(Kind::System)
+        );
+    }
+}

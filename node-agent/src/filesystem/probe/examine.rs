@@ -8,7 +8,7 @@ use belay_server::call::{Failure, Kind};
 use super::areas::{Area, Areas};
 use super::blank::{self, Blank, Sweep};
 use super::btrfs;
-use super::disk::{ALIGN, ALIGN_BYTES, DeviceUnderTest, Disk, KernelDisk};
+use super::disk::{ALIGN, DeviceUnderTest, Disk, KernelDisk};
 use super::identity::{Identity, Sound, unfinished};
 use super::mark::{Interrupted, MARK_AT, read_mark};
 use super::ranges::read_each;
@@ -175,9 +175,7 @@ fn has_log(disk: &impl Disk, identity: &Identity) -> Result<bool, Failure> {
     let Some(at) = xfs.log_at else {
         return Ok(true);
     };
-    let start = at - at % ALIGN_BYTES;
-    let end = (at + LOG_BLANK.end).next_multiple_of(ALIGN_BYTES);
-    let area = Area::read(disk, start..end.min(disk.bytes()))?;
+    let area = Area::read(disk, at..at + LOG_BLANK.end)?;
     let length = usize::try_from(LOG_BLANK.end - LOG_BLANK.start).unwrap_or(usize::MAX);
     let records = area.get(at + LOG_BLANK.start, length);
     Ok(records.is_none_or(|bytes| bytes.iter().any(|byte| *byte != 0)))
@@ -629,6 +627,8 @@ mod tests {
         disk.witness = attempt();
         let found = examine_disk(&disk, "vol-1").unwrap();
         assert!(is_sound(&found, FsType::Xfs), "{found:?}");
+        // Both ends, the start of the log, and the mark.
+        assert_eq!(disk.bytes_read.get(), (72 + 64 + 8 + 4) << 10);
     }
 
     #[test]

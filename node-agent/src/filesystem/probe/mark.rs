@@ -282,6 +282,31 @@ mod tests {
     }
 
     #[test]
+    fn without_its_secret_a_mark_counts_for_the_filesystem_of_its_uuid_alone() {
+        let [bare, marked] =
+            [None, Some(proof(1))].map(|proof| decode(&encode("vol-1", proof.as_ref()).unwrap()));
+        let origin = |mark: &Mark, volume, uuid| {
+            let found = mark.of_attempt(volume, 7, uuid);
+            found.map(|interrupted| interrupted.origin())
+        };
+        assert_eq!(origin(&marked, "vol-1", [9; 16]), Some(Origin::OtherKey));
+        assert_eq!(origin(&marked, "vol-1", [8; 16]), None);
+        assert_eq!(origin(&marked, "vol-2", [9; 16]), None);
+        assert_eq!(origin(&bare, "vol-1", [9; 16]), None);
+    }
+
+    #[test]
+    fn a_block_is_the_mark_of_one_volume_or_of_none() {
+        let marked = encode("vol-1", Some(&proof(1))).unwrap();
+        let bare = encode("vol-1", None).unwrap();
+        assert!(is_of("vol-1", &marked) && has_secret_of("vol-1", &marked));
+        assert!(is_of("vol-1", &bare) && !has_secret_of("vol-1", &bare));
+        assert!(!is_of("vol-2", &marked) && !has_secret_of("vol-2", &marked));
+        let data = [0xa5; MARK_BYTES];
+        assert!(!is_of("vol-1", &data) && !has_secret_of("vol-1", &data));
+    }
+
+    #[test]
     fn everything_is_in_the_first_sector() {
         let mark = encode(&"v".repeat(ID_BYTES_MAX), Some(&proof(255))).unwrap();
         assert!(mark[512..].iter().all(|byte| *byte == 0));

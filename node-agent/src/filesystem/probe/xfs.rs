@@ -192,6 +192,24 @@ pub(super) mod tests {
         assert_eq!(judge(&sector(), DEVICE_BYTES), Verdict::Sound(expected));
     }
 
+    /// The number of its first block has that of the group in its upper bits.
+    #[test]
+    fn a_log_is_where_its_group_is_and_none_is_past_the_end() {
+        for (start, log_at) in [
+            (3 << 16 | 65_535, Some(DEVICE_BYTES - 4096)),
+            (4 << 16, None),
+            (0, None),
+        ] {
+            let mut sector = sector();
+            sector[48..56].copy_from_slice(&u64::to_be_bytes(start));
+            seal(&mut sector);
+            match judge(&sector, DEVICE_BYTES) {
+                Verdict::Sound(found) => assert_eq!(found.log_at, log_at, "{start:#x}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
     #[test]
     fn version_4_has_no_checksum_and_is_sound() {
         let mut sector = sector();

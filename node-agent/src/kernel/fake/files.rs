@@ -257,8 +257,10 @@ impl State {
 
     pub(super) fn seek(&mut self, fd: u64, from: u64, data: bool) -> Answer<Option<u64>> {
         let ino = self.object(fd)?.location()?.ino;
+        let is_backwards = self.maps_backwards;
         let contents = &self.file(ino)?.contents;
         Ok(match data {
+            true if is_backwards => Some(0),
             true => contents.data(from),
             false => contents.hole(from),
         })

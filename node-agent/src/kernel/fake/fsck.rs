@@ -5,7 +5,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::loops::Change;
-use super::mkfs::{claim, end};
+use super::mkfs::{claim, end, stopped};
 use super::sparse::Sparse;
 use super::state::{Answer, State};
 use super::{Fake, Fd, Machine, ext4};
@@ -15,6 +15,7 @@ use crate::kernel::{Child, ChildEnd, Result};
 const DAMAGE_AT: u64 = 30 << 20;
 const SLIGHT: &[u8] = b"damage that preening repairs";
 const SEVERE: &[u8] = b"damage that it does not";
+const LASTING: &[u8] = b"damage that it thinks it does";
 
 /// The steps, in order.
 const STEPS: [(&str, Step); 2] = [("repairs", Step::Repairs), ("superblock", Step::Superblock)];
@@ -32,6 +33,8 @@ pub(crate) enum Damage {
     Slight,
     /// Only a human may.
     Severe,
+    /// e2fsck reports that it has repaired it, and the superblock still records errors.
+    Lasting,
 }
 
 impl Machine {
@@ -43,6 +46,7 @@ impl Machine {
             let what = match damage {
                 Damage::Slight => SLIGHT,
                 Damage::Severe => SEVERE,
+                Damage::Lasting => LASTING,
             };
             to.write(DAMAGE_AT, what);
             ext4::record(to, ext4::ERRORS);
@@ -68,7 +72,7 @@ impl Machine {
 
     /// From now on the machine has no e2fsck.
     pub(crate) fn remove_e2fsck(&self) {
-        self.lock().lacks_e2fsck = true;
+        self.lock().tools.lacks_e2fsck = true;
     }
 }
 
@@ -79,7 +83,8 @@ fn is_marked(contents: &Sparse, mark: &[u8]) -> bool {
 }
 
 pub(super) fn is_damaged(contents: &Sparse) -> bool {
-    is_marked(contents, SLIGHT) || is_marked(contents, SEVERE) || !ext4::is_valid(contents)
+    let marks = [SLIGHT, SEVERE, LASTING];
+    marks.iter().any(|mark| is_marked(contents, mark)) || !ext4::is_valid(contents)
 }
 
 /// Runs e2fsck until it exits. Each of its steps counts as a call.
@@ -88,7 +93,7 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
         "spawn",
         child.program,
         &[Errno::NOENT],
-        |state| match state.lacks_e2fsck {
+        |state| match state.tools.lacks_e2fsck {
             true => Err(Errno::NOENT),
             false => Ok(()),
         },
@@ -99,17 +104,22 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     };
     let read = fake.call("e2fsck read", "all", &[], |state| {
         let ino = state.binding(own.id)?.ok_or(Errno::NXIO)?.ino;
-        Ok(is_marked(&state.file(ino)?.contents, SEVERE))
+        let contents = &state.file(ino)?.contents;
+        Ok([SEVERE, LASTING].map(|mark| is_marked(contents, mark)))
     });
     match read {
-        Ok(false) => {}
-        Ok(true) => {
+        Ok([false, false]) => {}
+        Ok([true, _]) => {
             return Ok(end(
                 4,
                 "UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY.".to_owned(),
             ));
         }
+        Ok([false, true]) => return Ok(end(1, "FIXED.".to_owned())),
         Err(error) => return Ok(end(8, error.to_string())),
+    }
+    if let Some(end) = stopped(fake, child) {
+        return Ok(end);
     }
     for (what, step) in STEPS {
         let written = fake.call("e2fsck write", what, &[], |state| {

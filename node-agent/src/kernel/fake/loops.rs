@@ -279,7 +279,7 @@ impl State {
 
     pub(super) fn loop_file(&self, number: u32) -> Option<LoopFile> {
         let binding = self.loops.get(&number)?.binding.as_ref()?;
-        let mut names = self.host_names().into_iter();
+        let mut names = self.mounts.values().flat_map(|mount| self.names_in(mount));
         let named = names.find(|(_, ino)| *ino == binding.ino);
         let path = named.map(|(path, _)| path).unwrap_or_else(|| {
             let opened = &self.open[&binding.description].path;

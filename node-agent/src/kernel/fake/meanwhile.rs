@@ -1,10 +1,11 @@
-//! What happens from outside between two calls of a process: a disk is plugged in, removed or
-//! exchanged. And reads that return a part of what they could.
+//! What happens from outside between two calls of a process: a disk is plugged in, removed,
+//! exchanged or claimed. And reads that return a part of what they could.
 
 use std::path::PathBuf;
 
 use super::state::State;
 use super::{Machine, Plug};
+use crate::kernel::Open;
 
 /// Something that happens once, right before a call.
 pub(crate) enum Meanwhile {
@@ -14,6 +15,8 @@ pub(crate) enum Meanwhile {
     Unplug(PathBuf),
     /// The same, and another one is plugged in.
     Swap(PathBuf, Plug),
+    /// Another process opens the device of that node for itself, and keeps it.
+    Claim(PathBuf),
     /// The call, if it reads, returns half of what it could.
     Short,
 }
@@ -37,6 +40,12 @@ impl State {
             Meanwhile::Swap(medium, plug) => {
                 self.unplug(&medium);
                 self.plug(plug);
+            }
+            Meanwhile::Claim(device) => {
+                let location = self.walk(&device).unwrap();
+                let object = self.open_location(location, Open::DeviceExclusive);
+                let process = self.number();
+                self.describe(process, object.unwrap(), String::new());
             }
             Meanwhile::Short => self.reads_half = true,
         }

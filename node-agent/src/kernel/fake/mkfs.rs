@@ -24,12 +24,35 @@ const STEPS: [(&str, Step); 4] = [
     ("superblock", Step::Superblock),
 ];
 
+/// The tools that are installed, and what becomes of them.
+#[derive(Default)]
+pub(super) struct Tools {
+    /// What mkfs.btrfs turns on by default.
+    pub(super) btrfs_features: btrfs::Features,
+    /// What mkfs.xfs turns on by default.
+    pub(super) xfs_incompat: u32,
+    /// There is no e2fsck.
+    pub(super) lacks_e2fsck: bool,
+    /// What stops each of them.
+    pub(super) stop: Option<Stop>,
+}
+
+/// Why a tool does not come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It exceeds its deadline.
+    Deadline,
+    /// Another process kills it.
+    Signal,
+}
+
 /// The filesystem that is made.
 #[derive(Clone, Copy)]
 struct Made {
     fs_type: &'static str,
     uuid: [u8; 16],
     features: btrfs::Features,
+    xfs_incompat: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,17 +73,28 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
         "mkfs.btrfs" => "btrfs",
         other => panic!("the simulated machine has no {other}"),
     };
-    fake.call("spawn", child.program, &[], |_| Ok(()))?;
+    let line = format!("{} {}", child.program, child.args.join(" "));
+    fake.call("spawn", line, &[], |_| Ok(()))?;
     let own = match claim(fake, child, "mkfs open") {
         Ok(own) => own,
         Err(error) => return Ok(end(1, error.to_string())),
     };
+    let (features, xfs_incompat) = {
+        let tools = &fake.machine.lock().tools;
+        (tools.btrfs_features, tools.xfs_incompat)
+    };
     let made = Made {
         fs_type,
         uuid: uuid_in(&child.args),
-        features: fake.machine.lock().btrfs_features.without(&child.args),
+        features: features.without(&child.args),
+        xfs_incompat: xfs::without(xfs_incompat, &child.args),
     };
     for (what, step) in STEPS {
+        if step == Step::Journal
+            && let Some(end) = stopped(fake, child)
+        {
+            return Ok(end);
+        }
         let written = fake.call("mkfs write", what, &[], |state| {
             state.mkfs_step(own.id, made, step)
         });
@@ -78,6 +112,19 @@ pub(super) fn end(code: i32, stderr: String) -> ChildEnd {
         timed_out: false,
         stderr,
     }
+}
+
+/// How the child ends, if something stops it.
+pub(super) fn stopped(fake: &Fake, child: &Child<'_, Fd>) -> Option<ChildEnd> {
+    let stop = match (child.is_given_up)() {
+        true => Some(Stop::Signal),
+        false => fake.machine.lock().tools.stop,
+    };
+    stop.map(|stop| ChildEnd {
+        code: None,
+        timed_out: stop == Stop::Deadline,
+        stderr: String::new(),
+    })
 }
 
 /// The child's own descriptor of the device, which it opens exclusively.
@@ -136,6 +183,7 @@ impl State {
             fs_type,
             uuid,
             features,
+            xfs_incompat,
         } = made;
         let binding = self.binding(device)?.ok_or(Errno::NXIO)?;
         let (ino, blocks) = (binding.ino, binding.bytes / BLOCK_BYTES);
@@ -158,7 +206,10 @@ impl State {
             (Step::Tables, "btrfs") => Box::new(move |to| btrfs::write(to, blocks, true)),
             (Step::Tables, _) => Box::new(|to| fill(to, TABLES_AT)),
             (Step::Journal, _) => Box::new(|to| fill(to, JOURNAL_AT)),
-            (Step::Superblock, "xfs") => Box::new(move |to| xfs::write(to, blocks, uuid, false)),
+            (Step::Superblock, "xfs") => Box::new(move |to| {
+                xfs::write(to, blocks, uuid, false);
+                xfs::enable(to, xfs_incompat);
+            }),
             (Step::Superblock, "btrfs") => Box::new(move |to| {
                 btrfs::write(to, blocks, false);
                 btrfs::enable(to, features);

@@ -15,7 +15,7 @@ mod fsck;
 mod kept;
 mod loops;
 pub(crate) mod meanwhile;
-mod mkfs;
+pub(crate) mod mkfs;
 mod mounts;
 mod on_disk;
 mod outside;
@@ -99,8 +99,9 @@ pub(crate) struct Call {
 }
 
 /// The errnos that a fault can inject.
-const ERRNOS: [(&str, Errno); 8] = [
+const ERRNOS: [(&str, Errno); 9] = [
     ("EIO", Errno::IO),
+    ("EAGAIN", Errno::AGAIN),
     ("EBUSY", Errno::BUSY),
     ("EEXIST", Errno::EXIST),
     ("ENOENT", Errno::NOENT),
@@ -149,8 +150,7 @@ fn may_wait(name: &str, object: &str) -> bool {
 
 /// The errno of that name, if a call with these answers can fail with it.
 fn failure(name: &str, answers: &[Errno]) -> Option<Errno> {
-    let known = ERRNOS.iter().find(|(known, _)| *known == name);
-    let (_, errno) = known.unwrap();
+    let (_, errno) = ERRNOS.iter().find(|(known, _)| *known == name).unwrap();
     (!answers.contains(errno)).then_some(*errno)
 }
 

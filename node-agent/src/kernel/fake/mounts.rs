@@ -314,7 +314,7 @@ impl State {
         }
         // The bytes come through the device's cache.
         self.flush_cache(number, 0..u64::MAX);
-        let may_be_damaged = read_only || self.lacks_e2fsck || fs_type != "ext4";
+        let may_be_damaged = read_only || self.tools.lacks_e2fsck || fs_type != "ext4";
         let file = self.file(ino)?;
         match superblock::read(&file.contents) {
             Some(Whole {

@@ -57,10 +57,10 @@ pub(super) struct State {
     /// The logical block size of every device.
     pub(super) device_block_bytes: u32,
     pub(super) has_no_mount_ids: bool,
-    /// What mkfs.btrfs turns on by default.
-    pub(super) btrfs_features: super::btrfs::Features,
-    /// There is no e2fsck.
-    pub(super) lacks_e2fsck: bool,
+    /// The tools that are installed.
+    pub(super) tools: super::mkfs::Tools,
+    /// `SEEK_DATA` finds the start of a file, wherever it begins to search.
+    pub(super) maps_backwards: bool,
     /// SELinux is enabled.
     pub(super) has_labels: bool,
     /// Statmount does not show the labels of mounts.
@@ -212,8 +212,8 @@ impl State {
             has_project_quotas: false,
             device_block_bytes: 512,
             has_no_mount_ids: false,
-            btrfs_features: super::btrfs::Features::default(),
-            lacks_e2fsck: false,
+            tools: super::mkfs::Tools::default(),
+            maps_backwards: false,
             has_labels: false,
             hides_labels: false,
             numbers: 0,
@@ -360,13 +360,16 @@ impl State {
 
     /// All names of the first filesystem, for the picture.
     pub(super) fn host_names(&self) -> Vec<(PathBuf, u64)> {
-        let Some(host) = self.mounts.values().next() else {
-            return Vec::new();
-        };
+        let host = self.mounts.values().next();
+        host.map_or(Vec::new(), |host| self.names_in(host))
+    }
+
+    /// All names in a mount.
+    pub(super) fn names_in(&self, mount: &Mount) -> Vec<(PathBuf, u64)> {
         let mut found = Vec::new();
-        let mut left = VecDeque::from([(PathBuf::from("/"), host.root)]);
+        let mut left = VecDeque::from([(mount.point.clone(), mount.root)]);
         while let Some((path, ino)) = left.pop_front() {
-            if let InodeKind::Directory(names) = &self.inodes[&ino].kind {
+            if let Ok(InodeKind::Directory(names)) = self.inode(ino).map(|it| &it.kind) {
                 left.extend(names.iter().map(|(name, ino)| (path.join(name), *ino)));
             }
             found.push((path, ino));

@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use super::btrfs::Features;
 use super::disks::DISKS;
+use super::mkfs::Stop;
 use super::state::{Answer, Object, State};
 use super::{Fake, Machine};
 use crate::kernel::{BtrfsErrors, Dev, Ext4Error, Ext4Errors, MountAttrs, Surroundings};
@@ -83,7 +84,23 @@ impl Machine {
 
     /// From now on mkfs.btrfs is of a release that turns on these features by default.
     pub(crate) fn renew_btrfs(&self, features: Features) {
-        self.lock().btrfs_features = features;
+        self.lock().tools.btrfs_features = features;
+    }
+
+    /// From now on mkfs.xfs is of a release that turns on these features by default, as bits of
+    /// `sb_features_incompat`.
+    pub(crate) fn renew_xfs(&self, incompat: u32) {
+        self.lock().tools.xfs_incompat = incompat;
+    }
+
+    /// From now on tools are stopped before they have done anything that lasts, or no longer.
+    pub(crate) fn stop_tools(&self, stop: Option<Stop>) {
+        self.lock().tools.stop = stop;
+    }
+
+    /// From now on the map of a file leads back to its start.
+    pub(crate) fn map_backwards(&self) {
+        self.lock().maps_backwards = true;
     }
 
     /// Mounts a tmpfs over a directory.

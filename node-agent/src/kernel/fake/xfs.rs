@@ -48,6 +48,26 @@ pub(super) fn write(contents: &mut Sparse, blocks: u64, uuid: [u8; 16], in_progr
     contents.write(0, &sector);
 }
 
+/// Turns on more features: bits of `sb_features_incompat`.
+pub(super) fn enable(contents: &mut Sparse, incompat: u32) {
+    let mut sector = [0; BYTES];
+    contents.read(0, &mut sector);
+    let old = u32::from_be_bytes(sector[216..220].try_into().unwrap());
+    sector[216..220].copy_from_slice(&(old | incompat).to_be_bytes());
+    seal(&mut sector);
+    contents.write(0, &sector);
+}
+
+/// Those of these features that remain if mkfs leaves out the ones that its arguments turn off.
+pub(super) fn without(incompat: u32, args: &[String]) -> u32 {
+    args.iter().fold(incompat, |left, arg| match arg.as_str() {
+        "nrext64=0" => left & !0x20,
+        "exchange=0" => left & !0x40,
+        "parent=0" => left & !0x80,
+        _ => left,
+    })
+}
+
 fn seal(sector: &mut [u8; BYTES]) {
     sector[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
     let checksum = !crc32c(!0, &sector[..]);

@@ -1,0 +1,155 @@
+//! What is read of a device before it is used: its mark, and its ext4 by e2fsck.
+
+use belay_server::call::{Failure, Kind};
+
+use super::{Bench, DEADLINE, MIB, SECRET, medium, names, open};
+use crate::filesystem::marking::{begin_raw_use, erase_mark};
+use crate::filesystem::probe::{MARK_AT, MARK_BYTES, Proof, encode_mark};
+use crate::filesystem::{Checked, Found, FsType, Unchecked, check, examine};
+use crate::kernel::fake::meanwhile::Meanwhile;
+use crate::kernel::fake::mkfs::Stop;
+use crate::kernel::fake::{Call, Damage, Fault};
+use crate::kernel::{Kernel as _, Open};
+
+impl Bench {
+    /// A check of what is on it, and its calls.
+    fn check(&self) -> (Result<Checked, Unchecked>, Vec<Call>) {
+        self.machine.begin(None);
+        let checked = check(&self.kernel, &self.device(false), DEADLINE);
+        (checked, self.machine.end())
+    }
+
+    /// An examination of a device that is new, of which that call fails; and its calls.
+    fn examine(&self, fault: Option<Fault>) -> (Found, usize) {
+        self.machine.begin(fault);
+        let found = examine(&self.kernel, &self.device(true));
+        (found, self.machine.end().len())
+    }
+}
+
+/// The mark of the volume with its secret.
+fn marked() -> [u8; MARK_BYTES] {
+    let proof = Proof {
+        secret: SECRET.into(),
+        uuid: [7; 16],
+    };
+    encode_mark("vol-1", Some(&proof)).unwrap()
+}
+
+#[test]
+fn a_raw_user_gets_no_mark_and_a_disk_that_cannot_have_one_is_not_read() {
+    let end = MARK_AT + MARK_BYTES as u64;
+    let erased = ["pread", "open", "pwrite", "fsync"];
+    for (bytes, expected) in [(end - 512, &[][..]), (end, &erased), (end + 512, &erased)] {
+        let bench = Bench::new(bytes, &[]);
+        bench.machine.soil(medium(), MARK_AT, &marked());
+        bench.machine.begin(None);
+        let begun = begin_raw_use(&bench.kernel, &bench.device(false), false);
+        let calls = bench.machine.end();
+        assert_eq!(
+            (begun, names(&calls).as_slice()),
+            (Ok(()), expected),
+            "{bytes}"
+        );
+        let is_erased = bench.mark().iter().all(|byte| *byte == 0);
+        assert_eq!(is_erased, bytes >= end, "{bytes}");
+    }
+}
+
+#[test]
+fn only_the_mark_of_the_volume_is_erased() {
+    let bench = Bench::new(512 * MIB, &[]);
+    let writer = open(&bench.kernel, Open::DeviceWrite);
+    let other = encode_mark("vol-2", None).unwrap();
+    for (block, left) in [(marked(), [0; MARK_BYTES]), (other, other)] {
+        bench.machine.soil(medium(), MARK_AT, &block);
+        erase_mark(&bench.kernel, &bench.device(false), &writer).unwrap();
+        assert!(bench.mark() == left);
+    }
+}
+
+/// It is no reason not to mount a good filesystem. On a file the record is next to the data.
+#[test]
+fn a_disk_with_a_filesystem_is_known_even_if_its_mark_cannot_be_read() {
+    let (plain, file) = (Bench::new(512 * MIB, &[]), Bench::with_file(512 * MIB));
+    let secret = Bench::with_secret(512 * MIB);
+    for (bench, calls) in [(&plain, 2), (&secret, 3), (&file, 4)] {
+        bench.machine.make_filesystem(medium(), "ext4");
+        assert_eq!(bench.examine(None).1, calls, "{calls}");
+    }
+    // Start, end, and the mark or the record.
+    let fault = Some(Fault::Fail(3, "EIO"));
+    let found = secret.examine(fault).0;
+    assert!(matches!(found, Found::Known(_)), "{found:?}");
+    let blank = Bench::with_secret(512 * MIB);
+    for bench in [&file, &blank] {
+        let found = bench.examine(fault).0;
+        assert!(matches!(found, Found::Unreadable(_)), "{found:?}");
+    }
+}
+
+#[test]
+fn a_device_that_another_process_has_claimed_is_not_checked() {
+    let bench = Bench::new(512 * MIB, &[]);
+    assert_eq!(bench.format(FsType::Ext4), Ok(()));
+    let user = bench.machine.process();
+    let other = open(&user, Open::DeviceExclusive);
+    let (checked, calls) = bench.check();
+    let failed = |failure: &Failure| failure.kind == Kind::Busy;
+    assert!(
+        matches!(&checked, Err(Unchecked::Failed(it)) if failed(it)),
+        "{checked:?}"
+    );
+    assert!(!calls.iter().any(|call| call.name == "spawn"), "{calls:?}");
+    drop(other);
+    let checked = bench.check().0;
+    assert!(checked.is_ok(), "{checked:?}");
+}
+
+/// An ext4, damaged.
+fn damaged(damage: Damage) -> Bench {
+    let bench = Bench::new(512 * MIB, &[]);
+    bench.machine.make_filesystem(medium(), "ext4");
+    bench.machine.damage(medium(), damage);
+    bench
+}
+
+#[test]
+fn an_ext4_that_still_asks_for_a_check_after_one_is_not_used() {
+    let checked = damaged(Damage::Slight).check().0;
+    assert!(matches!(checked, Ok(Checked::Corrected(_))), "{checked:?}");
+    let checked = damaged(Damage::Lasting).check().0;
+    let is_expected = |what: &str| what.contains("still asks for a check");
+    assert!(
+        matches!(&checked, Err(Unchecked::Unable(what)) if is_expected(what)),
+        "{checked:?}"
+    );
+}
+
+#[test]
+fn a_check_that_does_not_end_by_itself_is_no_result_and_says_why() {
+    let failed = |bench: &Bench| match bench.check().0 {
+        Err(Unchecked::Failed(failure)) => failure.kind,
+        other => panic!("{other:?}"),
+    };
+    for (stop, kind) in [
+        (Stop::Deadline, Kind::Timeout),
+        (Stop::Signal, Kind::System),
+    ] {
+        let bench = damaged(Damage::Slight);
+        bench.machine.stop_tools(Some(stop));
+        assert_eq!(failed(&bench), kind, "{stop:?}");
+    }
+    // An unstage is waiting.
+    let bench = damaged(Damage::Slight);
+    bench.progress.advance(0, 1);
+    assert!(bench.progress.give_up());
+    assert_eq!(failed(&bench), Kind::Busy);
+    // After the agent has looked whether another process has it.
+    let bench = damaged(Damage::Slight);
+    let opens = |call: &Call| call.name == "e2fsck open";
+    let number = damaged(Damage::Slight).check().1.iter().position(opens);
+    let claim = Meanwhile::Claim("/dev/vda".into());
+    bench.machine.meanwhile(number.unwrap() + 1, claim);
+    assert_eq!(failed(&bench), Kind::Busy);
+}
