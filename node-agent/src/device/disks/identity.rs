@@ -371,6 +371,8 @@ mod tests {
             wwid: "eui.0011".to_owned(),
         }));
         let disk = disk.unwrap();
+        let both = ["nvme-QEMU_NVMe_Ctrl_vol-1", "nvme-eui.0011"];
+        assert_eq!(disk.names(), both);
         for wanted in [
             serial("vol-1"),
             DiskIdentity::Wwn("eui.0011".to_owned()),

@@ -10,7 +10,7 @@ use belay_server::request::VolumeId;
 use super::bound::Device;
 use super::folder::LoopDir;
 use super::sysfs::{candidates, loop_path, node_of};
-use crate::device::{Backing, Intent, Label, Purpose, Transport, Verdict};
+use crate::device::{Backing, Guard, Intent, Label, Purpose, Transport, Verdict};
 use crate::kernel::fake::{Fake, Fault, Fd, Machine, Trouble};
 use crate::kernel::{Dev, Inode, Kernel as _, LoopMode, Open};
 
@@ -424,6 +424,90 @@ fn the_devices_of_a_file_on_a_dead_disk_are_found_by_name_and_no_others() {
     let transport = Transport::Loops(bench.dir);
     let is_dead = transport.unread(&bench.kernel, &vol(), |_| Ok(()));
     assert_eq!(is_dead, Ok(true));
+}
+
+/// A publish must not begin on a disk that has failed; an unstage must come to its end there.
+#[test]
+fn only_a_volume_that_is_taken_down_is_recognised_on_a_dead_disk() {
+    for (intent, expected) in [
+        (Intent::Use, Err(Kind::System)),
+        (Intent::TakeDown, Ok("stale")),
+    ] {
+        let bench = Bench::new();
+        let (number, _device) = bench.bound();
+        let verdict = || {
+            let device = (bench.kernel.loop_dev(number), None);
+            let verdict = bench.dir.verdict(&bench.kernel, &vol(), device, intent);
+            verdict.map(word).map_err(|failure| failure.kind)
+        };
+        assert_eq!(verdict(), Ok("ours"));
+        bench
+            .machine
+            .trouble(Path::new("/volumes"), Trouble::ShutDown);
+        assert_eq!(verdict(), expected, "{intent:?}");
+    }
+}
+
+#[test]
+fn on_a_dead_disk_a_device_that_does_not_exist_is_unbound_and_one_that_closes_is_unknown() {
+    let bench = Bench::new();
+    let judge = |number| bench.dir.judge_unread(&bench.kernel, &vol(), number);
+    assert_eq!(judge(99).unwrap().map(word), Some("unbound"));
+    let (number, device) = bench.bound();
+    assert_eq!(judge(number).unwrap().map(word), Some("stale"));
+    bench.kernel.loop_clr_fd(&device).unwrap();
+    assert!(judge(number).unwrap().is_none());
+}
+
+/// Releases before devices had the driver's name in theirs.
+#[test]
+fn a_file_of_another_filesystem_is_not_the_volumes_old_one() {
+    for (file, expected) in [
+        ("/volumes/vol-1.bad", "stale"),
+        ("/tmpfs/vol-1.bad", "foreign"),
+    ] {
+        let bench = Bench::new();
+        bench.machine.make_dir(Path::new("/tmpfs"));
+        bench.machine.cover(Path::new("/tmpfs"));
+        bench.machine.make_file(Path::new(file), 1 << 20);
+        let (number, _device) = bench.bind(file, "vol-1", KEPT);
+        assert_eq!(bench.verdict(number), Ok(expected), "{file}");
+    }
+}
+
+#[test]
+fn the_file_is_open_for_writing_unless_a_reader_wants_it() {
+    for (purpose, is_writable) in [(Purpose::Filesystem, true), (RAW, true), (READER, false)] {
+        let bench = Bench::new();
+        let file = bench.dir.find(&bench.kernel, &vol(), purpose).unwrap();
+        let written = bench.kernel.pwrite(file.fd(), b"x", 0);
+        assert_eq!(written.is_ok(), is_writable, "{purpose:?}");
+    }
+}
+
+#[test]
+fn a_file_with_a_lease_is_busy_and_a_symlink_or_mount_is_not_the_volumes() {
+    let bench = Bench::new();
+    let refused = || bench.dir.find(&bench.kernel, &vol(), RAW).map(drop);
+    let fault = Fault::FailFrom(1, "EAGAIN");
+    bench.machine.begin(Some(fault));
+    let failure = refused().unwrap_err();
+    bench.machine.end();
+    assert_eq!(failure.kind, Kind::Busy, "{failure}");
+    // The kernel resolves neither here.
+    bench.machine.cover(Path::new("/volumes/vol-1"));
+    let failure = refused().unwrap_err();
+    assert_eq!(failure.kind, Kind::Invalid, "{failure}");
+    assert!(failure.message.contains("symbolic link"), "{failure}");
+}
+
+#[test]
+fn a_device_is_kept_without_a_user_unless_it_is_detached_at_its_last_close() {
+    for (purpose, is_kept) in [(Purpose::Filesystem, false), (RAW, true), (READER, true)] {
+        let bench = Bench::new();
+        let held = bench.hold(purpose).unwrap().guarded(Guard::Loop);
+        assert_eq!(held.is_kept(), is_kept, "{purpose:?}");
+    }
 }
 
 /// A number may go to another volume after the label was read.

@@ -201,6 +201,14 @@ mod tests {
             assert!(!is_ours(other), "{other}");
         }
     }
+
+    /// Also if the directory cannot be found any longer.
+    #[test]
+    fn the_path_of_the_file_is_compared_before_the_directory_is_looked_up() {
+        let found = judged("/volumes/vol-1", "vol-1", "readlink", "EIO", false);
+        assert_eq!(found, Ok("stale"));
+    }
+
     #[test]
     fn only_a_disk_that_answers_eio_makes_a_file_unreadable() {
         let machine = Machine::new();
