@@ -76,7 +76,8 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
             drain: DRAIN,
             readiness,
             callers: Callers::Any,
-            rest: Some(heap::rest),
+            rest: heap::rest,
+            worked: None,
         };
         // No call needs what only the start needed.
         memory::give_back();

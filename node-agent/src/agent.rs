@@ -30,8 +30,6 @@ use crate::work::{self, Pool, THREADS_MAX};
 
 /// How long an idle thread of the pool stays: for the rest of a burst of pods, and no longer.
 const THREAD_IDLE: Duration = Duration::from_secs(5);
-/// How long after a call memory is given back: a burst of pods shares it.
-const REST_AFTER: Duration = Duration::from_secs(5);
 /// How long the start waits for a disk; a driver whose disk takes longer comes up later.
 const FIRST_TRY: Duration = Duration::from_secs(2);
 /// How long running operations may take after SIGTERM; the kubelet retries the others.
@@ -73,21 +71,10 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         .thread_keep_alive(THREAD_IDLE)
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;
-    runtime.spawn(rest_after_work());
     let result = runtime.block_on(serve_drivers(config, &machine, readiness, lacking));
     // A thread that waits for a dead disk must not block the exit.
     runtime.shutdown_background();
     result
-}
-
-/// Gives memory back while and after the pool works. Under a steady load its threads never end, so
-/// this does not wait for them.
-async fn rest_after_work() {
-    loop {
-        work::WORKED.notified().await;
-        tokio::time::sleep(REST_AFTER).await;
-        memory::rest();
-    }
 }
 
 /// Before the sandbox, and only if a driver's volumes are disks.
@@ -210,8 +197,8 @@ async fn serve_drivers(
         drain: DRAIN,
         readiness,
         callers: Callers::root_and(&config.allow_uid),
-        // Work outlasts calls, see `rest_after_work`.
-        rest: None,
+        rest: memory::rest,
+        worked: Some(&work::WORKED),
     };
     // No call needs what only the start needed.
     memory::give_back();

@@ -106,10 +106,16 @@ impl Metrics {
         process::write(&mut page);
         page
     }
+}
 
-    /// Sorts measurements into the buckets; else they accumulate until the metrics are read.
-    pub(crate) fn tidy(&self) {
-        self.handle.run_upkeep();
+/// Sorts measurements into the buckets, if there are any; else they accumulate until the metrics
+/// are read.
+pub(crate) fn tidy() {
+    let installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    let handle = installed.as_ref().map(|metrics| metrics.handle.clone());
+    drop(installed);
+    if let Some(handle) = handle {
+        handle.run_upkeep();
     }
 }
 

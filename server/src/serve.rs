@@ -19,12 +19,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixListener;
+use tokio::sync::Notify;
 
 /// Connections at a time; beyond that, one without a running call is closed. Far above what a
 /// kubelet and its sidecars need, and well below the usual limit of 1024 descriptors per process.
 const CONNECTIONS_MAX: usize = 256;
 
-/// From the end of a call to [`ServeConfig::rest`]: a burst of calls shares it.
+/// From the end of a call to the rest after it: a burst of calls shares it.
 const REST_AFTER: Duration = Duration::from_secs(5);
 
 /// A driver, as a server has it.
@@ -54,9 +55,11 @@ pub struct ServeConfig {
     pub readiness: Readiness,
     /// Which users may call, on all sockets.
     pub callers: Callers,
-    /// Called a moment after calls, and repeatedly during many, to give memory back; none = nothing
-    /// is. Must not wait.
-    pub rest: Option<fn()>,
+    /// Called a moment after work, and repeatedly during much of it, to give memory back. Must not
+    /// wait.
+    pub rest: fn(),
+    /// Notified by work that is not a call, which [`ServeConfig::rest`] follows too; none = all is.
+    pub worked: Option<&'static Notify>,
 }
 
 /// Why a server cannot start.
@@ -113,6 +116,7 @@ pub async fn serve(
         readiness,
         callers,
         rest: give_back,
+        worked,
     } = config;
     let running = Running::begin(drivers, callers)?;
     let shown = running.shown(program, readiness);
@@ -133,7 +137,7 @@ pub async fn serve(
             never = accept(&servers, listeners) => match never {},
             never = register(registrars) => match never {},
             never = &mut pages => match never {},
-            never = rest(layer.as_ref(), give_back) => match never {},
+            never = rest(layer.as_ref(), worked, give_back) => match never {},
         }
     }
     tracing::info!(
@@ -245,15 +249,27 @@ async fn show(pages: Option<Pages>, shown: Shown) -> Infallible {
     }
 }
 
-/// Under a steady load there is no moment without a call, so this does not wait for one.
-async fn rest(layer: Option<&CallLayer>, give_back: Option<fn()>) -> Infallible {
-    let (Some(layer), Some(give_back)) = (layer, give_back) else {
+/// Sorts the measurements and gives memory back. Under a steady load there is no moment without a
+/// call, so this does not wait for one. Without calls there is nothing to do, and no timer.
+async fn rest(layer: Option<&CallLayer>, worked: Option<&Notify>, give_back: fn()) -> Infallible {
+    let Some(layer) = layer else {
         return std::future::pending().await;
     };
     loop {
-        layer.ended().notified().await;
+        tokio::select! {
+            () = layer.ended().notified() => {}
+            () = notified(worked) => {}
+        }
         tokio::time::sleep(REST_AFTER).await;
+        metrics::tidy();
         give_back();
+    }
+}
+
+async fn notified(worked: Option<&Notify>) {
+    match worked {
+        Some(worked) => worked.notified().await,
+        None => future::pending().await,
     }
 }
 
@@ -290,27 +306,40 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn memory_is_given_back_after_calls_and_not_while_there_are_none() {
+    async fn memory_is_given_back_after_calls_and_other_work_and_not_without_them() {
         static RESTS: AtomicU32 = AtomicU32::new(0);
+        static WORKED: Notify = Notify::const_new();
         let layer = CallLayer::new("d");
         let _resting = tokio::spawn({
             let layer = layer.clone();
             let give_back = || {
                 RESTS.fetch_add(1, Ordering::Relaxed);
             };
-            async move { rest(Some(&layer), Some(give_back)).await }
+            async move { rest(Some(&layer), Some(&WORKED), give_back).await }
         });
         let mut service = layer.layer(Answering);
         let mut seen = Vec::new();
-        for calls in [0, 3, 0, 1, 0] {
+        for (calls, works) in [(0, 0), (3, 0), (0, 0), (1, 0), (0, 1), (0, 0)] {
             for _ in 0..calls {
                 let Ok(_answer) = service.call(Request::new(())).await;
+            }
+            for _ in 0..works {
+                WORKED.notify_one();
             }
             tokio::time::sleep(REST_AFTER * 3).await;
             seen.push(RESTS.load(Ordering::Relaxed));
         }
         // The calls of a burst that end after it has begun to wait are followed by another rest.
         assert!(seen[0] == 0 && (1..=2).contains(&seen[1]), "{seen:?}");
-        assert_eq!((seen[2], seen[3], seen[4]), (seen[1], seen[1] + 1, seen[3]));
+        let after = |rests| seen[1] + rests;
+        assert_eq!(seen[2..], [after(0), after(1), after(2), after(2)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_is_given_back_after_a_call_whose_caller_disconnects() {
+        let layer = CallLayer::new("d");
+        let call = layer.layer(Answering).call(Request::new(()));
+        drop(call);
+        layer.ended().notified().await;
     }
 }

@@ -9,6 +9,7 @@ use futures_util::FutureExt as _;
 use http::{Request, Response};
 use metrics::Histogram;
 use std::convert::Infallible;
+use std::future;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
@@ -82,7 +83,7 @@ impl CallLayer {
         Arc::clone(&self.running)
     }
 
-    /// Notified when a call ends.
+    /// Notified when a call ends, also if its caller disconnects.
     pub(crate) fn ended(&self) -> &Notify {
         &self.ended
     }
@@ -128,7 +129,7 @@ where
         let stranger = extensions.remove::<Stranger>();
         let call = Call::begin(request.uri().path(), record, &self.layer);
         let running = self.layer.running.subscribe();
-        let ended = Arc::clone(&self.layer.ended);
+        let ended = Ended(Arc::clone(&self.layer.ended));
         // The clone is the one that has not been asked whether it is ready.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
@@ -143,11 +144,16 @@ where
                 .catch_unwind()
                 .instrument(call.span());
             let mut work = pin!(work);
-            let arrived = tokio::time::timeout(ARRIVAL_TIMEOUT, work.as_mut()).await;
-            let done = match arrived {
-                Ok(done) => Some(done),
-                Err(_) if call.record.subject().is_none() => None,
-                Err(_) => Some(work.await),
+            // Ends when the request has arrived, so that most calls need no timer.
+            let arrival = future::poll_fn(|context| match work.as_mut().poll(context) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending if call.record.subject().is_some() => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            });
+            let done = match tokio::time::timeout(ARRIVAL_TIMEOUT, arrival).await {
+                Ok(Some(done)) => Some(done),
+                Ok(None) => Some(work.await),
+                Err(_) => None,
             };
             let response = match done {
                 Some(Ok(Ok(response))) => response,
@@ -156,10 +162,18 @@ where
                 None => call.fail(|_| never_arrived()).into_http(),
             };
             let response = call.end(response);
-            drop(running);
-            ended.notify_one();
+            drop((running, ended));
             Ok(response)
         })
+    }
+}
+
+/// Notifies when dropped.
+struct Ended(Arc<Notify>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.notify_one();
     }
 }
 

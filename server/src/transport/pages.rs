@@ -40,9 +40,6 @@ const PARSER_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX;
 /// time, the kernel keeps data that a client does not acknowledge.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often measurements are sorted into buckets if /metrics is not read.
-const TIDY_INTERVAL: Duration = Duration::from_secs(10);
-
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
@@ -117,24 +114,13 @@ impl Pages {
 
     /// Serves until dropped.
     pub(crate) async fn serve(self, shown: Shown) -> Infallible {
-        let content = Arc::new((self.metrics.clone(), shown));
-        tokio::select! {
-            never = tidy(&self.metrics) => never,
-            never = serve(self.address, self.listener, content) => never,
-        }
+        let content = Arc::new((self.metrics, shown));
+        serve(self.address, self.listener, content).await
     }
 }
 
 /// What connections share.
 type Content = Arc<(Metrics, Shown)>;
-
-async fn tidy(metrics: &Metrics) -> Infallible {
-    let mut interval = tokio::time::interval(TIDY_INTERVAL);
-    loop {
-        interval.tick().await;
-        metrics.tidy();
-    }
-}
 
 async fn serve(
     address: SocketAddr,

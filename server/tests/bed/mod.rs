@@ -112,7 +112,8 @@ impl Bed {
                 drain: DRAIN,
                 readiness: whole,
                 callers,
-                rest: None,
+                rest: || {},
+                worked: None,
             };
             serve(config, vec![driver], shutdown).await
         });
