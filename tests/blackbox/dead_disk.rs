@@ -138,7 +138,7 @@ fn a_device_of_another_disk_stays_where_it_is_though_its_file_has_the_volumes_na
         File::create_new(&staged).expect("a file");
         run("mount", &["--bind", device, &staged]);
         up.disk_dies();
-        let words = [staged.as_str(), "nothing was changed"];
+        let words = [staged.as_str(), "was left there"];
         let answer = up.rig.node().unstage(volume.unstage());
         refused_with(answer, Code::FailedPrecondition, &words);
         run("umount", &[&staged]);

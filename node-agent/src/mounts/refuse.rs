@@ -6,8 +6,8 @@ use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::{Covered, Mounts};
-use crate::device::{Held, Intent, Storage, Verdict};
-use crate::kernel::{Dev, Kernel, Stat};
+use crate::device::{Held, Intent, Label, Storage, Verdict};
+use crate::kernel::{Dev, FileKind, Kernel, Stat};
 
 impl<K: Kernel> Mounts<'_, K> {
     /// The device that is attached for the volume without being mounted. A bind mount of a device
@@ -45,6 +45,33 @@ impl<K: Kernel> Mounts<'_, K> {
             };
             let (_, verdict) = self.verdict(volume, &path, &stat, Intent::TakeDown)?;
             if let Verdict::Stale(_) = verdict {
+                let why = self.transport.replaced(volume, &path);
+                return Err(Failure::precondition(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses to treat a volume as unstaged while a bind shows a disk of it that was removed: the
+    /// bind may show the next disk with that number. Binds that only the mount table has are not
+    /// found: those of other processes, and after a restart those of a disk that is not back.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` naming the path; else the kernel's error.
+    pub(crate) fn refuse_removed(&self, volume: &VolumeId) -> Result<(), Failure> {
+        let is_named = |label: &Label| self.transport.is_named(volume, label);
+        for path in self.index.said_of(volume, is_named) {
+            let is_bind = |stat: &Stat| stat.mount_root && stat.kind == FileKind::BlockDevice;
+            let Some(stat) = self.kernel.look(&path)?.filter(is_bind) else {
+                continue;
+            };
+            let is_its = self.index.is_noted_for(&path, &stat, volume)
+                || self.is_labelled(volume, &path, &stat)?;
+            if !is_its {
+                continue;
+            }
+            let (_, verdict) = self.verdict(volume, &path, &stat, Intent::TakeDown)?;
+            if let Verdict::Removed = verdict {
                 let why = self.transport.replaced(volume, &path);
                 return Err(Failure::precondition(why));
             }

@@ -191,6 +191,14 @@ impl<'a, K: Kernel> Covered<'a, K> {
     }
 }
 
+/// The result of [`Mounts::elsewhere`].
+pub(crate) struct Elsewhere {
+    /// The paths.
+    pub(crate) paths: Vec<PathBuf>,
+    /// The mount is not the only one at its path.
+    pub(crate) is_stacked: bool,
+}
+
 impl<K: Kernel> Mounts<'_, K> {
     /// Whether anything is mounted at that path, even under another mount.
     ///
@@ -213,18 +221,14 @@ impl<K: Kernel> Mounts<'_, K> {
         volume: &VolumeId,
         path: &Path,
         stat: &Stat,
-    ) -> Result<Option<Vec<PathBuf>>> {
+    ) -> Result<Option<Elsewhere>> {
         let table = self.kernel.mounts()?;
         // The table names no links.
         let real = without_links(self.kernel, path)?;
-        let mut here = table.iter().filter(|line| line.point == real);
-        let Some(own) = here.next() else {
+        let here: Vec<_> = table.iter().filter(|line| line.point == real).collect();
+        let Some(own) = self.shown_at(path, stat, &here)? else {
             return Ok(None);
         };
-        if here.next().is_some() {
-            // Which of them `stat` describes is not known.
-            return Ok(Some(vec![real]));
-        }
         let is_same = |line: &MountEntry| {
             let is_named = || {
                 let label = Label::read(&line.root);
@@ -238,12 +242,35 @@ impl<K: Kernel> Mounts<'_, K> {
         let above = real.components().count().saturating_sub(STAGING_DEPTH);
         let name: PathBuf = real.components().skip(above).collect();
         let is_mirror = |line: &MountEntry| {
-            let is_peer = own.peer_group != 0 && line.peer_group == own.peer_group;
-            is_peer && line.point.ends_with(&name)
+            let is_peer = |of: &&MountEntry| of.peer_group == line.peer_group;
+            line.peer_group != 0 && here.iter().any(is_peer) && line.point.ends_with(&name)
         };
         let others = table
             .iter()
             .filter(|line| line.point != real && is_same(line) && !is_mirror(line));
-        Ok(Some(others.map(|line| line.point.clone()).collect()))
+        Ok(Some(Elsewhere {
+            paths: others.map(|line| line.point.clone()).collect(),
+            is_stacked: here.len() > 1,
+        }))
+    }
+
+    /// The line of the mount that `stat` describes, of those `here`, at `path`. The table is not in
+    /// the order in which mounts cover each other: the root of the visible one is compared. Lines
+    /// with the same root have the same others.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    fn shown_at<'a>(
+        &self,
+        path: &Path,
+        stat: &Stat,
+        here: &[&'a MountEntry],
+    ) -> Result<Option<&'a MountEntry>> {
+        if let [only] = here {
+            return Ok(Some(only));
+        }
+        let root = self.kernel.mount_root(path, stat.mount_id)?;
+        let mut lines = here.iter().copied();
+        Ok(lines.find(|line| Some(&line.root) == root.as_ref()))
     }
 }

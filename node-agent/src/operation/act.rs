@@ -54,6 +54,9 @@ impl<K: Kernel> Context<'_, K> {
     /// another process has it open.
     pub(super) fn detach(&self, volume: &VolumeId) -> Result<(), Failure> {
         self.free(volume)?;
+        if self.may_lose_devices() {
+            self.mounts().refuse_removed(volume)?;
+        }
         self.transport.forget(volume);
         Ok(())
     }
@@ -134,12 +137,34 @@ impl<K: Kernel> Context<'_, K> {
         self.unmount_if_orphans(volume, kubelet_dir, shown.paths(&[])?, dev)
     }
 
+    /// Where else a raw device is bound that is staged at `path` and whose disk was removed: for a
+    /// pod that exists, or for another user. Binds for pods that no longer exist are unmounted.
+    ///
+    /// # Errors
+    /// `ABORTED` if the mount changed meanwhile; what the kernel refused.
+    pub(super) fn first_elsewhere(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<Option<PathBuf>, Failure> {
+        let first = || {
+            let found = self.mounts().elsewhere(volume, path, stat)?;
+            let found = found.ok_or_else(|| not_in_table(path))?;
+            Ok(found.paths.into_iter().next())
+        };
+        match first()? {
+            Some(_) if self.unmount_orphans_elsewhere(volume, path, stat)? => first(),
+            found => Ok(found),
+        }
+    }
+
     /// [`Context::unmount_orphans`] for the raw device that is staged at `path` and whose disk was
     /// removed, so that nothing leads from its number to its mounts.
     ///
     /// # Errors
     /// What the kernel refused.
-    pub(super) fn unmount_orphans_elsewhere(
+    fn unmount_orphans_elsewhere(
         &self,
         volume: &VolumeId,
         path: &Path,
@@ -149,7 +174,8 @@ impl<K: Kernel> Context<'_, K> {
             return Ok(false);
         };
         let others = self.mounts().elsewhere(volume, path, stat)?;
-        self.unmount_if_orphans(volume, kubelet_dir, others.unwrap_or_default(), stat.rdev)
+        let others = others.map(|found| found.paths).unwrap_or_default();
+        self.unmount_if_orphans(volume, kubelet_dir, others, stat.rdev)
     }
 
     /// The kubelet's directory, if it shows which pods exist.
@@ -204,4 +230,12 @@ impl<K: Kernel> Context<'_, K> {
         device.refuse_claimed(kernel)?;
         self.release_raw(volume, device)
     }
+}
+
+/// The mount at that path was changed by another process.
+pub(super) fn not_in_table(path: &Path) -> Failure {
+    Failure::busy(format!(
+        "the mount table does not have {}; retry",
+        path.display()
+    ))
 }

@@ -49,6 +49,10 @@ use crate::device::{DiskIndex, Transport};
 use crate::kernel::{Dev, Kernel, Result};
 use crate::mounts::{MountIndex, Mounts};
 
+/// The maximum number of mounts stacked on one path that a call takes down. We never stack, but
+/// another program may have.
+const STACKED_MAX: u32 = 16;
+
 /// Where an operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thread {

@@ -112,7 +112,10 @@ pub(crate) fn clear<K: Kernel>(
             path.display()
         )));
     };
-    if let Some(other) = others.into_iter().next() {
+    if others.is_stacked {
+        return Ok(Cleared::Used(path.to_owned()));
+    }
+    if let Some(other) = others.paths.into_iter().next() {
         return Ok(Cleared::Used(other));
     }
     // The file that a raw device was bound onto stays: the next stage or unstage of the volume

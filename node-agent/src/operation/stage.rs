@@ -100,6 +100,9 @@ fn attach<K: Kernel>(
         if left.is_none() {
             cx.mounts().refuse_stale(volume)?;
         }
+        if cx.may_lose_devices() {
+            cx.mounts().refuse_removed(volume)?;
+        }
         storage.hold(&cx.kernel, left, purpose, &|dev| cx.is_shown(volume, dev))
     })?;
     if let (false, Some(folder)) = (device.is_checked, cx.transport.folder()) {

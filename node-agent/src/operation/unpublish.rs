@@ -6,14 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use belay_server::call::Failure;
 use belay_server::request::Unpublish;
 
-use super::Node;
 use super::context::Context;
+use super::{Node, STACKED_MAX};
 use crate::kernel::{Cause, FileKind, Kernel, Stat};
 use crate::mounts::without_links;
 use crate::work::Phase;
-
-/// The maximum number of mounts stacked on one target. We never stack, but another driver may have.
-const STACKED_MAX: u32 = 16;
 
 /// Unpublishes a volume. Succeeds if nothing is there. Sets `was_unmounted` if it has unmounted
 /// anything, also if it fails after that.

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use belay_server::call::Failure;
 use belay_server::request::Unstage;
 
-use super::Node;
+use super::act::not_in_table;
 use super::context::Context;
+use super::{Node, STACKED_MAX};
 use crate::device::{Held, Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
 use crate::mounts::{Covered, block_path};
@@ -28,20 +29,14 @@ pub(crate) fn unstage<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Resu
     if let Some(stat) = &staging {
         unstage_mount(cx, request, stat)?;
     }
-    let device = cx
-        .mounts()
-        .look("staging_target_path", &block_path(&request.staging))?;
-    if let Some(stat) = &device {
-        unstage_device(cx, request, stat)?;
-    }
+    let was_bound = unstage_device(cx, request)?;
     // Also frees a device that a crash left bound without a mount.
     match cx.detach(&request.id) {
         // An earlier call has unmounted the staging path, and was then refused.
         Err(_) if cx.unmount_orphans_of(&request.id).unwrap_or(false) => cx.detach(&request.id)?,
         detached => detached?,
     }
-    let was_mounted = staging.is_some() || device.is_some_and(|stat| stat.mount_root);
-    match was_mounted {
+    match staging.is_some() || was_bound {
         true => Ok(()),
         false => cx.detach_stale(&request.id),
     }
@@ -110,79 +105,100 @@ fn unmount_removed<K: Kernel>(
     dev: Dev,
 ) -> Result<(), Failure> {
     match dev.is_anonymous() {
-        true => refuse_elsewhere(cx, request, &request.staging, stat)?,
+        true => refuse_elsewhere(cx, request, stat)?,
         false => refuse_published(cx, request, dev)?,
     }
     umount(cx, &request.staging)
 }
 
-/// [`refuse_published`] for what is staged at `path` if its device is not known: a btrfs whose disk
-/// was removed before the agent started, and a raw device, whose bind does not keep its number.
-/// Only the mount table has the other mounts.
+/// [`refuse_published`] for a btrfs whose disk was removed before the agent started, so that its
+/// number is not known. Only the mount table has the other mounts.
 fn refuse_elsewhere<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Unstage,
+    stat: &Stat,
+) -> Result<(), Failure> {
+    let staging = &request.staging;
+    let others = cx.mounts().elsewhere(&request.id, staging, stat)?;
+    let others = others.ok_or_else(|| not_in_table(staging))?;
+    if others.is_stacked {
+        return refuse_any(request, &[staging.to_path_buf()]);
+    }
+    refuse_any(request, &others.paths)
+}
+
+/// Takes down the raw device that is staged; whether there was one. Of binds that are stacked, only
+/// the uppermost shows what it is, so they are taken down one by one.
+fn unstage_device<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<bool, Failure> {
+    let path = block_path(&request.staging);
+    let mut was_bound = false;
+    for _ in 0..=STACKED_MAX {
+        let found = cx.mounts().look("staging_target_path", &path)?;
+        match &found {
+            Some(stat) if stat.mount_root && stat.kind == FileKind::BlockDevice => {
+                unstage_bind(cx, request, &path, stat)?;
+                was_bound = true;
+            }
+            None => return Ok(was_bound),
+            Some(stat) => {
+                remove_file(cx, &path, stat)?;
+                return Ok(was_bound);
+            }
+        }
+    }
+    Err(Failure::precondition(format!(
+        "staging_target_path: more than {STACKED_MAX} mounts are stacked on {}; unmount them by \
+         hand",
+        path.display()
+    )))
+}
+
+/// Takes down one bind of a raw device, at `path`.
+fn unstage_bind<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
     path: &Path,
     stat: &Stat,
 ) -> Result<(), Failure> {
-    let Some(others) = cx.mounts().elsewhere(&request.id, path, stat)? else {
-        return Err(Failure::busy(format!(
-            "the mount table does not have {}; retry",
-            path.display()
+    let (dev, verdict) = cx
+        .mounts()
+        .verdict(&request.id, path, stat, Intent::TakeDown)?;
+    let noted = cx.index.noted(path, stat);
+    let is_foreign = matches!(verdict, Verdict::Foreign);
+    if noted.map_or(is_foreign, |noted| noted != request.id) {
+        return Err(Failure::precondition(format!(
+            "the device bound at {} is not that of volume {}; it was left there",
+            path.display(),
+            request.id
         )));
-    };
-    refuse_any(request, &others)
-}
-
-fn unstage_device<K: Kernel>(
-    cx: &Context<'_, K>,
-    request: &Unstage,
-    stat: &Stat,
-) -> Result<(), Failure> {
-    let path = block_path(&request.staging);
-    if stat.mount_root && stat.kind == FileKind::BlockDevice {
-        let (dev, verdict) = cx
-            .mounts()
-            .verdict(&request.id, &path, stat, Intent::TakeDown)?;
-        let noted = cx.index.noted(&path, stat);
-        let is_foreign = matches!(verdict, Verdict::Foreign);
-        if noted.map_or(is_foreign, |noted| noted != request.id) {
-            return Err(Failure::precondition(format!(
-                "the device bound at {} is not that of volume {}; nothing was changed",
-                path.display(),
-                request.id
-            )));
-        }
-        let unmount = || cx.unmount_orphans(&request.id, dev);
-        match verdict.held() {
-            Some(_) => unless_orphans(|| refuse_published(cx, request, dev), unmount)?,
-            None if cx.may_lose_devices() => unless_orphans(
-                || refuse_elsewhere(cx, request, &path, stat),
-                || cx.unmount_orphans_elsewhere(&request.id, &path, stat),
-            )?,
-            None => refuse_left_targets(cx, request, dev)?,
-        }
-        if matches!(verdict, Verdict::Stale(_)) {
-            // If its file is missing, only this bind lets a retry find the device.
-            let refuse = || cx.mounts().refuse_shown(&request.id, dev, &[&path]);
-            unless_orphans(refuse, unmount)?;
-        }
-        let Some(device) = verdict.into_held() else {
-            cx.unmount_left(&request.id, &path, stat)?;
-            return remove_file(cx, &path);
-        };
-        umount(cx, &path)?;
-        let refused = cx.phase(Phase::Detach, || {
-            let refuse = || cx.mounts().refuse_shown(&request.id, dev, &[]);
-            unless_orphans(refuse, unmount)
-        });
-        if let Err(refused) = refused {
-            bind_again(cx, request, &path, &device);
-            return Err(refused);
-        }
-        cx.release_raw(&request.id, device)?;
     }
-    remove_file(cx, &path)
+    let unmount = || cx.unmount_orphans(&request.id, dev);
+    match verdict.held() {
+        Some(_) => unless_orphans(|| refuse_published(cx, request, dev), unmount)?,
+        None if cx.may_lose_devices() => {
+            let other = cx.first_elsewhere(&request.id, path, stat)?;
+            refuse_any(request, other.as_slice())?;
+        }
+        None => refuse_left_targets(cx, request, dev)?,
+    }
+    if matches!(verdict, Verdict::Stale(_)) {
+        // If its file is missing, only this bind lets a retry find the device.
+        let refuse = || cx.mounts().refuse_shown(&request.id, dev, &[path]);
+        unless_orphans(refuse, unmount)?;
+    }
+    let Some(device) = verdict.into_held() else {
+        return cx.unmount_left(&request.id, path, stat);
+    };
+    umount(cx, path)?;
+    let refused = cx.phase(Phase::Detach, || {
+        let refuse = || cx.mounts().refuse_shown(&request.id, dev, &[]);
+        unless_orphans(refuse, unmount)
+    });
+    if let Err(refused) = refused {
+        bind_again(cx, request, path, &device);
+        return Err(refused);
+    }
+    cx.release_raw(&request.id, device)
 }
 
 /// After a refused unstage the volume is staged as before, so that its pods can be published again.
@@ -198,18 +214,14 @@ fn bind_again<K: Kernel>(cx: &Context<'_, K>, request: &Unstage, path: &Path, de
 }
 
 /// Removes the file that a stage has made to bind the device onto.
-fn remove_file<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failure> {
-    let kernel = &cx.kernel;
-    match kernel.look(path)? {
-        Some(left) if left.kind == FileKind::File && left.bytes == 0 && !left.mount_root => {
-            Ok(cx.phase(Phase::Remove, || kernel.unlink(path))?)
-        }
-        None => Ok(()),
-        Some(_) => Err(Failure::precondition(format!(
-            "{} was not created by a stage; nothing was changed",
-            path.display()
-        ))),
+fn remove_file<K: Kernel>(cx: &Context<'_, K>, path: &Path, left: &Stat) -> Result<(), Failure> {
+    if left.kind == FileKind::File && left.bytes == 0 && !left.mount_root {
+        return Ok(cx.phase(Phase::Remove, || cx.kernel.unlink(path))?);
     }
+    Err(Failure::precondition(format!(
+        "{} was not created by a stage; it was left there",
+        path.display()
+    )))
 }
 
 /// Repeats a check that refuses mounts of a raw device after `unmount` has unmounted some, of pods

@@ -1,13 +1,13 @@
 //! Faults of a machine while volumes are in use, and how it reports them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
 use super::btrfs::Features;
 use super::disks::DISKS;
 use super::mkfs::Stop;
-use super::state::{Answer, Object, State};
+use super::state::{Answer, Mount, Object, State};
 use super::{Fake, Machine};
 use crate::kernel::{BtrfsErrors, Dev, Ext4Error, Ext4Errors, MountAttrs, Surroundings};
 
@@ -111,6 +111,26 @@ impl Machine {
         let mount = state.make_mount(superblock, MountAttrs::default());
         let onto = state.walk(folder).unwrap();
         state.attach(mount, onto, folder).unwrap();
+    }
+
+    /// Binds what is mounted at `from` onto `onto` as well, whatever is mounted there, as another
+    /// agent may that starts meanwhile.
+    pub(crate) fn stack(&self, from: &Path, onto: &Path) {
+        let mut state = self.lock();
+        let original = state.walk(from).unwrap().mount;
+        let onto_location = state.walk(onto).unwrap();
+        let mount = Mount {
+            name: state.mounts[&original].name.clone(),
+            on: None,
+            point: PathBuf::new(),
+            group: None,
+            ..state.mounts[&original]
+        };
+        let id = state.number();
+        state.mounts.insert(id, mount);
+        let violations = state.violations.len();
+        state.attach(id, onto_location, onto).unwrap();
+        state.violations.truncate(violations);
     }
 
     /// Unmounts the tmpfs of [`Machine::cover`].

@@ -18,6 +18,23 @@ impl MountIndex {
         found.map(|path| path.to_path_buf()).collect()
     }
 
+    /// The paths where the last mount was noted for that volume, with or without an id, or where
+    /// the scan has found a bind that names it.
+    pub(in crate::mounts) fn said_of(
+        &self,
+        volume: &VolumeId,
+        is_named: impl Fn(&Label) -> bool,
+    ) -> Vec<PathBuf> {
+        let inner = self.lock();
+        let is_said = |entry: &Entry| match (&entry.noted, &entry.label) {
+            (Some(noted), _) => noted.volume == *volume,
+            (None, Some(label)) => is_named(label),
+            (None, None) => false,
+        };
+        let said = inner.by_path.iter().filter(|(_, entry)| is_said(entry));
+        said.map(|(path, _)| path.to_path_buf()).collect()
+    }
+
     /// What the scan has found and no call has proven since: where, which device, and its label.
     pub(in crate::mounts) fn unproven(&self) -> Vec<(PathBuf, Dev, Option<Label>)> {
         let inner = self.lock();

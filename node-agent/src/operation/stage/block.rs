@@ -53,13 +53,11 @@ pub(super) fn stage<K: Kernel>(
                     let why = cx.transport.replaced(&request.id, &path);
                     return Err(Failure::incompatible(why));
                 }
-                // A bind of a device that was detached by force would show the next volume that
-                // gets its number.
-                Verdict::Unbound | Verdict::Removed => {
-                    cx.unmount_left(&request.id, &path, &stat)?;
+                Verdict::Foreign if !cx.index.is_noted_for(&path, &stat, &request.id) => {
+                    return Err(other_device(request, &path));
                 }
-                _ if cx.index.is_noted_for(&path, &stat, &request.id) => cx.umount(&path)?,
-                Verdict::Foreign => return Err(other_device(request, &path)),
+                // It was the volume's: unbound, removed, or another volume's by now.
+                _ => unmount_left(cx, request, &path, &stat)?,
             }
         }
         Some(stat) if stat.kind == FileKind::File && stat.bytes == 0 => {}
@@ -103,6 +101,24 @@ pub(super) fn stage<K: Kernel>(
             Err(_) => Err(failure.may_be_running()),
         },
     }
+}
+
+/// Unmounts the bind of a device that was detached by force, or whose disk was removed: it would
+/// show the next volume that gets its number. While a pod has the removed disk, it must stay
+/// staged: nothing else leads from the volume to the pod's bind, which may show another disk later.
+fn unmount_left<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Stage,
+    path: &Path,
+    stat: &Stat,
+) -> Result<(), Failure> {
+    if cx.may_lose_devices()
+        && let Some(other) = cx.first_elsewhere(&request.id, path, stat)?
+    {
+        let why = cx.transport.replaced(&request.id, &other);
+        return Err(Failure::incompatible(why));
+    }
+    cx.unmount_left(&request.id, path, stat)
 }
 
 fn other_device(request: &Stage, path: &Path) -> Failure {

@@ -10,11 +10,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::AccessMode;
 
-use super::bench::{Form, GROWN_BYTES, MIB, Verb, Volume, World};
+use super::bench::{Form, GROWN_BYTES, MIB, Verb, Volume, World, hear};
 use super::is_nightly;
 use super::power::{SURVIVE, lose_power};
 use super::simulated::{Media, Simulated};
-use crate::kernel::fake::{Call, Damage, Died, Fake, Fault, Holds, Picture};
+use crate::kernel::fake::{Call, Damage, Died, Fake, Fault, Holds, Picture, Plug};
 use crate::operation::Node;
 
 const ERRNOS: [&str; 6] = ["EIO", "EBUSY", "ENOENT", "EPERM", "ENOSPC", "EINVAL"];
@@ -42,6 +42,10 @@ pub(super) enum Before {
     Damaged,
     /// The cloud has detached the disk; the kubelet has the volume staged.
     Unplug,
+    /// The cloud has attached it again, and the agent has heard of it.
+    Replug,
+    /// Another agent has bound the staged device as well.
+    Stack,
 }
 
 /// One operation in one situation.
@@ -103,6 +107,10 @@ const UNPLUGGED_RESTARTED: &[Before] = &[STAGED, DATA_IN, RESTART, UNPLUG];
 const LOST: &[Before] = &[STAGED, DATA_IN, UNPLUG, RESTART];
 const IN_USE_LOST: &[Before] = &[STAGED, DATA_IN, PUBLISHED, UNPLUG, RESTART];
 const UNPLUGGED_IN_USE: &[Before] = &[STAGED, DATA_IN, PUBLISHED, UNPLUG];
+const BACK: &[Before] = &[STAGED, DATA_IN, UNPLUG, Before::Replug];
+const BACK_RESTARTED: &[Before] = &[STAGED, DATA_IN, UNPLUG, Before::Replug, RESTART];
+const STACKED: &[Before] = &[STAGED, DATA_IN, Before::Stack, UNPLUG];
+const STACKED_RESTARTED: &[Before] = &[STAGED, DATA_IN, Before::Stack, UNPLUG, RESTART];
 const FORGOTTEN: &[Before] = &[STAGED, DATA_IN, UNSTAGED];
 const ALL_BACK: &[Verb] = &[Verb::Unpublish(2), Verb::Unpublish(1), Verb::Unstage];
 
@@ -213,6 +221,10 @@ const OF_DISKS: &[Case] = &[
     case("unstage, disk removed", Form::Block, UNPLUGGED, Verb::Unstage, ALL_BACK),
     case("unstage, disk removed", Form::Block, UNPLUGGED_RESTARTED, Verb::Unstage, ALL_BACK),
     case("unstage, disk removed", Form::Block, LOST, Verb::Unstage, ALL_BACK),
+    case("unstage, stacked", Form::Block, STACKED, Verb::Unstage, ALL_BACK),
+    case("unstage, stacked", Form::Block, STACKED_RESTARTED, Verb::Unstage, ALL_BACK),
+    case("stage, disk back", Form::Block, BACK, Verb::Stage, ALL_BACK),
+    case("stage, disk back", Form::Block, BACK_RESTARTED, Verb::Stage, ALL_BACK),
     case("unpublish, disk removed", Form::Btrfs, IN_USE_LOST, Verb::Unpublish(1), ALL_BACK),
     case("unpublish, disk removed", Form::Block, IN_USE_LOST, Verb::Unpublish(1), ALL_BACK),
     case("publish, not staged", Form::Ext4, FORGOTTEN, Verb::Publish(1), ALL_BACK),
@@ -290,6 +302,15 @@ impl<'a> Run<'a> {
                 Before::Damaged => world.machine.damage(&volume.file(), Damage::Slight),
                 Before::Data => world.write_file(&volume.file(), DATA_AT, DATA),
                 Before::Unplug => world.machine.unplug(&volume.file()),
+                Before::Replug => {
+                    let plug = Plug::virtio(&volume.file(), &volume.id);
+                    world.machine.plug(plug);
+                    hear(&node).unwrap();
+                }
+                Before::Stack => {
+                    let staged = volume.staging_mount();
+                    world.machine.stack(&staged, &staged);
+                }
             }
         }
         Run {

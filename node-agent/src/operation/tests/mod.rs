@@ -25,6 +25,7 @@ macro_rules! on_both {
 }
 
 pub(crate) mod bench;
+mod came_back;
 mod certainty;
 mod cost;
 mod counted;

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use belay_server::call::Kind;
 
-use super::bench::{Form, Verb, Volume, World};
+use super::bench::{Form, Verb, Volume, World, hear};
 use super::simulated::{Media, Simulated};
 use super::suite::{all_ok, nothing_left};
-use crate::kernel::fake::Fault;
+use crate::kernel::fake::{Fault, Plug};
 use crate::kernel::{Kernel, MountAttrs, Open};
 use crate::operation::{KubeletDir, Node, Published, Thread};
 
@@ -247,6 +247,35 @@ fn the_targets_of_a_removed_disk_keep_a_raw_volume_staged_only_while_their_pod_e
             assert!(node.kernel.look(&target).unwrap().unwrap().mount_root);
         }
         all_ok(&node, &other, &[Verb::Unstage]);
+        nothing_left(&world);
+    }
+}
+
+/// A kubelet that was killed asks for no unstage of a volume that the next pod wants.
+#[test]
+fn a_disk_that_came_back_is_staged_again_once_the_pods_of_the_removed_one_do_not_exist() {
+    for is_restarted in [false, true] {
+        let world = Simulated::of(Media::Disks);
+        let (mut node, volume, targets) = published(&world, "vol", "pod-1");
+        let pod = world.base().join("pods/pod-1");
+        world.make_dir(&pod);
+        world.machine.unplug(&volume.file());
+        world.machine.plug(Plug::virtio(&volume.file(), &volume.id));
+        if is_restarted {
+            node = world.start();
+        }
+        hear(&node).unwrap();
+        let before = world.machine.picture();
+        let failure = volume.call(&node, Verb::Stage).unwrap_err();
+        assert_eq!(failure.kind, Kind::Incompatible, "{failure}");
+        assert_eq!(world.machine.picture(), before);
+        node.kernel.rmdir(&pod).unwrap();
+        all_ok(&node, &volume, &[Verb::Stage]);
+        for target in targets {
+            assert!(node.kernel.look(&target).unwrap().is_none());
+        }
+        all_ok(&node, &volume, &[Verb::Publish(1), Verb::Stats]);
+        all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
         nothing_left(&world);
     }
 }

@@ -1,0 +1,288 @@
+//! Raw volumes whose disk was removed and attached again while a pod has the removed one; and binds
+//! that are stacked where such a volume is staged. `matrix` has the failures.
+
+use std::path::Path;
+
+use belay_server::call::Kind;
+
+use super::bench::{Form, Verb, Volume, World, hear};
+use super::simulated::{DISK_DRIVER, Media, Simulated};
+use super::suite::{all_ok, nothing_left};
+use crate::kernel::fake::{Fake, Plug};
+use crate::kernel::{Dev, Kernel};
+use crate::operation::Node;
+
+fn world() -> Simulated {
+    Simulated::of(Media::Disks)
+}
+
+/// Before Linux 6.8 mounts have no unique ids.
+fn worlds() -> [Simulated; 2] {
+    let old = world();
+    old.machine.number_no_mounts();
+    [world(), old]
+}
+
+/// When the agent is restarted, if ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Restart {
+    Never,
+    WhileRemoved,
+    Later,
+}
+
+const RESTARTS: [Restart; 3] = [Restart::Never, Restart::WhileRemoved, Restart::Later];
+
+/// The device that a path shows.
+fn shown(node: &Node<Fake>, path: &Path) -> Dev {
+    node.kernel.look(path).unwrap().unwrap().rdev
+}
+
+/// The cloud has attached the volume's disk again.
+fn comes_back(world: &Simulated, volume: &Volume) {
+    let plug = Plug::virtio(&volume.file(), &volume.id);
+    world.machine.plug(plug);
+}
+
+/// The call is refused, names the path and changes nothing.
+#[track_caller]
+fn refused(
+    world: &Simulated,
+    (node, volume): (&Node<Fake>, &Volume),
+    verb: Verb,
+    (kind, path): (Kind, &Path),
+    what: &str,
+) {
+    let before = world.machine.picture();
+    let failure = volume.call(node, verb).unwrap_err();
+    assert_eq!(failure.kind, kind, "{what}: {failure}");
+    let path = path.to_str().unwrap();
+    assert!(failure.message.contains(path), "{what}: {failure}");
+    assert_eq!(world.machine.picture(), before, "{what}");
+}
+
+/// Whatever has the number of the removed disk by now: the same disk, or another volume's.
+#[test]
+fn a_raw_volume_is_not_staged_again_while_a_pod_has_its_removed_disk() {
+    for restart in RESTARTS {
+        for takes_number in [None, Some(Form::Block), Some(Form::Ext4)] {
+            let what = format!("{restart:?}, {takes_number:?}");
+            for world in worlds() {
+                let volume = world.volume_of_kubelet("vol", Form::Block);
+                let mut node = world.start();
+                all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+                let number = world.machine.disk_dev(&volume.file());
+                world.machine.unplug(&volume.file());
+                if restart == Restart::WhileRemoved {
+                    node = world.start();
+                }
+                let next = takes_number.map(|form| world.volume_of_kubelet("next", form));
+                comes_back(&world, &volume);
+                let is_same = world.machine.disk_dev(&volume.file()) == number;
+                assert_eq!(is_same, next.is_none(), "{what}");
+                if restart == Restart::Later {
+                    node = world.start();
+                }
+                hear(&node).unwrap();
+                if let Some(next) = &next {
+                    all_ok(&node, next, &[Verb::Stage, Verb::Publish(1)]);
+                }
+                let target = volume.target(1);
+                for _ in 0..2 {
+                    let why = (Kind::Incompatible, target.as_path());
+                    refused(&world, (&node, &volume), Verb::Stage, why, &what);
+                    let why = (Kind::Precondition, target.as_path());
+                    refused(&world, (&node, &volume), Verb::Unstage, why, &what);
+                }
+                let again = [Verb::Unpublish(1), Verb::Stage, Verb::Publish(1)];
+                all_ok(&node, &volume, &again);
+                let disk = world.machine.disk_dev(&volume.file());
+                assert_eq!(shown(&node, &target), disk, "{what}");
+                let life = [Verb::Stats, Verb::Unpublish(1), Verb::Unstage];
+                for volume in next.iter().chain([&volume]) {
+                    all_ok(&node, volume, &life);
+                }
+                nothing_left(&world);
+            }
+        }
+    }
+}
+
+/// Nothing is bound where it was staged.
+#[test]
+fn the_bind_of_a_pod_is_found_though_an_operator_has_unmounted_the_staged_device() {
+    for restart in [Restart::Never, Restart::Later] {
+        for takes_number in [None, Some(Form::Block)] {
+            let what = format!("{restart:?}, {takes_number:?}");
+            for world in worlds() {
+                let volume = world.volume_of_kubelet("vol", Form::Block);
+                let mut node = world.start();
+                all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+                world.machine.unplug(&volume.file());
+                let next = takes_number.map(|form| world.volume_of_kubelet("next", form));
+                world.machine.uncover(&volume.staging_mount());
+                comes_back(&world, &volume);
+                if restart == Restart::Later {
+                    node = world.start();
+                }
+                hear(&node).unwrap();
+                let target = volume.target(1);
+                let why = (Kind::Precondition, target.as_path());
+                for verb in [Verb::Stage, Verb::Publish(2)] {
+                    refused(&world, (&node, &volume), verb, why, &what);
+                }
+                let unstaged = volume.call(&node, Verb::Unstage).unwrap_err();
+                assert_eq!(unstaged.kind, Kind::Precondition, "{what}: {unstaged}");
+                let again = [Verb::Unpublish(1), Verb::Stage, Verb::Publish(1)];
+                all_ok(&node, &volume, &again);
+                all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+                if let Some(next) = &next {
+                    all_ok(&node, next, &[Verb::Stage, Verb::Unstage]);
+                }
+                nothing_left(&world);
+            }
+        }
+    }
+}
+
+/// Its staging path has two binds of its device.
+fn stacked(world: &Simulated) -> (Volume, Node<Fake>) {
+    let volume = world.volume_of_kubelet("vol", Form::Block);
+    let node = world.start();
+    all_ok(&node, &volume, &[Verb::Stage]);
+    let staged = volume.staging_mount();
+    world.machine.stack(&staged, &staged);
+    (volume, node)
+}
+
+#[test]
+fn binds_of_a_removed_disk_that_are_stacked_are_taken_down_together() {
+    for restart in RESTARTS {
+        for is_number_taken in [false, true] {
+            let what = format!("{restart:?}, {is_number_taken}");
+            for world in worlds() {
+                let (volume, mut node) = stacked(&world);
+                all_ok(&node, &volume, &[Verb::Publish(1)]);
+                world.machine.unplug(&volume.file());
+                if restart == Restart::WhileRemoved {
+                    node = world.start();
+                }
+                let next = is_number_taken.then(|| world.volume_of_kubelet("next", Form::Block));
+                if restart == Restart::Later {
+                    node = world.start();
+                }
+                hear(&node).unwrap();
+                if let Some(next) = &next {
+                    all_ok(&node, next, &[Verb::Stage, Verb::Publish(1)]);
+                }
+                let target = volume.target(1);
+                let why = (Kind::Precondition, target.as_path());
+                refused(&world, (&node, &volume), Verb::Unstage, why, &what);
+                all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+                if let Some(next) = &next {
+                    all_ok(
+                        &node,
+                        next,
+                        &[Verb::Stats, Verb::Unpublish(1), Verb::Unstage],
+                    );
+                }
+                nothing_left(&world);
+            }
+        }
+    }
+}
+
+/// Without an unstage, such as by an event of the disks.
+#[test]
+fn stacked_binds_are_left_to_the_volumes_calls() {
+    let world = world();
+    let (volume, node) = stacked(&world);
+    world.machine.unplug(&volume.file());
+    let before = world.machine.picture();
+    let used = crate::operation::Cleared::Used(volume.staging_mount());
+    assert_eq!(volume.clear(&node).unwrap(), used);
+    assert_eq!(world.machine.picture(), before);
+    comes_back(&world, &volume);
+    hear(&node).unwrap();
+    // One bind at a time.
+    let staged = volume.call(&node, Verb::Stage).unwrap_err();
+    assert_eq!(staged.kind, Kind::Busy, "{staged}");
+    all_ok(
+        &node,
+        &volume,
+        &[Verb::Stage, Verb::Publish(1), Verb::Stats],
+    );
+    all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+    nothing_left(&world);
+}
+
+#[test]
+fn the_bind_of_another_volume_stays_on_or_under_that_of_a_removed_disk() {
+    for (is_under, restart) in [false, true].map(|it| RESTARTS.map(|at| (it, at))).concat() {
+        let what = format!("{is_under}, {restart:?}");
+        for world in worlds() {
+            let (volume, other) = (
+                world.volume_of_kubelet("vol", Form::Block),
+                world.volume_of_kubelet("other", Form::Block),
+            );
+            let mut node = world.start();
+            for volume in [&volume, &other] {
+                all_ok(&node, volume, &[Verb::Stage]);
+            }
+            let (staged, others) = (volume.staging_mount(), other.staging_mount());
+            if is_under {
+                // As its staged bind would be.
+                let spare = world.base().join("spare");
+                world.make_file(&spare, 0);
+                world.machine.stack(&staged, &spare);
+                world.machine.uncover(&staged);
+                world.machine.stack(&others, &staged);
+                world.machine.stack(&spare, &staged);
+                world.machine.uncover(&spare);
+            } else {
+                world.machine.stack(&others, &staged);
+            }
+            world.machine.unplug(&volume.file());
+            if restart != Restart::Never {
+                node = world.start();
+            }
+            let unstaged = volume.call(&node, Verb::Unstage).unwrap_err();
+            assert_eq!(unstaged.kind, Kind::Precondition, "{what}: {unstaged}");
+            let path = staged.to_str().unwrap();
+            assert!(unstaged.message.contains(path), "{what}: {unstaged}");
+            let disk = world.machine.disk_dev(&other.file());
+            for path in [&staged, &others] {
+                assert_eq!(shown(&node, path), disk, "{what}");
+            }
+            if restart == Restart::Later {
+                node = world.start();
+            }
+            world.machine.uncover(&staged);
+            all_ok(&node, &volume, &[Verb::Unstage]);
+            all_ok(&node, &other, &[Verb::Stage, Verb::Publish(1), Verb::Stats]);
+            all_ok(&node, &other, &[Verb::Unpublish(1), Verb::Unstage]);
+            nothing_left(&world);
+        }
+    }
+}
+
+/// A second agent with the same IDs.
+#[test]
+fn the_bind_of_another_driver_is_not_taken_down() {
+    let world = world();
+    let volume = world.volume_of_kubelet("vol", Form::Block);
+    let theirs = world.start_disks("other.csi.example");
+    all_ok(&theirs, &volume, &[Verb::Stage]);
+    world.machine.unplug(&volume.file());
+    comes_back(&world, &volume);
+    let ours = world.start_disks(DISK_DRIVER);
+    for (verb, kind) in [
+        (Verb::Stage, Kind::Incompatible),
+        (Verb::Unstage, Kind::Precondition),
+    ] {
+        let staged = volume.staging_mount();
+        refused(&world, (&ours, &volume), verb, (kind, &staged), "");
+    }
+    all_ok(&theirs, &volume, &[Verb::Stage, Verb::Unstage]);
+    nothing_left(&world);
+}
