@@ -155,7 +155,10 @@ impl Bed {
         until(&format!("{name} is ready"), || self.is_ready(name));
         let info = NodeCalls::new(self.socket(name)).info(Default::default());
         let info = info.expect("the cloud has said who the node is");
-        assert_eq!((&*info.node_id, info.max_volumes_per_node), (id, 256));
+        assert_eq!(info.node_id, id);
+        // Less the disks of this machine.
+        let room = info.max_volumes_per_node;
+        assert!((1..=256).contains(&room), "{room}");
         let topology = info.accessible_topology.expect("with --with-topology");
         let segments: Vec<_> = topology.segments.into_iter().collect();
         assert_eq!(segments, [(ZONE_KEY.to_owned(), "zone-1".to_owned())]);

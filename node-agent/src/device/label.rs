@@ -70,6 +70,11 @@ impl Label {
         self.driver == driver.as_str() && self.volume == encoded(volume)
     }
 
+    /// It names a volume of that driver.
+    pub(crate) fn is_of_driver(&self, driver: &DriverName) -> bool {
+        self.driver == driver.as_str()
+    }
+
     /// The volume; `None` if its id is too long for a name.
     pub(crate) fn volume(&self) -> Option<VolumeId> {
         VolumeId::new(decoded(&self.volume)?).ok()

@@ -74,6 +74,8 @@ pub(crate) trait Disks {
     /// The sequence number of the block device of that name; `None` when there is none, and before
     /// Linux 5.15. Quick.
     fn diskseq_named(&self, name: &str) -> Result<Option<u64>>;
+    /// The disk has partitions, or other devices are built on it (LVM, MD, LUKS, multipath). Quick.
+    fn disk_is_divided(&self, disk: &Disk) -> Result<bool>;
     /// What a disk's bus says of it; `None` when it was removed. Quick.
     fn disk_facts(&self, disk: &Disk) -> Result<Option<DiskFacts>>;
     /// The `serial` of a virtio disk: a request to the disk (`VIRTIO_BLK_T_GET_ID`), which waits

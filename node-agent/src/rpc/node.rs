@@ -41,7 +41,7 @@ pub(crate) struct NodeService<K: Kernel> {
 pub(crate) struct NodeIdentity {
     /// The node id that controllers use.
     pub(crate) id: String,
-    /// The maximum number of volumes; 0: unlimited.
+    /// The maximum number of volumes, or of disks where volumes are disks; 0: unlimited.
     pub(crate) volumes_max: u32,
     /// Its topology.
     pub(crate) topology: Option<HashMap<String, String>>,
@@ -70,6 +70,19 @@ impl<K: Kernel> NodeService<K> {
             max_volumes_per_node: i64::from(identity.volumes_max),
             accessible_topology: identity.topology.map(|segments| csi::Topology { segments }),
         });
+    }
+
+    /// The limit of volumes is that of disks, less those of others. Until the driver is up they are
+    /// not known.
+    fn with_room_for_disks(&self, info: csi::NodeGetInfoResponse) -> csi::NodeGetInfoResponse {
+        let disks_max = u32::try_from(info.max_volumes_per_node).unwrap_or_default();
+        match self.node() {
+            Ok(node) if disks_max > 0 && node.may_lose_devices() => csi::NodeGetInfoResponse {
+                max_volumes_per_node: i64::from(operation::volumes_max(&node, disks_max)),
+                ..info
+            },
+            _ => info,
+        }
     }
 
     /// Runs an operation that changes the volume.
@@ -365,7 +378,8 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
     ) -> Result<Response<csi::NodeGetInfoResponse>, Status> {
         answer(Rpc::NodeGetInfo, request, |_| async {
             let info = self.info.get().cloned();
-            info.ok_or_else(|| self.node.missing())
+            let info = info.ok_or_else(|| self.node.missing())?;
+            Ok(self.with_room_for_disks(info))
         })
         .await
     }

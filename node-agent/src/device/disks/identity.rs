@@ -149,6 +149,11 @@ impl Identity {
         }
     }
 
+    /// It has no serial number and no other name.
+    pub(super) fn is_nameless(&self) -> bool {
+        self.names.is_empty() && self.serials.is_empty() && self.wwns.is_empty()
+    }
+
     /// For messages: its first name.
     pub(super) fn describe(&self) -> &str {
         self.names

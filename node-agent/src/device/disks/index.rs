@@ -4,6 +4,8 @@
 //! A virtio disk must be queried for its serial, and a failing one may never answer. So only its
 //! own reader waits for it, and meanwhile the index lists it as not answering.
 
+mod foreign;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +19,7 @@ use super::owner::Owner;
 use super::volume::is_plugged;
 use crate::device::Sought;
 use crate::kernel::{self, Dev, Disk, Disks};
+pub(crate) use foreign::DiskUser;
 
 /// All disks of the node, for all drivers of this process.
 pub(crate) struct DiskIndex {
@@ -383,18 +386,5 @@ impl Inner {
             wanted,
             &self.disks.values().map(Entry::describe).collect::<Vec<_>>(),
         )
-    }
-}
-
-impl Entry {
-    /// For messages: its name, and its identity.
-    fn describe(&self) -> String {
-        let name = &self.disk.name;
-        match &self.state {
-            State::Known(identity) => format!("{name} ({})", identity.describe()),
-            State::Unasked | State::Asked => format!("{name} (its serial is being read)"),
-            State::Late => format!("{name} (does not answer)"),
-            State::Unread(why) => format!("{name} ({why})"),
-        }
     }
 }

@@ -40,6 +40,7 @@ impl Plug {
 pub(super) struct Plugged {
     pub(super) plug: Plug,
     pub(super) is_removed: bool,
+    is_divided: bool,
 }
 
 /// The device number of this device.
@@ -62,6 +63,13 @@ impl Machine {
     /// Removes the disk with that medium, even while in use.
     pub(crate) fn unplug(&self, medium: &Path) {
         self.lock().unplug(medium);
+    }
+
+    /// The disk with that medium has partitions from now on.
+    pub(crate) fn divide(&self, medium: &Path) {
+        let mut state = self.lock();
+        let number = state.disk_of(medium).unwrap();
+        state.disks.get_mut(&number).unwrap().is_divided = true;
     }
 
     /// Enlarges the medium. A SCSI disk shows it after a rescan only.
@@ -109,6 +117,7 @@ impl State {
         let disk = Plugged {
             plug,
             is_removed: false,
+            is_divided: false,
         };
         self.disks.insert(number, disk);
         let (&mount, _) = self.mounts.iter().nth(1).unwrap();
@@ -225,6 +234,13 @@ impl Disks for Fake {
             let is_there = |number| state.disks.get(&number).is_none_or(|disk| !disk.is_removed);
             let found = devices.find(|(number, _)| is_it(**number) && is_there(**number));
             Ok(found.map(|(_, device)| device.diskseq))
+        })
+    }
+
+    fn disk_is_divided(&self, disk: &Disk) -> Result<bool> {
+        self.call("getdents", attribute(disk, "holders"), GONE, |state| {
+            let number = state.same(disk);
+            Ok(number.is_some_and(|number| state.disks[&number].is_divided))
         })
     }
 

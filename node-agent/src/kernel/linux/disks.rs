@@ -63,6 +63,10 @@ impl Disks for Linux {
         integer(&Path::new(BY_NAME).join(name).join("diskseq"))
     }
 
+    fn disk_is_divided(&self, disk: &Disk) -> Result<bool> {
+        is_divided(&Path::new(BLOCK).join(&disk.name))
+    }
+
     fn disk_facts(&self, disk: &Disk) -> Result<Option<DiskFacts>> {
         let folder = Path::new(BLOCK).join(&disk.name);
         let Some(bus) = bus_of(&folder)? else {
@@ -187,6 +191,25 @@ fn bus_of(folder: &Path) -> Result<Option<Bus>> {
     })
 }
 
+/// Has an entry in `holders`, or a subdirectory of a partition: with the attribute of that name.
+fn is_divided(folder: &Path) -> Result<bool> {
+    let is_partition = |entry: &Path| entry.join("partition").exists();
+    Ok(!entries(&folder.join("holders"))?.is_empty()
+        || entries(folder)?.iter().any(|entry| is_partition(entry)))
+}
+
+/// The entries of a directory; none if it does not exist.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let unread = |error: &std::io::Error| unread(folder, error);
+    match fs::read_dir(folder) {
+        Ok(entries) => entries
+            .map(|entry| Ok(entry.map_err(|error| unread(&error))?.path()))
+            .collect(),
+        Err(error) if is_gone(&error) => Ok(Vec::new()),
+        Err(error) => Err(unread(&error)),
+    }
+}
+
 fn link(path: &Path) -> Result<Option<PathBuf>> {
     match fs::read_link(path) {
         Ok(target) => Ok(Some(target)),
@@ -276,6 +299,24 @@ mod tests {
         let plain = dir.path().join("loop0");
         fs::create_dir(&plain).unwrap();
         assert_eq!(disk_in(&plain).unwrap(), None);
+    }
+
+    #[test]
+    fn a_disk_with_a_partition_or_a_device_built_on_it_is_divided() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = folder(dir.path(), "vdb", "virtio", &[]);
+        assert!(!is_divided(&disk).unwrap());
+        for other in ["queue", "holders"] {
+            fs::create_dir_all(disk.join(other)).unwrap();
+        }
+        assert!(!is_divided(&disk).unwrap());
+        fs::create_dir(disk.join("holders/dm-0")).unwrap();
+        assert!(is_divided(&disk).unwrap());
+        fs::remove_dir(disk.join("holders/dm-0")).unwrap();
+        fs::create_dir(disk.join("vdb1")).unwrap();
+        fs::write(disk.join("vdb1/partition"), "1\n").unwrap();
+        assert!(is_divided(&disk).unwrap());
+        assert!(!is_divided(&dir.path().join("removed")).unwrap());
     }
 
     #[test]

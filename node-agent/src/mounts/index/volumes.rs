@@ -45,6 +45,15 @@ impl MountIndex {
             .collect()
     }
 
+    /// Where the device is mounted, whether that was noted for a volume, and the label that the
+    /// scan has found.
+    pub(crate) fn at(&self, device: Dev) -> Vec<(PathBuf, bool, Option<Label>)> {
+        let mounts = self.lock().mounts_of(device).into_iter();
+        mounts
+            .map(|(path, entry)| (path.to_path_buf(), entry.noted.is_some(), entry.label))
+            .collect()
+    }
+
     /// The volumes of the mounts: where the last mount was noted for one, or its label names one;
     /// and the device.
     pub(crate) fn volumes(&self) -> Vec<(PathBuf, VolumeId, Dev)> {

@@ -38,6 +38,7 @@ mod in_place;
 mod kernels;
 mod kubelet_dir;
 mod labelled;
+mod limit;
 mod lives;
 mod matrix;
 mod meanwhile;

@@ -1,19 +1,23 @@
-//! Stages that wait for their disk: how long, at what cost, and what ends the wait.
+//! Stages that wait for their disk: how long, at what cost, and what ends the wait; and the limit
+//! of volumes.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belay_contract::drivers::OPENSTACK;
+use belay_proto::csi::v1 as csi;
 use belay_server::work::Key;
+use csi::node_server::Node as _;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::advance;
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 
 use super::calls::send;
 use crate::kernel::fake::{Fake, Plug};
 use crate::operation::tests::bench::{Form, Verb, Volume, World, hear};
 use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
-use crate::rpc::NodeService;
+use crate::rpc::{NodeIdentity, NodeService};
 use crate::work::{Class, Pool};
 
 /// More volumes than the pool has threads for work that makes progress.
@@ -162,4 +166,35 @@ async fn a_publish_that_stages_waits_for_no_disk_and_counts_the_volume_as_staged
         send(&service, &volume, verb).await.unwrap();
     }
     assert_eq!(world.left(), Vec::<String>::new());
+}
+
+async fn limit(service: &Service) -> i64 {
+    let request = Request::new(csi::NodeGetInfoRequest::default());
+    let info = service.node_get_info(request).await.unwrap();
+    info.into_inner().max_volumes_per_node
+}
+
+#[tokio::test]
+async fn the_limit_of_volumes_follows_the_disks_and_0_stays_no_limit() {
+    let medium = Path::new("/media/root");
+    for (volumes_max, with_another) in [(26, 25), (1, 1), (0, 0)] {
+        let world = Simulated::of(Media::Disks);
+        let service = Arc::new(NodeService::new("", Pool::new(), &OPENSTACK));
+        service.identify(NodeIdentity {
+            id: "node".to_owned(),
+            volumes_max,
+            topology: None,
+        });
+        let without = i64::from(volumes_max);
+        assert_eq!(limit(&service).await, without, "not up yet");
+        service.come_up(world.start_disks(DISK_DRIVER));
+        assert_eq!(limit(&service).await, without);
+        world.machine.make_file(medium, 1 << 20);
+        world.machine.plug(Plug::virtio(medium, ""));
+        hear(&service.node().unwrap()).unwrap();
+        assert_eq!(limit(&service).await, with_another);
+        world.machine.unplug(medium);
+        hear(&service.node().unwrap()).unwrap();
+        assert_eq!(limit(&service).await, without);
+    }
 }

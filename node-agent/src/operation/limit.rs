@@ -1,0 +1,59 @@
+//! How many volumes of a driver the node can have. The bus of its disks also has disks that are not
+//! volumes of the driver: the root disk, volumes of other drivers, disks that an operator attached.
+//!
+//! A disk counts as such only if that is certain: one that no call has named may be a volume that
+//! is being attached, which the scheduler counts already.
+
+use crate::device::DiskUser;
+use crate::kernel::{Disk, Kernel};
+
+use super::Node;
+
+/// The maximum number of the driver's volumes if the node can have `disks_max` disks. At least as
+/// many as are in use, and at least 1, since 0 is no limit in CSI. Reads memory and sysfs; waits
+/// for no disk.
+pub(crate) fn volumes_max<K: Kernel>(node: &Node<K>, disks_max: u32) -> u32 {
+    let (mut own, mut foreign) = (0, 0);
+    let disks = node.transport.disks();
+    let users = disks.map(|disks| disks.users(node.transport.driver()));
+    for (disk, user) in users.unwrap_or_default() {
+        match user_of(node, &disk, user) {
+            DiskUser::Driver => own += 1,
+            DiskUser::OtherDriver | DiskUser::NoVolume => foreign += 1,
+            DiskUser::Unknown => {}
+        }
+    }
+    disks_max.saturating_sub(foreign).max(own).max(1)
+}
+
+/// The user of a disk, also by its mounts, and by what the kernel has made of it.
+fn user_of<K: Kernel>(node: &Node<K>, disk: &Disk, known: DiskUser) -> DiskUser {
+    if known == DiskUser::Driver {
+        return known;
+    }
+    let driver = node.transport.driver();
+    let mounts = node.index.at(disk.dev);
+    let is_own = mounts
+        .iter()
+        .any(|(path, is_noted, label)| match (is_noted, label) {
+            (true, _) => true,
+            (false, Some(label)) => label.is_of_driver(driver),
+            (false, None) => {
+                let kubelet_dir = node.kubelet_dir.as_ref();
+                kubelet_dir.is_some_and(|dir| dir.staging_of(driver, path).is_some())
+            }
+        });
+    // The kernel finds partitions in a raw volume, too.
+    let is_divided = || match node.kernel.disk_is_divided(disk) {
+        Ok(is_divided) => is_divided,
+        Err(error) => {
+            tracing::debug!("{} counts as a volume: {error}", disk.name);
+            false
+        }
+    };
+    match known {
+        _ if is_own => DiskUser::Driver,
+        DiskUser::Unknown if !mounts.is_empty() || is_divided() => DiskUser::NoVolume,
+        _ => known,
+    }
+}

@@ -1,0 +1,155 @@
+//! The number of volumes that a node can have next to disks of others.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use belay_contract::drivers::OPENSTACK;
+
+use super::bench::{Form, Verb, Volume, World, hear};
+use super::simulated::{DISK_DRIVER, Media, Simulated};
+use super::suite::all_ok;
+use crate::device::{DiskIndex, DiskRules, DiskVolumes, Transport};
+use crate::kernel::fake::{Fake, Plug};
+use crate::mounts::MountIndex;
+use crate::operation::{KubeletDir, Node, volumes_max};
+
+const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
+
+fn world() -> Simulated {
+    Simulated::of(Media::Disks)
+}
+
+/// A disk of no driver.
+fn plug(world: &Simulated, medium: &str, serial: &str) {
+    let medium = Path::new("/media").join(medium);
+    world.machine.make_file(&medium, 1 << 20);
+    world.machine.plug(Plug::virtio(&medium, serial));
+}
+
+#[test]
+fn disks_of_others_are_subtracted_and_the_limit_follows_each_change() {
+    let world = world();
+    let node = world.start();
+    let max = || {
+        hear(&node).unwrap();
+        volumes_max(&node, 26)
+    };
+    assert_eq!(max(), 26);
+    // The root disks of two kinds of clouds.
+    plug(&world, "root", "");
+    assert_eq!(max(), 25);
+    plug(&world, "second", "01234567-89ab-cdef-0123");
+    assert_eq!(max(), 25, "it may be a volume that no call has named");
+    world.machine.divide(Path::new("/media/second"));
+    assert_eq!(max(), 24);
+    world.machine.unplug(Path::new("/media/second"));
+    assert_eq!(max(), 25);
+}
+
+#[test]
+fn a_volume_of_the_driver_does_not_lower_its_limit_at_any_time() {
+    for form in FORMS {
+        let world = world();
+        let mut node = world.start();
+        let volume = world.volume_of_kubelet("vol", form);
+        for verb in [Verb::Stage, Verb::Publish(1), Verb::Unpublish(1)] {
+            hear(&node).unwrap();
+            assert_eq!(volumes_max(&node, 26), 26, "{form:?}, before {verb:?}");
+            all_ok(&node, &volume, &[verb]);
+            if verb == Verb::Stage {
+                // As the kernel finds them in a raw volume.
+                world.machine.divide(&volume.file());
+            }
+        }
+        assert_eq!(volumes_max(&node, 26), 26, "{form:?}");
+        node = world.start();
+        assert_eq!(volumes_max(&node, 26), 26, "{form:?}, restarted");
+        all_ok(&node, &volume, &[Verb::Stage]);
+        assert_eq!(volumes_max(&node, 26), 26, "{form:?}, staged again");
+    }
+}
+
+/// Another driver of the same process, which has the same index of disks.
+fn beside(world: &Simulated, driver: &str, index: &Arc<DiskIndex>) -> Node<Fake> {
+    let kernel = world.kernel();
+    let driver = driver.parse().unwrap();
+    let volumes = DiskVolumes::new(&driver, &OPENSTACK, index, DiskRules::default());
+    let transport = Transport::Disks(volumes);
+    let mounts = MountIndex::scan(&kernel, &transport).unwrap();
+    let kubelet_dir = KubeletDir::open(&kernel, world.base()).unwrap();
+    let node = Node::new(kernel, transport, mounts, Some(Arc::new(kubelet_dir)));
+    hear(&node).unwrap();
+    node
+}
+
+#[test]
+fn a_volume_of_another_driver_is_subtracted() {
+    const OTHER: &str = "other.csi.example";
+    for form in FORMS {
+        let world = world();
+        let index = Arc::new(DiskIndex::new());
+        let [ours, theirs] = [DISK_DRIVER, OTHER].map(|driver| beside(&world, driver, &index));
+        let mut volume = world.volume_of_kubelet("vol", form);
+        if form != Form::Block {
+            let staged = volume
+                .staging()
+                .to_str()
+                .unwrap()
+                .replace(DISK_DRIVER, OTHER);
+            world.make_dir(Path::new(&staged));
+            volume.staged_at = Some(staged.into());
+        }
+        hear(&ours).unwrap();
+        all_ok(&theirs, &volume, &[Verb::Stage]);
+        let both = |ours: &Node<Fake>, theirs: &Node<Fake>| {
+            [ours, theirs].map(|node| volumes_max(node, 26))
+        };
+        assert_eq!(both(&ours, &theirs), [25, 26], "{form:?}");
+        // Also if that driver is not of this process: by its mounts.
+        let [one, other] = [DISK_DRIVER, OTHER].map(|driver| {
+            let index = Arc::new(DiskIndex::new());
+            beside(&world, driver, &index)
+        });
+        assert_eq!(both(&one, &other), [25, 26], "{form:?}, restarted");
+        all_ok(&theirs, &volume, &[Verb::Unstage]);
+        assert_eq!(both(&ours, &theirs), [26, 26], "{form:?}, unstaged");
+    }
+}
+
+#[test]
+fn the_limit_is_never_below_the_volumes_in_use_and_never_none() {
+    let world = world();
+    let node = world.start();
+    for number in 0..3 {
+        plug(&world, &format!("root-{number}"), "");
+    }
+    hear(&node).unwrap();
+    for disks_max in [1, 2, 3, 4] {
+        // 0 would be no limit.
+        assert_eq!(volumes_max(&node, disks_max), 1, "{disks_max}");
+    }
+    assert_eq!(volumes_max(&node, 5), 2);
+    let volumes: [Volume; 4] =
+        ["a", "b", "c", "d"].map(|id| world.volume_of_kubelet(id, Form::Block));
+    hear(&node).unwrap();
+    for volume in &volumes {
+        all_ok(&node, volume, &[Verb::Stage]);
+    }
+    assert_eq!(volumes_max(&node, 5), 4);
+}
+
+/// What sysfs refuses lowers no limit.
+#[test]
+fn a_disk_that_cannot_be_checked_counts_as_a_volume() {
+    use crate::kernel::fake::Fault;
+
+    let world = world();
+    let node = world.start();
+    plug(&world, "second", "01234567-89ab-cdef-0123");
+    world.machine.divide(Path::new("/media/second"));
+    hear(&node).unwrap();
+    world.machine.begin(Some(Fault::FailFrom(1, "EIO")));
+    assert_eq!(volumes_max(&node, 26), 26);
+    world.machine.end();
+    assert_eq!(volumes_max(&node, 26), 25);
+}
