@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"os/exec"
 	"reflect"
 	"slices"
 	"strings"
@@ -353,5 +354,39 @@ func TestAClassOfCinderHasItsTypeAndZone(t *testing.T) {
 	}
 	if found := all["StorageClass/belay-cinder"].at("parameters"); len(found) != 1 {
 		t.Errorf("%v", found)
+	}
+}
+
+// The volumes of a node share its bus with disks of others, so their limit changes. An API server
+// that does not know the field refuses the object, or warns.
+func TestTheKubeletReadsTheLimitOfDisksAgainWhereKubernetesCan(t *testing.T) {
+	period := func(version string, more ...string) map[string]any {
+		arguments := []string{"template", "belay", chart, "--namespace", "belay-system", "--values", mixed, "--kube-version", version}
+		out, err := exec.Command("helm", append(arguments, more...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		found := map[string]any{}
+		for _, one := range parsed(t, string(out)) {
+			if one.text("kind") == "CSIDriver" {
+				found[one.text("metadata", "name")] = one.at("spec")["nodeAllocatableUpdatePeriodSeconds"]
+			}
+		}
+		return found
+	}
+	const local, cloud = "local.csi.belay.dev", "cinder.csi.openstack.org"
+	unset := map[string]any{local: nil, cloud: nil}
+	for version, want := range map[string]map[string]any{
+		"1.33.9":       unset,
+		"1.34.0":       {local: nil, cloud: 60.0},
+		"1.36.1-eks.3": {local: nil, cloud: 60.0},
+	} {
+		if found := period(version); !reflect.DeepEqual(found, want) {
+			t.Errorf("Kubernetes %s: %v instead of %v", version, found, want)
+		}
+	}
+	const off = "drivers[1].csiDriver.nodeAllocatableUpdatePeriodSeconds=null"
+	if found := period("1.36.0", "--set", off); !reflect.DeepEqual(found, unset) {
+		t.Errorf("%s: %v", off, found)
 	}
 }
