@@ -9,7 +9,7 @@ use crate::filesystem::{Checked, Found, FsType, Unchecked, check, examine};
 use crate::kernel::fake::meanwhile::Meanwhile;
 use crate::kernel::fake::mkfs::Stop;
 use crate::kernel::fake::{Call, Damage, Fault};
-use crate::kernel::{Kernel as _, Open};
+use crate::kernel::Open;
 
 impl Bench {
     /// A check of what is on it, and its calls.
