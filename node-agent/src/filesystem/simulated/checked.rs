@@ -6,10 +6,10 @@ use super::{Bench, DEADLINE, MIB, SECRET, medium, names, open};
 use crate::filesystem::marking::{begin_raw_use, erase_mark};
 use crate::filesystem::probe::{MARK_AT, MARK_BYTES, Proof, encode_mark};
 use crate::filesystem::{Checked, Found, FsType, Unchecked, check, examine};
+use crate::kernel::Open;
 use crate::kernel::fake::meanwhile::Meanwhile;
 use crate::kernel::fake::mkfs::Stop;
 use crate::kernel::fake::{Call, Damage, Fault};
-use crate::kernel::Open;
 
 impl Bench {
     /// A check of what is on it, and its calls.
