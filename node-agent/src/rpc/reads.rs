@@ -111,3 +111,47 @@ pub(super) fn conditions(look: &JobView) -> Conditions {
     conditions.add(volume::OPERATION_HUNG, message);
     conditions
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: usize) -> VolumeId {
+        VolumeId::new(format!("vol-{n}")).unwrap()
+    }
+
+    fn keep(reads: &Reads, n: usize, path: &str, bytes: u64) {
+        let result = (VolumeUsage::Block(bytes), Thread::Pool);
+        reads.keep(&id(n), Path::new(path), result);
+    }
+
+    fn kept(reads: &Reads, n: usize, path: &str) -> Option<u64> {
+        reads.kept(&id(n), Path::new(path), |kept| match kept.usage {
+            VolumeUsage::Block(bytes) => bytes,
+            VolumeUsage::Filesystem(usage) => usage.total_bytes,
+        })
+    }
+
+    #[test]
+    fn the_last_result_is_kept_for_each_path_until_the_volume_is_forgotten() {
+        let reads = Reads::default();
+        for (path, bytes) in [("/a", 1), ("/b", 2), ("/a", 3)] {
+            keep(&reads, 1, path, bytes);
+        }
+        keep(&reads, 2, "/a", 4);
+        let all = [(1, "/a"), (1, "/b"), (1, "/c"), (2, "/a")];
+        let found = || all.map(|(n, path)| kept(&reads, n, path));
+        assert_eq!(found(), [Some(3), Some(2), None, Some(4)]);
+        reads.forget(&id(1));
+        assert_eq!(found(), [None, None, None, Some(4)]);
+    }
+
+    #[test]
+    fn no_more_volumes_are_kept_than_a_node_can_have_and_those_are_kept_up_to_date() {
+        let reads = Reads::default();
+        (0..=KEPT_MAX).for_each(|n| keep(&reads, n, "/a", 1));
+        keep(&reads, 0, "/a", 2);
+        let found = [0, KEPT_MAX - 1, KEPT_MAX].map(|n| kept(&reads, n, "/a"));
+        assert_eq!(found, [Some(2), Some(1), None]);
+    }
+}

@@ -52,6 +52,26 @@ fn first_call(form: Form, name: &str) -> usize {
     world.first_call(stage, |call| call.name == name)
 }
 
+/// `rate()` sees the first event only if the series existed before.
+#[test]
+fn every_series_is_exported_at_0_from_the_start() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    metrics::with_local_recorder(&recorder, crate::operation::announce);
+    let page = recorder.handle().render();
+    for series in [
+        "belay_formats_total{fs=\"xfs\"}",
+        "belay_format_refusals_total{reason=\"emptied\"}",
+        "belay_filesystem_checks_total{result=\"damaged\"}",
+        "belay_grow_refusals_total{fs=\"ext4\"}",
+        "belay_openers_unchecked_total",
+    ] {
+        assert!(
+            page.contains(&format!("\n{series} 0\n")),
+            "{series}: {page}"
+        );
+    }
+}
+
 #[test]
 fn a_format_is_counted_by_its_filesystem_and_a_stage_without_one_is_not() {
     for (form, fs) in [
