@@ -43,6 +43,8 @@ fn user_of<K: Kernel>(node: &Node<K>, disk: &Disk, known: DiskUser) -> DiskUser 
                 kubelet_dir.is_some_and(|dir| dir.staging_of(driver, path).is_some())
             }
         });
+    // Without the kubelet's directory, a mount that the start found may be a volume's.
+    let is_mounted = node.kubelet_dir.is_some() && !mounts.is_empty();
     // The kernel finds partitions in a raw volume, too.
     let is_divided = || match node.kernel.disk_is_divided(disk) {
         Ok(is_divided) => is_divided,
@@ -53,7 +55,7 @@ fn user_of<K: Kernel>(node: &Node<K>, disk: &Disk, known: DiskUser) -> DiskUser 
     };
     match known {
         _ if is_own => DiskUser::Driver,
-        DiskUser::Unknown if !mounts.is_empty() || is_divided() => DiskUser::NoVolume,
+        DiskUser::Unknown if is_mounted || is_divided() => DiskUser::NoVolume,
         _ => known,
     }
 }

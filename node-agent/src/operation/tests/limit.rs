@@ -69,6 +69,18 @@ fn a_volume_of_the_driver_does_not_lower_its_limit_at_any_time() {
     }
 }
 
+/// Nothing else shows that a mount which a start has found is a volume's.
+#[test]
+fn without_the_kubelets_directory_a_mounted_disk_is_not_subtracted() {
+    let world = world();
+    let volume = world.volume_of_kubelet("vol", Form::Ext4);
+    all_ok(&world.start(), &volume, &[Verb::Stage]);
+    let mut node = world.start();
+    node.kubelet_dir = None;
+    hear(&node).unwrap();
+    assert_eq!(volumes_max(&node, 26), 26);
+}
+
 /// Another driver of the same process, which has the same index of disks.
 fn beside(world: &Simulated, driver: &str, index: &Arc<DiskIndex>) -> Node<Fake> {
     let kernel = world.kernel();
