@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use belay_twins::http::{Request, Response};
+use belay_twins::time::utc;
 use serde_json::{Value, json};
 
-use crate::http::{Request, Response};
 use crate::server::Host;
 use crate::volumes::{Refusal, Volume, Volumes, Work};
 
@@ -26,19 +26,7 @@ pub(crate) struct Api<S> {
 }
 
 fn answer(status: u16, body: &Value) -> Answer {
-    Ok((response(status, body), None))
-}
-
-fn response(status: u16, body: &Value) -> Response {
-    let text = match body {
-        Value::Null => String::new(),
-        body => body.to_string(),
-    };
-    Response {
-        status,
-        headers: Vec::new(),
-        body: text,
-    }
+    Ok((Response::json(status, body), None))
 }
 
 fn refusal(refused: &Refusal) -> Response {
@@ -48,7 +36,7 @@ fn refusal(refused: &Refusal) -> Response {
         Refusal::Forbidden(why) => (403, "forbidden", why),
     };
     let body = json!({ key: { "code": status, "message": message } });
-    response(status, &body)
+    Response::json(status, &body)
 }
 
 fn json_of(request: &Request) -> Result<Value, Refusal> {
@@ -76,23 +64,6 @@ fn described(id: &str, volume: &Volume) -> Value {
     })
 }
 
-/// As Cinder writes times. The date is by Howard Hinnant's `civil_from_days`.
-fn utc(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, rest) = (since.as_secs() / 86400, since.as_secs() % 86400);
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146_096) / 365;
-    let day = day_of_era - (365 * year + year / 4 - year / 100);
-    // Counted from March.
-    let month = (5 * day + 2) / 153;
-    let (day, month) = (day - (153 * month + 2) / 5 + 1, (month + 2) % 12 + 1);
-    let year = year + era * 400 + u64::from(month <= 2);
-    let [hour, minute, second] = [rest / 3600, rest / 60 % 60, rest % 60];
-    let micros = since.subsec_micros();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}")
-}
-
 impl<S: Host> Api<S> {
     /// The response to a request from that address, and the rest of the change, if any.
     pub(crate) fn handle(&self, request: &Request, from: IpAddr) -> (Response, Option<Work>) {
@@ -107,7 +78,7 @@ impl<S: Host> Api<S> {
             ("GET", ["openstack", "latest", "meta_data.json"]) => return self.metadata(from),
             _ => {}
         }
-        if request.token.as_deref() != Some(TOKEN) {
+        if request.header("x-auth-token") != Some(TOKEN) {
             return answer(
                 401,
                 &json!({ "error": { "code": 401, "message": "no token" } }),
@@ -148,7 +119,7 @@ impl<S: Host> Api<S> {
                 service("volumev3", "volume/v3"),
             ],
         });
-        let mut created = response(201, &json!({ "token": token }));
+        let mut created = Response::json(201, &json!({ "token": token }));
         created.headers.push(("x-subject-token", TOKEN.to_owned()));
         Ok((created, None))
     }
@@ -225,33 +196,13 @@ impl<S: Host> Api<S> {
                 let work = self.volumes.attach(id, server)?;
                 let attachment = json!({ "volumeId": id, "serverId": server, "device": null });
                 let body = json!({ "volumeAttachment": attachment });
-                Ok((response(200, &body), Some(work)))
+                Ok((Response::json(200, &body), Some(work)))
             }
             ("DELETE", [id]) => {
                 let work = self.volumes.detach(id, server)?;
-                Ok((response(202, &Value::Null), Some(work)))
+                Ok((Response::json(202, &Value::Null), Some(work)))
             }
             _ => Err(Refusal::NotFound(request.path.clone())),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn times_are_those_of_the_calendar() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00.000000"),
-            (951_782_399, "2000-02-28T23:59:59.000000"),
-            (951_782_400, "2000-02-29T00:00:00.000000"),
-            (1_798_761_599, "2026-12-31T23:59:59.000000"),
-        ] {
-            let time = UNIX_EPOCH + Duration::from_secs(seconds);
-            assert_eq!(utc(time), text);
         }
     }
 }

@@ -19,7 +19,6 @@
 //! libvirt cuts it.
 
 mod api;
-mod http;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -36,9 +35,9 @@ use std::thread::Scope;
 use std::time::Duration;
 
 use belay_guest::{Gone, Hardware, Kernel, Machine, Medium, Output};
+use belay_twins::http::Request;
 
 use api::Api;
-use http::Request;
 use server::{Host as _, Server};
 use volumes::Volumes;
 
@@ -167,7 +166,7 @@ fn respond<'scope, 'env, 'machine>(
         }
         let mut stream = stream;
         response.write(&mut stream)?;
-        if request.is_last {
+        if request.is_last() {
             break;
         }
     }

@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 
 use belay_guest::Medium;
+use belay_twins::http::Request;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::api::{Api, SECRET};
-use crate::http::Request;
 use crate::server::{Host, lock};
 use crate::volumes::{Volumes, Work};
 

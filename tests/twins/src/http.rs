@@ -1,9 +1,10 @@
-//! HTTP/1.1 (RFC 9112), as far as the clients of the cloud use it: requests with a length, on
-//! connections that stay open. Must not know what is requested.
+//! HTTP/1.1 (RFC 9112), as far as clients of clouds use it: requests with a length, on connections
+//! that stay open. Must not know what is requested.
 
 use std::io::{self, BufRead, Read as _, Write};
 
 use percent_encoding::percent_decode_str;
+use serde_json::Value;
 
 /// Most bytes of a head, and of a body.
 const HEAD_MAX: u64 = 64 << 10;
@@ -11,29 +12,36 @@ const BODY_MAX: u64 = 1 << 20;
 
 /// A request.
 #[derive(Debug, Default)]
-pub(crate) struct Request {
-    pub(crate) method: String,
+pub struct Request {
+    /// In capitals.
+    pub method: String,
     /// Without the query.
-    pub(crate) path: String,
+    pub path: String,
     /// Decoded.
-    pub(crate) query: Vec<(String, String)>,
-    pub(crate) token: Option<String>,
-    /// The client sends no other on this connection.
-    pub(crate) is_last: bool,
-    pub(crate) body: Vec<u8>,
+    pub query: Vec<(String, String)>,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// Its body, or nothing.
+    pub body: Vec<u8>,
 }
 
 /// A response with a body of JSON.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
-    pub(crate) headers: Vec<(&'static str, String)>,
-    pub(crate) body: String,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Its status.
+    pub status: u16,
+    /// All but those of the body.
+    pub headers: Vec<(&'static str, String)>,
+    /// Its body, or nothing.
+    pub body: String,
 }
 
 impl Request {
     /// The next request of a connection; none at its end.
-    pub(crate) fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
+    ///
+    /// # Errors
+    /// The connection broke, or it is no request.
+    pub fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
         let mut lines = Vec::new();
         let mut head = from.take(HEAD_MAX);
         loop {
@@ -56,32 +64,73 @@ impl Request {
             return Err(io::Error::other("no request line"));
         };
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let length = header(&lines, "content-length").map_or(Ok(0), str::parse);
-        let length: u64 = length.map_err(io::Error::other)?;
-        if length > BODY_MAX || header(&lines, "transfer-encoding").is_some() {
-            return Err(io::Error::other("a body that is too long, or in chunks"));
-        }
-        let mut body = Vec::new();
-        from.take(length).read_to_end(&mut body)?;
-        Ok(Some(Request {
+        let mut request = Request {
             method: method.to_owned(),
             path: decoded(path),
             query: query.split('&').filter_map(pair).collect(),
-            token: header(&lines, "x-auth-token").map(str::to_owned),
-            is_last: header(&lines, "connection") == Some("close"),
-            body,
-        }))
+            headers: lines
+                .iter()
+                .skip(1)
+                .filter_map(|line| field(line))
+                .collect(),
+            body: Vec::new(),
+        };
+        let length = request.header("content-length").map_or(Ok(0), str::parse);
+        let length: u64 = length.map_err(io::Error::other)?;
+        if length > BODY_MAX || request.header("transfer-encoding").is_some() {
+            return Err(io::Error::other("a body that is too long, or in chunks"));
+        }
+        from.take(length).read_to_end(&mut request.body)?;
+        Ok(Some(request))
+    }
+
+    /// The value of a header, by its name in lower case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(field, _)| field == name)?;
+        Some(&found.1)
+    }
+
+    /// Whether the client sends no other on this connection.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        self.header("connection") == Some("close")
+    }
+
+    /// The body as JSON; null if it is none.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
 
     /// A word of the query.
-    pub(crate) fn asked(&self, key: &str) -> Option<&str> {
+    #[must_use]
+    pub fn asked(&self, key: &str) -> Option<&str> {
         let pair = self.query.iter().find(|(name, _)| name == key)?;
         Some(&pair.1)
     }
 }
 
 impl Response {
-    pub(crate) fn write(&self, to: &mut impl Write) -> io::Result<()> {
+    /// One with that body; null is none.
+    #[must_use]
+    pub fn json(status: u16, body: &Value) -> Self {
+        let text = match body {
+            Value::Null => String::new(),
+            body => body.to_string(),
+        };
+        Self {
+            status,
+            headers: Vec::new(),
+            body: text,
+        }
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let mut text = format!("HTTP/1.1 {} -\r\n", self.status);
         for (name, value) in &self.headers {
             text.push_str(&format!("{name}: {value}\r\n"));
@@ -97,10 +146,9 @@ impl Response {
     }
 }
 
-fn header<'a>(lines: &'a [String], name: &str) -> Option<&'a str> {
-    let mut fields = lines.iter().skip(1).filter_map(|line| line.split_once(':'));
-    let found = fields.find(|(field, _)| field.eq_ignore_ascii_case(name))?;
-    Some(found.1.trim())
+fn field(line: &str) -> Option<(String, String)> {
+    let (name, value) = line.split_once(':')?;
+    Some((name.to_ascii_lowercase(), value.trim().to_owned()))
 }
 
 fn pair(text: &str) -> Option<(String, String)> {
@@ -132,7 +180,7 @@ mod tests {
             [Some("x.y"), Some("3")]
         );
         assert_eq!(
-            (first.token.as_deref(), &first.body[..]),
+            (first.header("x-auth-token"), &first.body[..]),
             (Some("t"), &b"{}"[..])
         );
         let second = Request::read(&mut sent).unwrap().unwrap();

@@ -1,0 +1,17 @@
+//! Twins of clouds: servers on loopback that answer as a cloud's API does, with its delays and
+//! limits, and with faults on request. A twin knows nothing of Belay.
+
+pub mod http;
+mod lag;
+mod server;
+pub mod time;
+
+pub use lag::Lag;
+pub use server::{Call, Fault, Server, Service};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The state of a twin; a test that failed under the lock leaves it as it was.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,347 @@
+//! Serves a twin on loopback: a thread for each connection, a log of all calls, and faults that a
+//! test asks for. Knows no cloud.
+
+use crate::http::{Request, Response};
+use crate::lock;
+use belay_bed::scrape;
+use std::collections::BTreeMap;
+use std::io::{self, BufReader, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The API of a cloud.
+pub trait Service: Send + Sync + 'static {
+    /// The response; changes go on after it.
+    fn answer(&self, request: &Request) -> Response;
+
+    /// What kind of call it is, e.g. `POST /v2/volumes`: a path in which IDs are replaced by words.
+    /// By this name it is counted and disturbed.
+    fn kind(&self, request: &Request) -> String;
+
+    /// A response that the server gives in the service's stead, so that it may add its headers.
+    fn dress(&self, response: Response) -> Response {
+        response
+    }
+}
+
+/// What happens to a call.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// It is served, and the connection is cut in place of the response.
+    Lost,
+    /// The connection is cut, and it is not served.
+    Cut,
+    /// It gets this response, and is not served.
+    Refused(Response),
+    /// It is served, and gets this response nonetheless.
+    Denied(Response),
+    /// It is served after that time.
+    Late(Duration),
+    /// It is served at once, and gets its response after that time.
+    Slow(Duration),
+}
+
+/// A call in the log.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// See [`Service::kind`].
+    pub kind: String,
+    /// Without the query.
+    pub path: String,
+    /// The status of the response, also of one that got lost.
+    pub status: u16,
+    /// When it arrived.
+    pub at: Instant,
+}
+
+/// A twin that serves until the process of the test exits.
+pub struct Server<S> {
+    shared: Arc<Shared<S>>,
+    address: SocketAddr,
+}
+
+struct Shared<S> {
+    service: S,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    log: Vec<Call>,
+    faults: Vec<Planned>,
+    is_held: bool,
+    /// How many calls wait because of that.
+    held: usize,
+}
+
+struct Planned {
+    kind: String,
+    left: usize,
+    fault: Fault,
+}
+
+impl<S: Service> Server<S> {
+    /// Serves on a free port of loopback.
+    ///
+    /// # Errors
+    /// No port is free.
+    pub fn start(service: S) -> io::Result<Self> {
+        Self::serve(scrape::listen()?, service)
+    }
+
+    /// Serves on that listener.
+    ///
+    /// # Errors
+    /// The listener has no address.
+    pub fn serve(listener: TcpListener, service: S) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            service,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let server = Self {
+            shared: Arc::clone(&shared),
+            address,
+        };
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = Arc::clone(&shared);
+                // A client that is killed breaks its connection.
+                std::thread::spawn(move || drop(shared.converse(&stream)));
+            }
+        });
+        Ok(server)
+    }
+
+    /// The API itself.
+    #[must_use]
+    pub fn service(&self) -> &S {
+        &self.shared.service
+    }
+
+    /// Its URL, without a slash at the end.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// All calls, in the order of their responses.
+    #[must_use]
+    pub fn log(&self) -> Vec<Call> {
+        self.shared.state().log.clone()
+    }
+
+    /// Empties the log.
+    pub fn forget(&self) {
+        self.shared.state().log.clear();
+    }
+
+    /// How many calls of that kind there were; of all kinds if it is empty.
+    #[must_use]
+    pub fn count(&self, kind: &str) -> usize {
+        let state = self.shared.state();
+        let calls = state.log.iter();
+        calls.filter(|call| is_of(&call.kind, kind)).count()
+    }
+
+    /// How many calls there were of each kind, for the message of a test.
+    #[must_use]
+    pub fn kinds(&self) -> BTreeMap<String, usize> {
+        let mut kinds = BTreeMap::new();
+        for call in &self.shared.state().log {
+            *kinds.entry(call.kind.clone()).or_default() += 1;
+        }
+        kinds
+    }
+
+    /// The next `times` calls of that kind have that fault; an empty kind is any.
+    pub fn disturb(&self, kind: &str, times: usize, fault: Fault) {
+        self.shared.state().faults.push(Planned {
+            kind: kind.to_owned(),
+            left: times,
+            fault,
+        });
+    }
+
+    /// No further call has a fault.
+    pub fn calm(&self) {
+        self.shared.state().faults.clear();
+    }
+
+    /// From now on, calls wait before they are served, or no longer.
+    pub fn hold(&self, is_held: bool) {
+        self.shared.state().is_held = is_held;
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until so many calls wait because of [`Self::hold`], or have been logged since the log
+    /// was emptied; whether that came to pass in time.
+    #[must_use]
+    pub fn wait_for(&self, calls: usize, within: Duration) -> bool {
+        let short = |state: &mut State| state.held + state.log.len() < calls;
+        let waited = self
+            .shared
+            .changed
+            .wait_timeout_while(self.shared.state(), within, short);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+/// Whether a call of that kind is meant.
+fn is_of(kind: &str, meant: &str) -> bool {
+    meant.is_empty() || kind == meant
+}
+
+impl<S: Service> Shared<S> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Answers the requests of a connection, one after the other.
+    fn converse(&self, stream: &TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let mut reader = BufReader::new(stream);
+        while let Some(request) = Request::read(&mut reader)? {
+            let Some(response) = self.respond(&request) else {
+                return stream.shutdown(Shutdown::Both);
+            };
+            let mut bytes = Vec::new();
+            response.write(&mut bytes)?;
+            // In one piece: a client must not see half of it for longer than needed.
+            let mut stream = stream;
+            stream.write_all(&bytes)?;
+            if request.is_last() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The response; none if the connection must be cut.
+    fn respond(&self, request: &Request) -> Option<Response> {
+        let kind = self.service.kind(request);
+        let at = Instant::now();
+        let fault = self.admit(&kind);
+        if let Some(Fault::Late(time)) = fault {
+            self.pause(time);
+        }
+        let response = match &fault {
+            Some(Fault::Cut) => None,
+            Some(Fault::Refused(response)) => Some(self.service.dress(response.clone())),
+            _ => Some(self.service.answer(request)),
+        };
+        let response = match (&fault, response) {
+            (Some(Fault::Denied(response)), Some(_)) => Some(self.service.dress(response.clone())),
+            (_, response) => response,
+        };
+        if let Some(Fault::Slow(time)) = fault {
+            self.pause(time);
+        }
+        self.state().log.push(Call {
+            kind,
+            path: request.path.clone(),
+            status: response.as_ref().map_or(0, |response| response.status),
+            at,
+        });
+        self.changed.notify_all();
+        response.filter(|_| !matches!(fault, Some(Fault::Lost)))
+    }
+
+    /// Waits while calls are held; the fault that this call has.
+    fn admit(&self, kind: &str) -> Option<Fault> {
+        let mut state = self.state();
+        state.held += 1;
+        self.changed.notify_all();
+        let held = |state: &mut State| state.is_held;
+        let mut state = self
+            .changed
+            .wait_while(state, held)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.held -= 1;
+        let at = state
+            .faults
+            .iter()
+            .position(|planned| planned.left > 0 && is_of(kind, &planned.kind))?;
+        let planned = &mut state.faults[at];
+        planned.left -= 1;
+        Some(planned.fault.clone())
+    }
+
+    fn pause(&self, time: Duration) {
+        let end = Instant::now() + time;
+        let mut state = self.state();
+        while let Some(left) = end.checked_duration_since(Instant::now())
+            && !left.is_zero()
+        {
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts what it has served.
+    #[derive(Default)]
+    struct Counter(Mutex<usize>);
+
+    impl Service for Counter {
+        fn answer(&self, _: &Request) -> Response {
+            let mut served = lock(&self.0);
+            *served += 1;
+            Response::json(200, &(*served).into())
+        }
+
+        fn kind(&self, request: &Request) -> String {
+            format!("{} {}", request.method, request.path)
+        }
+    }
+
+    fn start() -> Server<Counter> {
+        Server::start(Counter::default()).unwrap()
+    }
+
+    fn get(server: &Server<Counter>, path: &str) -> io::Result<(u16, String)> {
+        scrape::get(server.address, path)
+    }
+
+    #[test]
+    fn calls_are_counted_by_kind_and_a_fault_hits_those_of_its_kind() {
+        let server = start();
+        server.disturb("GET /b", 1, Fault::Lost);
+        server.disturb("GET /b", 1, Fault::Cut);
+        let denied = Response::json(503, &"no".into());
+        server.disturb("GET /b", 1, Fault::Denied(denied.clone()));
+        server.disturb("GET /b", 1, Fault::Refused(denied));
+        assert_eq!(get(&server, "/a").unwrap(), (200, "1".to_owned()));
+        get(&server, "/b").unwrap_err();
+        get(&server, "/b").unwrap_err();
+        for _ in 0..2 {
+            assert_eq!(get(&server, "/b").unwrap(), (503, "\"no\"".to_owned()));
+        }
+        assert_eq!(get(&server, "/b").unwrap(), (200, "4".to_owned()));
+        assert_eq!((server.count("GET /b"), server.count("")), (5, 6));
+        let statuses: Vec<_> = server.log().iter().map(|call| call.status).collect();
+        assert_eq!(statuses, [200, 200, 0, 503, 503, 200]);
+    }
+
+    #[test]
+    fn a_held_call_is_served_when_it_is_released() {
+        let server = start();
+        server.hold(true);
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| get(&server, "/a"));
+            assert!(server.wait_for(1, Duration::from_secs(60)));
+            assert_eq!(*lock(&server.service().0), 0);
+            server.hold(false);
+            assert_eq!(call.join().unwrap().unwrap().0, 200);
+        });
+        server.forget();
+        assert_eq!(server.count(""), 0);
+    }
+}
