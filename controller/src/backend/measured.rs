@@ -95,6 +95,8 @@ fn outcome(kind: Kind) -> &'static str {
         Kind::Unsupported => "unsupported",
         Kind::Timeout => "timeout",
         Kind::BadToken => "bad_token",
+        Kind::Unauthenticated => "unauthenticated",
+        Kind::Denied => "denied",
         Kind::System => "system",
         Kind::Bug => "bug",
     }
@@ -122,6 +124,8 @@ mod tests {
                 "unsupported",
                 "timeout",
                 "bad_token",
+                "unauthenticated",
+                "denied",
                 "system",
                 "bug",
             ]

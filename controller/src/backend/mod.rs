@@ -21,7 +21,7 @@ use belay_server::request::{
 };
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// What every verb gives back: a future that may be moved between threads.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
@@ -57,6 +57,11 @@ pub trait Backend: Send + Sync + 'static {
     /// before) names. A token that was never given out is
     /// [`belay_server::call::Kind::BadToken`]. `ListVolumes` has no secrets.
     fn list(&self, after: Option<String>, limit: usize, secrets: Secrets) -> Answer<'_, Page>;
+
+    /// The shortest time between two reads of a volume that the storage is changing.
+    fn poll_interval(&self) -> Duration {
+        Duration::from_millis(250)
+    }
 
     /// Whether it accepts a name twice, and marks volumes; none = the storage refuses a second
     /// volume of a name.

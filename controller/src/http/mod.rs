@@ -25,7 +25,7 @@ use std::error::Error;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, sleep, timeout_at};
 pub use trust::{BadCertificates, Trust};
 use words::Secrets;
@@ -50,6 +50,7 @@ pub struct Client {
     connector: Connector,
     cloud: &'static str,
     pace: Pace,
+    is_too_fast: fn(&Answer) -> bool,
 }
 
 /// A call.
@@ -118,7 +119,18 @@ impl Client {
             connector,
             cloud,
             pace,
+            is_too_fast: |_| true,
         })
+    }
+
+    /// For a service that has other uses of 429: whether such an answer is about the rate of all
+    /// calls. Any other is the answer to its call, and slows down none.
+    #[must_use]
+    pub fn too_fast_if(self, is_too_fast: fn(&Answer) -> bool) -> Self {
+        Self {
+            is_too_fast,
+            ..self
+        }
     }
 
     /// The authorities that later connections trust.
@@ -151,7 +163,7 @@ impl Client {
             };
             was_refused = false;
             let wait = match &tried {
-                Ok(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => {
+                Ok(answer) if self.refuses_pace(answer) => {
                     was_refused = true;
                     self.pace
                         .refused(sent, answer.retry_after().unwrap_or(pause));
@@ -181,6 +193,10 @@ impl Client {
             sleep(wait).await;
             pause *= 2;
         }
+    }
+
+    fn refuses_pace(&self, answer: &Answer) -> bool {
+        answer.status == StatusCode::TOO_MANY_REQUESTS && (self.is_too_fast)(answer)
     }
 
     async fn attempt(&self, call: &Call<'_>) -> Result<Answer, Broken> {
@@ -269,6 +285,11 @@ fn code(status: StatusCode) -> &'static str {
     )
 }
 
+/// None of it if it is past.
+fn until(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::now()).unwrap_or_default()
+}
+
 /// An error and its causes, in one line.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -343,21 +364,36 @@ impl Answer {
         }
     }
 
+    /// The service's own words, if it has refused the call.
+    #[must_use]
+    pub fn words(&self) -> &str {
+        &self.words
+    }
+
     /// Whether the same call may succeed a little later.
     fn is_overload(&self) -> bool {
         matches!(self.status.as_u16(), 502..=504)
     }
 
-    /// Seconds, or a date (RFC 9110, 10.2.3).
+    /// When the service wants to be asked again, if it says so.
     fn retry_after(&self) -> Option<Duration> {
-        let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
-        let after = match value.parse() {
-            Ok(seconds) => Duration::from_secs(seconds),
-            Err(_) => {
-                let at = httpdate::parse_http_date(value).ok()?;
-                at.duration_since(SystemTime::now()).unwrap_or_default()
-            }
-        };
+        let after = self.after_header().or_else(|| self.after_reset())?;
         Some(after.min(PAUSE_MAX))
+    }
+
+    /// Seconds, or a date (RFC 9110, 10.2.3).
+    fn after_header(&self) -> Option<Duration> {
+        let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
+        match value.parse() {
+            Ok(seconds) => Some(Duration::from_secs(seconds)),
+            Err(_) => Some(until(httpdate::parse_http_date(value).ok()?)),
+        }
+    }
+
+    /// The time, in seconds since 1970, at which an exhausted budget begins to be filled again.
+    fn after_reset(&self) -> Option<Duration> {
+        let number = |name| self.headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
+        let reset = number("ratelimit-reset").filter(|_| number("ratelimit-remaining") == Some(0));
+        Some(until(UNIX_EPOCH.checked_add(Duration::from_secs(reset?))?))
     }
 }

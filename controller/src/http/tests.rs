@@ -270,6 +270,50 @@ async fn a_limited_rate_is_obeyed_whatever_the_method() {
 }
 
 #[tokio::test]
+async fn a_429_about_one_call_is_its_answer_and_slows_down_no_other() {
+    let body = r#"{"message": "one request per 10m0s"}"#;
+    let of_one = Act::answer("429 Too Many Requests", body);
+    let of_all = Act::Answer("429 Too Many Requests", &["retry-after: 3600"], Vec::new());
+    let server = Server::start([of_one, Act::answer("200 OK", "{}"), of_all]).await;
+    let client = client().too_fast_if(|answer| !answer.words().contains("one request per"));
+    let mut call = server.call(Method::POST);
+    call.deadline = Duration::from_millis(1500);
+    let answer = client.call(&call).await.unwrap();
+    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(client.call(&call).await.unwrap().status, StatusCode::OK);
+    let failure = client.call(&call).await.unwrap_err();
+    assert_eq!(failure.kind, Kind::Timeout, "{failure}");
+    assert_eq!(server.calls(), 3);
+}
+
+#[test]
+fn an_exhausted_budget_says_when_it_is_filled_again() {
+    let after = |headers: &[(&'static str, u64)]| {
+        let mut answer = Answer {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            what: String::new(),
+            words: String::new(),
+        };
+        for (name, value) in headers {
+            answer.headers.insert(*name, (*value).into());
+        }
+        answer.retry_after()
+    };
+    let year_2100 = 4_102_444_800;
+    let (reset, remaining) = ("ratelimit-reset", "ratelimit-remaining");
+    assert_eq!(
+        after(&[(reset, year_2100), (remaining, 0)]),
+        Some(PAUSE_MAX)
+    );
+    assert_eq!(after(&[(reset, 1), (remaining, 0)]), Some(Duration::ZERO));
+    assert_eq!(after(&[(reset, year_2100), (remaining, 7)]), None);
+    let both = [(reset, year_2100), (remaining, 0), ("retry-after", 3)];
+    assert_eq!(after(&both), Some(Duration::from_secs(3)));
+}
+
+#[tokio::test]
 async fn an_overload_is_repeated_for_calls_that_change_no_more_then() {
     for (method, repeats, calls) in [
         (Method::GET, false, 2),

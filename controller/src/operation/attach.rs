@@ -1,6 +1,6 @@
 //! Attach a volume to a node, and detach it.
 
-use super::engine::{Engine, still_busy};
+use super::engine::Engine;
 use super::{Done, Operations, Subject, lookup, mixed_up, phase, support};
 use crate::backend::{AttachOrder, Attachment, Attachments, Backend, Progress, Terms};
 use belay_server::call::{Failure, Rpc};
@@ -107,20 +107,19 @@ async fn attach(
     engine: &Engine,
     order: Arc<AttachOrder>,
 ) -> Result<Attachment, Failure> {
-    let attachments = of(backend)?;
-    if let Progress::Done(attachment) = attachments.attach(Arc::clone(&order)).await? {
-        return Ok(attachment);
-    }
-    let id = &order.id;
-    let volume = engine.settled_soon(id, &order.secrets).await?;
-    let seen = phase::ready(volume.ok_or_else(|| lookup::not_found(id))?)?;
-    if let Some(attachment) = attachments.attached(&order, &seen) {
-        return Ok(attachment);
-    }
-    // Reads the result. Some storage drops an accepted attachment; this starts it again then.
-    match attachments.attach(Arc::clone(&order)).await? {
-        Progress::Done(attachment) => Ok(attachment),
-        Progress::Begun => Err(still_busy(id)),
+    let (attachments, id) = (of(backend)?, &order.id);
+    let until = engine.end_of_patience();
+    loop {
+        // From the second time on it reads the result. Some storage drops an accepted attachment,
+        // or cannot begin it yet; this starts it again then.
+        if let Progress::Done(attachment) = attachments.attach(Arc::clone(&order)).await? {
+            return Ok(attachment);
+        }
+        let volume = engine.settled_by(until, id, &order.secrets).await?;
+        let seen = phase::ready(volume.ok_or_else(|| lookup::not_found(id))?)?;
+        if let Some(attachment) = attachments.attached(&order, &seen) {
+            return Ok(attachment);
+        }
     }
 }
 
@@ -131,16 +130,19 @@ async fn detach(
     node: NodeId,
     secrets: &Secrets,
 ) -> Result<(), Failure> {
-    let detached = of(backend)?.detach(id.clone(), node.clone(), secrets.clone());
-    if let Progress::Done(()) = detached.await? {
-        return Ok(());
-    }
-    let Some(volume) = engine.settled_soon(id, secrets).await? else {
-        return Ok(());
-    };
-    match phase::ready(volume)?.nodes.contains(&node) {
-        false => Ok(()),
-        true => Err(still_busy(id)),
+    let attachments = of(backend)?;
+    let until = engine.end_of_patience();
+    loop {
+        let detached = attachments.detach(id.clone(), node.clone(), secrets.clone());
+        if let Progress::Done(()) = detached.await? {
+            return Ok(());
+        }
+        let Some(volume) = engine.settled_by(until, id, secrets).await? else {
+            return Ok(());
+        };
+        if !phase::ready(volume)?.nodes.contains(&node) {
+            return Ok(());
+        }
     }
 }
 

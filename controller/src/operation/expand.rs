@@ -1,6 +1,5 @@
 //! Grow a volume.
 
-use super::engine::still_busy;
 use super::{Done, Operations, Subject, lookup, mixed_up, phase, size};
 use crate::backend::Progress;
 use belay_server::call::{Failure, Rpc};
@@ -28,16 +27,18 @@ impl Operations {
             let volume = backend.get(volume_id.clone(), secrets.clone()).await?;
             let volume = phase::ready(volume.ok_or_else(|| lookup::not_found(&volume_id))?)?;
             let bytes = size::of_grown(volume.bytes, range, expansion.grown_sizes(&volume))?;
-            // Even if it is large enough: an earlier expansion may be unfinished.
-            let resized = expansion.resize(volume_id.clone(), bytes, secrets.clone());
-            if let Progress::Done(bytes) = resized.await? {
-                return Ok(Done::Grown(bytes));
-            }
-            let grown = engine.settled_soon(&volume_id, &secrets).await?;
-            let grown = phase::ready(grown.ok_or_else(|| lookup::not_found(&volume_id))?)?;
-            match grown.bytes >= bytes {
-                true => Ok(Done::Grown(grown.bytes)),
-                false => Err(still_busy(&volume_id)),
+            let until = engine.end_of_patience();
+            loop {
+                // Even if it is large enough: an earlier expansion may be unfinished.
+                let resized = expansion.resize(volume_id.clone(), bytes, secrets.clone());
+                if let Progress::Done(bytes) = resized.await? {
+                    return Ok(Done::Grown(bytes));
+                }
+                let grown = engine.settled_by(until, &volume_id, &secrets).await?;
+                let grown = phase::ready(grown.ok_or_else(|| lookup::not_found(&volume_id))?)?;
+                if grown.bytes >= bytes {
+                    return Ok(Done::Grown(grown.bytes));
+                }
             }
         };
         let same = fingerprint(&range);

@@ -41,6 +41,8 @@ const fn non_final(kind: Kind) -> Code {
         | Kind::Quota
         | Kind::Unsupported
         | Kind::BadToken
+        | Kind::Unauthenticated
+        | Kind::Denied
         | Kind::System
         | Kind::Bug => Code::Aborted,
     }
@@ -74,6 +76,9 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
         Kind::Unsupported => unsupported(rpc),
         // The caller starts again at the first page.
         Kind::BadToken if is_paged(rpc) => Code::Aborted,
+        // Final, retried with back-off: an operator must give the driver other credentials.
+        Kind::Unauthenticated => Code::Unauthenticated,
+        Kind::Denied => Code::PermissionDenied,
         // A token in a call without pages is an internal error. Final, retried with back-off.
         Kind::BadToken | Kind::System | Kind::Bug => Code::Internal,
     }
@@ -189,7 +194,7 @@ mod tests {
     type Exceptions = &'static [(Code, &'static [Rpc])];
 
     /// Kind, its code, and the calls that have another code.
-    const TABLE: [(Kind, Code, Exceptions); 13] = [
+    const TABLE: [(Kind, Code, Exceptions); 15] = [
         (Kind::Invalid, Code::InvalidArgument, &[]),
         (Kind::NotFound, Code::NotFound, &[]),
         (
@@ -224,6 +229,8 @@ mod tests {
             &[(Code::Internal, CREATING)],
         ),
         (Kind::BadToken, Code::Internal, &[(Code::Aborted, PAGED)]),
+        (Kind::Unauthenticated, Code::Unauthenticated, &[]),
+        (Kind::Denied, Code::PermissionDenied, &[]),
         (Kind::System, Code::Internal, &[]),
         (Kind::Bug, Code::Internal, &[]),
     ];

@@ -30,6 +30,10 @@ pub enum Kind {
     Timeout,
     /// A page token that this driver did not issue, or that has expired.
     BadToken,
+    /// The storage does not accept the driver's credentials.
+    Unauthenticated,
+    /// The storage accepts the driver's credentials, but not for this.
+    Denied,
     /// The operating system refused a call that should have worked.
     System,
     /// An internal error.
@@ -50,6 +54,8 @@ impl Kind {
         Kind::Unsupported,
         Kind::Timeout,
         Kind::BadToken,
+        Kind::Unauthenticated,
+        Kind::Denied,
         Kind::System,
         Kind::Bug,
     ];

@@ -17,7 +17,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 /// How long the job of a volume waits: less than its caller, so that the volume is free for the
 /// call that reverts this one.
@@ -59,8 +59,24 @@ impl Engine {
         id: &VolumeId,
         secrets: &Secrets,
     ) -> Result<Option<Volume>, Failure> {
-        let seen = timeout(PATIENCE, self.poller.settled(id, secrets)).await;
+        self.settled_by(self.end_of_patience(), id, secrets).await
+    }
+
+    /// The same, until that moment.
+    pub(super) async fn settled_by(
+        &self,
+        until: Instant,
+        id: &VolumeId,
+        secrets: &Secrets,
+    ) -> Result<Option<Volume>, Failure> {
+        let seen = timeout_at(until, self.poller.settled(id, secrets)).await;
         seen.unwrap_or_else(|_| Err(still_busy(id)))
+    }
+
+    /// Until when a job that begins now waits for the storage, and repeats what the storage has
+    /// dropped or could not begin.
+    pub(super) fn end_of_patience(&self) -> Instant {
+        Instant::now() + PATIENCE
     }
 
     /// Waits for this call's turn to attach to or detach from a node, where a node accepts one

@@ -42,6 +42,8 @@ fn passes(kind: Kind) -> bool {
         | Kind::Quota
         | Kind::Unsupported
         | Kind::BadToken
+        | Kind::Unauthenticated
+        | Kind::Denied
         | Kind::Bug => false,
     }
 }

@@ -11,8 +11,6 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-/// First interval between two polls of a volume, and the shortest one between two lists.
-const INTERVAL_MIN: Duration = Duration::from_millis(250);
 /// Longest interval between two polls of a volume.
 const INTERVAL_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of concurrent reads of single volumes.
@@ -31,6 +29,8 @@ pub(super) struct Poller(Arc<Shared>);
 
 struct Shared {
     backend: Arc<dyn Backend>,
+    /// First interval between two polls of a volume, and the shortest one between two lists.
+    interval: Duration,
     state: Mutex<State>,
     /// A waiter may be due earlier than those before it.
     added: Notify,
@@ -76,6 +76,7 @@ enum Round {
 impl Poller {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
         Self(Arc::new(Shared {
+            interval: backend.poll_interval(),
             backend,
             state: Mutex::default(),
             added: Notify::new(),
@@ -100,7 +101,7 @@ impl Poller {
             secrets: secrets.clone(),
             since: now,
             polled: now,
-            due: now + INTERVAL_MIN,
+            due: now + self.0.interval,
             outage: Outage::default(),
             answer,
         });
@@ -137,7 +138,7 @@ impl Shared {
                 () = sleep_until(due) => {}
                 () = self.added.notified() => continue,
             }
-            let rounds = self.state().rounds(Instant::now());
+            let rounds = self.state().rounds(Instant::now(), self.interval);
             for (secrets, round) in rounds {
                 match round {
                     Round::List(waiters) => {
@@ -241,7 +242,7 @@ impl Shared {
     }
 
     fn again(self: &Arc<Self>, mut waiter: Waiter) {
-        let interval = (waiter.since.elapsed() / 4).clamp(INTERVAL_MIN, INTERVAL_MAX);
+        let interval = (waiter.since.elapsed() / 4).clamp(self.interval, INTERVAL_MAX);
         // From poll to poll, so that a caller waits no longer for a change that is complete. A slow
         // storage rests at least as long as it has worked.
         let rest = waiter.polled.elapsed().min(interval);
@@ -270,10 +271,10 @@ impl State {
     }
 
     /// A round for each account with a waiter that is due.
-    fn rounds(&mut self, now: Instant) -> Vec<(Secrets, Round)> {
+    fn rounds(&mut self, now: Instant, interval: Duration) -> Vec<(Secrets, Round)> {
         self.accounts
             .iter_mut()
-            .filter_map(|(secrets, account)| Some((secrets.clone(), account.round(now)?)))
+            .filter_map(|(secrets, account)| Some((secrets.clone(), account.round(now, interval)?)))
             .collect()
     }
 }
@@ -313,7 +314,7 @@ impl Account {
 
     /// The waiters to serve now: those whose turn it is, or all if that takes a list. None if it is
     /// too early.
-    fn round(&mut self, now: Instant) -> Option<Round> {
+    fn round(&mut self, now: Instant, interval: Duration) -> Option<Round> {
         if self.due()? > now {
             return None;
         }
@@ -322,7 +323,7 @@ impl Account {
             return Some(Round::Gets(polled(due, now)));
         }
         let rest = self.page_took * LIST_REST;
-        self.next_list = now + rest.clamp(INTERVAL_MIN, INTERVAL_MAX);
+        self.next_list = now + rest.clamp(interval, INTERVAL_MAX);
         Some(Round::List(polled(self.waiters.drain(..), now)))
     }
 
