@@ -53,7 +53,7 @@ generated: ## generated files are up to date (those of the chart: make chart)
 	    echo 'old; please run: deploy/monitoring/generate.sh >deploy/monitoring/prometheus-rule.yaml' >&2; exit 1; }
 	@for copy in rules.yaml dashboard.json; do \
 	    diff deploy/monitoring/$$copy deploy/chart/monitoring/$$copy || { \
-	        echo "differ; please run: cp deploy/monitoring/$$copy deploy/chart/monitoring/" >&2; exit 1; }; done
+	        echo "differ; please run: make manifests" >&2; exit 1; }; done
 
 clippy: ## lints only
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings

@@ -134,7 +134,7 @@ impl<K: Kernel> Context<'_, K> {
             return Ok(false);
         };
         let mut shown = Covered::new(&self.kernel, &self.transport, volume, dev);
-        self.unmount_if_orphans(volume, kubelet_dir, shown.paths(&[])?, dev)
+        self.unmount_if_orphans(volume, kubelet_dir, &shown.paths(&[])?, dev)
     }
 
     /// Where else a raw device is bound that is staged at `path` and whose disk was removed: for a
@@ -148,34 +148,18 @@ impl<K: Kernel> Context<'_, K> {
         path: &Path,
         stat: &Stat,
     ) -> Result<Option<PathBuf>, Failure> {
-        let first = || {
+        let others = || -> Result<_, Failure> {
             let found = self.mounts().elsewhere(volume, path, stat)?;
-            let found = found.ok_or_else(|| not_in_table(path))?;
-            Ok(found.paths.into_iter().next())
+            Ok(found.ok_or_else(|| not_in_table(path))?.paths)
         };
-        match first()? {
-            Some(_) if self.unmount_orphans_elsewhere(volume, path, stat)? => first(),
-            found => Ok(found),
+        let mut paths = others()?;
+        if !paths.is_empty()
+            && let Some(kubelet_dir) = self.dir_of_pods()?
+            && self.unmount_if_orphans(volume, kubelet_dir, &paths, stat.rdev)?
+        {
+            paths = others()?;
         }
-    }
-
-    /// [`Context::unmount_orphans`] for the raw device that is staged at `path` and whose disk was
-    /// removed, so that nothing leads from its number to its mounts.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    fn unmount_orphans_elsewhere(
-        &self,
-        volume: &VolumeId,
-        path: &Path,
-        stat: &Stat,
-    ) -> Result<bool, Failure> {
-        let Some(kubelet_dir) = self.dir_of_pods()? else {
-            return Ok(false);
-        };
-        let others = self.mounts().elsewhere(volume, path, stat)?;
-        let others = others.map(|found| found.paths).unwrap_or_default();
-        self.unmount_if_orphans(volume, kubelet_dir, others, stat.rdev)
+        Ok(paths.into_iter().next())
     }
 
     /// The kubelet's directory, if it shows which pods exist.
@@ -190,14 +174,14 @@ impl<K: Kernel> Context<'_, K> {
         &self,
         volume: &VolumeId,
         kubelet_dir: &KubeletDir,
-        paths: Vec<PathBuf>,
+        paths: &[PathBuf],
         dev: Dev,
     ) -> Result<bool, Failure> {
         let (kernel, mut is_any) = (&self.kernel, false);
         for path in paths {
-            let stat = kernel.look(&path)?.filter(|stat| stat.mount_root);
+            let stat = kernel.look(path)?.filter(|stat| stat.mount_root);
             let is_it = stat.is_some_and(|stat| stat.rdev == dev);
-            if is_it && kubelet_dir.is_orphan(kernel, &path)? {
+            if is_it && kubelet_dir.is_orphan(kernel, path)? {
                 let (id, path) = (volume.as_str(), path.as_path());
                 tracing::warn!(
                     id,

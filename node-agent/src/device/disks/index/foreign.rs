@@ -2,7 +2,7 @@
 
 use belay_server::identity::DriverName;
 
-use super::{DiskIndex, Entry, State};
+use super::{DiskIndex, Entry, Identity, Inner, Owner, State, User};
 use crate::device::disks::identity::Match;
 use crate::kernel::Disk;
 
@@ -25,7 +25,7 @@ impl DiskIndex {
         let inner = self.lock();
         let user_of = |entry: &Entry| {
             let users = inner.users.iter();
-            let of_it = users.filter(|(owner, _)| inner.is_of(entry, owner));
+            let of_it = users.filter(|(owner, user)| inner.is_of(entry, owner, user));
             let drivers: Vec<_> = of_it.map(|(owner, _)| owner.driver.as_str()).collect();
             match &entry.state {
                 _ if drivers.contains(&driver.as_str()) => DiskUser::Driver,
@@ -41,17 +41,12 @@ impl DiskIndex {
     }
 }
 
-impl super::Inner {
+impl Inner {
     /// The volume has the disk, or requests one with that identity.
-    fn is_of(&self, entry: &Entry, owner: &super::Owner) -> bool {
-        if self.held_by(owner) == Some(&entry.disk) {
-            return true;
-        }
-        let wanted = self.users.get(owner).map(|user| &user.wanted);
-        match (&entry.state, wanted) {
-            (State::Known(identity), Some(wanted)) => identity.matches(wanted) != Match::No,
-            _ => false,
-        }
+    fn is_of(&self, entry: &Entry, owner: &Owner, user: &User) -> bool {
+        let is_wanted = |identity: &Identity| identity.matches(&user.wanted) != Match::No;
+        self.held_by(owner) == Some(&entry.disk)
+            || matches!(&entry.state, State::Known(identity) if is_wanted(identity))
     }
 }
 
