@@ -5,7 +5,8 @@
 #   e2e.sh BINDIR
 #
 # PARTS is a list of these; without it: basics focus, stress if CHAOS is set, and guests if GUESTS is.
-#   basics      the bed's own checks, dry run of the manifests, rights, drain, a second driver
+#   basics      the bed's own checks, dry run of the manifests, rights, drain, a second driver, and
+#               whether another driver can be replaced (belayctl doctor --switch)
 #   focus       the specs of the suite that matter most
 #   parallel    the rest of the suite, several specs at a time
 #   disruptive  those that stop the kubelet; evaluated with those of `parallel` too once both have passed
@@ -74,6 +75,7 @@ run_basics() {
     step rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh"
     step drain "$here/cluster.sh" exec "$here/../../deploy/drain.sh"
     step drivers "$here/cluster.sh" exec "$here/../../deploy/drivers.sh"
+    step switch "$here/cluster.sh" exec "$here/../../deploy/switch.sh" "$bindir/belayctl"
 }
 
 # run_suite PARTS: none is the specs that matter most.
@@ -122,7 +124,7 @@ run_guests() {
     [ "${CLOUD:-}" != openstack ] || "$here/../../setup/openstack.sh" >/dev/null
     step guests "$here/guests.sh" up "$bindir/belay-guest-cloud"
     step deploy-guests "$here/guests.sh" deploy "$work/images"
-    step suite-guests "${suite[@]}" PARTS="${FULL:+parallel}" "$here/suite/run.sh"
+    step suite-guests "${suite[@]}" PARTS="${FULL:+parallel disruptive}" "$here/suite/run.sh"
     step guests-checks "$here/guests_check.sh"
     memory
     step guests-down "$here/guests.sh" down

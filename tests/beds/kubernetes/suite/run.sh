@@ -116,13 +116,32 @@ run() {
     printf 'suite: %s: %d s\n' "$name" $((SECONDS - started))
 }
 
-# The specs reach node1 by SSH, which has one command for them: systemctl. Guests have no server.
+# The specs reach the nodes by SSH, which has one command for them: systemctl.
 start_ssh() {
+    rm -f "$reports/ssh.key"
     PATH=$here/node:$PATH "$BIN/nodessh" "$node_address:22" "$reports/ssh.key" \
         >"$reports/nodessh.log" 2>&1 &
     helpers+=($!)
     await 10 "the SSH server (see $reports/nodessh.log)" test -s "$reports/ssh.key"
     export KUBE_SSH_USER=root KUBE_SSH_KEY_PATH=$reports/ssh.key
+    [ "${SUITE:-local}" = local ] || start_ssh_in_guests
+}
+
+# With the same key. The servers end with the guests.
+start_ssh_in_guests() {
+    local name
+    for name in "${nodes[@]}"; do
+        "$here/../guests.sh" run "$name" <<SH
+umask 077
+cat >/run/ssh.key <<'KEY'
+$(cat "$reports/ssh.key")
+KEY
+[ ! -e /run/nodessh.pid ] || kill "\$(cat /run/nodessh.pid)" 2>/dev/null || true
+BASE=/node PATH=/machine$here/node:\$PATH setsid "/machine$BIN/nodessh" "$(guest_address "$name"):22" \
+    /run/ssh.key >/node/log/nodessh.log 2>&1 </dev/null &
+echo \$! >/run/nodessh.pid
+SH
+    done
 }
 
 end_helpers() {

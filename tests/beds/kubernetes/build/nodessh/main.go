@@ -2,8 +2,9 @@
 //
 //	nodessh ADDRESS KEY_FILE
 //
-// It writes a new private key to the file and admits its owner. Each command is run by a shell;
-// there are no terminals, no files and no forwarding. The host key exists as long as the process.
+// It admits the owner of the private key in the file; without the file it makes a key and writes it
+// there. Each command is run by a shell; there are no terminals, no files and no forwarding. The host
+// key exists as long as the process.
 package main
 
 import (
@@ -41,15 +42,8 @@ func main() {
 }
 
 func configure(keyFile string) (*ssh.ServerConfig, error) {
-	admitted, client, err := newKey()
+	admitted, err := clientKey(keyFile)
 	if err != nil {
-		return nil, err
-	}
-	block, err := ssh.MarshalPrivateKey(client, "")
-	if err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(keyFile, pem.EncodeToMemory(block), 0o600); err != nil {
 		return nil, err
 	}
 	host, _, err := newKey()
@@ -66,6 +60,26 @@ func configure(keyFile string) (*ssh.ServerConfig, error) {
 	}
 	config.AddHostKey(host)
 	return config, nil
+}
+
+// clientKey reads the key that all nodes of a run share, or makes it.
+func clientKey(file string) (ssh.Signer, error) {
+	kept, err := os.ReadFile(file)
+	if err == nil {
+		return ssh.ParsePrivateKey(kept)
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	signer, private, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		return nil, err
+	}
+	return signer, os.WriteFile(file, pem.EncodeToMemory(block), 0o600)
 }
 
 func newKey() (ssh.Signer, ed25519.PrivateKey, error) {
