@@ -7,6 +7,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::command::bench::Bench;
 use crate::command::chain::{Mount, Umount};
 use crate::command::controller::ControllerCommand;
+use crate::command::doctor::Doctor;
 use crate::command::group::GroupCommand;
 use crate::command::identity::IdentityCommand;
 use crate::command::locate::Where;
@@ -18,7 +19,7 @@ use crate::command::rpc::Rpc;
 use crate::command::snapshot::SnapshotCommand;
 use crate::command::status::{Status, Top};
 use crate::command::volume::VolumeCommand;
-use crate::command::{check, doctor, ls};
+use crate::command::{check, ls};
 use crate::failure::Failure;
 use crate::target::Target;
 
@@ -88,8 +89,9 @@ enum Verb {
     Top(Top),
     /// Check a driver's conformance without changing anything; exits with 2 if it breaks a rule
     Check,
-    /// Check what this node needs; exits with 2 if something is wrong
-    Doctor(Search),
+    /// Check what this node, or a switch from another driver, needs; exits with 2 if something is
+    /// wrong
+    Doctor(Doctor),
     /// Measure the latency of a call, and what it costs the driver
     Bench(Bench),
     /// Make any call, with messages as JSON
@@ -126,7 +128,7 @@ impl Cli {
             Verb::Status(command) => command.run().await?,
             Verb::Top(command) => command.run(target).await?,
             Verb::Check => check::run(target).await?,
-            Verb::Doctor(search) => doctor::run(&search).await?,
+            Verb::Doctor(doctor) => doctor.run().await?,
             Verb::Bench(command) => command.run(target).await?,
             Verb::Rpc(command) => command.run(target).await?,
             Verb::Completion(command) => command.run(Self::command())?,

@@ -14,20 +14,29 @@ const BYTES_MAX: u64 = 4 << 20;
 /// # Errors
 /// The file cannot be read, is larger than 4 MiB, or is not UTF-8.
 pub(crate) fn read(file: &Path) -> Result<String, Failure> {
+    read_up_to(file, BYTES_MAX)
+}
+
+/// As [`read`], with a limit in bytes, a whole number of MiB.
+///
+/// # Errors
+/// The file cannot be read, is larger, or is not UTF-8.
+pub(crate) fn read_up_to(file: &Path, bytes_max: u64) -> Result<String, Failure> {
     let fail = |error: io::Error| Failure::Usage(format!("{}: {error}", file.display()));
     let text = if file == Path::new("-") {
-        limited(io::stdin().lock())
+        limited(io::stdin().lock(), bytes_max)
     } else {
-        File::open(file).and_then(limited)
+        File::open(file).and_then(|file| limited(file, bytes_max))
     };
     text.map_err(fail)
 }
 
-fn limited(from: impl Read) -> io::Result<String> {
+fn limited(from: impl Read, bytes_max: u64) -> io::Result<String> {
     let mut text = String::new();
-    let read = from.take(BYTES_MAX + 1).read_to_string(&mut text)?;
-    if read as u64 > BYTES_MAX {
-        return Err(io::Error::other("larger than 4 MiB"));
+    let read = from.take(bytes_max + 1).read_to_string(&mut text)?;
+    if read as u64 > bytes_max {
+        let message = format!("larger than {} MiB", bytes_max >> 20);
+        return Err(io::Error::other(message));
     }
     Ok(text)
 }
@@ -38,7 +47,7 @@ mod tests {
 
     #[test]
     fn an_endless_file_is_refused() {
-        let error = limited(io::repeat(b'a')).unwrap_err();
+        let error = limited(io::repeat(b'a'), BYTES_MAX).unwrap_err();
         assert_eq!(error.to_string(), "larger than 4 MiB");
     }
 

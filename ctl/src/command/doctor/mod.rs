@@ -1,8 +1,11 @@
-//! `belayctl doctor`: whether this node has what Belay needs, and what to do where it has not.
-//! Changes nothing.
+//! `belayctl doctor`: whether this node has what Belay needs, or with `--switch` whether a cluster
+//! is ready for it; and what to do where it is not. Changes nothing.
 
 mod host;
 mod programs;
+mod switch;
+
+use clap::Args;
 
 use crate::command::ls::Search;
 use crate::failure::Failure;
@@ -10,11 +13,42 @@ use crate::machine::mounts;
 use crate::render::Answer;
 use crate::report::Report;
 
-/// Looks.
-///
-/// # Errors
-/// /proc is not readable.
-pub(crate) async fn run(search: &Search) -> Result<Answer, Failure> {
+const EXAMPLES: &str = "\
+Examples:
+  belayctl doctor                                  this node
+  {
+    kubectl get -A -o json csidriver,csinode,node,lease,persistentvolume,volumeattachment
+    kubectl get -A -o json storageclass,deployment,statefulset,daemonset
+    kubectl get -A -o json volumesnapshotclass,volumesnapshotcontent
+  } >objects.json
+  belayctl doctor --switch cinder --objects objects.json
+
+The last kubectl fails in a cluster without snapshots; the objects of the others suffice there.";
+
+/// What to check.
+#[derive(Args, Clone)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    search: Search,
+    #[command(flatten)]
+    switch: switch::Switch,
+}
+
+impl Doctor {
+    /// Checks this node, or with `--switch` the objects of a cluster.
+    ///
+    /// # Errors
+    /// /proc or the objects are not readable.
+    pub(crate) async fn run(&self) -> Result<Answer, Failure> {
+        match self.switch.run()? {
+            Some(answer) => Ok(answer),
+            None => node(&self.search).await,
+        }
+    }
+}
+
+async fn node(search: &Search) -> Result<Answer, Failure> {
     let mut report = Report::default();
     host::kernel(&mut report);
     host::mount_calls(&mut report);

@@ -1,0 +1,92 @@
+//! The drivers that Belay can replace: their names, and what Belay supports of what they accept. A
+//! test compares the table with the profiles of Belay's drivers.
+
+/// A driver that Belay can replace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// cinder-csi-plugin
+    Cinder,
+}
+
+/// What a kind is known by.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// The names that its CSIDriver can have.
+    pub(super) drivers: &'static [&'static str],
+    /// Belay's name for the backend.
+    pub(super) backend: &'static str,
+    /// The last part of the names of its image.
+    pub(super) images: &'static [&'static str],
+    /// The StorageClass parameters that Belay accepts, without those of the external-provisioner.
+    pub(super) parameters: &'static [&'static str],
+    /// The topology key of its volumes.
+    pub(super) topology_key: &'static str,
+    /// What Belay has not got yet.
+    pub(super) lacks: Lacks,
+}
+
+/// What users of the peer may have, and Belay lacks.
+#[derive(Debug)]
+pub(super) struct Lacks {
+    /// Snapshots.
+    pub(super) snapshots: bool,
+    /// Volumes on several nodes at once.
+    pub(super) several_nodes: bool,
+}
+
+/// Belay's own parameters, for `mkfs`.
+pub(super) const FORMATTING: &[&str] = &[
+    "blockSize",
+    "inodeSize",
+    "bytesPerInode",
+    "numberOfInodes",
+    "btrfsNodeSize",
+];
+
+/// The filesystems that Belay mounts.
+pub(super) const FILESYSTEMS: &[&str] = &["ext4", "xfs", "btrfs"];
+
+const CINDER: Peer = Peer {
+    drivers: &["cinder.csi.openstack.org"],
+    backend: "openstack",
+    images: &["cinder-csi-plugin"],
+    parameters: &["type", "availability"],
+    topology_key: "topology.cinder.csi.openstack.org/zone",
+    lacks: Lacks {
+        snapshots: true,
+        several_nodes: true,
+    },
+};
+
+impl Kind {
+    pub(super) const fn peer(self) -> &'static Peer {
+        match self {
+            Self::Cinder => &CINDER,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use belay_contract::drivers;
+    use belay_contract::format;
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    #[test]
+    fn the_parameters_of_formatting_are_those_of_the_contract() {
+        assert_eq!(FORMATTING, format::PARAMETERS);
+    }
+
+    #[test]
+    fn the_table_agrees_with_the_profiles() {
+        for kind in Kind::value_variants() {
+            let peer = kind.peer();
+            let backend = drivers::Kind::from_str(peer.backend, false).unwrap();
+            let profile = backend.profile();
+            assert_eq!(peer.drivers[0], profile.name);
+            assert_eq!(peer.topology_key, profile.topology_key);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What exists and must go on working: volumes, classes, snapshots.
+
+use super::objects::{Object, Objects};
+use super::peer::{FILESYSTEMS, FORMATTING, Peer};
+use super::{Names, about};
+use crate::report::{Report, Verdict};
+
+/// Parameters that the external-provisioner consumes have this prefix; `fstype` is its old
+/// spelling.
+const PROVISIONER: &str = "csi.storage.k8s.io/";
+const OLD_FS_TYPE: &str = "fstype";
+
+/// The volumes of the driver, also those that Kubernetes has migrated from in-tree plugins.
+pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, driver: &str) {
+    let name = "volumes";
+    let ours = || {
+        let all = objects.of("PersistentVolume");
+        all.filter(|it| it.text("/spec/csi/driver") == driver)
+    };
+    let some = |wrong: fn(&Object<'_>) -> bool| Names::of(ours().filter(wrong));
+    let is_no_uuid = |it: &Object<'_>| !is_uuid(it.text("/spec/csi/volumeHandle"));
+    let cure = "such a volume cannot exist in the cloud; correct or delete the PersistentVolume";
+    let ids = some(is_no_uuid);
+    about(
+        report,
+        Verdict::No,
+        name,
+        &ids,
+        "the volumeHandle is no UUID",
+        cure,
+    );
+    let cure = "move their data to volumes with ext4, xfs or btrfs; Belay changes nothing on them";
+    let what = "a filesystem that Belay does not mount";
+    let filesystems = some(has_other_filesystem);
+    about(report, Verdict::No, name, &filesystems, what, cure);
+    let several = match peer.lacks.several_nodes {
+        true => some(is_on_several_nodes),
+        false => Names::default(),
+    };
+    let cure = "keep them with the old driver: Belay attaches a volume to one node at a time";
+    let what = "access modes for several nodes";
+    about(report, Verdict::No, name, &several, what, cure);
+    let secrets = some(has_secrets);
+    let cure = format!(
+        "check that they name no other cloud or account than that of Belay's configuration: the \
+         backend {} does not read secrets of calls",
+        peer.backend
+    );
+    about(
+        report,
+        Verdict::Warn,
+        name,
+        &secrets,
+        "have secrets of the driver",
+        cure,
+    );
+    let deleted = some(|it| it.is_being_deleted());
+    let cure = "wait until the driver has deleted them; Belay deletes the others after the switch";
+    about(report, Verdict::Warn, name, &deleted, "being deleted", cure);
+    zones(
+        report,
+        peer,
+        &Names::of(ours().filter(|it| has_key(*it, peer.topology_key))),
+    );
+    if [&ids, &filesystems, &several]
+        .iter()
+        .all(|names| names.is_empty())
+    {
+        report.add(
+            Verdict::Ok,
+            name,
+            format!("{} can be taken over", ours().count()),
+        );
+    }
+}
+
+/// Volumes that require a topology label: without it, no node suits their pods.
+fn zones(report: &mut Report, peer: &Peer, bound: &Names) {
+    let cure = "keep the topology of the chart's entry enabled, which it is by default";
+    let what = format!("require nodes with the label {}", peer.topology_key);
+    about(report, Verdict::Warn, "zones", bound, &what, cure);
+}
+
+fn has_key(volume: Object<'_>, key: &str) -> bool {
+    let terms = volume.list("/spec/nodeAffinity/required/nodeSelectorTerms");
+    let mut expressions = terms.flat_map(|term| term.list("/matchExpressions"));
+    expressions.any(|expression| expression.text("/key") == key)
+}
+
+/// 8-4-4-4-12 hexadecimal digits.
+fn is_uuid(id: &str) -> bool {
+    let lengths = id.split('-').map(str::len);
+    lengths.eq([8, 4, 4, 4, 12]) && id.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit())
+}
+
+/// No type is ext4, by default.
+fn has_other_filesystem(volume: &Object<'_>) -> bool {
+    let fs_type = volume.text("/spec/csi/fsType");
+    volume.text("/spec/volumeMode") != "Block"
+        && !fs_type.is_empty()
+        && !FILESYSTEMS.contains(&fs_type)
+}
+
+fn is_on_several_nodes(volume: &Object<'_>) -> bool {
+    let mut modes = volume.texts("/spec/accessModes");
+    modes.any(|mode| mode == "ReadWriteMany" || mode == "ReadOnlyMany")
+}
+
+fn has_secrets(volume: &Object<'_>) -> bool {
+    volume
+        .keys("/spec/csi")
+        .any(|key| key.ends_with("SecretRef"))
+}
+
+/// A class with a parameter that Belay does not know creates no volumes.
+pub(super) fn classes(report: &mut Report, objects: &Objects, peer: &Peer, driver: &str) {
+    let name = "storage classes";
+    let ours = || {
+        objects
+            .of("StorageClass")
+            .filter(|it| it.text("/provisioner") == driver)
+    };
+    let is_known = |key: &str| {
+        key.starts_with(PROVISIONER)
+            || key == OLD_FS_TYPE
+            || peer.parameters.contains(&key)
+            || FORMATTING.contains(&key)
+    };
+    let mut is_good = true;
+    for class in ours() {
+        let unknown: Vec<_> = class
+            .keys("/parameters")
+            .filter(|key| !is_known(key))
+            .collect();
+        let fs_keys = [PROVISIONER.to_owned() + OLD_FS_TYPE, OLD_FS_TYPE.to_owned()];
+        let parameters = |key: &String| class.text(&format!("/parameters/{}", escaped(key)));
+        let fs_type = fs_keys.iter().map(parameters).find(|it| !it.is_empty());
+        let other = fs_type.filter(|it| !FILESYSTEMS.contains(it));
+        let cure = "its volumes are not affected; create a class without that, and use it for new \
+                    claims";
+        let mut wrong = |what: String| {
+            is_good = false;
+            report.cure(
+                Verdict::Warn,
+                name,
+                format!("{}: {what}", class.name()),
+                cure,
+            );
+        };
+        if !unknown.is_empty() {
+            wrong(format!("Belay refuses parameter {}", unknown.join(", ")));
+        }
+        if let Some(fs_type) = other {
+            wrong(format!("Belay does not create {fs_type}"));
+        }
+    }
+    if is_good {
+        report.add(
+            Verdict::Ok,
+            name,
+            format!("{} can be used as they are", ours().count()),
+        );
+    }
+}
+
+/// A key as a part of a JSON pointer (RFC 6901).
+fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+/// Snapshots of the driver, and their classes.
+pub(super) fn snapshots(report: &mut Report, objects: &Objects, peer: &Peer, driver: &str) {
+    let name = "snapshots";
+    let of = |kind, pointer: &'static str| {
+        let all = objects.of(kind);
+        all.filter(move |it: &Object<'_>| it.text(pointer) == driver)
+    };
+    let contents = || of("VolumeSnapshotContent", "/spec/driver");
+    let classes = || of("VolumeSnapshotClass", "/driver");
+    if peer.lacks.snapshots {
+        let found = Names::of(classes().chain(contents()));
+        let cure = "they stay in the cloud; create, restore and delete snapshots with the old \
+                    driver before the switch";
+        let what = "Belay has no snapshots for this driver yet";
+        about(report, Verdict::Warn, name, &found, what, cure);
+        if found.is_empty() {
+            report.add(Verdict::Ok, name, "none, and no class");
+        }
+        return;
+    }
+    let is_ready = |it: &Object<'_>| {
+        it.at("/status/readyToUse")
+            .and_then(serde_json::Value::as_bool)
+            == Some(true)
+    };
+    let unfinished = Names::of(contents().filter(|it| it.is_being_deleted() || !is_ready(it)));
+    let cure = "wait until the driver has completed them, and read the objects again";
+    let what = "being created or deleted";
+    about(report, Verdict::Warn, name, &unfinished, what, cure);
+    if unfinished.is_empty() {
+        let what = format!(
+            "{} complete, {} classes",
+            contents().count(),
+            classes().count()
+        );
+        report.add(Verdict::Ok, name, what);
+    }
+}

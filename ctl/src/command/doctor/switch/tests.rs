@@ -1,0 +1,263 @@
+//! A cluster that can be switched, and one change at a time that forbids or restricts it.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const DRIVER: &str = "cinder.csi.openstack.org";
+const ID: &str = "0f1b9c1e-9c51-4b5f-8f32-4b6d2f0f7a11";
+const NODE_ID: &str = "7d2c1a90-6a7e-4a0b-9f5c-2f1d3c4b5a69";
+
+/// A cluster that can be switched, after the change.
+fn cluster(change: impl FnOnce(&mut Vec<Value>)) -> Report {
+    let mut objects = vec![
+        json!({"kind": "CSIDriver", "metadata": {"name": DRIVER}}),
+        workload("Deployment", "controller", 0),
+        lease("external-attacher-leader-cinder-csi-openstack-org", ""),
+        json!({"kind": "Node", "metadata": {"name": "n"},
+            "spec": {"providerID": format!("openstack:///{NODE_ID}")}}),
+        json!({"kind": "CSINode", "metadata": {"name": "n"},
+            "spec": {"drivers": [{"name": DRIVER, "nodeID": NODE_ID}]}}),
+        volume("data", |_| ()),
+        json!({"kind": "StorageClass", "metadata": {"name": "fast"}, "provisioner": DRIVER,
+            "parameters": {"type": "ssd", "csi.storage.k8s.io/fstype": "xfs"}}),
+        json!({"kind": "VolumeAttachment", "metadata": {"name": "csi-1"},
+            "spec": {"attacher": DRIVER}, "status": {"attached": true}}),
+    ];
+    change(&mut objects);
+    let text = json!({"kind": "List", "items": objects}).to_string();
+    let objects = Objects::parse(&text).unwrap();
+    let now = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    judge(&objects, Kind::Cinder.peer(), now)
+}
+
+fn volume(name: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let mut volume = json!({"kind": "PersistentVolume", "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "volumeMode": "Filesystem",
+            "csi": {"driver": DRIVER, "volumeHandle": ID, "fsType": "ext4"}}});
+    change(&mut volume);
+    volume
+}
+
+fn workload(kind: &str, name: &str, pods: u32) -> Value {
+    let image = "registry.k8s.io/provider-os/cinder-csi-plugin:v1.35.0";
+    json!({"kind": kind, "metadata": {"namespace": "kube-system", "name": name},
+        "spec": {"replicas": pods, "template": {"spec": {"containers": [{"image": image}]}}},
+        "status": {"replicas": pods, "desiredNumberScheduled": pods}})
+}
+
+/// Renewed at the time of the tests.
+fn lease(name: &str, holder: &str) -> Value {
+    json!({"kind": "Lease", "metadata": {"namespace": "kube-system", "name": name},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15,
+            "renewTime": "2027-01-15T08:00:00.000000Z"}})
+}
+
+#[track_caller]
+fn expect(verdict: &str, name: &str, part: &str, change: impl FnOnce(&mut Vec<Value>)) {
+    let report = cluster(change).to_json();
+    let findings = report["findings"].as_array().unwrap();
+    let found = findings.iter().any(|it| {
+        let text = format!("{} {}", it["detail"], it["cure"]);
+        it["verdict"] == verdict && it["name"] == name && text.contains(part)
+    });
+    assert!(found, "{verdict} {name} {part} in {report:#}");
+}
+
+#[test]
+fn a_cluster_whose_driver_is_stopped_can_be_switched() {
+    let report = cluster(|_| ());
+    assert!(report.is_good(), "{}", report.table());
+    let table = report.table();
+    assert!(
+        table.contains(" 0 warnings, 0 wrong, 0 not checked"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_running_pod_of_the_driver_is_wrong() {
+    let scale = "kubectl --namespace kube-system scale deployment controller --replicas=0";
+    expect("NO", "pods of the driver", scale, |all| {
+        all[1] = workload("Deployment", "controller", 2)
+    });
+    expect(
+        "NO",
+        "pods of the driver",
+        "delete daemonset plugin",
+        |all| {
+            all.push(workload("DaemonSet", "plugin", 3));
+        },
+    );
+}
+
+#[test]
+fn a_lease_is_held_until_twice_its_duration_has_passed() {
+    let name = "external-attacher-leader-cinder-csi-openstack-org";
+    expect("NO", "leases of the sidecars", name, |all| {
+        all[2] = lease(name, "pod-1")
+    });
+    let old = |all: &mut Vec<Value>| {
+        all[2] = lease(name, "pod-1");
+        all[2]["spec"]["renewTime"] = json!("2027-01-15T07:59:29.000000Z");
+    };
+    expect("ok", "leases of the sidecars", "none is held", old);
+    let nonsense = |all: &mut Vec<Value>| {
+        all[2] = lease(name, "pod-1");
+        all[2]["spec"]["renewTime"] = json!("yesterday");
+    };
+    expect("NO", "leases of the sidecars", name, nonsense);
+}
+
+#[test]
+fn a_lease_of_another_driver_does_not_matter() {
+    let other = |all: &mut Vec<Value>| all.push(lease("external-attacher-leader-other", "pod-1"));
+    expect("ok", "leases of the sidecars", "none is held", other);
+}
+
+#[test]
+fn a_node_id_that_is_not_the_servers_is_wrong() {
+    expect(
+        "NO",
+        "node IDs",
+        "n (other, providerID openstack:///",
+        |all| {
+            all[4]["spec"]["drivers"][0]["nodeID"] = json!("other");
+        },
+    );
+}
+
+#[test]
+fn volumes_that_belay_cannot_serve_are_named() {
+    for (part, change) in [
+        (
+            "bad: the volumeHandle is no UUID",
+            ("/spec/csi/volumeHandle", json!("pvc-1")),
+        ),
+        (
+            "bad: a filesystem that Belay does not mount",
+            ("/spec/csi/fsType", json!("ext3")),
+        ),
+        (
+            "bad: access modes for several nodes",
+            ("/spec/accessModes/0", json!("ReadWriteMany")),
+        ),
+    ] {
+        let (pointer, value) = change;
+        let bad = volume("bad", |it| *it.pointer_mut(pointer).unwrap() = value);
+        expect("NO", "volumes", part, |all| all.push(bad));
+    }
+}
+
+#[test]
+fn a_raw_volume_has_no_filesystem() {
+    let raw = volume("raw", |it| {
+        it["spec"]["volumeMode"] = json!("Block");
+        it["spec"]["csi"]["fsType"] = json!("ext3");
+    });
+    expect("ok", "volumes", "2 can be taken over", |all| all.push(raw));
+}
+
+#[test]
+fn volumes_of_other_drivers_are_ignored() {
+    let other = volume("other", |it| {
+        it["spec"]["csi"]["driver"] = json!("nfs.csi.k8s.io");
+        it["spec"]["csi"]["volumeHandle"] = json!("server#share");
+    });
+    expect("ok", "volumes", "1 can be taken over", |all| {
+        all.push(other)
+    });
+}
+
+#[test]
+fn secrets_zones_and_deletions_are_warnings() {
+    let change = |all: &mut Vec<Value>| {
+        all.push(volume("secret", |it| {
+            it["spec"]["csi"]["nodeStageSecretRef"] = json!({"name": "s", "namespace": "n"});
+        }));
+        all.push(volume("zoned", |it| {
+            let key = Kind::Cinder.peer().topology_key;
+            let zone = json!({"key": key, "operator": "In", "values": ["a"]});
+            let terms = json!([{ "matchExpressions": [zone] }]);
+            it["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": terms}});
+        }));
+        all.push(volume("going", |it| {
+            it["metadata"]["deletionTimestamp"] = json!("2027-01-15T07:00:00Z");
+        }));
+    };
+    expect("warn", "volumes", "secret: have secrets", change);
+    expect("warn", "volumes", "going: being deleted", change);
+    expect("warn", "zones", "zoned: require nodes", change);
+}
+
+#[test]
+fn a_class_that_belay_would_refuse_is_named_with_the_parameter() {
+    expect(
+        "warn",
+        "storage classes",
+        "fast: Belay refuses parameter iops",
+        |all| {
+            all[6]["parameters"]["iops"] = json!("100");
+        },
+    );
+    for key in ["csi.storage.k8s.io/fstype", "fstype"] {
+        expect(
+            "warn",
+            "storage classes",
+            "fast: Belay does not create ext3",
+            |all| {
+                all[6]["parameters"] = json!({ key: "ext3" });
+            },
+        );
+    }
+}
+
+#[test]
+fn an_attachment_under_way_or_failed_is_a_warning() {
+    expect("warn", "attachments", "csi-1: being attached", |all| {
+        all[7]["status"]["attached"] = json!(false);
+    });
+    expect("warn", "attachments", "csi-1: the last attach", |all| {
+        all[7]["status"]["detachError"] = json!({"message": "no"});
+    });
+}
+
+#[test]
+fn what_the_input_lacks_is_not_called_good() {
+    for kind in ["Lease", "CSINode"] {
+        let without = |all: &mut Vec<Value>| all.retain(|it| it["kind"] != kind);
+        let report = cluster(without);
+        let missing = format!("the input has no {kind}");
+        assert!(
+            report.table().contains(&missing) && !report.is_good(),
+            "{}",
+            report.table()
+        );
+    }
+    let none = |all: &mut Vec<Value>| all.retain(|it| it["kind"] != "Deployment");
+    expect(
+        "NO",
+        "pods of the driver",
+        "the input has no Deployment",
+        none,
+    );
+}
+
+#[test]
+fn a_cluster_without_the_driver_is_wrong() {
+    let without = |all: &mut Vec<Value>| {
+        all.retain(|it| {
+            let text = it.to_string();
+            it["kind"] == "CSINode" || !text.contains(DRIVER)
+        });
+    };
+    expect("NO", "driver", "is of cinder.csi.openstack.org", without);
+}
+
+#[test]
+fn many_names_are_counted() {
+    let names = Names(["a", "b", "c", "d", "e"].map(str::to_owned).to_vec());
+    assert_eq!(names.to_string(), "a, b, c and 2 more");
+}

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Tests `belayctl doctor --switch` on the objects of a real API server: as long as the other driver
+# has pods and its sidecars hold leases it says no, and yes once they have ended.
+#
+#   switch.sh BELAYCTL     within a cluster of the Kubernetes bed (cluster.sh exec)
+#
+# The driver is objects only: no node can run its image.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+belayctl=${1:?the program belayctl}
+: "${BASE:?is set by cluster.sh exec}"
+. "$here/../beds/kubernetes/env.sh"
+
+namespace=belay-switch
+driver=cinder.csi.openstack.org
+lease=external-attacher-leader-cinder-csi-openstack-org
+work=$(mktemp -d)
+
+clean() {
+    local code=$?
+    trap - EXIT
+    [ "$code" = 0 ] || cat "$work/report" >&2 || true
+    kubectl delete namespace "$namespace" --ignore-not-found --timeout=120s >/dev/null || code=1
+    kubectl delete persistentvolume/belay-switch storageclass/belay-switch --ignore-not-found \
+        --timeout=60s >/dev/null || code=1
+    rm -rf "$work"
+    exit "$code"
+}
+
+# install HOLDER: the driver's controller, and a volume. The names of images and leases are the driver's.
+install() {
+    kubectl apply --filename - >/dev/null <<YAML
+apiVersion: v1
+kind: Namespace
+metadata: {name: $namespace}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: csi-cinder-controllerplugin, namespace: $namespace}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: cinder}}
+  template:
+    metadata: {labels: {app: cinder}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: plugin, image: "localhost/nowhere/cinder-csi-plugin:v1", imagePullPolicy: Never}]
+---
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: $lease, namespace: $namespace}
+spec:
+  holderIdentity: $1
+  leaseDurationSeconds: 15
+  renewTime: "$(date --utc +%Y-%m-%dT%H:%M:%S.%6NZ)"
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: belay-switch}
+provisioner: $driver
+parameters: {type: ssd, csi.storage.k8s.io/fstype: ext3}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: belay-switch}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: belay-switch
+  persistentVolumeReclaimPolicy: Retain
+  csi: {driver: $driver, volumeHandle: 0f1b9c1e-9c51-4b5f-8f32-4b6d2f0f7a11, fsType: xfs}
+YAML
+}
+
+# By the commands of the help text.
+read_objects() {
+    local commands
+    commands=$("$belayctl" doctor --help | sed -n 's/^ *\(kubectl get .*\)/\1/p')
+    [ "$(wc -l <<<"$commands")" = 3 ] || give_up "belayctl doctor --help has no commands"
+    bash -e -c "$commands" >"$work/objects.json"
+}
+
+# doctor CODE: its report is in the work directory.
+doctor() {
+    local code=0
+    read_objects
+    "$belayctl" doctor --switch cinder --objects "$work/objects.json" >"$work/report" || code=$?
+    [ "$code" = "$1" ] || give_up "belayctl doctor --switch cinder: exit code $code instead of $1"
+}
+
+expect() {
+    local line
+    # The report is wrapped at 80 columns.
+    for line; do
+        tr -s ' \n' ' ' <"$work/report" | grep -qF -- "$line" ||
+            give_up "the report lacks: $line"
+    done
+}
+
+has_no_pods() {
+    [ -z "$(kubectl --namespace "$namespace" get pods --output name)" ]
+}
+
+trap clean EXIT
+install pod-1
+doctor 2
+expect "NO pods of the driver Deployment $namespace/csi-cinder-controllerplugin: 1" \
+    "NO leases of the sidecars $namespace/$lease" \
+    "ok volumes 1 can be taken over" \
+    "warn storage classes belay-switch: Belay does not create ext3"
+scale=$(tr -s ' \n' ' ' <"$work/report" | grep -o "kubectl --namespace $namespace scale .* --replicas=0")
+bash -c "$scale" >/dev/null
+await 60 "the end of the driver's pods" has_no_pods
+kubectl --namespace "$namespace" patch lease "$lease" --type merge \
+    --patch '{"spec":{"holderIdentity":""}}' >/dev/null
+doctor 0
+expect "ok leases of the sidecars none is held" "0 wrong"
