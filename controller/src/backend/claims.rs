@@ -1,5 +1,5 @@
-//! Marks of volumes, for storage that accepts a name twice: the attempt that created a volume, and
-//! whether it is *the* volume of its name. Knows no rules; those are in `operation/engine`.
+//! Marks of volumes and snapshots, for storage that accepts a name twice: the attempt that created
+//! one, and whether it is *the* one of its name. Knows no rules; those are in `operation/engine`.
 
 use super::Answer;
 use belay_server::request::{Secrets, VolumeId};
@@ -13,7 +13,7 @@ pub trait Claims: Send + Sync {
     fn claim(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, ()>;
 }
 
-/// The marks of a volume.
+/// The marks of a volume or a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// None of ours: names are unique, or another program created it.
@@ -22,11 +22,11 @@ pub enum Mark {
     Open(Attempt),
     /// Claimed.
     Claimed,
-    /// It has the claim of another volume: the storage copied the marks with the data.
+    /// It has the claim of another one: the storage copied the marks with the data.
     Copied,
 }
 
-/// One attempt to create a volume: the process of the controller, and a number in it.
+/// One attempt to create a volume or a snapshot: the process of the controller, and a number in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt(String);
 

@@ -8,20 +8,22 @@ pub mod local;
 mod measured;
 pub mod openstack;
 pub mod registry;
+mod snapshots;
 
 pub use claims::{Attempt, Claims, Mark};
+pub use snapshots::{Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots};
 
 use belay_contract::publish_context::{Content, Transport};
 use belay_contract::topology::Topology;
 use belay_server::call::Failure;
 use belay_server::health::Conditions;
 use belay_server::request::{
-    AccessMode, ContentSource, Context, Name, NodeId, Secrets, Segments, SnapshotId,
-    TopologyRequirement, VolumeId,
+    AccessMode, ContentSource, Context, Name, NodeId, Secrets, Segments, TopologyRequirement,
+    VolumeId,
 };
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// What every verb gives back: a future that may be moved between threads.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
@@ -150,32 +152,6 @@ pub trait Capacity: Send + Sync {
     fn available_bytes(&self, topology: Option<Segments>) -> Answer<'_, u64>;
 }
 
-/// A backend that keeps what volumes held at one instant, and makes volumes from that.
-pub trait Snapshots: Send + Sync {
-    /// Makes a snapshot, or finds that the name is taken, decided in one step: then the snapshot of
-    /// that name is the answer, whatever it is of. Returns once the instant is past whose data it
-    /// holds, which may be before it is ready.
-    fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot>;
-
-    /// Removes a snapshot. One that does not exist is removed already.
-    fn discard(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, ()>;
-
-    /// The snapshot with that id, once it is cut.
-    fn snapshot(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Option<Snapshot>>;
-
-    /// Like [`Backend::list`]; only those of the volume `of`, if one is named.
-    fn list_snapshots(
-        &self,
-        of: Option<VolumeId>,
-        after: Option<String>,
-        limit: usize,
-        secrets: Secrets,
-    ) -> Answer<'_, SnapshotPage>;
-
-    /// Like [`Backend::create`], with what the snapshot holds; the volume is at least as large.
-    fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume>;
-}
-
 /// A backend that makes volumes from other volumes.
 pub trait Clones: Send + Sync {
     /// Like [`Backend::create`], with what the other volume holds at one instant of the call; the
@@ -241,7 +217,7 @@ pub struct Order {
     pub secrets: Secrets,
 }
 
-/// What state a volume is in, as its backend sees it now.
+/// What state a volume or a snapshot is in, as its backend sees it now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// It can be attached, grown, copied and deleted.
@@ -304,43 +280,6 @@ pub struct Unhealthy {
 pub struct UnhealthyPage {
     /// In the order of the listing.
     pub volumes: Vec<Unhealthy>,
-    /// Where the next page begins, if there is one.
-    pub next: Option<String>,
-}
-
-/// A snapshot to be made.
-#[derive(Clone, Debug)]
-pub struct SnapshotOrder {
-    /// The name that makes a repeated order the same order.
-    pub name: Name,
-    /// Of which volume.
-    pub source: VolumeId,
-    /// Credentials of the class.
-    pub secrets: Secrets,
-}
-
-/// A snapshot that is cut.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Its id, which never changes.
-    pub id: SnapshotId,
-    /// The volume it was cut from, which may be gone.
-    pub source: VolumeId,
-    /// The smallest volume that it can be restored to, in bytes.
-    pub bytes: u64,
-    /// The instant whose data it holds.
-    pub created: SystemTime,
-    /// Whether it can be restored now.
-    pub ready: bool,
-    /// Why it cannot be restored until it is repaired.
-    pub damage: Option<String>,
-}
-
-/// A page of snapshots.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SnapshotPage {
-    /// In the order of the listing.
-    pub snapshots: Vec<Snapshot>,
     /// Where the next page begins, if there is one.
     pub next: Option<String>,
 }

@@ -2,7 +2,7 @@
 //! is returned if it matches the request.
 
 use super::{Done, Operations, Subject, lookup, mixed_up, phase, size, snapshot, support};
-use crate::backend::{Backend, Order, Sizes, Usage, Volume};
+use crate::backend::{Backend, Order, Phase, Sizes, Usage, Volume};
 use belay_contract::format::{self, FormatOptions};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{CapacityRange, ContentSource, Context, CreateVolume};
@@ -117,11 +117,17 @@ impl Wanted {
             None => backend.create(Arc::clone(&self.order)).await,
             Some(ContentSource::Snapshot(id)) => {
                 let snapshots = snapshot::of(backend)?;
-                let from = snapshots.snapshot(id.clone(), secrets).await?;
+                let from = snapshots.snapshot(id.clone(), secrets).await;
+                let from = from.map_err(Failure::nothing_happened)?;
                 let from = from.ok_or_else(|| snapshot::not_found(id))?;
                 if let Some(damage) = from.damage {
                     return Err(Failure::precondition(format!("snapshot {id}: {damage}")));
                 }
+                let from = match from.phase {
+                    // Whether it is ready is reported below.
+                    Phase::Busy(_) => from,
+                    _ => phase::ready(from)?,
+                };
                 if !from.ready {
                     return Err(Failure::precondition(format!(
                         "snapshot {id}: not ready yet; repeat the call when it is ready_to_use"
@@ -133,7 +139,8 @@ impl Wanted {
             Some(ContentSource::Volume(id)) => {
                 let clones = backend.clones();
                 let clones = clones.ok_or_else(|| Failure::unsupported("no clones"))?;
-                let from = backend.get(id.clone(), secrets).await?;
+                let from = backend.get(id.clone(), secrets).await;
+                let from = from.map_err(Failure::nothing_happened)?;
                 let from = phase::ready(from.ok_or_else(|| lookup::not_found(id))?)?;
                 let order = self.at_least(from.bytes)?;
                 clones.clone_volume(order, id.clone()).await

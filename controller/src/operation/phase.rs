@@ -1,19 +1,20 @@
-//! The errors for a volume that is not ready.
+//! The errors for a volume or a snapshot that is not ready.
 
-use crate::backend::{Phase, Volume};
+use super::engine::Item;
+use crate::backend::Phase;
 use belay_server::call::Failure;
 
-/// The volume, if it is ready.
+/// The volume or snapshot, if it is ready.
 ///
 /// # Errors
-/// `Busy`, so that the call is repeated, while the storage changes or deletes the volume;
-/// `Precondition`, which is final, if the volume has failed.
-pub(super) fn ready(volume: Volume) -> Result<Volume, Failure> {
-    let Volume { id, phase, .. } = &volume;
-    Err(match phase {
-        Phase::Ready => return Ok(volume),
-        Phase::Busy(what) => Failure::busy(format!("volume {id}: {what}; repeat the call")),
-        Phase::Deleting => Failure::busy(format!("volume {id}: being deleted")),
-        Phase::Failed(why) => Failure::precondition(format!("volume {id}: cannot be used: {why}")),
+/// `Busy`, so that the call is repeated, while the storage changes or deletes it; `Precondition`,
+/// which is final, if it has failed.
+pub(super) fn ready<I: Item>(item: I) -> Result<I, Failure> {
+    let (what, id) = (I::WHAT, item.id());
+    Err(match item.phase() {
+        Phase::Ready => return Ok(item),
+        Phase::Busy(at) => Failure::busy(format!("{what} {id}: {at}; repeat the call")),
+        Phase::Deleting => Failure::busy(format!("{what} {id}: being deleted")),
+        Phase::Failed(why) => Failure::precondition(format!("{what} {id}: cannot be used: {why}")),
     })
 }

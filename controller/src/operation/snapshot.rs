@@ -1,7 +1,7 @@
 //! Snapshots: create, delete, get, list.
 
-use super::{Done, Operations, Subject, deadline, lookup, mixed_up, support};
-use crate::backend::{Backend, Snapshot, SnapshotOrder, SnapshotPage, Snapshots};
+use super::{Done, Operations, Subject, deadline, lookup, mixed_up, phase, support};
+use crate::backend::{Backend, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots};
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::request::{
     CreateSnapshot, DeleteSnapshot, GetSnapshot, ListSnapshots, SnapshotId,
@@ -16,21 +16,30 @@ impl Operations {
     /// # Errors
     /// `NotFound` for the volume; `Precondition` if no snapshot can be made now; `Busy` while the
     /// volume is attached, detached, expanded or deleted; `Incompatible` if the name belongs to a
-    /// snapshot of another volume; `Quota` if there is no free space.
+    /// snapshot of another volume; `Quota` if there is no free space; those of [`phase::ready`]
+    /// for the snapshot of that name.
     pub async fn cut(&self, request: CreateSnapshot) -> Result<Snapshot, Failure> {
-        of(self.backend.as_ref())?;
-        support::refuse_unknown("parameters", &request.parameters, &[])?;
+        let known = of(self.backend.as_ref())?.snapshot_parameters();
+        support::refuse_unknown("parameters", &request.parameters, known)?;
         let order = SnapshotOrder {
             name: request.name.clone(),
+            attempt: self.engine.attempt(),
             source: request.source.clone(),
+            parameters: request.parameters.clone(),
             secrets: request.secrets,
         };
-        let (backend, jobs) = (Arc::clone(&self.backend), self.jobs.clone());
+        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
+        let jobs = self.jobs.clone();
         let job = async move {
-            let volume = Key::new(Subject::Volume, order.source.as_str());
-            let _share = jobs.share(volume, Rpc::CreateSnapshot)?;
-            let cut = of(backend.as_ref())?.cut(order).await;
-            cut.map(Done::Cut)
+            let made = async {
+                // While the storage is asked, and not while it works: it refuses changes of the
+                // volume that it cannot bear meanwhile.
+                let volume = Key::new(Subject::Volume, order.source.as_str());
+                let _share = jobs.share(volume, Rpc::CreateSnapshot)?;
+                of(backend.as_ref())?.cut(order.clone()).await
+            };
+            let snapshot = engine.snapshot_of(&order, made).await?;
+            phase::ready(snapshot).map(Done::Cut)
         };
         let same = fingerprint(&(&request.source, &request.parameters));
         let key = Key::new(Subject::NewSnapshot, request.name.as_str());
@@ -54,15 +63,22 @@ impl Operations {
     /// Deletes the snapshot; OK if it does not exist.
     ///
     /// # Errors
-    /// `Precondition` while it is in use; nothing is changed then.
+    /// `Precondition` while it is in use, without any change, or if its deletion failed.
     pub async fn discard(&self, request: DeleteSnapshot) -> Result<(), Failure> {
         of(self.backend.as_ref())?;
-        let backend = Arc::clone(&self.backend);
+        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let DeleteSnapshot { id, secrets } = request;
-        let discarded = id.clone();
+        let snapshot = id.clone();
         let job = async move {
-            let discarded = of(backend.as_ref())?.discard(discarded, secrets).await;
-            discarded.map(|()| Done::Deleted)
+            let discarded = of(backend.as_ref())?.discard(snapshot.clone(), secrets.clone());
+            let left = match discarded.await? {
+                Progress::Done(()) => None,
+                Progress::Begun => engine.snapshot_settled_soon(&snapshot, &secrets).await?,
+            };
+            match left.map(phase::ready).transpose()? {
+                None => Ok(Done::Deleted),
+                Some(_) => Err(not_deleted(&snapshot)),
+            }
         };
         let key = Key::new(Subject::Snapshot, id.as_str());
         self.jobs
@@ -124,6 +140,13 @@ impl Operations {
 pub(super) fn of(backend: &dyn Backend) -> Result<&dyn Snapshots, Failure> {
     let snapshots = backend.snapshots();
     snapshots.ok_or_else(|| Failure::unsupported("this driver does not create snapshots"))
+}
+
+/// The storage has accepted the deletion, and then kept the snapshot.
+fn not_deleted(id: &SnapshotId) -> Failure {
+    Failure::precondition(format!(
+        "snapshot {id}: the storage has kept it; volumes that depend on it must be deleted first"
+    ))
 }
 
 pub(super) fn not_found(id: &SnapshotId) -> Failure {

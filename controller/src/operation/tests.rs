@@ -162,7 +162,7 @@ impl Snapshots for Stub {
         Box::pin(pending())
     }
 
-    fn discard(&self, _: SnapshotId, _: Secrets) -> Answer<'_, ()> {
+    fn discard(&self, _: SnapshotId, _: Secrets) -> Answer<'_, Progress<()>> {
         unreachable!()
     }
 

@@ -2,10 +2,11 @@
 //! the usage of a volume nor its context. On tokio's clock. Any request can have a bad fate.
 
 use crate::fate::{Fate, Fates, Verb};
+use crate::kept::Kept;
 use belay_contract::topology::Topology;
 use belay_controller::backend::{Attempt, Mark, Order, Phase, Volume};
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{Name, NodeId, VolumeId};
+use belay_server::request::{ContentSource, Name, NodeId, VolumeId};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,11 +31,12 @@ pub(crate) struct Cloud {
 #[derive(Default)]
 pub(crate) struct State {
     held: Vec<Held>,
-    /// Volumes that callers were given, and volumes that they asked to delete.
-    answered: HashSet<VolumeId>,
-    condemned: HashSet<VolumeId>,
-    made: usize,
-    broken: Vec<String>,
+    pub(crate) kept: Vec<Kept>,
+    /// IDs that callers were given, and those that they asked to delete.
+    pub(crate) answered: HashSet<String>,
+    pub(crate) condemned: HashSet<String>,
+    pub(crate) made: usize,
+    pub(crate) broken: Vec<String>,
 }
 
 struct Held {
@@ -86,39 +88,44 @@ impl Cloud {
         self.looks.load(Ordering::Relaxed)
     }
 
-    /// All volumes, for messages.
+    /// All volumes and snapshots, for messages.
     pub(crate) fn describe(&self) -> String {
         let state = self.state();
-        let lines = state.held.iter().map(|held| {
+        let volumes = state.held.iter().map(|held| {
             let (name, seen) = (held.name.as_str(), held.seen());
             format!("{name}: {} {:?} {:?}\n", seen.id, seen.mark, seen.phase)
         });
-        lines.collect()
+        let snapshots = state.kept.iter().map(Kept::describe);
+        volumes.chain(snapshots).collect()
     }
 
-    /// The IDs of all existing volumes.
+    /// The IDs of all existing volumes and snapshots.
     pub(crate) fn ids(&self) -> Vec<String> {
         let state = self.state();
-        let ids = state.held.iter().map(|held| held.volume.id.to_string());
-        ids.collect()
+        let volumes = state.held.iter().map(|held| held.volume.id.to_string());
+        volumes.chain(state.kept.iter().map(Kept::id)).collect()
     }
 
-    /// A caller was given that volume.
-    pub(crate) fn answered(&self, id: &VolumeId) {
+    /// A caller was given that volume or snapshot.
+    pub(crate) fn answered(&self, id: &str) {
         let mut state = self.state();
-        let there = state.held.iter().find(|held| held.volume.id == *id);
-        let is_there = there.is_some_and(|held| held.volume.phase != Phase::Deleting);
+        let volumes = state.held.iter();
+        let mut there = volumes
+            .filter(|held| held.volume.id.as_str() == id)
+            .map(|held| &held.volume.phase)
+            .chain(state.kept.iter().filter_map(|kept| kept.phase_of(id)));
+        let is_there = there.any(|phase| *phase != Phase::Deleting);
         if !is_there && !state.condemned.contains(id) {
             state
                 .broken
                 .push(format!("{id} was returned, but does not exist"));
         }
-        state.answered.insert(id.clone());
+        state.answered.insert(id.to_owned());
     }
 
-    /// A caller asks to delete that volume.
-    pub(crate) fn condemn(&self, id: &VolumeId) {
-        self.state().condemned.insert(id.clone());
+    /// A caller asks to delete that volume or snapshot.
+    pub(crate) fn condemn(&self, id: &str) {
+        self.state().condemned.insert(id.to_owned());
     }
 
     /// Violations so far.
@@ -166,7 +173,7 @@ impl Cloud {
     }
 
     /// The present state.
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap();
         let now = Instant::now();
         state.held.retain_mut(|held| {
@@ -178,6 +185,7 @@ impl Cloud {
             }
             true
         });
+        state.kept.retain_mut(|kept| kept.settle(now));
         state
     }
 
@@ -246,7 +254,7 @@ pub(crate) fn blank(id: VolumeId) -> Volume {
     }
 }
 
-fn busy(what: &str) -> Phase {
+pub(crate) fn busy(what: &str) -> Phase {
     Phase::Busy(what.to_owned())
 }
 
@@ -270,8 +278,14 @@ impl State {
         held.map(Held::seen)
     }
 
-    /// The new volume, being created.
-    pub(crate) fn create(&mut self, order: &Order, at: Instant, id: u32) -> Volume {
+    /// The new volume, being created, empty or from that source.
+    pub(crate) fn create(
+        &mut self,
+        order: &Order,
+        source: Option<ContentSource>,
+        at: Instant,
+        id: u32,
+    ) -> Volume {
         self.made += 1;
         let asked = order.topology.as_ref();
         let zone = asked.and_then(|asked| asked.requisite.first()?.get(ZONE));
@@ -282,6 +296,7 @@ impl State {
             phase: busy("creating"),
             bytes: order.bytes,
             place: zone,
+            source,
             ..blank(id)
         };
         let phase = match order.parameters.get("class") {
@@ -336,9 +351,14 @@ impl State {
         Ok(true)
     }
 
+    /// A caller was given it, and has not asked to delete it.
+    pub(crate) fn is_wanted(&self, id: &str) -> bool {
+        self.answered.contains(id) && !self.condemned.contains(id)
+    }
+
     /// Returns whether there is anything to delete.
     pub(crate) fn delete(&mut self, id: &VolumeId, at: Instant) -> Result<bool, Failure> {
-        let is_wanted = self.answered.contains(id) && !self.condemned.contains(id);
+        let is_wanted = self.is_wanted(id.as_str());
         let Ok(held) = self.held(id) else {
             return Ok(false);
         };

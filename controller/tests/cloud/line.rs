@@ -4,11 +4,11 @@ use crate::cloud::{Cloud, Ended, GIB, State};
 use crate::fate::Verb;
 use belay_contract::publish_context::{Content, Transport};
 use belay_controller::backend::{
-    Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Expansion, Order, Page,
-    Progress, Sizes, Volume,
+    Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Clones, Expansion, Order, Page,
+    Progress, Sizes, Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots, Volume,
 };
 use belay_server::call::Failure;
-use belay_server::request::{Context, Name, NodeId, Secrets, VolumeId};
+use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, SnapshotId, VolumeId};
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +22,7 @@ pub(crate) const PAGE: usize = 40;
 pub(crate) struct Line {
     cloud: Arc<Cloud>,
     crashed: watch::Sender<bool>,
+    has_snapshots: bool,
 }
 
 impl Line {
@@ -29,6 +30,16 @@ impl Line {
         Arc::new(Self {
             cloud: Arc::clone(cloud),
             crashed: watch::Sender::new(false),
+            has_snapshots: true,
+        })
+    }
+
+    /// To a cloud that can neither cut nor copy.
+    pub(crate) fn without_snapshots(cloud: &Arc<Cloud>) -> Arc<Self> {
+        let line = Self::new(cloud);
+        Arc::new(Self {
+            has_snapshots: false,
+            ..Arc::into_inner(line).unwrap()
         })
     }
 
@@ -60,6 +71,24 @@ impl Line {
     /// When a change that starts now completes.
     fn at(&self) -> Instant {
         Instant::now() + self.cloud.delay
+    }
+
+    async fn made(
+        &self,
+        order: Arc<Order>,
+        source: Option<ContentSource>,
+    ) -> Result<Volume, Failure> {
+        assert!(!format!("{order:?}").contains("hunter2"));
+        let fates = self.cloud.fates();
+        // One volume takes longer than another.
+        let (at, id) = (self.at() + fates.way(), fates.below(99_999));
+        account(&order.secrets)?;
+        let create = move |state: &mut State| Ok(state.create(&order, source.clone(), at, id));
+        let export = [("export".to_owned(), "/a".to_owned())];
+        Ok(Volume {
+            context: Some(Context::new("volume_context", export).unwrap()),
+            ..self.request(Verb::Create, create).await?
+        })
     }
 
     async fn seen(&self, id: &VolumeId) -> Result<Option<Volume>, Failure> {
@@ -106,19 +135,7 @@ impl Backend for Line {
     }
 
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
-        assert!(!format!("{order:?}").contains("hunter2"));
-        let fates = self.cloud.fates();
-        // One volume takes longer than another.
-        let (at, id) = (self.at() + fates.way(), fates.below(99_999));
-        Box::pin(async move {
-            account(&order.secrets)?;
-            let create = move |state: &mut State| Ok(state.create(&order, at, id));
-            let export = [("export".to_owned(), "/a".to_owned())];
-            Ok(Volume {
-                context: Some(Context::new("volume_context", export).unwrap()),
-                ..self.request(Verb::Create, create).await?
-            })
-        })
+        Box::pin(self.made(order, None))
     }
 
     fn delete(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Progress<()>> {
@@ -159,6 +176,14 @@ impl Backend for Line {
 
     fn expansion(&self) -> Option<&dyn Expansion> {
         Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        self.has_snapshots.then_some(self)
+    }
+
+    fn clones(&self) -> Option<&dyn Clones> {
+        self.has_snapshots.then_some(self)
     }
 }
 
@@ -228,5 +253,80 @@ impl Expansion for Line {
                 false => Progress::Done(bytes),
             })
         })
+    }
+}
+
+impl Snapshots for Line {
+    fn snapshot_parameters(&self) -> &'static [&'static str] {
+        &["class"]
+    }
+
+    fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
+        assert!(!format!("{order:?}").contains("hunter2"));
+        let fates = self.cloud.fates();
+        let (at, id) = (self.at() + fates.way(), fates.below(99_999));
+        Box::pin(async move {
+            account(&order.secrets)?;
+            let cut = move |state: &mut State| state.cut(&order, at, id);
+            self.request(Verb::Create, cut).await
+        })
+    }
+
+    fn discard(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Progress<()>> {
+        let at = self.at();
+        Box::pin(async move {
+            account(&secrets)?;
+            let discard = move |state: &mut State| state.discard(&id, at);
+            self.request(Verb::Change, discard).await.map(begun)
+        })
+    }
+
+    fn snapshot(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Option<Snapshot>> {
+        Box::pin(self.request(Verb::Read, move |state| Ok(state.snapshot(&id))))
+    }
+
+    fn snapshot_claims(&self) -> Option<&dyn SnapshotClaims> {
+        Some(self)
+    }
+
+    fn list_snapshots(
+        &self,
+        of: Option<VolumeId>,
+        after: Option<String>,
+        limit: usize,
+        _: Secrets,
+    ) -> Answer<'_, SnapshotPage> {
+        let begin: usize = after.map_or(0, |after| after.parse().unwrap());
+        Box::pin(self.request(Verb::Read, move |state| {
+            let mut all = state.snapshots();
+            all.retain(|kept| of.as_ref().is_none_or(|of| kept.source == *of));
+            let end = (begin + limit.min(PAGE)).min(all.len());
+            let next = (end < all.len()).then(|| end.to_string());
+            let snapshots = all.drain(begin.min(end)..end).collect();
+            Ok(SnapshotPage { snapshots, next })
+        }))
+    }
+
+    fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume> {
+        Box::pin(self.made(order, Some(ContentSource::Snapshot(from))))
+    }
+}
+
+impl SnapshotClaims for Line {
+    fn find_snapshots(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Snapshot>> {
+        Box::pin(self.request(Verb::Read, move |state| Ok(state.snapshots_named(&name))))
+    }
+
+    fn claim_snapshot(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, ()> {
+        Box::pin(self.request(Verb::Claim, move |state| {
+            account(&secrets)?;
+            state.claim_snapshot(&id)
+        }))
+    }
+}
+
+impl Clones for Line {
+    fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume> {
+        Box::pin(self.made(order, Some(ContentSource::Volume(from))))
     }
 }

@@ -8,7 +8,6 @@ use crate::line::Line;
 use crate::{PROFILE, attached, create, created, deleted, detached, grown, on};
 use belay_controller::backend::Phase;
 use belay_controller::rpc::Service;
-use belay_server::request::VolumeId;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
@@ -93,17 +92,17 @@ pub(crate) fn is_final(status: &Status) -> bool {
     )
 }
 
-fn never(_: &Status) -> bool {
+pub(crate) fn never(_: &Status) -> bool {
     false
 }
 
 /// The IDs that callers were given, by name.
 #[derive(Default)]
-struct Answers(Mutex<HashMap<String, String>>);
+pub(crate) struct Answers(Mutex<HashMap<String, String>>);
 
 impl Answers {
-    fn given(&self, cloud: &Cloud, name: &str, id: &str) {
-        cloud.answered(&VolumeId::new(id).unwrap());
+    pub(crate) fn given(&self, cloud: &Cloud, name: &str, id: &str) {
+        cloud.answered(id);
         let mut answers = self.0.lock().unwrap();
         let first = answers
             .entry(name.to_owned())
@@ -111,7 +110,7 @@ impl Answers {
         assert_eq!(first, id, "two IDs for {name}");
     }
 
-    fn of(&self, name: &str) -> String {
+    pub(crate) fn of(&self, name: &str) -> String {
         self.0.lock().unwrap()[name].clone()
     }
 }
@@ -178,7 +177,7 @@ impl Life {
         let both = [0, 1].map(|seat| self.create(seat, name));
         let [one, other] = both;
         tokio::join!(one, other);
-        self.cloud.condemn(&VolumeId::new(id.as_str()).unwrap());
+        self.cloud.condemn(id);
         let delete = async |service: &Service| deleted(service, id).await;
         let seat = &self.seats[random.index(2)];
         seat.insist("delete", never, delete).await.unwrap();
@@ -186,14 +185,30 @@ impl Life {
     }
 }
 
-async fn live(number: u64) {
-    let mut random = Random(number);
+/// A cloud as bad as chance has it.
+pub(crate) fn unreliable(random: &mut Random) -> Arc<Cloud> {
     let bad = [0, 30, 100, 250][random.index(4)];
     let delay = Duration::from_millis(random.below(8000));
     // Two requests of a controller fit into the time that a claim may take.
     let slow = Duration::from_millis([5, 300, 2400][random.index(3)]);
     let fates = Fates::random(random.below(u64::MAX), bad, slow);
-    let cloud = Cloud::with(delay, fates);
+    Cloud::with(delay, fates)
+}
+
+/// Late requests have taken effect: nothing that must not happen has happened, and there is no more
+/// surplus than requests without a response and crashes explain.
+pub(crate) async fn judge(cloud: &Cloud) {
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(cloud.broken(), Vec::<String>::new());
+    let ours = |id: &String| !id.contains("other") && !id.contains("copy");
+    let surplus: Vec<_> = cloud.ids().into_iter().filter(ours).collect();
+    let most = cloud.fates().surplus_max(3);
+    assert!(surplus.len() <= most, "more than {most}: {surplus:?}");
+}
+
+async fn live(number: u64) {
+    let mut random = Random(number);
+    let cloud = unreliable(&mut random);
     let life = Arc::new(Life {
         seats: [Seat::new(&cloud), Seat::new(&cloud)],
         cloud,
@@ -206,19 +221,20 @@ async fn live(number: u64) {
         lives.spawn_local(Arc::clone(&life).lead(name, random));
     }
     lives.join_all().await;
+    judge(&life.cloud).await;
+}
 
-    // Late requests have taken effect.
-    sleep(Duration::from_secs(600)).await;
-    let cloud = &life.cloud;
-    assert_eq!(cloud.broken(), Vec::<String>::new());
-    let ours = |id: &String| !id.contains("other") && !id.contains("copy");
-    let surplus: Vec<_> = cloud.ids().into_iter().filter(ours).collect();
-    let most = cloud.fates().surplus_max(3);
-    assert!(surplus.len() <= most, "more than {most}: {surplus:?}");
+/// The numbers of the lives to run.
+pub(crate) fn numbers() -> Range<u64> {
+    let number = |variable: &str| std::env::var(variable).ok()?.parse::<u64>().ok();
+    match number("BELAY_LIFE") {
+        Some(life) => life..life + 1,
+        None => 0..number("BELAY_LIVES").unwrap_or(2000),
+    }
 }
 
 /// Runs each of these numbers in a runtime with its own clock.
-fn each(numbers: Range<u64>, run: impl AsyncFn(u64)) {
+pub(crate) fn each(numbers: Range<u64>, run: impl AsyncFn(u64)) {
     for number in numbers {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -233,12 +249,7 @@ fn each(numbers: Range<u64>, run: impl AsyncFn(u64)) {
 
 #[test]
 fn random_lives_lose_no_answered_volume_and_give_one_answer_for_a_name() {
-    let number = |variable: &str| std::env::var(variable).ok()?.parse::<u64>().ok();
-    let numbers = match number("BELAY_LIFE") {
-        Some(life) => life..life + 1,
-        None => 0..number("BELAY_LIVES").unwrap_or(2000),
-    };
-    each(numbers, live);
+    each(numbers(), live);
 }
 
 /// Two controllers create one volume at about the same time, and claim different ones.

@@ -4,7 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod cloud;
+mod copies;
 mod fate;
+mod kept;
 mod line;
 mod lives;
 mod matrix;
@@ -95,6 +97,37 @@ async fn created(
 ) -> Result<csi::Volume, Status> {
     let answer = service.create_volume(Request::new(request)).await;
     Ok(answer?.into_inner().volume.unwrap())
+}
+
+/// A volume from that source.
+fn restore(name: &str, source: csi::volume_content_source::Type) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        volume_content_source: Some(csi::VolumeContentSource {
+            r#type: Some(source),
+        }),
+        ..create(name, "fast")
+    }
+}
+
+async fn cut(
+    service: &Service,
+    request: csi::CreateSnapshotRequest,
+) -> Result<csi::Snapshot, Status> {
+    let request = csi::CreateSnapshotRequest {
+        secrets: token(),
+        ..request
+    };
+    let answer = service.create_snapshot(Request::new(request)).await;
+    Ok(answer?.into_inner().snapshot.unwrap())
+}
+
+async fn discarded(service: &Service, id: &str) -> Result<(), Status> {
+    let request = csi::DeleteSnapshotRequest {
+        secrets: token(),
+        ..requests::discard(id)
+    };
+    let answer = service.delete_snapshot(Request::new(request)).await;
+    answer.map(drop)
 }
 
 async fn deleted(service: &Service, id: &str) -> Result<(), Status> {
@@ -315,6 +348,10 @@ async fn what_backend_or_profile_lack_is_not_offered_and_not_implemented() {
         Call::PublishReadonly,
         Call::ListVolumesPublishedNodes,
         Call::ExpandVolume,
+        Call::CreateDeleteSnapshot,
+        Call::ListSnapshots,
+        Call::GetSnapshot,
+        Call::CloneVolume,
     ];
     let all = always.into_iter().chain(more).collect();
     assert_eq!(capabilities(&controller(&cloud)).await, all);
@@ -324,7 +361,7 @@ async fn what_backend_or_profile_lack_is_not_offered_and_not_implemented() {
         capabilities: &[PluginCapability::Controller],
         ..PROFILE
     };
-    let service = on(Line::new(&cloud), profile);
+    let service = on(Line::without_snapshots(&cloud), profile);
     assert_eq!(capabilities(&service).await, HashSet::from(always));
     let cut = requests::cut("snap", "id-8");
     let cut: Result<Response<_>, _> = service.create_snapshot(Request::new(cut)).await;

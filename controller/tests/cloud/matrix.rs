@@ -1,11 +1,12 @@
-//! One volume lifecycle, with each bad fate at each of its requests.
+//! One lifecycle of a volume, and one of a snapshot, with each bad fate at each of its requests.
 
 use crate::cloud::Cloud;
 use crate::fate::{Fate, Fates};
-use crate::lives::{Seat, is_final};
-use crate::{attached, create, created, deleted, detached, grown};
+use crate::lives::{Seat, is_final, never};
+use crate::{
+    attached, create, created, cut, deleted, detached, discarded, grown, requests, restore,
+};
 use belay_controller::rpc::Service;
-use belay_server::request::VolumeId;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -25,7 +26,7 @@ async fn life(cloud: &Arc<Cloud>) {
         .await
         .unwrap();
     let id = &volume.volume_id;
-    cloud.answered(&VolumeId::new(id.as_str()).unwrap());
+    cloud.answered(id);
     for (what, call) in [("attach", 0), ("expand", 1), ("create", 2), ("detach", 3)] {
         let call = async |service: &Service| match call {
             0 => attached(service, id, "node-1").await.map(drop),
@@ -39,7 +40,7 @@ async fn life(cloud: &Arc<Cloud>) {
         // A grown volume agrees with the request for a smaller one.
         seat.insist(what, |_| false, call).await.unwrap();
     }
-    cloud.condemn(&VolumeId::new(id.as_str()).unwrap());
+    cloud.condemn(id);
     let delete = async |service: &Service| deleted(service, id).await;
     seat.insist("delete", |_| false, delete).await.unwrap();
     assert!(!cloud.ids().contains(id));
@@ -52,6 +53,58 @@ async fn doom(cloud: &Arc<Cloud>) {
     let is_enough = |status: &_| is_final(status) && !is_refusal(status);
     let refused = seat.insist("create", is_enough, call).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+}
+
+/// A whole lifecycle of a snapshot and of volumes from it.
+async fn copies(cloud: &Arc<Cloud>) {
+    let seat = Seat::new(cloud);
+    let make = async |service: &Service| created(service, create("pvc-1", "fast")).await;
+    let source = seat.insist("create", never, make).await.unwrap().volume_id;
+    cloud.answered(&source);
+    let cut = async |service: &Service| cut(service, requests::cut("snap-1", &source)).await;
+    let snapshot = seat.insist("cut", never, cut).await.unwrap();
+    let id = &snapshot.snapshot_id;
+    cloud.answered(id);
+    let again = seat.insist("cut again", never, cut).await.unwrap();
+    assert!(again.snapshot_id == *id && again.ready_to_use, "{again:?}");
+    let mut condemned = vec![source.clone()];
+    for (name, of) in [
+        ("pvc-2", requests::of_snapshot(id)),
+        ("pvc-3", requests::of_volume(&source)),
+    ] {
+        let make = async |service: &Service| created(service, restore(name, of.clone())).await;
+        let copy = seat.insist(name, never, make).await.unwrap();
+        cloud.answered(&copy.volume_id);
+        assert_eq!(copy.content_source.unwrap().r#type, Some(of));
+        condemned.push(copy.volume_id);
+    }
+    cloud.condemn(id);
+    let discard = async |service: &Service| discarded(service, id).await;
+    seat.insist("discard", never, discard).await.unwrap();
+    for volume in &condemned {
+        cloud.condemn(volume);
+        let delete = async |service: &Service| deleted(service, volume).await;
+        seat.insist("delete", never, delete).await.unwrap();
+    }
+    condemned.push(id.clone());
+    assert!(!cloud.ids().iter().any(|id| condemned.contains(id)));
+}
+
+/// Repeats the creation of a snapshot that fails, until the code is final.
+async fn doomed_snapshot(cloud: &Arc<Cloud>) {
+    let seat = Seat::new(cloud);
+    let make = async |service: &Service| created(service, create("pvc-1", "fast")).await;
+    let source = seat.insist("create", never, make).await.unwrap().volume_id;
+    let mut request = requests::cut("snap-1", &source);
+    request
+        .parameters
+        .insert("class".to_owned(), "doomed".to_owned());
+    let cut = async |service: &Service| cut(service, request.clone()).await;
+    let is_enough = |status: &_| is_final(status) && !is_refusal(status);
+    let refused = seat.insist("cut", is_enough, cut).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    let delete = async |service: &Service| deleted(service, &source).await;
+    seat.insist("delete", never, delete).await.unwrap();
 }
 
 /// The cloud was not reached, and nothing has happened: callers repeat such a call too.
@@ -88,4 +141,14 @@ async fn a_life_ends_well_with_each_fate_at_each_request() {
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_fails_is_cleared_with_each_fate_at_each_request() {
     with_each_fate(doom).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_and_its_copies_end_well_with_each_fate_at_each_request() {
+    with_each_fate(copies).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_fails_is_cleared_with_each_fate_at_each_request() {
+    with_each_fate(doomed_snapshot).await;
 }

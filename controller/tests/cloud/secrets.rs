@@ -16,6 +16,7 @@ use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, Snaps
 use csi::controller_server::Controller as _;
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 use tonic::{Request, Response, Status};
@@ -28,13 +29,15 @@ const BYTES: u64 = 1 << 30;
 struct Witness {
     noted: Mutex<Vec<(&'static str, Option<String>)>>,
     volume: Mutex<Option<Volume>>,
+    is_discarded: AtomicBool,
 }
 
 impl Witness {
     fn with(volume: Option<Volume>) -> Arc<Self> {
-        let volume = Mutex::new(volume);
-        let noted = Mutex::default();
-        Arc::new(Self { noted, volume })
+        Arc::new(Self {
+            volume: Mutex::new(volume),
+            ..Self::default()
+        })
     }
 
     fn note(&self, verb: &'static str, secrets: &Secrets) {
@@ -86,6 +89,8 @@ fn volume() -> Volume {
 fn snapshot() -> Snapshot {
     Snapshot {
         id: SnapshotId::new("snap-1").unwrap(),
+        phase: Phase::Ready,
+        mark: Mark::None,
         source: volume().id,
         bytes: BYTES,
         created: SystemTime::UNIX_EPOCH,
@@ -210,12 +215,15 @@ impl Snapshots for Witness {
         self.answer("cut", &order.secrets, snapshot())
     }
 
-    fn discard(&self, _: SnapshotId, secrets: Secrets) -> Answer<'_, ()> {
-        self.answer("discard", &secrets, ())
+    fn discard(&self, _: SnapshotId, secrets: Secrets) -> Answer<'_, Progress<()>> {
+        self.is_discarded.store(true, Ordering::Relaxed);
+        self.answer("discard", &secrets, Progress::Begun)
     }
 
     fn snapshot(&self, _: SnapshotId, secrets: Secrets) -> Answer<'_, Option<Snapshot>> {
-        self.answer("snapshot", &secrets, Some(snapshot()))
+        let is_discarded = self.is_discarded.load(Ordering::Relaxed);
+        let snapshot = (!is_discarded).then(snapshot);
+        self.answer("snapshot", &secrets, snapshot)
     }
 
     fn list_snapshots(
@@ -352,7 +360,7 @@ async fn the_secrets_of_a_change_reach_each_verb_that_serves_it() {
         service.create_snapshot(Request::new(request)).await
     })
     .await;
-    expect(&["discard"], token, there(), async |service| {
+    expect(&["discard", "snapshot"], token, there(), async |service| {
         let mut request = requests::discard("snap-1");
         request.secrets = secrets();
         service.delete_snapshot(Request::new(request)).await

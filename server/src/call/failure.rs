@@ -165,6 +165,15 @@ impl Failure {
         }
     }
 
+    /// The same failure, of a call that only reads: nothing was changed.
+    #[must_use]
+    pub fn nothing_happened(self) -> Self {
+        Self {
+            certainty: Certainty::NothingHappened,
+            ..self
+        }
+    }
+
     /// The same failure, with all changes undone.
     #[must_use]
     pub fn rolled_back(self) -> Self {

@@ -350,8 +350,10 @@ impl Snapshots for Local {
         self.copy(Verb::Cut, move |store| store.settled(store.cut(&order)?))
     }
 
-    fn discard(&self, id: SnapshotId, _: Secrets) -> Answer<'_, ()> {
-        self.change(Verb::Discard, move |store| store.discard(id.as_str()))
+    fn discard(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Progress<()>> {
+        self.change(Verb::Discard, move |store| {
+            store.discard(id.as_str()).map(Done)
+        })
     }
 
     fn snapshot(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Option<Snapshot>> {

@@ -1,11 +1,10 @@
-//! Finds the volume of a name, or creates it.
+//! Finds the volume or snapshot of a name, or creates it.
 
-use super::Engine;
 use super::contest::Contest;
-use super::poller::is_at_work;
-use crate::backend::{Order, Volume};
+use super::item::{Bid, ContestedVolumes};
+use super::{Engine, at_rest};
+use crate::backend::{Order, Snapshot, SnapshotOrder, Snapshots, Volume};
 use belay_server::call::Failure;
-use belay_server::request::Secrets;
 
 impl Engine {
     /// The volume of the order's name, ready or failed; `make` creates it if there is none.
@@ -17,39 +16,35 @@ impl Engine {
         order: &Order,
         make: impl Future<Output = Result<Volume, Failure>>,
     ) -> Result<Volume, Failure> {
-        if let Some(claims) = self.backend.claims() {
-            return Contest::new(self, claims, order).run(make).await;
+        let backend = self.backend.as_ref();
+        if let Some(claims) = backend.claims() {
+            let contested = ContestedVolumes { backend, claims };
+            let contest = Contest::new(&self.volumes, contested, Bid::from(order));
+            return contest.run(make).await;
         }
         let secrets = &order.secrets;
-        let found = self.backend.find(order.name.clone(), secrets.clone());
+        let found = backend.find(order.name.clone(), secrets.clone());
         let volume = match found.await?.into_iter().next() {
             Some(volume) => volume,
             None => make.await?,
         };
-        self.at_rest(volume, secrets).await
+        at_rest(&self.volumes, volume, secrets).await
     }
 
-    /// The volume, once it is ready or failed; with the context that its creation returned, which
-    /// reading the volume may omit.
+    /// The snapshot of the order's name, cut or failed; `make` cuts it if there is none.
     ///
     /// # Errors
-    /// Those of reading the volume; `Busy` if the volume was deleted meanwhile.
-    pub(super) async fn at_rest(
+    /// Like [`Self::volume_of`].
+    pub(in crate::operation) async fn snapshot_of(
         &self,
-        volume: Volume,
-        secrets: &Secrets,
-    ) -> Result<Volume, Failure> {
-        if !is_at_work(&volume) {
-            return Ok(volume);
+        order: &SnapshotOrder,
+        make: impl Future<Output = Result<Snapshot, Failure>>,
+    ) -> Result<Snapshot, Failure> {
+        let snapshots = self.backend.snapshots();
+        if let Some(claims) = snapshots.and_then(Snapshots::snapshot_claims) {
+            let contest = Contest::new(&self.snapshots, claims, Bid::from(order));
+            return contest.run(make).await;
         }
-        let settled = self.poller.settled(&volume.id, secrets).await?;
-        let mut settled = settled.ok_or_else(|| {
-            Failure::busy(format!(
-                "volume {}: deleted meanwhile; repeat the call",
-                volume.id
-            ))
-        })?;
-        settled.context = settled.context.or(volume.context);
-        Ok(settled)
+        at_rest(&self.snapshots, make.await?, &order.secrets).await
     }
 }

@@ -1,18 +1,17 @@
-//! Finds the volume of a name where the storage accepts a name twice, and several controllers, or
-//! lost responses, have created more than one. See ADR 12 for the proof.
+//! Finds the volume or snapshot of a name where the storage accepts a name twice, and several
+//! controllers, or lost responses, have created more than one. See ADR 12 for the proof.
 //!
-//! A volume is returned only if it is claimed, and claimed only if it is ready and no other is
+//! An item is returned only if it is claimed, and claimed only if it is ready and no other is
 //! claimed. Two claims at one time are possible if both calls searched before; so none is returned
-//! until all such claims must have landed, or no other volume can be claimed. From then on all
+//! until all such claims must have landed, or no other item can be claimed. From then on all
 //! controllers see the same claims, and the lowest ID decides.
 
+use super::item::{Bid, Contested, Item, Store};
 use super::outage::Outage;
-use super::poller::is_at_work;
+use super::poller::{Poller, is_at_work};
 use super::view::View;
-use super::{Engine, still_busy};
-use crate::backend::{Claims, Order, Progress, Volume};
+use super::{at_rest, deleted};
 use belay_server::call::{Certainty, Failure, Kind};
-use belay_server::request::VolumeId;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -23,32 +22,38 @@ const CLAIM_WITHIN: Duration = Duration::from_secs(10);
 /// deadline of 10 s, and the rest is for the storage behind it.
 const CLAIMS_SETTLE: Duration = Duration::from_secs(30);
 
-/// How long to search for a volume whose create request got no response.
+/// How long to search for an item whose create request got no response.
 const DOUBT_MAX: Duration = Duration::from_secs(60);
 
 /// Between two searches.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// One call that searches for the volume of a name.
-pub(super) struct Contest<'a> {
-    engine: &'a Engine,
-    claims: &'a dyn Claims,
-    order: &'a Order,
-    /// The volume that this call created.
-    own: Option<Volume>,
-    /// Since when it is unknown whether this call created a volume, and why.
+type Id<S> = <<S as Store>::Item as Item>::Id;
+
+/// One call that searches for the item of a name.
+pub(super) struct Contest<'a, S: Store, C> {
+    poller: &'a Poller<S>,
+    contested: C,
+    bid: Bid<'a>,
+    /// The item that this call created.
+    own: Option<S::Item>,
+    /// Since when it is unknown whether this call created an item, and why.
     doubt: Option<(Instant, Failure)>,
     /// When this call first saw a claim.
     claim_seen: Option<Instant>,
     outage: Outage,
 }
 
-impl<'a> Contest<'a> {
-    pub(super) fn new(engine: &'a Engine, claims: &'a dyn Claims, order: &'a Order) -> Self {
+impl<'a, S, C> Contest<'a, S, C>
+where
+    S: Store,
+    C: Contested<Item = S::Item>,
+{
+    pub(super) fn new(poller: &'a Poller<S>, contested: C, bid: Bid<'a>) -> Self {
         Self {
-            engine,
-            claims,
-            order,
+            poller,
+            contested,
+            bid,
             own: None,
             doubt: None,
             claim_seen: None,
@@ -56,15 +61,15 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// The volume of the name, ready or failed; `make` creates it if there is none.
+    /// The item of the name, ready or failed; `make` creates it if there is none.
     ///
     /// # Errors
-    /// Why the new volume failed, rolled back. Those of `make` that change nothing. All others with
+    /// Why the new item failed, rolled back. Those of `make` that change nothing. All others with
     /// an unknown state.
     pub(super) async fn run(
         mut self,
-        make: impl Future<Output = Result<Volume, Failure>>,
-    ) -> Result<Volume, Failure> {
+        make: impl Future<Output = Result<S::Item, Failure>>,
+    ) -> Result<S::Item, Failure> {
         let mut make = Some(make);
         loop {
             let Some(view) = self.search().await? else {
@@ -72,18 +77,18 @@ impl<'a> Contest<'a> {
             };
             if let Some(leader) = view.leader() {
                 let decided = *self.claim_seen.get_or_insert_with(Instant::now) + CLAIMS_SETTLE;
-                if view.asked >= decided || !view.has_rival(&leader.id) {
-                    view.report_surplus(&self.order.name, &leader.id);
+                if view.asked >= decided || !view.has_rival(leader.id()) {
+                    view.report_surplus(self.bid.name, leader.id());
                     return self.answer(leader.clone()).await;
                 }
                 sleep_until(decided).await;
-            } else if let Some(volume) = view.claimable() {
-                self.claim(&view, &volume.id).await?;
-            } else if let Some(volume) = view.pending() {
-                self.settled(&volume.id).await?;
+            } else if let Some(item) = view.claimable() {
+                self.claim(&view, item.id()).await?;
+            } else if let Some(item) = view.pending() {
+                self.settled(item.id()).await?;
             } else if let Some(failed) = view.failed_unmarked() {
                 return self.answer(failed.clone()).await;
-            } else if view.failed(&self.order.attempt).next().is_some() {
+            } else if view.failed(self.bid.attempt).next().is_some() {
                 return Err(self.clear(&view).await?);
             } else if let Some(make) = make.take() {
                 self.create(make).await?;
@@ -95,8 +100,8 @@ impl<'a> Contest<'a> {
     }
 
     /// None if the search failed and must be repeated.
-    async fn search(&mut self) -> Result<Option<View>, Failure> {
-        let view = match View::take(self.engine.backend.as_ref(), self.order).await {
+    async fn search(&mut self) -> Result<Option<View<S::Item>>, Failure> {
+        let view = match View::take(&self.contested, self.bid).await {
             Ok(view) => view,
             // The caller repeats the call, and this call has done nothing yet.
             Err(failure) if self.is_new() => return Err(failure),
@@ -108,7 +113,7 @@ impl<'a> Contest<'a> {
         };
         self.outage.end();
         if self.doubt.is_some()
-            && let Some(own) = view.created_by(&self.order.attempt)
+            && let Some(own) = view.created_by(self.bid.attempt)
         {
             self.doubt = None;
             self.own = Some(own.clone());
@@ -119,8 +124,8 @@ impl<'a> Contest<'a> {
         Ok(Some(view))
     }
 
-    async fn settled(&self, id: &VolumeId) -> Result<Option<Volume>, Failure> {
-        self.engine.poller.settled(id, &self.order.secrets).await
+    async fn settled(&self, id: &Id<S>) -> Result<Option<S::Item>, Failure> {
+        self.poller.settled(id, self.bid.secrets).await
     }
 
     /// Whether this call has neither changed anything nor waited.
@@ -128,15 +133,12 @@ impl<'a> Contest<'a> {
         self.own.is_none() && self.doubt.is_none() && self.claim_seen.is_none()
     }
 
-    async fn claim(&mut self, view: &View, id: &VolumeId) -> Result<(), Failure> {
+    async fn claim(&mut self, view: &View<S::Item>, id: &Id<S>) -> Result<(), Failure> {
         if view.asked.elapsed() >= CLAIM_WITHIN {
             return Ok(());
         }
-        match self
-            .claims
-            .claim(id.clone(), self.order.secrets.clone())
-            .await
-        {
+        let claim = self.contested.claim(id.clone(), self.bid.secrets.clone());
+        match claim.await {
             Ok(()) => self.outage.end(),
             Err(failure) if failure.kind == Kind::NotFound => {}
             Err(failure) => {
@@ -149,12 +151,12 @@ impl<'a> Contest<'a> {
 
     async fn create(
         &mut self,
-        make: impl Future<Output = Result<Volume, Failure>>,
+        make: impl Future<Output = Result<S::Item, Failure>>,
     ) -> Result<(), Failure> {
         match make.await {
             Ok(own) => {
                 let is_at_work = is_at_work(&own);
-                let id = own.id.clone();
+                let id = own.id().clone();
                 self.own = Some(own);
                 if is_at_work {
                     self.settled(&id).await?;
@@ -169,84 +171,71 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// No volume exists, and this call does not create another.
+    /// No item exists, and this call does not create another.
     fn doubt_ends(&self) -> Result<(), Failure> {
         match &self.doubt {
             Some((since, _)) if since.elapsed() < DOUBT_MAX => Ok(()),
             Some((_, failure)) => Err(failure.clone()),
             None => {
-                let name = self.order.name.as_str();
-                let message = format!("name {name:?}: the new volume is gone; repeat the call");
+                let (name, what) = (self.bid.name.as_str(), S::Item::WHAT);
+                let message = format!("name {name:?}: the new {what} is gone; repeat the call");
                 Err(Failure::busy(message).may_be_running())
             }
         }
     }
 
-    async fn answer(self, leader: Volume) -> Result<Volume, Failure> {
-        let mut leader = self.engine.at_rest(leader, &self.order.secrets).await?;
-        let own = self.own.as_ref();
-        match own {
-            Some(own) if own.id == leader.id => {
-                leader.context = leader.context.or_else(|| own.context.clone());
-            }
+    async fn answer(self, leader: S::Item) -> Result<S::Item, Failure> {
+        let mut leader = at_rest(self.poller, leader, self.bid.secrets).await?;
+        match self.own.as_ref() {
+            Some(own) if own.id() == leader.id() => leader.complete(own),
             Some(own) => self.withdraw(own).await,
             None => {}
         }
         Ok(leader)
     }
 
-    /// Deletes a volume that this call created and does not return. No other call returns it: it is
+    /// Deletes an item that this call created and does not return. No other call returns it: it is
     /// not the lowest of the claimed ones, and will not be.
-    async fn withdraw(&self, own: &Volume) {
+    async fn withdraw(&self, own: &S::Item) {
         let withdrawn = async {
-            let is_gone = is_at_work(own) && self.settled(&own.id).await?.is_none();
+            let is_gone = is_at_work(own) && self.settled(own.id()).await?.is_none();
             if is_gone {
                 Ok(())
             } else {
-                self.delete(&own.id).await
+                self.delete(own.id()).await
             }
         };
         if let Err(failure) = withdrawn.await {
             tracing::warn!(
-                name = self.order.name.as_str(),
-                surplus = own.id.as_str(),
+                name = self.bid.name.as_str(),
+                surplus = %own.id(),
                 %failure,
-                "a surplus volume of that name remains; an operator may delete it"
+                "a surplus {} of that name remains; an operator may delete it",
+                S::Item::WHAT
             );
         }
     }
 
-    /// Deletes the failed volumes of this process; returns why the first one failed.
-    async fn clear(&self, view: &View) -> Result<Failure, Failure> {
+    /// Deletes the failed items of this process; returns why the first one failed.
+    async fn clear(&self, view: &View<S::Item>) -> Result<Failure, Failure> {
         let mut first = None;
-        for (id, why) in view.failed(&self.order.attempt) {
+        for (id, why) in view.failed(self.bid.attempt) {
             self.delete(id).await?;
             first.get_or_insert_with(|| why.clone().rolled_back());
         }
-        first.ok_or_else(|| Failure::bug("no failed volume"))
+        first.ok_or_else(|| Failure::bug("no failed item"))
     }
 
-    async fn delete(&self, id: &VolumeId) -> Result<(), Failure> {
-        let secrets = &self.order.secrets;
+    async fn delete(&self, id: &Id<S>) -> Result<(), Failure> {
+        let (store, secrets) = (self.poller.store(), self.bid.secrets);
         let mut outage = Outage::default();
         let progress = loop {
-            match self
-                .engine
-                .backend
-                .delete(id.clone(), secrets.clone())
-                .await
-            {
+            match store.delete(id.clone(), secrets.clone()).await {
                 Ok(progress) => break progress,
                 Err(failure) => outage.bear(failure)?,
             }
             sleep(INTERVAL).await;
         };
-        match progress {
-            Progress::Done(()) => Ok(()),
-            Progress::Begun => match self.engine.settled_soon(id, secrets).await? {
-                None => Ok(()),
-                Some(_) => Err(still_busy(id)),
-            },
-        }
+        deleted(self.poller, id, progress, secrets).await
     }
 }

@@ -1,17 +1,20 @@
 //! Support for storage that responds before it is done, accepts a name twice or loses a response:
-//! finding the volume of a name, waiting, queues. Knows no cloud.
+//! finding the volume or snapshot of a name, waiting, queues. Knows no cloud.
 
 mod by_name;
 mod contest;
+mod item;
 mod outage;
 mod poller;
 mod queue;
 mod view;
 
-use crate::backend::{Attempt, Backend, Volume};
+use crate::backend::{Attempt, Backend, Progress, Snapshot, Volume};
 use belay_server::call::Failure;
-use belay_server::request::{NodeId, Secrets, VolumeId};
-use poller::Poller;
+use belay_server::request::{NodeId, Secrets, SnapshotId, VolumeId};
+pub(super) use item::Item;
+use item::{SnapshotStore, Store, VolumeStore};
+use poller::{Poller, is_at_work};
 use queue::{Queue, Turn};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -26,7 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// The engine of one backend.
 pub(super) struct Engine {
     backend: Arc<dyn Backend>,
-    poller: Poller,
+    volumes: Poller<VolumeStore>,
+    snapshots: Poller<SnapshotStore>,
     nodes: Queue<NodeId>,
     /// Random, so that it differs from that of other processes.
     process: u64,
@@ -36,7 +40,8 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
         Self {
-            poller: Poller::new(Arc::clone(&backend)),
+            volumes: Poller::new(VolumeStore(Arc::clone(&backend))),
+            snapshots: Poller::new(SnapshotStore(Arc::clone(&backend))),
             backend,
             nodes: Queue::default(),
             process: RandomState::new().hash_one(()),
@@ -44,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// A new attempt to create a volume.
+    /// A new attempt to create a volume or a snapshot.
     pub(super) fn attempt(&self) -> Attempt {
         Attempt::new(self.process, self.attempts.fetch_add(1, Ordering::Relaxed))
     }
@@ -69,8 +74,16 @@ impl Engine {
         id: &VolumeId,
         secrets: &Secrets,
     ) -> Result<Option<Volume>, Failure> {
-        let seen = timeout_at(until, self.poller.settled(id, secrets)).await;
-        seen.unwrap_or_else(|_| Err(still_busy(id)))
+        settled_by(&self.volumes, until, id, secrets).await
+    }
+
+    /// Like [`Self::settled_soon`], of a snapshot.
+    pub(super) async fn snapshot_settled_soon(
+        &self,
+        id: &SnapshotId,
+        secrets: &Secrets,
+    ) -> Result<Option<Snapshot>, Failure> {
+        settled_by(&self.snapshots, self.end_of_patience(), id, secrets).await
     }
 
     /// Until when a job that begins now waits for the storage, and repeats what the storage has
@@ -89,9 +102,66 @@ impl Engine {
     }
 }
 
+/// See [`Engine::settled_by`].
+async fn settled_by<S: Store>(
+    poller: &Poller<S>,
+    until: Instant,
+    id: &<S::Item as Item>::Id,
+    secrets: &Secrets,
+) -> Result<Option<S::Item>, Failure> {
+    let seen = timeout_at(until, poller.settled(id, secrets)).await;
+    seen.unwrap_or_else(|_| Err(unfinished::<S::Item>(id)))
+}
+
+/// The item, once it is ready or failed; with what its creation returned, which reading it may
+/// omit.
+///
+/// # Errors
+/// Those of reading the item; `Busy` if it was deleted meanwhile.
+async fn at_rest<S: Store>(
+    poller: &Poller<S>,
+    item: S::Item,
+    secrets: &Secrets,
+) -> Result<S::Item, Failure> {
+    if !is_at_work(&item) {
+        return Ok(item);
+    }
+    let settled = poller.settled(item.id(), secrets).await?;
+    let mut settled = settled.ok_or_else(|| {
+        let (what, id) = (S::Item::WHAT, item.id());
+        Failure::busy(format!("{what} {id}: deleted meanwhile; repeat the call"))
+    })?;
+    settled.complete(&item);
+    Ok(settled)
+}
+
+/// Waits for the end of a deletion that has come so far.
+async fn deleted<S: Store>(
+    poller: &Poller<S>,
+    id: &<S::Item as Item>::Id,
+    progress: Progress<()>,
+    secrets: &Secrets,
+) -> Result<(), Failure> {
+    match progress {
+        Progress::Done(()) => Ok(()),
+        Progress::Begun => {
+            match settled_by(poller, Instant::now() + PATIENCE, id, secrets).await? {
+                None => Ok(()),
+                Some(_) => Err(unfinished::<S::Item>(id)),
+            }
+        }
+    }
+}
+
 /// For a call that the storage has accepted but not completed.
 pub(super) fn still_busy(id: &VolumeId) -> Failure {
+    unfinished::<Volume>(id)
+}
+
+/// Like [`still_busy`].
+fn unfinished<I: Item>(id: &I::Id) -> Failure {
+    let what = I::WHAT;
     let message =
-        format!("volume {id}: the operation is still in progress in the storage; repeat the call");
+        format!("{what} {id}: the operation is still in progress in the storage; repeat the call");
     Failure::busy(message).may_be_running()
 }

@@ -1,99 +1,110 @@
-//! Waits until the storage has completed its work on volumes: one poller for all waiters, so that
-//! one list can serve many of one account. No other code in the controller waits for the storage.
+//! Waits until the storage has completed its work on volumes or snapshots: one poller for all
+//! waiters of a kind, so that one list can serve many of one account. No other code in the
+//! controller waits for the storage.
 
+use super::item::{Item, Store};
 use super::outage::Outage;
-use crate::backend::{Backend, Phase, Volume};
+use crate::backend::Phase;
 use belay_server::call::Failure;
-use belay_server::request::{Secrets, VolumeId};
+use belay_server::request::Secrets;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-/// Longest interval between two polls of a volume.
+/// Longest interval between two polls of an item.
 const INTERVAL_MAX: Duration = Duration::from_secs(2);
-/// Maximum number of concurrent reads of single volumes.
+/// Maximum number of concurrent reads of single items.
 const GETS_MAX: usize = 8;
 /// Entries of a page; the default of Cinder's `osapi_max_limit`.
 const PAGE_ENTRIES: usize = 1000;
 /// How long the number of pages is cached.
 const PAGES_AGE_MAX: Duration = Duration::from_secs(300);
-/// Volumes that a list has shown, of which the poller remembers that.
+/// Items that a list has shown, of which the poller remembers that.
 const LISTED_MAX: usize = 256;
 /// Between the begins of two lists, in times of the answer's time: a slow storage is asked less.
 const LIST_REST: u32 = 4;
 
-/// The poller of a backend.
-pub(super) struct Poller(Arc<Shared>);
+type Id<S> = <<S as Store>::Item as Item>::Id;
 
-struct Shared {
-    backend: Arc<dyn Backend>,
-    /// First interval between two polls of a volume, and the shortest one between two lists.
+/// The poller of a store.
+pub(super) struct Poller<S: Store>(Arc<Shared<S>>);
+
+struct Shared<S: Store> {
+    store: S,
+    /// First interval between two polls of an item, and the shortest one between two lists.
     interval: Duration,
-    state: Mutex<State>,
+    state: Mutex<State<S>>,
     /// A waiter may be due earlier than those before it.
     added: Notify,
     gets: Semaphore,
 }
 
-#[derive(Default)]
-struct State {
-    /// By the secrets of the calls: one account may not see the volumes of another.
-    accounts: BTreeMap<Secrets, Account>,
+struct State<S: Store> {
+    /// By the secrets of the calls: one account may not see the items of another.
+    accounts: BTreeMap<Secrets, Account<S>>,
     /// Whether a task serves the waiters.
     runs: bool,
 }
 
-struct Account {
-    waiters: Vec<Waiter>,
-    /// Minimum number of pages of a list of all volumes, and when it was counted.
+struct Account<S: Store> {
+    waiters: Vec<Waiter<S>>,
+    /// Minimum number of pages of a list of all items, and when it was counted.
     pages: (usize, Instant),
     /// The next list is not read earlier.
     next_list: Instant,
     /// How long the last first page took.
     page_took: Duration,
-    /// Volumes that a list has shown, the latest at the end.
-    listed: VecDeque<VolumeId>,
+    /// Items that a list has shown, the latest at the end.
+    listed: VecDeque<Id<S>>,
 }
 
-struct Waiter {
-    id: VolumeId,
+struct Waiter<S: Store> {
+    id: Id<S>,
     secrets: Secrets,
     since: Instant,
     /// When the last poll began, and when the next one is due.
     polled: Instant,
     due: Instant,
     outage: Outage,
-    answer: oneshot::Sender<Result<Option<Volume>, Failure>>,
+    answer: oneshot::Sender<Result<Option<S::Item>, Failure>>,
 }
 
-enum Round {
-    List(Vec<Waiter>),
-    Gets(Vec<Waiter>),
+enum Round<S: Store> {
+    List(Vec<Waiter<S>>),
+    Gets(Vec<Waiter<S>>),
 }
 
-impl Poller {
-    pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
+impl<S: Store> Poller<S> {
+    pub(super) fn new(store: S) -> Self {
+        let state = State {
+            accounts: BTreeMap::new(),
+            runs: false,
+        };
         Self(Arc::new(Shared {
-            interval: backend.poll_interval(),
-            backend,
-            state: Mutex::default(),
+            interval: store.poll_interval(),
+            store,
+            state: Mutex::new(state),
             added: Notify::new(),
             gets: Semaphore::new(GETS_MAX),
         }))
     }
 
-    /// The volume once it is ready or failed; none if it was deleted. The first poll follows after
-    /// an interval. A caller may stop waiting.
+    pub(super) fn store(&self) -> &S {
+        &self.0.store
+    }
+
+    /// The item once it is ready or failed; none if it was deleted. The first poll follows after an
+    /// interval. A caller may stop waiting.
     ///
     /// # Errors
-    /// Those of reading the volume, if they persist; with an unknown state.
+    /// Those of reading the item, if they persist; with an unknown state.
     pub(super) async fn settled(
         &self,
-        id: &VolumeId,
+        id: &Id<S>,
         secrets: &Secrets,
-    ) -> Result<Option<Volume>, Failure> {
+    ) -> Result<Option<S::Item>, Failure> {
         let (answer, settled) = oneshot::channel();
         let now = Instant::now();
         self.0.add(Waiter {
@@ -111,16 +122,16 @@ impl Poller {
 }
 
 /// Whether the storage is changing it.
-pub(super) fn is_at_work(volume: &Volume) -> bool {
-    matches!(volume.phase, Phase::Busy(_) | Phase::Deleting)
+pub(super) fn is_at_work(item: &impl Item) -> bool {
+    matches!(item.phase(), Phase::Busy(_) | Phase::Deleting)
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl<S: Store> Shared<S> {
+    fn state(&self) -> MutexGuard<'_, State<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(self: &Arc<Self>, waiter: Waiter) {
+    fn add(self: &Arc<Self>, waiter: Waiter<S>) {
         let mut state = self.state();
         state.account(&waiter.secrets).waiters.push(waiter);
         match std::mem::replace(&mut state.runs, true) {
@@ -150,38 +161,38 @@ impl Shared {
         }
     }
 
-    fn by_gets(self: &Arc<Self>, waiters: Vec<Waiter>) {
+    fn by_gets(self: &Arc<Self>, waiters: Vec<Waiter<S>>) {
         for waiter in waiters {
             tokio::spawn(Arc::clone(self).by_get(waiter));
         }
     }
 
-    async fn by_get(self: Arc<Self>, waiter: Waiter) {
+    async fn by_get(self: Arc<Self>, waiter: Waiter<S>) {
         // The semaphore is never closed.
         let _permit = self.gets.acquire().await;
         match self
-            .backend
+            .store
             .get(waiter.id.clone(), waiter.secrets.clone())
             .await
         {
-            Ok(volume) => self.seen(waiter, volume),
+            Ok(item) => self.seen(waiter, item),
             Err(failure) => self.failed(waiter, failure),
         }
     }
 
-    /// Serves waiters from a list while it has fewer pages than there are waiters. Volumes that the
+    /// Serves waiters from a list while it has fewer pages than there are waiters. Items that the
     /// list does not have are read one by one: several pages are read one after another and may
     /// miss one, and a list may leave volumes out, such as those of another project.
-    async fn by_list(self: Arc<Self>, secrets: Secrets, waiters: Vec<Waiter>) {
+    async fn by_list(self: Arc<Self>, secrets: Secrets, waiters: Vec<Waiter<S>>) {
         let pages_max = waiters.len() - 1;
-        let mut waiting: BTreeMap<VolumeId, Vec<Waiter>> = BTreeMap::new();
+        let mut waiting: BTreeMap<Id<S>, Vec<Waiter<S>>> = BTreeMap::new();
         for waiter in waiters {
             waiting.entry(waiter.id.clone()).or_default().push(waiter);
         }
         let (mut after, mut pages, begun) = (None, 0, Instant::now());
         loop {
-            let page = self.backend.list(after, PAGE_ENTRIES, secrets.clone());
-            let page = match page.await {
+            let page = self.store.list(after, PAGE_ENTRIES, secrets.clone());
+            let (items, next) = match page.await {
                 Ok(page) => page,
                 Err(failure) => {
                     for waiter in waiting.into_values().flatten() {
@@ -194,16 +205,16 @@ impl Shared {
             if pages == 1 {
                 self.state().account(&secrets).page_took = begun.elapsed();
             }
-            for volume in page.volumes {
-                let waiters = waiting.remove(&volume.id);
+            for item in items {
+                let waiters = waiting.remove(item.id());
                 if waiters.is_some() {
-                    self.state().account(&secrets).remember(&volume.id);
+                    self.state().account(&secrets).remember(item.id());
                 }
                 for waiter in waiters.into_iter().flatten() {
-                    self.seen(waiter, Some(volume.clone()));
+                    self.seen(waiter, Some(item.clone()));
                 }
             }
-            after = page.next;
+            after = next;
             let is_last = after.is_none();
             if is_last || waiting.is_empty() || pages == pages_max {
                 let least = if is_last { pages } else { pages + 1 };
@@ -224,24 +235,24 @@ impl Shared {
         }
     }
 
-    fn seen(self: &Arc<Self>, mut waiter: Waiter, volume: Option<Volume>) {
-        if volume.as_ref().is_some_and(is_at_work) {
+    fn seen(self: &Arc<Self>, mut waiter: Waiter<S>, item: Option<S::Item>) {
+        if item.as_ref().is_some_and(is_at_work) {
             waiter.outage.end();
             self.again(waiter);
         } else {
             // The caller may have stopped waiting.
-            drop(waiter.answer.send(Ok(volume)));
+            drop(waiter.answer.send(Ok(item)));
         }
     }
 
-    fn failed(self: &Arc<Self>, mut waiter: Waiter, failure: Failure) {
+    fn failed(self: &Arc<Self>, mut waiter: Waiter<S>, failure: Failure) {
         match waiter.outage.bear(failure) {
             Ok(()) => self.again(waiter),
             Err(failure) => drop(waiter.answer.send(Err(failure))),
         }
     }
 
-    fn again(self: &Arc<Self>, mut waiter: Waiter) {
+    fn again(self: &Arc<Self>, mut waiter: Waiter<S>) {
         let interval = (waiter.since.elapsed() / 4).clamp(self.interval, INTERVAL_MAX);
         // From poll to poll, so that a caller waits no longer for a change that is complete. A slow
         // storage rests at least as long as it has worked.
@@ -252,13 +263,13 @@ impl Shared {
 }
 
 /// Their polls begin.
-fn polled(waiters: impl Iterator<Item = Waiter>, now: Instant) -> Vec<Waiter> {
+fn polled<S: Store>(waiters: impl Iterator<Item = Waiter<S>>, now: Instant) -> Vec<Waiter<S>> {
     let polled = now;
     waiters.map(|waiter| Waiter { polled, ..waiter }).collect()
 }
 
-impl State {
-    fn account(&mut self, secrets: &Secrets) -> &mut Account {
+impl<S: Store> State<S> {
+    fn account(&mut self, secrets: &Secrets) -> &mut Account<S> {
         self.accounts.entry(secrets.clone()).or_default()
     }
 
@@ -271,7 +282,7 @@ impl State {
     }
 
     /// A round for each account with a waiter that is due.
-    fn rounds(&mut self, now: Instant, interval: Duration) -> Vec<(Secrets, Round)> {
+    fn rounds(&mut self, now: Instant, interval: Duration) -> Vec<(Secrets, Round<S>)> {
         self.accounts
             .iter_mut()
             .filter_map(|(secrets, account)| Some((secrets.clone(), account.round(now, interval)?)))
@@ -279,7 +290,7 @@ impl State {
     }
 }
 
-impl Default for Account {
+impl<S: Store> Default for Account<S> {
     fn default() -> Self {
         Self {
             waiters: Vec::new(),
@@ -291,7 +302,7 @@ impl Default for Account {
     }
 }
 
-impl Account {
+impl<S: Store> Account<S> {
     /// Drops the waiters whose callers have stopped waiting.
     fn is_needed(&mut self) -> bool {
         self.waiters.retain(|waiter| !waiter.answer.is_closed());
@@ -314,7 +325,7 @@ impl Account {
 
     /// The waiters to serve now: those whose turn it is, or all if that takes a list. None if it is
     /// too early.
-    fn round(&mut self, now: Instant, interval: Duration) -> Option<Round> {
+    fn round(&mut self, now: Instant, interval: Duration) -> Option<Round<S>> {
         if self.due()? > now {
             return None;
         }
@@ -327,7 +338,7 @@ impl Account {
         Some(Round::List(polled(self.waiters.drain(..), now)))
     }
 
-    fn remember(&mut self, id: &VolumeId) {
+    fn remember(&mut self, id: &Id<S>) {
         if !self.listed.contains(id) {
             if self.listed.len() == LISTED_MAX {
                 self.listed.pop_front();

@@ -1,108 +1,110 @@
-//! The volumes of one name as one search found them, classified by their marks.
+//! The volumes or snapshots of one name as one search found them, classified by their marks.
 
+use super::item::{Bid, Contested, Item};
 use super::poller::is_at_work;
-use crate::backend::{Attempt, Backend, Mark, Order, Phase, Volume};
+use crate::backend::{Attempt, Mark, Phase};
 use belay_server::call::Failure;
-use belay_server::request::{Name, VolumeId};
+use belay_server::request::Name;
 use tokio::time::Instant;
 
 /// The result of a search.
-pub(super) struct View {
+pub(super) struct View<I> {
     /// When the search started.
     pub(super) asked: Instant,
     /// By id.
-    volumes: Vec<Volume>,
+    items: Vec<I>,
 }
 
-impl View {
+impl<I: Item> View<I> {
     /// # Errors
-    /// Those of the backend; until a search answers, a volume of the name may exist.
-    pub(super) async fn take(backend: &dyn Backend, order: &Order) -> Result<Self, Failure> {
+    /// Those of the backend; until a search answers, an item of the name may exist.
+    pub(super) async fn take(
+        contested: &impl Contested<Item = I>,
+        bid: Bid<'_>,
+    ) -> Result<Self, Failure> {
         let asked = Instant::now();
-        let found = backend
-            .find(order.name.clone(), order.secrets.clone())
-            .await;
-        let mut volumes = found.map_err(Failure::may_be_running)?;
-        volumes.sort_by(|a, b| a.id.cmp(&b.id));
-        Ok(Self { asked, volumes })
+        let found = contested.find(bid.name.clone(), bid.secrets.clone()).await;
+        let mut items = found.map_err(Failure::may_be_running)?;
+        items.sort_by(|a, b| a.id().cmp(b.id()));
+        Ok(Self { asked, items })
     }
 
-    /// The volume of the name: the claimed one with the lowest ID.
-    pub(super) fn leader(&self) -> Option<&Volume> {
-        self.with(|volume| volume.mark == Mark::Claimed).next()
+    /// The item of the name: the claimed one with the lowest ID.
+    pub(super) fn leader(&self) -> Option<&I> {
+        self.with(|item| *item.mark() == Mark::Claimed).next()
     }
 
-    /// The volume to claim where none is claimed. One without marks comes first: another program
-    /// may have returned it.
-    pub(super) fn claimable(&self) -> Option<&Volume> {
+    /// The item to claim where none is claimed. One without marks comes first: another program may
+    /// have returned it.
+    pub(super) fn claimable(&self) -> Option<&I> {
         self.claimables()
-            .min_by_key(|volume| (volume.mark != Mark::None, &volume.id))
+            .min_by_key(|item| (*item.mark() != Mark::None, item.id()))
     }
 
-    /// Whether another volume can be claimed.
-    pub(super) fn has_rival(&self, leader: &VolumeId) -> bool {
-        self.claimables().any(|volume| volume.id != *leader)
+    /// Whether another item can be claimed.
+    pub(super) fn has_rival(&self, leader: &I::Id) -> bool {
+        self.claimables().any(|item| item.id() != leader)
     }
 
-    /// A volume that the storage is changing and that may become claimable.
-    pub(super) fn pending(&self) -> Option<&Volume> {
-        self.with(|volume| match (&volume.mark, &volume.phase) {
-            (Mark::None, _) => is_at_work(volume),
-            (Mark::Open(_), phase) => is_at_work(volume) && *phase != Phase::Deleting,
+    /// An item that the storage is changing and that may become claimable.
+    pub(super) fn pending(&self) -> Option<&I> {
+        self.with(|item| match (item.mark(), item.phase()) {
+            (Mark::None, _) => is_at_work(item),
+            (Mark::Open(_), phase) => is_at_work(item) && *phase != Phase::Deleting,
             (Mark::Claimed | Mark::Copied, _) => false,
         })
         .next()
     }
 
-    /// A failed volume that another program may have returned.
-    pub(super) fn failed_unmarked(&self) -> Option<&Volume> {
-        let is_failed = |volume: &Volume| matches!(volume.phase, Phase::Failed(_));
-        self.with(move |volume| volume.mark == Mark::None && is_failed(volume))
+    /// A failed item that another program may have returned.
+    pub(super) fn failed_unmarked(&self) -> Option<&I> {
+        let is_failed = |item: &I| matches!(item.phase(), Phase::Failed(_));
+        self.with(move |item| *item.mark() == Mark::None && is_failed(item))
             .next()
     }
 
-    /// The only volume of that attempt; none if there are several, since one may be a copy.
-    pub(super) fn created_by(&self, attempt: &Attempt) -> Option<&Volume> {
-        let mut own = self.with(|volume| volume.mark == Mark::Open(attempt.clone()));
+    /// The only item of that attempt; none if there are several, since one may be a copy.
+    pub(super) fn created_by(&self, attempt: &Attempt) -> Option<&I> {
+        let mut own = self.with(|item| *item.mark() == Mark::Open(attempt.clone()));
         let only = own.next()?;
         own.next().is_none().then_some(only)
     }
 
-    /// Failed volumes of all attempts of that process, and why they failed. None was ever returned:
-    /// only a claimed volume is.
-    pub(super) fn failed(&self, attempt: &Attempt) -> impl Iterator<Item = (&VolumeId, &Failure)> {
-        self.volumes.iter().filter_map(|volume| match volume {
-            Volume {
-                id,
-                mark: Mark::Open(other),
-                phase: Phase::Failed(why),
-                ..
-            } if other.is_of_the_process_of(attempt) => Some((id, why)),
-            _ => None,
-        })
+    /// Failed items of all attempts of that process, and why they failed. None was ever returned:
+    /// only a claimed item is.
+    pub(super) fn failed(&self, attempt: &Attempt) -> impl Iterator<Item = (&I::Id, &Failure)> {
+        self.items
+            .iter()
+            .filter_map(|item| match (item.mark(), item.phase()) {
+                (Mark::Open(other), Phase::Failed(why)) if other.is_of_the_process_of(attempt) => {
+                    Some((item.id(), why))
+                }
+                _ => None,
+            })
     }
 
-    /// Logs volumes that are not used because another one of that name is.
-    pub(super) fn report_surplus(&self, name: &Name, used: &VolumeId) {
-        let surplus = self.with(|volume| volume.id != *used);
-        let surplus: Vec<_> = surplus.map(|volume| volume.id.as_str()).collect();
+    /// Logs items that are not used because another one of that name is.
+    pub(super) fn report_surplus(&self, name: &Name, used: &I::Id) {
+        let surplus = self.with(|item| item.id() != used);
+        let surplus: Vec<_> = surplus.map(|item| item.id().to_string()).collect();
         if !surplus.is_empty() {
             tracing::warn!(
                 name = name.as_str(),
-                used = used.as_str(),
+                %used,
                 ?surplus,
-                "several volumes have the same name; an operator may delete the surplus ones"
+                "several {}s have the same name; an operator may delete the surplus ones",
+                I::WHAT
             );
         }
     }
 
-    fn with(&self, is_meant: impl Fn(&Volume) -> bool) -> impl Iterator<Item = &Volume> {
-        self.volumes.iter().filter(move |volume| is_meant(volume))
+    fn with(&self, is_meant: impl Fn(&I) -> bool) -> impl Iterator<Item = &I> {
+        self.items.iter().filter(move |item| is_meant(item))
     }
 
-    fn claimables(&self) -> impl Iterator<Item = &Volume> {
-        self.with(|volume| {
-            matches!(volume.mark, Mark::None | Mark::Open(_)) && volume.phase == Phase::Ready
+    fn claimables(&self) -> impl Iterator<Item = &I> {
+        self.with(|item| {
+            matches!(item.mark(), Mark::None | Mark::Open(_)) && *item.phase() == Phase::Ready
         })
     }
 }
@@ -110,6 +112,8 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Volume;
+    use belay_server::request::VolumeId;
 
     fn volume(id: &str, mark: Mark, phase: Phase) -> Volume {
         Volume {
@@ -127,9 +131,9 @@ mod tests {
         }
     }
 
-    fn view(volumes: Vec<Volume>) -> View {
+    fn view(items: Vec<Volume>) -> View<Volume> {
         let asked = Instant::now();
-        View { asked, volumes }
+        View { asked, items }
     }
 
     fn open() -> Mark {
@@ -155,7 +159,7 @@ mod tests {
         ]);
         assert_eq!(id(seen.leader()), Some("4"));
         assert!(seen.has_rival(&VolumeId::new("4").unwrap()));
-        assert_eq!(id(view(seen.volumes[..3].to_vec()).leader()), None);
+        assert_eq!(id(view(seen.items[..3].to_vec()).leader()), None);
     }
 
     #[test]
@@ -170,10 +174,10 @@ mod tests {
             volume("7", Mark::None, Phase::Ready),
         ]);
         assert_eq!(id(seen.claimable()), Some("7"));
-        seen.volumes.pop();
+        seen.items.pop();
         assert_eq!(id(seen.claimable()), Some("5"));
         assert!(seen.has_rival(&VolumeId::new("5").unwrap()));
-        seen.volumes.pop();
+        seen.items.pop();
         assert!(!seen.has_rival(&VolumeId::new("5").unwrap()));
         assert_eq!(id(seen.pending()), Some("2"));
     }
@@ -201,7 +205,7 @@ mod tests {
         let mut seen = view(vec![volume("1", open(), Phase::Ready)]);
         assert_eq!(id(seen.created_by(&attempt)), Some("1"));
         assert_eq!(id(seen.created_by(&Attempt::new(1, 2))), None);
-        seen.volumes.push(volume("2", open(), Phase::Ready));
+        seen.items.push(volume("2", open(), Phase::Ready));
         assert_eq!(id(seen.created_by(&attempt)), None, "one may be a copy");
     }
 }

@@ -1,7 +1,7 @@
 //! The record of one snapshot, stored like that of a volume. Opens nothing.
 
-use crate::backend::Snapshot;
 use crate::backend::local::record::{Record, VERSION, decode};
+use crate::backend::{Mark, Phase, Snapshot};
 use belay_server::call::Failure;
 use belay_server::request::{SnapshotId, VolumeId};
 use serde::{Deserialize, Serialize};
@@ -104,6 +104,8 @@ impl SnapshotRecord {
         let kept = |failure| Failure::bug(format!("state.redb: snapshot {id}: {failure}"));
         Ok(Some(Snapshot {
             id: SnapshotId::new(id).map_err(kept)?,
+            phase: Phase::Ready,
+            mark: Mark::None,
             source: VolumeId::new(self.source.as_str()).map_err(kept)?,
             bytes: self.bytes,
             created: UNIX_EPOCH + Duration::from_nanos(self.created_ns),

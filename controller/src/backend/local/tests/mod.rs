@@ -150,7 +150,9 @@ fn order(name: &str, bytes: u64) -> Order {
 fn snapshot_order(name: &str, volume: &Volume) -> SnapshotOrder {
     SnapshotOrder {
         name: Name::new(name).unwrap(),
+        attempt: Attempt::new(1, 1),
         source: volume.id.clone(),
+        parameters: Context::default(),
         secrets: Secrets::default(),
     }
 }

@@ -1,0 +1,235 @@
+//! What the engine searches, claims and waits for: volumes and snapshots. The rules are the same
+//! for both, so they are written once, over these traits.
+
+use crate::backend::{
+    Answer, Attempt, Backend, Claims, Mark, Order, Phase, Progress, Snapshot, SnapshotClaims,
+    SnapshotOrder, Snapshots, Volume,
+};
+use belay_server::call::Failure;
+use belay_server::request::{Name, Secrets, SnapshotId, VolumeId};
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An object of the storage that has a name, and an ID that the storage has given it.
+pub(in crate::operation) trait Item: Clone + Send + Sync + 'static {
+    /// Its ID.
+    type Id: Clone + Ord + Display + Send + Sync + 'static;
+
+    /// What it is, in messages.
+    const WHAT: &'static str;
+
+    fn id(&self) -> &Self::Id;
+
+    fn phase(&self) -> &Phase;
+
+    fn mark(&self) -> &Mark;
+
+    /// Adds what the creation returned, and what reading it later may omit.
+    fn complete(&mut self, _created: &Self) {}
+}
+
+impl Item for Volume {
+    type Id = VolumeId;
+
+    const WHAT: &'static str = "volume";
+
+    fn id(&self) -> &VolumeId {
+        &self.id
+    }
+
+    fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    fn mark(&self) -> &Mark {
+        &self.mark
+    }
+
+    fn complete(&mut self, created: &Self) {
+        if self.context.is_none() {
+            self.context.clone_from(&created.context);
+        }
+    }
+}
+
+impl Item for Snapshot {
+    type Id = SnapshotId;
+
+    const WHAT: &'static str = "snapshot";
+
+    fn id(&self) -> &SnapshotId {
+        &self.id
+    }
+
+    fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    fn mark(&self) -> &Mark {
+        &self.mark
+    }
+}
+
+/// A page of items, and where the next one begins.
+pub(super) type Items<I> = (Vec<I>, Option<String>);
+
+/// The items of one kind in a backend.
+pub(super) trait Store: Clone + Send + Sync + 'static {
+    type Item: Item;
+
+    /// Like [`Backend::poll_interval`].
+    fn poll_interval(&self) -> Duration;
+
+    fn get(&self, id: <Self::Item as Item>::Id, secrets: Secrets)
+    -> Answer<'_, Option<Self::Item>>;
+
+    /// Like [`Backend::list`].
+    fn list(
+        &self,
+        after: Option<String>,
+        limit: usize,
+        secrets: Secrets,
+    ) -> Answer<'_, Items<Self::Item>>;
+
+    fn delete(&self, id: <Self::Item as Item>::Id, secrets: Secrets) -> Answer<'_, Progress<()>>;
+}
+
+/// A store that accepts a name twice.
+pub(super) trait Contested: Send + Sync {
+    type Item: Item;
+
+    fn find(&self, name: Name, secrets: Secrets) -> Answer<'_, Vec<Self::Item>>;
+
+    fn claim(&self, id: <Self::Item as Item>::Id, secrets: Secrets) -> Answer<'_, ()>;
+}
+
+/// What a call wants to have: the item of that name.
+#[derive(Clone, Copy)]
+pub(super) struct Bid<'a> {
+    pub(super) name: &'a Name,
+    pub(super) attempt: &'a Attempt,
+    pub(super) secrets: &'a Secrets,
+}
+
+impl<'a> From<&'a Order> for Bid<'a> {
+    fn from(order: &'a Order) -> Self {
+        Self {
+            name: &order.name,
+            attempt: &order.attempt,
+            secrets: &order.secrets,
+        }
+    }
+}
+
+impl<'a> From<&'a SnapshotOrder> for Bid<'a> {
+    fn from(order: &'a SnapshotOrder) -> Self {
+        Self {
+            name: &order.name,
+            attempt: &order.attempt,
+            secrets: &order.secrets,
+        }
+    }
+}
+
+/// The volumes of a backend.
+#[derive(Clone)]
+pub(super) struct VolumeStore(pub(super) Arc<dyn Backend>);
+
+impl Store for VolumeStore {
+    type Item = Volume;
+
+    fn poll_interval(&self) -> Duration {
+        self.0.poll_interval()
+    }
+
+    fn get(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Volume>> {
+        self.0.get(id, secrets)
+    }
+
+    fn list(
+        &self,
+        after: Option<String>,
+        limit: usize,
+        secrets: Secrets,
+    ) -> Answer<'_, Items<Volume>> {
+        let page = self.0.list(after, limit, secrets);
+        Box::pin(async { page.await.map(|page| (page.volumes, page.next)) })
+    }
+
+    fn delete(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Progress<()>> {
+        self.0.delete(id, secrets)
+    }
+}
+
+/// The volumes of a backend that accepts a name twice.
+pub(super) struct ContestedVolumes<'a> {
+    pub(super) backend: &'a dyn Backend,
+    pub(super) claims: &'a dyn Claims,
+}
+
+impl Contested for ContestedVolumes<'_> {
+    type Item = Volume;
+
+    fn find(&self, name: Name, secrets: Secrets) -> Answer<'_, Vec<Volume>> {
+        self.backend.find(name, secrets)
+    }
+
+    fn claim(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, ()> {
+        self.claims.claim(id, secrets)
+    }
+}
+
+/// The snapshots of a backend.
+#[derive(Clone)]
+pub(super) struct SnapshotStore(pub(super) Arc<dyn Backend>);
+
+impl SnapshotStore {
+    fn with<'a, T: 'a>(
+        &'a self,
+        ask: impl FnOnce(&'a dyn Snapshots) -> Answer<'a, T>,
+    ) -> Answer<'a, T> {
+        match self.0.snapshots() {
+            Some(snapshots) => ask(snapshots),
+            None => Box::pin(async { Err(Failure::unsupported("no snapshots")) }),
+        }
+    }
+}
+
+impl Store for SnapshotStore {
+    type Item = Snapshot;
+
+    fn poll_interval(&self) -> Duration {
+        self.0.poll_interval()
+    }
+
+    fn get(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Option<Snapshot>> {
+        self.with(|snapshots| snapshots.snapshot(id, secrets))
+    }
+
+    fn list(
+        &self,
+        after: Option<String>,
+        limit: usize,
+        secrets: Secrets,
+    ) -> Answer<'_, Items<Snapshot>> {
+        let page = self.with(|snapshots| snapshots.list_snapshots(None, after, limit, secrets));
+        Box::pin(async { page.await.map(|page| (page.snapshots, page.next)) })
+    }
+
+    fn delete(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Progress<()>> {
+        self.with(|snapshots| snapshots.discard(id, secrets))
+    }
+}
+
+impl Contested for &dyn SnapshotClaims {
+    type Item = Snapshot;
+
+    fn find(&self, name: Name, secrets: Secrets) -> Answer<'_, Vec<Snapshot>> {
+        self.find_snapshots(name, secrets)
+    }
+
+    fn claim(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, ()> {
+        self.claim_snapshot(id, secrets)
+    }
+}
