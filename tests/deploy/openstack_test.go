@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"maps"
 	"os/exec"
 	"reflect"
 	"slices"
@@ -277,17 +278,31 @@ func TestRestrictedEgressReachesTheCloud(t *testing.T) {
 	}
 }
 
-func TestSnapshotsAreOfBackendsThatHaveThem(t *testing.T) {
+// Any replica may cut a snapshot, so one snapshotter of all acts.
+func TestTheCloudsSnapshotsHaveAClassAndOneSnapshotterThatActs(t *testing.T) {
+	classes := map[string]string{}
 	for _, one := range rendered(t, mixed) {
-		if name := one.name(); strings.Contains(name, "nap") && strings.Contains(name, "cinder") {
-			t.Errorf("there is %s", name)
+		if one.text("kind") == "VolumeSnapshotClass" {
+			classes[one.text("metadata", "name")] = one.text("driver")
 		}
+	}
+	want := map[string]string{"belay-local": "local.csi.belay.dev", "belay-cinder": "cinder.csi.openstack.org"}
+	if !maps.Equal(classes, want) {
+		t.Errorf("classes of drivers: %v, want %v", classes, want)
 	}
 	for _, container := range cloudController(t, mixed).at("template", "spec").list("containers") {
-		if container.text("name") == "csi-snapshotter" {
-			t.Error("a snapshotter for a backend without snapshots")
+		if container.text("name") != "csi-snapshotter" {
+			continue
 		}
+		args := fmt.Sprint(container["args"])
+		for _, flag := range []string{"--leader-election", "--extra-create-metadata"} {
+			if !strings.Contains(args, flag) {
+				t.Errorf("the snapshotter has no %s: %s", flag, args)
+			}
+		}
+		return
 	}
+	t.Error("there is no snapshotter")
 }
 
 // There, 9808 is often another driver's, and every address is the node's.

@@ -37,7 +37,7 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{[]string{node, "kubeletDir=/var/lib/k0s/kubelet", "drivers[0].name=" + strings.Repeat("n", 63)}, []string{"drivers[0].name", "3 characters too long", "/var/lib/k0s/kubelet/plugins_registry/nnn", "107"}},
 		{[]string{"drivers[0].backend=floppy"}, []string{`no backend "floppy"`, "use one of: local, openstack"}},
 		{cloud("drivers[0].stateDir=/srv"), []string{"drivers[0].stateDir: backend openstack has no such value"}},
-		{cloud("drivers[0].snapshotClass.name=x"), []string{"drivers[0].snapshotClass: backend openstack has no such value"}},
+		{cloud("drivers[0].overcommit=2"), []string{"drivers[0].overcommit: backend openstack has no such value"}},
 		{[]string{node, "drivers[0].replicas=2"}, []string{"drivers[0].replicas: backend local has no such value"}},
 		{[]string{node, "drivers[0].storageClasses[0].type=ssd"}, []string{"drivers[0].storageClasses[0].type: backend local has no such value"}},
 		{cloud("drivers[0].caBundle.secretName=a,drivers[0].caBundle.configMapName=b"), []string{"drivers[0].caBundle: secretName and configMapName are both set"}},

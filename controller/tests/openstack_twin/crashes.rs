@@ -1,7 +1,7 @@
 //! Two controllers at work at the same time, each killed at random instants, and leaders that lose
 //! their lease: an answered volume stays, none is attached twice, each repeated call ends well.
 
-use crate::site::{Client, Site, attached, created, deleted, detached};
+use crate::site::{Client, Site, attached, created, cut, deleted, detached, discarded, restored};
 use crate::wire::{CHANGE, Cloud};
 use belay_bed::chance::Chance;
 use std::collections::BTreeSet;
@@ -84,7 +84,31 @@ impl Pair {
         }
     }
 
-    /// One volume: created, created again, attached, detached, and deleted, unless it is kept.
+    /// One snapshot of a volume: cut, cut again, restored, deleted.
+    async fn copies(&self, chance: &mut Chance, name: &str, of: &str) {
+        let snap = &format!("snap-of-{name}");
+        let cut = async |mut client: Client| cut(&mut client, snap, of).await;
+        let id = &self.call(chance, &format!("cut {snap}"), cut).await;
+        self.cloud.twin().answered.insert(id.clone());
+        let again = self.call(chance, &format!("cut {snap} again"), cut).await;
+        assert_eq!(&again, id, "{snap} has two snapshots");
+        let name = &format!("pvc-of-{snap}");
+        let restore = async |mut client: Client| restored(&mut client, name, id).await;
+        let copy = &self.call(chance, &format!("restore {snap}"), restore).await;
+        self.cloud.twin().answered.insert(copy.clone());
+        let again = self.call(chance, "restore again", restore).await;
+        assert_eq!(&again, copy, "{name} has two volumes");
+        self.cloud.twin().answered.remove(copy);
+        let delete = async |mut client: Client| deleted(&mut client, copy).await;
+        self.call(chance, &format!("delete {copy}"), delete).await;
+        self.cloud.twin().answered.remove(id);
+        let discard = async |mut client: Client| discarded(&mut client, id).await;
+        self.call(chance, &format!("delete {id}"), discard).await;
+        assert!(!self.cloud.twin().snapshots().contains(id), "{id} is left");
+    }
+
+    /// One volume: created, created again, attached, detached, and deleted, unless it is kept. Some
+    /// have a snapshot while they are attached.
     async fn life(&self, chance: &mut Chance, name: &str, node: &str) {
         let create = async |mut client: Client| created(&mut client, name).await;
         let id = &self.call(chance, &format!("create {name}"), create).await;
@@ -97,6 +121,9 @@ impl Pair {
         self.call(chance, &format!("attach {id}"), attach).await;
         let seen = |cloud: &Cloud| cloud.twin().all()[id].clone();
         assert_eq!(seen(&self.cloud).as_deref(), Some(node), "{id}");
+        if chance.below(2) == 0 {
+            self.copies(chance, name, id).await;
+        }
         let detach = async |mut client: Client| detached(&mut client, id, node).await;
         self.call(chance, &format!("detach {id}"), detach).await;
         assert_eq!(seen(&self.cloud), None, "{id}");
@@ -148,12 +175,18 @@ async fn two_controllers_that_are_killed_lose_no_answered_volume() {
     let answered = pair.cloud.twin().answered.clone();
     let ids: BTreeSet<_> = left.keys().cloned().collect();
     let surplus: Vec<_> = ids.difference(&answered).cloned().collect();
-    eprintln!("{killed} kills, {lives} volumes, surplus: {surplus:?}");
+    let snapshots = pair.cloud.twin().snapshots();
+    eprintln!("{killed} kills, {lives} volumes, surplus: {surplus:?} {snapshots:?}");
     assert!(answered.is_subset(&ids), "{answered:?} in {ids:?}");
     assert!(left.values().all(Option::is_none), "{left:?}");
     assert_eq!(pair.cloud.twin().broken, [] as [&str; 0]);
     // Each kill interrupts at most one creation of each caller.
-    assert!(surplus.len() <= killed * CALLERS);
+    assert!(surplus.len() + snapshots.len() <= killed * CALLERS);
+    for id in &snapshots {
+        let discard = async |mut client: Client| discarded(&mut client, id).await;
+        pair.call(&mut chance, "delete", discard).await;
+    }
+    assert!(pair.cloud.twin().snapshots().is_empty());
     // It is listed, and can be deleted.
     for id in &surplus {
         let delete = async |mut client: Client| deleted(&mut client, id).await;

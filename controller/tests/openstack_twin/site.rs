@@ -140,3 +140,41 @@ pub(crate) async fn detached(client: &mut Client, id: &str, node: &str) -> Resul
 pub(crate) async fn deleted(client: &mut Client, id: &str) -> Result<(), Status> {
     client.delete_volume(requests::delete(id)).await.map(drop)
 }
+
+/// The ID of the snapshot, which is cut or found.
+///
+/// # Errors
+/// Those of the call.
+pub(crate) async fn cut(client: &mut Client, name: &str, of: &str) -> Result<String, Status> {
+    let answer = client.create_snapshot(requests::cut(name, of)).await?;
+    let snapshot = answer.into_inner().snapshot.unwrap();
+    assert!(snapshot.ready_to_use && snapshot.source_volume_id == of);
+    Ok(snapshot.snapshot_id)
+}
+
+/// The ID of the volume from a snapshot, which is created or found.
+///
+/// # Errors
+/// Those of the call.
+pub(crate) async fn restored(
+    client: &mut Client,
+    name: &str,
+    snapshot: &str,
+) -> Result<String, Status> {
+    let source = Some(requests::of_snapshot(snapshot));
+    let request = csi::CreateVolumeRequest {
+        capacity_range: requests::range(GIB, GIB),
+        ..requests::create(name, block(), source)
+    };
+    let volume = client.create_volume(request).await?.into_inner().volume;
+    let volume = volume.unwrap();
+    assert!(volume.content_source.is_some());
+    Ok(volume.volume_id)
+}
+
+/// # Errors
+/// Those of the call.
+pub(crate) async fn discarded(client: &mut Client, id: &str) -> Result<(), Status> {
+    let request = requests::discard(id);
+    client.delete_snapshot(request).await.map(drop)
+}

@@ -1,8 +1,12 @@
 //! The twin: states of Keystone, Cinder and Nova as the real services were seen to have them. A
 //! change takes effect some time after its answer. It judges each request: a volume that a caller
-//! was given is not deleted without that caller's request, and none is on its way to two servers.
+//! or snapshot that a caller was given is not deleted without that caller's request, and no volume is
+//! on its way to two servers.
+
+mod snapshots;
 
 use serde_json::{Value, json};
+use snapshots::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -18,12 +22,13 @@ pub(crate) struct Twin {
     /// Where clients reach it, without a slash at the end.
     pub(crate) url: String,
     volumes: BTreeMap<String, Volume>,
+    snapshots: BTreeMap<String, Snapshot>,
     made: usize,
     /// Requests by method and kind of path.
     pub(crate) calls: BTreeMap<String, usize>,
     /// Volumes in the order in which Nova was asked to attach them, by server.
     pub(crate) attached: BTreeMap<String, Vec<String>>,
-    /// Volumes that callers were given and have not asked to delete.
+    /// Volumes and snapshots that callers were given and have not asked to delete.
     pub(crate) answered: BTreeSet<String>,
     /// What must not have happened.
     pub(crate) broken: Vec<String>,
@@ -35,6 +40,8 @@ struct Volume {
     metadata: BTreeMap<String, String>,
     status: &'static str,
     server: Option<String>,
+    /// The snapshot and the volume that it was made from.
+    from: (Value, Value),
     /// The change that runs, and when it is done.
     next: Option<(Instant, Next)>,
 }
@@ -75,7 +82,8 @@ impl Twin {
     /// Volumes that exist already, as another program has created them.
     pub(crate) fn fill(&mut self, count: usize) {
         for n in 0..count {
-            self.create(&format!("other-{n}"), 1, BTreeMap::new(), Duration::ZERO);
+            let volume = json!({"name": format!("other-{n}"), "size": 1});
+            self.create(&volume, Duration::ZERO);
         }
     }
 
@@ -93,6 +101,7 @@ impl Twin {
 
     fn settle(&mut self) {
         let now = Instant::now();
+        self.snapshots.retain(|_, snapshot| snapshot.settle(now));
         self.volumes.retain(|_, volume| {
             match volume.next.take_if(|(at, _)| *at <= now) {
                 Some((_, Next::Gone)) => return false,
@@ -116,6 +125,7 @@ impl Twin {
             ["volume", "v3", "volumes", _, "action"] => "action",
             ["volume", "v3", "volumes", "detail"] if request.query.contains("name=") => "search",
             ["volume", "v3", "volumes", "detail"] => "list",
+            ["volume", "v3", "snapshots" | "backups", ..] => "snapshot",
             ["volume", ..] => "volume",
             ["compute", ..] => "attachment",
             _ => "token",
@@ -130,6 +140,7 @@ impl Twin {
         }
         let answer = match path[..] {
             ["volume", "v3", "volumes", ref rest @ ..] => self.volume(request, rest),
+            ["volume", "v3", "snapshots", ref rest @ ..] => self.snapshot(request, rest),
             [
                 "compute",
                 "v2.1",
@@ -169,16 +180,19 @@ impl Twin {
     fn volume(&mut self, request: &Request<'_>, path: &[&str]) -> Result<Answer, Refusal> {
         let body = &request.body;
         match (request.method, path) {
-            ("GET", ["detail"]) => Ok(self.list(request.query)),
+            ("GET", ["detail"]) => {
+                let seen = |(id, volume): (&String, &Volume)| {
+                    (id.clone(), (volume.name.clone(), volume.described(id)))
+                };
+                let all = self.volumes.iter().map(seen).collect();
+                Ok(list("volumes", &all, request.query))
+            }
             ("GET", [id]) => {
                 let volume = self.volumes.get(*id).ok_or((404, "not found"))?;
                 Ok(ok(200, json!({ "volume": volume.described(id) })))
             }
             ("POST", []) => {
-                let volume = &body["volume"];
-                let (name, gib) = (volume["name"].as_str(), volume["size"].as_u64());
-                let metadata = texts(&volume["metadata"]);
-                let id = self.create(name.unwrap(), gib.unwrap(), metadata, self.delay);
+                let id = self.create(&body["volume"], self.delay);
                 let described = self.volumes[&id].described(&id);
                 Ok(ok(202, json!({ "volume": described })))
             }
@@ -200,24 +214,23 @@ impl Twin {
         }
     }
 
-    fn create(
-        &mut self,
-        name: &str,
-        gib: u64,
-        metadata: BTreeMap<String, String>,
-        delay: Duration,
-    ) -> String {
+    /// Unlike the order of creation, as with random IDs.
+    fn new_id(&mut self) -> String {
         self.made += 1;
-        // Unlike the order of creation, as with random IDs.
         let first = self.made.wrapping_mul(0x9e37_79b9) & 0xffff_ffff;
-        let id = format!("{first:08x}-0000-4000-8000-{:012}", self.made);
-        let server = None;
+        format!("{first:08x}-0000-4000-8000-{:012}", self.made)
+    }
+
+    fn create(&mut self, order: &Value, delay: Duration) -> String {
+        let (id, server) = (self.new_id(), None);
+        let gib = order["size"].as_u64().unwrap();
         let mut volume = Volume {
-            name: name.to_owned(),
+            name: order["name"].as_str().unwrap().to_owned(),
             gib,
-            metadata,
+            metadata: texts(&order["metadata"]),
             status: "available",
             server: None,
+            from: (order["snapshot_id"].clone(), order["source_volid"].clone()),
             next: None,
         };
         volume.begin(
@@ -286,31 +299,31 @@ impl Twin {
             _ => Err((404, "no such resource")),
         }
     }
+}
 
-    fn list(&self, query: &str) -> Answer {
-        let asked = |key: &str| {
-            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-            pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
-        };
-        let limit = asked("limit").map_or(1000, |limit| limit.parse().unwrap());
-        let (marker, name) = (asked("marker"), asked("name"));
-        if marker.is_some_and(|marker| !self.volumes.contains_key(marker)) {
-            return ok(404, json!({"itemNotFound": {"message": "no such marker"}}));
-        }
-        let mut found: Vec<_> = self.volumes.iter().collect();
-        found.retain(|(id, volume)| {
-            marker.is_none_or(|marker| id.as_str() > marker)
-                && name.is_none_or(|name| volume.name == name)
-        });
-        let has_more = found.len() > limit;
-        let page = found.into_iter().take(limit);
-        let page: Vec<_> = page.map(|(id, volume)| volume.described(id)).collect();
-        let mut body = json!({ "volumes": page });
-        if has_more {
-            body["volumes_links"] = json!([{"rel": "next"}]);
-        }
-        ok(200, body)
+/// A page of these, by ID with name and description, which Cinder calls `kind`.
+fn list(kind: &str, all: &BTreeMap<String, (String, Value)>, query: &str) -> Answer {
+    let asked = |key: &str| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
+    };
+    let limit = asked("limit").map_or(1000, |limit| limit.parse().unwrap());
+    let (marker, name) = (asked("marker"), asked("name"));
+    if marker.is_some_and(|marker| !all.contains_key(marker)) {
+        return ok(404, json!({"itemNotFound": {"message": "no such marker"}}));
     }
+    let mut found: Vec<_> = all.iter().collect();
+    found.retain(|(id, (named, _))| {
+        marker.is_none_or(|marker| id.as_str() > marker) && name.is_none_or(|name| named == name)
+    });
+    let has_more = found.len() > limit;
+    let page = found.into_iter().take(limit);
+    let page: Vec<_> = page.map(|(_, (_, described))| described).collect();
+    let mut body = json!({ kind: page });
+    if has_more {
+        body[format!("{kind}_links")] = json!([{"rel": "next"}]);
+    }
+    ok(200, body)
 }
 
 fn texts(value: &Value) -> BTreeMap<String, String> {
@@ -337,7 +350,7 @@ impl Volume {
         json!({
             "id": id, "name": self.name, "size": self.gib, "status": self.status,
             "metadata": self.metadata, "attachments": attachments.collect::<Vec<_>>(),
-            "availability_zone": "nova", "snapshot_id": null, "source_volid": null,
+            "availability_zone": "nova", "snapshot_id": self.from.0, "source_volid": self.from.1,
             "multiattach": false, "bootable": "false", "encrypted": false,
             "description": "Created by Belay", "volume_type": "__DEFAULT__",
             "created_at": "2026-01-01T00:00:00.000000", "updated_at": "2026-01-01T00:00:00.000000",

@@ -37,13 +37,16 @@
 {{- $provisioner := list "--default-fstype=ext4" $unmodified -}}
 {{- $attacher := list -}}
 {{- $resizer := list "--handle-volume-inuse-error=false" $unmodified -}}
+{{- $snapshotter := list -}}
 {{- if eq .driver.backend "local" -}}
 {{- $provisioner = list "--default-fstype=ext4" "--strict-topology" $unmodified -}}
 {{- else -}}
 {{/* Each sidecar has a leader of its own: belay-controller serves whichever asks. */}}
-{{- $provisioner = append $provisioner "--leader-election" -}}
+{{/* The cloud's volumes and snapshots then have the names of the cluster's objects. */}}
+{{- $provisioner = concat $provisioner (list "--extra-create-metadata" "--leader-election") -}}
 {{- $attacher = append $attacher "--leader-election" -}}
 {{- $resizer = append $resizer "--leader-election" -}}
+{{- $snapshotter = list "--extra-create-metadata" "--leader-election" -}}
 {{- end -}}
 {{- $env := list -}}
 {{- if .driver.csiDriver.storageCapacity -}}
@@ -56,6 +59,6 @@
 {{ include "belay.sidecar" (dict "root" .root "name" "attacher" "args" $attacher) }}
 {{ include "belay.sidecar" (dict "root" .root "name" "resizer" "args" $resizer) }}
 {{- if include "belay.snapshotsOf" . }}
-{{ include "belay.sidecar" (dict "root" .root "name" "snapshotter" "args" list) }}
+{{ include "belay.sidecar" (dict "root" .root "name" "snapshotter" "args" $snapshotter) }}
 {{- end }}
 {{- end -}}

@@ -1,17 +1,20 @@
 //! Calls of Cinder and Nova, each with its meaning of a refusal.
 
+mod snapshots;
+
 use super::session::{Account, Session};
 use super::wire::{self, CinderVolume, OneVolume, Volumes};
 use crate::backend::Order;
 use crate::http::{Answer, Call};
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{Name, NodeId, VolumeId};
+use belay_server::request::{ContentSource, Name, NodeId, VolumeId};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// Cinder 3.42 extends volumes in use (release Ocata).
 const VOLUME_VERSION: &str = "volume 3.42";
@@ -22,7 +25,7 @@ const COMPUTE_VERSION: &str = "compute 2.60";
 /// (`rpc_response_timeout` of Nova); all others for a database.
 const DEADLINE: Duration = Duration::from_secs(30);
 const ATTACH_DEADLINE: Duration = Duration::from_secs(75);
-/// The engine relies on it: see `CLAIMS_SETTLE` there.
+/// With a login before it or in between. The engine relies on it: see `CLAIMS_SETTLE` there.
 const CLAIM_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The client of an account.
@@ -102,6 +105,18 @@ impl Client {
         self.answer_in(&session, &request).await
     }
 
+    /// The answer to a call that must not take effect later than [`CLAIM_DEADLINE`] after its
+    /// begin, apart from the time that the service takes.
+    async fn answer_soon(&self, request: Request) -> Result<Answer, Failure> {
+        let what = format!("{} {}", request.method, request.path);
+        let answer = timeout(CLAIM_DEADLINE, self.answer(request)).await;
+        answer.unwrap_or_else(|_| {
+            let seconds = CLAIM_DEADLINE.as_secs();
+            let message = format!("{what}: no answer within {seconds} s, with the login");
+            Err(Failure::timeout(message).may_be_running())
+        })
+    }
+
     async fn answer_in(&self, session: &Session, request: &Request) -> Result<Answer, Failure> {
         let secrets = [session.secret()];
         let call = request.call(session, &secrets)?;
@@ -162,9 +177,11 @@ impl Client {
         }
     }
 
+    /// An empty volume, or one from that source.
     pub(super) async fn create(
         &self,
         order: &Order,
+        source: Option<&ContentSource>,
         metadata: Value,
     ) -> Result<CinderVolume, Failure> {
         let mut volume = json!({
@@ -174,9 +191,16 @@ impl Client {
             "metadata": metadata,
         });
         let zone = order.parameters.get("availability");
+        let (snapshot, volume_id) = match source {
+            Some(ContentSource::Snapshot(id)) => (Some(id.as_str()), None),
+            Some(ContentSource::Volume(id)) => (None, Some(id.as_str())),
+            None => (None, None),
+        };
         for (key, value) in [
             ("volume_type", order.parameters.get("type")),
             ("availability_zone", zone.or_else(|| super::zone_of(order))),
+            ("snapshot_id", snapshot),
+            ("source_volid", volume_id),
         ] {
             if let Some(value) = value {
                 volume[key] = value.into();
@@ -209,7 +233,7 @@ impl Client {
             deadline: CLAIM_DEADLINE,
             ..Request::new("mark_volume", Service::Volumes, Method::POST, path)
         };
-        let answer = self.answer(request).await?;
+        let answer = self.answer_soon(request).await?;
         match answer.status {
             StatusCode::OK => Ok(()),
             _ => Err(wire::refused(&answer)),

@@ -2,6 +2,7 @@
 
 mod client;
 mod conf;
+mod copies;
 mod search;
 mod session;
 #[cfg(test)]
@@ -11,18 +12,18 @@ mod wire;
 
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Expansion, Order, Page, Phase,
-    Progress, Sizes, Volume,
+    Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Clones, Expansion, Order, Page,
+    Phase, Progress, Sizes, Snapshots, Volume,
 };
 use crate::http;
 use belay_contract::disk::DiskIdentity;
 use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{Context, Name, NodeId, Secrets, VolumeId};
+use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, VolumeId};
 use client::Client;
 use conf::CloudConf;
 use search::Search;
-use serde_json::json;
+use serde_json::{Value, json};
 use session::Account;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,6 +34,16 @@ const CLOUD: &str = "openstack";
 
 /// The key under which cinder-csi-plugin records the cluster.
 const CLUSTER: &str = "cinder.csi.openstack.org/cluster";
+
+/// Names of Kubernetes, from a sidecar with `--extra-create-metadata`.
+const LABELS: [&str; 6] = [
+    "csi.storage.k8s.io/pvc/name",
+    "csi.storage.k8s.io/pvc/namespace",
+    "csi.storage.k8s.io/pv/name",
+    "csi.storage.k8s.io/volumesnapshot/name",
+    "csi.storage.k8s.io/volumesnapshot/namespace",
+    "csi.storage.k8s.io/volumesnapshotcontent/name",
+];
 
 /// Most entries of a page, by the default of `osapi_max_limit`.
 const PAGE_ENTRIES_MAX: usize = 1000;
@@ -83,6 +94,20 @@ impl Openstack {
         volume.volume(self.topology_key)
     }
 
+    /// A new volume, empty or from that source.
+    async fn make(&self, order: &Order, source: Option<&ContentSource>) -> Result<Volume, Failure> {
+        let mut metadata = json!({
+            wire::ATTEMPT: order.attempt.as_str(),
+            CLUSTER: self.cluster,
+        });
+        if let Some(source) = source {
+            metadata[wire::SOURCE] = wire::source_mark(source).into();
+        }
+        labels(&mut metadata, &order.parameters);
+        let made = self.client.create(order, source, metadata).await?;
+        self.seen(&made).map_err(Failure::may_be_running)
+    }
+
     /// The volume, and what Cinder says of it.
     async fn look(&self, id: &VolumeId) -> Result<Option<(Volume, CinderVolume)>, Failure> {
         let Some(volume) = self.client.volume(id).await? else {
@@ -121,6 +146,15 @@ fn unless_nova_knows(refused: Failure) -> Failure {
     }
 }
 
+/// Adds the names of Kubernetes to the metadata.
+fn labels(metadata: &mut Value, parameters: &Context) {
+    for label in LABELS {
+        if let Some(name) = parameters.get(label) {
+            metadata[label] = name.into();
+        }
+    }
+}
+
 /// The zone that a volume must or should be in, as the provisioner asks for it.
 fn zone_of(order: &Order) -> Option<&str> {
     let topology = order.topology.as_ref()?;
@@ -139,14 +173,7 @@ impl Backend for Openstack {
     }
 
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
-        measured(Verb::Create, async move {
-            let metadata = json!({
-                wire::ATTEMPT: order.attempt.as_str(),
-                CLUSTER: self.cluster,
-            });
-            let made = self.client.create(&order, metadata).await?;
-            self.seen(&made).map_err(Failure::may_be_running)
-        })
+        measured(Verb::Create, async move { self.make(&order, None).await })
     }
 
     fn delete(&self, id: VolumeId, _: Secrets) -> Answer<'_, Progress<()>> {
@@ -210,6 +237,14 @@ impl Backend for Openstack {
     }
 
     fn expansion(&self) -> Option<&dyn Expansion> {
+        Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
+    }
+
+    fn clones(&self) -> Option<&dyn Clones> {
         Some(self)
     }
 }

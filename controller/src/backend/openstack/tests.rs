@@ -1,6 +1,8 @@
 //! The backend against a small twin of Keystone, Cinder and Nova on the loopback interface, which
 //! answers as the real services were seen to. It has done everything as soon as it answers.
 
+mod snapshots;
+
 use super::*;
 use crate::backend::{AttachOrder, Attempt, Mark, Terms, Usage};
 use belay_server::call::Certainty;
@@ -24,6 +26,8 @@ struct State {
     seen: Vec<String>,
     /// By id, as Cinder shows them.
     volumes: BTreeMap<String, Value>,
+    snapshots: BTreeMap<String, Value>,
+    backups: BTreeMap<String, Value>,
     /// The next calls with this in method and path get that status and text instead.
     refusals: Vec<(&'static str, &'static str, &'static str)>,
 }
@@ -142,6 +146,9 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
             continue;
         }
         let (status, more, body) = state.lock().unwrap().answer(head, body);
+        if status == "silence" {
+            std::future::pending::<()>().await;
+        }
         let length = body.len();
         let answer = format!("HTTP/1.1 {status} X\r\n{more}content-length: {length}\r\n\r\n{body}");
         stream.write_all(answer.as_bytes()).await.unwrap();
@@ -220,7 +227,10 @@ impl State {
                 self.volumes.insert(id, volume.clone());
                 (202, json!({ "volume": volume }))
             }
-            ("GET", ["volume", "v3", "volumes", "detail"]) => self.list(query),
+            (_, ["volume", "v3", "snapshots", ..] | ["volume", "v3", "backups", ..]) => {
+                self.snapshot(method, &parts[2..], query, body)
+            }
+            ("GET", ["volume", "v3", "volumes", "detail"]) => list(&self.volumes, "volumes", query),
             ("GET", ["volume", "v3", "volumes", id]) => match self.volumes.get(*id) {
                 Some(volume) => (200, json!({ "volume": volume })),
                 None => (404, json!({"itemNotFound": {"message": "not found"}})),
@@ -286,37 +296,41 @@ impl State {
         let error = json!({"badRequest": {"code": 400, "message": "Invalid volume"}});
         (400, error)
     }
+}
 
-    fn list(&self, query: &str) -> (u16, Value) {
-        let asked = |key: &str| {
-            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-            pairs
-                .find(|(known, _)| *known == key)
-                .map(|(_, value)| value.to_owned())
-        };
-        let marker = asked("marker");
-        if marker
-            .as_ref()
-            .is_some_and(|marker| !self.volumes.contains_key(marker))
-        {
-            return (404, json!({"itemNotFound": {"message": "no such marker"}}));
+/// A page of these, which Cinder calls `kind`.
+fn list(all: &BTreeMap<String, Value>, kind: &str, query: &str) -> (u16, Value) {
+    let asked = |key: &str| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs
+            .find(|(known, _)| *known == key)
+            .map(|(_, value)| value.to_owned())
+    };
+    let marker = asked("marker");
+    if marker
+        .as_ref()
+        .is_some_and(|marker| !all.contains_key(marker))
+    {
+        return (404, json!({"itemNotFound": {"message": "no such marker"}}));
+    }
+    let mut shown: Vec<_> = all.iter().collect();
+    shown.retain(|(id, _)| marker.as_ref().is_none_or(|marker| *id > marker));
+    if let Some(name) = asked("name") {
+        shown.retain(|(_, one)| one["name"].as_str().unwrap().contains(&name));
+    }
+    if let Some(id) = asked("volume_id") {
+        shown.retain(|(_, one)| one["volume_id"] == id.as_str());
+    }
+    let limit = asked("limit").map_or(1000, |limit| limit.parse().unwrap());
+    let has_more = shown.len() > limit;
+    shown.truncate(limit);
+    let shown: Vec<_> = shown.into_iter().map(|(_, one)| one).collect();
+    match has_more {
+        true => {
+            let links = format!("{kind}_links");
+            (200, json!({kind: shown, links: [{"rel": "next"}]}))
         }
-        let mut volumes: Vec<_> = self.volumes.iter().collect();
-        volumes.retain(|(id, _)| marker.as_ref().is_none_or(|marker| *id > marker));
-        if let Some(name) = asked("name") {
-            volumes.retain(|(_, volume)| volume["name"].as_str().unwrap().contains(&name));
-        }
-        let limit = asked("limit").map_or(1000, |limit| limit.parse().unwrap());
-        let has_more = volumes.len() > limit;
-        volumes.truncate(limit);
-        let volumes: Vec<_> = volumes.into_iter().map(|(_, volume)| volume).collect();
-        match has_more {
-            true => (
-                200,
-                json!({"volumes": volumes, "volumes_links": [{"rel": "next"}]}),
-            ),
-            false => (200, json!({ "volumes": volumes })),
-        }
+        false => (200, json!({ kind: shown })),
     }
 }
 

@@ -1,6 +1,8 @@
 //! What Keystone v3, Cinder v3 and Nova v2.1 say, in their words (docs.openstack.org/api-ref), and
 //! what Belay makes of it.
 
+mod snapshot;
+
 use super::conf::CloudConf;
 use super::time::seconds;
 use crate::backend::{Attempt, Mark, Phase, Volume};
@@ -8,12 +10,17 @@ use crate::http::Answer;
 use belay_contract::publish_context::Content;
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{ContentSource, Name, NodeId, SnapshotId, VolumeId};
+use belay_server::request::{ContentSource, Context, Name, NodeId, SnapshotId, VolumeId};
 use http::StatusCode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub(super) use snapshot::{
+    ATTEMPT as SNAPSHOT_ATTEMPT, CLAIM as SNAPSHOT_CLAIM, CinderSnapshot, CinderSnapshots,
+    OneBackup, OneSnapshot,
+};
 
 /// Keys of ours in a volume's metadata. Cinder limits keys and values to 255 bytes.
 pub(super) const ATTEMPT: &str = "belay.dev/attempt";
@@ -21,6 +28,11 @@ pub(super) const ATTEMPT: &str = "belay.dev/attempt";
 pub(super) const CLAIM: &str = "belay.dev/claim";
 /// Its value is the id of the volume that was attached.
 pub(super) const USED: &str = "belay.dev/used";
+/// Its value is what the volume was made from: `snapshot:ID` or `volume:ID`.
+pub(super) const SOURCE: &str = "belay.dev/source";
+
+/// In the volume context, by cinder-csi-plugin: the filesystem may be smaller than the volume.
+const RESIZE_REQUIRED: &str = "cinder.csi.openstack.org/resizeRequired";
 
 /// In Nova's refusal of an attachment that it has a record of (`nova/compute/api.py`, Nova 34).
 pub(super) const ATTACHED_ALREADY: &str = "is already attached to instances";
@@ -184,6 +196,7 @@ impl CinderVolume {
         let is_ours = self.metadata.contains_key(ATTEMPT) && self.has(CLAIM) == Some(true);
         match self.snapshot_id.is_some()
             || self.source_volid.is_some()
+            || self.metadata.contains_key(SOURCE)
             || self.has(CLAIM) == Some(false)
         {
             true => Origin::Copy,
@@ -204,23 +217,37 @@ impl CinderVolume {
     }
 
     fn mark(&self) -> Mark {
-        match (self.has(CLAIM), self.metadata.get(ATTEMPT)) {
-            (Some(true), _) => Mark::Claimed,
-            (Some(false), _) => Mark::Copied,
-            (None, Some(attempt)) => Mark::Open(Attempt::of_mark(attempt)),
-            (None, None) => Mark::None,
+        mark_of(&self.id, &self.metadata, ATTEMPT, CLAIM)
+    }
+
+    /// What it was made from. An ID that CSI does not allow is no ID of this driver.
+    fn source(&self) -> Option<ContentSource> {
+        let snapshot = |id: &str| SnapshotId::new(id).map(ContentSource::Snapshot).ok();
+        let volume = |id: &str| VolumeId::new(id).map(ContentSource::Volume).ok();
+        match (&self.snapshot_id, &self.source_volid) {
+            (Some(id), _) => snapshot(id),
+            (None, Some(id)) => volume(id),
+            (None, None) => match self.metadata.get(SOURCE)?.split_once(':')? {
+                ("snapshot", id) => snapshot(id),
+                ("volume", id) => volume(id),
+                _ => None,
+            },
         }
+    }
+
+    /// What the node agent of cinder-csi-plugin needs, if the volumes go back to it.
+    fn context(&self) -> Result<Option<Context>, Failure> {
+        if self.origin() != Origin::Copy {
+            return Ok(None);
+        }
+        let resize = [(RESIZE_REQUIRED.to_owned(), "true".to_owned())];
+        Context::new("volume_context", resize).map(Some)
     }
 
     /// In the words of the backend. The zone is reported under that topology key, if there is one.
     pub(super) fn volume(&self, topology_key: Option<&str>) -> Result<Volume, Failure> {
         let nodes = self.attachments.iter();
         let nodes = nodes.map(|attachment| NodeId::new(attachment.server_id.as_str()));
-        let source = match (&self.snapshot_id, &self.source_volid) {
-            (Some(id), _) => Some(ContentSource::Snapshot(SnapshotId::new(id.as_str())?)),
-            (None, Some(id)) => Some(ContentSource::Volume(VolumeId::new(id.as_str())?)),
-            (None, None) => None,
-        };
         let zone = topology_key.zip(self.availability_zone.as_deref());
         let place = zone.and_then(|(key, zone)| Topology::new(key, zone).ok());
         Ok(Volume {
@@ -229,13 +256,31 @@ impl CinderVolume {
             mark: self.mark(),
             bytes: self.size.saturating_mul(GIB),
             usage: None,
-            context: None,
+            context: self.context()?,
             nodes: nodes.collect::<Result<_, _>>()?,
-            source,
+            source: self.source(),
             place: place.map(Arc::new),
             content: Some(self.content()),
             attached_at: self.attached_at(),
         })
+    }
+}
+
+/// The value of [`SOURCE`].
+pub(super) fn source_mark(source: &ContentSource) -> String {
+    match source {
+        ContentSource::Snapshot(id) => format!("snapshot:{id}"),
+        ContentSource::Volume(id) => format!("volume:{id}"),
+    }
+}
+
+/// What the marks say of the volume or snapshot with that id.
+fn mark_of(id: &str, metadata: &BTreeMap<String, String>, attempt: &str, claim: &str) -> Mark {
+    match (metadata.get(claim), metadata.get(attempt)) {
+        (Some(claimed), _) if claimed == id => Mark::Claimed,
+        (Some(_), _) => Mark::Copied,
+        (None, Some(attempt)) => Mark::Open(Attempt::of_mark(attempt)),
+        (None, None) => Mark::None,
     }
 }
 
@@ -363,6 +408,42 @@ mod tests {
         let mut copy = volume("available", json!({ATTEMPT: "a-1", CLAIM: "v-1"}));
         copy.snapshot_id = Some("s-1".to_owned());
         assert_eq!(copy.origin(), Origin::Copy);
+        // Also if Cinder forgets the source, and whichever volume the marks name.
+        for source in ["snapshot:s-1", "volume:v-2", "\u{7f}", ""] {
+            let metadata = json!({ATTEMPT: "a-1", CLAIM: "v-1", SOURCE: source});
+            assert_eq!(origin(metadata), Origin::Copy, "{source:?}");
+        }
+    }
+
+    #[test]
+    fn a_copy_has_its_source_and_the_word_of_the_other_driver_that_its_filesystem_grows() {
+        let snapshot = || ContentSource::Snapshot(SnapshotId::new("s-1").unwrap());
+        let shown = |snapshot_id: Option<&str>, source_volid: Option<&str>, mark: Option<&str>| {
+            let mut copy = volume("available", json!({ATTEMPT: "a-1", CLAIM: "v-1"}));
+            copy.snapshot_id = snapshot_id.map(str::to_owned);
+            copy.source_volid = source_volid.map(str::to_owned);
+            let mark = mark.map(|mark| (SOURCE.to_owned(), mark.to_owned()));
+            copy.metadata.extend(mark);
+            copy.volume(None).unwrap()
+        };
+        let of_volume = Some(ContentSource::Volume(VolumeId::new("v-2").unwrap()));
+        for (copy, source) in [
+            (shown(Some("s-1"), None, None), Some(snapshot())),
+            (shown(Some("s-1"), Some("v-2"), None), Some(snapshot())),
+            (shown(None, Some("v-2"), None), of_volume.clone()),
+            (shown(None, None, Some("snapshot:s-1")), Some(snapshot())),
+            (shown(None, None, Some("volume:v-2")), of_volume),
+            // An ID that no driver can have fails neither a look nor a list.
+            (shown(Some("s\n1"), None, None), None),
+            (shown(None, None, Some("volume:")), None),
+            (shown(None, None, Some("image:i-1")), None),
+        ] {
+            assert_eq!(copy.source, source, "{copy:?}");
+            assert_eq!(copy.content, Some(Content::Populated));
+            let context = copy.context.unwrap();
+            assert_eq!(context.get(RESIZE_REQUIRED), Some("true"));
+        }
+        assert_eq!(shown(None, None, None).context, None);
     }
 
     #[test]

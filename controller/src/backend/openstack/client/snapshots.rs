@@ -1,0 +1,158 @@
+//! Calls of Cinder for snapshots, and for backups, which cinder-csi-plugin returns as snapshots.
+
+use super::super::wire::{self, CinderSnapshot, CinderSnapshots, OneBackup, OneSnapshot};
+use super::{CLAIM_DEADLINE, Client, Request, Service, encoded};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{Name, SnapshotId, VolumeId};
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+impl Client {
+    pub(in super::super) async fn snapshot(
+        &self,
+        id: &SnapshotId,
+    ) -> Result<Option<CinderSnapshot>, Failure> {
+        let path = format!("/snapshots/{}", encoded(id.as_str()));
+        let request = Request::new("get_snapshot", Service::Volumes, Method::GET, path);
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::OK => Ok(Some(answer.json::<OneSnapshot>()?.snapshot)),
+            // 400: an id that Cinder cannot have given.
+            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Ok(None),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    pub(in super::super) async fn backup(
+        &self,
+        id: &SnapshotId,
+    ) -> Result<Option<CinderSnapshot>, Failure> {
+        let path = format!("/backups/{}", encoded(id.as_str()));
+        let request = Request::new("get_backup", Service::Volumes, Method::GET, path);
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::OK => Ok(Some(answer.json::<OneBackup>()?.backup)),
+            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Ok(None),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// The snapshots of that name.
+    pub(in super::super) async fn snapshots_named(
+        &self,
+        name: &Name,
+    ) -> Result<Vec<CinderSnapshot>, Failure> {
+        let path = format!("/snapshots/detail?name={}", encoded(name.as_str()));
+        let mut found = self.snapshot_page("find_snapshot", path).await?.snapshots;
+        // A cloud may let its users search for similar names.
+        found.retain(|snapshot| snapshot.is_named(name));
+        Ok(found)
+    }
+
+    /// A page of snapshots, of one volume or of all, and where the next one begins.
+    pub(in super::super) async fn snapshots(
+        &self,
+        of: Option<&VolumeId>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<CinderSnapshot>, Option<String>), Failure> {
+        let of = of.map(|id| format!("&volume_id={}", encoded(id.as_str())));
+        let marker = after.map(|after| format!("&marker={}", encoded(after)));
+        let path = format!(
+            "/snapshots/detail?limit={limit}{}{}",
+            of.unwrap_or_default(),
+            marker.unwrap_or_default()
+        );
+        let page = self.snapshot_page("list_snapshots", path).await?;
+        let last = page.snapshots.last().map(|snapshot| snapshot.id.clone());
+        let next = last.filter(|_| !page.snapshots_links.is_empty());
+        Ok((page.snapshots, next))
+    }
+
+    async fn snapshot_page(
+        &self,
+        verb: &'static str,
+        path: String,
+    ) -> Result<CinderSnapshots, Failure> {
+        let has_marker = path.contains("&marker=");
+        let request = Request::new(verb, Service::Volumes, Method::GET, path);
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::OK => answer.json(),
+            // The snapshot that the page begins after is gone.
+            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST if has_marker => {
+                let message = format!("{}; begin again at the first page", answer.refusal());
+                Err(Failure::new(Kind::BadToken, message))
+            }
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// `force`: also of a volume in use. Cinder 3.66 takes that for granted.
+    pub(in super::super) async fn create_snapshot(
+        &self,
+        name: &Name,
+        of: &VolumeId,
+        force: bool,
+        metadata: Value,
+    ) -> Result<CinderSnapshot, Failure> {
+        let path = "/snapshots".to_owned();
+        let snapshot = json!({
+            "name": name.as_str(),
+            "volume_id": of.as_str(),
+            "force": force,
+            "description": "Created by Belay",
+            "metadata": metadata,
+        });
+        let request = Request {
+            body: Some(json!({ "snapshot": snapshot })),
+            ..Request::new("create_snapshot", Service::Volumes, Method::POST, path)
+        };
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::ACCEPTED | StatusCode::OK => Ok(answer.json::<OneSnapshot>()?.snapshot),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// Adds to the metadata of a snapshot.
+    pub(in super::super) async fn mark_snapshot(
+        &self,
+        id: &SnapshotId,
+        key: &str,
+    ) -> Result<(), Failure> {
+        let path = format!("/snapshots/{}/metadata", encoded(id.as_str()));
+        let request = Request {
+            body: Some(json!({ "metadata": { key: id.as_str() } })),
+            deadline: CLAIM_DEADLINE,
+            ..Request::new("mark_snapshot", Service::Volumes, Method::POST, path)
+        };
+        let answer = self.answer_soon(request).await?;
+        match answer.status {
+            StatusCode::OK => Ok(()),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// Whether there was anything to delete.
+    pub(in super::super) async fn delete_snapshot(&self, id: &SnapshotId) -> Result<bool, Failure> {
+        let path = format!("/snapshots/{}", encoded(id.as_str()));
+        self.deleted("delete_snapshot", path).await
+    }
+
+    /// Like [`Self::delete_snapshot`].
+    pub(in super::super) async fn delete_backup(&self, id: &SnapshotId) -> Result<bool, Failure> {
+        let path = format!("/backups/{}", encoded(id.as_str()));
+        self.deleted("delete_backup", path).await
+    }
+
+    async fn deleted(&self, verb: &'static str, path: String) -> Result<bool, Failure> {
+        let request = Request::new(verb, Service::Volumes, Method::DELETE, path);
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(true),
+            StatusCode::NOT_FOUND => Ok(false),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+}

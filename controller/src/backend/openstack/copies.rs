@@ -1,0 +1,211 @@
+//! Snapshots, and volumes from snapshots and from other volumes. A backup of cinder-csi-plugin has
+//! an ID like that of a snapshot: it is found and deleted, and not restored.
+
+use super::wire::{self, CinderSnapshot};
+use super::{CLUSTER, Openstack, labels};
+use crate::backend::measured::{Verb, measured};
+use crate::backend::{
+    Answer, Clones, Order, Phase, Progress, Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage,
+    Snapshots, Volume,
+};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{ContentSource, Context, Name, Secrets, SnapshotId, VolumeId};
+use serde_json::json;
+use std::sync::Arc;
+
+/// Parameters of a class of cinder-csi-plugin.
+const TYPE: &str = "type";
+const FORCE: &str = "force-create";
+/// They concern backups only.
+const OF_BACKUPS: [&str; 2] = ["availability", "backup-max-duration-seconds-per-gb"];
+
+/// Whether a volume in use has snapshots too.
+///
+/// # Errors
+/// `Invalid` for a value that is not known, and for backups.
+fn force(parameters: &Context) -> Result<bool, Failure> {
+    match parameters.get(TYPE) {
+        None | Some("snapshot") => {}
+        Some("backup") => {
+            let why = "backup is not supported; use snapshot";
+            return Err(Failure::invalid("parameters[type]", why));
+        }
+        Some(other) => {
+            let why = format!("{other:?} is unknown; use snapshot");
+            return Err(Failure::invalid("parameters[type]", why));
+        }
+    }
+    match parameters.get(FORCE) {
+        None | Some("true") => Ok(true),
+        Some("false") => Ok(false),
+        Some(other) => {
+            let why = format!("{other:?} is neither true nor false");
+            Err(Failure::invalid("parameters[force-create]", why))
+        }
+    }
+}
+
+impl Openstack {
+    /// The snapshot or backup; and whether it is a backup.
+    async fn kept(&self, id: &SnapshotId) -> Result<Option<(CinderSnapshot, bool)>, Failure> {
+        if let Some(snapshot) = self.client.snapshot(id).await? {
+            return Ok(Some((snapshot, false)));
+        }
+        let backup = self.client.backup(id).await?;
+        Ok(backup.map(|backup| (backup, true)))
+    }
+
+    /// Cinder answers 400 to a snapshot of a volume that it is changing, of one that has failed,
+    /// and of an ID that is none.
+    async fn uncut(&self, order: &SnapshotOrder, refused: Failure) -> Failure {
+        let id = &order.source;
+        match refused.kind {
+            Kind::NotFound => return Failure::not_found(format!("volume {id}: not found")),
+            Kind::Precondition => {}
+            _ => return refused,
+        }
+        match self.look(id).await {
+            Err(_) => refused,
+            Ok(None) => Failure::not_found(format!("volume {id}: not found")),
+            Ok(Some((volume, _))) => match volume.phase {
+                Phase::Busy(_) | Phase::Deleting => Failure::busy(refused.message),
+                Phase::Ready | Phase::Failed(_) => refused,
+            },
+        }
+    }
+
+    /// The end of a deletion that Cinder has refused.
+    async fn undeleted(&self, id: &SnapshotId, refused: Failure) -> Result<Progress<()>, Failure> {
+        if refused.kind != Kind::Precondition {
+            return Err(refused);
+        }
+        let Ok(kept) = self.kept(id).await else {
+            return Err(refused);
+        };
+        let Some((snapshot, _)) = kept else {
+            return Ok(Progress::Done(()));
+        };
+        match snapshot.snapshot()?.phase {
+            // A second call finds the deletion of the first.
+            Phase::Deleting => Ok(Progress::Begun),
+            Phase::Busy(_) => Err(Failure::busy(refused.message)),
+            Phase::Ready | Phase::Failed(_) => Err(refused),
+        }
+    }
+
+    async fn copy(&self, order: &Order, from: ContentSource) -> Result<Volume, Failure> {
+        let made = self.make(order, Some(&from)).await;
+        let (Err(refused), ContentSource::Snapshot(id)) = (&made, &from) else {
+            return made;
+        };
+        // Cinder knows no snapshot of that ID.
+        let is_backup = refused.kind == Kind::Invalid
+            && matches!(self.kept(id).await, Ok(Some((_, is_backup))) if is_backup);
+        match is_backup {
+            false => made,
+            true => Err(Failure::precondition(format!(
+                "snapshot {id}: is a backup, and this driver does not restore backups; restore it \
+                 with \"openstack volume backup restore\""
+            ))),
+        }
+    }
+}
+
+impl Snapshots for Openstack {
+    fn snapshot_parameters(&self) -> &'static [&'static str] {
+        const { &[TYPE, FORCE, OF_BACKUPS[0], OF_BACKUPS[1]] }
+    }
+
+    fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
+        measured(Verb::Cut, async move {
+            let force = force(&order.parameters)?;
+            let mut metadata = json!({
+                wire::SNAPSHOT_ATTEMPT: order.attempt.as_str(),
+                CLUSTER: self.cluster,
+            });
+            labels(&mut metadata, &order.parameters);
+            let (name, of) = (&order.name, &order.source);
+            match self.client.create_snapshot(name, of, force, metadata).await {
+                Ok(made) => made.snapshot().map_err(Failure::may_be_running),
+                Err(refused) => Err(self.uncut(&order, refused).await),
+            }
+        })
+    }
+
+    fn discard(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Progress<()>> {
+        measured(Verb::Discard, async move {
+            match self.client.delete_snapshot(&id).await {
+                Ok(true) => return Ok(Progress::Begun),
+                Ok(false) => {}
+                Err(refused) => return self.undeleted(&id, refused).await,
+            }
+            // No snapshot has that ID; a backup may.
+            if self.client.backup(&id).await?.is_none() {
+                return Ok(Progress::Done(()));
+            }
+            match self.client.delete_backup(&id).await {
+                Ok(true) => Ok(Progress::Begun),
+                Ok(false) => Ok(Progress::Done(())),
+                Err(refused) => self.undeleted(&id, refused).await,
+            }
+        })
+    }
+
+    fn snapshot(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Option<Snapshot>> {
+        measured(Verb::Snapshot, async move {
+            let kept = self.kept(&id).await?;
+            kept.map(|(snapshot, _)| snapshot.snapshot()).transpose()
+        })
+    }
+
+    fn snapshot_claims(&self) -> Option<&dyn SnapshotClaims> {
+        Some(self)
+    }
+
+    fn list_snapshots(
+        &self,
+        of: Option<VolumeId>,
+        after: Option<String>,
+        limit: usize,
+        _: Secrets,
+    ) -> Answer<'_, SnapshotPage> {
+        measured(Verb::ListSnapshots, async move {
+            let limit = limit.clamp(1, super::PAGE_ENTRIES_MAX);
+            let page = self.client.snapshots(of.as_ref(), after.as_deref(), limit);
+            let (snapshots, next) = page.await?;
+            // One that cannot be shown, since it has no time, does not hide the others.
+            let snapshots = snapshots.iter().filter_map(|shown| shown.snapshot().ok());
+            let snapshots = snapshots.collect();
+            Ok(SnapshotPage { snapshots, next })
+        })
+    }
+
+    fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume> {
+        measured(Verb::Restore, async move {
+            self.copy(&order, ContentSource::Snapshot(from)).await
+        })
+    }
+}
+
+impl SnapshotClaims for Openstack {
+    fn find_snapshots(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Snapshot>> {
+        measured(Verb::Find, async move {
+            let found = self.client.snapshots_named(&name).await?;
+            found.iter().map(CinderSnapshot::snapshot).collect()
+        })
+    }
+
+    fn claim_snapshot(&self, id: SnapshotId, _: Secrets) -> Answer<'_, ()> {
+        measured(Verb::Claim, async move {
+            self.client.mark_snapshot(&id, wire::SNAPSHOT_CLAIM).await
+        })
+    }
+}
+
+impl Clones for Openstack {
+    fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume> {
+        measured(Verb::Clone, async move {
+            self.copy(&order, ContentSource::Volume(from)).await
+        })
+    }
+}
