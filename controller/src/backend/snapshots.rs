@@ -40,7 +40,8 @@ pub trait Snapshots: Send + Sync {
         secrets: Secrets,
     ) -> Answer<'_, SnapshotPage>;
 
-    /// Like [`super::Backend::create`], with what the snapshot holds; the volume is at least as large.
+    /// Like [`super::Backend::create`], with what the snapshot holds; the volume is at least as
+    /// large.
     fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume>;
 }
 

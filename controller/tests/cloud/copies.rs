@@ -1,5 +1,5 @@
-//! Snapshots, and volumes from snapshots and volumes, on the simulated cloud; and thousands of their
-//! random lifecycles, as in `lives`.
+//! Snapshots, and volumes from snapshots and volumes, on the simulated cloud; and thousands of
+//! their random lifecycles, as in `lives`.
 
 use crate::cloud::Cloud;
 use crate::fate::{Fate, Fates, Random};

@@ -1,7 +1,7 @@
 //! The twin: states of Keystone, Cinder and Nova as the real services were seen to have them. A
-//! change takes effect some time after its answer. It judges each request: a volume that a caller
-//! or snapshot that a caller was given is not deleted without that caller's request, and no volume is
-//! on its way to two servers.
+//! change takes effect some time after its answer. It judges each request: a volume or snapshot
+//! that a caller was given is not deleted without that caller's request, and no volume is on its
+//! way to two servers.
 
 mod snapshots;
 

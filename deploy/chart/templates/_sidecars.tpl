@@ -41,8 +41,8 @@
 {{- if eq .driver.backend "local" -}}
 {{- $provisioner = list "--default-fstype=ext4" "--strict-topology" $unmodified -}}
 {{- else -}}
-{{/* Each sidecar has a leader of its own: belay-controller serves whichever asks. */}}
-{{/* The cloud's volumes and snapshots then have the names of the cluster's objects. */}}
+{{/* Each sidecar has its own leader: belay-controller serves whichever asks. The metadata are the
+     names of the cluster's objects, which the cloud's volumes and snapshots then have. */}}
 {{- $provisioner = concat $provisioner (list "--extra-create-metadata" "--leader-election") -}}
 {{- $attacher = append $attacher "--leader-election" -}}
 {{- $resizer = append $resizer "--leader-election" -}}

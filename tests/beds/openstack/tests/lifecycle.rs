@@ -22,7 +22,7 @@ use crate::site::{
 };
 
 /// What the node agent reads of the context.
-fn read(id: &str, context: HashMap<String, String>) -> PublishContext {
+pub(crate) fn read(id: &str, context: HashMap<String, String>) -> PublishContext {
     let context = Context::new("publish_context", context).unwrap();
     PublishContext::read(&VolumeId::new(id).unwrap(), &context, &OPENSTACK).unwrap()
 }

@@ -20,4 +20,6 @@ mod secrets;
 #[cfg(test)]
 mod site;
 #[cfg(test)]
+mod snapshots;
+#[cfg(test)]
 mod twin;
