@@ -1,8 +1,6 @@
 //! How the disk of a volume is recognised on a node: the words of the publish context, and the
 //! names that a driver's disks have by its templates. Knows no device and no sysfs.
 
-use belay_server::request::VolumeId;
-
 /// Longest word, in bytes: the designators of a SCSI disk (SPC-6, 7.7.6) have 255 at most, and a
 /// name of udev's adds vendor and model.
 const WORD_BYTES_MAX: usize = 320;
@@ -32,7 +30,7 @@ pub struct NameTemplate {
     pub part: IdPart,
 }
 
-/// What of a volume's ID is in the name of its disk.
+/// What of a volume's ID or name is in the name of its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdPart {
     /// All of it.
@@ -44,10 +42,9 @@ pub enum IdPart {
 }
 
 impl NameTemplate {
-    /// The name of that volume's disk.
+    /// The name of the disk of the volume with that ID or name.
     #[must_use]
-    pub fn name(&self, volume: &VolumeId) -> String {
-        let id = volume.as_str();
+    pub fn name(&self, id: &str) -> String {
         let part = match self.part {
             IdPart::Whole => id.to_owned(),
             // CSI ids are UTF-8; one that would be cut within a character has no such name.
@@ -137,7 +134,7 @@ mod tests {
                 prefix: "virtio-",
                 part,
             };
-            template.name(&VolumeId::new(id).unwrap())
+            template.name(id)
         };
         let id = "7f8b1c2d-1111-4222-8333-444455556666";
         assert_eq!(name(IdPart::Whole, id), format!("virtio-{id}"));

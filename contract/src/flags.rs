@@ -89,11 +89,13 @@ struct DriverFlags {
     #[arg(long, env = "BELAY_WITH_TOPOLOGY", value_parser = BoolishValueParser::new())]
     with_topology: bool,
 
-    /// Name of the driver [default: local.csi.belay.dev; openstack: cinder.csi.openstack.org]
+    /// Name of the driver [default: local.csi.belay.dev; openstack: cinder.csi.openstack.org;
+    /// digitalocean: dobs.csi.digitalocean.com]
     #[arg(long, env = "BELAY_DRIVER_NAME", value_name = "NAME")]
     driver_name: Option<DriverName>,
 
-    /// Maximum number of volumes on a node (0: unlimited) [default: 0 for local, 256 for openstack]
+    /// Maximum number of volumes on a node (0: unlimited) [default: 0 for local, 256 for openstack,
+    /// 7 for digitalocean]
     #[arg(long, env = "BELAY_MAX_VOLUMES", value_name = "NUMBER")]
     max_volumes: Option<u32>,
 }
@@ -109,8 +111,8 @@ pub fn node_id(text: &str) -> Result<NodeId, Failure> {
 /// The help of `--node-id`, as the node agent has it.
 const NODE_ID_OF_AGENT: &str = "\
 Id of this node: 1 to 256 bytes; for kind local with --with-topology a valid label value of at \
-most 63. Kind local: required unless --node-name is set, which is its default. Kind openstack: \
-read from the cloud's metadata by default";
+most 63. Kind local: required unless --node-name is set, which is its default. Kinds \
+openstack and digitalocean: read from the cloud's metadata by default";
 /// The help of `--node-id`, as the controller has it.
 const NODE_ID_OF_CONTROLLER: &str = "\
 Backend local, required: id of the node with --state-dir, as its node agent has it: 1 to 256 \
@@ -144,13 +146,14 @@ impl<const AGENT: bool> FromArgMatches for DriverArgs<AGENT> {
             None => Some(node_name(matches, AGENT)?),
             given => given,
         };
-        if flags.with_topology && !profile.place_is_node && !has_metadata {
+        let with_topology = flags.with_topology || profile.always_topology;
+        if with_topology && !profile.always_topology && !profile.place_is_node && !has_metadata {
             let why = "its volumes are not bound to a node, and their zone is not known here";
             return Err(bad("--with-topology", &why));
         }
         let place = id
             .as_ref()
-            .filter(|_| flags.with_topology && profile.place_is_node);
+            .filter(|_| with_topology && profile.place_is_node);
         let topology = place.map(|id| Topology::new(profile.topology_key, id.as_str()));
         let topology = topology.transpose();
         let topology = topology.map_err(|error| bad("--node-id with --with-topology", &error))?;
@@ -165,7 +168,7 @@ impl<const AGENT: bool> FromArgMatches for DriverArgs<AGENT> {
             kind: flags.kind,
             endpoint: flags.endpoint,
             node: NodeArgs { id, topology },
-            with_topology: flags.with_topology,
+            with_topology,
             driver_name,
             max_volumes: flags.max_volumes.unwrap_or(profile.volumes_max),
         })
@@ -266,7 +269,7 @@ mod tests {
             (["--node-id", ""], "--node-id"),
             (
                 ["--driver-kind", "floppy"],
-                "[possible values: local, openstack]",
+                "[possible values: local, openstack, digitalocean]",
             ),
             (["--driver-name", "a_b"], "not '_'"),
             (["--max-volumes", "many"], "--max-volumes"),

@@ -138,8 +138,9 @@ impl PublishContext {
     pub fn read(volume: &VolumeId, context: &Context, profile: &Profile) -> Result<Self, Failure> {
         let read_only = read_only(context)?;
         if context.get(TRANSPORT).is_none() && !profile.disk_names.is_empty() {
+            let names = profile.names_of(named_by(volume, context, profile)?);
             return Ok(Self {
-                transport: Transport::Disk(DiskIdentity::Names(profile.names_of(volume))),
+                transport: Transport::Disk(DiskIdentity::Names(names)),
                 bytes: 0,
                 content: Content::Unknown,
                 read_only,
@@ -177,6 +178,25 @@ impl PublishContext {
             },
         })
     }
+}
+
+/// What the disk of a volume is named by: its ID, or its name in the context of the driver that is
+/// replaced, whatever the name of that driver was.
+fn named_by<'a>(
+    volume: &'a VolumeId,
+    context: &'a Context,
+    profile: &Profile,
+) -> Result<&'a str, Failure> {
+    let Some(key) = profile.disk_name_key else {
+        return Ok(volume.as_str());
+    };
+    let mut entries = context.iter();
+    let is_it = |entry: &str| entry.rsplit_once('/').is_some_and(|(_, own)| own == key);
+    let found = entries.find(|(entry, _)| is_it(entry));
+    let key = format!("{}/{key}", profile.name);
+    let (_, name) = found.ok_or_else(|| missing(&key))?;
+    disk::word(name).map_err(|error| invalid(&key, &error.to_string()))?;
+    Ok(name)
 }
 
 /// The message does not repeat the secret.
@@ -258,7 +278,7 @@ fn invalid(key: &str, why: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drivers::{LOCAL, OPENSTACK};
+    use crate::drivers::{DIGITALOCEAN, LOCAL, OPENSTACK};
 
     fn context(entries: impl IntoIterator<Item = (String, String)>) -> Context {
         Context::new("publish_context", entries).unwrap()
@@ -311,6 +331,27 @@ mod tests {
             }
         }
         assert!(!example().is_new_at(attached));
+    }
+
+    #[test]
+    fn an_attachment_of_csi_digitalocean_names_the_disk_by_the_name_of_the_volume() {
+        for key in [
+            "dobs.csi.digitalocean.com/volume-name",
+            "com.digitalocean.csi.dobs/volume-name",
+        ] {
+            let context = context([(key.to_owned(), "my-data".to_owned())]);
+            let said = read_by(&DIGITALOCEAN, &context).unwrap();
+            let names = vec!["scsi-0DO_Volume_my-data".to_owned()];
+            assert_eq!(said.transport, Transport::Disk(DiskIdentity::Names(names)));
+            assert_eq!((said.content, said.bytes), (Content::Unknown, 0));
+        }
+        let bad = [("dobs.csi.digitalocean.com/volume-name", "a/b"), ("a", "b")];
+        for (key, value) in bad {
+            let context = context([(key.to_owned(), value.to_owned())]);
+            let failure = read_by(&DIGITALOCEAN, &context).unwrap_err();
+            let key = "publish_context[dobs.csi.digitalocean.com/volume-name]";
+            assert!(failure.message.starts_with(key), "{failure}");
+        }
     }
 
     #[test]
@@ -382,7 +423,7 @@ mod tests {
     fn a_context_of_the_driver_that_is_replaced_names_the_disk_by_its_volume_alone() {
         let theirs = [("DevicePath".to_owned(), "/dev/vdb".to_owned())];
         let read = read_by(&OPENSTACK, &context(theirs.clone())).unwrap();
-        let names = OPENSTACK.names_of(&VolumeId::new("vol-1").unwrap());
+        let names = OPENSTACK.names_of("vol-1");
         assert_eq!(
             read,
             PublishContext {

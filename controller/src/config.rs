@@ -1,6 +1,7 @@
 //! The settings of belay-controller: flags, or environment variables. Opens nothing; only resolves
 //! two paths.
 
+use crate::backend::digitalocean::{self, TokenSource};
 use crate::backend::local::{self, Overcommit};
 use crate::backend::openstack;
 use crate::backend::registry::Choice;
@@ -20,7 +21,8 @@ use std::process::ExitCode;
 ///
 /// --backend selects the storage. `local` keeps volumes as files in --state-dir, and runs on the
 /// node of that directory. `openstack` creates volumes in Cinder and attaches them by Nova, with
-/// the credentials in --cloud-config; it runs anywhere, in any number of replicas.
+/// the credentials in --cloud-config; it runs anywhere, in any number of replicas. So does
+/// `digitalocean`, with a token in --token-file or in DIGITALOCEAN_ACCESS_TOKEN, and --region.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "belay-controller", version, mut_arg("kind", backend))]
 pub struct Config {
@@ -53,7 +55,7 @@ pub struct Config {
     #[arg(long, env = "BELAY_CLOUD_CONFIG", value_name = "FILE")]
     pub cloud_config: Option<PathBuf>,
 
-    /// Backend openstack: keys of the format marks on disks, one a line; the first is used
+    /// Backends of clouds: keys of the format marks on disks, one a line; the first is used
     ///
     /// Each has at least 32 characters. With them, a mkfs that was interrupted is run again;
     /// without them, an operator must decide. Keep keys that were used as further lines. Read at
@@ -61,7 +63,7 @@ pub struct Config {
     #[arg(long, env = "BELAY_MARK_KEY_FILE", value_name = "FILE")]
     pub mark_key_file: Option<PathBuf>,
 
-    /// Backend openstack: name of the cluster, recorded in the metadata of each volume
+    /// Backends of clouds: name of the cluster, recorded in the metadata or a tag of each volume
     #[arg(
         long,
         env = "BELAY_CLUSTER",
@@ -69,7 +71,29 @@ pub struct Config {
         default_value = "kubernetes"
     )]
     pub cluster: String,
+
+    /// Backend digitalocean: file with the token of the API [default: the token in the variable
+    /// DIGITALOCEAN_ACCESS_TOKEN]
+    ///
+    /// It is read again when the API refuses the token.
+    #[arg(long, env = "BELAY_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+
+    /// Backend digitalocean: URL of the API [default: https://api.digitalocean.com]
+    #[arg(long, env = "BELAY_API_URL", value_name = "URL")]
+    pub api_url: Option<String>,
+
+    /// Backend digitalocean, required: region of the volumes
+    #[arg(long, env = "BELAY_REGION", value_name = "SLUG")]
+    pub region: Option<String>,
+
+    /// Backend digitalocean: a further tag of new volumes and snapshots, and of attached volumes
+    #[arg(long, env = "BELAY_TAG", value_name = "TAG")]
+    pub tag: Option<String>,
 }
+
+/// The variable with the token that csi-digitalocean has, too.
+const DIGITALOCEAN_TOKEN: &str = "DIGITALOCEAN_ACCESS_TOKEN";
 
 /// The kind of driver is called its backend here.
 fn backend(kind: Arg) -> Arg {
@@ -132,6 +156,7 @@ impl Config {
         let kind = driver.kind;
         match kind {
             Kind::Local => {
+                self.refuse_api(kind)?;
                 refused("--cloud-config", self.cloud_config.is_some(), kind)?;
                 refused("--mark-key-file", self.mark_key_file.is_some(), kind)?;
                 Ok(Choice::Local(local::Config {
@@ -143,6 +168,7 @@ impl Config {
                 }))
             }
             Kind::Openstack => {
+                self.refuse_api(kind)?;
                 refused("--state-dir", self.state_dir.is_some(), kind)?;
                 refused("--require-state", self.require_state, kind)?;
                 let file = self.cloud_config.as_ref();
@@ -156,7 +182,42 @@ impl Config {
                         .map(|_| kind.profile().topology_key),
                 }))
             }
+            Kind::Digitalocean => self.digitalocean(kind).map(Choice::DigitalOcean),
         }
+    }
+
+    fn digitalocean(&self, kind: Kind) -> Result<digitalocean::Config, String> {
+        refused("--state-dir", self.state_dir.is_some(), kind)?;
+        refused("--require-state", self.require_state, kind)?;
+        refused("--cloud-config", self.cloud_config.is_some(), kind)?;
+        let token = match &self.token_file {
+            Some(file) => TokenSource::File(file.clone()),
+            None => std::env::var(DIGITALOCEAN_TOKEN)
+                .map(TokenSource::Given)
+                .map_err(|_| {
+                    format!(
+                        "--token-file <FILE> or {DIGITALOCEAN_TOKEN} is required for --backend {}",
+                        name(kind)
+                    )
+                })?,
+        };
+        let url = self.api_url.clone();
+        Ok(digitalocean::Config {
+            url: url.unwrap_or_else(|| digitalocean::URL.to_owned()),
+            token,
+            region: required("--region <SLUG>", self.region.as_ref(), kind)?,
+            cluster: self.cluster.clone(),
+            tag: self.tag.clone(),
+            topology_key: kind.profile().topology_key,
+        })
+    }
+
+    /// Refuses the flags of backends with a token.
+    fn refuse_api(&self, kind: Kind) -> Result<(), String> {
+        refused("--token-file", self.token_file.is_some(), kind)?;
+        refused("--api-url", self.api_url.is_some(), kind)?;
+        refused("--region", self.region.is_some(), kind)?;
+        refused("--tag", self.tag.is_some(), kind)
     }
 
     /// Refuses a socket in the state directory itself: the lock on the directory, which keeps a
@@ -185,8 +246,11 @@ impl Config {
     pub fn rules(&self) -> Result<Rules, String> {
         let node_limit = usize::try_from(self.common.driver.max_volumes).unwrap_or(usize::MAX);
         let mark_keys = self.mark_key_file.as_deref().map(MarkKeys::read);
+        let profile = self.common.driver.kind.profile();
+        let driver = self.common.driver.driver_name.as_str();
         Ok(Rules {
-            profile: *self.common.driver.kind.profile(),
+            profile: *profile,
+            disk_name_key: profile.disk_name_key.map(|key| format!("{driver}/{key}")),
             node_limit: (node_limit != 0).then_some(node_limit),
             mark_keys: mark_keys.transpose()?.unwrap_or_default(),
         })
@@ -271,6 +335,50 @@ mod tests {
     }
 
     #[test]
+    fn digitalocean_needs_a_token_and_a_region_and_no_droplet() {
+        let flags = ["--backend=digitalocean", "--token-file=/t", "--region=fra1"];
+        let config = with(&flags).unwrap();
+        let Ok(Choice::DigitalOcean(cloud)) = config.choice() else {
+            panic!("{config:?}");
+        };
+        assert_eq!(cloud.url, "https://api.digitalocean.com");
+        assert_eq!(
+            (cloud.region.as_str(), cloud.topology_key),
+            ("fra1", "region")
+        );
+        let rules = config.rules().unwrap();
+        assert_eq!(rules.node_limit, Some(7));
+        let key = rules.disk_name_key.unwrap();
+        assert_eq!(key, "dobs.csi.digitalocean.com/volume-name");
+        let topology = belay_server::identity::PluginCapability::Topology;
+        assert!(
+            config
+                .common
+                .driver
+                .plugin_capabilities()
+                .contains(&topology)
+        );
+        let old = with(&[&flags[..], &["--driver-name=com.digitalocean.csi.dobs"]].concat());
+        let key = old.unwrap().rules().unwrap().disk_name_key.unwrap();
+        assert_eq!(key, "com.digitalocean.csi.dobs/volume-name");
+        for (flags, why) in [
+            (&flags[..2], "--region <SLUG> is required"),
+            (
+                &[flags[0], flags[2]][..],
+                "DIGITALOCEAN_ACCESS_TOKEN is required",
+            ),
+            (&[&flags[..], &LOCAL].concat(), "--state-dir has no effect"),
+            (
+                &[&CLOUD[..], &flags[2..]].concat(),
+                "--region has no effect",
+            ),
+        ] {
+            let error = with(flags).unwrap_err();
+            assert!(error.contains(why), "{flags:?}: {error}");
+        }
+    }
+
+    #[test]
     fn a_socket_in_the_state_directory_itself_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("run");
@@ -300,7 +408,10 @@ mod tests {
     fn a_bad_value_is_named_with_its_flag_and_the_reason() {
         for (flags, why) in [
             (["--overcommit", "0"], "overcommit \"0\""),
-            (["--backend", "floppy"], "possible values: local, openstack"),
+            (
+                ["--backend", "floppy"],
+                "possible values: local, openstack, digitalocean",
+            ),
         ] {
             let error = parsed(&flags).unwrap_err();
             assert!(error.contains(why), "{error}");
@@ -315,7 +426,7 @@ mod tests {
             .get_arguments()
             .filter(|flag| flag.get_env().is_some())
             .collect();
-        assert_eq!(flags.len(), 18, "one without a variable, or a new one");
+        assert_eq!(flags.len(), 22, "one without a variable, or a new one");
         for flag in flags {
             let name = flag.get_long().unwrap();
             let variable = flag.get_env().unwrap().to_str().unwrap();

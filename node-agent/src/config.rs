@@ -77,7 +77,7 @@ pub struct Config {
     #[command(flatten)]
     first: Driver,
 
-    /// Name of the node in Kubernetes: the default of --node-id, except for kind openstack
+    /// Name of the node in Kubernetes: the default of --node-id, except for clouds
     // After the drivers' flags, which read it: parsing it here removes it.
     #[arg(
         long,
@@ -136,8 +136,8 @@ pub struct Driver {
     #[arg(long, value_name = "SOCKET", env = "BELAY_KUBELET_REGISTRATION_PATH")]
     pub kubelet_registration_path: Option<Endpoint>,
 
-    /// Kind openstack: sources of the node's id and zone, tried in this order [default:
-    /// configDrive,metadataService]
+    /// Kinds of clouds: sources of the node's id and zone, tried in this order [default:
+    /// configDrive,metadataService; digitalocean: metadataService]
     #[arg(
         long,
         value_name = "SOURCES",
@@ -147,16 +147,16 @@ pub struct Driver {
     )]
     metadata_search_order: Vec<MetadataSource>,
 
-    /// Kind openstack: address of the metadata service [default: 169.254.169.254:80]
+    /// Kinds of clouds: address of the metadata service [default: 169.254.169.254:80]
     #[arg(long, value_name = "IP:PORT", env = "BELAY_METADATA_ADDRESS")]
     pub(crate) metadata_address: Option<SocketAddr>,
 
-    /// Kind openstack: what to do with a blank disk if it is not known whether it contained data
+    /// Kinds of clouds: what to do with a blank disk if it is not known whether it contained data
     /// [default: prove]
     #[arg(long, value_name = "RULE", env = "BELAY_UNKNOWN_CONTENT", value_enum)]
     unknown_content: Option<UnknownContent>,
 
-    /// Kind openstack: what to do with a new disk that the cloud has not cleared [default: refuse]
+    /// Kinds of clouds: what to do with a new disk that the cloud has not cleared [default: refuse]
     #[arg(long, value_name = "RULE", env = "BELAY_UNCLEARED", value_enum)]
     uncleared: Option<Uncleared>,
 
@@ -687,7 +687,7 @@ mod tests {
             (
                 "none",
                 "--driver-kind=tape",
-                "[possible values: local, openstack]",
+                "[possible values: local, openstack, digitalocean]",
             ),
             (
                 "none",

@@ -10,6 +10,7 @@ pub const LOCAL: Profile = Profile {
     name: "local.csi.belay.dev",
     topology_key: "topology.local.csi.belay.dev/node",
     place_is_node: true,
+    always_topology: false,
     metadata: None,
     capabilities: &[
         PluginCapability::Controller,
@@ -17,6 +18,8 @@ pub const LOCAL: Profile = Profile {
     ],
     transport: LOOP,
     disk_names: &[],
+    disk_name_key: None,
+    never_format_keys: &[],
     volumes_max: 0,
     access_modes: &[
         AccessMode::SingleNodeWriter,

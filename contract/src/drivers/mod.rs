@@ -1,19 +1,21 @@
 //! The drivers, one file each: the constants of a driver that are the same on every node and in
 //! every cluster.
 
+mod digitalocean;
 mod local;
 mod metadata;
 mod openstack;
 #[cfg(test)]
 mod tests;
 
+pub use digitalocean::DIGITALOCEAN;
 pub use local::LOCAL;
 pub use metadata::{Metadata, MetadataSource};
 pub use openstack::OPENSTACK;
 
 use crate::disk::NameTemplate;
 use belay_server::identity::PluginCapability;
-use belay_server::request::{AccessMode, VolumeId};
+use belay_server::request::{AccessMode, Context};
 
 /// Every kind of driver, by its name for `--driver-kind` of the agent and `--backend` of the
 /// controller.
@@ -23,11 +25,13 @@ pub enum Kind {
     Local,
     /// Cinder volumes, which Nova plugs in as disks
     Openstack,
+    /// Volumes of DigitalOcean, attached to droplets as disks
+    Digitalocean,
 }
 
 impl Kind {
     /// Those that a controller of this project serves. The node agent serves all.
-    pub const BACKENDS: &[Kind] = &[Kind::Local, Kind::Openstack];
+    pub const BACKENDS: &[Kind] = &[Kind::Local, Kind::Openstack, Kind::Digitalocean];
 
     /// What is the same of all drivers of this kind.
     #[must_use]
@@ -35,6 +39,7 @@ impl Kind {
         match self {
             Self::Local => &LOCAL,
             Self::Openstack => &OPENSTACK,
+            Self::Digitalocean => &DIGITALOCEAN,
         }
     }
 }
@@ -48,15 +53,23 @@ pub struct Profile {
     pub topology_key: &'static str,
     /// That place is the node, and its value the node's ID.
     pub place_is_node: bool,
+    /// Topology is reported without `--with-topology`.
+    pub always_topology: bool,
     /// How the node agent learns the ID and zone of its node; `None` if only flags provide them.
     pub metadata: Option<&'static Metadata>,
     /// What it can do as a whole, wherever it runs.
     pub capabilities: &'static [PluginCapability],
     /// How its volumes reach a node: the name in the publish context.
     pub transport: &'static str,
-    /// The names in `/dev/disk/by-id` that the disk of a volume may have, by the volume's ID; none
-    /// where its volumes are no disks, or where the ID says nothing about them.
+    /// The names in `/dev/disk/by-id` that the disk of a volume may have, by the volume's ID, or by
+    /// its name if there is a [`Self::disk_name_key`]; none where its volumes are no disks.
     pub disk_names: &'static [NameTemplate],
+    /// The key of the volume's name in the publish context of the driver that this one replaces,
+    /// after the driver's name and a slash; `None` where disks are named by the volume's ID.
+    pub disk_name_key: Option<&'static str>,
+    /// Keys of the volume context with which an administrator forbids to format a volume, whatever
+    /// their value.
+    pub never_format_keys: &'static [&'static str],
     /// Most volumes on a node, if `--max-volumes` is not set (0: unlimited).
     pub volumes_max: u32,
     /// The access modes that a volume supports.
@@ -76,11 +89,19 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The names that the disk of that volume may have.
+    /// The names that the disk of the volume with that ID may have, or with that name if there is a
+    /// [`Self::disk_name_key`].
     #[must_use]
-    pub fn names_of(&self, volume: &VolumeId) -> Vec<String> {
+    pub fn names_of(&self, volume: &str) -> Vec<String> {
         let names = self.disk_names.iter();
         names.map(|name| name.name(volume)).collect()
+    }
+
+    /// Whether a volume with that context is never formatted.
+    #[must_use]
+    pub fn forbids_format(&self, volume_context: &Context) -> bool {
+        let mut keys = self.never_format_keys.iter();
+        keys.any(|key| volume_context.get(key).is_some())
     }
 }
 

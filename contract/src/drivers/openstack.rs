@@ -26,6 +26,7 @@ pub const OPENSTACK: Profile = Profile {
     name: "cinder.csi.openstack.org",
     topology_key: "topology.cinder.csi.openstack.org/zone",
     place_is_node: false,
+    always_topology: false,
     metadata: Some(&METADATA),
     capabilities: &[
         PluginCapability::Controller,
@@ -41,6 +42,8 @@ pub const OPENSTACK: Profile = Profile {
         named("scsi-0QEMU_QEMU_HARDDISK_", IdPart::Whole),
         named("wwn-0x", IdPart::Digits),
     ],
+    disk_name_key: None,
+    never_format_keys: &[],
     volumes_max: 256,
     access_modes: &[
         AccessMode::SingleNodeWriter,

@@ -1,9 +1,9 @@
 //! The chart and the documentation of a driver match its profile.
 
-use super::{Kind, LOCAL, OPENSTACK};
+use super::{DIGITALOCEAN, Kind, LOCAL, OPENSTACK};
 use crate::disk;
 use crate::transport::DISK;
-use belay_server::request::{AccessMode, VolumeId};
+use belay_server::request::{AccessMode, Context};
 use clap::ValueEnum as _;
 use std::fs;
 use std::path::Path;
@@ -71,8 +71,7 @@ fn each_backend_of_the_chart_has_its_defaults_there_and_no_other_has() {
 fn a_disk_has_names_of_its_volume_that_a_publish_context_can_list() {
     for kind in Kind::value_variants() {
         let profile = kind.profile();
-        let volume = VolumeId::new("7f8b1c2d-1111-4222-8333-444455556666").unwrap();
-        let names = profile.names_of(&volume);
+        let names = profile.names_of("7f8b1c2d-1111-4222-8333-444455556666");
         assert_eq!(names.is_empty(), profile.transport != DISK, "{kind:?}");
         for name in names {
             assert_eq!(disk::word(&name), Ok(name.clone()));
@@ -99,8 +98,26 @@ fn the_documentation_has_the_modes_and_the_key() {
             .unwrap()
     };
     assert!(row("with-topology").contains(LOCAL.topology_key));
-    let (ours, cloud) = (LOCAL.name, OPENSTACK.name);
-    assert!(row("driver-name").contains(&format!("| `{ours}`; `openstack`: `{cloud}` |")));
-    let (ours, cloud) = (LOCAL.volumes_max, OPENSTACK.volumes_max);
-    assert!(row("max-volumes").contains(&format!("| `local`: `{ours}`; `openstack`: `{cloud}` |")));
+    for (kind, profile) in [("openstack", OPENSTACK), ("digitalocean", DIGITALOCEAN)] {
+        let (name, most) = (profile.name, profile.volumes_max);
+        assert!(row("driver-name").contains(&format!("; `{kind}`: `{name}`")));
+        assert!(row("max-volumes").contains(&format!("; `{kind}`: `{most}`")));
+    }
+    assert!(row("driver-name").contains(&format!("| `{}`;", LOCAL.name)));
+    assert!(row("max-volumes").contains(&format!("| `local`: `{}`;", LOCAL.volumes_max)));
+}
+
+#[test]
+fn a_volume_with_any_noformat_key_in_the_field_is_never_formatted() {
+    for (key, value) in [
+        ("dobs.csi.digitalocean.com/noformat", "true"),
+        ("com.digitalocean.csi.dobs/noformat", ""),
+        ("com.digitalocean.csi/noformat", "false"),
+    ] {
+        let entry = [(key.to_owned(), value.to_owned())];
+        let context = Context::new("volume_context", entry).unwrap();
+        assert!(DIGITALOCEAN.forbids_format(&context), "{key}");
+        assert!(!OPENSTACK.forbids_format(&context), "{key}");
+    }
+    assert!(!DIGITALOCEAN.forbids_format(&Context::default()));
 }

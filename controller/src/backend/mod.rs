@@ -4,11 +4,13 @@
 //! Each verb gets the secrets of the call that it serves; empty where the class names none.
 
 mod claims;
+pub mod digitalocean;
 pub mod local;
 mod measured;
 pub mod openstack;
 pub mod registry;
 mod snapshots;
+mod time;
 
 pub use claims::{Attempt, Claims, Mark};
 pub use snapshots::{Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots};
@@ -325,4 +327,6 @@ pub struct Attachment {
     pub content: Content,
     /// When the storage attached it, by its clock, in seconds since 1970, if the storage says so.
     pub attached_at: Option<u64>,
+    /// The name that the disk has in the cloud, where nodes know it by that.
+    pub disk_name: Option<String>,
 }

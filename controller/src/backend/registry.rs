@@ -1,6 +1,7 @@
 //! The one list of backends.
 
 use super::Backend;
+use super::digitalocean::{self, DigitalOcean};
 use super::local::{self, Local};
 use super::openstack::{self, Openstack};
 use belay_server::call::Failure;
@@ -15,6 +16,8 @@ pub enum Choice {
     Local(local::Config),
     /// Volumes of Cinder.
     Openstack(openstack::Config),
+    /// Volumes of DigitalOcean.
+    DigitalOcean(digitalocean::Config),
 }
 
 /// An open backend.
@@ -40,6 +43,10 @@ pub fn open(choice: Choice, readiness: Readiness) -> Result<Opened, Failure> {
         }
         Choice::Openstack(config) => Ok(Opened {
             backend: Arc::new(Openstack::open(config)?),
+            facts: None,
+        }),
+        Choice::DigitalOcean(config) => Ok(Opened {
+            backend: Arc::new(DigitalOcean::open(config)?),
             facts: None,
         }),
     }

@@ -38,6 +38,8 @@ use std::time::Duration;
 pub struct Rules {
     /// The driver's constants.
     pub profile: Profile,
+    /// The key of a disk's name in the publish context of the driver that this one replaces.
+    pub disk_name_key: Option<String>,
     /// Maximum number of volumes attached to a node; none = no limit.
     pub node_limit: Option<usize>,
     /// The keys of the format marks on disks.
@@ -105,6 +107,12 @@ impl Operations {
     #[must_use]
     pub fn marks(&self, volume: &VolumeId) -> Vec<MarkSecret> {
         self.rules.mark_keys.secrets(volume)
+    }
+
+    /// See [`Rules::disk_name_key`].
+    #[must_use]
+    pub fn disk_name_key(&self) -> Option<&str> {
+        self.rules.disk_name_key.as_deref()
     }
 
     /// Whether volumes are attached to nodes: by the driver's profile, and if the backend can.

@@ -27,6 +27,7 @@ type Asked = (Option<String>, usize);
 fn rules() -> Rules {
     Rules {
         profile: LOCAL,
+        disk_name_key: None,
         node_limit: None,
         mark_keys: MarkKeys::default(),
     }
@@ -138,6 +139,7 @@ impl Attachments for Stub {
             bytes: 1,
             content: Content::New,
             attached_at: None,
+            disk_name: None,
         };
         Box::pin(async { Ok(Progress::Done(attachment)) })
     }

@@ -66,10 +66,12 @@ pub(super) fn snapshots(page: &SnapshotPage) -> csi::ListSnapshotsResponse {
     }
 }
 
-/// The publish context of an attached volume, with the secrets of its format mark.
+/// The publish context of an attached volume, with the secrets of its format mark; and with the
+/// disk's name under that key, so that the driver that this one replaces can take over again.
 pub(super) fn publish_context(
     attachment: &Attachment,
     marks: Vec<MarkSecret>,
+    disk_name_key: Option<&str>,
 ) -> HashMap<String, String> {
     let context = PublishContext {
         transport: attachment.transport.clone(),
@@ -79,7 +81,9 @@ pub(super) fn publish_context(
         attached_at: attachment.attached_at,
         marks,
     };
-    context.entries().collect()
+    let name = disk_name_key.zip(attachment.disk_name.as_ref());
+    let name = name.map(|(key, name)| (key.to_owned(), name.clone()));
+    context.entries().chain(name).collect()
 }
 
 /// A page of volumes, each with the nodes it is attached to and, if known, its condition.

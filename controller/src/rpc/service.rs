@@ -67,7 +67,8 @@ impl Controller for Service {
                 let request: ControllerPublish = message.try_into()?;
                 let marks = self.operations.marks(&request.id);
                 let attachment = self.operations.publish(request).await?;
-                let publish_context = encode::publish_context(&attachment, marks);
+                let key = self.operations.disk_name_key();
+                let publish_context = encode::publish_context(&attachment, marks, key);
                 Ok(csi::ControllerPublishVolumeResponse { publish_context })
             },
         )

@@ -215,6 +215,7 @@ impl Attachments for Line {
                     bytes: GIB,
                     content: Content::New,
                     attached_at: None,
+                    disk_name: None,
                 }));
             }
             let (id, node, at) = (order.id.clone(), order.node.clone(), self.at());

@@ -52,6 +52,7 @@ fn controller(cloud: &Arc<Cloud>) -> Arc<Service> {
 fn on(backend: Arc<impl Backend>, profile: Profile) -> Arc<Service> {
     let rules = Rules {
         profile,
+        disk_name_key: None,
         node_limit: None,
         mark_keys: MarkKeys::default(),
     };

@@ -187,6 +187,7 @@ impl Attachments for Witness {
             bytes: BYTES,
             content: Content::New,
             attached_at: None,
+            disk_name: None,
         };
         self.answer("attach", &order.secrets, Progress::Done(attachment))
     }

@@ -84,18 +84,19 @@ impl<K: Kernel> Transport<K> {
         label.is_of(self.driver(), volume)
     }
 
-    /// Reads the context of a volume's attachment.
+    /// Reads the publish context of a volume's attachment; in the volume context, an administrator
+    /// may forbid to format the volume.
     ///
     /// # Errors
     /// Those of [`PublishContext::read`].
     pub(crate) fn read(
         &self,
         volume: &VolumeId,
-        context: &Context,
+        (publish, about): (&Context, &Context),
     ) -> Result<PublishContext, Failure> {
         match self {
-            Transport::Loops(dir) => PublishContext::read(volume, context, dir.profile()),
-            Transport::Disks(disks) => disks.read(volume, context),
+            Transport::Loops(dir) => PublishContext::read(volume, publish, dir.profile()),
+            Transport::Disks(disks) => disks.read(volume, publish, about),
         }
     }
 

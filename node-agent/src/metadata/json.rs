@@ -14,11 +14,11 @@ pub(super) struct BadJson {
 
 type Result<T> = std::result::Result<T, BadJson>;
 
-/// The text of these members of an object; `None` for a member that is absent or null. Of a
-/// repeated member, the last one counts, as for most readers.
+/// The text of these members of an object, or the digits of a number; `None` for a member that is
+/// absent or null. Of a repeated member, the last one counts, as for most readers.
 ///
 /// # Errors
-/// If this is not one complete object, or if one of these members is not a text.
+/// If this is not one complete object, or if one of these members is neither.
 pub(super) fn members<const N: usize>(
     json: &[u8],
     names: [&str; N],
@@ -33,6 +33,7 @@ pub(super) fn members<const N: usize>(
         };
         found[at] = match scanner.peek() {
             Some(b'n') => scanner.skip(1).map(|()| None)?,
+            Some(byte) if byte.is_ascii_digit() => Some(scanner.digits()?),
             _ => Some(scanner.text()?),
         };
         Ok(())
@@ -145,6 +146,17 @@ impl Scanner<'_> {
         Ok(())
     }
 
+    /// A number that is whole, as it is written.
+    fn digits(&mut self) -> Result<String> {
+        let begin = self.at;
+        self.scalar()?;
+        let digits = self.json.get(begin..self.at).unwrap_or_default();
+        match digits.iter().all(u8::is_ascii_digit) {
+            true => Ok(String::from_utf8_lossy(digits).into_owned()),
+            false => Err(self.bad("expected a text or a whole number")),
+        }
+    }
+
     fn text(&mut self) -> Result<String> {
         let mut units = Vec::new();
         self.string(|unit| units.push(unit))?;
@@ -224,6 +236,8 @@ mod tests {
         let expected = [Some("7f8b".to_owned()), Some("aé😀/\n".to_owned())];
         assert_eq!(both(json), Ok(expected));
         assert_eq!(both(r#"{"zone":null}"#), Ok([None, None]));
+        let number = both(r#"{"uuid":123456789012345678, "zone":"a"}"#).unwrap();
+        assert_eq!(number[0].as_deref(), Some("123456789012345678"));
         let last = both(r#"{"uuid":"1","uu\u0069d":"2"}"#).unwrap();
         assert_eq!(last[0].as_deref(), Some("2"));
     }
@@ -240,7 +254,10 @@ mod tests {
             "{\"uuid\":\"secret",
             "{\"uuid\":\"1\",}",
             "{\"uuid\":\"1\"} secret",
-            "{\"uuid\":17}",
+            "{\"uuid\":1.5}",
+            "{\"uuid\":1e9}",
+            "{\"uuid\":-1}",
+            "{\"uuid\":true}",
             "{\"uuid\":[\"1\"]}",
             "{\"a\":secret}",
             "{\"a\":inf}",

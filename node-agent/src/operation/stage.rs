@@ -64,7 +64,8 @@ fn run<K: Kernel>(
     request: &Stage,
     formatting: Formatting,
 ) -> Result<Staged, Failure> {
-    let plan = cx.transport.read(&request.id, &request.publish_context)?;
+    let contexts = (&request.publish_context, &request.volume_context);
+    let plan = cx.transport.read(&request.id, contexts)?;
     match cx.mounts().look("staging_target_path", &request.staging)? {
         Some(stat) if stat.kind == FileKind::Directory => match &request.capability.access {
             Access::Block => block::stage(cx, request, &plan, &stat),

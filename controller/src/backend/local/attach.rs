@@ -126,6 +126,7 @@ fn attachment(id: &str, terms: Terms, record: &Record) -> Attachment {
         bytes: record.bytes,
         content: record.content(),
         attached_at: None,
+        disk_name: None,
     }
 }
 

@@ -7,7 +7,6 @@ mod search;
 mod session;
 #[cfg(test)]
 mod tests;
-mod time;
 mod wire;
 
 use super::measured::{self, Verb, measured};
@@ -310,6 +309,7 @@ impl Attachments for Openstack {
             bytes: seen.bytes,
             content: seen.content.unwrap_or(Content::Unknown),
             attached_at: seen.attached_at,
+            disk_name: None,
         })
     }
 

@@ -4,7 +4,7 @@
 mod snapshot;
 
 use super::conf::CloudConf;
-use super::time::seconds;
+use crate::backend::time::seconds;
 use crate::backend::{Attempt, Mark, Phase, Volume};
 use crate::http::Answer;
 use belay_contract::publish_context::Content;

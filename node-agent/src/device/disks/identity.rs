@@ -1,7 +1,7 @@
 //! The identity that a disk reports, and whether it matches that of a volume's disk. Parses bytes
 //! from the disk, which can be anything.
 
-use belay_contract::disk::DiskIdentity;
+use belay_contract::disk::{DiskIdentity, NameTemplate};
 
 use crate::kernel::{self, Disk, DiskFacts, Disks, NvmeFacts, ScsiFacts};
 
@@ -122,6 +122,15 @@ impl Identity {
             identity.wwns.push(wwid.to_owned());
         }
         identity
+    }
+
+    /// Those of its names that a volume's disk has by these templates.
+    pub(super) fn names_like(&self, templates: &[NameTemplate]) -> Vec<String> {
+        let is_like = |name: &&String| {
+            let mut templates = templates.iter();
+            templates.any(|template| name.starts_with(template.prefix))
+        };
+        self.names.iter().filter(is_like).cloned().collect()
     }
 
     /// See the field.

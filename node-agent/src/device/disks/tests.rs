@@ -4,16 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use belay_contract::disk::DiskIdentity;
-use belay_contract::drivers::OPENSTACK;
+use belay_contract::drivers::{DIGITALOCEAN, OPENSTACK};
+use belay_contract::publish_context::Content;
 use belay_server::call::Kind;
-use belay_server::request::VolumeId;
+use belay_server::request::{Context, VolumeId};
 
 use super::identity::Identity;
+use super::identity::samples::scsi;
 use super::index::DiskIndex;
 use super::owner::Owner;
 use super::volume::VolumeDisk;
-use super::volumes::DiskVolumes;
-use crate::device::{Purpose, Sought, Storage, Transport};
+use super::volumes::{DiskRules, DiskVolumes};
+use crate::device::{Intent, Purpose, Sought, Storage, Transport, Verdict};
 use crate::kernel::fake::{Fake, Fault, Machine, Plug};
 use crate::kernel::{Dev, Disk, Disks, Kernel as _, Open};
 
@@ -394,4 +396,83 @@ fn a_device_is_a_volumes_by_what_its_disk_says_and_until_that_is_forgotten() {
     }
     bench.machine.unplug(&medium);
     assert!(carries(dev) && node_of(dev).is_none() && !may_be_of(&volume));
+}
+
+/// The volumes of DigitalOcean on a machine with such a disk for each of these names.
+fn droplet(bench: &Bench, names: &[&str]) -> (DiskVolumes, Vec<Dev>) {
+    let plug = |name: &&str| {
+        let medium = Path::new("/media").join(name);
+        bench.machine.make_file(&medium, 1 << 20);
+        bench.machine.plug(Plug {
+            medium: medium.clone(),
+            facts: scsi("DO", "Volume", name),
+            serial: String::new(),
+        });
+        bench.machine.disk_dev(&medium)
+    };
+    let devices = names.iter().map(plug).collect();
+    let rules = DiskRules {
+        proves_unknown: true,
+        accepts_uncleared: false,
+    };
+    let driver = DIGITALOCEAN.name.parse().unwrap();
+    let index = Arc::new(DiskIndex::new());
+    (
+        DiskVolumes::new(&driver, &DIGITALOCEAN, &index, rules),
+        devices,
+    )
+}
+
+fn context(field: &str, entries: &[(&str, &str)]) -> Context {
+    let entries = entries.iter();
+    let entries = entries.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    Context::new(field, entries).unwrap()
+}
+
+const NAMED: (&str, &str) = ("dobs.csi.digitalocean.com/volume-name", "pvc-1");
+
+#[test]
+fn after_a_start_any_disk_of_the_cloud_is_the_volumes_until_its_attachment_says_which() {
+    let bench = Bench::new();
+    let (volumes, mut devices) = droplet(&bench, &["pvc-1", "pvc-2"]);
+    devices.push(bench.machine.disk_dev(&bench.plug("other")));
+    let volume = VolumeId::new("7f8b1c2d-1111-4222-8333-444455556666").unwrap();
+    let are_its = || -> Vec<bool> {
+        let verdict = |dev: &Dev| {
+            let verdict = volumes.verdict(&bench.kernel, &volume, (*dev, None), Intent::TakeDown);
+            matches!(verdict.unwrap(), Verdict::Ours(_))
+        };
+        devices.iter().map(verdict).collect()
+    };
+    assert_eq!(are_its(), [true, true, false]);
+    assert!(volumes.find_if_any(&volume).is_none(), "none is freed");
+    assert!(volumes.named(&volume).contains("scsi-0DO_Volume_*"));
+    let publish = context("publish_context", &[NAMED]);
+    let plan = volumes
+        .read(&volume, &publish, &Context::default())
+        .unwrap();
+    assert_eq!(plan.content, Content::Used, "all of it is read first");
+    let found = volumes.find(&bench.kernel, &volume, &plan).unwrap();
+    assert!(matches!(found, Sought::Found(_)));
+    assert_eq!(are_its(), [true, false, false]);
+}
+
+#[test]
+fn a_volume_of_digitalocean_with_any_noformat_key_holds_data() {
+    let (volumes, _) = droplet(&Bench::new(), &[]);
+    let volume = VolumeId::new("7f8b1c2d-1111-4222-8333-444455556666").unwrap();
+    let ours = [
+        ("transport", "disk"),
+        ("names", "scsi-0DO_Volume_pvc-1"),
+        ("bytes", "1"),
+        ("content", "new"),
+    ];
+    for publish in [&ours[..], &[NAMED][..]] {
+        let publish = context("publish_context", publish);
+        for key in DIGITALOCEAN.never_format_keys {
+            let about = context("volume_context", &[(*key, "false")]);
+            let plan = volumes.read(&volume, &publish, &about).unwrap();
+            assert_eq!(plan.content, Content::Populated, "{key}");
+        }
+    }
 }

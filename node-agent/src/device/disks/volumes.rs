@@ -10,7 +10,7 @@ use belay_server::call::Failure;
 use belay_server::identity::DriverName;
 use belay_server::request::{Context, VolumeId};
 
-use super::identity::Match;
+use super::identity::{Identity, Match};
 use super::index::DiskIndex;
 use super::missing::words;
 use super::owner::Owner;
@@ -56,13 +56,17 @@ impl DiskVolumes {
         self.rules.accepts_uncleared
     }
 
-    /// Reads the context of a volume's attachment.
+    /// Reads the contexts of a volume's attachment and of the volume.
     pub(in crate::device) fn read(
         &self,
         volume: &VolumeId,
-        context: &Context,
+        publish: &Context,
+        about: &Context,
     ) -> Result<PublishContext, Failure> {
-        let mut plan = PublishContext::read(volume, context, self.profile)?;
+        let mut plan = PublishContext::read(volume, publish, self.profile)?;
+        if self.profile.forbids_format(about) {
+            plan.content = Content::Populated;
+        }
         if plan.content == Content::Unknown && self.rules.proves_unknown {
             plan.content = Content::Used;
         }
@@ -81,10 +85,21 @@ impl DiskVolumes {
         Owner::new(&self.driver, volume)
     }
 
-    /// The identity of the volume's disk: as in its attachment, or from its id.
-    fn wanted(&self, volume: &VolumeId) -> DiskIdentity {
+    /// The identity of the volume's disk: as in its attachment, or from its id. `None` after a
+    /// start where only the attachment has it.
+    fn wanted(&self, volume: &VolumeId) -> Option<DiskIdentity> {
         let said = self.index.wanted(&self.owner(volume));
-        said.unwrap_or_else(|| DiskIdentity::Names(self.profile.names_of(volume)))
+        let by_id = self.profile.disk_name_key.is_none();
+        said.or_else(|| by_id.then(|| DiskIdentity::Names(self.profile.names_of(volume.as_str()))))
+    }
+
+    /// The same, for a disk that a call names by a path of the volume. Where the volume's name is
+    /// not known, any disk of this cloud is the volume's: such calls unmount, measure or grow what
+    /// is there, and format nothing.
+    fn wanted_at(&self, volume: &VolumeId, disk: &Identity) -> DiskIdentity {
+        let of_cloud = || disk.names_like(self.profile.disk_names);
+        let wanted = self.wanted(volume);
+        wanted.unwrap_or_else(|| DiskIdentity::Names(of_cloud()))
     }
 
     /// The volume's disk. Reads the list of disks again before it reports one as missing.
@@ -120,7 +135,7 @@ impl DiskVolumes {
 
     /// The volume's disk, if it is there and no other matches.
     pub(in crate::device) fn find_if_any(&self, volume: &VolumeId) -> Option<VolumeDisk> {
-        let wanted = self.wanted(volume);
+        let wanted = self.wanted(volume)?;
         let found = self.index.find_if_any(&self.owner(volume), &wanted);
         found.map(|disk| VolumeDisk::new(disk, wanted))
     }
@@ -132,7 +147,9 @@ impl DiskVolumes {
 
     /// The identity of the volume's disk, for messages.
     pub(in crate::device) fn named(&self, volume: &VolumeId) -> String {
-        words(&self.wanted(volume))
+        // The whole name is not known after a start.
+        let of_cloud = || DiskIdentity::Names(self.profile.names_of("*"));
+        words(&self.wanted(volume).unwrap_or_else(of_cloud))
     }
 
     /// What the device of that number is to the volume; of that sequence number, if one is given.
@@ -162,7 +179,7 @@ impl DiskVolumes {
         let Some(identity) = self.index.identity(kernel, &disk)? else {
             return Ok(Verdict::Removed);
         };
-        let wanted = self.wanted(volume);
+        let wanted = self.wanted_at(volume, &identity);
         match identity.matches(&wanted) {
             Match::No => return Ok(Verdict::Foreign),
             // The bind itself says whose it is.
@@ -190,7 +207,9 @@ impl DiskVolumes {
             return Ok(false);
         };
         let known = self.index.known(&disk);
-        Ok(known.is_some_and(|it| it.matches(&self.wanted(volume)) != Match::No))
+        let wanted = self.wanted(volume);
+        let is_it = known.zip(wanted).map(|(it, wanted)| it.matches(&wanted));
+        Ok(is_it.is_some_and(|found| found != Match::No))
     }
 
     /// The state of the disk with that number, which was a volume's.

@@ -1,7 +1,7 @@
 //! Snapshots and backups of Cinder, in its words, and what Belay makes of them.
 
-use super::super::time::seconds;
 use super::{GIB, failed, mark_of};
+use crate::backend::time::seconds;
 use crate::backend::{Mark, Phase, Snapshot};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, SnapshotId, VolumeId};

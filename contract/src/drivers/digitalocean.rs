@@ -1,0 +1,63 @@
+//! `digitalocean`: a volume is a volume of DigitalOcean, attached to the node's droplet as a SCSI
+//! disk. Names, ids and keys are those of csi-digitalocean.
+
+use super::{Kubelet, Metadata, MetadataSource, Profile};
+use crate::disk::{IdPart, NameTemplate};
+use crate::transport::DISK;
+use belay_server::identity::PluginCapability;
+use belay_server::request::AccessMode;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// What DigitalOcean shows to a droplet (its reference, "Metadata API").
+const METADATA: Metadata = Metadata {
+    sources: &[MetadataSource::Service],
+    drive_label: "config-2",
+    service: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80),
+    document: "metadata/v1.json",
+    id: "droplet_id",
+    zone: "region",
+};
+
+/// See the module.
+pub const DIGITALOCEAN: Profile = Profile {
+    name: "dobs.csi.digitalocean.com",
+    topology_key: "region",
+    place_is_node: false,
+    always_topology: true,
+    metadata: Some(&METADATA),
+    capabilities: &[
+        PluginCapability::Controller,
+        PluginCapability::OnlineExpansion,
+    ],
+    transport: DISK,
+    // Vendor DO, model Volume, and the volume's name as the vendor's own id (page 0x83).
+    disk_names: &[NameTemplate {
+        prefix: "scsi-0DO_Volume_",
+        part: IdPart::Whole,
+    }],
+    disk_name_key: Some("volume-name"),
+    // The second driver name was in use up to Kubernetes 1.11; the example of csi-digitalocean for
+    // existing volumes has the third key.
+    never_format_keys: &[
+        "dobs.csi.digitalocean.com/noformat",
+        "com.digitalocean.csi.dobs/noformat",
+        "com.digitalocean.csi/noformat",
+    ],
+    volumes_max: 7,
+    access_modes: &[
+        AccessMode::SingleNodeWriter,
+        AccessMode::SingleNodeReaderOnly,
+        AccessMode::SingleNodeSingleWriter,
+        AccessMode::SingleNodeMultiWriter,
+    ],
+    raw_block: true,
+    attaches: true,
+    stages: true,
+    grows_on_node: true,
+    knows_room: false,
+    kubelet: Kubelet {
+        pod_info_on_mount: true,
+        fs_group_policy: "ReadWriteOnceWithFSType",
+        selinux_mount: false,
+    },
+};

@@ -1,0 +1,359 @@
+//! Calls of the API, each with its meaning of a refusal.
+
+use super::token::{BEARER, Token};
+use super::wire::{
+    self, Action, Actions, DoSnapshot, DoSnapshots, DoVolume, OneAction, OneSnapshot, OneVolume,
+    Refusal, Volumes,
+};
+use crate::http::{self, Answer, Call};
+use ::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
+use ::http::{Method, StatusCode, Uri};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{SnapshotId, VolumeId};
+use bytes::Bytes;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// For a call. All are answered from a database: actions go on after their answers. But the limit
+/// of calls in a minute may have to pass first.
+const DEADLINE: Duration = Duration::from_secs(75);
+
+/// Most entries of a page.
+pub(super) const PAGE_ENTRIES_MAX: usize = 200;
+
+const AGENT: &str = concat!("belay-controller/", env!("CARGO_PKG_VERSION"));
+
+/// The client of an account.
+pub(super) struct Client {
+    http: http::Client,
+    /// Without a slash at the end.
+    url: String,
+    region: String,
+    token: Token,
+}
+
+/// A call that the cloud has refused, or that failed.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) why: Refusal,
+    pub(super) failure: Failure,
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Self {
+        let why = Refusal::Other;
+        Self { why, failure }
+    }
+}
+
+impl Client {
+    pub(super) fn new(http: http::Client, url: &str, region: &str, token: Token) -> Self {
+        Self {
+            http: http.too_fast_if(wire::is_too_fast),
+            url: url.trim_end_matches('/').to_owned(),
+            region: region.to_owned(),
+            token,
+        }
+    }
+
+    pub(super) fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// The answer to a call; with the token of now, if the cloud refuses the one before.
+    async fn answer(
+        &self,
+        verb: &'static str,
+        method: Method,
+        path: String,
+        body: Option<Value>,
+    ) -> Result<Answer, Failure> {
+        let url = format!("{}/v2/{path}", self.url);
+        let uri: Uri = url.parse().map_err(|error| {
+            Failure::precondition(format!("--api-url {}: no URL: {error}", self.url))
+        })?;
+        let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
+        let mut authorization = self.token.header();
+        loop {
+            let mut headers = HeaderMap::new();
+            let json = HeaderValue::from_static("application/json");
+            headers.insert(AUTHORIZATION, authorization.clone());
+            headers.insert(ACCEPT, json.clone());
+            headers.insert(CONTENT_TYPE, json);
+            headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+            let secret = authorization.to_str().unwrap_or_default();
+            let secrets = [secret.trim_start_matches(BEARER)];
+            let call = Call {
+                verb,
+                method: method.clone(),
+                uri: uri.clone(),
+                headers,
+                body: body.clone(),
+                secrets: &secrets,
+                repeats: false,
+                deadline: DEADLINE,
+            };
+            let answer = self.http.call(&call).await?;
+            if answer.status != StatusCode::UNAUTHORIZED {
+                return Ok(answer);
+            }
+            match self.token.renewed(&authorization).await {
+                Some(renewed) => authorization = renewed,
+                None => return Ok(answer),
+            }
+        }
+    }
+
+    async fn get(&self, verb: &'static str, path: String) -> Result<Answer, Failure> {
+        self.answer(verb, Method::GET, path, None).await
+    }
+
+    async fn post(&self, verb: &'static str, path: String, body: Value) -> Result<Answer, Failure> {
+        self.answer(verb, Method::POST, path, Some(body)).await
+    }
+
+    pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<DoVolume>, Failure> {
+        if !is_uuid(id.as_str()) {
+            return Ok(None);
+        }
+        let answer = self.get("get_volume", format!("volumes/{id}")).await?;
+        match answer.status {
+            StatusCode::OK => Ok(Some(answer.json::<OneVolume>()?.volume)),
+            StatusCode::NOT_FOUND => Ok(None),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// The volume of that name in the region.
+    pub(super) async fn named(&self, name: &str) -> Result<Option<DoVolume>, Failure> {
+        let path = format!(
+            "volumes?name={}&region={}",
+            encoded(name),
+            encoded(&self.region)
+        );
+        let answer = self.get("find_volume", path).await?;
+        match answer.status {
+            StatusCode::OK => {
+                let found = answer.json::<Volumes>()?.volumes.into_iter();
+                let mut found = found.filter(|volume| volume.name == name);
+                Ok(found.find(|volume| volume.region() == self.region))
+            }
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// A page of the region's volumes, counted from 1; and whether another follows.
+    pub(super) async fn volumes(
+        &self,
+        page: usize,
+        entries: usize,
+    ) -> Result<(Vec<DoVolume>, bool), Failure> {
+        let region = encoded(&self.region);
+        let path = format!("volumes?region={region}&page={page}&per_page={entries}");
+        let answer = self.get("list_volumes", path).await?;
+        match answer.status {
+            StatusCode::OK => {
+                let list: Volumes = answer.json()?;
+                Ok((list.volumes, wire::has_next(list.links.as_ref())))
+            }
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    pub(super) async fn create(&self, body: Value) -> Result<DoVolume, Refused> {
+        let answer = self
+            .post("create_volume", "volumes".to_owned(), body)
+            .await?;
+        match answer.status {
+            StatusCode::CREATED | StatusCode::OK => Ok(answer.json::<OneVolume>()?.volume),
+            _ => {
+                let failure = wire::refused(&answer);
+                let is_unexplained = failure.kind == Kind::Precondition;
+                let kind = match is_unexplained {
+                    true => Kind::Invalid,
+                    false => failure.kind,
+                };
+                Err(Refused {
+                    why: wire::refusal(&answer),
+                    failure: Failure { kind, ..failure },
+                })
+            }
+        }
+    }
+
+    pub(super) async fn delete(&self, id: &VolumeId) -> Result<(), Failure> {
+        if !is_uuid(id.as_str()) {
+            return Ok(());
+        }
+        let path = format!("volumes/{id}");
+        let answer = self
+            .answer("delete_volume", Method::DELETE, path, None)
+            .await?;
+        match answer.status {
+            StatusCode::NO_CONTENT | StatusCode::OK | StatusCode::NOT_FOUND => Ok(()),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    pub(super) async fn attach(&self, id: &VolumeId, droplet: u64) -> Result<Action, Refused> {
+        let body = json!({ "type": "attach", "droplet_id": droplet });
+        self.act("attach_volume", id, body).await
+    }
+
+    pub(super) async fn detach(&self, id: &VolumeId, droplet: u64) -> Result<Action, Refused> {
+        let body = json!({ "type": "detach", "droplet_id": droplet });
+        self.act("detach_volume", id, body).await
+    }
+
+    pub(super) async fn resize(&self, volume: &DoVolume, gib: u64) -> Result<Action, Refused> {
+        let region = volume.region();
+        let body = json!({ "type": "resize", "size_gigabytes": gib, "region": region });
+        self.act("resize_volume", &volume.id()?, body).await
+    }
+
+    async fn act(&self, verb: &'static str, id: &VolumeId, body: Value) -> Result<Action, Refused> {
+        let path = format!("volumes/{}/actions", encoded(id.as_str()));
+        let answer = self.post(verb, path, body).await?;
+        match answer.status {
+            StatusCode::ACCEPTED | StatusCode::OK | StatusCode::CREATED => {
+                Ok(answer.json::<OneAction>()?.action)
+            }
+            _ => Err(Refused {
+                why: wire::refusal(&answer),
+                failure: wire::refused(&answer),
+            }),
+        }
+    }
+
+    /// An action; none if the cloud has none of that ID.
+    pub(super) async fn action(
+        &self,
+        id: &VolumeId,
+        action: u64,
+    ) -> Result<Option<Action>, Failure> {
+        let path = format!("volumes/{}/actions/{action}", encoded(id.as_str()));
+        let answer = self.get("get_action", path).await?;
+        match answer.status {
+            StatusCode::OK => Ok(Some(answer.json::<OneAction>()?.action)),
+            StatusCode::NOT_FOUND => Ok(None),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// Whether an action of the volume runs.
+    pub(super) async fn is_changing(&self, id: &VolumeId) -> Result<bool, Failure> {
+        let path = format!("volumes/{}/actions", encoded(id.as_str()));
+        let answer = self.get("list_actions", path).await?;
+        match answer.status {
+            StatusCode::OK => {
+                let actions = answer.json::<Actions>()?.actions;
+                let mut actions = actions.iter();
+                Ok(actions.any(|action| action.status() == wire::Status::Running))
+            }
+            StatusCode::NOT_FOUND => Ok(false),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// Tags a volume. Creates the tag if there is none of that name.
+    pub(super) async fn tag(&self, id: &VolumeId, tag: &str) -> Result<(), Failure> {
+        let path = format!("tags/{}/resources", encoded(tag));
+        let body = json!({
+            "resources": [{ "resource_id": id.as_str(), "resource_type": "volume" }],
+        });
+        let mut answer = self.post("tag_volume", path.clone(), body.clone()).await?;
+        if answer.status == StatusCode::NOT_FOUND {
+            let create = json!({ "name": tag });
+            let created = self.post("create_tag", "tags".to_owned(), create).await?;
+            if !created.status.is_success() {
+                return Err(wire::refused(&created));
+            }
+            answer = self.post("tag_volume", path, body).await?;
+        }
+        match answer.status.is_success() {
+            true => Ok(()),
+            false => Err(wire::refused(&answer)),
+        }
+    }
+
+    pub(super) async fn cut(&self, source: &VolumeId, body: Value) -> Result<DoSnapshot, Refused> {
+        let path = format!("volumes/{}/snapshots", encoded(source.as_str()));
+        let answer = self.post("create_snapshot", path, body).await?;
+        match answer.status {
+            StatusCode::CREATED | StatusCode::OK => Ok(answer.json::<OneSnapshot>()?.snapshot),
+            _ => Err(Refused {
+                why: wire::refusal(&answer),
+                failure: wire::refused(&answer),
+            }),
+        }
+    }
+
+    pub(super) async fn snapshot(&self, id: &SnapshotId) -> Result<Option<DoSnapshot>, Failure> {
+        if !is_uuid(id.as_str()) {
+            return Ok(None);
+        }
+        let answer = self.get("get_snapshot", format!("snapshots/{id}")).await?;
+        match answer.status {
+            StatusCode::OK => Ok(Some(answer.json::<OneSnapshot>()?.snapshot)),
+            // 400: not a snapshot.
+            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Ok(None),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// Deletes a snapshot of a volume. Those of droplets have numbers as IDs.
+    pub(super) async fn discard(&self, id: &SnapshotId) -> Result<(), Failure> {
+        if !is_uuid(id.as_str()) {
+            return Ok(());
+        }
+        let path = format!("snapshots/{id}");
+        let answer = self
+            .answer("delete_snapshot", Method::DELETE, path, None)
+            .await?;
+        match answer.status {
+            StatusCode::NO_CONTENT | StatusCode::OK | StatusCode::NOT_FOUND => Ok(()),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// A page of the snapshots of all volumes of the account, or of one volume, counted from 1; and
+    /// whether another follows.
+    pub(super) async fn snapshots(
+        &self,
+        of: Option<&VolumeId>,
+        page: usize,
+        entries: usize,
+    ) -> Result<(Vec<DoSnapshot>, bool), Failure> {
+        let pages = format!("page={page}&per_page={entries}");
+        let path = match of {
+            None => format!("snapshots?resource_type=volume&{pages}"),
+            Some(id) => format!("volumes/{}/snapshots?{pages}", encoded(id.as_str())),
+        };
+        let answer = self.get("list_snapshots", path).await?;
+        match answer.status {
+            StatusCode::OK => {
+                let list: DoSnapshots = answer.json()?;
+                Ok((list.snapshots, wire::has_next(list.links.as_ref())))
+            }
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+}
+
+/// Volumes and their snapshots have such IDs, and nothing else in the account that a path of this
+/// client could reach.
+pub(super) fn is_uuid(id: &str) -> bool {
+    let is_fine = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    id.len() == 36 && id.bytes().enumerate().all(is_fine)
+}
+
+/// Errors quote paths, so the IDs in them stay as they are (RFC 3986, 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, RESERVED).to_string()
+}

@@ -1,0 +1,380 @@
+//! `digitalocean`: volumes of DigitalOcean, attached to droplets. See the README of this directory.
+
+mod about;
+mod attach;
+mod client;
+mod names;
+mod pages;
+mod pending;
+mod snapshots;
+mod token;
+mod wire;
+
+use super::measured::{self, Verb, measured};
+use super::{
+    Answer, Attachments, Backend, Expansion, Order, Page, Phase, Progress, Sizes, Snapshots, Volume,
+};
+use crate::http;
+use about::About;
+use belay_contract::topology::Topology;
+use belay_server::call::{Certainty, Failure, Kind};
+use belay_server::request::{Context, Name, Secrets, VolumeId};
+use client::Client;
+use pending::{Change, Found, Look, Outcome, Pending, Seen};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use token::Token;
+pub use token::TokenSource;
+use wire::{DoVolume, GIB, Refusal, Status};
+
+/// The label `cloud` of the metrics.
+const CLOUD: &str = "digitalocean";
+
+/// Where the API is.
+pub const URL: &str = "https://api.digitalocean.com";
+
+/// Largest volume; if the cloud's own limit is lower, its refusal has the reason.
+const GIB_MAX: u64 = 16384;
+
+/// The tag of volumes of a cluster begins so.
+const CLUSTER: &str = "belay-cluster";
+
+/// The settings of the backend.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the API is.
+    pub url: String,
+    /// Its credentials.
+    pub token: TokenSource,
+    /// The region of the volumes.
+    pub region: String,
+    /// The cluster that volumes are tagged with.
+    pub cluster: String,
+    /// A further tag of the operator's choice.
+    pub tag: Option<String>,
+    /// The topology key of regions.
+    pub topology_key: &'static str,
+}
+
+/// See the module. The account is that of the token; secrets of calls are not used.
+pub struct DigitalOcean {
+    client: Client,
+    pending: Pending,
+    place: Topology,
+    topology_key: &'static str,
+    /// Of new volumes and snapshots.
+    tags: Vec<String>,
+    tag: Option<String>,
+}
+
+impl DigitalOcean {
+    /// Reads the token; calls no cloud. Blocks.
+    ///
+    /// # Errors
+    /// `Precondition` for the token, and `Invalid` for a region or tag that cannot be one.
+    pub fn open(config: Config) -> Result<Self, Failure> {
+        let http = http::Client::new(CLOUD, None);
+        let http = http.map_err(|error| Failure::precondition(error.to_string()))?;
+        http::describe();
+        measured::describe();
+        let place = Topology::new(config.topology_key, &config.region);
+        let place = place.map_err(|error| Failure::invalid("--region", error))?;
+        let cluster: String = config.cluster.chars().map(of_tag).collect();
+        let tags = [Some(format!("{CLUSTER}:{cluster}")), config.tag.clone()];
+        let tags: Vec<_> = tags.into_iter().flatten().collect();
+        if tags.iter().any(|tag| !is_tag(tag)) {
+            let why = "use at most 255 letters, digits, '_', ':' and '-'";
+            return Err(Failure::invalid("--tag", why));
+        }
+        let token = Token::open(config.token)?;
+        Ok(Self {
+            client: Client::new(http, &config.url, &config.region, token),
+            pending: Pending::default(),
+            place,
+            topology_key: config.topology_key,
+            tags,
+            tag: config.tag,
+        })
+    }
+
+    fn shown(&self, volume: &DoVolume) -> Result<Volume, Failure> {
+        volume.volume(Phase::Ready, self.topology_key)
+    }
+
+    fn busy(&self, volume: &DoVolume, change: Change) -> Result<Volume, Failure> {
+        volume.volume(Phase::Busy(change.word()), self.topology_key)
+    }
+
+    /// The volume, in the phase that the change which this process has begun puts it into.
+    async fn judged(&self, volume: DoVolume) -> Result<Option<Volume>, Failure> {
+        let id = volume.id()?;
+        let (change, action) = match self.pending.seen(&id, &volume) {
+            Seen::Idle => return self.shown(&volume).map(Some),
+            Seen::Busy(change) => return self.busy(&volume, change).map(Some),
+            Seen::Ended => return self.ended(&id, volume).map(Some),
+            Seen::Unknown(change, action) => (change, action),
+        };
+        let status = self.client.action(&id, action).await?;
+        match status.map_or(Status::Completed, |action| action.status()) {
+            Status::Running => self.busy(&volume, change).map(Some),
+            Status::Completed => {
+                self.pending.completed(&id);
+                self.busy(&volume, change).map(Some)
+            }
+            Status::Errored => self.errored(&id, change, action).await,
+        }
+    }
+
+    fn ended(&self, id: &VolumeId, volume: DoVolume) -> Result<Volume, Failure> {
+        let shown = self.shown(&volume)?;
+        self.pending.ended(id, volume);
+        Ok(shown)
+    }
+
+    /// The volume after an action that has failed, which may have changed it nonetheless.
+    async fn errored(
+        &self,
+        id: &VolumeId,
+        change: Change,
+        action: u64,
+    ) -> Result<Option<Volume>, Failure> {
+        let Some(volume) = self.client.volume(id).await? else {
+            self.pending.forget(id);
+            return Ok(None);
+        };
+        if change.is_done(&volume) {
+            return self.ended(id, volume).map(Some);
+        }
+        let why = format!(
+            "volume {id}: {}: action {action} of DigitalOcean ended with the status errored; \
+             repeat the call",
+            change.word()
+        );
+        if volume.is_incomplete() {
+            // No verb reads the result of this one.
+            self.pending.forget(id);
+            return Err(Failure::precondition(why).may_be_running());
+        }
+        self.pending.failed(id, why);
+        self.shown(&volume).map(Some)
+    }
+
+    /// The volume of that name, to which the cloud has refused a second one, or whose creation has
+    /// lost its answer.
+    async fn taken(&self, order: &Order) -> Result<Option<DoVolume>, Failure> {
+        let in_cloud = names::in_cloud(&order.name);
+        let found = self.client.named(&in_cloud).await;
+        let found = found.map_err(Failure::may_be_running)?;
+        match found {
+            Some(volume) if !is_of(&volume, &order.name) => {
+                let (name, id) = (order.name.as_str(), &volume.id);
+                Err(Failure::incompatible(format!(
+                    "name {name:?}: is {in_cloud} in the cloud, and volume {id} has that name"
+                )))
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// A new volume, or that which has the name already.
+    async fn create_from(&self, order: &Order, about: About) -> Result<DoVolume, Failure> {
+        if let Some(asked) = &order.topology
+            && !self.place.satisfies(asked)
+        {
+            let place = self.place.describe();
+            return Err(Failure::quota(format!(
+                "accessibility_requirements: this driver creates volumes at {place} only"
+            )));
+        }
+        let mut body = json!({
+            "name": names::in_cloud(&order.name),
+            "region": self.client.region(),
+            "size_gigabytes": order.bytes.div_ceil(GIB),
+            "description": about.text(),
+            "tags": self.tags,
+        });
+        if let Some(snapshot) = &about.snapshot {
+            body["snapshot_id"] = Value::from(snapshot.as_str());
+        }
+        let refused = match self.client.create(body).await {
+            Ok(volume) => return Ok(volume),
+            Err(refused) => refused,
+        };
+        let is_lost = refused.failure.certainty == Certainty::MayBeRunning;
+        if refused.why != Refusal::NameTaken && !is_lost {
+            return Err(refused.failure);
+        }
+        // Where a list may be late, the call is repeated.
+        let failure = refused.failure.may_be_running();
+        self.taken(order).await?.ok_or(failure)
+    }
+}
+
+/// Whether a volume of its name in the cloud has that CSI name.
+fn is_of(volume: &DoVolume, name: &Name) -> bool {
+    let recorded = volume.about().and_then(|about| about.name);
+    recorded.is_none_or(|recorded| recorded == name.as_str())
+}
+
+fn of_tag(char: char) -> char {
+    match char.is_ascii_alphanumeric() || "_:-".contains(char) {
+        true => char,
+        false => '-',
+    }
+}
+
+fn is_tag(tag: &str) -> bool {
+    (1..=255).contains(&tag.len()) && tag.chars().all(|char| of_tag(char) == char)
+}
+
+impl Backend for DigitalOcean {
+    /// The peer ignores all others; a typo must not be ignored silently.
+    fn parameters(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn sizes(&self, _: &Context) -> Result<Sizes, Failure> {
+        Ok(SIZES)
+    }
+
+    /// Actions take seconds, and calls are rationed.
+    fn poll_interval(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
+        measured(Verb::Create, async move {
+            let about = About::new(&order.name, &names::in_cloud(&order.name));
+            let made = self.create_from(&order, about).await?;
+            self.shown(&made).map_err(Failure::may_be_running)
+        })
+    }
+
+    fn delete(&self, id: VolumeId, _: Secrets) -> Answer<'_, Progress<()>> {
+        measured(Verb::Delete, async move {
+            self.client.delete(&id).await?;
+            self.pending.forget(&id);
+            Ok(Progress::Done(()))
+        })
+    }
+
+    /// A volume from a snapshot that has yet to grow is not found: creating it again goes on.
+    fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
+        measured(Verb::Find, async move {
+            let found = self.client.named(&names::in_cloud(&name)).await?;
+            let found = found.filter(|volume| is_of(volume, &name) && !volume.is_incomplete());
+            found.iter().map(|volume| self.shown(volume)).collect()
+        })
+    }
+
+    fn get(&self, id: VolumeId, _: Secrets) -> Answer<'_, Option<Volume>> {
+        measured(Verb::Get, async move {
+            match self.client.volume(&id).await? {
+                Some(volume) => self.judged(volume).await,
+                None => {
+                    self.pending.forget(&id);
+                    Ok(None)
+                }
+            }
+        })
+    }
+
+    fn list(&self, after: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
+        measured(Verb::List, async move {
+            let slice = pages::Slice::new(after.as_deref(), limit)?;
+            let (found, has_next) = self.client.volumes(slice.page, slice.entries).await?;
+            let next = has_next.then(|| slice.next(found.len()));
+            let mut volumes = Vec::new();
+            for volume in found {
+                volumes.extend(self.judged(volume).await?);
+            }
+            Ok(Page { volumes, next })
+        })
+    }
+
+    fn attachments(&self) -> Option<&dyn Attachments> {
+        Some(self)
+    }
+
+    fn expansion(&self) -> Option<&dyn Expansion> {
+        Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
+    }
+}
+
+const SIZES: Sizes = Sizes {
+    step: GIB,
+    min: GIB,
+    max: GIB_MAX * GIB,
+};
+
+impl Expansion for DigitalOcean {
+    fn grown_sizes(&self, _: &Volume) -> Sizes {
+        SIZES
+    }
+
+    fn resize(&self, id: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
+        measured(Verb::Resize, async move {
+            let gib = bytes.div_ceil(GIB);
+            let change = Change::Resize(gib);
+            let look = match self.pending.take(&id, change) {
+                Found::Running => return Ok(Progress::Begun),
+                Found::Ended(Outcome::Failed(why)) => {
+                    return Err(Failure::new(Kind::Unreachable, why));
+                }
+                Found::Ended(Outcome::Seen(look)) => look,
+                Found::Nothing => self.look(&id).await?,
+            };
+            if look.volume.bytes() >= bytes {
+                return Ok(Progress::Done(look.volume.bytes()));
+            }
+            match self.client.resize(&look.volume, gib).await {
+                Ok(action) => {
+                    let began = action.began();
+                    self.pending.begin(&id, change, action.id, began);
+                    Ok(Progress::Begun)
+                }
+                Err(refused) => self.waits_after(refused, &id, change, look.tries),
+            }
+        })
+    }
+}
+
+impl DigitalOcean {
+    /// The volume as it is now, for a verb that begins with it.
+    async fn look(&self, id: &VolumeId) -> Result<Look, Failure> {
+        let found = self.client.volume(id).await?;
+        let volume = found.ok_or_else(|| Failure::not_found(format!("volume {id}: not found")))?;
+        Ok(Look {
+            volume,
+            began: None,
+            tries: 0,
+        })
+    }
+
+    /// A change that could not begin, since another actor changes the volume or its droplet, is
+    /// begun again; so is one whose answer is lost, once the volume was read.
+    fn waits_after<T>(
+        &self,
+        refused: client::Refused,
+        id: &VolumeId,
+        change: Change,
+        tries: u32,
+    ) -> Result<Progress<T>, Failure> {
+        let is_lost = refused.failure.certainty == Certainty::MayBeRunning;
+        match refused.why {
+            Refusal::Pending => {}
+            Refusal::Other if is_lost && tries < LOST_MAX => {}
+            _ => return Err(refused.failure),
+        }
+        self.pending.wait(id, change, tries);
+        Ok(Progress::Begun)
+    }
+}
+
+/// Answers of one change that may be lost before the caller gets an error.
+const LOST_MAX: u32 = 3;

@@ -1,0 +1,149 @@
+//! Snapshots of volumes, which are full copies; and volumes from them, which may have to grow
+//! before they are complete.
+
+use super::about::About;
+use super::client::PAGE_ENTRIES_MAX;
+use super::pages::Slice;
+use super::pending::Change;
+use super::wire::{DoSnapshot, GIB, Refusal};
+use super::{DigitalOcean, Verb, measured, names};
+use crate::backend::{
+    Answer, Order, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, Volume,
+};
+use belay_server::call::{Certainty, Failure, Kind};
+use belay_server::request::{ContentSource, Secrets, SnapshotId, VolumeId};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Most pages that are read of a list.
+const PAGES_MAX: usize = 500;
+
+impl Snapshots for DigitalOcean {
+    fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
+        measured(Verb::Cut, async move {
+            let (name, source) = (names::in_cloud(&order.name), &order.source);
+            // First: a second one within ten minutes is refused for that, not for its name.
+            let of_source = self.all_snapshots(Some(source)).await?;
+            let is_named = |snapshot: &&DoSnapshot| snapshot.name == name;
+            if let Some(snapshot) = of_source.iter().find(is_named) {
+                return known(snapshot);
+            }
+            let body = json!({ "name": name, "tags": self.tags });
+            let refused = match self.client.cut(source, body).await {
+                Ok(snapshot) => return known(&snapshot),
+                Err(refused) => refused,
+            };
+            let is_lost = refused.failure.certainty == Certainty::MayBeRunning;
+            let found = match refused.why {
+                // By the snapshot of another volume.
+                Refusal::NameTaken => self.all_snapshots(None).await,
+                Refusal::Other if is_lost => self.all_snapshots(Some(source)).await,
+                _ => return Err(refused.failure),
+            };
+            let found = found.map_err(Failure::may_be_running)?;
+            match found.iter().find(is_named) {
+                Some(snapshot) => known(snapshot),
+                None => Err(refused.failure.may_be_running()),
+            }
+        })
+    }
+
+    fn discard(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Progress<()>> {
+        measured(Verb::Discard, async move {
+            let discarded = self.client.discard(&id).await;
+            discarded.map(Progress::Done)
+        })
+    }
+
+    fn snapshot(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Option<Snapshot>> {
+        measured(Verb::Snapshot, async move {
+            match self.client.snapshot(&id).await? {
+                Some(snapshot) => snapshot.snapshot(),
+                None => Ok(None),
+            }
+        })
+    }
+
+    fn list_snapshots(
+        &self,
+        of: Option<VolumeId>,
+        after: Option<String>,
+        limit: usize,
+        _: Secrets,
+    ) -> Answer<'_, SnapshotPage> {
+        measured(Verb::ListSnapshots, async move {
+            let slice = Slice::new(after.as_deref(), limit)?;
+            let (found, next) = match &of {
+                // Those of a volume that is deleted are not listed with it.
+                Some(of) => {
+                    let mut all = self.all_snapshots(None).await?;
+                    all.retain(|snapshot| snapshot.resource_id == of.as_str());
+                    slice.of(all)
+                }
+                None => {
+                    let (found, has_next) = self
+                        .client
+                        .snapshots(None, slice.page, slice.entries)
+                        .await?;
+                    let next = has_next.then(|| slice.next(found.len()));
+                    (found, next)
+                }
+            };
+            let mut snapshots = Vec::new();
+            for snapshot in found {
+                snapshots.extend(snapshot.snapshot()?);
+            }
+            Ok(SnapshotPage { snapshots, next })
+        })
+    }
+
+    /// The cloud may create it with the size of the snapshot; it is complete when it has grown.
+    fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume> {
+        measured(Verb::Restore, async move {
+            let gib = order.bytes.div_ceil(GIB);
+            let about = About {
+                snapshot: Some(from.clone()),
+                gib: Some(gib),
+                ..About::new(&order.name, &names::in_cloud(&order.name))
+            };
+            let made = self.create_from(&order, about).await?;
+            let source = made.about().and_then(|about| about.source());
+            let is_its = source == Some(ContentSource::Snapshot(from));
+            if !is_its || made.size_gigabytes >= gib {
+                return self.shown(&made).map_err(Failure::may_be_running);
+            }
+            let id = made.id().map_err(Failure::may_be_running)?;
+            let action = self.client.resize(&made, gib).await;
+            let action = action.map_err(|refused| refused.failure.may_be_running())?;
+            let change = Change::Resize(gib);
+            self.pending.begin(&id, change, action.id, action.began());
+            self.busy(&made, change).map_err(Failure::may_be_running)
+        })
+    }
+}
+
+impl DigitalOcean {
+    /// All snapshots of a volume, or of the account's volumes. Pages of a list that changes may
+    /// repeat one.
+    async fn all_snapshots(&self, of: Option<&VolumeId>) -> Result<Vec<DoSnapshot>, Failure> {
+        let (mut all, mut ids) = (Vec::new(), BTreeSet::new());
+        for page in 1..=PAGES_MAX {
+            let read = self.client.snapshots(of, page, PAGE_ENTRIES_MAX).await;
+            let (found, has_next) = read?;
+            let new = found.into_iter();
+            all.extend(new.filter(|snapshot| ids.insert(snapshot.id.clone())));
+            if !has_next {
+                return Ok(all);
+            }
+        }
+        let message = format!("the list of snapshots has more than {PAGES_MAX} pages");
+        Err(Failure::new(Kind::System, message))
+    }
+}
+
+/// A snapshot of a volume, as an answer to a request for one.
+fn known(snapshot: &DoSnapshot) -> Result<Snapshot, Failure> {
+    let known = snapshot.snapshot()?;
+    known.ok_or_else(|| Failure::bug(format!("snapshot {}: of no volume", snapshot.id)))
+}

@@ -1,0 +1,128 @@
+//! The token of the account. It may be exchanged at any time: a file is read again when the cloud
+//! refuses what was read before.
+
+use belay_server::call::Failure;
+use http::HeaderValue;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// The scheme, before the token.
+pub(super) const BEARER: &str = "Bearer ";
+
+/// Where the token is.
+#[derive(Clone)]
+pub enum TokenSource {
+    /// In a file, alone.
+    File(PathBuf),
+    /// This is it, from the environment.
+    Given(String),
+}
+
+impl fmt::Debug for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TokenSource::File(path) => f.debug_tuple("File").field(path).finish(),
+            TokenSource::Given(_) => f.write_str("Given(***)"),
+        }
+    }
+}
+
+/// The token, as a header that no error quotes.
+pub(super) struct Token {
+    source: TokenSource,
+    header: Mutex<HeaderValue>,
+}
+
+impl Token {
+    /// Reads it. Blocks.
+    ///
+    /// # Errors
+    /// `Precondition`, naming the file.
+    pub(super) fn open(source: TokenSource) -> Result<Self, Failure> {
+        let header = match &source {
+            TokenSource::File(path) => read(path)?,
+            TokenSource::Given(token) => bearer(token)
+                .ok_or_else(|| Failure::precondition("the token in the environment is none"))?,
+        };
+        Ok(Self {
+            source,
+            header: Mutex::new(header),
+        })
+    }
+
+    pub(super) fn header(&self) -> HeaderValue {
+        let header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
+        header.clone()
+    }
+
+    /// The token of now, if it is another than that one, which the cloud has refused.
+    pub(super) async fn renewed(&self, refused: &HeaderValue) -> Option<HeaderValue> {
+        let TokenSource::File(path) = &self.source else {
+            return None;
+        };
+        let path = path.clone();
+        let read = tokio::task::spawn_blocking(move || read(&path)).await;
+        let renewed = read.ok()?.ok().filter(|renewed| renewed != refused)?;
+        let mut header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
+        *header = renewed.clone();
+        Some(renewed)
+    }
+}
+
+fn read(path: &Path) -> Result<HeaderValue, Failure> {
+    let bad = |why: &dyn fmt::Display| {
+        let path = path.display();
+        Failure::precondition(format!("--token-file {path}: {why}"))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| bad(&error))?;
+    bearer(&text).ok_or_else(|| bad(&"must have the token of the account, and nothing else"))
+}
+
+fn bearer(token: &str) -> Option<HeaderValue> {
+    let token = token.trim();
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return None;
+    }
+    let mut header = HeaderValue::from_str(&format!("{BEARER}{token}")).ok()?;
+    header.set_sensitive(true);
+    Some(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_is_read_again_when_it_was_refused_and_is_printed_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        std::fs::write(&path, "canary-1\n").unwrap();
+        let source = TokenSource::File(path.clone());
+        let token = Token::open(source).unwrap();
+        let first = token.header();
+        assert_eq!(first, "Bearer canary-1");
+        assert!(token.renewed(&first).await.is_none(), "it is the same");
+        std::fs::write(&path, "canary-2").unwrap();
+        let second = token.renewed(&first).await.unwrap();
+        assert_eq!(
+            (second, token.header()),
+            ("Bearer canary-2".parse().unwrap(), token.header())
+        );
+        let given = TokenSource::Given("canary-3".to_owned());
+        assert!(!format!("{given:?} {:?}", token.header()).contains("canary"));
+    }
+
+    #[test]
+    fn a_file_without_a_token_is_named_and_not_quoted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        for content in ["", " \n", "canary two"] {
+            std::fs::write(&path, content).unwrap();
+            let failure = Token::open(TokenSource::File(path.clone())).err().unwrap();
+            let message = failure.message;
+            assert!(message.contains("--token-file"), "{message}");
+            assert!(!message.contains("canary"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The real `belay-controller --backend digitalocean` against a twin of DigitalOcean on the
+//! loopback interface. Most tests are named by what users of csi-digitalocean have reported.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+mod attach;
+mod crashes;
+mod credentials;
+mod economy;
+mod site;
+mod sizes;
+mod snapshots;

@@ -1,0 +1,406 @@
+//! DigitalOcean: volumes, their actions and snapshots, droplets, tags and the account (API v2,
+//! docs.digitalocean.com/reference/api), and the metadata service of a droplet.
+
+mod actions;
+mod limits;
+mod show;
+mod snapshots;
+mod state;
+mod tags;
+#[cfg(test)]
+mod tests;
+mod volumes;
+
+use crate::http::{Request, Response};
+use crate::{Lag, Service, lock};
+use limits::{Limits, Window};
+use serde_json::{Value, json};
+use state::State;
+use state::{Change, Droplet, after};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+/// The token that it accepts.
+pub const TOKEN: &str = "dop_v1_token-of-the-twin";
+
+/// How it behaves; a test may change all of it at any time.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long an action takes.
+    pub delay: Duration,
+    /// Most volumes of a droplet.
+    pub droplet_volumes: usize,
+    /// Most volumes of the account; 0 = any number.
+    pub volume_limit: usize,
+    /// Most GiB of volumes and snapshots.
+    pub capacity: u64,
+    /// The status with which it says that the capacity is exhausted: 403 or 429.
+    pub capacity_status: u16,
+    /// Largest volume, in GiB.
+    pub size_max: u64,
+    /// Between two snapshots of a volume.
+    pub snapshot_rest: Duration,
+    /// A volume shows its droplet when an attach is accepted, not when it is completed.
+    pub shows_at_accept: bool,
+    /// A volume from a snapshot has the size that was asked for, not the snapshot's.
+    pub restores_larger: bool,
+    /// How many of the next actions fail.
+    pub errored: usize,
+    /// New actions do not end.
+    pub is_stuck: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            delay: Duration::ZERO,
+            droplet_volumes: 15,
+            volume_limit: 0,
+            capacity: u64::MAX,
+            capacity_status: 403,
+            size_max: 16384,
+            snapshot_rest: Duration::from_secs(600),
+            shows_at_accept: false,
+            restores_larger: false,
+            errored: 0,
+            is_stuck: false,
+        }
+    }
+}
+
+/// The cloud.
+pub struct DigitalOcean {
+    regions: &'static [&'static str],
+    state: Mutex<Lag<State>>,
+    settings: Mutex<Settings>,
+    limits: Mutex<Limits>,
+}
+
+/// A status, and the message that goes with it.
+type Refusal = (u16, String);
+type Answer = Result<Response, Refusal>;
+
+fn refused<T>(status: u16, message: impl Into<String>) -> Result<T, Refusal> {
+    Err((status, message.into()))
+}
+
+fn not_found<T>() -> Result<T, Refusal> {
+    refused(404, "The resource you were accessing could not be found.")
+}
+
+impl DigitalOcean {
+    /// A cloud with droplets of these IDs in the first region.
+    #[must_use]
+    pub fn new(regions: &'static [&'static str], droplets: &[u64]) -> Self {
+        let mut state = State::default();
+        for id in droplets {
+            let droplet = Droplet {
+                name: format!("node-{id}"),
+                region: regions.first().unwrap_or(&"").to_string(),
+                is_on: true,
+                foreign: None,
+            };
+            state.droplets.insert(*id, droplet);
+        }
+        Self {
+            regions,
+            state: Mutex::new(Lag::new(state)),
+            settings: Mutex::default(),
+            limits: Mutex::new(Limits::new()),
+        }
+    }
+
+    /// Its settings, to be changed.
+    pub fn settings(&self) -> MutexGuard<'_, Settings> {
+        lock(&self.settings)
+    }
+
+    /// So many calls are served in that time, in place of 250 in a minute and 5000 in an hour.
+    pub fn limit(&self, minute: (usize, Duration), hour: (usize, Duration)) {
+        *lock(&self.limits) = Limits {
+            minute: Window::new(minute.0, minute.1),
+            hour: Window::new(hour.0, hour.1),
+        };
+    }
+
+    /// From now on, GET shows changes after that time.
+    pub fn lag(&self, lag: Duration) {
+        self.state().set(lag);
+    }
+
+    /// The droplet's owner turns it on or off.
+    pub fn power(&self, droplet: u64, is_on: bool) {
+        if let Some(droplet) = self.state().change().droplets.get_mut(&droplet) {
+            droplet.is_on = is_on;
+        }
+    }
+
+    /// The droplet's owner deletes it; its volumes become free.
+    pub fn delete_droplet(&self, id: u64) {
+        let mut state = self.state();
+        let state = state.change();
+        state.droplets.remove(&id);
+        for volume in state.volumes.values_mut() {
+            volume.droplet = volume.droplet.filter(|droplet| *droplet != id);
+        }
+    }
+
+    /// An event of another actor runs on the droplet for that time.
+    pub fn occupy(&self, droplet: u64, time: Duration) {
+        if let Some(droplet) = self.state().change().droplets.get_mut(&droplet) {
+            droplet.foreign = after(time);
+        }
+    }
+
+    /// Another actor attaches the volume, at once; or detaches it.
+    pub fn interfere(&self, volume: &str, droplet: Option<u64>) {
+        if let Some(volume) = self.state().change().volumes.get_mut(volume) {
+            volume.droplet = droplet;
+        }
+    }
+
+    /// The droplet of each volume, by the volume's ID.
+    #[must_use]
+    pub fn attached(&self) -> BTreeMap<String, Option<u64>> {
+        let state = self.state();
+        let volumes = state.latest().volumes.iter();
+        volumes
+            .map(|(id, volume)| (id.clone(), volume.droplet))
+            .collect()
+    }
+
+    /// Name, GiB, description and tags of each volume.
+    #[must_use]
+    pub fn volumes(&self) -> Vec<(String, u64, String, Vec<String>)> {
+        let state = self.state();
+        let volumes = state.latest().volumes.values();
+        let seen = |volume: &state::Volume| {
+            let volume = volume.clone();
+            (volume.name, volume.size, volume.description, volume.tags)
+        };
+        volumes.map(seen).collect()
+    }
+
+    /// Volumes that exist already, as another program has created them.
+    pub fn fill(&self, count: usize) {
+        for n in 0..count {
+            let body = json!({
+                "name": format!("other-{n}"), "region": self.regions.first(), "size_gigabytes": 1,
+            });
+            // A name that is taken stays as it is.
+            drop(self.create_volume(&body));
+        }
+    }
+
+    /// The volume is one that csi-digitalocean has created.
+    pub fn make_foreign(&self, volume: &str) {
+        if let Some(volume) = self.state().change().volumes.get_mut(volume) {
+            volume.description = "Created by DigitalOcean CSI driver".to_owned();
+            volume.tags.clear();
+        }
+    }
+
+    /// All actions that run end now.
+    pub fn end_actions(&self) {
+        for action in self.state().change().actions.values_mut() {
+            action.due = after(Duration::ZERO);
+        }
+    }
+
+    /// How many snapshots there are.
+    #[must_use]
+    pub fn snapshots(&self) -> usize {
+        self.state().latest().snapshots.len()
+    }
+
+    /// The state, with the actions applied that have ended.
+    fn state(&self) -> MutexGuard<'_, Lag<State>> {
+        let mut state = lock(&self.state);
+        if state.latest().is_due() {
+            state.change().settle();
+        }
+        state
+    }
+
+    fn begin(&self, state: &mut State, volume: &str, region: &str, change: Change) -> u64 {
+        let mut settings = self.settings();
+        let fails = settings.errored > 0;
+        settings.errored = settings.errored.saturating_sub(1);
+        let action = state::Action {
+            volume: volume.to_owned(),
+            change,
+            region: region.to_owned(),
+            due: after(settings.delay).filter(|_| !settings.is_stuck),
+            fails,
+            status: state::Status::Running,
+            started_at: state::now(),
+            completed_at: None,
+        };
+        let id = state.number();
+        state.actions.insert(id, action);
+        id
+    }
+
+    /// Refuses what would exceed the account's capacity.
+    fn has_room(&self, state: &State, more: u64, what: &str) -> Result<(), Refusal> {
+        let settings = self.settings();
+        let sizes = state.volumes.values().map(|volume| volume.size);
+        let used = sizes.chain(state.snapshots.values().map(|snapshot| snapshot.size));
+        match used.sum::<u64>().saturating_add(more) > settings.capacity {
+            true => refused(
+                settings.capacity_status,
+                format!("{what}: volume/snapshot capacity limit exceeded"),
+            ),
+            false => Ok(()),
+        }
+    }
+
+    fn route(&self, request: &Request) -> Answer {
+        let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
+        let body = request.json();
+        match (request.method.as_str(), &parts[1..]) {
+            ("GET", ["volumes"]) => Ok(self.list_volumes(request)),
+            ("POST", ["volumes"]) => self.create_volume(&body),
+            ("GET", ["volumes", id]) => self.volume(id),
+            ("DELETE", ["volumes", id]) => self.delete_volume(id),
+            ("POST", ["volumes", id, "actions"]) => self.act(id, &body),
+            ("GET", ["volumes", id, "actions"]) => self.list_actions(request, id),
+            ("GET", ["volumes", id, "actions", action]) => self.action(id, action),
+            ("POST", ["volumes", id, "snapshots"]) => self.cut(id, &body),
+            ("GET", ["volumes", id, "snapshots"]) => self.list_snapshots_of(request, id),
+            ("GET", ["snapshots"]) => Ok(self.list_snapshots(request)),
+            ("GET", ["snapshots", id]) => self.snapshot(id),
+            ("DELETE", ["snapshots", id]) => self.delete_snapshot(id),
+            ("GET", ["droplets", id]) => self.droplet(id),
+            ("GET", ["account"]) => Ok(self.account()),
+            ("POST", ["tags"]) => self.create_tag(&body),
+            ("POST", ["tags", tag, "resources"]) => self.tag_resources(tag, &body),
+            _ => not_found(),
+        }
+    }
+
+    fn droplet(&self, id: &str) -> Answer {
+        let state = self.state();
+        let state = state.seen();
+        let found = id.parse().ok();
+        let found = found.and_then(|id| Some((id, state.droplets.get(&id)?)));
+        match found {
+            Some((id, droplet)) => Ok(Response::json(
+                200,
+                &json!({ "droplet": state.droplet(id, droplet) }),
+            )),
+            None => not_found(),
+        }
+    }
+
+    fn account(&self) -> Response {
+        let limit = self.settings().volume_limit;
+        Response::json(
+            200,
+            &json!({ "account": {
+                "droplet_limit": 25, "floating_ip_limit": 3, "volume_limit": limit,
+                "email": "twin@example.com", "uuid": "d0d0d0d0-0000-4000-8000-000000000000",
+                "email_verified": true, "status": "active", "status_message": "",
+            }}),
+        )
+    }
+}
+
+/// What the metadata service of that droplet answers, by the path.
+#[must_use]
+pub fn metadata(droplet: u64, region: &str, path: &str) -> Option<String> {
+    match path {
+        "/metadata/v1/id" => Some(droplet.to_string()),
+        "/metadata/v1/region" => Some(region.to_owned()),
+        "/metadata/v1.json" => {
+            let about = json!({
+                "droplet_id": droplet, "hostname": format!("node-{droplet}"), "region": region,
+                "interfaces": {}, "dns": { "nameservers": [] },
+            });
+            Some(about.to_string())
+        }
+        _ => None,
+    }
+}
+
+/// The word of a status in the body of a refusal.
+fn word(status: u16) -> &'static str {
+    match status {
+        400 => "bad_request",
+        401 => "unauthorized",
+        403 => "forbidden",
+        404 => "not_found",
+        409 => "conflict",
+        422 => "unprocessable_entity",
+        429 => "too_many_requests",
+        _ => "server_error",
+    }
+}
+
+/// A refusal as the API gives it.
+#[must_use]
+pub fn refusal(status: u16, message: &str) -> Response {
+    Response::json(
+        status,
+        &json!({ "id": word(status), "message": message, "request_id": "twin-1" }),
+    )
+}
+
+impl Service for DigitalOcean {
+    fn answer(&self, request: &Request) -> Response {
+        let scheme = request.header("authorization").unwrap_or_default();
+        let token = scheme.split_once(' ');
+        let is_known = token
+            .is_some_and(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer") && token == TOKEN);
+        let early = lock(&self.limits).take();
+        let response = match (is_known, early) {
+            (false, _) => refusal(401, "Unable to authenticate you."),
+            (true, Some(early)) => early,
+            (true, None) => self
+                .route(request)
+                .unwrap_or_else(|(status, message)| refusal(status, &message)),
+        };
+        self.dress(response)
+    }
+
+    fn kind(&self, request: &Request) -> String {
+        let words = [
+            "v2",
+            "volumes",
+            "actions",
+            "snapshots",
+            "droplets",
+            "account",
+            "tags",
+        ];
+        let parts = request.path.trim_matches('/').split('/');
+        let parts = parts.map(|part| match words.contains(&part) || part == "resources" {
+            true => part,
+            false => "ID",
+        });
+        let path = parts.collect::<Vec<_>>().join("/");
+        let mut kind = format!("{} /{path}", request.method);
+        if let Some(action) = request.json()["type"].as_str() {
+            kind.push_str(&format!(" {action}"));
+        }
+        kind
+    }
+
+    fn dress(&self, mut response: Response) -> Response {
+        response.headers.extend(lock(&self.limits).headers());
+        response.headers.push(("x-request-id", "twin-1".to_owned()));
+        response
+    }
+}
+
+/// A text of the body; what clients leave out, send empty or send as null is not given.
+fn given<'a>(body: &'a Value, key: &str) -> Option<&'a str> {
+    body[key].as_str().filter(|text| !text.is_empty())
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    let list = value.as_array().into_iter().flatten();
+    list.filter_map(|text| text.as_str().map(str::to_owned))
+        .collect()
+}
