@@ -3,8 +3,10 @@
 #
 #   run.sh             all faults where data is at stake, and a sample of the others
 #   run.sh --unit      against unit tests alone
+#   run.sh --others    the sample alone
 #
 # SAMPLE=n  how many of the others (40)
+# CONSTANTS=n  how many of those in constants, which take a build each (SAMPLE)
 # MINUTES=n for all tests (60). What has no time left is reported as not tried, and is tried first if
 #           the same sources are judged again
 # SEED=n    which of them; each month has its own seed, so that a fault that was missed is tried again
@@ -29,13 +31,15 @@ data='^(node-agent/src/(filesystem|device)|controller/src/backend/local/(files|s
 noticed_min=90
 
 : "${SAMPLE:=40}"
+: "${CONSTANTS:=$SAMPLE}"
 : "${MINUTES:=60}"
 : "${SEED:=$(date +%Y%m)}"
 place=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 out=$place/out
 tool=$place/belay-mutants
 packages=(controller node-agent)
-results=("$out"/{unit,slow,alone,process,cloud,mounts,mounts_of_programs})
+programs=(process cloud openstack_twin create_key)
+results=("$out"/{unit,slow,alone,mounts,mounts_of_programs} "${programs[@]/#/$out/}")
 
 # Copies: an interrupted run leaves no fault in the checkout. In `plain` a fault is put in by itself.
 copy_trees() {
@@ -53,9 +57,9 @@ accepted() {
     sed -nE "s/^ +'(.*)',$/\1/p" "$here/accepted.toml"
 }
 
-# Of the faults in the input, those that the seed selects.
+# sample COUNT: of the faults in the input, those that the seed selects.
 sample() {
-    "$tool" sample "$SEED" "$SAMPLE"
+    "$tool" sample "$SEED" "$1"
 }
 
 # A pattern of names for lines that start with a number.
@@ -63,16 +67,15 @@ of() {
     printf '%s' "${1/#^/$'^[0-9]+\t'}"
 }
 
-# choose LIST: leaves in it what is judged. One in a constant takes a build, so that only a sample
-# of them is.
+# choose LIST COUNT: leaves in it what is judged, so many of the others. One in a constant takes a
+# build, so that only a sample of them is.
 choose() {
     local list=$out/$1
     accepted | grep -vEf - "$list" | grep -E -- "$(printf '^[0-9]+\t')${FILES:-}" >"$list.all" || true
-    {
-        [ "$1" = left ] || grep -E "$(of "$data")" "$list.all" || true
-        { grep -vE "$(of "$data")" "$list.all" || [ "$1" = left ]; } | sample
-        [ "$1" != left ] || { grep -E "$(of "$data")" "$list.all" || true; } | sample
-    } >"$list"
+    grep -E "$(of "$data")" "$list.all" >"$list.data" || true
+    [ -z "$others" ] || : >"$list.data"
+    { grep -vE "$(of "$data")" "$list.all" || true; } | sample "$2" >"$list"
+    if [ "$1" = left ]; then sample "$2" <"$list.data"; else cat "$list.data"; fi >>"$list"
 }
 
 # Everything but the results is kept from the last run.
@@ -80,7 +83,7 @@ build() {
     local key
     key=$(git ls-files -s controller node-agent server contract proto tests/mutants Cargo.lock |
         cat - <(git diff HEAD) | sha256sum)
-    key="$key $SAMPLE $SEED ${FILES:-}"
+    key="$key $SAMPLE $CONSTANTS $SEED $others ${FILES:-}"
     mkdir -p "$out"
     chmod 1777 "$out"
     [ "$(cat "$out/key" 2>/dev/null)" != "$key" ] || return 0
@@ -89,9 +92,9 @@ build() {
     cargo mutants --list --json --file 'node-agent/src/**' --file 'controller/src/**' --no-config \
         --dir "$place/plain" >"$place/list"
     "$tool" build "$place/list" "$place/woven" "$out" "${cargo[@]}" \
-        --lib --test process --test cloud
-    choose woven
-    choose left
+        --lib "${programs[@]/#/--test=}"
+    choose woven "$SAMPLE"
+    choose left "$CONSTANTS"
     touch "${results[@]}"
     # For the user without privileges.
     chmod 666 "${results[@]}"
@@ -169,7 +172,7 @@ row() {
     all=$(grep -cP "^(noticed|missed)\t.*\t${2#^}" "$place/verdicts" || true)
     noticed=$(grep -cP "^noticed\t.*\t${2#^}" "$place/verdicts" || true)
     printf '%-32s %6d' "$1" "$all"
-    for by in '(unit|slow|alone)' '(process|cloud)' 'mounts.*'; do
+    for by in '(unit|slow|alone)' "($(IFS='|' && echo "${programs[*]}"))" 'mounts.*'; do
         printf ' %8d' "$(grep -cP "^noticed\t$by\t${2#^}" "$place/verdicts" || true)"
     done
     printf ' %7d %7s\n' $((all - noticed)) "$(share "$noticed" "$all")"
@@ -205,10 +208,19 @@ report() {
         give_up 'mutants: a fault where data is at stake was noticed by no test'
     }
     stale=$(grep -v '^#' "$here/known.txt" | grep -vxFf <(without_lines <"$place/missed") || true)
-    [ -z "$stale" ] || [ -n "${FILES:-}" ] ||
+    [ -z "$stale" ] || [ -n "${FILES:-}$others" ] ||
         printf '\nnoticed now, or not tried; remove from known.txt what is noticed:\n%s\n' "$stale"
     [ $((100 * noticed)) -ge $((noticed_min * all)) ] || give_up "mutants: under $noticed_min % noticed"
 }
+
+unit='' others=''
+for flag; do
+    case $flag in
+        --unit) unit=1 ;;
+        --others) others=1 ;;
+        *) give_up "run.sh: unknown flag $flag" ;;
+    esac
+done
 
 # Not the flags of the calling make, and for each fault the short form of the tests.
 unset MAKEFLAGS MFLAGS BELAY_NIGHTLY
@@ -217,10 +229,11 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 guest=$target/debug/belay-guest-run
 mkdir -p "$place"
 cp "$target/debug/belay-mutants" "$tool"
-export CARGO_TARGET_DIR=$place/build CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_OPT_LEVEL=1
-# The lints are for the sources.
-export RUSTFLAGS=--cap-lints=allow
-cargo=(--package belay-controller --package belay-node-agent)
+# The dependencies are those of the other builds, with the same features; only the crates with faults
+# are compiled again.
+export CARGO_TARGET_DIR=$target CARGO_PROFILE_DEV_OPT_LEVEL=1
+export RUSTC_WORKSPACE_WRAPPER=$here/without_lints.sh
+cargo=(--workspace)
 
 build
 export BELAY_MUTANTS_UNTIL=$(($(date +%s) + 60 * MINUTES))
@@ -228,9 +241,8 @@ for package in "${packages[@]}"; do
     judge "$package" lib unit
     alone "$package"
 done
-if [ "${1:-}" != --unit ]; then
-    judge controller process process
-    judge controller cloud cloud
+if [ -z "$unit" ]; then
+    for program in "${programs[@]}"; do judge controller "$program" "$program"; done
     if [ "$(uname -m)" = x86_64 ]; then
         export BELAY_GUEST_SECONDS=900
         in_guest controller lib mounts

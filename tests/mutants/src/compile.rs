@@ -23,6 +23,37 @@ pub(crate) struct Built {
     pub(crate) programs: Vec<[String; 4]>,
 }
 
+impl Built {
+    /// What earlier builds have taken out, by name: each round of errors takes minutes. If types
+    /// change, but neither the mutant nor its position, it stays out.
+    fn read(&mut self, kept: &Path, mutants: &[Mutant]) {
+        let text = fs::read_to_string(kept).unwrap_or_default();
+        let ids: BTreeMap<&str, u32> = mutants
+            .iter()
+            .map(|mutant| (mutant.name.as_str(), mutant.id))
+            .collect();
+        for (name, kind) in text.lines().filter_map(|line| line.rsplit_once('\t')) {
+            match ids.get(name) {
+                Some(id) if kind == "rejected" => drop(self.rejected.insert(*id)),
+                Some(id) => drop(self.left.insert(*id)),
+                None => {}
+            }
+        }
+    }
+
+    fn write(&self, kept: &Path, mutants: &[Mutant]) -> Result<(), String> {
+        let lines = mutants.iter().filter_map(|mutant| {
+            let kind = match mutant.id {
+                id if self.rejected.contains(&id) => "rejected",
+                id if self.left.contains(&id) => "left",
+                _ => return None,
+            };
+            Some(format!("{}\t{kind}\n", mutant.name))
+        });
+        write(kept, &lines.collect::<String>())
+    }
+}
+
 /// Errors of the mutant itself: its type is another one or lacks a trait, or a function that it
 /// calls does not exist, is private or takes other arguments.
 const OF_MUTANTS: [&str; 11] = [
@@ -89,6 +120,8 @@ pub(crate) fn compile(tree: &Path, mutants: &[Mutant], cargo: &[String]) -> Resu
         .iter()
         .filter(|mutant| mutant.file.ends_with("/main.rs"));
     built.left.extend(of_programs.map(|mutant| mutant.id));
+    let kept = tree.with_extension("taken-out");
+    built.read(&kept, mutants);
     add_switches(tree, &mut sources)?;
     loop {
         let mut woven = BTreeMap::new();
@@ -122,6 +155,7 @@ pub(crate) fn compile(tree: &Path, mutants: &[Mutant], cargo: &[String]) -> Resu
                 unexplained.push(error["message"]["rendered"].as_str().unwrap_or_default());
             }
         }
+        built.write(&kept, mutants)?;
         let out = built.rejected.len() + built.left.len();
         eprintln!(
             "mutants: {} rejected, {} left",

@@ -32,12 +32,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 /// The files of OUT with verdicts.
-const STAGES: [&str; 7] = [
+const STAGES: [&str; 9] = [
     "unit",
     "slow",
     "alone",
     "process",
     "cloud",
+    "openstack_twin",
+    "create_key",
     "mounts",
     "mounts_of_programs",
 ];
