@@ -391,3 +391,21 @@ async fn free(service: Arc<NodeService<Linux>>, number: u32, volume: VolumeId) {
         Err(failure) => tracing::warn!(id, "/dev/loop{number} stays bound: {failure}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_in_the_directory_that_contains_it_by_whatever_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = dir.path().join("other");
+        std::fs::create_dir(&other).unwrap();
+        let endpoint = |path: PathBuf| Endpoint { path };
+        let socket = endpoint(other.join("../csi.sock"));
+        assert!(is_folder_of(&socket, inode(dir.path()).unwrap()));
+        assert!(!is_folder_of(&socket, inode(&other).unwrap()));
+        let nowhere = endpoint(dir.path().join("absent/csi.sock"));
+        assert!(!is_folder_of(&nowhere, inode(dir.path()).unwrap()));
+    }
+}

@@ -196,6 +196,34 @@ mod tests {
     }
 
     #[test]
+    fn a_document_is_requested_by_its_path_from_its_host() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .unwrap();
+        let (got, request, address) = runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let served = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = String::new();
+                let mut reader = BufReader::new(&mut stream);
+                while !request.ends_with("\r\n\r\n") {
+                    reader.read_line(&mut request).await.unwrap();
+                }
+                let response = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nzone";
+                stream.write_all(response).await.unwrap();
+                request
+            };
+            let (got, request) = tokio::join!(get(address, "latest/meta-data", 9), served);
+            (got, request, address)
+        });
+        assert_eq!(got.unwrap(), b"zone");
+        assert!(request.starts_with("GET /latest/meta-data HTTP/1.1\r\n"));
+        assert!(request.contains(&format!("\r\nHost: {address}\r\n")));
+    }
+
+    #[test]
     fn a_body_ends_by_its_length_its_last_chunk_or_the_connection() {
         for response in [
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello, and more",

@@ -270,13 +270,18 @@ impl State {
     pub(super) fn statfs(&mut self, path: &Path) -> Answer<Usage> {
         let location = self.walk(path)?;
         let superblock = self.mounts[&location.mount].superblock;
-        let ino = self.backing_of(superblock)?;
-        let whole = super::superblock::read(&self.file(ino)?.contents).ok_or(Errno::IO)?;
-        let used = 1 << 20;
+        let (total, used) = match self.superblocks[&superblock].on {
+            None => self.storage,
+            Some(_) => {
+                let ino = self.backing_of(superblock)?;
+                let whole = super::superblock::read(&self.file(ino)?.contents);
+                (whole.ok_or(Errno::IO)?.bytes, 1 << 20)
+            }
+        };
         Ok(Usage {
-            total_bytes: whole.bytes,
+            total_bytes: total,
             used_bytes: used,
-            available_bytes: whole.bytes.saturating_sub(used),
+            available_bytes: total.saturating_sub(used),
             total_inodes: 1000,
             used_inodes: 11,
             free_inodes: 989,

@@ -54,6 +54,8 @@ pub(super) struct State {
     pub(super) has_no_diskseq: bool,
     /// All filesystems are mounted with project quotas.
     pub(super) has_project_quotas: bool,
+    /// Size and used bytes of the filesystem under everything, which contains the volumes' files.
+    pub(super) storage: (u64, u64),
     /// The logical block size of every device.
     pub(super) device_block_bytes: u32,
     pub(super) has_no_mount_ids: bool,
@@ -210,6 +212,7 @@ impl State {
             has_fixed_dev: false,
             has_no_diskseq: false,
             has_project_quotas: false,
+            storage: (100 << 30, 1 << 30),
             device_block_bytes: 512,
             has_no_mount_ids: false,
             tools: super::mkfs::Tools::default(),

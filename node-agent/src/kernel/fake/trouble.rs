@@ -77,6 +77,11 @@ impl Machine {
         self.lock().has_project_quotas = false;
     }
 
+    /// From now on the filesystem of the volumes' files has this size, and this part of it is used.
+    pub(crate) fn fill_storage(&self, total_bytes: u64, used_bytes: u64) {
+        self.lock().storage = (total_bytes, used_bytes);
+    }
+
     /// From now on mounts have no unique ids, as before Linux 6.8.
     pub(crate) fn number_no_mounts(&self) {
         self.lock().has_no_mount_ids = true;

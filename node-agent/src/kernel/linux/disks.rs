@@ -291,6 +291,10 @@ mod tests {
         for (name, bus) in [("sr0", "scsi"), ("xvda", "xen"), ("pmem0", "nd")] {
             assert_eq!(disk(name, bus, &files).unwrap(), None, "{name}");
         }
+        for bus in ["nvme", "nvme-subsystem"] {
+            let found = bus_of(&folder(dir.path(), bus, bus, &[]));
+            assert_eq!(found.unwrap(), Some(Bus::Nvme));
+        }
         let drive = described(&dir.path().join("sr0")).unwrap().unwrap();
         assert_eq!((&*drive.name, drive.bytes), ("sr0", 1 << 20));
         // It is being removed.

@@ -364,4 +364,15 @@ mod tests {
         }
         assert_eq!(number(Dev { major: 8, minor: 0 }, 0), None);
     }
+
+    #[test]
+    fn a_device_has_the_first_63_bytes_of_its_name() {
+        let name = |length: usize| LoopInfo64::whole_file(5, &"n".repeat(length)).name();
+        for length in [0, 1, NAME_BYTES - 1] {
+            assert_eq!(name(length).len(), length);
+        }
+        assert_eq!(name(NAME_BYTES).len(), NAME_BYTES - 1);
+        assert_eq!(LoopInfo64::whole_file(5, "vol-1").name(), "vol-1");
+        assert_eq!(LoopInfo64::whole_file(5, "vol-1").flags, 5);
+    }
 }

@@ -30,6 +30,8 @@ mod shut_down;
 mod statmount;
 mod sysfs;
 pub(crate) mod uevent;
+#[cfg(test)]
+mod verbs;
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;

@@ -63,3 +63,29 @@ fn described(fd: &OwnedFd) -> Result<(u64, u64)> {
         .zip(field("ino:"))
         .ok_or_else(|| of("read of fdinfo", fd)(Errno::INVAL))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::linux::files;
+
+    #[test]
+    fn the_root_of_a_mount_is_described_as_statx_describes_it() {
+        let path = Path::new("/proc");
+        let (root, stat) = (root(path).unwrap().unwrap(), files::look(path).unwrap());
+        let stat = stat.unwrap();
+        assert_eq!((root.stat.ino, root.stat.dev), (stat.ino, stat.dev));
+        assert!(root.stat.mount_root && root.facts.shut_down);
+        assert_eq!(root.facts.fs_type, "proc");
+    }
+
+    #[test]
+    fn what_is_not_the_root_of_a_mount_is_not_described() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for path in [dir.path(), &file, Path::new("/no/such/path")] {
+            assert!(root(path).unwrap().is_none(), "{path:?}");
+        }
+    }
+}

@@ -383,4 +383,32 @@ mod tests {
             assert_eq!(utc(seconds), expected);
         }
     }
+
+    #[test]
+    fn each_day_until_2401_has_the_date_that_counting_gives() {
+        let is_leap = |year: u64| {
+            let is = |of: u64| year.is_multiple_of(of);
+            is(4) && (!is(100) || is(400))
+        };
+        let (mut year, mut month, mut day) = (1970, 1, 1);
+        for days in 0.. {
+            let expected = format!("{year:04}-{month:02}-{day:02} 00:00:00 UTC");
+            assert_eq!(utc(days * 86_400), expected);
+            let last = match month {
+                2 => 28 + u64::from(is_leap(year)),
+                4 | 6 | 9 | 11 => 30,
+                _ => 31,
+            };
+            day += 1;
+            if day > last {
+                (month, day) = (month + 1, 1);
+            }
+            if month > 12 {
+                (year, month) = (year + 1, 1);
+            }
+            if year > 2400 {
+                return;
+            }
+        }
+    }
 }

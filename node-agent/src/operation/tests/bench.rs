@@ -466,7 +466,7 @@ impl Volume {
         })
     }
 
-    pub(super) fn volume_id(&self) -> VolumeId {
+    pub(crate) fn volume_id(&self) -> VolumeId {
         VolumeId::new(self.id.as_str()).unwrap()
     }
 

@@ -107,6 +107,34 @@ fn a_covered_staging_path_is_not_unstaged() {
     }
 }
 
+/// The scan of a start finds two mounts at one path.
+#[test]
+fn a_target_under_the_mount_of_another_volume_keeps_it_staged_after_a_restart() {
+    for form in FORMS {
+        let world = Simulated::new();
+        let (volume, other) = (world.volume("vol", form), world.volume("other", form));
+        let node = world.start();
+        for volume in [&volume, &other] {
+            volume.call(&node, Verb::Stage).unwrap();
+        }
+        volume.call(&node, Verb::Publish(1)).unwrap();
+        let target = volume.target(1);
+        world.machine.stack(&other.staging_mount(), &target);
+        drop(node);
+        let failure = volume.call(&world.start(), Verb::Unstage).unwrap_err();
+        assert_eq!(failure.kind, Kind::Precondition, "{form:?}: {failure}");
+        let kernel = world.kernel();
+        let staged = kernel.look(&volume.staging_mount()).unwrap().unwrap();
+        assert!(staged.mount_root, "{form:?}: it is staged as before");
+        kernel.umount(&target).unwrap();
+        let node = world.start();
+        for verb in [Verb::Unpublish(1), Verb::Unstage] {
+            volume.call(&node, verb).unwrap();
+        }
+        other.call(&node, Verb::Unstage).unwrap();
+    }
+}
+
 /// The functions that free devices which no call names, or only by another path.
 fn free_unasked(node: &Node<Fake>, volume: &Volume) {
     sweep(node);

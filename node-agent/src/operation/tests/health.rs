@@ -7,7 +7,7 @@ use belay_server::health::{Conditions, Severity};
 use belay_server::request::{AccessMode, NodeVolumeHealth};
 
 use super::bench::{BYTES, Form, MIB, Verb, Volume, World, run};
-use super::simulated::Simulated;
+use super::simulated::{Media, Simulated};
 use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fake, Fault, Trouble};
 use crate::operation::{self, Node};
@@ -211,6 +211,65 @@ fn a_raw_device_that_was_detached_by_force_is_lost() {
     other.call(&node, Verb::Stage).unwrap();
     assert_eq!(told(&volume.health(&node).unwrap()), lost);
     assert_eq!(told(&other.health(&node).unwrap()), []);
+}
+
+/// Where `/dev` takes no names, the staging path alone leads from a raw device to its volume.
+#[test]
+fn a_raw_device_without_a_name_is_lost_where_the_caller_says_it_was_staged() {
+    let lost = [(Severity::Inaccessible, "DeviceLost")];
+    let world = Simulated::new();
+    world.machine.fix_dev();
+    let volume = world.volume("vol", Form::Block);
+    volume.call(&world.start(), Verb::Stage).unwrap();
+    world.machine.unbind_all();
+    assert_eq!(told(&volume.health(&world.start()).unwrap()), lost);
+}
+
+#[test]
+fn a_filesystem_whose_disk_was_removed_is_lost_also_after_a_restart() {
+    let lost = [(Severity::Inaccessible, "DeviceLost")];
+    for form in [Form::Ext4, Form::Xfs] {
+        for is_published in [false, true] {
+            let world = Simulated::of(Media::Disks);
+            let node = world.start();
+            let volume = world.volume("vol", form);
+            volume.call(&node, Verb::Stage).unwrap();
+            if is_published {
+                volume.call(&node, Verb::Publish(1)).unwrap();
+            }
+            world.machine.unplug(&volume.file());
+            for (node, agent) in [(node, "the same"), (world.start(), "the next")] {
+                let conditions = volume.health(&node).map(|found| told(&found));
+                assert_eq!(
+                    conditions,
+                    Ok(lost.into()),
+                    "{form:?} {is_published} {agent}"
+                );
+            }
+        }
+    }
+}
+
+/// What is wrong with a volume that is unmounted while it is inspected is not known.
+#[test]
+fn a_volume_that_is_unmounted_meanwhile_has_no_condition() {
+    let world = Simulated::new();
+    let node = world.start();
+    let volume = world.volume("vol", Form::Ext4);
+    volume.call(&node, Verb::Stage).unwrap();
+    world.machine.trouble(&volume.staging(), Trouble::ReadOnly);
+    let is_last = |call: &Call| call.name == "statx";
+    let at = world.last_call(|| drop(volume.health(&node)), is_last);
+    world.machine.begin(Some(Fault::Hang(at)));
+    let conditions = std::thread::scope(|threads| {
+        let health = threads.spawn(|| volume.health(&node));
+        world.machine.wait_for_hang();
+        world.kernel().umount(&volume.staging()).unwrap();
+        world.machine.let_go();
+        health.join().unwrap()
+    });
+    world.machine.end();
+    assert_eq!(told(&conditions.unwrap()), []);
 }
 
 /// The health of a volume if the caller names no path.

@@ -56,8 +56,10 @@ mod restaged;
 mod restarted;
 mod reused;
 pub(crate) mod simulated;
+mod storage;
 mod suite;
 mod sweep;
+mod targets;
 mod unmounted;
 
 /// Whether the long forms of the tests are enabled.

@@ -408,13 +408,12 @@ async fn the_space_of_storage_that_hangs_is_the_one_from_before() {
     let bench = Bench::new();
     let measure = || Arc::clone(&bench.service).measure();
     assert_eq!(bench.service.known().storage, None);
+    bench.world.machine.fill_storage(5, 3);
     let at = bench.position("statfs", measure()).await;
-    // The simulated disk under the files has no separate size.
     let space = Space {
-        free_bytes: 1,
-        size_bytes: 2,
+        free_bytes: 2,
+        size_bytes: 5,
     };
-    bench.service.storage.keep(space);
     let before = bench.service.known().storage;
     assert_eq!(before, Some(space));
 

@@ -1,5 +1,6 @@
 //! The Node service as seen by its callers, on the simulated machine.
 
+mod answers;
 mod calls;
 mod disks;
 mod flushing;

@@ -113,7 +113,7 @@ fn rule(program: &mut Vec<sock_filter>, call: c_long, rule: Vec<sock_filter>) {
 }
 
 /// The numbers in ascending ranges.
-fn ranges<'a>(calls: impl Iterator<Item = &'a c_long>) -> Vec<RangeInclusive<u32>> {
+pub(super) fn ranges<'a>(calls: impl Iterator<Item = &'a c_long>) -> Vec<RangeInclusive<u32>> {
     let mut numbers: Vec<_> = calls.map(|call| number(*call)).collect();
     numbers.sort_unstable();
     let mut ranges: Vec<RangeInclusive<u32>> = Vec::new();

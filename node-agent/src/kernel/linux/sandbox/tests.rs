@@ -96,6 +96,14 @@ fn what_is_listed_is_allowed_and_all_else_refused() {
     }
 }
 
+/// A range costs each call that comes after it two instructions.
+#[test]
+fn numbers_that_follow_each_other_are_one_range() {
+    let numbers: [c_long; 8] = [9, 1, 3, 2, 3, 7, 8, 40];
+    let ranges = filter::ranges(numbers.iter());
+    assert_eq!(ranges, [1..=3, 7..=9, 40..=40]);
+}
+
 #[test]
 fn calls_of_other_architectures_are_refused() {
     let read = Call::of(libc::SYS_read, &[]);

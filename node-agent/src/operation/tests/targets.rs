@@ -1,0 +1,133 @@
+//! What may be at the target of a pod, and what of it is removed.
+
+use std::path::{Path, PathBuf};
+
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{AbsPath, Unpublish};
+
+use super::bench::{Form, Verb, Volume, World, run};
+use super::simulated::{Media, Simulated};
+use crate::kernel::Kernel;
+use crate::kernel::fake::{Call, Fake, Fault};
+use crate::operation::{self, Flushed, Node};
+use crate::work::Operation;
+
+fn staged(form: Form) -> (Simulated, Node<Fake>, Volume) {
+    let world = Simulated::new();
+    let (node, volume) = (world.start(), world.volume("vol", form));
+    volume.call(&node, Verb::Stage).unwrap();
+    (world, node, volume)
+}
+
+#[track_caller]
+fn refused(failure: Failure, kind: Kind, words: &str) {
+    assert_eq!(failure.kind, kind, "{failure}");
+    assert!(failure.message.contains(words), "{failure}");
+}
+
+#[test]
+fn a_target_of_the_other_kind_is_not_published_to_and_stays() {
+    let (world, node, volume) = staged(Form::Ext4);
+    world.make_file(&volume.target(1), 0);
+    let failure = volume.call(&node, Verb::Publish(1)).unwrap_err();
+    refused(failure, Kind::Precondition, "is not a directory");
+    for (bytes, directory) in [(0, true), (1, false)] {
+        let (world, node, volume) = staged(Form::Block);
+        match directory {
+            true => world.make_dir(&volume.target(1)),
+            false => world.make_file(&volume.target(1), bytes),
+        }
+        let failure = volume.call(&node, Verb::Publish(1)).unwrap_err();
+        refused(failure, Kind::Precondition, "is not an empty file");
+        assert!(world.machine.is_there(&volume.target(1)));
+    }
+}
+
+#[test]
+fn a_target_with_files_is_kept_and_only_that_is_said_to_be_the_reason() {
+    let (world, node, volume) = staged(Form::Ext4);
+    let target = volume.target(1);
+    world.make_file(&target.join("written-while-unmounted"), 7);
+    let failure = volume.call(&node, Verb::Unpublish(1)).unwrap_err();
+    refused(failure, Kind::Precondition, "contains files");
+    world.remove_file(&target.join("written-while-unmounted"));
+    let remove = |call: &Call| call.name == "rmdir";
+    let at = world.first_call(|| volume.call(&node, Verb::Unpublish(1)).unwrap(), remove);
+    world.make_dir(&target);
+    world.machine.begin(Some(Fault::Fail(at, "EIO")));
+    let failure = volume.call(&node, Verb::Unpublish(1)).unwrap_err();
+    world.machine.end();
+    refused(failure, Kind::System, "EIO");
+    volume.call(&node, Verb::Unpublish(1)).unwrap();
+    assert!(!world.machine.is_there(&target));
+}
+
+#[test]
+fn a_file_that_no_publish_has_made_is_not_removed() {
+    let (world, node, volume) = staged(Form::Block);
+    world.make_file(&volume.target(1), 1);
+    let failure = volume.call(&node, Verb::Unpublish(1)).unwrap_err();
+    refused(failure, Kind::Precondition, "was not created by a publish");
+    assert!(world.machine.is_there(&volume.target(1)));
+}
+
+fn flush(node: &Node<Fake>, volume: &Volume, target: &Path) -> Result<Flushed, Failure> {
+    let target = target.to_str().unwrap().to_owned();
+    let request = Unpublish {
+        id: volume.volume_id(),
+        target: AbsPath::new("target_path", target).unwrap(),
+    };
+    run(node, Operation::Unpublish, |cx| {
+        operation::flush(cx, &request)
+    })
+}
+
+#[test]
+fn only_the_volumes_own_target_under_the_kubelets_directory_is_flushed() {
+    let world = Simulated::of(Media::Disks);
+    let node = world.start();
+    let (volume, other) = (
+        world.volume("vol", Form::Ext4),
+        world.volume("other", Form::Ext4),
+    );
+    for volume in [&volume, &other] {
+        volume.call(&node, Verb::Stage).unwrap();
+        volume.call(&node, Verb::Publish(1)).unwrap();
+    }
+    let flushes = |volume: &Volume, target: PathBuf| {
+        world.machine.begin(None);
+        let flushed = flush(&node, volume, &target);
+        let calls = world.machine.end();
+        (flushed, calls.iter().any(|call| call.name == "syncfs"))
+    };
+    let (flushed, is_written) = flushes(&volume, volume.target(1));
+    assert!(matches!(flushed, Ok(Flushed::Done)) && is_written);
+    for target in [other.target(1), volume.target(2)] {
+        let (flushed, is_written) = flushes(&volume, target);
+        assert!(matches!(flushed, Ok(Flushed::Nothing)) && !is_written);
+    }
+    let (flushed, _) = flushes(&volume, "/elsewhere/pods/vol-1".into());
+    refused(flushed.err().unwrap(), Kind::Invalid, "--kubelet-dir");
+}
+
+#[test]
+fn a_raw_volume_that_lost_its_device_is_not_published_and_the_reason_is_said() {
+    let (world, node, volume) = staged(Form::Block);
+    world.machine.unbind_all();
+    let failure = volume.call(&node, Verb::Publish(1)).unwrap_err();
+    refused(failure, Kind::Precondition, "detached by force");
+    assert!(!world.machine.is_there(&volume.target(1)));
+}
+
+#[test]
+fn flags_that_no_mount_takes_are_refused_before_a_device_is_bound() {
+    let world = Simulated::new();
+    let (node, mut volume) = (world.start(), world.volume("vol", Form::Ext4));
+    volume.flags = &["ro", "rw"];
+    world.machine.begin(None);
+    let failure = volume.call(&node, Verb::Stage).unwrap_err();
+    let calls = world.machine.end();
+    refused(failure, Kind::Invalid, "contradicts");
+    assert!(!calls.iter().any(|call| call.name == "LOOP_CONFIGURE"));
+    assert!(node.kernel.loop_bound().unwrap().is_empty());
+}
