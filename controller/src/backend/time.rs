@@ -47,4 +47,49 @@ mod tests {
             assert_eq!(seconds(time), expected, "{time}");
         }
     }
+
+    #[test]
+    fn each_day_until_2401_counts_from_1970() {
+        let is_leap = |year: u64| {
+            let is = |of: u64| year.is_multiple_of(of);
+            is(4) && (!is(100) || is(400))
+        };
+        let mut days = 0;
+        for year in 1970..=2400 {
+            for month in 1..=12 {
+                let last = match month {
+                    2 => 28 + u64::from(is_leap(year)),
+                    4 | 6 | 9 | 11 => 30,
+                    _ => 31,
+                };
+                for day in 1..=last {
+                    let time = format!("{year:04}-{month:02}-{day:02}T01:02:03");
+                    assert_eq!(seconds(&time), Some(days * 86_400 + 3723), "{time}");
+                    days += 1;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_time_with_one_part_that_no_clock_shows_is_none() {
+        for time in [
+            "9999-12-31T23:59:60",
+            "2024-01-31T00:00:00",
+            "2024-12-01T00:00:00",
+        ] {
+            assert!(seconds(time).is_some(), "{time}");
+        }
+        for time in [
+            "10000-12-31T23:59:59",
+            "2024-13-01T00:00:00",
+            "2024-01-32T00:00:00",
+            "2024-01-01T24:00:00",
+            "2024-01-01T00:60:00",
+            "2024-01-01T00:00:61",
+            "2024-01-01T00:00",
+        ] {
+            assert_eq!(seconds(time), None, "{time}");
+        }
+    }
 }

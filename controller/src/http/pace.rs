@@ -146,6 +146,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_answer_shortens_the_interval_by_a_part_and_one_below_the_least_is_none() {
+        let shortened = |interval: Duration| {
+            let pace = Pace::new();
+            pace.state().interval = interval;
+            pace.answered();
+            pace.state().interval
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(shortened(32 * second), 31 * second);
+        assert_eq!(shortened(INTERVAL_MIN * 32 / 31), INTERVAL_MIN);
+        assert_eq!(shortened(INTERVAL_MIN), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn refusals_of_calls_that_were_sent_together_slow_down_once() {
         let pace = Pace::new();
         let begun = Instant::now();

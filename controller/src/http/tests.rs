@@ -3,6 +3,7 @@
 use super::*;
 use belay_server::call::Certainty;
 use http::HeaderValue;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -253,6 +254,27 @@ async fn a_refused_connection_is_tried_again_and_nothing_happened() {
 }
 
 #[tokio::test]
+async fn a_refused_connection_is_tried_as_often_as_an_overload_whatever_the_method() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = closed.local_addr().unwrap();
+    drop(closed);
+    for method in [Method::GET, Method::POST] {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let measured = metrics::set_default_local_recorder(&recorder);
+        let server = Server {
+            address,
+            seen: Arc::default(),
+        };
+        client().call(&server.call(method)).await.unwrap_err();
+        drop(measured);
+        let page = recorder.handle().render();
+        let labels = r#"{cloud="test",verb="test",code="none"}"#;
+        let counted = format!("{DURATION}_count{labels} {ATTEMPTS_MAX}\n");
+        assert!(page.contains(&counted), "{page}");
+    }
+}
+
+#[tokio::test]
 async fn a_limited_rate_is_obeyed_whatever_the_method() {
     let limited = Act::Answer("429 Too Many Requests", &["retry-after: 1"], Vec::new());
     let server = Server::start([limited, Act::answer("202 Accepted", "{}")]).await;
@@ -367,6 +389,7 @@ async fn a_proxy_gets_whole_urls_and_its_own_credentials() {
     };
     client.call(&call).await.unwrap();
     let seen = proxy.seen.lock().unwrap().concat();
+    assert!(seen.starts_with("get "), "no tunnel: {seen}");
     for part in [
         "get http://cloud.example.org/v3/volumes http/1.1",
         "proxy-authorization: basic",
@@ -388,4 +411,42 @@ fn a_file_without_certificates_is_named() {
         let refused = Client::new("test", Some(&file)).err().unwrap();
         assert!(refused.to_string().contains("ca.pem"), "{refused}");
     }
+}
+
+#[test]
+fn a_status_is_counted_by_itself_if_it_is_known_and_else_by_its_class() {
+    let counted = |status: u16| code(StatusCode::from_u16(status).unwrap());
+    let known = [
+        200, 201, 202, 204, 400, 401, 403, 404, 409, 413, 429, 500, 502, 503, 504,
+    ];
+    for status in 100..=999 {
+        let expected = match status / 100 {
+            _ if known.contains(&status) => status.to_string(),
+            class @ 2..=5 => format!("{class}xx"),
+            _ => "other".to_owned(),
+        };
+        assert_eq!(counted(status), expected);
+    }
+}
+
+#[test]
+fn a_service_is_left_alone_for_as_long_as_it_wants_within_bounds() {
+    let after = |value: &'static str| {
+        let headers = [(RETRY_AFTER, HeaderValue::from_static(value))];
+        let answer = Answer {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            headers: HeaderMap::from_iter(headers),
+            body: Bytes::new(),
+            what: String::new(),
+            words: String::new(),
+        };
+        answer.retry_after()
+    };
+    let seconds = |count| Some(Duration::from_secs(count));
+    assert_eq!(after("0"), seconds(0));
+    assert_eq!(after("7"), seconds(7));
+    assert_eq!(after("Sun, 06 Nov 1994 08:49:37 GMT"), seconds(0));
+    assert_eq!(after("Fri, 31 Dec 9999 23:59:59 GMT"), Some(PAUSE_MAX));
+    assert_eq!(after("99999999"), Some(PAUSE_MAX));
+    assert_eq!(after("soon"), None);
 }

@@ -92,3 +92,69 @@ pub(super) fn refuse_unknown(
         format_args!("{key:?} is unknown; this driver knows {known}"),
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::request::{AccessMode, MountFlags};
+
+    fn mount(fs_type: &str, mode: AccessMode) -> Capability {
+        let access = Access::Mount {
+            fs_type: fs_type.to_owned(),
+            flags: MountFlags::default(),
+            group: String::new(),
+        };
+        Capability { access, mode }
+    }
+
+    #[test]
+    fn each_filesystem_of_one_node_is_supported_and_others_are_named() {
+        let one = AccessMode::SingleNodeWriter;
+        for fs_type in ["", "ext4", "xfs", "btrfs"] {
+            assert_eq!(refusal(&mount(fs_type, one)), None);
+        }
+        let why = refusal(&mount("zfs", one)).unwrap();
+        assert_eq!(why, "fs_type \"zfs\": not one of ext4, xfs, btrfs");
+        let access = Access::Block;
+        assert_eq!(refusal(&Capability { access, mode: one }), None);
+        let several = AccessMode::MultiNodeMultiWriter;
+        let why = refusal(&mount("ext4", several)).unwrap();
+        assert!(why.starts_with("access mode MULTI_NODE_MULTI_WRITER: "));
+    }
+
+    #[test]
+    fn the_first_filesystem_that_is_named_is_the_usage_and_none_is_raw() {
+        let one = AccessMode::SingleNodeWriter;
+        let block = || Capability {
+            access: Access::Block,
+            mode: one,
+        };
+        let of = |fs_type: &str| Usage::Filesystem(fs_type.to_owned());
+        assert_eq!(usage(&[]), Usage::Block);
+        assert_eq!(usage(&[block()]), Usage::Block);
+        assert_eq!(usage(&[block(), mount("", one)]), of(""));
+        let both = [mount("", one), mount("xfs", one), mount("ext4", one)];
+        assert_eq!(usage(&both), of("xfs"));
+    }
+
+    #[test]
+    fn a_parameter_is_known_by_its_name_or_by_the_provisioners_prefix() {
+        let refused = |key: &str, known: &[&str]| {
+            let parameters = [(key.to_owned(), String::new())];
+            let parameters = Context::new("parameters", parameters).unwrap();
+            refuse_unknown("parameters", &parameters, known).err()
+        };
+        for key in [
+            "type",
+            "csi.storage.k8s.io/pv/name",
+            "storage.kubernetes.io/x",
+        ] {
+            assert_eq!(refused(key, &["type"]), None, "{key}");
+        }
+        for (known, list) in [(&["type", "class"][..], "type, class"), (&[], "none")] {
+            let why = refused("tpye", known).unwrap().message;
+            let expected = format!("\"tpye\" is unknown; this driver knows {list}");
+            assert!(why.ends_with(&expected), "{why}");
+        }
+    }
+}

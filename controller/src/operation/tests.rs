@@ -548,3 +548,27 @@ fn assert_refused(outcomes: Vec<Result<(), Failure>>, for_rpc: &str) {
         assert!(failure.message.contains(&first), "{failure}");
     }
 }
+
+#[tokio::test]
+async fn a_parameter_that_no_backend_knows_makes_no_volume_and_no_snapshot() {
+    let backend = Stub::default();
+    let ordered = Arc::clone(&backend.ordered);
+    let operations = Operations::new(Arc::new(backend), rules());
+    let mutable = CreateVolume {
+        mutable_parameters: owned(&[("iops", "7")]),
+        ..named("pvc-2", block())
+    };
+    for (request, key) in [(mutable, "iops"), (classed("clas", "small"), "clas")] {
+        let refused = operations.create(request).await.unwrap_err();
+        assert_eq!(refused.kind, Kind::Invalid);
+        assert!(refused.message.contains(key), "{refused}");
+    }
+    assert!(ordered.lock().unwrap().is_empty());
+    let request = CreateSnapshot {
+        parameters: owned(&[("retention", "7d")]),
+        ..cut("snapshot-1")
+    };
+    let refused = operations.cut(request).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Invalid);
+    assert!(refused.message.contains("retention"), "{refused}");
+}

@@ -78,3 +78,44 @@ fn misused(usage: &Usage, capability: &Capability) -> Option<String> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::request::{Access, AccessMode, MountFlags};
+
+    fn refusal(created_for: &Usage, fs_type: Option<&str>) -> Option<String> {
+        let access = match fs_type {
+            None => Access::Block,
+            Some(fs_type) => Access::Mount {
+                fs_type: fs_type.to_owned(),
+                flags: MountFlags::default(),
+                group: String::new(),
+            },
+        };
+        let mode = AccessMode::SingleNodeWriter;
+        misused(created_for, &Capability { access, mode })
+    }
+
+    #[test]
+    fn a_volume_supports_what_it_was_created_for_and_a_filesystem_that_is_not_named() {
+        let of = |fs_type: &str| Usage::Filesystem(fs_type.to_owned());
+        for (created_for, asked) in [
+            (Usage::Block, None),
+            (of("xfs"), Some("xfs")),
+            (of("xfs"), Some("")),
+            (of(""), Some("")),
+        ] {
+            assert_eq!(refusal(&created_for, asked), None);
+        }
+        for (created_for, asked, is, wanted) in [
+            (Usage::Block, Some(""), "raw block", "any filesystem"),
+            (of("xfs"), None, "xfs", "raw block"),
+            (of("xfs"), Some("ext4"), "xfs", "ext4"),
+            (of(""), Some("ext4"), "any filesystem", "ext4"),
+        ] {
+            let why = format!("the volume was created for {is}, not for {wanted}");
+            assert_eq!(refusal(&created_for, asked), Some(why));
+        }
+    }
+}

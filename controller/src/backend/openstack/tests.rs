@@ -6,7 +6,7 @@ mod snapshots;
 use super::*;
 use crate::backend::{AttachOrder, Attempt, Mark, Terms, Usage};
 use belay_server::call::Certainty;
-use belay_server::request::{AccessMode, Secrets};
+use belay_server::request::{AccessMode, Secrets, Segments, TopologyRequirement};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -649,4 +649,27 @@ async fn what_the_services_refuse_has_its_kind_and_what_may_be_begun_is_uncertai
         let refused = twin.backend.attach(to(&id, "s-1")).await.unwrap_err();
         assert_eq!(refused.kind, kind, "{refused}");
     }
+}
+
+#[test]
+fn a_volume_is_made_in_the_first_zone_that_is_preferred_or_else_required() {
+    let zones = |names: &[&str]| {
+        let place = |name: &&str| [("topology/zone".to_owned(), (*name).to_owned())].into();
+        names.iter().map(place).collect::<Vec<Segments>>()
+    };
+    let zone = |topology: Option<(&[&str], &[&str])>| {
+        let topology = topology.map(|(requisite, preferred)| TopologyRequirement {
+            requisite: zones(requisite),
+            preferred: zones(preferred),
+        });
+        let order = Order {
+            topology,
+            ..(*order("pvc-1")).clone()
+        };
+        super::zone_of(&order).map(str::to_owned)
+    };
+    assert_eq!(zone(None), None);
+    assert_eq!(zone(Some((&["a", "b"], &["b", "a"]))), Some("b".to_owned()));
+    assert_eq!(zone(Some((&["a", "b"], &[]))), Some("a".to_owned()));
+    assert_eq!(zone(Some((&[], &[]))), None);
 }
