@@ -67,6 +67,13 @@ pub trait Backend: Send + Sync + 'static {
         Duration::from_millis(250)
     }
 
+    /// How often one call begins an attach, detach or expansion that the storage has accepted and
+    /// not made. More than two only for storage that may be unable to begin it yet: meanwhile the
+    /// node's other changes wait.
+    fn begins_max(&self) -> u32 {
+        2
+    }
+
     /// Whether it accepts a name twice, and marks volumes; none = the storage refuses a second
     /// volume of a name.
     fn claims(&self) -> Option<&dyn Claims> {

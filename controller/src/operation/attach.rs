@@ -108,14 +108,16 @@ async fn attach(
     order: Arc<AttachOrder>,
 ) -> Result<Attachment, Failure> {
     let (attachments, id) = (of(backend)?, &order.id);
-    let until = engine.end_of_patience();
+    let mut patience = engine.patience();
     loop {
         // From the second time on it reads the result. Some storage drops an accepted attachment,
         // or cannot begin it yet; this starts it again then.
         if let Progress::Done(attachment) = attachments.attach(Arc::clone(&order)).await? {
             return Ok(attachment);
         }
-        let volume = engine.settled_by(until, id, &order.secrets).await?;
+        let volume = engine
+            .settled_within(&mut patience, id, &order.secrets)
+            .await?;
         let seen = phase::ready(volume.ok_or_else(|| lookup::not_found(id))?)?;
         if let Some(attachment) = attachments.attached(&order, &seen) {
             return Ok(attachment);
@@ -131,13 +133,14 @@ async fn detach(
     secrets: &Secrets,
 ) -> Result<(), Failure> {
     let attachments = of(backend)?;
-    let until = engine.end_of_patience();
+    let mut patience = engine.patience();
     loop {
         let detached = attachments.detach(id.clone(), node.clone(), secrets.clone());
         if let Progress::Done(()) = detached.await? {
             return Ok(());
         }
-        let Some(volume) = engine.settled_by(until, id, secrets).await? else {
+        let volume = engine.settled_within(&mut patience, id, secrets).await?;
+        let Some(volume) = volume else {
             return Ok(());
         };
         if !phase::ready(volume)?.nodes.contains(&node) {

@@ -27,14 +27,15 @@ impl Operations {
             let volume = backend.get(volume_id.clone(), secrets.clone()).await?;
             let volume = phase::ready(volume.ok_or_else(|| lookup::not_found(&volume_id))?)?;
             let bytes = size::of_grown(volume.bytes, range, expansion.grown_sizes(&volume))?;
-            let until = engine.end_of_patience();
+            let mut patience = engine.patience();
             loop {
                 // Even if it is large enough: an earlier expansion may be unfinished.
                 let resized = expansion.resize(volume_id.clone(), bytes, secrets.clone());
                 if let Progress::Done(bytes) = resized.await? {
                     return Ok(Done::Grown(bytes));
                 }
-                let grown = engine.settled_by(until, &volume_id, &secrets).await?;
+                let grown = engine.settled_within(&mut patience, &volume_id, &secrets);
+                let grown = grown.await?;
                 let grown = phase::ready(grown.ok_or_else(|| lookup::not_found(&volume_id))?)?;
                 if grown.bytes >= bytes {
                     return Ok(Done::Grown(grown.bytes));

@@ -26,6 +26,12 @@ use tokio::time::{Instant, timeout_at};
 /// call that reverts this one.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// How long a job waits for its change of a volume, and how often it begins the change again.
+pub(super) struct Patience {
+    until: Instant,
+    begins_left: u32,
+}
+
 /// The engine of one backend.
 pub(super) struct Engine {
     backend: Arc<dyn Backend>,
@@ -64,17 +70,22 @@ impl Engine {
         id: &VolumeId,
         secrets: &Secrets,
     ) -> Result<Option<Volume>, Failure> {
-        self.settled_by(self.end_of_patience(), id, secrets).await
+        settled_by(&self.volumes, end_of_patience(), id, secrets).await
     }
 
-    /// The same, until that moment.
-    pub(super) async fn settled_by(
+    /// The same for a change that was just begun, and may have to be begun again.
+    ///
+    /// # Errors
+    /// Also `Busy` if it was begun often enough.
+    pub(super) async fn settled_within(
         &self,
-        until: Instant,
+        patience: &mut Patience,
         id: &VolumeId,
         secrets: &Secrets,
     ) -> Result<Option<Volume>, Failure> {
-        settled_by(&self.volumes, until, id, secrets).await
+        let left = patience.begins_left.checked_sub(1);
+        patience.begins_left = left.ok_or_else(|| unfinished::<Volume>(id))?;
+        settled_by(&self.volumes, patience.until, id, secrets).await
     }
 
     /// Like [`Self::settled_soon`], of a snapshot.
@@ -83,13 +94,15 @@ impl Engine {
         id: &SnapshotId,
         secrets: &Secrets,
     ) -> Result<Option<Snapshot>, Failure> {
-        settled_by(&self.snapshots, self.end_of_patience(), id, secrets).await
+        settled_by(&self.snapshots, end_of_patience(), id, secrets).await
     }
 
-    /// Until when a job that begins now waits for the storage, and repeats what the storage has
-    /// dropped or could not begin.
-    pub(super) fn end_of_patience(&self) -> Instant {
-        Instant::now() + PATIENCE
+    /// That of a job that begins now.
+    pub(super) fn patience(&self) -> Patience {
+        Patience {
+            until: end_of_patience(),
+            begins_left: self.backend.begins_max().saturating_sub(1),
+        }
     }
 
     /// Waits for this call's turn to attach to or detach from a node, where a node accepts one
@@ -102,7 +115,12 @@ impl Engine {
     }
 }
 
-/// See [`Engine::settled_by`].
+/// Until when a job that begins now waits for the storage.
+fn end_of_patience() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+/// The item once it is ready or failed, if it is so by that moment.
 async fn settled_by<S: Store>(
     poller: &Poller<S>,
     until: Instant,
