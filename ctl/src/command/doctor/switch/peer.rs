@@ -21,17 +21,12 @@ pub(super) struct Peer {
     pub(super) parameters: &'static [&'static str],
     /// The topology key of its volumes.
     pub(super) topology_key: &'static str,
-    /// What Belay has not got yet.
-    pub(super) lacks: Lacks,
-}
-
-/// What users of the peer may have, and Belay lacks.
-#[derive(Debug)]
-pub(super) struct Lacks {
-    /// Snapshots.
-    pub(super) snapshots: bool,
-    /// Volumes on several nodes at once.
-    pub(super) several_nodes: bool,
+    /// The VolumeSnapshotClass parameters that Belay accepts.
+    pub(super) snapshot_parameters: &'static [&'static str],
+    /// Values of these that Belay refuses.
+    pub(super) snapshot_refusals: &'static [(&'static str, &'static str)],
+    /// Belay attaches a volume to one node at a time.
+    pub(super) one_node: bool,
 }
 
 /// Belay's own parameters, for `mkfs`.
@@ -52,10 +47,14 @@ const CINDER: Peer = Peer {
     images: &["cinder-csi-plugin"],
     parameters: &["type", "availability"],
     topology_key: "topology.cinder.csi.openstack.org/zone",
-    lacks: Lacks {
-        snapshots: true,
-        several_nodes: true,
-    },
+    snapshot_parameters: &[
+        "type",
+        "force-create",
+        "availability",
+        "backup-max-duration-seconds-per-gb",
+    ],
+    snapshot_refusals: &[("type", "backup")],
+    one_node: true,
 };
 
 impl Kind {

@@ -33,7 +33,7 @@ pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, drive
     let what = "a filesystem that Belay does not mount";
     let filesystems = some(has_other_filesystem);
     about(report, Verdict::No, name, &filesystems, what, cure);
-    let several = match peer.lacks.several_nodes {
+    let several = match peer.one_node {
         true => some(is_on_several_nodes),
         false => Names::default(),
     };
@@ -177,16 +177,25 @@ pub(super) fn snapshots(report: &mut Report, objects: &Objects, peer: &Peer, dri
     };
     let contents = || of("VolumeSnapshotContent", "/spec/driver");
     let classes = || of("VolumeSnapshotClass", "/driver");
-    if peer.lacks.snapshots {
-        let found = Names::of(classes().chain(contents()));
-        let cure = "they stay in the cloud; create, restore and delete snapshots with the old \
-                    driver before the switch";
-        let what = "Belay has no snapshots for this driver yet";
-        about(report, Verdict::Warn, name, &found, what, cure);
-        if found.is_empty() {
-            report.add(Verdict::Ok, name, "none, and no class");
+    for class in classes() {
+        let is_unknown =
+            |key: &&str| !key.starts_with(PROVISIONER) && !peer.snapshot_parameters.contains(key);
+        let mut refused: Vec<_> = class.keys("/parameters").filter(is_unknown).collect();
+        let is_refused = |(key, value): &&(&str, &str)| {
+            class.text(&format!("/parameters/{}", escaped(key))) == *value
+        };
+        let values = peer.snapshot_refusals.iter().filter(is_refused);
+        refused.extend(values.map(|(key, _)| key));
+        if !refused.is_empty() {
+            let what = format!(
+                "{}: Belay refuses parameter {}",
+                class.name(),
+                refused.join(", ")
+            );
+            let cure = "its snapshots are not affected; create a class without that, and use it \
+                        for new snapshots";
+            report.cure(Verdict::Warn, "snapshot classes", what, cure);
         }
-        return;
     }
     let is_ready = |it: &Object<'_>| {
         it.at("/status/readyToUse")

@@ -215,6 +215,35 @@ fn a_class_that_belay_would_refuse_is_named_with_the_parameter() {
 }
 
 #[test]
+fn a_snapshot_class_that_belay_would_refuse_is_named_with_the_parameter() {
+    for (key, value, part) in [
+        ("type", "backup", "hourly: Belay refuses parameter type"),
+        ("tier", "1", "hourly: Belay refuses parameter tier"),
+    ] {
+        expect("warn", "snapshot classes", part, |all| {
+            all.push(
+                json!({"kind": "VolumeSnapshotClass", "metadata": {"name": "hourly"},
+                "driver": DRIVER, "parameters": { key: value, "force-create": "true" }}),
+            );
+        });
+    }
+}
+
+#[test]
+fn a_snapshot_under_way_is_a_warning() {
+    let content = |ready| {
+        json!({"kind": "VolumeSnapshotContent", "metadata": {"name": "cut"},
+            "spec": {"driver": DRIVER}, "status": {"readyToUse": ready}})
+    };
+    expect("ok", "snapshots", "1 complete", |all| {
+        all.push(content(true))
+    });
+    expect("warn", "snapshots", "cut: being created", |all| {
+        all.push(content(false))
+    });
+}
+
+#[test]
 fn an_attachment_under_way_or_failed_is_a_warning() {
     expect("warn", "attachments", "csi-1: being attached", |all| {
         all[7]["status"]["attached"] = json!(false);
