@@ -239,6 +239,11 @@ impl Backend for DigitalOcean {
     }
 
     /// Actions take seconds, and calls are rationed.
+    /// [`pending`] counts, and pauses longer each time.
+    fn begins_max(&self) -> u32 {
+        u32::MAX
+    }
+
     fn poll_interval(&self) -> Duration {
         Duration::from_secs(1)
     }

@@ -6,6 +6,8 @@
 pub(crate) enum Kind {
     /// cinder-csi-plugin
     Cinder,
+    /// csi-digitalocean
+    Digitalocean,
 }
 
 /// What a kind is known by.
@@ -57,10 +59,22 @@ const CINDER: Peer = Peer {
     one_node: true,
 };
 
+const DIGITALOCEAN: Peer = Peer {
+    drivers: &["dobs.csi.digitalocean.com", "com.digitalocean.csi.dobs"],
+    backend: "digitalocean",
+    images: &["do-csi-plugin"],
+    parameters: &[],
+    topology_key: "region",
+    snapshot_parameters: &[],
+    snapshot_refusals: &[],
+    one_node: true,
+};
+
 impl Kind {
     pub(super) const fn peer(self) -> &'static Peer {
         match self {
             Self::Cinder => &CINDER,
+            Self::Digitalocean => &DIGITALOCEAN,
         }
     }
 }
