@@ -14,8 +14,8 @@ introduction() {
 # Belay
 
 CSI drivers with one node agent: volumes as files on the disk of one node (`local`), with snapshots,
-clones and online expansion; and volumes of Cinder (`openstack`), attached by Nova. The chart is for
-Kubernetes 1.32 and later, and for Helm 3 and 4.
+clones and online expansion; volumes of Cinder (`openstack`), attached by Nova; and volumes of
+DigitalOcean (`digitalocean`). The chart is for Kubernetes 1.32 and later, and for Helm 3 and 4.
 
 ```sh
 kubectl get nodes                       # choose the node that stores the volumes
@@ -23,8 +23,9 @@ printf 'drivers: [{nodeName: NODE}]\n' >belay.yaml
 helm install belay CHART --namespace belay-system --create-namespace --values belay.yaml
 ```
 
-With `drivers: [{backend: openstack}]` and a Secret `cloud-config`, volumes are those of Cinder; in the
-repository, `docs/openstack.md` describes it.
+With `drivers: [{backend: openstack}]` and a Secret `cloud-config`, volumes are those of Cinder; with
+`drivers: [{backend: digitalocean, region: SLUG}]` and a Secret `digitalocean`, those of DigitalOcean. In
+the repository, `docs/openstack.md` and `docs/digitalocean.md` describe them.
 
 Keep your values in a file and pass it to every command: Helm replaces lists as a whole, so with
 `--reuse-values --set 'drivers[0].overcommit=2'` the entry loses all its other values, and
@@ -61,7 +62,7 @@ FNR == 1 { delete keys; comment = "" }
     level = RLENGTH / 2
     line = substr($0, RLENGTH + 1)
     # The keys of a list entry stand two levels below the list, and belong to it directly.
-    if (sub(/^- /, "", line)) { keys[level - 1] = keys[level - 1] "[]"; keys[level++] = "" }
+    if (sub(/^- /, "", line)) { sub(/(\[\])?$/, "[]", keys[level - 1]); keys[level++] = "" }
     key = value = line
     sub(/:.*/, "", key)
     sub(/^[^:]*: ?/, "", value)

@@ -63,6 +63,7 @@ func TestOneContainerIsTheWholeNodeAgent(t *testing.T) {
 		asks := false
 		for _, part := range sections(pod.list("containers")[0]) {
 			asks = asks || strings.Contains(argument(part, "--metadata-search-order"), "metadataService")
+			asks = asks || argument(part, "--driver-kind") == "digitalocean"
 		}
 		if onHost := pod["hostNetwork"] == true; onHost != asks {
 			t.Errorf("the host's network: %v, a metadata service: %v", onHost, asks)

@@ -153,7 +153,7 @@ func TestTheReadmeIsMadeFromTheComments(t *testing.T) {
 
 func TestTheExamplesOfTheDocumentationAreTaken(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
-	for _, page := range []string{"../../docs/helm.md", "../../docs/openstack.md", "../../docs/operations.md", "../../deploy/images/README.md", "../../deploy/monitoring/README.md"} {
+	for _, page := range []string{"../../docs/helm.md", "../../docs/digitalocean.md", "../../docs/openstack.md", "../../docs/operations.md", "../../deploy/images/README.md", "../../deploy/monitoring/README.md"} {
 		found := 0
 		for _, match := range block.FindAllStringSubmatch(read(t, page), -1) {
 			// Prometheus' own configuration is none.
@@ -241,7 +241,7 @@ func everyValue(t *testing.T, backend string) map[string]any {
 	return values
 }
 
-var everyValues = map[string]string{"local": "every-value.yaml", "openstack": "openstack-every-value.yaml"}
+var everyValues = map[string]string{"local": "every-value.yaml", "openstack": "openstack-every-value.yaml", "digitalocean": "digitalocean-every-value.yaml"}
 
 // There is one choice, or the other would leave out what ci/every-value.yaml is to show. The registry
 // for all images, and digests, are in images_test.go.
@@ -249,10 +249,11 @@ var only = []string{
 	"node.enabled", "drivers[].backend", "drivers[].csiDriver.attachRequired", "drivers[].csiDriver.volumeLifecycleModes", "networkPolicy.enabled",
 	"global.imageRegistry", "images.node.digest", "images.controller.digest", "images.provisioner.digest", "images.attacher.digest", "images.resizer.digest", "images.snapshotter.digest",
 	"openstack: drivers[].backend", "openstack: drivers[].csiDriver.attachRequired", "openstack: drivers[].csiDriver.storageCapacity", "openstack: drivers[].formatMark.create", "openstack: drivers[].csiDriver.volumeLifecycleModes",
+	"digitalocean: drivers[].backend", "digitalocean: drivers[].csiDriver.attachRequired", "digitalocean: drivers[].csiDriver.storageCapacity", "digitalocean: drivers[].formatMark.create", "digitalocean: drivers[].csiDriver.volumeLifecycleModes", "digitalocean: drivers[].storageClasses[].default",
 }
 
 // Set in addition to the other name, it is refused.
-const otherBundle = "openstack: drivers[].caBundle.secretName"
+var otherBundle = []string{"openstack: drivers[].caBundle.secretName", "digitalocean: drivers[].caBundle.secretName"}
 
 // In one of these files each value differs from its default, so that each is seen to arrive.
 func TestEveryValueIsTried(t *testing.T) {
@@ -269,8 +270,8 @@ func TestEveryValueIsTried(t *testing.T) {
 	}
 	all := defaults(t)
 	for _, path := range sorted(all) {
-		if reported, ok := tried[path]; path != otherBundle && (!ok || reported == all[path] && !slices.Contains(only, path)) {
-			t.Errorf("ci/every-value.yaml and ci/openstack-every-value.yaml leave %s at its default", path)
+		if reported, ok := tried[path]; !slices.Contains(otherBundle, path) && (!ok || reported == all[path] && !slices.Contains(only, path)) {
+			t.Errorf("ci/every-value.yaml and those of the clouds leave %s at its default", path)
 		}
 	}
 }

@@ -84,16 +84,19 @@
 {{- fail (printf "%s.nodeName %q is longer than 63 characters: it is the value of a topology label, which cannot be longer; set a shorter %s.nodeId" $where .driver.nodeName $where) -}}
 {{- end -}}
 {{- end -}}
-{{- if eq .driver.backend "openstack" -}}
+{{- if and (eq .driver.backend "digitalocean") (not .driver.region) -}}
+{{- fail (printf "%s.region is empty: set the slug of the region of the nodes, such as nyc1: --set '%s.region=SLUG'" $where $where) -}}
+{{- end -}}
+{{- if ne .driver.backend "local" -}}
 {{- if and .driver.caBundle.secretName .driver.caBundle.configMapName -}}
 {{- fail (printf "%s.caBundle: secretName and configMapName are both set; keep the one that has the certificates" $where) -}}
 {{- end -}}
 {{- if .driver.csiDriver.storageCapacity -}}
-{{- fail (printf "%s.csiDriver.storageCapacity: backend openstack does not know the free capacity of the cloud, so the scheduler would find none; remove it" $where) -}}
+{{- fail (printf "%s.csiDriver.storageCapacity: backend %s does not know the free capacity of the cloud, so the scheduler would find none; remove it" $where .driver.backend) -}}
 {{- end -}}
 {{- $agent := .root.Values.node -}}
 {{- if and .root.Values.podMonitor.enabled (include "belay.agents" .root) (include "belay.asksService" .driver) (not $agent.httpAddress) -}}
-{{- fail (printf "podMonitor.enabled: with %s.metadata.searchOrder %q the node agent uses the host's network, where its metrics are on 127.0.0.1; set node.httpAddress to 0.0.0.0, and restrict port %s with the nodes' firewall" $where .driver.metadata.searchOrder (include "belay.agentPort" (dict "root" .root "host" "true"))) -}}
+{{- fail (printf "podMonitor.enabled: with %s the node agent uses the host's network, where its metrics are on 127.0.0.1; set node.httpAddress to 0.0.0.0, and restrict port %s with the nodes' firewall" (ternary (printf "%s.metadata.searchOrder %q" $where .driver.metadata.searchOrder) (printf "%s.backend %q" $where .driver.backend) (hasKey .driver.metadata "searchOrder")) (include "belay.agentPort" (dict "root" .root "host" "true"))) -}}
 {{- end -}}
 {{- end -}}
 {{- $socket := printf "%s/plugins_registry/%s-reg.sock" .root.Values.kubeletDir .driver.name -}}
@@ -170,7 +173,9 @@
 {{/* "true" or empty: whether the agent of this driver asks a metadata service, for which its pod needs
      the host's network. */}}
 {{- define "belay.asksService" -}}
-{{- if and (eq .backend "openstack") (contains "metadataService" .metadata.searchOrder) }}true{{ end -}}
+{{- if ne .backend "local" -}}
+{{- if contains "metadataService" (.metadata.searchOrder | default "metadataService") }}true{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* "true" or empty: whether the agent of any of these drivers does. */}}
@@ -209,7 +214,7 @@
 
 {{/* The Secret with the keys of format marks; empty if there are no keys. */}}
 {{- define "belay.formatMark" -}}
-{{- if eq .backend "openstack" -}}
+{{- if ne .backend "local" -}}
 {{- $created := ternary (printf "belay-format-mark-%s" .shortName) "" .formatMark.create -}}
 {{- .formatMark.secretName | default $created -}}
 {{- end -}}
