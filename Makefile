@@ -19,7 +19,7 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt generated clippy deny tidy \
-	test unit counted mounts guest arrivals openstack wire sanity standalone demo bench mutants fuzz nightly \
+	test unit counted mounts guest arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
 	images packages \
 	release release-check monitoring chart manifests \
 	e2e cluster cluster-down clean
@@ -38,9 +38,9 @@ check: ## format, lints, dependencies, house rules
 	@tests/setup/setup.sh check
 	@tests/steps.sh fmt generated clippy deny tidy
 
-test: root ## all tests: units, real mounts, guests, wire, chart, csi-sanity (root)
+test: root ## all tests: units, real mounts, guests, wire, twins, chart, csi-sanity (root)
 	@tests/setup/setup.sh test
-	@tests/steps.sh build unit counted mounts guest wire chart sanity standalone
+	@tests/steps.sh build unit counted mounts guest wire twins chart sanity standalone
 
 demo: root build ## run full volume lifecycles, with latencies (root); ROUNDS=n, VERBOSE=1, KEEP=1
 	@"$(BELAY_BIN_DIR)/belay-demo"
@@ -87,6 +87,10 @@ openstack: root build ## run the real Keystone, Cinder and Nova on loopback, wit
 
 wire: ## compare the protobuf descriptors with the official Go module
 	cd tests/wire && go test -count=1 ./...
+
+twins: ## drive the twins of clouds with the vendors' own clients
+	cargo build $(CARGO_FLAGS) -p belay-twins
+	cd tests/twins/godo && BELAY_TWINS='$(CARGO_TARGET_DIR)/debug/belay-twins' go test -count=1 ./...
 
 chart: ## test the Helm chart: lint, manifests, values, refusals; no cluster
 	@tests/setup/go.sh
