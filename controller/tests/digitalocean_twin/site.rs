@@ -94,7 +94,7 @@ impl Site {
         Running::serving(&mut command, &socket).unwrap()
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("csi.sock")
     }
 

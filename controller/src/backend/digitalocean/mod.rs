@@ -288,8 +288,16 @@ impl Backend for DigitalOcean {
     fn list(&self, after: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
         measured(Verb::List, async move {
             let slice = pages::Slice::new(after.as_deref(), limit)?;
-            let (found, has_next) = self.client.volumes(slice.page, slice.entries).await?;
-            let next = has_next.then(|| slice.next(found.len()));
+            let (mut read, mut has_more) = (Vec::new(), true);
+            for page in slice.pages() {
+                let (found, has_next) = self.client.volumes(page, slice.entries).await?;
+                read.extend(found);
+                has_more = has_next;
+                if !has_next {
+                    break;
+                }
+            }
+            let (found, next) = slice.of_pages(read, has_more);
             let mut volumes = Vec::new();
             for volume in found {
                 volumes.extend(self.judged(volume).await?);

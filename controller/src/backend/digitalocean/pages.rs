@@ -3,18 +3,16 @@
 use super::client::PAGE_ENTRIES_MAX;
 use belay_server::call::{Failure, Kind};
 
-/// The page of the API that begins at an entry.
+/// The entries from one on, which are on one page of the API, or on two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
     first: usize,
-    /// From 1.
-    pub(super) page: usize,
-    /// Of each page.
+    /// At most so many; and of a page.
     pub(super) entries: usize,
 }
 
 impl Slice {
-    /// With at most `limit` entries, from the one that the token counts.
+    /// At most `limit` entries, from the one that the token counts.
     ///
     /// # Errors
     /// `BadToken`.
@@ -24,32 +22,38 @@ impl Slice {
             let message = format!("starting_token {token:?}: begin again at the first page");
             Failure::new(Kind::BadToken, message)
         })?;
-        let most = limit.clamp(1, PAGE_ENTRIES_MAX);
-        // Pages of one size begin at its multiples.
-        let fitting = (1..=most).rev().find(|size| first % size == 0);
-        let entries = fitting.unwrap_or(1);
-        Ok(Self {
-            first,
-            page: first / entries + 1,
-            entries,
-        })
+        let entries = limit.clamp(1, PAGE_ENTRIES_MAX);
+        Ok(Self { first, entries })
     }
 
-    /// The token of what follows so many entries of it.
-    pub(super) fn next(self, entries: usize) -> String {
-        (self.first + entries).to_string()
+    /// The pages that have them, counted from 1.
+    pub(super) fn pages(self) -> impl Iterator<Item = usize> {
+        let page = self.first / self.entries + 1;
+        let last = match self.first.is_multiple_of(self.entries) {
+            true => page,
+            false => page.saturating_add(1),
+        };
+        page..=last
     }
 
-    /// That part of a list which was read as a whole, and the token of what follows.
-    pub(super) fn of<T>(self, all: Vec<T>) -> (Vec<T>, Option<String>) {
-        let total = all.len();
-        let part: Vec<_> = all
-            .into_iter()
-            .skip(self.first)
-            .take(self.entries)
-            .collect();
+    /// Them, of the entries of these pages, and the token of what follows; `has_more` of the list
+    /// follows those.
+    pub(super) fn of_pages<T>(self, read: Vec<T>, has_more: bool) -> (Vec<T>, Option<String>) {
+        let skipped = self.first % self.entries;
+        let rest = read.len().saturating_sub(skipped + self.entries);
+        self.cut(read, skipped, has_more || rest > 0)
+    }
+
+    /// Them, of a list that was read as a whole, and the token of what follows.
+    pub(super) fn of_all<T>(self, all: Vec<T>) -> (Vec<T>, Option<String>) {
+        let rest = all.len().saturating_sub(self.first + self.entries);
+        self.cut(all, self.first, rest > 0)
+    }
+
+    fn cut<T>(self, from: Vec<T>, skipped: usize, has_more: bool) -> (Vec<T>, Option<String>) {
+        let part: Vec<_> = from.into_iter().skip(skipped).take(self.entries).collect();
         let end = self.first + part.len();
-        (part, (end < total).then(|| end.to_string()))
+        (part, has_more.then(|| end.to_string()))
     }
 }
 
@@ -57,23 +61,41 @@ impl Slice {
 mod tests {
     use super::*;
 
+    /// The entries of a page of a list, as the API has them, and whether another follows.
+    fn page(all: &[usize], page: usize, entries: usize) -> (Vec<usize>, bool) {
+        let from = ((page - 1) * entries).min(all.len());
+        let to = (from + entries).min(all.len());
+        (all[from..to].to_vec(), to < all.len())
+    }
+
     #[test]
-    fn every_entry_is_on_one_page_whatever_the_limits() {
-        for limits in [[3, 3, 3, 3], [7, 2, 5, 1], [200, 1, 1000, 6], [1, 1, 2, 3]] {
-            let all: Vec<usize> = (0..500).collect();
-            let (mut seen, mut token, mut limits): (Vec<usize>, _, _) =
-                (Vec::new(), None::<String>, limits.iter().cycle());
-            loop {
-                let limit = *limits.next().unwrap();
+    fn every_entry_is_on_one_page_and_each_page_is_full_whatever_the_limits() {
+        let all: Vec<usize> = (0..500).collect();
+        for limits in [
+            [3, 3, 3, 3],
+            [7, 2, 5, 1],
+            [200, 1, 1000, 6],
+            [2, 1000, 2, 3],
+        ] {
+            let (mut seen, mut token, mut limits) = (Vec::new(), None::<String>, limits.iter());
+            while seen.len() < all.len() {
+                let limit = *limits.next().unwrap_or(&1000);
                 let slice = Slice::new(token.as_deref(), limit).unwrap();
-                assert!(slice.entries <= limit);
-                let from = (slice.page - 1) * slice.entries;
-                let page = &all[from..all.len().min(from + slice.entries)];
-                seen.extend(page);
-                if seen.len() == all.len() {
-                    break;
+                let (mut read, mut has_more) = (Vec::new(), true);
+                for at in slice.pages() {
+                    let (found, has_next) = page(&all, at, slice.entries);
+                    read.extend(found);
+                    has_more = has_next;
+                    if !has_next {
+                        break;
+                    }
                 }
-                token = Some(slice.next(page.len()));
+                let (part, next) = slice.of_pages(read, has_more);
+                let full = limit.min(PAGE_ENTRIES_MAX).min(all.len() - seen.len());
+                assert_eq!(part.len(), full);
+                seen.extend(part);
+                assert_eq!(next.is_some(), seen.len() < all.len());
+                token = next;
             }
             assert_eq!(seen, all);
         }
@@ -90,11 +112,9 @@ mod tests {
     #[test]
     fn a_whole_list_is_cut_at_the_token() {
         let slice = |token| Slice::new(token, 2).unwrap();
-        assert_eq!(
-            slice(None).of(vec![1, 2, 3]),
-            (vec![1, 2], Some("2".into()))
-        );
-        assert_eq!(slice(Some("2")).of(vec![1, 2, 3]), (vec![3], None));
-        assert_eq!(slice(Some("4")).of(vec![1, 2, 3]), (vec![], None));
+        let of_all = |token| slice(token).of_all(vec![1, 2, 3]);
+        assert_eq!(of_all(None), (vec![1, 2], Some("2".to_owned())));
+        assert_eq!(of_all(Some("2")), (vec![3], None));
+        assert_eq!(of_all(Some("4")), (vec![], None));
     }
 }

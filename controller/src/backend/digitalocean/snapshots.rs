@@ -79,15 +79,20 @@ impl Snapshots for DigitalOcean {
                 Some(of) => {
                     let mut all = self.all_snapshots(None).await?;
                     all.retain(|snapshot| snapshot.resource_id == of.as_str());
-                    slice.of(all)
+                    slice.of_all(all)
                 }
                 None => {
-                    let (found, has_next) = self
-                        .client
-                        .snapshots(None, slice.page, slice.entries)
-                        .await?;
-                    let next = has_next.then(|| slice.next(found.len()));
-                    (found, next)
+                    let (mut read, mut has_more) = (Vec::new(), true);
+                    for page in slice.pages() {
+                        let answer = self.client.snapshots(None, page, slice.entries).await;
+                        let (found, has_next) = answer?;
+                        read.extend(found);
+                        has_more = has_next;
+                        if !has_next {
+                            break;
+                        }
+                    }
+                    slice.of_pages(read, has_more)
                 }
             };
             let mut snapshots = Vec::new();
