@@ -4,6 +4,7 @@ use super::context::Secrets;
 use super::controller::{given, most};
 use super::ids::VolumeId;
 use super::paths::looked_up;
+use super::text::STRING_BYTES_MAX;
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use std::path::PathBuf;
@@ -66,9 +67,22 @@ impl TryFrom<csi::NodeGetVolumeHealthRequest> for NodeVolumeHealth {
     type Error = Failure;
 
     fn try_from(request: csi::NodeGetVolumeHealthRequest) -> Result<Self, Failure> {
+        Self::read(request, STRING_BYTES_MAX)
+    }
+}
+
+impl NodeVolumeHealth {
+    /// Reads the request of a driver whose volume IDs may have so many bytes.
+    ///
+    /// # Errors
+    /// As for other requests, naming the field.
+    pub fn read(
+        request: csi::NodeGetVolumeHealthRequest,
+        id_bytes_max: usize,
+    ) -> Result<Self, Failure> {
         let path = |field, path| given(path).map(|path| looked_up(field, path)).transpose();
         Ok(Self {
-            id: VolumeId::new(request.volume_id)?,
+            id: VolumeId::at_most(id_bytes_max, request.volume_id)?,
             staging: path("staging_target_path", request.staging_target_path)?,
             target: path("volume_publish_path", request.volume_publish_path)?,
         })

@@ -62,6 +62,19 @@ identifier! {
     Name, "name", STRING_BYTES_MAX, name_characters
 }
 
+impl VolumeId {
+    /// As [`VolumeId::new`], for IDs that another driver has made, which may be longer than the
+    /// specification allows.
+    ///
+    /// # Errors
+    /// Those of [`VolumeId::new`], with that length.
+    pub fn at_most(bytes_max: usize, text: String) -> Result<Self, Failure> {
+        required("volume_id", &text, bytes_max)?;
+        without_controls("volume_id", &text)?;
+        Ok(Self(text))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +91,19 @@ mod tests {
         assert!(NodeId::new("n".repeat(256)).is_ok());
         assert!(NodeId::new("n".repeat(257)).is_err());
         assert!(Name::new("p".repeat(129)).is_err());
+    }
+
+    #[test]
+    fn an_id_of_another_driver_may_be_longer_and_obeys_the_other_rules() {
+        let id = |text: &str| VolumeId::at_most(1024, text.to_owned());
+        assert!(id(&"v".repeat(1024)).is_ok());
+        for (bad, why) in [
+            ("v".repeat(1025), "at most 1024"),
+            (String::new(), "is required"),
+            ("a\nb".to_owned(), "at byte 1"),
+        ] {
+            assert!(id(&bad).unwrap_err().message.contains(why), "{bad:?}");
+        }
     }
 
     #[test]

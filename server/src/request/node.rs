@@ -5,6 +5,7 @@ use super::capacity::CapacityRange;
 use super::context::{Context, Secrets};
 use super::ids::VolumeId;
 use super::paths::{AbsPath, looked_up};
+use super::text::STRING_BYTES_MAX;
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use std::path::PathBuf;
@@ -88,10 +89,23 @@ impl TryFrom<csi::NodePublishVolumeRequest> for Publish {
     type Error = Failure;
 
     fn try_from(request: csi::NodePublishVolumeRequest) -> Result<Self, Failure> {
+        Self::read(request, STRING_BYTES_MAX)
+    }
+}
+
+impl Publish {
+    /// Reads the request of a driver whose volume IDs may have so many bytes.
+    ///
+    /// # Errors
+    /// As for other requests, naming the field.
+    pub fn read(
+        request: csi::NodePublishVolumeRequest,
+        id_bytes_max: usize,
+    ) -> Result<Self, Failure> {
         let staging = request.staging_target_path;
         let staging = (!staging.is_empty()).then(|| AbsPath::new(STAGING, staging));
         Ok(Self {
-            id: VolumeId::new(request.volume_id)?,
+            id: VolumeId::at_most(id_bytes_max, request.volume_id)?,
             publish_context: Context::new("publish_context", request.publish_context)?,
             staging: staging.transpose()?,
             target: AbsPath::new(TARGET, request.target_path)?,
@@ -115,8 +129,21 @@ impl TryFrom<csi::NodeUnpublishVolumeRequest> for Unpublish {
     type Error = Failure;
 
     fn try_from(request: csi::NodeUnpublishVolumeRequest) -> Result<Self, Failure> {
+        Self::read(request, STRING_BYTES_MAX)
+    }
+}
+
+impl Unpublish {
+    /// Reads the request of a driver whose volume IDs may have so many bytes.
+    ///
+    /// # Errors
+    /// As for other requests, naming the field.
+    pub fn read(
+        request: csi::NodeUnpublishVolumeRequest,
+        id_bytes_max: usize,
+    ) -> Result<Self, Failure> {
         Ok(Self {
-            id: VolumeId::new(request.volume_id)?,
+            id: VolumeId::at_most(id_bytes_max, request.volume_id)?,
             target: AbsPath::new(TARGET, request.target_path)?,
         })
     }
@@ -137,8 +164,21 @@ impl TryFrom<csi::NodeGetVolumeStatsRequest> for Stats {
     type Error = Failure;
 
     fn try_from(request: csi::NodeGetVolumeStatsRequest) -> Result<Self, Failure> {
+        Self::read(request, STRING_BYTES_MAX)
+    }
+}
+
+impl Stats {
+    /// Reads the request of a driver whose volume IDs may have so many bytes.
+    ///
+    /// # Errors
+    /// As for other requests, naming the field.
+    pub fn read(
+        request: csi::NodeGetVolumeStatsRequest,
+        id_bytes_max: usize,
+    ) -> Result<Self, Failure> {
         Ok(Self {
-            id: VolumeId::new(request.volume_id)?,
+            id: VolumeId::at_most(id_bytes_max, request.volume_id)?,
             volume_path: looked_up("volume_path", request.volume_path)?,
             staging: looked_up_if_given(request.staging_target_path)?,
         })

@@ -27,7 +27,14 @@ pub(crate) struct Stage {
     secrets: Secrets,
 }
 
+/// A driver without staging publishes volumes without a staging path.
 #[derive(Args)]
+#[command(mut_arg("staging", |arg| {
+    arg.required(false)
+        .default_value("")
+        .hide_default_value(true)
+        .help("Staging path, unless the driver stages no volumes")
+}))]
 pub(crate) struct Publish {
     /// Target path; its parent directory must exist
     #[arg(long, alias = "target-path", value_name = "PATH")]

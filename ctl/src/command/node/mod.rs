@@ -60,7 +60,7 @@ pub(crate) enum NodeCommand {
     Stage(Stage),
     /// Unstage a volume (NodeUnstageVolume)
     Unstage(Unstage),
-    /// Publish a staged volume at a target path (NodePublishVolume)
+    /// Publish a volume at a target path (NodePublishVolume)
     #[command(aliases = ["mnt", "mount"])]
     Publish(Publish),
     /// Unpublish a volume (NodeUnpublishVolume)
