@@ -90,12 +90,12 @@ struct DriverFlags {
     with_topology: bool,
 
     /// Name of the driver [default: local.csi.belay.dev; openstack: cinder.csi.openstack.org;
-    /// digitalocean: dobs.csi.digitalocean.com]
+    /// digitalocean: dobs.csi.digitalocean.com; nfs: nfs.csi.k8s.io]
     #[arg(long, env = "BELAY_DRIVER_NAME", value_name = "NAME")]
     driver_name: Option<DriverName>,
 
-    /// Maximum number of volumes on a node (0: unlimited) [default: 0 for local, 256 for openstack,
-    /// 7 for digitalocean]
+    /// Maximum number of volumes on a node (0: unlimited) [default: 256 for openstack, 7 for
+    /// digitalocean, else 0]
     #[arg(long, env = "BELAY_MAX_VOLUMES", value_name = "NUMBER")]
     max_volumes: Option<u32>,
 }
@@ -111,7 +111,7 @@ pub fn node_id(text: &str) -> Result<NodeId, Failure> {
 /// The help of `--node-id`, as the node agent has it.
 const NODE_ID_OF_AGENT: &str = "\
 Id of this node: 1 to 256 bytes; for kind local with --with-topology a valid label value of at \
-most 63. Kind local: required unless --node-name is set, which is its default. Kinds \
+most 63. Kinds local and nfs: required unless --node-name is set, which is its default. Kinds \
 openstack and digitalocean: read from the cloud's metadata by default";
 /// The help of `--node-id`, as the controller has it.
 const NODE_ID_OF_CONTROLLER: &str = "\
@@ -269,7 +269,7 @@ mod tests {
             (["--node-id", ""], "--node-id"),
             (
                 ["--driver-kind", "floppy"],
-                "[possible values: local, openstack, digitalocean]",
+                "[possible values: local, openstack, digitalocean, nfs]",
             ),
             (["--driver-name", "a_b"], "not '_'"),
             (["--max-volumes", "many"], "--max-volumes"),

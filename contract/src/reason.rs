@@ -58,6 +58,8 @@ pub mod volume {
         BACKING_FILE_GONE = "BackingFileGone", DataLoss, [Node];
         /// The file cannot be inspected.
         BACKING_FILE_UNREADABLE = "BackingFileUnreadable", Inaccessible, [Node, Controller];
+        /// The server of the volume does not answer, or no longer has its directory.
+        SERVER_UNREACHABLE = "ServerUnreachable", Inaccessible, [Node];
         /// An operation does not return.
         OPERATION_HUNG = "OperationHung", Inaccessible, [Node];
         /// The volume's usage is from before an operation hung.

@@ -4,3 +4,5 @@
 pub const LOOP: &str = "loop";
 /// The transport of volumes that a cloud plugs into the node as disks.
 pub const DISK: &str = "disk";
+/// The transport of volumes that are directories of an NFS server.
+pub const NFS: &str = "nfs";

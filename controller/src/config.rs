@@ -183,6 +183,10 @@ impl Config {
                 }))
             }
             Kind::Digitalocean => self.digitalocean(kind).map(Choice::DigitalOcean),
+            Kind::Nfs => Err(format!(
+                "--backend {}: has no controller; the node agent serves its volumes",
+                name(kind)
+            )),
         }
     }
 

@@ -1,9 +1,11 @@
 //! The agent's lifecycle: checks that it can work here, then serves until SIGTERM.
 
 use std::fmt::Display;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use belay_proto::csi::v1::node_server::Node;
 use belay_server::call::Callers;
 use belay_server::facts::Facts;
 use belay_server::identity::Identity;
@@ -21,12 +23,13 @@ use tokio::time::Instant;
 
 use crate::arrivals;
 use crate::config::{Config, Driver, Sandbox};
+use crate::filesystem::remote;
 use crate::identify;
-use crate::kernel::linux::{Linux, privileges, sandbox};
+use crate::kernel::linux::{Linux, helper, privileges, sandbox};
 use crate::operation::{self, KubeletDir};
-use crate::rpc::{self, NodeService};
+use crate::rpc::{self, NodeService, RemoteService};
 use crate::start::{Machine, Source, Start};
-use crate::work::{self, Pool, THREADS_MAX};
+use crate::work::{self, Pool, Servers, THREADS_MAX};
 
 /// How long an idle thread of the pool stays: for the rest of a burst of pods, and no longer.
 const THREAD_IDLE: Duration = Duration::from_secs(5);
@@ -77,9 +80,15 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     result
 }
 
+/// Makes the one call of a helper process, see [`crate::is_helper`].
+#[must_use]
+pub fn help() -> ExitCode {
+    helper::serve(remote::serve)
+}
+
 /// Before the sandbox, and only if a driver's volumes are disks.
 fn with_rings(config: &Config, kernel: Linux) -> Linux {
-    if config.drivers().all(|driver| driver.folder().is_some()) {
+    if !config.drivers().any(Driver::has_disks) {
         return kernel;
     }
     kernel.clone().with_rings().unwrap_or_else(|error| {
@@ -146,14 +155,19 @@ async fn serve_drivers(
     // Before any driver comes up: the agent exits if the address cannot be used.
     let pages = serve::listen(config.process.http_endpoint).await;
     let pages = pages.map_err(|error| failed("--http-endpoint", &error))?;
-    let pools: Arc<[_]> = config.drivers().map(|_| Pool::new()).collect();
-    let measured = Arc::clone(&pools);
-    metrics::when_asked(move || work::measure(&measured));
-    if config.drivers().any(|driver| driver.folder().is_none()) {
+    let local = || config.drivers().filter(|driver| !driver.is_remote());
+    let pools: Arc<[_]> = local().map(|_| Pool::new()).collect();
+    let servers = Servers::new();
+    let (measured, asked) = (Arc::clone(&pools), Arc::clone(&servers));
+    metrics::when_asked(move || {
+        work::measure(&measured);
+        asked.measure();
+    });
+    if config.drivers().any(Driver::has_disks) {
         drop(tokio::spawn(machine.keep_disks()));
     }
     let (mut services, mut first_tries) = (Vec::new(), Vec::new());
-    for (driver, pool) in config.drivers().zip(pools.iter()) {
+    for (driver, pool) in local().zip(pools.iter()) {
         let source = Source::of(driver);
         let unknown = machine.identification(driver);
         let opening = || match &unknown {
@@ -184,13 +198,17 @@ async fn serve_drivers(
         first_tries.push(tried);
         services.push((driver, service, own));
     }
+    let remote = remote_services(config, machine, &readiness, &servers, lacking.as_ref());
     tried(first_tries).await?;
     // Before a socket exists: a process that waits for it may end this one at once.
     let shutdown = signal::terminations().map_err(|error| failed("signals", &error))?;
     let drivers = services
         .into_iter()
         .map(|(driver, service, own)| served(config, driver, service, &own));
-    let drivers = drivers.collect::<Result<Vec<_>, _>>()?;
+    let remote = remote
+        .into_iter()
+        .map(|(driver, service, own)| served(config, driver, service, &own));
+    let drivers = drivers.chain(remote).collect::<Result<Vec<_>, _>>()?;
     let config = ServeConfig {
         program: concat!("belay-node ", env!("CARGO_PKG_VERSION")),
         pages,
@@ -207,6 +225,32 @@ async fn serve_drivers(
         .map_err(|error| failed("serving", &error))
 }
 
+/// A driver with its service, and its part of the readiness.
+type Serving<'a, S> = (&'a Driver, Arc<S>, Readiness);
+
+/// The drivers whose volumes are directories of a server. They open nothing, so they are up.
+fn remote_services<'a>(
+    config: &'a Config,
+    machine: &Machine,
+    readiness: &Readiness,
+    servers: &Arc<Servers>,
+    lacking: Option<&String>,
+) -> Vec<Serving<'a, RemoteService<Linux>>> {
+    let drivers = config.drivers().filter(|driver| driver.is_remote());
+    let services = drivers.filter_map(|driver| {
+        let (node, profile) = (machine.remote_node(), driver.common.kind.profile());
+        // The flags have the ID of the node, since no cloud has it.
+        let identity = identify::by_flags(driver)?;
+        let own = readiness.part(match lacking {
+            Some(why) => State::Starting(why.clone()),
+            None => readiness.own(),
+        });
+        let service = RemoteService::new(node, servers, profile, identity, lacking.cloned());
+        Some((driver, Arc::new(service), own))
+    });
+    services.collect()
+}
+
 /// Waits for the first attempt of each driver, so that no call fails shortly before its driver
 /// comes up; but not for a hung disk.
 async fn tried(first_tries: Vec<oneshot::Receiver<Result<(), String>>>) -> Result<(), StartError> {
@@ -220,10 +264,10 @@ async fn tried(first_tries: Vec<oneshot::Receiver<Result<(), String>>>) -> Resul
 }
 
 /// The driver's services on its socket.
-fn served(
+fn served<S: Node + Facts>(
     config: &Config,
     driver: &Driver,
-    service: Arc<NodeService<Linux>>,
+    service: Arc<S>,
     readiness: &Readiness,
 ) -> Result<serve::Driver, StartError> {
     let common = &driver.common;

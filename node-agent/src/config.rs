@@ -1,5 +1,7 @@
 //! The agent's flags: those of the process, and those of each driver.
 
+mod choices;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,7 @@ use std::process::ExitCode;
 
 use belay_contract::drivers::{Metadata, MetadataSource, Profile};
 use belay_contract::flags::{DriverArgs, node_id};
-use belay_contract::transport::LOOP;
+use belay_contract::transport::{DISK, LOOP, NFS};
 use belay_server::call::Failure;
 use belay_server::config::{ProcessArgs, ended, parse_from, parse_where};
 use belay_server::endpoint::Endpoint;
@@ -17,6 +19,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser};
 
 use crate::device::DiskRules;
+pub(crate) use choices::Sandbox;
+use choices::{Uncleared, UnknownContent};
 
 /// Separates the flags of two drivers.
 const NEXT_DRIVER: &str = "--next-driver";
@@ -28,10 +32,10 @@ const NODE_NAME_FLAG: &str = "--node-name";
 
 /// Serves the CSI Node service of one node: stages and publishes volumes by system calls.
 ///
-/// A volume is a file below --loop-dir, created by the controller (belay-controller), or a disk
-/// that a cloud attaches: --driver-kind says which. Run it as root in the mount namespace of the
-/// kubelet, or with mounts that propagate there. To serve several drivers, separate their options
-/// with --next-driver.
+/// A volume is a file below --loop-dir, created by the controller (belay-controller), a disk that a
+/// cloud attaches, or a directory of an NFS server: --driver-kind says which. Run it as root in the
+/// mount namespace of the kubelet, or with mounts that propagate there. To serve several drivers,
+/// separate their options with --next-driver.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "belay-node", version)]
 pub struct Config {
@@ -91,33 +95,6 @@ pub struct Config {
     /// The other drivers.
     #[arg(skip)]
     more: Vec<Driver>,
-}
-
-/// The sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Sandbox {
-    /// Only those that they need
-    On,
-    /// All system calls
-    Off,
-}
-
-/// What becomes of a blank disk of unknown history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum UnknownContent {
-    /// Read all of it, and format it if every byte is zero
-    Prove,
-    /// Do not format it
-    Refuse,
-}
-
-/// What becomes of a new disk that has other bytes than zeros, and no signature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Uncleared {
-    /// Format it if it has no known signature
-    Accept,
-    /// Do not format it
-    Refuse,
 }
 
 /// One driver of the agent.
@@ -275,7 +252,17 @@ impl Config {
 }
 
 impl Driver {
-    /// The directory of its volumes' files; `None` if volumes are disks.
+    /// Its volumes are disks.
+    pub(crate) fn has_disks(&self) -> bool {
+        self.common.kind.profile().transport == DISK
+    }
+
+    /// Its volumes are directories of a server.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.common.kind.profile().transport == NFS
+    }
+
+    /// The directory of its volumes' files; `None` if volumes are no files.
     pub(crate) fn folder(&self) -> Option<&Path> {
         self.loop_dir.as_deref()
     }
@@ -303,11 +290,14 @@ impl Driver {
             ("--uncleared", self.uncleared.is_some()),
         ];
         let given = given.into_iter().find(|(_, is_given)| *is_given);
-        match (profile.transport == LOOP, given) {
-            (true, Some((flag, _))) => Err(format!(
-                "{flag}: does not apply: the controller knows the content of its files"
-            )),
-            _ => Ok(()),
+        let why = match profile.transport {
+            DISK => return Ok(()),
+            LOOP => "the controller knows the content of its files",
+            _ => "its volumes are not disks",
+        };
+        match given {
+            Some((flag, _)) => Err(format!("{flag}: does not apply: {why}")),
+            None => Ok(()),
         }
     }
 
@@ -687,7 +677,7 @@ mod tests {
             (
                 "none",
                 "--driver-kind=tape",
-                "[possible values: local, openstack, digitalocean]",
+                "[possible values: local, openstack, digitalocean, nfs]",
             ),
             (
                 "none",

@@ -25,5 +25,6 @@ mod metadata;
 mod stale;
 mod start;
 
-pub use agent::{StartError, run};
+pub use agent::{StartError, help, run};
 pub use config::Config;
+pub use kernel::linux::helper::is_helper;

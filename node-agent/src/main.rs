@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use belay_node_agent::Config;
 
 fn main() -> ExitCode {
+    // Before anything else: such a process has one call to make.
+    if belay_node_agent::is_helper() {
+        return belay_node_agent::help();
+    }
     let config = match Config::parse() {
         Ok(config) => config,
         Err(code) => return code,

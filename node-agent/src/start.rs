@@ -28,6 +28,7 @@ use crate::identify::Identification;
 use crate::kernel::linux::Linux;
 use crate::kernel::{self, Kernel as _};
 use crate::mounts::MountIndex;
+use crate::operation::remote::RemoteNode;
 use crate::operation::{Beside, KubeletDir, Node};
 use crate::rpc::NodeService;
 use crate::stale;
@@ -117,6 +118,12 @@ impl Machine {
     /// The facts about the node that the driver's flags do not give, if any.
     pub(crate) fn identification(&self, driver: &Driver) -> Option<Identification> {
         Identification::of(driver, &self.kernel)
+    }
+
+    /// What a driver needs whose volumes are directories of a server.
+    pub(crate) fn remote_node(&self) -> RemoteNode<Linux> {
+        let (kernel, beside) = (self.kernel.clone(), Arc::clone(&self.beside));
+        RemoteNode::new(kernel, self.kubelet_dir.clone(), beside)
     }
 
     /// Opens the source of that driver's volumes. May wait for a disk.

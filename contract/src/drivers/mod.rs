@@ -4,6 +4,7 @@
 mod digitalocean;
 mod local;
 mod metadata;
+mod nfs;
 mod openstack;
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,7 @@ mod tests;
 pub use digitalocean::DIGITALOCEAN;
 pub use local::LOCAL;
 pub use metadata::{Metadata, MetadataSource};
+pub use nfs::{NFS, NFS_ID_BYTES_MAX};
 pub use openstack::OPENSTACK;
 
 use crate::disk::NameTemplate;
@@ -27,6 +29,8 @@ pub enum Kind {
     Openstack,
     /// Volumes of DigitalOcean, attached to droplets as disks
     Digitalocean,
+    /// Directories of an NFS server
+    Nfs,
 }
 
 impl Kind {
@@ -40,6 +44,7 @@ impl Kind {
             Self::Local => &LOCAL,
             Self::Openstack => &OPENSTACK,
             Self::Digitalocean => &DIGITALOCEAN,
+            Self::Nfs => &NFS,
         }
     }
 }

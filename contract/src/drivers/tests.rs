@@ -1,6 +1,6 @@
 //! The chart and the documentation of a driver match its profile.
 
-use super::{DIGITALOCEAN, Kind, LOCAL, OPENSTACK};
+use super::{DIGITALOCEAN, Kind, LOCAL, NFS, OPENSTACK};
 use crate::disk;
 use crate::transport::DISK;
 use belay_server::request::{AccessMode, Context};
@@ -99,7 +99,11 @@ fn the_documentation_has_the_modes_and_the_key() {
             .unwrap()
     };
     assert!(row("with-topology").contains(LOCAL.topology_key));
-    for (kind, profile) in [("openstack", OPENSTACK), ("digitalocean", DIGITALOCEAN)] {
+    for (kind, profile) in [
+        ("openstack", OPENSTACK),
+        ("digitalocean", DIGITALOCEAN),
+        ("nfs", NFS),
+    ] {
         let (name, most) = (profile.name, profile.volumes_max);
         assert!(row("driver-name").contains(&format!("; `{kind}`: `{name}`")));
         assert!(row("max-volumes").contains(&format!("; `{kind}`: `{most}`")));

@@ -170,6 +170,35 @@ const STRING_BYTES_MAX: usize = 255;
 ///
 /// [`belay_server::call::Kind::Invalid`] that names `mount_flags` and the flag.
 pub(crate) fn parse_flags(flags: &[String], fs: FsType) -> Result<MountOptions, Failure> {
+    let mut options = parse(flags)?;
+    if fs == FsType::Xfs {
+        // Snapshots and clones have the UUID of their source, which may be mounted here too.
+        options.superblock.retain(|(name, _)| name != "nouuid");
+        options.superblock.push(("nouuid".to_owned(), None));
+    }
+    Ok(options)
+}
+
+/// [`parse_flags`] for the filesystem of a server, whose address is not the flags' to set. The
+/// parameters `async` and `bg`, `fg` and `retry`, which mount.nfs interprets, have no meaning.
+///
+/// # Errors
+/// As [`parse_flags`].
+pub(crate) fn parse_remote_flags(flags: &[String]) -> Result<MountOptions, Failure> {
+    let mut options = parse(flags)?;
+    let is_address = |(name, _): &&(String, _)| ["addr", "clientaddr"].contains(&name.as_str());
+    if let Some((name, _)) = options.superblock.iter().find(is_address) {
+        return Err(refuse(
+            name,
+            "the node agent sets it; give the server's name or address",
+        ));
+    }
+    let is_for_mount = |name: &str| ["bg", "fg", "retry"].contains(&name);
+    options.superblock.retain(|(name, _)| !is_for_mount(name));
+    Ok(options)
+}
+
+fn parse(flags: &[String]) -> Result<MountOptions, Failure> {
     let mut parsed = Parsed::default();
     for list in flags {
         for flag in split(list)? {
@@ -179,13 +208,7 @@ pub(crate) fn parse_flags(flags: &[String], fs: FsType) -> Result<MountOptions, 
     if parsed.saw_ro && parsed.saw_rw {
         return Err(refuse("ro", "contradicts rw; set only one of them"));
     }
-    let mut options = parsed.options;
-    if fs == FsType::Xfs {
-        // Snapshots and clones have the UUID of their source, which may be mounted here too.
-        options.superblock.retain(|(name, _)| name != "nouuid");
-        options.superblock.push(("nouuid".to_owned(), None));
-    }
-    Ok(options)
+    Ok(parsed.options)
 }
 
 /// One flag: its name, and its value without quotes.
@@ -410,6 +433,25 @@ mod tests {
                 vec![("nouuid".to_owned(), None)],
                 "{flags:?}"
             );
+        }
+    }
+
+    #[test]
+    fn flags_for_a_server_are_attributes_or_parameters_and_never_its_address() {
+        let parse = |flags: &str| parse_remote_flags(&[flags.to_owned()]);
+        let options =
+            parse("_netdev,nofail,nodev,noatime,nfsvers=4.1,hard,bg,retry=2,odd").unwrap();
+        assert_eq!(options.attrs, MountAttrs::NO_DEV.with(MountAttrs::NO_ATIME));
+        let parameters = [
+            pair("nfsvers", "4.1"),
+            ("hard".to_owned(), None),
+            ("odd".to_owned(), None),
+        ];
+        assert_eq!(options.superblock, parameters);
+        for address in ["addr=10.0.0.1", "clientaddr=10.0.0.2", "source=s:/a"] {
+            let refused = parse(address).unwrap_err();
+            assert_eq!(refused.kind, Kind::Invalid);
+            assert!(!refused.message.contains("10.0.0"), "{refused}");
         }
     }
 

@@ -16,12 +16,13 @@ mod probe;
 mod quota;
 #[cfg(test)]
 mod real;
+pub(crate) mod remote;
 #[cfg(test)]
 mod simulated;
 mod witness;
 
 pub(crate) use check::{Checked, Unchecked, check};
-pub(crate) use flags::{LABELS, MountOptions, is_same_label, parse_flags};
+pub(crate) use flags::{LABELS, MountOptions, is_same_label, parse_flags, parse_remote_flags};
 pub(crate) use format::{Permit, format};
 pub(crate) use fs_type::FsType;
 pub(crate) use grow::{GrowError, grow};

@@ -55,6 +55,12 @@ pub(crate) enum Cause {
     Files,
     /// ENOSYS, EOPNOTSUPP: this kernel has no such call.
     Unsupported,
+    /// EPROTONOSUPPORT: the server, or this kernel, does not have that version of the protocol.
+    Version,
+    /// ETIMEDOUT, ECONNREFUSED, EHOSTUNREACH and similar: the server does not answer.
+    Unreachable,
+    /// ESTALE: the server no longer has the file or directory.
+    Stale,
     /// Any other.
     Other,
 }
@@ -81,6 +87,13 @@ impl Error {
         self
     }
 
+    /// Adds what the caller knows about the failure.
+    pub(crate) fn also(mut self, more: &str) -> Self {
+        let separator = if self.detail.is_empty() { "" } else { "; " };
+        self.detail = format!("{}{separator}{more}", self.detail).into();
+        self
+    }
+
     /// The reason, for decisions.
     pub(crate) fn cause(&self) -> Cause {
         match self.errno {
@@ -102,6 +115,16 @@ impl Error {
             }
             Errno::MFILE | Errno::NFILE => Cause::Files,
             Errno::NOSYS | Errno::OPNOTSUPP => Cause::Unsupported,
+            Errno::PROTONOSUPPORT => Cause::Version,
+            Errno::TIMEDOUT
+            | Errno::CONNREFUSED
+            | Errno::CONNRESET
+            | Errno::CONNABORTED
+            | Errno::HOSTUNREACH
+            | Errno::HOSTDOWN
+            | Errno::NETUNREACH
+            | Errno::NETDOWN => Cause::Unreachable,
+            Errno::STALE => Cause::Stale,
             _ => Cause::Other,
         }
     }
@@ -168,8 +191,8 @@ const NAMES: &[(Errno, &str)] = names! {
     ISDIR KEYEXPIRED KEYREJECTED KEYREVOKED LOOP MEDIUMTYPE MFILE MLINK NAMETOOLONG NETDOWN
     NETUNREACH NFILE NOBUFS NODATA NODEV NOENT NOEXEC NOKEY NOLCK NOLINK NOMEDIUM NOMEM NONET
     NOPKG NOSPC NOSYS NOTBLK NOTCONN NOTDIR NOTEMPTY NOTRECOVERABLE NOTTY NXIO OPNOTSUPP OVERFLOW
-    OWNERDEAD PERM PIPE PROTO RANGE REMOTE REMOTEIO RESTART ROFS SHUTDOWN SPIPE SRCH STALE TIME
-    TIMEDOUT TOOMANYREFS TXTBSY UCLEAN USERS XDEV
+    OWNERDEAD PERM PIPE PROTO PROTONOSUPPORT RANGE REMOTE REMOTEIO RESTART ROFS SHUTDOWN SPIPE SRCH
+    STALE TIME TIMEDOUT TOOMANYREFS TXTBSY UCLEAN USERS XDEV
 };
 
 fn name(errno: Errno) -> &'static str {

@@ -9,6 +9,7 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod linux;
+mod remote;
 mod types;
 
 use std::ffi::OsString;
@@ -18,6 +19,10 @@ use std::time::Duration;
 pub(crate) use child::{Child, ChildEnd};
 pub(crate) use disks::{Disk, DiskAt, DiskFacts, Disks, NvmeFacts, ScsiFacts};
 pub(crate) use error::{Cause, Error, Result};
+pub(crate) use remote::{
+    Answer, Answered, Helper, MountSource, RemoteCall, RemoteMount, Remotes, decode_answer,
+    decode_call, encode_answer, encode_call,
+};
 pub(crate) use types::{
     AlignedBuf, BtrfsDevice, BtrfsErrors, BtrfsGeometry, Dev, Ext4Error, Ext4Errors, FileKind,
     Inode, LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Stat,
@@ -78,7 +83,9 @@ pub(crate) trait Reads {
 ///
 /// Verbs marked *quick* never wait for a disk or a server (measured on a mount whose server never
 /// answers) and may run on the agent's one thread; all others belong on the pool.
-pub(crate) trait Kernel: Filesystems + Surroundings + Disks + Send + Sync + 'static {
+pub(crate) trait Kernel:
+    Filesystems + Surroundings + Disks + Remotes + Send + Sync + 'static
+{
     /// statx(2) of the path itself: does not follow the last component, triggers no automount,
     /// sends no request to a server. `None` if the path does not exist. A filesystem that has shut
     /// itself down refuses statx; its root is then described from mountinfo, without a mount id.

@@ -100,6 +100,36 @@ impl KubeletDir {
         beneath.iter().map(OsStr::to_str).collect()
     }
 
+    /// As [`Node::admit`].
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` naming `field`, the path and the flag.
+    pub(super) fn admit<K: Kernel>(
+        &self,
+        kernel: &K,
+        field: &str,
+        path: &Path,
+    ) -> Result<(), Failure> {
+        if path.is_relative() || self.holds(kernel, path)? {
+            return Ok(());
+        }
+        let why = format!(
+            "{} is not under {} (--kubelet-dir); nothing was changed",
+            path.display(),
+            self.named.display()
+        );
+        Err(Failure::invalid(field, why))
+    }
+
+    /// As [`Node::admit_mounts`].
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION`.
+    pub(super) fn admit_mounts(&self) -> Result<(), Failure> {
+        let hidden = self.hidden();
+        hidden.map_or(Ok(()), |why| Err(Failure::precondition(why)))
+    }
+
     /// The same directory for tests that mount in a namespace without a kubelet.
     #[cfg(test)]
     pub(crate) fn assumed_seen(self) -> Self {
@@ -148,18 +178,10 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// `INVALID_ARGUMENT` naming `field`, the path and the flag.
     pub(super) fn admit(&self, field: &str, path: &Path) -> Result<(), Failure> {
-        let Some(kubelet_dir) = &self.kubelet_dir else {
-            return Ok(());
-        };
-        if path.is_relative() || kubelet_dir.holds(&self.kernel, path)? {
-            return Ok(());
+        match &self.kubelet_dir {
+            Some(kubelet_dir) => kubelet_dir.admit(&self.kernel, field, path),
+            None => Ok(()),
         }
-        let why = format!(
-            "{} is not under {} (--kubelet-dir); nothing was changed",
-            path.display(),
-            kubelet_dir.named.display()
-        );
-        Err(Failure::invalid(field, why))
     }
 
     /// Refuses mounts that the pod would not see: it would write to the node's own disk.
@@ -167,8 +189,9 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// `FAILED_PRECONDITION`.
     pub(super) fn admit_mounts(&self) -> Result<(), Failure> {
-        let hidden = self.kubelet_dir.as_deref().and_then(KubeletDir::hidden);
-        hidden.map_or(Ok(()), |why| Err(Failure::precondition(why)))
+        self.kubelet_dir
+            .as_ref()
+            .map_or(Ok(()), |it| it.admit_mounts())
     }
 
     /// Whether this process's mount table has all mounts of the node, as far as it can know: if the

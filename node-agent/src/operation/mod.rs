@@ -15,6 +15,7 @@ mod plan;
 mod publish;
 mod raw;
 mod release;
+pub(crate) mod remote;
 mod removed;
 mod space;
 mod stage;

@@ -9,6 +9,7 @@ mod jobs;
 mod late;
 mod node;
 mod reads;
+mod remote;
 mod removed;
 mod staging;
 mod start;
@@ -18,6 +19,7 @@ mod unsynced;
 mod volumes;
 
 pub(crate) use node::{NodeIdentity, NodeService};
+pub(crate) use remote::RemoteService;
 
 /// Describes the metrics of the calls. Call it once, before the first call.
 pub(crate) fn announce() {

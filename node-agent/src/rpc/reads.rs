@@ -78,11 +78,18 @@ impl Reads {
                 "volume {id}: the storage is slow or does not answer: {look}; retry later"
             )));
         };
-        let mut conditions = conditions(look);
-        let seconds = then.elapsed().as_secs();
-        let message = format!("the usage is {seconds} s old: the storage does not answer");
-        conditions.add(volume::STATISTICS_OLD, message);
-        Ok(VolumeStats { usage, conditions })
+        Ok(old((then, usage), conditions(look)))
+    }
+
+    /// The volume's last result, for a volume with these conditions; `None` if there is none.
+    pub(super) fn old(
+        &self,
+        id: &VolumeId,
+        path: &Path,
+        conditions: Conditions,
+    ) -> Option<VolumeStats> {
+        let kept = self.kept(id, path, |kept| (kept.then, kept.usage))?;
+        Some(old(kept, conditions))
     }
 
     fn kept<T>(&self, id: &VolumeId, path: &Path, of: impl FnOnce(&Kept) -> T) -> Option<T> {
@@ -99,6 +106,14 @@ impl Reads {
     fn answered(&self) -> MutexGuard<'_, Answered> {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// An old result, marked as such.
+fn old((then, usage): (Instant, VolumeUsage), mut conditions: Conditions) -> VolumeStats {
+    let seconds = then.elapsed().as_secs();
+    let message = format!("the usage is {seconds} s old: the storage does not answer");
+    conditions.add(volume::STATISTICS_OLD, message);
+    VolumeStats { usage, conditions }
 }
 
 /// The health reason of a volume that hangs as in `look`.

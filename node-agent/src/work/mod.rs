@@ -4,9 +4,11 @@
 
 mod phase;
 mod pool;
+mod servers;
 
 pub(crate) use phase::{Clock, Operation, Phase, Progress};
 pub(crate) use pool::{Lane, Pool, THREADS_MAX, WORKED, apart, measure};
+pub(crate) use servers::{Replied, Servers};
 
 use std::time::Duration;
 
@@ -62,4 +64,5 @@ impl Class {
 pub(crate) fn announce() {
     phase::announce();
     pool::announce();
+    servers::announce();
 }

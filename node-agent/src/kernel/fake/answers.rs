@@ -1,4 +1,5 @@
-//! Which errnos are answers rather than failures, and how a call names what it is done to.
+//! Which errnos are answers rather than failures, which calls may wait, and how a call names its
+//! object.
 
 use std::path::Path;
 
@@ -21,4 +22,66 @@ pub(super) fn named(fd: &Fd) -> String {
 
 pub(super) fn text(path: &Path) -> String {
     path.display().to_string()
+}
+
+/// The errnos that a fault can inject.
+const ERRNOS: [(&str, Errno); 11] = [
+    ("EIO", Errno::IO),
+    ("EAGAIN", Errno::AGAIN),
+    ("EBUSY", Errno::BUSY),
+    ("EEXIST", Errno::EXIST),
+    ("ENOENT", Errno::NOENT),
+    ("EPERM", Errno::PERM),
+    ("ENOSPC", Errno::NOSPC),
+    ("EINVAL", Errno::INVAL),
+    ("EOPNOTSUPP", Errno::OPNOTSUPP),
+    ("ESTALE", Errno::STALE),
+    ("EPROTONOSUPPORT", Errno::PROTONOSUPPORT),
+];
+
+/// Calls that may wait for a disk, as documented in the trait.
+const WAITING: [&str; 33] = [
+    "open",
+    "openat2",
+    "openat",
+    "statfs",
+    "lseek",
+    "pread",
+    "pwrite",
+    "fsync",
+    "fgetxattr",
+    "fsetxattr",
+    "fremovexattr",
+    "LOOP_CONFIGURE",
+    "LOOP_GET_STATUS64",
+    "LOOP_SET_STATUS64",
+    "LOOP_CLR_FD",
+    "LOOP_SET_CAPACITY",
+    "FITHAW",
+    "umount2",
+    "spawn",
+    "mkfs write",
+    "e2fsck open",
+    "e2fsck read",
+    "e2fsck write",
+    "EXT4_IOC_RESIZE_FS",
+    "XFS_IOC_FSGROWFSDATA",
+    "BTRFS_IOC_FS_INFO",
+    "BTRFS_IOC_RESIZE",
+    "VIRTIO_BLK_T_GET_ID",
+    "rescan",
+    "getaddrinfo",
+    "umount2 MNT_DETACH",
+    "fstat",
+    "fchmod",
+];
+
+pub(super) fn may_wait(name: &str, object: &str) -> bool {
+    WAITING.contains(&name) || name == "fsconfig" && object == "create"
+}
+
+/// The errno of that name, if a call with these answers can fail with it.
+pub(super) fn failure(name: &str, answers: &[Errno]) -> Option<Errno> {
+    let (_, errno) = ERRNOS.iter().find(|(known, _)| *known == name).unwrap();
+    (!answers.contains(errno)).then_some(*errno)
 }

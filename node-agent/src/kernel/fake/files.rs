@@ -270,6 +270,9 @@ impl State {
     pub(super) fn statfs(&mut self, path: &Path) -> Answer<Usage> {
         let location = self.walk(path)?;
         let superblock = self.mounts[&location.mount].superblock;
+        if self.superblocks[&superblock].served.is_some() {
+            return self.statfs_served(location.ino);
+        }
         let (total, used) = match self.superblocks[&superblock].on {
             None => self.storage,
             Some(_) => {

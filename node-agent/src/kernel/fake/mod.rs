@@ -21,6 +21,8 @@ mod on_disk;
 mod outside;
 mod picture;
 mod power;
+mod processes;
+mod servers;
 mod sparse;
 mod state;
 mod superblock;
@@ -35,11 +37,13 @@ use rustix::io::Errno;
 use tokio::sync::watch;
 
 use super::{Error, Result};
+use answers::{failure, may_wait};
 pub(crate) use btrfs::Features;
 pub(crate) use disks::Plug;
 pub(crate) use fsck::Damage;
 pub(crate) use picture::{Holds, Picture};
 pub(crate) use power::Survives;
+pub(crate) use servers::Server;
 use state::State;
 pub(crate) use trouble::Trouble;
 
@@ -96,62 +100,6 @@ pub(crate) struct Call {
     pub(crate) name: &'static str,
     /// Its object.
     pub(crate) object: String,
-}
-
-/// The errnos that a fault can inject.
-const ERRNOS: [(&str, Errno); 9] = [
-    ("EIO", Errno::IO),
-    ("EAGAIN", Errno::AGAIN),
-    ("EBUSY", Errno::BUSY),
-    ("EEXIST", Errno::EXIST),
-    ("ENOENT", Errno::NOENT),
-    ("EPERM", Errno::PERM),
-    ("ENOSPC", Errno::NOSPC),
-    ("EINVAL", Errno::INVAL),
-    ("EOPNOTSUPP", Errno::OPNOTSUPP),
-];
-
-/// Calls that may wait for a disk, as documented in the trait.
-const WAITING: [&str; 29] = [
-    "open",
-    "openat2",
-    "openat",
-    "statfs",
-    "lseek",
-    "pread",
-    "pwrite",
-    "fsync",
-    "fgetxattr",
-    "fsetxattr",
-    "fremovexattr",
-    "LOOP_CONFIGURE",
-    "LOOP_GET_STATUS64",
-    "LOOP_SET_STATUS64",
-    "LOOP_CLR_FD",
-    "LOOP_SET_CAPACITY",
-    "FITHAW",
-    "umount2",
-    "spawn",
-    "mkfs write",
-    "e2fsck open",
-    "e2fsck read",
-    "e2fsck write",
-    "EXT4_IOC_RESIZE_FS",
-    "XFS_IOC_FSGROWFSDATA",
-    "BTRFS_IOC_FS_INFO",
-    "BTRFS_IOC_RESIZE",
-    "VIRTIO_BLK_T_GET_ID",
-    "rescan",
-];
-
-fn may_wait(name: &str, object: &str) -> bool {
-    WAITING.contains(&name) || name == "fsconfig" && object == "create"
-}
-
-/// The errno of that name, if a call with these answers can fail with it.
-fn failure(name: &str, answers: &[Errno]) -> Option<Errno> {
-    let (_, errno) = ERRNOS.iter().find(|(known, _)| *known == name).unwrap();
-    (!answers.contains(errno)).then_some(*errno)
 }
 
 impl Machine {
@@ -312,6 +260,9 @@ impl Fake {
             }
             _ => {}
         }
+        if state.servers.hang && may_wait {
+            state = self.hang(state);
+        }
         let is_last = match state.fault {
             Some(Fault::Die(at)) => at == number,
             Some(Fault::DieAfter(call)) => call == name,
@@ -338,7 +289,7 @@ impl Fake {
         state.hung.insert(call);
         self.machine.turn.notify_all();
         self.machine.hung.send_modify(|count| *count += 1);
-        while state.hung.contains(&call) && state.dead_up_to < self.process {
+        while state.hung.contains(&call) && !self.is_dead(&state) {
             state = self.machine.wait(state);
         }
         state.hung.remove(&call);
@@ -348,9 +299,13 @@ impl Fake {
 
     /// Unwinds the thread if its process was killed.
     fn live(&self, state: &State) {
-        if state.dead_up_to >= self.process {
+        if self.is_dead(state) {
             resume_unwind(Box::new(Died));
         }
+    }
+
+    fn is_dead(&self, state: &State) -> bool {
+        state.dead_up_to >= self.process || state.servers.killed.contains(&self.process)
     }
 
     /// A new descriptor of this process, made by a call.

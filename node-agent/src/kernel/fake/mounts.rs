@@ -23,6 +23,7 @@ impl State {
             is_miscounted: false,
             errors: 0,
             label: None,
+            served: None,
             root,
         };
         self.superblocks.insert(id, superblock);
@@ -267,6 +268,9 @@ impl State {
     /// The parameters that we send: a source, `ro`, and those of the filesystem.
     pub(super) fn fsconfig(&mut self, fd: u64, key: &str, value: Option<&str>) -> Answer<()> {
         let has_labels = self.has_labels;
+        if self.context(fd)?.fs_type == "nfs" {
+            return self.set_parameter(fd, key, value);
+        }
         let context = self.context(fd)?;
         match (key, value) {
             ("context", Some(label)) if has_labels => context.label = Some(label.to_owned()),
@@ -362,7 +366,7 @@ impl State {
         }
     }
 
-    fn anonymous_dev(&mut self) -> Dev {
+    pub(super) fn anonymous_dev(&mut self) -> Dev {
         let taken = |minor: u32| self.superblocks.values().any(|s| s.dev.minor == minor);
         let minor = (64..).find(|minor| !taken(*minor)).unwrap();
         Dev { major: 0, minor }

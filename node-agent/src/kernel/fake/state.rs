@@ -10,6 +10,7 @@ use super::disks::{Plugged, device_dev};
 use super::kept::Kept;
 use super::loops::Loop;
 use super::meanwhile::Meanwhile;
+use super::servers::{Served, Servers};
 use super::sparse::Sparse;
 use super::{Call, Fault};
 use crate::kernel::{Dev, FileKind, MountAttrs, Stat};
@@ -63,6 +64,7 @@ pub(super) struct State {
     pub(super) tools: super::mkfs::Tools,
     /// `SEEK_DATA` finds the start of a file, wherever it begins to search.
     pub(super) maps_backwards: bool,
+    pub(super) servers: Servers,
     /// SELinux is enabled.
     pub(super) has_labels: bool,
     /// Statmount does not show the labels of mounts.
@@ -111,6 +113,8 @@ pub(super) struct Superblock {
     pub(super) errors: u64,
     /// The SELinux label of all its files.
     pub(super) label: Option<String>,
+    /// The directory of a server that it is.
+    pub(super) served: Option<Served>,
     pub(super) root: u64,
 }
 
@@ -166,6 +170,8 @@ pub(super) struct Context {
     pub(super) source: Option<PathBuf>,
     pub(super) read_only: bool,
     pub(super) label: Option<String>,
+    /// Those of a server's filesystem.
+    pub(super) parameters: Vec<(String, Option<String>)>,
     pub(super) superblock: Option<u64>,
 }
 
@@ -217,6 +223,7 @@ impl State {
             has_no_mount_ids: false,
             tools: super::mkfs::Tools::default(),
             maps_backwards: false,
+            servers: Servers::default(),
             has_labels: false,
             hides_labels: false,
             numbers: 0,

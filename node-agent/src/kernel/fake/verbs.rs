@@ -247,11 +247,12 @@ impl Kernel for Fake {
 
     fn fsopen(&self, fs_type: &str) -> Result<Fd> {
         self.open_by("fsopen", fs_type, NONE, |_| match fs_type {
-            "ext4" | "xfs" | "btrfs" => Ok(Object::Context(Context {
+            "ext4" | "xfs" | "btrfs" | "nfs" => Ok(Object::Context(Context {
                 fs_type: fs_type.to_owned(),
                 source: None,
                 read_only: false,
                 label: None,
+                parameters: Vec::new(),
                 superblock: None,
             })),
             _ => Err(Errno::NODEV),
@@ -266,7 +267,10 @@ impl Kernel for Fake {
 
     fn fsconfig_create(&self, context: &Fd, shared: bool) -> Result<()> {
         self.call("fsconfig", "create", NONE, |state| {
-            state.fsconfig_create(context.id, shared)
+            match state.context(context.id)?.fs_type.as_str() {
+                "nfs" => state.create_served(context.id),
+                _ => state.fsconfig_create(context.id, shared),
+            }
         })
     }
 

@@ -106,6 +106,17 @@ pub(super) fn has_no_links(path: &Path) -> Result<Option<bool>> {
     }
 }
 
+/// See [`crate::kernel::Remotes::mode`].
+pub(super) fn mode(fd: &OwnedFd) -> Result<u32> {
+    let found = rustix::fs::fstat(fd).map_err(of("fstat", fd))?;
+    Ok(Mode::from_raw_mode(found.st_mode).as_raw_mode())
+}
+
+/// See [`crate::kernel::Remotes::chmod`].
+pub(super) fn chmod(fd: &OwnedFd, mode: u32) -> Result<()> {
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)).map_err(of("fchmod", fd))
+}
+
 /// See [`crate::kernel::Kernel::statfs`].
 pub(super) fn statfs(path: &Path) -> Result<Usage> {
     let found = retry_on_intr(|| rustix::fs::statfs(path))

@@ -17,6 +17,7 @@ mod filesystems;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
 mod grow;
+pub(crate) mod helper;
 mod lease;
 mod loopdev;
 mod mount;
@@ -67,6 +68,16 @@ impl Linux {
             has_exclusive_create: mount::is_exclusive_create_known(),
             rings: Rings::default(),
         })
+    }
+
+    /// The kernel as a helper process needs it, without features.
+    pub(crate) fn for_helper() -> Linux {
+        Linux {
+            loop_part_shift: 0,
+            has_statmount: false,
+            has_exclusive_create: false,
+            rings: Rings::default(),
+        }
     }
 
     /// The same kernel, with [`Kernel::pread_at_once`]. The clones share its rings. Call it before

@@ -174,6 +174,12 @@ pub(super) fn umount(path: &Path) -> Result<()> {
         .map_err(|errno| Error::at("umount2", path, errno))
 }
 
+/// See [`crate::kernel::Remotes::umount_lazily`].
+pub(super) fn umount_lazily(path: &Path) -> Result<()> {
+    rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+        .map_err(|errno| Error::at("umount2 MNT_DETACH", path, errno))
+}
+
 /// The filesystem's messages about the failure: one message per read(2), prefixed with its level.
 fn log_of(context: &OwnedFd) -> String {
     let mut said = Vec::new();

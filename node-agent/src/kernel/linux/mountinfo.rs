@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::files::{self, MountId};
-use crate::kernel::{Dev, Error, MountAttrs, MountEntry, MountFacts, Result};
+use crate::kernel::{Dev, Error, MountAttrs, MountEntry, MountFacts, MountSource, Result};
 
 /// Of the calling thread, in whose namespace statx(2) and umount2(2) work.
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
@@ -42,6 +42,20 @@ pub(super) fn root(path: &Path) -> Result<Option<PathBuf>> {
     };
     let found = read()?.into_iter().find(|line| line.id == id);
     Ok(found.map(|line| line.entry.root))
+}
+
+/// The source of the mount on `path`; `None` if it is not the root of a mount.
+pub(super) fn source(path: &Path) -> Result<Option<MountSource>> {
+    let Some(MountId::Listed(id) | MountId::Unique(id)) = files::mount_id(path, false)? else {
+        return Ok(None);
+    };
+    let found = read()?.into_iter().find(|line| line.id == id);
+    Ok(found.map(|Line { entry, facts, .. }| MountSource {
+        fs_type: entry.fs_type,
+        source: entry.source.into_os_string(),
+        attrs: facts.attrs,
+        superblock_read_only: facts.superblock_read_only,
+    }))
 }
 
 /// The mount that `path` is in.

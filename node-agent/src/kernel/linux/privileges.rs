@@ -69,6 +69,28 @@ pub(crate) fn keep_needed() -> Result<Vec<Missing>> {
         .collect())
 }
 
+/// Keeps of the agent's capabilities only what a helper process needs: to mount and unmount, or
+/// nothing.
+///
+/// # Errors
+/// The kernel's error.
+pub(super) fn keep_for_helper(mounts: bool) -> rustix::io::Result<()> {
+    let had = capabilities(None)?;
+    let needed = match mounts {
+        true => CapabilitySet::SYS_ADMIN,
+        false => CapabilitySet::empty(),
+    };
+    let permitted = had.permitted.intersection(needed);
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: permitted,
+            permitted,
+            inheritable: CapabilitySet::empty(),
+        },
+    )
+}
+
 fn bound(needed: CapabilitySet) -> rustix::io::Result<()> {
     for number in 0..u64::BITS {
         let one = CapabilitySet::from_bits_retain(1 << number);

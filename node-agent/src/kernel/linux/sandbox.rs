@@ -48,6 +48,26 @@ pub(crate) fn enter() -> Result<()> {
     add(&listed, FLAGS | libc::SECCOMP_FILTER_FLAG_LOG).map_err(failed)
 }
 
+/// Narrows the sandbox of a helper process to the calls for which it was started. Nothing happens
+/// where its agent has no sandbox.
+///
+/// # Errors
+/// The kernel's error.
+pub(super) fn narrow() -> rustix::io::Result<()> {
+    // SAFETY: it takes no pointer.
+    let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
+    match filter::ARCH {
+        Some(arch) if mode == SECCOMP_MODE_FILTER => {
+            let listed = filter::narrowed(arch, [calls::OF_HELPER, calls::OLD_OF_HELPER]);
+            add(&listed, FLAGS | libc::SECCOMP_FILTER_FLAG_LOG)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `SECCOMP_MODE_FILTER` of include/uapi/linux/seccomp.h.
+const SECCOMP_MODE_FILTER: i32 = 2;
+
 /// Adds a filter to the calling thread.
 fn add(program: &[sock_filter], flags: c_ulong) -> rustix::io::Result<()> {
     let program = sock_fprog {

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use super::files::{self, MountId};
 use super::mount::last_errno;
 use super::mountinfo;
-use crate::kernel::{Error, MountAttrs, MountFacts, Result};
+use crate::kernel::{Error, MountAttrs, MountFacts, MountSource, Result};
 
 /// The number of statmount in include/uapi/asm-generic/unistd.h, the same on all architectures
 /// that we build for; libc does not have it yet.
@@ -31,6 +31,8 @@ const STATMOUNT_FS_TYPE: u64 = 0x20;
 const WANTED: u64 = STATMOUNT_SB_BASIC | STATMOUNT_MNT_BASIC | STATMOUNT_FS_TYPE;
 /// Since Linux 6.11; older kernels leave it out of the returned mask.
 const STATMOUNT_MNT_OPTS: u64 = 0x80;
+/// Since Linux 6.13; likewise.
+const STATMOUNT_SB_SOURCE: u64 = 0x200;
 
 /// `SB_RDONLY` (include/linux/fs.h), the same bit as `MS_RDONLY`.
 const SB_RDONLY: u32 = 1;
@@ -76,9 +78,13 @@ struct StatMount {
     propagate_from: u64,
     /// Where in `strings` it begins.
     mnt_root: u32,
-    /// And all that came after it: not asked for.
     mnt_point: u32,
-    rest: [u64; 50],
+    mnt_ns_id: u64,
+    fs_subtype: u32,
+    /// Its offset in `strings`.
+    sb_source: u32,
+    /// And all that came after it: not asked for.
+    rest: [u64; 48],
     strings: [u8; STRINGS_BYTES],
 }
 
@@ -86,6 +92,7 @@ const MNT_ID_REQ_SIZE_VER0: u32 = 24;
 
 const _: () = assert!(size_of::<MntIdReq>() == 24);
 const _: () = assert!(std::mem::offset_of!(StatMount, mnt_attr) == 64);
+const _: () = assert!(std::mem::offset_of!(StatMount, sb_source) == 124);
 const _: () = assert!(std::mem::offset_of!(StatMount, strings) == 512);
 
 /// Whether this kernel returns the options of a filesystem that has any.
@@ -183,6 +190,27 @@ pub(super) fn root_of(id: u64) -> rustix::io::Result<Option<PathBuf>> {
     Ok((found.mask & STATMOUNT_MNT_ROOT != 0).then(|| root.into()))
 }
 
+/// The source of the mount with that unique id; `None` if this kernel does not show it, or the
+/// mount no longer exists.
+pub(super) fn source_of(id: u64) -> rustix::io::Result<Option<MountSource>> {
+    let wanted = WANTED | STATMOUNT_SB_SOURCE;
+    let found = match statmount(id, MNT_ID_REQ_SIZE_VER0, wanted) {
+        // Longer than any source that fsconfig(2) takes: mountinfo shows it.
+        Err(Errno::OVERFLOW | Errno::NOENT) => return Ok(None),
+        found => found?,
+    };
+    if found.mask & wanted != wanted {
+        return Ok(None);
+    }
+    let string = |offset| string_at(&found.strings, offset).ok_or(Errno::NODATA);
+    Ok(Some(MountSource {
+        fs_type: string(found.fs_type)?.to_string_lossy().into_owned(),
+        source: OsStr::from_bytes(string(found.sb_source)?.to_bytes()).to_owned(),
+        attrs: MountAttrs::from_bits(found.mnt_attr),
+        superblock_read_only: found.sb_flags & SB_RDONLY != 0,
+    }))
+}
+
 fn statmount(mnt_id: u64, size: u32, wanted: u64) -> rustix::io::Result<StatMount> {
     let request = MntIdReq {
         size,
@@ -210,7 +238,10 @@ fn statmount(mnt_id: u64, size: u32, wanted: u64) -> rustix::io::Result<StatMoun
         propagate_from: 0,
         mnt_root: 0,
         mnt_point: 0,
-        rest: [0; 50],
+        mnt_ns_id: 0,
+        fs_subtype: 0,
+        sb_source: 0,
+        rest: [0; 48],
         strings: [0; STRINGS_BYTES],
     };
     let (from, to): (*const MntIdReq, *mut StatMount) = (&request, &mut found);

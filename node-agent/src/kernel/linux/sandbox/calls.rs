@@ -153,6 +153,9 @@ pub(super) const ALLOWED: &[c_long] = &[
     SYS_getresgid,
     SYS_getgroups,
     SYS_capget,
+    // A helper process drops more of its privileges. Neither call adds any.
+    SYS_capset,
+    SYS_seccomp,
     SYS_set_tid_address,
     SYS_set_robust_list,
     SYS_get_robust_list,
@@ -234,3 +237,81 @@ pub(super) const OLD: &[c_long] = &[
 ];
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const OLD: &[c_long] = &[];
+
+/// Those of a helper process: to mount, unmount and statfs, to resolve a host, and to return the
+/// answer. No program and no thread is started. socket has a rule for its arguments in
+/// [`super::filter`].
+pub(super) const OF_HELPER: &[c_long] = &[
+    // The call.
+    SYS_fsopen,
+    SYS_fsconfig,
+    SYS_fsmount,
+    SYS_umount2,
+    SYS_statfs,
+    SYS_openat,
+    SYS_fchmod,
+    // The resolver, and its files.
+    SYS_read,
+    SYS_lseek,
+    SYS_fstat,
+    SYS_newfstatat,
+    SYS_statx,
+    SYS_faccessat,
+    SYS_faccessat2,
+    SYS_readlinkat,
+    SYS_fcntl,
+    SYS_ioctl,
+    SYS_bind,
+    SYS_connect,
+    SYS_getsockname,
+    SYS_getpeername,
+    SYS_getsockopt,
+    SYS_setsockopt,
+    SYS_sendto,
+    SYS_sendmmsg,
+    SYS_recvfrom,
+    SYS_ppoll,
+    SYS_uname,
+    // The answer.
+    SYS_sendmsg,
+    SYS_recvmsg,
+    SYS_write,
+    SYS_close,
+    // Memory, time, signals and the end.
+    SYS_mmap,
+    SYS_munmap,
+    SYS_mremap,
+    SYS_mprotect,
+    SYS_madvise,
+    SYS_brk,
+    SYS_futex,
+    SYS_getrandom,
+    SYS_getpid,
+    SYS_gettid,
+    SYS_tgkill,
+    SYS_clock_gettime,
+    SYS_clock_nanosleep,
+    SYS_nanosleep,
+    SYS_gettimeofday,
+    SYS_rt_sigaction,
+    SYS_rt_sigprocmask,
+    SYS_rt_sigreturn,
+    SYS_sigaltstack,
+    SYS_restart_syscall,
+    SYS_exit,
+    SYS_exit_group,
+];
+
+/// As [`OLD`], of a helper process.
+#[cfg(target_arch = "x86_64")]
+pub(super) const OLD_OF_HELPER: &[c_long] = &[
+    SYS_open,
+    SYS_stat,
+    SYS_lstat,
+    SYS_access,
+    SYS_readlink,
+    SYS_poll,
+    SYS_time,
+];
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const OLD_OF_HELPER: &[c_long] = &[];

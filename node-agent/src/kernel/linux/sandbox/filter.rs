@@ -39,6 +39,9 @@ const FAMILIES: [u32; 3] = [
     libc::AF_INET6.cast_unsigned(),
 ];
 
+/// Those of a resolver.
+const INTERNET: [u32; 2] = [FAMILIES[1], FAMILIES[2]];
+
 /// `NETLINK_KOBJECT_UEVENT` of include/uapi/linux/netlink.h.
 const UEVENTS: u32 = 15;
 
@@ -67,6 +70,27 @@ pub(super) fn listed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
     rule(&mut program, libc::SYS_clone3, vec![answer(ALLOW)]);
     rule(&mut program, libc::SYS_socket, socket());
     rule(&mut program, libc::SYS_clone, clone());
+    allow(&mut program, allowed);
+    program
+}
+
+/// Allows the listed calls and sockets for a resolver, in addition to a filter of [`listed`].
+pub(super) fn narrowed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
+    let mut program = vec![
+        load(offset_of!(seccomp_data, arch)),
+        jump(BPF_JEQ, arch, 1, 0),
+        answer(KILL),
+        load(offset_of!(seccomp_data, nr)),
+    ];
+    let mut resolver = of_families(&INTERNET);
+    resolver.push(answer(REFUSE));
+    rule(&mut program, libc::SYS_socket, resolver);
+    allow(&mut program, allowed);
+    program
+}
+
+/// Appends the ranges of allowed calls; all others are refused.
+fn allow(program: &mut Vec<sock_filter>, allowed: [&[c_long]; 2]) {
     for range in ranges(allowed.into_iter().flatten()) {
         program.extend([
             jump(BPF_JGE, *range.start(), 0, 2),
@@ -75,15 +99,11 @@ pub(super) fn listed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
         ]);
     }
     program.push(answer(REFUSE));
-    program
 }
 
 /// Of the protocols of netlink only the uevents: others change routes, firewalls and audit.
 fn socket() -> Vec<sock_filter> {
-    let mut rule = vec![load(argument(0))];
-    for family in FAMILIES {
-        rule.extend([jump(BPF_JEQ, family, 0, 1), answer(ALLOW)]);
-    }
+    let mut rule = of_families(&FAMILIES);
     rule.extend([
         jump(BPF_JEQ, libc::AF_NETLINK.cast_unsigned(), 0, 3),
         load(argument(2)),
@@ -91,6 +111,15 @@ fn socket() -> Vec<sock_filter> {
         answer(ALLOW),
         answer(REFUSE),
     ]);
+    rule
+}
+
+/// The beginning of a rule: sockets of these families.
+fn of_families(families: &[u32]) -> Vec<sock_filter> {
+    let mut rule = vec![load(argument(0))];
+    for family in families {
+        rule.extend([jump(BPF_JEQ, *family, 0, 1), answer(ALLOW)]);
+    }
     rule
 }
 

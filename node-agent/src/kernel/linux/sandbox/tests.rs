@@ -8,7 +8,7 @@ use libc::{c_long, sock_filter};
 use rustix::io::Errno;
 use rustix::thread::set_no_new_privs;
 
-use super::calls::{ALLOWED, NEWEST, OLD};
+use super::calls::{ALLOWED, NEWEST, OF_HELPER, OLD, OLD_OF_HELPER};
 use super::{add, enter, filter};
 use crate::kernel::linux::mount::last_errno;
 
@@ -102,6 +102,39 @@ fn numbers_that_follow_each_other_are_one_range() {
     let numbers: [c_long; 8] = [9, 1, 3, 2, 3, 7, 8, 40];
     let ranges = filter::ranges(numbers.iter());
     assert_eq!(ranges, [1..=3, 7..=9, 40..=40]);
+}
+
+#[test]
+fn a_helper_process_has_a_part_of_the_list_and_sockets_of_the_internet() {
+    let narrowed = filter::narrowed(filter::ARCH.unwrap(), [OF_HELPER, OLD_OF_HELPER]);
+    for number in 0..1000 {
+        let is_listed = OF_HELPER.contains(&number) || OLD_OF_HELPER.contains(&number);
+        if number == libc::SYS_socket {
+            continue;
+        }
+        let expected = if is_listed { ALLOW } else { EPERM };
+        assert_eq!(Call::of(number, &[]).under(&narrowed), expected, "{number}");
+        // It has its agent's filter, too.
+        assert!(
+            !is_listed || Call::of(number, &[]).action() == ALLOW,
+            "{number}"
+        );
+    }
+    for (family, expected) in [
+        (libc::AF_INET, ALLOW),
+        (libc::AF_INET6, ALLOW),
+        (libc::AF_UNIX, EPERM),
+        (libc::AF_NETLINK, EPERM),
+        (libc::AF_PACKET, EPERM),
+    ] {
+        let socket = Call::of(libc::SYS_socket, &[family.cast_unsigned()]);
+        assert_eq!(socket.under(&narrowed), expected, "{family}");
+    }
+    let other = Call {
+        arch: 0x4000_0003,
+        ..Call::of(libc::SYS_read, &[])
+    };
+    assert_eq!(other.under(&narrowed), KILL);
 }
 
 #[test]

@@ -1,0 +1,44 @@
+//! `nfs`: a volume is a directory of an NFS server, which each node mounts. Names, IDs and keys are
+//! those of csi-driver-nfs.
+
+use super::{Kubelet, Profile};
+use crate::transport::NFS as TRANSPORT;
+use belay_server::request::AccessMode;
+
+/// The longest volume ID, in bytes. IDs of csi-driver-nfs contain the server, the share and the
+/// directory, so they may exceed the 128 bytes of the specification; and such volumes exist.
+pub const NFS_ID_BYTES_MAX: usize = 1024;
+
+/// See the module.
+pub const NFS: Profile = Profile {
+    name: "nfs.csi.k8s.io",
+    topology_key: "topology.nfs.csi.k8s.io/node",
+    place_is_node: false,
+    always_topology: false,
+    metadata: None,
+    capabilities: &[],
+    transport: TRANSPORT,
+    disk_names: &[],
+    disk_name_key: None,
+    never_format_keys: &[],
+    volumes_max: 0,
+    access_modes: &[
+        AccessMode::SingleNodeWriter,
+        AccessMode::SingleNodeReaderOnly,
+        AccessMode::SingleNodeSingleWriter,
+        AccessMode::SingleNodeMultiWriter,
+        AccessMode::MultiNodeReaderOnly,
+        AccessMode::MultiNodeSingleWriter,
+        AccessMode::MultiNodeMultiWriter,
+    ],
+    raw_block: false,
+    attaches: false,
+    stages: false,
+    grows_on_node: false,
+    knows_room: false,
+    kubelet: Kubelet {
+        pod_info_on_mount: false,
+        fs_group_policy: "File",
+        selinux_mount: false,
+    },
+};

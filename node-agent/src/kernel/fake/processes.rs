@@ -1,0 +1,219 @@
+//! Helper processes: threads of the test, each a process of the machine. What a helper does is the
+//! test's to say, since the kernel knows no filesystem's protocol.
+
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use belay_server::call::{Failure, Kind};
+use rustix::io::Errno;
+use tokio::sync::watch;
+
+use super::answers::{NONE, NOT_MOUNTED, named, text};
+use super::state::Object;
+use super::{Fake, Fd, Machine};
+use crate::kernel::{Answer, Answered, Helper, MountSource, RemoteCall, Remotes, Result};
+
+/// A helper process: a thread.
+pub(crate) struct Running {
+    machine: Machine,
+    process: u64,
+    answered: Arc<Mutex<Option<Answered<Fd>>>>,
+    progress: watch::Receiver<Progress>,
+    closed: Arc<Closed>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Progress {
+    Working,
+    Answered,
+    Exited,
+}
+
+/// The end of the connection, as the helper sees it.
+#[derive(Default)]
+struct Closed(Mutex<bool>, Condvar);
+
+impl Closed {
+    fn set(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut closed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*closed {
+            closed = self.1.wait(closed).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Helper<Fd> for Running {
+    async fn answer(&mut self) -> Answered<Fd> {
+        drop(self.progress.wait_for(|it| *it >= Progress::Answered).await);
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = || Failure::new(Kind::System, "the helper process has failed");
+        answered.take().unwrap_or_else(|| Err(none()))
+    }
+
+    fn close(&mut self) {
+        self.closed.set();
+    }
+
+    fn kill(&self) {
+        let mut state = self.machine.lock();
+        if !state.servers.die_hard {
+            state.servers.killed.insert(self.process);
+        }
+        drop(state);
+        self.machine.turn.notify_all();
+        self.closed.set();
+    }
+
+    async fn exited(&mut self) {
+        drop(self.progress.wait_for(|it| *it == Progress::Exited).await);
+    }
+}
+
+impl Drop for Running {
+    /// As SIGKILL does when the agent ends.
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Remotes for Fake {
+    type Helper = Running;
+
+    fn start_helper(&self, call: &RemoteCall) -> Result<Running> {
+        let work = self.call("exec", "helper", NONE, |state| {
+            state.servers.started += 1;
+            state.servers.work.ok_or(Errno::NOENT)
+        })?;
+        let helper = self.machine.process();
+        self.machine.lock().servers.running += 1;
+        let (process, agent) = (helper.process, self.process);
+        let (progress, seen) = watch::channel(Progress::Working);
+        let (answered, closed) = (Arc::<Mutex<_>>::default(), Arc::<Closed>::default());
+        let (answer, end, call) = (Arc::clone(&answered), Arc::clone(&closed), call.clone());
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the time of a test stands still while a helper works"
+        )]
+        let thread = tokio::task::spawn_blocking(move || {
+            let made = catch_unwind(AssertUnwindSafe(|| work(&helper, &call)));
+            // Held by the helper as well, until the connection is closed.
+            let mut held = None;
+            let made = made.ok().map(|made| match made {
+                Ok(Answer::Mount(mount)) => {
+                    let passed = helper.machine.pass(&mount, agent);
+                    held = Some(mount);
+                    Ok(Answer::Mount(passed))
+                }
+                other => other,
+            });
+            let has_answered = made.is_some();
+            *answer.lock().unwrap_or_else(PoisonError::into_inner) = made;
+            progress.send_replace(Progress::Answered);
+            if has_answered {
+                end.wait();
+            }
+            // What was sent and not received is closed with the connection.
+            drop(answer.lock().unwrap_or_else(PoisonError::into_inner).take());
+            drop(held);
+            helper.machine.lock().servers.running -= 1;
+            drop(helper);
+            progress.send_replace(Progress::Exited);
+        });
+        drop(thread);
+        Ok(Running {
+            machine: self.machine.clone(),
+            process,
+            answered,
+            progress: seen,
+            closed,
+        })
+    }
+
+    fn addresses(&self, host: &str) -> Result<Vec<IpAddr>> {
+        self.call("getaddrinfo", host, NONE, |state| match host.parse() {
+            Ok(address) => Ok(vec![address]),
+            Err(_) => state.servers.names.get(host).cloned().ok_or(Errno::NONET),
+        })
+    }
+
+    fn umount_lazily(&self, path: &Path) -> Result<()> {
+        self.call("umount2 MNT_DETACH", text(path), NOT_MOUNTED, |state| {
+            let location = state.walk(path)?;
+            let mount = state.mounts.get_mut(&location.mount).ok_or(Errno::INVAL)?;
+            if mount.root != location.ino {
+                return Err(Errno::INVAL);
+            }
+            mount.on = None;
+            state.clean();
+            Ok(())
+        })
+    }
+
+    fn mode(&self, fd: &Fd) -> Result<u32> {
+        self.call("fstat", named(fd), NONE, |state| {
+            let (address, directory) = state.served(fd.id)?;
+            let server = state.servers.by_address.get(&address).ok_or(Errno::STALE)?;
+            server
+                .directories
+                .get(&directory)
+                .copied()
+                .ok_or(Errno::STALE)
+        })
+    }
+
+    fn chmod(&self, fd: &Fd, mode: u32) -> Result<()> {
+        self.call("fchmod", named(fd), NONE, |state| {
+            let (address, directory) = state.served(fd.id)?;
+            let server = state
+                .servers
+                .by_address
+                .get_mut(&address)
+                .ok_or(Errno::STALE)?;
+            *server.directories.get_mut(&directory).ok_or(Errno::STALE)? = mode;
+            Ok(())
+        })
+    }
+
+    fn mount_source(&self, path: &Path) -> Result<Option<MountSource>> {
+        self.call("statmount", text(path), NOT_MOUNTED, |state| {
+            let location = state.walk(path)?;
+            let mount = &state.mounts[&location.mount];
+            if mount.root != location.ino {
+                return Ok(None);
+            }
+            let superblock = &state.superblocks[&mount.superblock];
+            let source = superblock
+                .served
+                .as_ref()
+                .map(|served| served.source.clone());
+            Ok(Some(MountSource {
+                fs_type: superblock.fs_type.clone(),
+                source: source.unwrap_or_else(|| "none".to_owned()).into(),
+                attrs: mount.attrs,
+                superblock_read_only: superblock.read_only,
+            }))
+        })
+    }
+}
+
+impl Machine {
+    /// Passes a descriptor to another process, as by a socket.
+    fn pass(&self, fd: &Fd, to: u64) -> Fd {
+        let mut state = self.lock();
+        let found = &state.open[&fd.id];
+        let location = found.object.location().unwrap();
+        let path = found.path.clone();
+        let id = state.describe(to, Object::Name(location), path);
+        Fd {
+            machine: self.clone(),
+            id,
+        }
+    }
+}

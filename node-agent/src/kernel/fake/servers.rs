@@ -1,0 +1,216 @@
+//! NFS servers, as far as the agent's mounts show them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::state::{Answer, State};
+use super::{Fake, Fd, Machine};
+use crate::kernel::{Answered, RemoteCall, Usage};
+
+/// What a helper process does.
+pub(crate) type Work = fn(&Fake, &RemoteCall) -> Answered<Fd>;
+
+/// A server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Server {
+    /// The versions that it has.
+    pub(crate) versions: Vec<&'static str>,
+    /// Its directories, and the permissions of each.
+    pub(crate) directories: BTreeMap<String, u32>,
+}
+
+/// Of the machine.
+#[derive(Default)]
+pub(super) struct Servers {
+    pub(super) by_address: BTreeMap<IpAddr, Server>,
+    pub(super) names: BTreeMap<String, Vec<IpAddr>>,
+    pub(super) work: Option<Work>,
+    /// Processes that were killed.
+    pub(super) killed: BTreeSet<u64>,
+    /// Whether they exit then, or wait for their server.
+    pub(super) die_hard: bool,
+    /// Every call that may wait hangs.
+    pub(super) hang: bool,
+    /// How many helpers were started, and how many have not exited.
+    pub(super) started: usize,
+    pub(super) running: usize,
+}
+
+/// What is behind a superblock.
+#[derive(Clone, Debug)]
+pub(super) struct Served {
+    pub(super) source: String,
+    pub(super) address: IpAddr,
+    pub(super) directory: String,
+}
+
+impl Machine {
+    /// A server at that address.
+    pub(crate) fn serve_nfs(&self, address: &str, server: Server) {
+        let address = address.parse().unwrap();
+        self.lock().servers.by_address.insert(address, server);
+    }
+
+    /// The addresses of a name.
+    pub(crate) fn name_host(&self, name: &str, addresses: &[&str]) {
+        let addresses = addresses.iter().map(|it| it.parse().unwrap()).collect();
+        self.lock().servers.names.insert(name.to_owned(), addresses);
+    }
+
+    /// The directory of a server, as it is now.
+    pub(crate) fn server_of(&self, address: &str) -> Server {
+        self.lock().servers.by_address[&address.parse().unwrap()].clone()
+    }
+
+    /// What helper processes do.
+    pub(crate) fn let_helpers(&self, work: Work) {
+        self.lock().servers.work = Some(work);
+    }
+
+    /// Whether killed helpers remain until their server answers.
+    pub(crate) fn let_helpers_die_hard(&self, die_hard: bool) {
+        self.lock().servers.die_hard = die_hard;
+    }
+
+    /// No server answers from now on, or all answer again, also the calls that hang.
+    pub(crate) fn let_servers_hang(&self, hang: bool) {
+        self.lock().servers.hang = hang;
+        if !hang {
+            self.let_go();
+        }
+    }
+
+    /// How many helpers have not exited.
+    pub(crate) fn helpers_running(&self) -> usize {
+        self.lock().servers.running
+    }
+
+    /// How many helpers were started so far.
+    pub(crate) fn helpers_started(&self) -> usize {
+        self.lock().servers.started
+    }
+}
+
+impl Machine {
+    /// Mounts a directory of a server as another program does.
+    pub(crate) fn mount_nfs(&self, source: &str, address: &str, on: &Path) {
+        let mut state = self.lock();
+        let superblock = state.make_served(source, address.parse().unwrap()).unwrap();
+        let mount = state.make_mount(superblock, crate::kernel::MountAttrs::default());
+        let onto = state.walk(on).unwrap();
+        state.attach(mount, onto, on).unwrap();
+    }
+}
+
+impl State {
+    /// The server and the directory that are behind a descriptor.
+    pub(super) fn served(&self, fd: u64) -> Answer<(IpAddr, String)> {
+        self.served_at(self.object(fd)?.location()?.ino)
+    }
+
+    /// As large as nothing else of the machine, while the server has the directory.
+    pub(super) fn statfs_served(&self, ino: u64) -> Answer<Usage> {
+        let (address, directory) = self.served_at(ino)?;
+        let server = self
+            .servers
+            .by_address
+            .get(&address)
+            .ok_or(Errno::TIMEDOUT)?;
+        if !server.directories.contains_key(&directory) {
+            return Err(Errno::STALE);
+        }
+        Ok(Usage {
+            total_bytes: 7 << 30,
+            used_bytes: 1 << 30,
+            available_bytes: 6 << 30,
+            total_inodes: 70,
+            used_inodes: 10,
+            free_inodes: 60,
+        })
+    }
+
+    fn served_at(&self, ino: u64) -> Answer<(IpAddr, String)> {
+        let superblock = self.inode(ino)?.superblock;
+        let served = self.superblocks[&superblock]
+            .served
+            .as_ref()
+            .ok_or(Errno::INVAL)?;
+        Ok((served.address, served.directory.clone()))
+    }
+
+    /// A filesystem of a server.
+    pub(super) fn make_served(&mut self, source: &str, address: IpAddr) -> Answer<u64> {
+        let (_, directory) = source.split_once(":/").ok_or(Errno::INVAL)?;
+        let server = self
+            .servers
+            .by_address
+            .get(&address)
+            .ok_or(Errno::CONNREFUSED)?;
+        if !server.directories.contains_key(directory) {
+            return Err(Errno::NOENT);
+        }
+        let dev = self.anonymous_dev();
+        let superblock = self.make_superblock("nfs4", dev, None);
+        let served = Served {
+            source: source.to_owned(),
+            directory: directory.to_owned(),
+            address,
+        };
+        self.superblocks.get_mut(&superblock).unwrap().served = Some(served);
+        Ok(superblock)
+    }
+
+    /// fsconfig(2) of an NFS mount, after all parameters.
+    pub(super) fn create_served(&mut self, fd: u64) -> Answer<()> {
+        let parameters = self.context(fd)?.parameters.clone();
+        let value = |key: &str| {
+            let found = parameters.iter().rev().find(|(name, _)| name == key);
+            found.and_then(|(_, value)| value.clone())
+        };
+        let source = value("source").ok_or(Errno::INVAL)?;
+        let address = value("addr")
+            .ok_or(Errno::INVAL)?
+            .parse()
+            .map_err(|_| Errno::INVAL)?;
+        let version = value("nfsvers")
+            .or(value("vers"))
+            .ok_or(Errno::PROTONOSUPPORT)?;
+        let server = self
+            .servers
+            .by_address
+            .get(&address)
+            .ok_or(Errno::CONNREFUSED)?;
+        if !server.versions.contains(&version.as_str()) {
+            return Err(Errno::PROTONOSUPPORT);
+        }
+        let superblock = self.make_served(&source, address)?;
+        self.context(fd)?.superblock = Some(superblock);
+        Ok(())
+    }
+
+    pub(super) fn set_parameter(&mut self, fd: u64, key: &str, value: Option<&str>) -> Answer<()> {
+        if !PARAMETERS.contains(&key) {
+            return Err(Errno::INVAL);
+        }
+        let parameter = (key.to_owned(), value.map(str::to_owned));
+        self.context(fd)?.parameters.push(parameter);
+        Ok(())
+    }
+}
+
+/// The parameters that it knows.
+const PARAMETERS: [&str; 10] = [
+    "source",
+    "addr",
+    "vers",
+    "nfsvers",
+    "hard",
+    "soft",
+    "nolock",
+    "mountproto",
+    "timeo",
+    "sync",
+];

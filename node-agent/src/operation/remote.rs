@@ -1,0 +1,138 @@
+//! The verbs for volumes that are directories of a server: publish, unpublish, statistics. There is
+//! no device and no stage.
+//!
+//! Whatever may wait for the server is a [`RemoteCall`] for a helper process, which the caller has
+//! made; the rest is here, and waits for nothing. So each verb is a few steps: inspect, let the
+//! call be made, finish. Knows no gRPC and no process.
+
+mod export;
+mod publish;
+mod targets;
+mod unpublish;
+mod usage;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use belay_server::call::Failure;
+use belay_server::request::VolumeId;
+
+use super::{Beside, KubeletDir};
+use crate::kernel::{FileKind, Kernel, MountSource, RemoteCall, Stat};
+pub(crate) use publish::{place, publish};
+use targets::Targets;
+pub(crate) use unpublish::unpublish;
+pub(crate) use usage::{mounted, still_mounted};
+
+/// The types of filesystems that a volume may be: a mount of version 4 is shown as `nfs4`.
+const FS_TYPES: [&str; 2] = ["nfs", "nfs4"];
+
+/// One driver's volumes on this node.
+pub(crate) struct RemoteNode<K: Kernel> {
+    pub(crate) kernel: K,
+    kubelet_dir: Option<Arc<KubeletDir>>,
+    beside: Arc<Beside>,
+    targets: Targets,
+}
+
+/// The next step of a verb.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Step {
+    /// There is nothing more to do.
+    Done,
+    /// This must be asked first.
+    Ask(Question),
+}
+
+/// A call for a helper process.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// The host that must answer; limits are per host.
+    pub(crate) server: String,
+    /// The call.
+    pub(crate) call: RemoteCall,
+}
+
+/// A mount of a server's filesystem.
+pub(crate) struct Seen {
+    /// Its root.
+    pub(crate) stat: Stat,
+    source: MountSource,
+}
+
+impl<K: Kernel> RemoteNode<K> {
+    /// A node whose paths must be under `kubelet_dir`, if set. Drivers of one process share
+    /// `beside`.
+    pub(crate) fn new(
+        kernel: K,
+        kubelet_dir: Option<Arc<KubeletDir>>,
+        beside: Arc<Beside>,
+    ) -> Self {
+        RemoteNode {
+            kernel,
+            kubelet_dir,
+            beside,
+            targets: Targets::default(),
+        }
+    }
+
+    /// How many volumes it has published, as far as it knows.
+    pub(crate) fn has_targets(&self, volume: &VolumeId) -> bool {
+        !self.targets.of(volume).is_empty()
+    }
+
+    /// Refuses a path that is not under `--kubelet-dir`, or that leads through a volume, whose
+    /// server might have to answer for it.
+    fn admit(&self, field: &str, path: &Path) -> Result<(), Failure> {
+        if let Some(volume) = self.targets.around(path) {
+            let why = format!(
+                "{} is in volume {volume}; nothing was changed",
+                path.display()
+            );
+            return Err(Failure::invalid(field, why));
+        }
+        match &self.kubelet_dir {
+            Some(kubelet_dir) => kubelet_dir.admit(&self.kernel, field, path),
+            None => Ok(()),
+        }
+    }
+
+    /// What is at that path.
+    fn look(&self, field: &str, path: &Path) -> Result<Option<Stat>, Failure> {
+        let stat = self.kernel.look(path)?;
+        if stat.is_some_and(|stat| stat.kind == FileKind::Symlink) {
+            let why = format!(
+                "{} is a symbolic link; symlinks are not followed",
+                path.display()
+            );
+            return Err(Failure::invalid(field, why));
+        }
+        Ok(stat)
+    }
+
+    /// The mount on `path` whose root `stat` describes, if it is of a server and no other volume
+    /// was published there.
+    fn seen(&self, volume: &VolumeId, path: &Path, stat: Stat) -> Result<Option<Seen>, Failure> {
+        if !stat.mount_root || self.targets.is_of_another(volume, path, &stat) {
+            return Ok(None);
+        }
+        let source = self.kernel.mount_source(path)?;
+        let source = source.filter(|it| FS_TYPES.contains(&it.fs_type.as_str()));
+        Ok(source.map(|source| Seen { stat, source }))
+    }
+}
+
+impl Seen {
+    /// The host in the source, `HOST:/DIRECTORY`.
+    fn server(&self) -> String {
+        let source = self.source.source.to_string_lossy();
+        let host = source.split_once(":/").map_or(&*source, |(host, _)| host);
+        export::without_brackets(host).to_ascii_lowercase()
+    }
+}
+
+/// The failure of a call for the volume, which its message names.
+pub(crate) fn of_volume(volume: &VolumeId, failure: Failure) -> Failure {
+    let message = format!("volume {volume}: {}", failure.message);
+    Failure { message, ..failure }
+}

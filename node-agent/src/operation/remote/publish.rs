@@ -1,0 +1,238 @@
+//! `NodePublishVolume`: mounts a directory of a server at a pod's target path.
+//!
+//! A helper process makes the mount, which no process sees yet. The agent attaches it, by
+//! descriptor: so a helper that is killed, at any point, leaves nothing.
+
+use std::path::Path;
+use std::sync::PoisonError;
+
+use belay_server::call::Failure;
+use belay_server::request::{Access, Publish};
+
+use super::export::Export;
+use super::{Question, RemoteNode, Step, of_volume};
+use crate::filesystem::parse_remote_flags;
+use crate::kernel::{Cause, FileKind, Kernel, MountAttrs, RemoteCall, RemoteMount, Stat};
+
+/// Permissions of a target directory until the volume's root covers it.
+const TARGET_DIR_MODE: u32 = 0o750;
+
+/// Inspects the target, and returns the mount that must be made for it.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for a context, flags or a path that cannot be used; `ALREADY_EXISTS` if the
+/// target has another mount, or another access; `FAILED_PRECONDITION` if a second target is not
+/// allowed.
+pub(crate) fn publish<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Result<Step, Failure> {
+    let mount = mount(request)?;
+    node.admit("target_path", &request.target)?;
+    if let Some(kubelet_dir) = &node.kubelet_dir {
+        kubelet_dir.admit_mounts()?;
+    }
+    match node.look("target_path", &request.target)? {
+        Some(stat) if stat.mount_root => {
+            published_before(node, request, stat, &mount)?;
+            return Ok(Step::Done);
+        }
+        Some(stat) if stat.kind != FileKind::Directory => {
+            return Err(Failure::precondition(format!(
+                "target_path: {} exists and is not a directory; remove it",
+                request.target.display()
+            )));
+        }
+        _ => {}
+    }
+    refuse_second_target(node, request)?;
+    Ok(Step::Ask(Question {
+        server: mount.server.clone(),
+        call: RemoteCall::Mount(mount),
+    }))
+}
+
+/// Attaches the mount to the target, which is created if it does not exist. The last step: nothing
+/// fails once the mount is visible.
+///
+/// # Errors
+/// `ABORTED` if something was mounted there meanwhile; the kernel's error.
+pub(crate) fn place<K: Kernel>(
+    node: &RemoteNode<K>,
+    request: &Publish,
+    mount: &K::Fd,
+) -> Result<(), Failure> {
+    let (kernel, target) = (&node.kernel, &request.target);
+    let made = match node.look("target_path", target)? {
+        Some(_) => false,
+        None => make_target(kernel, target)?,
+    };
+    let shown = Stat {
+        mount_root: true,
+        ..kernel.stat(mount)?
+    };
+    if let Err(failure) = attach(node, target, mount) {
+        let is_left = made && kernel.rmdir(target).is_err();
+        return Err(match is_left {
+            true => failure.may_be_running(),
+            false => failure.rolled_back(),
+        });
+    }
+    node.targets.note(target, &shown, &request.id);
+    Ok(())
+}
+
+fn attach<K: Kernel>(node: &RemoteNode<K>, target: &Path, mount: &K::Fd) -> Result<(), Failure> {
+    let onto = node.kernel.open_path(target)?;
+    // Volumes have jobs, paths do not: two volumes must not pass the check at the same time.
+    let placing = &node.beside.placing;
+    let placing = placing.lock().unwrap_or_else(PoisonError::into_inner);
+    if node.kernel.stat(&onto)?.mount_root {
+        return Err(Failure::busy(format!(
+            "something was mounted at {} meanwhile; retry",
+            target.display()
+        )));
+    }
+    node.kernel.move_mount(mount, &onto)?;
+    drop(placing);
+    Ok(())
+}
+
+fn make_target<K: Kernel>(kernel: &K, target: &Path) -> Result<bool, Failure> {
+    let made = kernel.mkdir(target, TARGET_DIR_MODE);
+    made.map(|()| true).map_err(|error| match error.cause() {
+        Cause::Missing => Failure::precondition(format!(
+            "target_path: the parent of {} does not exist; the caller must create it",
+            target.display()
+        )),
+        _ => error.into(),
+    })
+}
+
+/// The mount that the request describes.
+fn mount(request: &Publish) -> Result<RemoteMount, Failure> {
+    let Access::Mount { flags, .. } = &request.capability.access else {
+        let why = "is block, and a directory of a server is no device; use a filesystem";
+        return Err(Failure::invalid("volume_capability", why));
+    };
+    let export = Export::of(&request.volume_context)?;
+    let mut flags = flags.as_slice().to_vec();
+    flags.extend(export.options);
+    let options = parse_remote_flags(&flags)?;
+    let is_read_only = request.read_only || request.capability.mode.is_read_only();
+    let attrs = match is_read_only {
+        // Not of the filesystem, which other volumes of the server may share.
+        true => options.attrs.with(MountAttrs::READ_ONLY),
+        false => options.attrs,
+    };
+    Ok(RemoteMount {
+        server: export.server,
+        source: export.source,
+        attrs,
+        options: options.superblock,
+        // Nothing is changed for a pod that may only read.
+        permissions: export.permissions.filter(|_| !is_read_only),
+    })
+}
+
+/// The same mount, by this agent or by another program, is a publish that has succeeded.
+fn published_before<K: Kernel>(
+    node: &RemoteNode<K>,
+    request: &Publish,
+    stat: Stat,
+    wanted: &RemoteMount,
+) -> Result<(), Failure> {
+    let target = &request.target;
+    let seen = node.seen(&request.id, target, stat)?;
+    let seen = seen.filter(|seen| is_source(&seen.source.source.to_string_lossy(), &wanted.source));
+    let Some(seen) = seen else {
+        return Err(Failure::incompatible(format!(
+            "target_path: the mount at {} is not that of volume {}",
+            target.display(),
+            request.id
+        )));
+    };
+    let is_read_only =
+        seen.source.attrs.contains(MountAttrs::READ_ONLY) || seen.source.superblock_read_only;
+    if is_read_only != wanted.attrs.contains(MountAttrs::READ_ONLY) {
+        let how = if is_read_only {
+            "read-only"
+        } else {
+            "read-write"
+        };
+        return Err(Failure::incompatible(format!(
+            "target_path: volume {} is published at {} {how}",
+            request.id,
+            target.display()
+        )));
+    }
+    node.targets.note(target, &stat, &request.id);
+    Ok(())
+}
+
+/// Whether a mount with the source `shown` is of `ours`. Other programs may have given the host in
+/// other letters, the share with a slash at its end, or a share without one at its start.
+fn is_source(shown: &str, ours: &str) -> bool {
+    let Some((host, directory)) = ours.split_once(":/") else {
+        return false;
+    };
+    let Some(rest) = shown
+        .get(..host.len())
+        .filter(|start| start.eq_ignore_ascii_case(host))
+        .and_then(|_| shown[host.len()..].strip_prefix(':'))
+    else {
+        return false;
+    };
+    rest.trim_matches('/') == directory
+}
+
+/// Only some access modes allow a second target (CSI, NodePublishVolume, second table).
+fn refuse_second_target<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Result<(), Failure> {
+    if request.capability.mode.allows_several_targets() {
+        return Ok(());
+    }
+    for other in node.targets.of(&request.id) {
+        if other == *request.target {
+            continue;
+        }
+        if node
+            .kernel
+            .look(&other)?
+            .is_some_and(|stat| stat.mount_root)
+        {
+            let why = format!(
+                "already published at {}, and access mode {} allows one target",
+                other.display(),
+                request.capability.mode.name()
+            );
+            return Err(of_volume(&request.id, Failure::precondition(why)));
+        }
+        node.targets.forget(&other);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_the_same_however_a_host_and_slashes_are_written() {
+        for shown in [
+            "s.example:/a/b",
+            "S.Example:/a/b",
+            "s.example:/a/b/",
+            "s.example:a/b",
+        ] {
+            assert!(is_source(shown, "s.example:/a/b"), "{shown}");
+        }
+        assert!(is_source("[fd00::1]:/", "[fd00::1]:/"));
+        for other in [
+            "s.example:/a",
+            "s.example:/a/b/c",
+            "t.example:/a/b",
+            "s.example",
+            "",
+            "\u{e9}",
+        ] {
+            assert!(!is_source(other, "s.example:/a/b"), "{other}");
+        }
+    }
+}

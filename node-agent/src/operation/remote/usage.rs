@@ -1,0 +1,65 @@
+//! `NodeGetVolumeStats` and `NodeGetVolumeHealth`: the usage of a volume is what its server says of
+//! the directory's filesystem, or of its quota.
+
+use std::path::Path;
+
+use belay_server::call::Failure;
+use belay_server::request::VolumeId;
+
+use super::{Question, RemoteNode, Seen};
+use crate::kernel::{Kernel, RemoteCall};
+
+/// The mount of the volume at that path, and what to ask its server.
+///
+/// # Errors
+/// `NOT_FOUND` if the volume is not mounted there.
+pub(crate) fn mounted<K: Kernel>(
+    node: &RemoteNode<K>,
+    volume: &VolumeId,
+    path: &Path,
+) -> Result<(Seen, Question), Failure> {
+    node.admit("volume_path", path)?;
+    let stat = match path.is_absolute() {
+        true => node.look("volume_path", path)?,
+        false => None,
+    };
+    let seen = match stat {
+        Some(stat) => node.seen(volume, path, stat)?,
+        None => None,
+    };
+    let seen = seen.ok_or_else(|| not_there(volume, path))?;
+    let question = Question {
+        server: seen.server(),
+        call: RemoteCall::Usage(path.to_owned()),
+    };
+    Ok((seen, question))
+}
+
+/// Confirms that the path shows the same mount as before the server was asked: an answer of another
+/// filesystem says nothing of the volume.
+///
+/// # Errors
+/// `NOT_FOUND` if it was unmounted meanwhile.
+pub(crate) fn still_mounted<K: Kernel>(
+    node: &RemoteNode<K>,
+    volume: &VolumeId,
+    path: &Path,
+    seen: &Seen,
+) -> Result<(), Failure> {
+    let now = node.kernel.look(path)?;
+    let before = &seen.stat;
+    let is_it = |now: &crate::kernel::Stat| {
+        now.mount_root && now.mount_id == before.mount_id && now.is_same_root(before)
+    };
+    match now.is_some_and(|now| is_it(&now)) {
+        true => Ok(()),
+        false => Err(not_there(volume, path)),
+    }
+}
+
+fn not_there(volume: &VolumeId, path: &Path) -> Failure {
+    Failure::not_found(format!(
+        "volume_path: volume {volume} is not mounted at {}",
+        path.display()
+    ))
+}

@@ -1,0 +1,192 @@
+//! The CSI Node service of a driver whose volumes are directories of a server. Calls run on the
+//! event loop; only helper processes ask the server.
+
+mod calls;
+mod facts;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use belay_contract::drivers::{NFS_ID_BYTES_MAX, Profile};
+use belay_proto::csi::v1 as csi;
+use belay_server::call::{Failure, Rpc, answer};
+use belay_server::request::{NodeVolumeHealth, Publish, Stats, StorageHealth, Unpublish};
+use belay_server::work::Jobs;
+use tonic::{Request, Response, Status};
+
+use super::reads::Reads;
+use super::volumes::Volumes;
+use super::{NodeIdentity, encode};
+use crate::kernel::Kernel;
+use crate::operation;
+use crate::operation::remote::RemoteNode;
+use crate::work::{Class, Servers};
+use calls::Done;
+
+/// The CSI Node service.
+pub(crate) struct RemoteService<K: Kernel> {
+    node: Arc<RemoteNode<K>>,
+    servers: Arc<Servers>,
+    jobs: Jobs<Class, Done>,
+    reads: Reads,
+    volumes: Volumes,
+    info: csi::NodeGetInfoResponse,
+    capabilities: csi::NodeGetCapabilitiesResponse,
+    /// Why no call can be served.
+    lacking: Option<String>,
+}
+
+impl<K: Kernel> RemoteService<K> {
+    /// The service of a driver; drivers of one process share `servers`. If the agent is `lacking`
+    /// something, no call is served.
+    pub(crate) fn new(
+        node: RemoteNode<K>,
+        servers: &Arc<Servers>,
+        profile: &'static Profile,
+        identity: NodeIdentity,
+        lacking: Option<String>,
+    ) -> Self {
+        let topology = identity.topology.map(|segments| csi::Topology { segments });
+        RemoteService {
+            node: Arc::new(node),
+            servers: Arc::clone(servers),
+            jobs: Jobs::default(),
+            reads: Reads::default(),
+            volumes: Volumes::default(),
+            info: csi::NodeGetInfoResponse {
+                node_id: identity.id,
+                max_volumes_per_node: i64::from(identity.volumes_max),
+                accessible_topology: topology,
+            },
+            capabilities: encode::capabilities(profile),
+            lacking,
+        }
+    }
+
+    fn refuse_lacking(&self) -> Result<(), Failure> {
+        match &self.lacking {
+            Some(why) => Err(Failure::new(
+                belay_server::call::Kind::Unreachable,
+                why.clone(),
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A call of a capability that the driver does not have.
+fn unsupported<T>(what: &str) -> Result<T, Failure> {
+    Err(Failure::unsupported(format!(
+        "volumes of this driver are directories of a server: they are not {what}"
+    )))
+}
+
+#[tonic::async_trait]
+impl<K: Kernel> csi::node_server::Node for RemoteService<K> {
+    async fn node_stage_volume(
+        &self,
+        request: Request<csi::NodeStageVolumeRequest>,
+    ) -> Result<Response<csi::NodeStageVolumeResponse>, Status> {
+        let none = |_| async { unsupported("staged; publish them") };
+        answer(Rpc::NodeStageVolume, request, none).await
+    }
+
+    async fn node_unstage_volume(
+        &self,
+        request: Request<csi::NodeUnstageVolumeRequest>,
+    ) -> Result<Response<csi::NodeUnstageVolumeResponse>, Status> {
+        let none = |_| async { unsupported("staged; unpublish them") };
+        answer(Rpc::NodeUnstageVolume, request, none).await
+    }
+
+    async fn node_publish_volume(
+        &self,
+        request: Request<csi::NodePublishVolumeRequest>,
+    ) -> Result<Response<csi::NodePublishVolumeResponse>, Status> {
+        answer(Rpc::NodePublishVolume, request, |message| async move {
+            self.publish(Publish::read(message, NFS_ID_BYTES_MAX)?)
+                .await?;
+            Ok(csi::NodePublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<csi::NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<csi::NodeUnpublishVolumeResponse>, Status> {
+        answer(Rpc::NodeUnpublishVolume, request, |message| async move {
+            self.unpublish(Unpublish::read(message, NFS_ID_BYTES_MAX)?)
+                .await?;
+            Ok(csi::NodeUnpublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<csi::NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<csi::NodeGetVolumeStatsResponse>, Status> {
+        answer(Rpc::NodeGetVolumeStats, request, |message| async move {
+            let stats = self.stats(Stats::read(message, NFS_ID_BYTES_MAX)?).await?;
+            Ok(encode::stats(&stats))
+        })
+        .await
+    }
+
+    async fn node_get_volume_health(
+        &self,
+        request: Request<csi::NodeGetVolumeHealthRequest>,
+    ) -> Result<Response<csi::NodeGetVolumeHealthResponse>, Status> {
+        answer(Rpc::NodeGetVolumeHealth, request, |message| async move {
+            let request = NodeVolumeHealth::read(message, NFS_ID_BYTES_MAX)?;
+            let id = request.id.clone();
+            let conditions = self.health(request).await?;
+            Ok(csi::NodeGetVolumeHealthResponse {
+                volume_health: Some(conditions.volume_health(id.as_str())),
+            })
+        })
+        .await
+    }
+
+    async fn node_get_storage_health(
+        &self,
+        request: Request<csi::NodeGetStorageHealthRequest>,
+    ) -> Result<Response<csi::NodeGetStorageHealthResponse>, Status> {
+        answer(Rpc::NodeGetStorageHealth, request, |message| async move {
+            StorageHealth::try_from(message)?;
+            let hung = operation::volumes_hang(self.jobs.hung_count(Class::Change));
+            Ok(encode::storage(hung.into_iter().collect()))
+        })
+        .await
+    }
+
+    async fn node_expand_volume(
+        &self,
+        request: Request<csi::NodeExpandVolumeRequest>,
+    ) -> Result<Response<csi::NodeExpandVolumeResponse>, Status> {
+        let none = |_| async { unsupported("expanded on a node") };
+        answer(Rpc::NodeExpandVolume, request, none).await
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        request: Request<csi::NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<csi::NodeGetCapabilitiesResponse>, Status> {
+        answer(Rpc::NodeGetCapabilities, request, |_| async {
+            Ok(self.capabilities.clone())
+        })
+        .await
+    }
+
+    async fn node_get_info(
+        &self,
+        request: Request<csi::NodeGetInfoRequest>,
+    ) -> Result<Response<csi::NodeGetInfoResponse>, Status> {
+        answer(Rpc::NodeGetInfo, request, |_| async {
+            Ok(self.info.clone())
+        })
+        .await
+    }
+}

@@ -1,0 +1,228 @@
+//! The calls as jobs: the steps of an operation, and what helper processes are asked between them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use belay_contract::reason::volume;
+use belay_server::call::{Failure, Kind, Rpc};
+use belay_server::health::Conditions;
+use belay_server::request::{NodeVolumeHealth, Publish, Stats, Unpublish, VolumeId};
+use belay_server::work::{Key, fingerprint};
+
+use super::RemoteService;
+use crate::kernel::{Answer, Kernel, Usage};
+use crate::operation::remote::{self, Question, RemoteNode, Step, of_volume};
+use crate::operation::{Thread, VolumeStats, VolumeUsage};
+use crate::work::{Class, Replied, Servers};
+
+/// How long a mount may take, with the wait for a slot. Less than the caller waits.
+const MOUNT_MAX: Duration = Duration::from_secs(60);
+/// How long an unmount may take before the mount is detached, and how long that may.
+const UNMOUNT_MAX: Duration = Duration::from_secs(10);
+const DETACH_MAX: Duration = Duration::from_secs(10);
+/// How long a server may take to report the usage of a volume.
+const USAGE_MAX: Duration = Duration::from_secs(5);
+/// The most mounts on one path that a call takes down. We never stack, but others may have.
+const STACKED_MAX: u32 = 16;
+
+/// The result of a job.
+#[derive(Clone, Debug)]
+pub(super) enum Done {
+    /// A change that returns nothing.
+    Changed,
+    /// What the server reported.
+    Usage(Usage),
+}
+
+/// A helper process of the service.
+struct Asking<K: Kernel> {
+    node: Arc<RemoteNode<K>>,
+    servers: Arc<Servers>,
+}
+
+impl<K: Kernel> Asking<K> {
+    async fn ask(
+        &self,
+        volume: &VolumeId,
+        question: &Question,
+        within: Duration,
+    ) -> Result<Replied<K>, Failure> {
+        let Question { server, call } = question;
+        let asked = self
+            .servers
+            .ask(&self.node.kernel, server, call, within)
+            .await;
+        asked.map_err(|failure| of_volume(volume, failure))
+    }
+
+    async fn publish(&self, request: Publish) -> Result<Done, Failure> {
+        let Step::Ask(question) = remote::publish(&self.node, &request)? else {
+            return Ok(Done::Changed);
+        };
+        let replied = self.ask(&request.id, &question, MOUNT_MAX).await?;
+        let Answer::Mount(mount) = &replied.answer else {
+            return Err(mixed_up());
+        };
+        remote::place(&self.node, &request, mount)?;
+        Ok(Done::Changed)
+    }
+
+    /// Each step begins with what the kernel shows, whatever became of the last call.
+    async fn unpublish(&self, request: Unpublish) -> Result<Done, Failure> {
+        let mut refused = None;
+        for _ in 0..STACKED_MAX {
+            let lazily = refused.is_some();
+            let question = match remote::unpublish(&self.node, &request, lazily)? {
+                Step::Done => return Ok(Done::Changed),
+                Step::Ask(question) => question,
+            };
+            let within = if lazily { DETACH_MAX } else { UNMOUNT_MAX };
+            match (self.ask(&request.id, &question, within).await, refused) {
+                (Ok(_), _) => refused = None,
+                // The mount may have gone all the same. If it has not, it is detached.
+                (Err(failure), None) => refused = Some(failure),
+                (Err(failure), Some(_)) => match remote::unpublish(&self.node, &request, true)? {
+                    Step::Done => return Ok(Done::Changed),
+                    Step::Ask(_) => return Err(failure.may_be_running()),
+                },
+            }
+        }
+        Err(Failure::precondition(format!(
+            "target_path: more than {STACKED_MAX} mounts are stacked on {}; unmount them by hand",
+            request.target.display()
+        )))
+    }
+
+    async fn usage(&self, id: &VolumeId, path: &std::path::Path) -> Result<Done, Failure> {
+        let (seen, question) = remote::mounted(&self.node, id, path)?;
+        let asked = self.ask(id, &question, USAGE_MAX).await;
+        // A failure says nothing of a volume that was unmounted meanwhile.
+        remote::still_mounted(&self.node, id, path, &seen)?;
+        match asked?.answer {
+            Answer::Usage(usage) => Ok(Done::Usage(usage)),
+            _ => Err(mixed_up()),
+        }
+    }
+}
+
+impl<K: Kernel> RemoteService<K> {
+    fn asking(&self) -> Result<Asking<K>, Failure> {
+        self.refuse_lacking()?;
+        Ok(Asking {
+            node: Arc::clone(&self.node),
+            servers: Arc::clone(&self.servers),
+        })
+    }
+
+    pub(super) async fn publish(&self, publish: Publish) -> Result<(), Failure> {
+        let mark = fingerprint(&(
+            &publish.id,
+            &publish.target,
+            &publish.capability,
+            publish.read_only,
+            &publish.volume_context,
+        ));
+        let (id, asking) = (publish.id.clone(), self.asking()?);
+        let job = |_| async move { asking.publish(publish).await };
+        let rpc = Rpc::NodePublishVolume;
+        self.jobs.run(change(&id), rpc, mark, job).await?;
+        self.volumes.staged(&id);
+        Ok(())
+    }
+
+    pub(super) async fn unpublish(&self, unpublish: Unpublish) -> Result<(), Failure> {
+        let mark = fingerprint(&(&unpublish.id, &unpublish.target));
+        let (id, asking) = (unpublish.id.clone(), self.asking()?);
+        let job = |_| async move { asking.unpublish(unpublish).await };
+        let rpc = Rpc::NodeUnpublishVolume;
+        self.jobs.run(change(&id), rpc, mark, job).await?;
+        self.reads.forget(&id);
+        if !self.node.has_targets(&id) {
+            self.volumes.unstaged(&id);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn stats(&self, stats: Stats) -> Result<VolumeStats, Failure> {
+        let (id, path) = (stats.id, stats.volume_path);
+        let stats = match self.usage(&id, &path, Rpc::NodeGetVolumeStats).await {
+            Ok(usage) => {
+                let usage = VolumeUsage::Filesystem(usage);
+                self.reads.keep(&id, &path, (usage, Thread::Only));
+                VolumeStats {
+                    usage,
+                    conditions: Conditions::default(),
+                }
+            }
+            Err(failure) => {
+                let Some(conditions) = inaccessible(&failure) else {
+                    return Err(failure);
+                };
+                self.reads.old(&id, &path, conditions).ok_or(failure)?
+            }
+        };
+        self.volumes.mounted(&id, &stats.conditions);
+        Ok(stats)
+    }
+
+    pub(super) async fn health(&self, health: NodeVolumeHealth) -> Result<Conditions, Failure> {
+        let id = health.id;
+        let Some(path) = health.target.filter(|path| path.is_absolute()) else {
+            // Only at a target can anything be said of it.
+            return Ok(Conditions::default());
+        };
+        let conditions = match self.usage(&id, &path, Rpc::NodeGetVolumeHealth).await {
+            Ok(_) => Conditions::default(),
+            Err(failure) => inaccessible(&failure).ok_or(failure)?,
+        };
+        self.volumes.checked(&id, &conditions);
+        Ok(conditions)
+    }
+
+    /// What the server reports, for statistics or as a proof that it answers. Equal calls share
+    /// one process.
+    async fn usage(
+        &self,
+        id: &VolumeId,
+        path: &std::path::Path,
+        rpc: Rpc,
+    ) -> Result<Usage, Failure> {
+        let class = match rpc {
+            Rpc::NodeGetVolumeHealth => Class::Health,
+            _ => Class::Stats,
+        };
+        let key = Key::new(class, id.as_str()).at(path.display());
+        let (asking, volume, at) = (self.asking()?, id.clone(), path.to_owned());
+        let job = |_| async move { asking.usage(&volume, &at).await };
+        match self.jobs.run(key, rpc, 0, job).await? {
+            Done::Usage(usage) => Ok(usage),
+            Done::Changed => Err(mixed_up()),
+        }
+    }
+}
+
+/// The health reason of a volume whose server was asked and failed so; none for a failure that is
+/// not the server's.
+fn inaccessible(failure: &Failure) -> Option<Conditions> {
+    if !matches!(
+        failure.kind,
+        Kind::Timeout | Kind::Unreachable | Kind::System
+    ) {
+        return None;
+    }
+    let mut conditions = Conditions::default();
+    let message = format!(
+        "{}; check the server and the network; the volume recovers when the server answers",
+        failure.message
+    );
+    conditions.add(volume::SERVER_UNREACHABLE, message);
+    Some(conditions)
+}
+
+fn change(id: &VolumeId) -> Key<Class> {
+    Key::new(Class::Change, id.as_str())
+}
+
+fn mixed_up() -> Failure {
+    Failure::bug("a helper process has answered another call")
+}

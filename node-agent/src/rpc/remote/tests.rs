@@ -1,0 +1,7 @@
+//! The calls of a kubelet on the simulated machine: they fail, hang, and their processes are killed
+//! at every call.
+
+mod bench;
+mod faults;
+mod hung;
+mod verbs;

@@ -1,0 +1,220 @@
+//! A service on a machine with an NFS server, and the calls to it.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use belay_contract::drivers::NFS;
+use belay_proto::csi::v1 as csi;
+use csi::node_server::Node as _;
+use csi::volume_capability::{self, access_mode::Mode};
+use tokio::runtime::Runtime;
+use tonic::{Request, Status};
+
+use crate::filesystem::remote::serve;
+use crate::kernel::fake::{Fake, Machine, Server};
+use crate::operation::remote::RemoteNode;
+use crate::rpc::{NodeIdentity, RemoteService};
+use crate::work::Servers;
+
+/// The address of the server.
+pub(super) const SERVER: &str = "10.0.0.5";
+
+/// A volume: a directory of the server.
+#[derive(Clone, Debug)]
+pub(super) struct Volume {
+    pub(super) id: String,
+    pub(super) context: HashMap<String, String>,
+    pub(super) mode: Mode,
+    pub(super) flags: Vec<String>,
+    pub(super) read_only: bool,
+}
+
+impl Volume {
+    pub(super) fn new(directory: &str) -> Self {
+        let entries = [
+            ("server", SERVER),
+            ("share", "/exports"),
+            ("subDir", directory),
+        ];
+        let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        Volume {
+            // Longer than the specification allows, as those of csi-driver-nfs may be.
+            id: format!("{SERVER}#exports#{directory}#{}#", "x".repeat(200)),
+            context: entries.map(owned).into(),
+            mode: Mode::MultiNodeMultiWriter,
+            flags: Vec::new(),
+            read_only: false,
+        }
+    }
+
+    pub(super) fn with(mut self, key: &str, value: &str) -> Self {
+        self.context.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    pub(super) fn flagged(mut self, flag: &str) -> Self {
+        self.flags.push(flag.to_owned());
+        self
+    }
+}
+
+/// A machine with a server that has `/exports/a`, `/exports/b` and `/exports/c`.
+pub(super) fn machine() -> Machine {
+    let machine = Machine::new();
+    let directories = ["exports", "exports/a", "exports/b", "exports/c"];
+    let directories = directories.map(|it| (it.to_owned(), 0o755)).into();
+    let versions = vec!["3", "4.0", "4.1", "4.2"];
+    machine.serve_nfs(
+        SERVER,
+        Server {
+            versions,
+            directories,
+        },
+    );
+    machine.let_helpers(serve);
+    machine.make_dir(Path::new("/pods"));
+    machine
+}
+
+/// The target of a pod.
+pub(super) fn target(pod: u32) -> String {
+    format!("/pods/{pod}")
+}
+
+/// An agent, on a clock that stands still.
+pub(super) struct Agent {
+    pub(super) runtime: Runtime,
+    machine: Machine,
+    pub(super) service: Arc<RemoteService<Fake>>,
+}
+
+impl Agent {
+    /// A new process on that machine; none of its calls on this thread may wait.
+    pub(super) fn new(machine: &Machine) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let node = RemoteNode::new(machine.process(), None, Arc::default());
+        let identity = NodeIdentity {
+            id: "n1".to_owned(),
+            volumes_max: 0,
+            topology: None,
+        };
+        let service = RemoteService::new(node, &Servers::new(), &NFS, identity, None);
+        machine.never_wait_here(true);
+        Agent {
+            runtime,
+            machine: machine.clone(),
+            service: Arc::new(service),
+        }
+    }
+
+    /// Kills it. Its helpers end with it.
+    pub(super) fn kill(self) {
+        self.machine.kill_all();
+        drop(self.service);
+        self.runtime.shutdown_background();
+        while self.machine.helpers_running() > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until all helpers have exited.
+    pub(super) fn settle(&self) {
+        while self.machine.helpers_running() > 0 {
+            self.runtime.block_on(tokio::task::yield_now());
+        }
+    }
+
+    fn settled<T>(&self, call: impl Future<Output = T>) -> T {
+        let answer = self.runtime.block_on(call);
+        self.settle();
+        answer
+    }
+
+    pub(super) fn publish(&self, volume: &Volume, pod: u32) -> Result<(), Status> {
+        self.settled(publish(&self.service, volume, pod))
+    }
+
+    pub(super) fn unpublish(&self, volume: &Volume, pod: u32) -> Result<(), Status> {
+        self.settled(unpublish(&self.service, volume, pod))
+    }
+
+    pub(super) fn stats(
+        &self,
+        volume: &Volume,
+        pod: u32,
+    ) -> Result<csi::NodeGetVolumeStatsResponse, Status> {
+        self.settled(stats(&self.service, volume, pod))
+    }
+}
+
+pub(super) async fn publish(
+    service: &RemoteService<Fake>,
+    volume: &Volume,
+    pod: u32,
+) -> Result<(), Status> {
+    let mount = volume_capability::MountVolume {
+        mount_flags: volume.flags.clone(),
+        ..Default::default()
+    };
+    let request = csi::NodePublishVolumeRequest {
+        volume_id: volume.id.clone(),
+        target_path: target(pod),
+        volume_capability: Some(csi::VolumeCapability {
+            access_mode: Some(volume_capability::AccessMode {
+                mode: volume.mode.into(),
+            }),
+            access_type: Some(volume_capability::AccessType::Mount(mount)),
+        }),
+        readonly: volume.read_only,
+        volume_context: volume.context.clone(),
+        ..Default::default()
+    };
+    service
+        .node_publish_volume(Request::new(request))
+        .await
+        .map(drop)
+}
+
+pub(super) async fn unpublish(
+    service: &RemoteService<Fake>,
+    volume: &Volume,
+    pod: u32,
+) -> Result<(), Status> {
+    let request = csi::NodeUnpublishVolumeRequest {
+        volume_id: volume.id.clone(),
+        target_path: target(pod),
+    };
+    service
+        .node_unpublish_volume(Request::new(request))
+        .await
+        .map(drop)
+}
+
+pub(super) async fn stats(
+    service: &RemoteService<Fake>,
+    volume: &Volume,
+    pod: u32,
+) -> Result<csi::NodeGetVolumeStatsResponse, Status> {
+    let request = csi::NodeGetVolumeStatsRequest {
+        volume_id: volume.id.clone(),
+        volume_path: target(pod),
+        ..Default::default()
+    };
+    let answer = service.node_get_volume_stats(Request::new(request)).await;
+    answer.map(tonic::Response::into_inner)
+}
+
+/// An unpublish at a path that is no pod's.
+pub(super) fn unpublish_at(agent: &Agent, volume: &Volume, path: &str) -> Result<(), Status> {
+    let request = csi::NodeUnpublishVolumeRequest {
+        volume_id: volume.id.clone(),
+        target_path: path.to_owned(),
+    };
+    let answer = agent.service.node_unpublish_volume(Request::new(request));
+    agent.runtime.block_on(answer).map(drop)
+}

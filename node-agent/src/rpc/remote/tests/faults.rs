@@ -1,0 +1,121 @@
+//! Every call of every verb fails, and kills the process that made it, the agent or a helper: a
+//! retry converges, and nothing is left.
+
+use super::bench::{Agent, Volume, machine};
+use crate::kernel::fake::{Fault, Machine};
+
+/// Errnos of servers and of the kernel.
+const ERRNOS: [&str; 7] = [
+    "EIO",
+    "EBUSY",
+    "ENOENT",
+    "EPERM",
+    "EINVAL",
+    "ESTALE",
+    "EPROTONOSUPPORT",
+];
+
+fn volume() -> Volume {
+    Volume::new("a").with("mountPermissions", "0700")
+}
+
+/// How many calls the verb makes, undisturbed.
+fn calls(machine: &Machine, verb: impl FnOnce()) -> usize {
+    machine.begin(None);
+    verb();
+    machine.end().len()
+}
+
+/// All calls of a publish, statistics and an unpublish.
+fn all(machine: &Machine, agent: &Agent) -> usize {
+    let volume = volume();
+    calls(machine, || {
+        agent.publish(&volume, 1).unwrap();
+        agent.stats(&volume, 1).unwrap();
+        agent.unpublish(&volume, 1).unwrap();
+    })
+}
+
+/// The same with that fault, whatever the calls return; then, undisturbed.
+fn converges(machine: &Machine, agent: Agent, fault: Fault) {
+    let before = machine.picture();
+    let volume = volume();
+    machine.begin(Some(fault));
+    let outcome = [
+        agent.publish(&volume, 1).is_ok(),
+        agent.stats(&volume, 1).is_ok(),
+        agent.unpublish(&volume, 1).is_ok(),
+    ];
+    machine.end();
+    if outcome[2] {
+        assert_eq!(
+            machine.picture().difference(&before),
+            "",
+            "{fault:?} {outcome:?}"
+        );
+    }
+    agent.publish(&volume, 1).unwrap();
+    agent.publish(&volume, 1).unwrap();
+    let mounts = machine.picture().beyond(&before);
+    assert!(
+        mounts.iter().filter(|line| line.contains("nfs4")).count() == 1,
+        "{fault:?} {mounts:?}"
+    );
+    agent.unpublish(&volume, 1).unwrap();
+    assert_eq!(machine.picture().difference(&before), "", "{fault:?}");
+    assert_eq!(machine.violations(), Vec::<String>::new(), "{fault:?}");
+    drop(agent);
+}
+
+#[test]
+fn every_call_may_fail_with_every_errno_once_or_from_then_on() {
+    let first = machine();
+    let count = all(&first, &Agent::new(&first));
+    assert!(count > 20, "{count}");
+    for number in 1..=count {
+        for errno in ERRNOS {
+            for fault in [Fault::Fail(number, errno), Fault::FailFrom(number, errno)] {
+                let machine = machine();
+                let agent = Agent::new(&machine);
+                converges(&machine, agent, fault);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_process_may_die_at_every_call_and_the_next_agent_converges() {
+    let first = machine();
+    let count = all(&first, &Agent::new(&first));
+    for number in 1..=count {
+        let machine = machine();
+        let before = machine.picture();
+        let agent = Agent::new(&machine);
+        let volume = volume();
+        machine.begin(Some(Fault::Die(number)));
+        let _outcome = [
+            agent.publish(&volume, 1).is_ok(),
+            agent.stats(&volume, 1).is_ok(),
+            agent.unpublish(&volume, 1).is_ok(),
+        ];
+        machine.end();
+        agent.kill();
+        let next = Agent::new(&machine);
+        converges_after(&machine, &next, &volume, &before, number);
+    }
+}
+
+fn converges_after(
+    machine: &Machine,
+    agent: &Agent,
+    volume: &Volume,
+    before: &crate::kernel::fake::Picture,
+    number: usize,
+) {
+    agent.publish(volume, 1).unwrap();
+    let lines = machine.picture().beyond(before);
+    let mounts = lines.iter().filter(|line| line.contains("nfs4")).count();
+    assert_eq!(mounts, 1, "call {number}: {lines:?}");
+    agent.unpublish(volume, 1).unwrap();
+    assert_eq!(machine.picture().difference(before), "", "call {number}");
+}

@@ -1,0 +1,144 @@
+//! A server that does not answer: every call that may wait for it hangs, and each caller has its
+//! answer all the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::advance;
+use tonic::{Code, Status};
+
+use super::bench::{Agent, SERVER, Volume, machine, publish, stats, unpublish};
+use crate::kernel::fake::{Fault, Machine};
+
+/// Longer than any deadline of a call.
+const LONG: Duration = Duration::from_secs(61);
+
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    Publish,
+    Stats,
+    Unpublish,
+}
+
+/// Makes the call with a fault; at each hang, time passes. Returns the answer, and whether anything
+/// has hung.
+fn send(
+    agent: &Agent,
+    machine: &Machine,
+    verb: Verb,
+    volume: &Volume,
+) -> (Result<(), Status>, bool) {
+    let service = Arc::clone(&agent.service);
+    let volume = volume.clone();
+    agent.runtime.block_on(async {
+        let mut hangs = machine.hangs();
+        hangs.mark_unchanged();
+        let call = tokio::spawn(async move {
+            match verb {
+                Verb::Publish => publish(&service, &volume, 1).await,
+                Verb::Stats => stats(&service, &volume, 1).await.map(drop),
+                Verb::Unpublish => unpublish(&service, &volume, 1).await,
+            }
+        });
+        tokio::pin!(call);
+        let mut has_hung = false;
+        loop {
+            tokio::select! {
+                answer = &mut call => return (answer.unwrap(), has_hung),
+                changed = hangs.changed() => {
+                    changed.unwrap();
+                    has_hung = true;
+                    advance(LONG).await;
+                }
+            }
+        }
+    })
+}
+
+#[test]
+fn a_publish_that_hangs_at_any_call_is_answered_and_leaves_nothing() {
+    for die_hard in [false, true] {
+        for number in 1.. {
+            let machine = machine();
+            let before = machine.picture();
+            let agent = Agent::new(&machine);
+            let volume = Volume::new("a").with("mountPermissions", "0700");
+            machine.let_helpers_die_hard(die_hard);
+            machine.begin(Some(Fault::HangWaiting(number)));
+            let (answer, has_hung) = send(&agent, &machine, Verb::Publish, &volume);
+            machine.end();
+            if !has_hung {
+                answer.unwrap();
+                assert!(number > 3, "the calls of a publish that wait: {number}");
+                break;
+            }
+            let status = answer.unwrap_err();
+            assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+            assert!(status.message().contains(SERVER), "{status}");
+            // The killed helper may have gone on; what it made was never attached.
+            machine.let_go();
+            let (retried, _) = send(&agent, &machine, Verb::Publish, &volume);
+            retried.unwrap();
+            agent.unpublish(&volume, 1).unwrap();
+            machine.let_go();
+            agent.settle();
+            assert_eq!(machine.picture().difference(&before), "", "{number}");
+            assert_eq!(machine.violations(), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn an_unpublish_that_hangs_ends_with_a_detach_or_an_answer_and_a_retry_converges() {
+    for die_hard in [false, true] {
+        for number in 1.. {
+            let machine = machine();
+            let before = machine.picture();
+            let agent = Agent::new(&machine);
+            let volume = Volume::new("a");
+            agent.publish(&volume, 1).unwrap();
+            machine.let_helpers_die_hard(die_hard);
+            machine.begin(Some(Fault::HangWaiting(number)));
+            let (answer, has_hung) = send(&agent, &machine, Verb::Unpublish, &volume);
+            machine.end();
+            if !has_hung {
+                answer.unwrap();
+                break;
+            }
+            // The mount was detached by the next helper.
+            answer.unwrap();
+            machine.let_go();
+            agent.settle();
+            assert_eq!(machine.picture().difference(&before), "", "{number}");
+        }
+    }
+}
+
+#[test]
+fn statistics_of_a_dead_server_are_the_last_ones_with_the_reason() {
+    let machine = machine();
+    let agent = Agent::new(&machine);
+    let volume = Volume::new("a");
+    agent.publish(&volume, 1).unwrap();
+    machine.begin(Some(Fault::HangWaiting(1)));
+    let (answer, _) = send(&agent, &machine, Verb::Stats, &volume);
+    assert_eq!(answer.unwrap_err().code(), Code::DeadlineExceeded);
+    machine.let_go();
+    let known = agent.stats(&volume, 1).unwrap();
+    machine.begin(Some(Fault::HangWaiting(1)));
+    let (answer, has_hung) = send(&agent, &machine, Verb::Stats, &volume);
+    answer.unwrap();
+    assert!(has_hung);
+    machine.begin(Some(Fault::FailFrom(3, "ESTALE")));
+    let old = agent.stats(&volume, 1).unwrap();
+    machine.end();
+    assert_eq!(old.usage, known.usage);
+    let condition = old.volume_condition.unwrap();
+    assert!(
+        condition.abnormal && condition.message.contains("ServerUnreachable"),
+        "{condition:?}"
+    );
+    assert!(condition.message.contains("StatisticsOld"), "{condition:?}");
+    let well = agent.stats(&volume, 1).unwrap();
+    assert!(!well.volume_condition.unwrap().abnormal);
+}

@@ -1,0 +1,311 @@
+//! The helper processes that ask servers, and how many of them there may be.
+//!
+//! Bounded, for each server and in all: a server that does not answer must not accumulate
+//! processes, and must not delay the calls for another server. A process beyond its deadline is
+//! killed, and not waited for: it may remain until its server answers. Unmounts and statistics have
+//! slots that mounts cannot take. Knows no verb and no volume.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use belay_server::call::{Failure, Kind};
+use metrics::{counter, gauge};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::pool::WORKED;
+use crate::kernel::{Answer, Helper, Kernel, RemoteCall};
+
+/// Processes that change mounts of one server at a time.
+const CHANGES: usize = 8;
+/// How many of them mount. The others unmount: a pod must end whatever its server does.
+const MOUNTS: usize = 6;
+/// Processes that read the usage of volumes of one server at a time.
+const READS: usize = 2;
+/// Killed processes of one server that have not exited. With so many, it is asked nothing.
+const KILLED_MAX: usize = 8;
+/// All processes, of all servers. Each has less than a megabyte.
+const TOTAL: usize = 64;
+
+/// How long a process may take to exit after its answer was used.
+const EXIT_MAX: Duration = Duration::from_secs(5);
+
+/// Gauge: helper processes, by `state`.
+const PROCESSES: &str = "belay_helper_processes";
+/// Gauge: calls that wait until a helper process may be started.
+const WAITING: &str = "belay_helper_waiting";
+/// Counter: helper processes that were killed since their server did not answer.
+const KILLS: &str = "belay_helper_kills_total";
+
+/// Describes the metrics of this module, and sets them to 0.
+pub(super) fn announce() {
+    metrics::describe_gauge!(PROCESSES, "Helper processes that ask servers, by state.");
+    metrics::describe_gauge!(WAITING, "Calls that wait for a helper process.");
+    let help = "Helper processes that were killed because their server did not answer.";
+    metrics::describe_counter!(KILLS, help);
+    counter!(KILLS).absolute(0);
+}
+
+/// The kind of a call, and thus the slots that it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    Mount,
+    Unmount,
+    Read,
+}
+
+impl Lane {
+    fn of(call: &RemoteCall) -> Self {
+        match call {
+            RemoteCall::Mount(_) => Lane::Mount,
+            RemoteCall::Unmount(_) | RemoteCall::Detach(_) => Lane::Unmount,
+            RemoteCall::Usage(_) => Lane::Read,
+        }
+    }
+}
+
+/// The helper processes of all drivers.
+pub(crate) struct Servers {
+    servers: Mutex<HashMap<Box<str>, Arc<Server>>>,
+    all: Arc<Semaphore>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    waiting: AtomicUsize,
+    running: AtomicUsize,
+    killed: AtomicUsize,
+}
+
+/// One server.
+struct Server {
+    changes: Arc<Semaphore>,
+    mounts: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
+    killed: AtomicUsize,
+}
+
+/// The slots of one process.
+struct Slots {
+    _server: [Option<OwnedSemaphorePermit>; 2],
+    all: OwnedSemaphorePermit,
+}
+
+/// An answer. Its process exits when this is dropped, and closes its mount.
+pub(crate) struct Replied<K: Kernel> {
+    /// The answer.
+    pub(crate) answer: Answer<K::Fd>,
+    _running: Running<K>,
+}
+
+/// A process with its slots. Dropped, it is seen to its end by a task.
+struct Running<K: Kernel>(Option<Process<K>>);
+
+struct Process<K: Kernel> {
+    helper: K::Helper,
+    slots: Slots,
+    server: Arc<Server>,
+    counts: Arc<Counts>,
+    /// It is not given time to exit.
+    is_overdue: bool,
+}
+
+impl Servers {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Servers {
+            servers: Mutex::default(),
+            all: Arc::new(Semaphore::new(TOTAL)),
+            counts: Arc::default(),
+        })
+    }
+
+    /// Has a helper process make the call to that server, within that time, which includes the wait
+    /// for a slot.
+    ///
+    /// # Errors
+    /// The failure of the call; `Unreachable` at once if too many processes hang on the server;
+    /// `Timeout` if it does not answer in time: the call may then still have an effect, unless it
+    /// was a mount, which is visible nowhere.
+    pub(crate) async fn ask<K: Kernel>(
+        &self,
+        kernel: &K,
+        server: &str,
+        call: &RemoteCall,
+        within: Duration,
+    ) -> Result<Replied<K>, Failure> {
+        let end = Instant::now() + within;
+        let lane = Lane::of(call);
+        let of_server = self.of(server);
+        of_server.refuse_hung(server)?;
+        let slots = {
+            let _waiting = More::of(&self.counts.waiting);
+            timeout_at(end, self.slots(&of_server, lane)).await
+        };
+        let Ok(slots) = slots else {
+            return Err(Failure::timeout(format!(
+                "server {server}: no answer to earlier calls within {} s; this call was not \
+                 begun; retry",
+                within.as_secs()
+            )));
+        };
+        // It may have happened during the wait.
+        of_server.refuse_hung(server)?;
+        WORKED.notify_one();
+        let helper = kernel.start_helper(call)?;
+        self.counts.running.fetch_add(1, Ordering::Relaxed);
+        let mut running = Running::<K>(Some(Process {
+            helper,
+            slots: slots?,
+            server: of_server,
+            counts: Arc::clone(&self.counts),
+            is_overdue: false,
+        }));
+        match timeout_at(end, running.answer()).await {
+            Ok(answered) => Ok(Replied {
+                answer: answered?,
+                _running: running,
+            }),
+            Err(_) => {
+                running.overdue();
+                let failure = Failure::timeout(format!(
+                    "server {server}: no answer within {} s; the call was cancelled; retry",
+                    within.as_secs()
+                ));
+                Err(match lane {
+                    Lane::Unmount => failure.may_be_running(),
+                    Lane::Mount | Lane::Read => failure,
+                })
+            }
+        }
+    }
+
+    /// Sets the gauges.
+    pub(crate) fn measure(&self) {
+        let count =
+            |count: &AtomicUsize| u32::try_from(count.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        let processes = |state| gauge!(PROCESSES, "state" => state);
+        processes("running").set(count(&self.counts.running));
+        processes("killed").set(count(&self.counts.killed));
+        gauge!(WAITING).set(count(&self.counts.waiting));
+    }
+
+    async fn slots(&self, server: &Server, lane: Lane) -> Result<Slots, Failure> {
+        let of_server = match lane {
+            Lane::Mount => [
+                Some(permit(&server.mounts).await?),
+                Some(permit(&server.changes).await?),
+            ],
+            Lane::Unmount => [Some(permit(&server.changes).await?), None],
+            Lane::Read => [Some(permit(&server.reads).await?), None],
+        };
+        Ok(Slots {
+            _server: of_server,
+            all: permit(&self.all).await?,
+        })
+    }
+
+    fn of(&self, server: &str) -> Arc<Server> {
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those with a process, or a call that waits for one, are held elsewhere.
+        servers.retain(|_, server| Arc::strong_count(server) > 1);
+        let found = servers.entry(server.into()).or_insert_with(|| {
+            Arc::new(Server {
+                changes: Arc::new(Semaphore::new(CHANGES)),
+                mounts: Arc::new(Semaphore::new(MOUNTS)),
+                reads: Arc::new(Semaphore::new(READS)),
+                killed: AtomicUsize::new(0),
+            })
+        });
+        Arc::clone(found)
+    }
+}
+
+impl Server {
+    fn refuse_hung(&self, name: &str) -> Result<(), Failure> {
+        let killed = self.killed.load(Ordering::Relaxed);
+        if killed < KILLED_MAX {
+            return Ok(());
+        }
+        let message = format!(
+            "server {name}: {killed} killed processes have not exited, since the server does not \
+             answer; they exit when it does"
+        );
+        Err(Failure::new(Kind::Unreachable, message))
+    }
+}
+
+impl<K: Kernel> Running<K> {
+    async fn answer(&mut self) -> Result<Answer<K::Fd>, Failure> {
+        match &mut self.0 {
+            Some(process) => process.helper.answer().await,
+            None => Err(Failure::bug("a process that has ended was asked")),
+        }
+    }
+
+    fn overdue(&mut self) {
+        if let Some(process) = &mut self.0 {
+            process.is_overdue = true;
+        }
+    }
+}
+
+impl<K: Kernel> Drop for Running<K> {
+    fn drop(&mut self) {
+        if let Some(process) = self.0.take()
+            // Without a runtime, the process is killed with this one.
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            drop(runtime.spawn(process.see_to_its_end()));
+        }
+    }
+}
+
+impl<K: Kernel> Process<K> {
+    /// Waits until it has exited, and kills it if it does not: it holds its slot until then, and
+    /// counts as killed after that.
+    async fn see_to_its_end(mut self) {
+        self.helper.close();
+        let exits = !self.is_overdue && timeout(EXIT_MAX, self.helper.exited()).await.is_ok();
+        self.counts.running.fetch_sub(1, Ordering::Relaxed);
+        if exits {
+            return;
+        }
+        counter!(KILLS).increment(1);
+        self.helper.kill();
+        let Slots { _server, all } = self.slots;
+        {
+            let _of_server = More::of(&self.server.killed);
+            let _of_all = More::of(&self.counts.killed);
+            drop(_server);
+            self.helper.exited().await;
+        }
+        drop(all);
+    }
+}
+
+/// One more, until it is dropped.
+struct More<'a>(&'a AtomicUsize);
+
+impl<'a> More<'a> {
+    fn of(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        More(count)
+    }
+}
+
+impl Drop for More<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn permit(slots: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
+    let permit = Arc::clone(slots).acquire_owned().await;
+    permit.map_err(|_| Failure::bug("the slots of a server were closed"))
+}

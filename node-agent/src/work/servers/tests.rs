@@ -1,0 +1,204 @@
+//! The limits, on a simulated machine whose servers do not answer, and a clock that stands still.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use belay_server::call::{Failure, Kind};
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::advance;
+
+use super::{CHANGES, KILLED_MAX, MOUNTS, READS, Servers, TOTAL};
+use crate::kernel::fake::{Fake, Fd, Machine};
+use crate::kernel::{Answer, Answered, MountAttrs, RemoteCall, RemoteMount, Remotes as _};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// One call that may wait, whatever is asked.
+fn work(kernel: &Fake, _: &RemoteCall) -> Answered<Fd> {
+    kernel.addresses("10.0.0.5")?;
+    Ok(Answer::Unmounted)
+}
+
+struct Bench {
+    machine: Machine,
+    kernel: Arc<Fake>,
+    servers: Arc<Servers>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let machine = Machine::new();
+        machine.let_helpers(work);
+        Bench {
+            kernel: Arc::new(machine.process()),
+            machine,
+            servers: Servers::new(),
+        }
+    }
+
+    fn ask(&self, server: &str, call: &RemoteCall) -> JoinHandle<Result<(), Failure>> {
+        let (servers, kernel) = (Arc::clone(&self.servers), Arc::clone(&self.kernel));
+        let (server, call) = (server.to_owned(), call.clone());
+        tokio::spawn(async move {
+            let asked = servers.ask(&*kernel, &server, &call, MINUTE).await;
+            asked.map(drop)
+        })
+    }
+
+    fn asks(
+        &self,
+        server: &str,
+        call: &RemoteCall,
+        count: usize,
+    ) -> Vec<JoinHandle<Result<(), Failure>>> {
+        (0..count).map(|_| self.ask(server, call)).collect()
+    }
+
+    fn running(&self) -> usize {
+        self.servers
+            .counts
+            .running
+            .load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn killed(&self) -> usize {
+        self.servers
+            .counts
+            .killed
+            .load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+fn mount() -> RemoteCall {
+    RemoteCall::Mount(RemoteMount {
+        server: "10.0.0.5".to_owned(),
+        source: "10.0.0.5:/exports".to_owned(),
+        attrs: MountAttrs::default(),
+        options: Vec::new(),
+        permissions: None,
+    })
+}
+
+fn unmount() -> RemoteCall {
+    RemoteCall::Unmount(Path::new("/nothing").to_owned())
+}
+
+fn usage() -> RemoteCall {
+    RemoteCall::Usage(Path::new("/volume").to_owned())
+}
+
+/// Lets all tasks run that can.
+async fn settle() {
+    for _ in 0..1000 {
+        yield_now().await;
+    }
+}
+
+/// Time passes, while tasks that wait for threads run.
+async fn pass(time: Duration) {
+    settle().await;
+    advance(time).await;
+    settle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_server_has_a_bounded_number_of_processes_and_each_kind_its_slots() {
+    let bench = Bench::new();
+    bench.machine.let_servers_hang(true);
+    let mounts = bench.asks("dead", &mount(), 100);
+    settle().await;
+    assert_eq!(bench.running(), MOUNTS);
+    let unmounts = bench.asks("dead", &unmount(), 100);
+    settle().await;
+    assert_eq!(bench.running(), CHANGES);
+    let reads = bench.asks("dead", &usage(), 100);
+    settle().await;
+    assert_eq!(bench.running(), CHANGES + READS);
+    // Another server has its own.
+    let others = bench.asks("other", &usage(), 100);
+    settle().await;
+    assert_eq!(bench.running(), CHANGES + READS + READS);
+    pass(MINUTE).await;
+    for asked in mounts
+        .into_iter()
+        .chain(unmounts)
+        .chain(reads)
+        .chain(others)
+    {
+        let failure = asked.await.unwrap().unwrap_err();
+        assert_eq!(failure.kind, Kind::Timeout, "{failure}");
+    }
+    bench.machine.let_servers_hang(false);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_with_many_killed_processes_is_asked_nothing_until_they_exit() {
+    let bench = Bench::new();
+    bench.machine.let_servers_hang(true);
+    bench.machine.let_helpers_die_hard(true);
+    let asked = bench.asks("dead", &mount(), MOUNTS);
+    pass(MINUTE).await;
+    for asked in asked {
+        assert_eq!(asked.await.unwrap().unwrap_err().kind, Kind::Timeout);
+    }
+    let asked = bench.asks("dead", &unmount(), KILLED_MAX - MOUNTS);
+    pass(MINUTE).await;
+    for asked in asked {
+        let failure = asked.await.unwrap().unwrap_err();
+        assert_eq!(
+            failure.certainty,
+            belay_server::call::Certainty::MayBeRunning
+        );
+    }
+    assert_eq!((bench.running(), bench.killed()), (0, KILLED_MAX));
+    let refused = bench.ask("dead", &usage()).await.unwrap().unwrap_err();
+    assert_eq!(refused.kind, Kind::Unreachable, "{refused}");
+    assert!(refused.message.contains("8 killed processes"), "{refused}");
+    // Only those of that server.
+    bench.machine.let_servers_hang(false);
+    bench.ask("10.0.0.5", &mount()).await.unwrap().unwrap();
+    while bench.killed() > 0 {
+        pass(Duration::from_millis(1)).await;
+    }
+    bench.ask("dead", &mount()).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_servers_together_have_a_bounded_number_of_processes() {
+    let bench = Bench::new();
+    bench.machine.let_servers_hang(true);
+    let mut asked = Vec::new();
+    for number in 0..=TOTAL {
+        asked.extend(bench.asks(&format!("dead{number}"), &usage(), READS));
+    }
+    settle().await;
+    assert_eq!(bench.running(), TOTAL);
+    pass(MINUTE).await;
+    for asked in asked {
+        assert!(asked.await.unwrap().is_err());
+    }
+    bench.machine.let_servers_hang(false);
+    pass(Duration::from_secs(1)).await;
+    bench.ask("10.0.0.5", &mount()).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_mounts_of_a_server_that_answers_all_succeed() {
+    let bench = Bench::new();
+    for asked in bench.asks("10.0.0.5", &mount(), 200) {
+        asked.await.unwrap().unwrap();
+    }
+    assert_eq!(bench.machine.helpers_started(), 200);
+    while bench.running() > 0 {
+        pass(Duration::from_millis(1)).await;
+    }
+    assert_eq!(bench.killed(), 0);
+    let servers = bench.servers.of("10.0.0.6");
+    drop(servers);
+    assert_eq!(
+        bench.servers.servers.lock().unwrap().len(),
+        1,
+        "servers that are not asked are kept"
+    );
+}
