@@ -19,7 +19,7 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt generated clippy deny tidy \
-	test unit counted mounts guest arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
+	test unit counted mounts guest nfs arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
 	images packages \
 	release release-check monitoring chart manifests \
 	e2e cluster cluster-down clean
@@ -76,6 +76,9 @@ mounts: root ## tests that need root: devices, mounts, black box, crashes (root)
 
 guest: root build ## run Belay in User-mode Linux guests: kernels, hot-plugged disks, power cuts (root)
 	@tests/beds/guest/run.sh $(CARGO_FLAGS)
+
+nfs: root build ## run NFS volumes in guests with a real server: versions, a server that does not answer (root)
+	@tests/beds/guest/run.sh $(CARGO_FLAGS) -- nfs::
 
 arrivals: root build ## measure in a guest how soon after the kernel's event a disk is opened (root); ROUNDS=n
 	@tests/setup/setup.sh guest

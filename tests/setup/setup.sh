@@ -42,4 +42,7 @@ if wanted_by e2e; then
     "$here/helm.sh"
     "$here/kubernetes.sh"
 fi
-if wanted_by guest; then "$here/guest.sh"; fi
+if wanted_by guest; then
+    "$here/guest.sh"
+    "$here/nfs.sh"
+fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests in guests; its arguments go to cargo. Guests need User-mode Linux, which is made for
+# Runs the tests in guests; its arguments go to cargo, and those after `--` select tests. Guests need User-mode Linux, which is made for
 # x86_64 alone and comes from apt: elsewhere it says so and passes.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../../.."
@@ -10,7 +10,13 @@ if [ "$(uname -m)" != x86_64 ] || ! { have linux.uml || have apt-get; }; then
     exit 0
 fi
 tests/setup/setup.sh guest
+flags=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    flags+=("$1")
+    shift
+done
+[ $# -eq 0 ] || shift
 # The same packages as for the other tests, so nothing is built twice.
-cargo test "$@" --workspace --test blackbox --no-run
+cargo test "${flags[@]}" --workspace --test blackbox --no-run
 # Each guest has its own processor, and 768 MiB.
-cargo test "$@" --workspace --test guest -- --ignored --test-threads=2
+cargo test "${flags[@]}" --workspace --test guest -- --ignored --test-threads=2 "$@"

@@ -11,6 +11,8 @@ mod cloud;
 #[cfg(test)]
 mod disks;
 #[cfg(test)]
+mod filer;
+#[cfg(test)]
 mod foreign;
 #[cfg(test)]
 mod hotplug;
@@ -20,6 +22,8 @@ mod local;
 mod marks;
 #[cfg(test)]
 mod metadata;
+#[cfg(test)]
+mod nfs;
 #[cfg(test)]
 mod power;
 #[cfg(test)]
