@@ -103,6 +103,7 @@ need_for() {
             need genisoimage "it makes a config drive, as clouds do" genisoimage
             need mkfs.vfat "so does it" dosfstools
             need mcopy "it fills that one" mtools
+            need python3 "its http.server is a metadata service" python3
             ;;
         openstack)
             need mariadbd "the services of OpenStack keep their state in it" mariadb-server
