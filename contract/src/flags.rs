@@ -147,8 +147,9 @@ impl<const AGENT: bool> FromArgMatches for DriverArgs<AGENT> {
             given => given,
         };
         let with_topology = flags.with_topology || profile.always_topology;
-        if with_topology && !profile.always_topology && !profile.place_is_node && !has_metadata {
-            let why = "its volumes are not bound to a node, and their zone is not known here";
+        let has_zones = profile.always_topology || profile.metadata.is_some();
+        if with_topology && !profile.place_is_node && !has_zones {
+            let why = "its volumes are not bound to a node or a zone";
             return Err(bad("--with-topology", &why));
         }
         let place = id
@@ -328,8 +329,10 @@ mod tests {
         assert_eq!(alone.common.driver.node.id, None, "a controller of a cloud");
         assert_eq!(args.driver.driver_name.as_str(), "cinder.csi.openstack.org");
         assert_eq!(args.driver.max_volumes, 256);
-        let error = parsed(&["--driver-kind=openstack", "--with-topology"]).unwrap_err();
-        assert!(error.contains("--with-topology: its volumes"), "{error}");
+        let zoned = parsed(&["--driver-kind=openstack", "--with-topology"]).unwrap();
+        assert_eq!(zoned.driver.node.topology, None, "the cloud has the zones");
+        let capabilities = zoned.driver.plugin_capabilities();
+        assert!(capabilities.contains(&PluginCapability::Topology));
     }
 
     #[test]

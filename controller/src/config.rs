@@ -175,11 +175,7 @@ impl Config {
                 Ok(Choice::Openstack(openstack::Config {
                     file: required("--cloud-config <FILE>", file, kind)?,
                     cluster: self.cluster.clone(),
-                    topology_key: driver
-                        .node
-                        .topology
-                        .as_ref()
-                        .map(|_| kind.profile().topology_key),
+                    topology_key: driver.with_topology.then_some(kind.profile().topology_key),
                 }))
             }
             Kind::Digitalocean => self.digitalocean(kind).map(Choice::DigitalOcean),
@@ -303,6 +299,13 @@ mod tests {
         };
         assert_eq!(cloud.file, Path::new("/c/cloud.conf"));
         assert_eq!(cloud.cluster, "kubernetes");
+        assert_eq!(cloud.topology_key, None);
+        let zoned = with(&[&CLOUD[..], &["--with-topology"]].concat()).unwrap();
+        let Ok(Choice::Openstack(zoned)) = zoned.choice() else {
+            panic!("{zoned:?}");
+        };
+        let key = "topology.cinder.csi.openstack.org/zone";
+        assert_eq!(zoned.topology_key, Some(key));
         assert_eq!(config.rules().unwrap().node_limit, Some(256));
         for (flags, why) in [
             (
@@ -327,10 +330,6 @@ mod tests {
                 "--state-dir <DIR> is required for --backend local",
             ),
             (&LOCAL[2..], "--node-id <ID> is required"),
-            (
-                &[&CLOUD[..], &["--with-topology"]].concat(),
-                "--with-topology: its volumes are not bound to a node",
-            ),
         ] {
             let error = with(flags).unwrap_err();
             assert!(error.contains(why), "{flags:?}: {error}");

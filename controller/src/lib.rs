@@ -10,8 +10,8 @@ pub mod mark_keys;
 pub mod operation;
 pub mod rpc;
 
-use backend::{local, registry};
-use belay_server::call::Callers;
+use backend::{Backend, local, registry};
+use belay_server::call::{Callers, Kind};
 use belay_server::identity::Identity;
 use belay_server::readiness::{Readiness, State};
 use belay_server::serve::{Driver, ServeConfig, listen, serve};
@@ -29,6 +29,10 @@ use std::time::Duration;
 /// Deadline for running calls at shutdown; less than the 30 s after which Kubernetes kills.
 const DRAIN: Duration = Duration::from_secs(20);
 
+/// How often the cloud is inspected until it answers, and the pause before the next time.
+const INSPECTIONS_MAX: usize = 30;
+const INSPECTION_PAUSE: Duration = Duration::from_secs(60);
+
 /// Threads of the runtime, which only dispatch calls. Each costs memory, so they do not grow with
 /// the machine's cores.
 const WORKERS_MAX: usize = 4;
@@ -44,6 +48,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;
     let readiness = Readiness::new(State::Ready);
     let opened = registry::open(config.choice()?, readiness.clone())?;
+    let backend = Arc::clone(&opened.backend);
     let operations = Arc::new(Operations::new(opened.backend, config.rules()?));
     let identity = Identity::new(
         driver.driver_name.clone(),
@@ -82,6 +87,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         // No call needs what only the start needed.
         memory::give_back();
         tracing::info!(endpoint = %driver.endpoint, "serving");
+        tokio::spawn(inspected(backend));
         let driver = Driver {
             name: driver.driver_name.clone(),
             socket,
@@ -94,4 +100,23 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     // Drops calls that outlast the deadline: the backend survives a crash at any instant.
     runtime.shutdown_background();
     served
+}
+
+/// Inspects the cloud once. One that does not answer is asked again, for a while.
+async fn inspected(backend: Arc<dyn Backend>) {
+    let mut last = None;
+    for _ in 0..INSPECTIONS_MAX {
+        let Err(failure) = backend.inspect().await else {
+            return;
+        };
+        let is_down = matches!(failure.kind, Kind::Unreachable | Kind::Timeout | Kind::Busy);
+        last = Some(failure);
+        if !is_down {
+            break;
+        }
+        tokio::time::sleep(INSPECTION_PAUSE).await;
+    }
+    if let Some(failure) = last {
+        tracing::warn!(%failure, "the cloud was not inspected at the start");
+    }
 }

@@ -278,6 +278,26 @@ func TestRestrictedEgressReachesTheCloud(t *testing.T) {
 	}
 }
 
+// Both programs have topology or neither, and only with it does the provisioner read the nodes' zones.
+func TestTopologyIsOfBothProgramsAndOfTheProvisionersRights(t *testing.T) {
+	for _, c := range []struct {
+		topology string
+		want     bool
+	}{{"true", true}, {"false", false}} {
+		all := named(rendered(t, openstack, "--set", "drivers[0].topology="+c.topology))
+		for _, program := range []string{"DaemonSet/belay-node", "Deployment/belay-controller-cinder"} {
+			args := fmt.Sprint(all[program].at("spec", "template", "spec").list("containers"))
+			if strings.Contains(args, "--with-topology") != c.want {
+				t.Errorf("topology=%s: %s: %s", c.topology, program, args)
+			}
+		}
+		rules := fmt.Sprint(all["ClusterRole/belay-controller-cinder-provisioner"].list("rules"))
+		if strings.Contains(rules, "csinodes") != c.want {
+			t.Errorf("topology=%s: %s", c.topology, rules)
+		}
+	}
+}
+
 // Any replica may cut a snapshot, so one snapshotter of all acts.
 func TestTheCloudsSnapshotsHaveAClassAndOneSnapshotterThatActs(t *testing.T) {
 	classes := map[string]string{}

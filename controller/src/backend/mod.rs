@@ -74,6 +74,17 @@ pub trait Backend: Send + Sync + 'static {
         2
     }
 
+    /// What it inspects once, when the controller serves. It logs what an operator must correct.
+    fn inspect(&self) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Whether its volumes are reachable from wherever the caller of a creation prefers: they have
+    /// no [`Volume::place`], and the answer has the preferred topologies.
+    fn reaches_preferred(&self) -> bool {
+        false
+    }
+
     /// Whether it accepts a name twice, and marks volumes; none = the storage refuses a second
     /// volume of a name.
     fn claims(&self) -> Option<&dyn Claims> {

@@ -5,7 +5,9 @@ use super::{Done, Operations, Subject, lookup, mixed_up, phase, size, snapshot, 
 use crate::backend::{Backend, Order, Phase, Sizes, Usage, Volume};
 use belay_contract::format::{self, FormatOptions};
 use belay_server::call::{Failure, Rpc};
-use belay_server::request::{CapacityRange, ContentSource, Context, CreateVolume};
+use belay_server::request::{
+    CapacityRange, ContentSource, Context, CreateVolume, Segments, TopologyRequirement,
+};
 use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
 
@@ -40,6 +42,17 @@ impl Operations {
         match self.jobs.run(key, Rpc::CreateVolume, same, |_| job).await? {
             Done::Created(volume) => Ok(volume),
             _ => Err(mixed_up()),
+        }
+    }
+
+    /// From where the volume is reachable, for the caller of a creation that has asked so; empty =
+    /// from anywhere, or not reported.
+    #[must_use]
+    pub fn reach(&self, volume: &Volume, asked: Option<&TopologyRequirement>) -> Vec<Segments> {
+        match (&volume.place, asked) {
+            (Some(place), _) => vec![place.segments()],
+            (None, Some(asked)) if self.backend.reaches_preferred() => asked.preferred.clone(),
+            (None, _) => Vec::new(),
         }
     }
 

@@ -9,6 +9,7 @@ use crate::backend::{
 use crate::mark_keys::MarkKeys;
 use belay_contract::drivers::LOCAL;
 use belay_contract::publish_context::{Content, Transport};
+use belay_contract::topology::Topology;
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::health::Conditions;
 use belay_server::request::{
@@ -45,6 +46,7 @@ struct Stub {
     asked: Arc<Mutex<Vec<Asked>>>,
     ordered: Arc<Mutex<Vec<Arc<Order>>>>,
     volume: Option<Volume>,
+    reaches_preferred: bool,
 }
 
 impl Stub {
@@ -99,6 +101,10 @@ impl Backend for Stub {
 
     fn list(&self, after: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
         self.note(after, limit)
+    }
+
+    fn reaches_preferred(&self) -> bool {
+        self.reaches_preferred
     }
 
     fn attachments(&self) -> Option<&dyn Attachments> {
@@ -571,4 +577,32 @@ async fn a_parameter_that_no_backend_knows_makes_no_volume_and_no_snapshot() {
     let refused = operations.cut(request).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Invalid);
     assert!(refused.message.contains("retention"), "{refused}");
+}
+
+#[test]
+fn a_volume_is_reachable_from_its_place_or_where_places_are_ignored_from_what_is_preferred() {
+    let segments = |zone: &str| Segments::from([("zone".to_owned(), zone.to_owned())]);
+    let asked = TopologyRequirement {
+        requisite: vec![segments("a"), segments("b"), segments("c")],
+        preferred: vec![segments("b"), segments("a")],
+    };
+    let placed = Volume {
+        place: Some(Arc::new(Topology::new("zone", "c").unwrap())),
+        ..volume(Phase::Ready)
+    };
+    let unplaced = volume(Phase::Ready);
+    for (reaches_preferred, volume, asked, reach) in [
+        (false, &placed, Some(&asked), vec![segments("c")]),
+        (false, &placed, None, vec![segments("c")]),
+        (false, &unplaced, Some(&asked), vec![]),
+        (true, &unplaced, Some(&asked), asked.preferred.clone()),
+        (true, &unplaced, None, vec![]),
+    ] {
+        let stub = Stub {
+            reaches_preferred,
+            ..Stub::default()
+        };
+        let operations = Operations::new(Arc::new(stub), rules());
+        assert_eq!(operations.reach(volume, asked), reach);
+    }
 }

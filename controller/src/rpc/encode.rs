@@ -6,20 +6,26 @@ use belay_contract::mark::MarkSecret;
 use belay_contract::publish_context::PublishContext;
 use belay_proto::csi::v1 as csi;
 use belay_server::health::Conditions;
-use belay_server::request::{ContentSource, Context, NodeId};
+use belay_server::request::{ContentSource, Context, NodeId, Segments};
 use std::collections::HashMap;
 
 /// The volume as a message.
 pub(super) fn volume(volume: &Volume) -> csi::Volume {
-    let topology = volume.place.as_ref().map(|place| csi::Topology {
-        segments: place.segments().into_iter().collect(),
-    });
+    let place = volume.place.as_ref();
+    let topology = place.map(|place| topology(place.segments()));
     csi::Volume {
         capacity_bytes: bytes(volume.bytes),
         volume_id: volume.id.as_str().to_owned(),
         volume_context: volume.context.as_ref().map_or_else(HashMap::new, entries),
         content_source: volume.source.as_ref().map(source),
         accessible_topology: topology.into_iter().collect(),
+    }
+}
+
+/// One topology as a message.
+pub(super) fn topology(segments: Segments) -> csi::Topology {
+    csi::Topology {
+        segments: segments.into_iter().collect(),
     }
 }
 

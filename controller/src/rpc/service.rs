@@ -4,7 +4,7 @@ use super::{capabilities, encode};
 use crate::operation::{Operations, Verdict};
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Rpc, answer};
-use belay_server::request::ControllerPublish;
+use belay_server::request::{ControllerPublish, CreateVolume};
 use csi::controller_server::Controller;
 use csi::validate_volume_capabilities_response::Confirmed;
 use std::sync::Arc;
@@ -31,9 +31,16 @@ impl Controller for Service {
         &self,
         request: Request<csi::CreateVolumeRequest>,
     ) -> Answer<csi::CreateVolumeResponse> {
-        answer(Rpc::CreateVolume, request, async |message| {
-            let volume = self.operations.create(message.try_into()?).await?;
-            let volume = encode::volume(&volume);
+        type Message = csi::CreateVolumeRequest;
+        answer(Rpc::CreateVolume, request, async |message: Message| {
+            let request: CreateVolume = message.try_into()?;
+            let asked = request.topology.clone();
+            let volume = self.operations.create(request).await?;
+            let reach = self.operations.reach(&volume, asked.as_ref());
+            let volume = csi::Volume {
+                accessible_topology: reach.into_iter().map(encode::topology).collect(),
+                ..encode::volume(&volume)
+            };
             Ok(csi::CreateVolumeResponse {
                 volume: Some(volume),
             })

@@ -18,3 +18,4 @@ mod site;
 mod tls;
 mod twin;
 mod wire;
+mod zones;

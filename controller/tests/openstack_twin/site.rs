@@ -24,6 +24,7 @@ pub(crate) struct Site {
     dir: tempfile::TempDir,
     pages: SocketAddr,
     pub(crate) log_level: &'static str,
+    pub(crate) has_topology: bool,
 }
 
 impl Site {
@@ -42,6 +43,7 @@ impl Site {
             dir,
             pages,
             log_level,
+            has_topology: false,
         }
     }
 
@@ -67,6 +69,9 @@ impl Site {
             .arg(self.dir.path().join("keys"))
             .arg(format!("--http-endpoint={}", self.pages))
             .stderr(log);
+        if self.has_topology {
+            command.arg("--with-topology");
+        }
         Running::serving(&mut command, &socket).unwrap()
     }
 

@@ -125,6 +125,7 @@ impl Twin {
             ["volume", "v3", "volumes", _, "action"] => "action",
             ["volume", "v3", "volumes", "detail"] if request.query.contains("name=") => "search",
             ["volume", "v3", "volumes", "detail"] => "list",
+            [_, _, "os-availability-zone"] => "zones",
             ["volume", "v3", "snapshots" | "backups", ..] => "snapshot",
             ["volume", ..] => "volume",
             ["compute", ..] => "attachment",
@@ -139,6 +140,8 @@ impl Twin {
             return ok(401, json!({"error": {"message": "no token"}}));
         }
         let answer = match path[..] {
+            ["volume", "v3", "os-availability-zone"] => Ok(zones(&["nova"])),
+            ["compute", "v2.1", "os-availability-zone"] => Ok(zones(&["edge-1", "nova"])),
             ["volume", "v3", "volumes", ref rest @ ..] => self.volume(request, rest),
             ["volume", "v3", "snapshots", ref rest @ ..] => self.snapshot(request, rest),
             [
@@ -324,6 +327,12 @@ fn list(kind: &str, all: &BTreeMap<String, (String, Value)>, query: &str) -> Ans
         body[format!("{kind}_links")] = json!([{"rel": "next"}]);
     }
     ok(200, body)
+}
+
+fn zones(names: &[&str]) -> Answer {
+    let zone = |name: &&str| json!({"zoneName": name, "zoneState": {"available": true}});
+    let zones: Vec<_> = names.iter().map(zone).collect();
+    ok(200, json!({ "availabilityZoneInfo": zones }))
 }
 
 fn texts(value: &Value) -> BTreeMap<String, String> {

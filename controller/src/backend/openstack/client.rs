@@ -3,7 +3,7 @@
 mod snapshots;
 
 use super::session::{Account, Session};
-use super::wire::{self, CinderVolume, OneVolume, Volumes};
+use super::wire::{self, AvailabilityZones, CinderVolume, Messages, OneVolume, Volumes};
 use crate::backend::Order;
 use crate::http::{Answer, Call};
 use belay_server::call::{Failure, Kind};
@@ -13,6 +13,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -31,8 +32,9 @@ const CLAIM_DEADLINE: Duration = Duration::from_secs(10);
 /// The client of an account.
 pub(super) struct Client(Account);
 
+/// A service of the cloud.
 #[derive(Clone, Copy)]
-enum Service {
+pub(super) enum Service {
     Volumes,
     Compute,
 }
@@ -177,11 +179,37 @@ impl Client {
         }
     }
 
-    /// An empty volume, or one from that source.
+    /// The zones of volumes, or those of servers.
+    pub(super) async fn zones(&self, of: Service) -> Result<BTreeSet<String>, Failure> {
+        let path = "/os-availability-zone".to_owned();
+        let answer = self
+            .answer(Request::new("list_zones", of, Method::GET, path))
+            .await?;
+        match answer.status {
+            StatusCode::OK => Ok(answer.json::<AvailabilityZones>()?.names()),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// The latest message of Cinder about a volume or snapshot. None if it cannot be read: it only
+    /// explains.
+    pub(super) async fn message(&self, id: &str) -> Option<String> {
+        let path = format!("/messages?resource_uuid={}&limit=1", encoded(id));
+        let request = Request::new("get_message", Service::Volumes, Method::GET, path);
+        let answer = self.answer(request).await.ok()?;
+        if answer.status != StatusCode::OK {
+            return None;
+        }
+        let mut messages = answer.json::<Messages>().ok()?.messages.into_iter();
+        messages.next().map(|message| message.user_message)
+    }
+
+    /// An empty volume, or one from that source, in that zone or where Cinder chooses.
     pub(super) async fn create(
         &self,
         order: &Order,
         source: Option<&ContentSource>,
+        zone: Option<&str>,
         metadata: Value,
     ) -> Result<CinderVolume, Failure> {
         let mut volume = json!({
@@ -190,7 +218,6 @@ impl Client {
             "description": "Created by Belay",
             "metadata": metadata,
         });
-        let zone = order.parameters.get("availability");
         let (snapshot, volume_id) = match source {
             Some(ContentSource::Snapshot(id)) => (Some(id.as_str()), None),
             Some(ContentSource::Volume(id)) => (None, Some(id.as_str())),
@@ -198,7 +225,7 @@ impl Client {
         };
         for (key, value) in [
             ("volume_type", order.parameters.get("type")),
-            ("availability_zone", zone.or_else(|| super::zone_of(order))),
+            ("availability_zone", zone),
             ("snapshot_id", snapshot),
             ("source_volid", volume_id),
         ] {

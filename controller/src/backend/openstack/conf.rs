@@ -31,6 +31,8 @@ pub(super) struct CloudConf {
     /// `public`, `internal` or `admin`.
     pub(super) interface: String,
     pub(super) ca_file: Option<PathBuf>,
+    /// The zones of volumes say nothing about servers.
+    pub(super) ignores_zones: bool,
 }
 
 /// One of the ways to log in.
@@ -85,7 +87,8 @@ impl CloudConf {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let global = Global(global(text)?);
+        let global = Section(section(text, "global")?);
+        let storage = Section(section(text, "blockstorage")?);
         for refused in ["use-clouds", "trust-id", "token", "cert-file"] {
             if global.get(refused).is_some_and(|value| value != "false") {
                 return Err(format!(
@@ -117,20 +120,33 @@ impl CloudConf {
             region: global.text("region"),
             interface: interface.trim_end_matches("URL").to_owned(),
             ca_file: global.get("ca-file").map(PathBuf::from),
+            ignores_zones: storage
+                .is("ignore-volume-az")
+                .ok_or("[BlockStorage] ignore-volume-az: is neither true nor false")?,
         })
     }
 }
 
-/// The keys of the section `[Global]`; of a repeated one the last counts.
-struct Global(Vec<(String, String)>);
+/// The keys of a section; of a repeated one the last counts.
+struct Section(Vec<(String, String)>);
 
-impl Global {
+impl Section {
     /// An empty value is none.
     fn get(&self, key: &str) -> Option<&str> {
         let found = self.0.iter().rev().find(|(known, _)| known == key);
         found
             .map(|(_, value)| value.as_str())
             .filter(|value| !value.is_empty())
+    }
+
+    /// A switch, as gcfg reads it; off without the key. None for any other word.
+    fn is(&self, key: &str) -> Option<bool> {
+        let value = self.get(key).unwrap_or("false").to_ascii_lowercase();
+        match value.as_str() {
+            "true" | "yes" | "on" | "1" => Some(true),
+            "false" | "no" | "off" | "0" => Some(false),
+            _ => None,
+        }
     }
 
     fn text(&self, key: &str) -> Option<String> {
@@ -199,10 +215,10 @@ impl Global {
     }
 }
 
-/// Keys and values of the section `[Global]` without a name. Keys and sections have no case.
-fn global(text: &str) -> Result<Vec<(String, String)>, String> {
+/// Keys and values of that section without a name. Keys and sections have no case.
+fn section(text: &str, name: &str) -> Result<Vec<(String, String)>, String> {
     let mut keys = Vec::new();
-    let mut is_global = false;
+    let mut is_meant = false;
     let mut lines = text.lines().enumerate();
     while let Some((number, line)) = lines.next() {
         let bad = |why: &str| format!("line {}: {why}", number + 1);
@@ -214,7 +230,7 @@ fn global(text: &str) -> Result<Vec<(String, String)>, String> {
             let (section, _) = section
                 .split_once(']')
                 .ok_or_else(|| bad("no ] at its end"))?;
-            is_global = section.trim().eq_ignore_ascii_case("global");
+            is_meant = section.trim().eq_ignore_ascii_case(name);
             continue;
         }
         let (key, value) = line.split_once('=').unwrap_or((line, "true"));
@@ -225,7 +241,7 @@ fn global(text: &str) -> Result<Vec<(String, String)>, String> {
             value.push_str(next.trim_end());
         }
         let value = unquoted(&value).ok_or_else(|| bad("a quote without an end, or a bad \\"))?;
-        if is_global {
+        if is_meant {
             keys.push((key.trim().to_ascii_lowercase(), value));
         }
     }
@@ -276,6 +292,8 @@ mod tests {
         ca-file = /etc/ca.pem
         os-endpoint-type=internalURL
         unknown-key
+        [blockstorage]
+        Ignore-Volume-AZ
         [Global "second"]
         password = other
     "#;
@@ -312,6 +330,7 @@ mod tests {
                 region: None,
                 interface: "internal".to_owned(),
                 ca_file: Some("/etc/ca.pem".into()),
+                ignores_zones: true,
             }
         );
         assert!(!format!("{conf:?}").contains("p;a#s"));
@@ -336,6 +355,7 @@ mod tests {
     #[test]
     fn what_is_missing_or_not_supported_is_named() {
         let url = "[Global]\nauth-url = http://k\n";
+        let credential = "application-credential-id = a\napplication-credential-secret = b\n";
         for (text, why) in [
             ("", "[Global] auth-url: is missing"),
             ("[Global", "line 1: no ]"),
@@ -357,6 +377,10 @@ mod tests {
             (
                 &format!("{url}tls-insecure"),
                 "tls-insecure: is not supported",
+            ),
+            (
+                &format!("{url}{credential}[BlockStorage]\nignore-volume-az = maybe"),
+                "[BlockStorage] ignore-volume-az: is neither true nor false",
             ),
         ] {
             let refused = CloudConf::parse(text).unwrap_err();

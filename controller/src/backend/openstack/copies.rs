@@ -1,8 +1,9 @@
 //! Snapshots, and volumes from snapshots and from other volumes. A backup of cinder-csi-plugin has
 //! an ID like that of a snapshot: it is found and deleted, and not restored.
 
+use super::labels::labels;
 use super::wire::{self, CinderSnapshot};
-use super::{CLUSTER, Openstack, labels};
+use super::{CLUSTER, Openstack};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{
     Answer, Clones, Order, Phase, Progress, Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage,
@@ -154,7 +155,11 @@ impl Snapshots for Openstack {
     fn snapshot(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Option<Snapshot>> {
         measured(Verb::Snapshot, async move {
             let kept = self.kept(&id).await?;
-            kept.map(|(snapshot, _)| snapshot.snapshot()).transpose()
+            let mut kept = kept.map(|(kept, _)| kept.snapshot()).transpose()?;
+            if let Some(Snapshot { id, phase, .. }) = &mut kept {
+                self.explain(id.as_str(), phase).await;
+            }
+            Ok(kept)
         })
     }
 
@@ -191,7 +196,12 @@ impl SnapshotClaims for Openstack {
     fn find_snapshots(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Snapshot>> {
         measured(Verb::Find, async move {
             let found = self.client.snapshots_named(&name).await?;
-            found.iter().map(CinderSnapshot::snapshot).collect()
+            let found = found.iter().map(CinderSnapshot::snapshot);
+            let mut found = found.collect::<Result<Vec<_>, _>>()?;
+            for Snapshot { id, phase, .. } in &mut found {
+                self.explain(id.as_str(), phase).await;
+            }
+            Ok(found)
         })
     }
 

@@ -3,11 +3,14 @@
 mod client;
 mod conf;
 mod copies;
+mod failed;
+mod labels;
 mod search;
 mod session;
 #[cfg(test)]
 mod tests;
 mod wire;
+mod zones;
 
 use super::measured::{self, Verb, measured};
 use super::{
@@ -21,28 +24,20 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, VolumeId};
 use client::Client;
 use conf::CloudConf;
+use labels::labels;
 use search::Search;
-use serde_json::{Value, json};
+use serde_json::json;
 use session::Account;
 use std::path::PathBuf;
 use std::sync::Arc;
 use wire::{CinderVolume, GIB, Origin};
+use zones::Zones;
 
 /// The label `cloud` of the metrics.
 const CLOUD: &str = "openstack";
 
 /// The key under which cinder-csi-plugin records the cluster.
 const CLUSTER: &str = "cinder.csi.openstack.org/cluster";
-
-/// Names of Kubernetes, from a sidecar with `--extra-create-metadata`.
-const LABELS: [&str; 6] = [
-    "csi.storage.k8s.io/pvc/name",
-    "csi.storage.k8s.io/pvc/namespace",
-    "csi.storage.k8s.io/pv/name",
-    "csi.storage.k8s.io/volumesnapshot/name",
-    "csi.storage.k8s.io/volumesnapshot/namespace",
-    "csi.storage.k8s.io/volumesnapshotcontent/name",
-];
 
 /// Most entries of a page, by the default of `osapi_max_limit`.
 const PAGE_ENTRIES_MAX: usize = 1000;
@@ -66,7 +61,7 @@ pub struct Openstack {
     client: Arc<Client>,
     search: Search,
     cluster: String,
-    topology_key: Option<&'static str>,
+    zones: Zones,
 }
 
 impl Openstack {
@@ -83,14 +78,14 @@ impl Openstack {
         let client = Arc::new(Client::new(Account::new(config.file, http)));
         Ok(Self {
             search: Search::new(Arc::clone(&client)),
+            zones: Zones::new(Arc::clone(&client), config.topology_key, conf.ignores_zones),
             client,
             cluster: config.cluster,
-            topology_key: config.topology_key,
         })
     }
 
     fn seen(&self, volume: &CinderVolume) -> Result<Volume, Failure> {
-        volume.volume(self.topology_key)
+        volume.volume(self.zones.key())
     }
 
     /// A new volume, empty or from that source.
@@ -103,7 +98,15 @@ impl Openstack {
             metadata[wire::SOURCE] = wire::source_mark(source).into();
         }
         labels(&mut metadata, &order.parameters);
-        let made = self.client.create(order, source, metadata).await?;
+        // The zone of the class comes first.
+        let of_class = order.parameters.get("availability");
+        let asked = match of_class {
+            Some(_) => None,
+            None => self.zones.asked(order.topology.as_ref()).await,
+        };
+        let zone = of_class.or(asked.as_deref());
+        let made = self.client.create(order, source, zone, metadata).await;
+        let made = made.map_err(|refused| zones::unless_of_zone(refused, asked.as_deref()))?;
         self.seen(&made).map_err(Failure::may_be_running)
     }
 
@@ -112,7 +115,9 @@ impl Openstack {
         let Some(volume) = self.client.volume(id).await? else {
             return Ok(None);
         };
-        Ok(Some((self.seen(&volume)?, volume)))
+        let mut seen = self.seen(&volume)?;
+        self.explain(id.as_str(), &mut seen.phase).await;
+        Ok(Some((seen, volume)))
     }
 
     /// Cinder and Nova answer 400 for a volume that they are changing, for one that another call
@@ -143,22 +148,6 @@ fn unless_nova_knows(refused: Failure) -> Failure {
         true => Failure::busy(refused.message),
         false => refused,
     }
-}
-
-/// Adds the names of Kubernetes to the metadata.
-fn labels(metadata: &mut Value, parameters: &Context) {
-    for label in LABELS {
-        if let Some(name) = parameters.get(label) {
-            metadata[label] = name.into();
-        }
-    }
-}
-
-/// The zone that a volume must or should be in, as the provisioner asks for it.
-fn zone_of(order: &Order) -> Option<&str> {
-    let topology = order.topology.as_ref()?;
-    let first = topology.preferred.first().or(topology.requisite.first())?;
-    first.values().next().map(String::as_str)
 }
 
 impl Backend for Openstack {
@@ -207,7 +196,12 @@ impl Backend for Openstack {
     fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
         measured(Verb::Find, async move {
             let found = self.search.named(name).await?;
-            found.iter().map(|volume| self.seen(volume)).collect()
+            let found = found.iter().map(|volume| self.seen(volume));
+            let mut found = found.collect::<Result<Vec<_>, _>>()?;
+            for Volume { id, phase, .. } in &mut found {
+                self.explain(id.as_str(), phase).await;
+            }
+            Ok(found)
         })
     }
 
@@ -225,6 +219,14 @@ impl Backend for Openstack {
             let volumes = volumes.collect::<Result<_, _>>()?;
             Ok(Page { volumes, next })
         })
+    }
+
+    fn inspect(&self) -> Answer<'_, ()> {
+        Box::pin(self.zones.inspect())
+    }
+
+    fn reaches_preferred(&self) -> bool {
+        self.zones.are_ignored()
     }
 
     fn claims(&self) -> Option<&dyn Claims> {

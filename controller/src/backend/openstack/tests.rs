@@ -2,11 +2,12 @@
 //! answers as the real services were seen to. It has done everything as soon as it answers.
 
 mod snapshots;
+mod zones;
 
 use super::*;
 use crate::backend::{AttachOrder, Attempt, Mark, Terms, Usage};
 use belay_server::call::Certainty;
-use belay_server::request::{AccessMode, Secrets, Segments, TopologyRequirement};
+use belay_server::request::{AccessMode, Secrets};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,6 +25,8 @@ struct State {
     password: &'static str,
     /// What was asked for, method and path.
     seen: Vec<String>,
+    /// About the first volume.
+    message: &'static str,
     /// By id, as Cinder shows them.
     volumes: BTreeMap<String, Value>,
     snapshots: BTreeMap<String, Value>,
@@ -40,6 +43,11 @@ struct Twin {
 
 impl Twin {
     async fn start() -> Self {
+        Self::with("").await
+    }
+
+    /// With further lines of `cloud.conf`.
+    async fn with(more: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();
         let state = State {
@@ -56,7 +64,7 @@ impl Twin {
         });
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("cloud.conf");
-        std::fs::write(&file, conf(address, PASSWORD)).unwrap();
+        std::fs::write(&file, conf(address, PASSWORD) + more).unwrap();
         let config = Config {
             file,
             cluster: "k8s".to_owned(),
@@ -216,6 +224,9 @@ impl State {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let parts: Vec<_> = path.trim_start_matches('/').split('/').collect();
         let error = |message: &str| json!({"badRequest": {"code": 400, "message": message}});
+        if let Some(answer) = self.except_volumes(method, &parts, query, body) {
+            return answer;
+        }
         match (method, &parts[..]) {
             ("POST", ["volume", "v3", "volumes"]) => {
                 let id = format!("0000{}", self.volumes.len());
@@ -223,12 +234,11 @@ impl State {
                 volume["id"] = id.clone().into();
                 volume["status"] = "available".into();
                 volume["attachments"] = json!([]);
-                volume["availability_zone"] = "nova".into();
+                if volume["availability_zone"].is_null() {
+                    volume["availability_zone"] = "nova".into();
+                }
                 self.volumes.insert(id, volume.clone());
                 (202, json!({ "volume": volume }))
-            }
-            (_, ["volume", "v3", "snapshots", ..] | ["volume", "v3", "backups", ..]) => {
-                self.snapshot(method, &parts[2..], query, body)
             }
             ("GET", ["volume", "v3", "volumes", "detail"]) => list(&self.volumes, "volumes", query),
             ("GET", ["volume", "v3", "volumes", id]) => match self.volumes.get(*id) {
@@ -280,6 +290,34 @@ impl State {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Messages, zones and snapshots.
+    fn except_volumes(
+        &mut self,
+        method: &str,
+        parts: &[&str],
+        query: &str,
+        body: &Value,
+    ) -> Option<(u16, Value)> {
+        Some(match (method, parts) {
+            ("GET", ["volume", "v3", "messages"]) => {
+                let is_asked = query.contains("resource_uuid=00000&");
+                let message = json!({"user_message": self.message, "message_level": "ERROR"});
+                let messages = is_asked.then_some(message);
+                (200, json!({ "messages": messages.as_slice() }))
+            }
+            ("GET", ["volume", "v3", "os-availability-zone"]) => {
+                let zone = |name: &str| json!({"zoneName": name, "zoneState": {"available": true}});
+                let down = json!({"zoneName": "down", "zoneState": {"available": false}});
+                let zones = [zone("nova"), zone("zone a/1"), down];
+                (200, json!({ "availabilityZoneInfo": zones }))
+            }
+            (_, ["volume", "v3", "snapshots", ..] | ["volume", "v3", "backups", ..]) => {
+                self.snapshot(method, &parts[2..], query, body)
+            }
+            _ => return None,
+        })
     }
 
     fn delete(&mut self, id: &str) -> (u16, Value) {
@@ -651,25 +689,40 @@ async fn what_the_services_refuse_has_its_kind_and_what_may_be_begun_is_uncertai
     }
 }
 
-#[test]
-fn a_volume_is_made_in_the_first_zone_that_is_preferred_or_else_required() {
-    let zones = |names: &[&str]| {
-        let place = |name: &&str| [("topology/zone".to_owned(), (*name).to_owned())].into();
-        names.iter().map(place).collect::<Vec<Segments>>()
+#[tokio::test]
+async fn a_volume_that_has_failed_has_the_clouds_reason_and_without_room_another_node_may_do() {
+    let twin = Twin::start().await;
+    let (id, other) = (twin.created("pvc-1").await, twin.created("pvc-2").await);
+    for id in [&id, &other] {
+        twin.state().volumes.get_mut(id.as_str()).unwrap()["status"] = "error".into();
+    }
+    let failure = |seen: Volume| match seen.phase {
+        Phase::Failed(failure) => failure,
+        other => panic!("{other:?}"),
     };
-    let zone = |topology: Option<(&[&str], &[&str])>| {
-        let topology = topology.map(|(requisite, preferred)| TopologyRequirement {
-            requisite: zones(requisite),
-            preferred: zones(preferred),
-        });
-        let order = Order {
-            topology,
-            ..(*order("pvc-1")).clone()
-        };
-        super::zone_of(&order).map(str::to_owned)
-    };
-    assert_eq!(zone(None), None);
-    assert_eq!(zone(Some((&["a", "b"], &["b", "a"]))), Some("b".to_owned()));
-    assert_eq!(zone(Some((&["a", "b"], &[]))), Some("a".to_owned()));
-    assert_eq!(zone(Some((&[], &[]))), None);
+    for (message, kind) in [
+        (
+            "create volume:Driver failed to create the volume.",
+            Kind::System,
+        ),
+        (
+            "schedule allocate volume:Could not find any available weighted backend.",
+            Kind::Quota,
+        ),
+    ] {
+        twin.state().message = message;
+        let seen = failure(twin.get(&id).await.unwrap().unwrap());
+        assert_eq!(seen.kind, kind);
+        assert!(seen.message.contains(message), "{seen}");
+        let name = Name::new("pvc-1").unwrap();
+        let found = twin.backend.find(name, Secrets::default()).await;
+        assert_eq!(failure(found.unwrap().remove(0)), seen);
+        // There is no message about the other.
+        let seen = failure(twin.get(&other).await.unwrap().unwrap());
+        assert_eq!(seen.kind, Kind::System);
+        assert!(!seen.message.contains("the latest"), "{seen}");
+    }
+    twin.state().refusals = vec![("GET /volume/v3/messages", "403", "{}")];
+    let seen = failure(twin.get(&id).await.unwrap().unwrap());
+    assert!(!seen.message.contains("the latest"), "{seen}");
 }

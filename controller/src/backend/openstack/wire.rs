@@ -13,7 +13,7 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, Name, NodeId, SnapshotId, VolumeId};
 use http::StatusCode;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,6 +104,44 @@ pub(super) fn endpoint(
         ))
     })?;
     Ok(found.url.trim_end_matches('/').to_owned())
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct AvailabilityZones {
+    #[serde(rename = "availabilityZoneInfo")]
+    zones: Vec<AvailabilityZone>,
+}
+
+#[derive(Debug, Deserialize)]
+struct AvailabilityZone {
+    #[serde(rename = "zoneName")]
+    name: String,
+    #[serde(default, rename = "zoneState")]
+    state: Option<ZoneState>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ZoneState {
+    available: bool,
+}
+
+impl AvailabilityZones {
+    /// The names of those that can be used.
+    pub(super) fn names(self) -> BTreeSet<String> {
+        let usable = |zone: &AvailabilityZone| zone.state.as_ref().is_none_or(|it| it.available);
+        let usable = self.zones.into_iter().filter(usable);
+        usable.map(|zone| zone.name).collect()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Messages {
+    pub(super) messages: Vec<Message>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Message {
+    pub(super) user_message: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -249,7 +287,7 @@ impl CinderVolume {
         let nodes = self.attachments.iter();
         let nodes = nodes.map(|attachment| NodeId::new(attachment.server_id.as_str()));
         let zone = topology_key.zip(self.availability_zone.as_deref());
-        let place = zone.and_then(|(key, zone)| Topology::new(key, zone).ok());
+        let place = zone.and_then(|(key, zone)| Topology::of_zone(key, zone).ok());
         Ok(Volume {
             id: VolumeId::new(self.id.as_str())?,
             phase: self.phase(),

@@ -22,4 +22,8 @@ mod site;
 #[cfg(test)]
 mod snapshots;
 #[cfg(test)]
+mod trouble;
+#[cfg(test)]
 mod twin;
+#[cfg(test)]
+mod zones;

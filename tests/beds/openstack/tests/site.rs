@@ -26,6 +26,7 @@ pub(crate) const GIB: i64 = 1 << 30;
 pub(crate) struct Site {
     dir: tempfile::TempDir,
     pages: SocketAddr,
+    pub(crate) has_topology: bool,
 }
 
 impl Site {
@@ -34,6 +35,7 @@ impl Site {
         let site = Self {
             dir: tempfile::tempdir().unwrap(),
             pages: scrape::free_port().unwrap(),
+            has_topology: false,
         };
         site.configure(conf);
         site
@@ -78,6 +80,9 @@ impl Site {
             .arg(self.dir.path().join("cloud.conf"))
             .arg(format!("--http-endpoint={}", self.pages))
             .stderr(log);
+        if self.has_topology {
+            command.arg("--with-topology");
+        }
         let running = Running::serving(&mut command, &socket);
         running.unwrap_or_else(|error| panic!("the controller: {error}\n{}", self.log()))
     }

@@ -1,0 +1,90 @@
+//! Zones of volumes.
+
+use super::*;
+use belay_server::request::{Segments, TopologyRequirement};
+
+fn segments(label: &str) -> Segments {
+    Segments::from([
+        ("kubernetes.io/os".to_owned(), "linux".to_owned()),
+        ("zone".to_owned(), label.to_owned()),
+    ])
+}
+
+/// An order for the first of these zones, or for any that a class names.
+fn placed(preferred: &[&str], class: Option<&str>) -> Arc<Order> {
+    let class = class.map(|zone| ("availability".to_owned(), zone.to_owned()));
+    let segments: Vec<_> = preferred.iter().map(|label| segments(label)).collect();
+    Arc::new(Order {
+        parameters: Context::new("parameters", class).unwrap(),
+        topology: Some(TopologyRequirement {
+            requisite: segments.clone(),
+            preferred: segments,
+        }),
+        ..Order::clone(&order("pvc-1"))
+    })
+}
+
+impl Twin {
+    fn zone_of(&self, id: &VolumeId) -> Value {
+        self.state().volumes[id.as_str()]["availability_zone"].clone()
+    }
+}
+
+#[tokio::test]
+async fn a_volume_is_created_in_the_first_zone_that_is_asked_for_unless_its_class_has_one() {
+    let twin = Twin::start().await;
+    for (preferred, class, zone, label) in [
+        (&["nova", "zone-a-1"][..], None, "nova", "nova"),
+        // The label of a node lacks characters that the zone has.
+        (&["zone-a-1", "nova"], None, "zone a/1", "zone-a-1"),
+        (&["nova"], Some("zone a/1"), "zone a/1", "zone-a-1"),
+        // Cinder judges a zone that is not known.
+        (&["elsewhere"], None, "elsewhere", "elsewhere"),
+    ] {
+        let made = twin.backend.create(placed(preferred, class)).await;
+        let made = made.unwrap();
+        assert_eq!(twin.zone_of(&made.id), zone, "{preferred:?} {class:?}");
+        assert_eq!(made.place.unwrap().describe(), format!("zone={label}"));
+    }
+    let required = TopologyRequirement {
+        requisite: vec![segments("zone-a-1"), segments("nova")],
+        preferred: vec![],
+    };
+    for (topology, zone) in [(Some(required), "zone a/1"), (None, "nova")] {
+        let order = Order {
+            topology,
+            ..Order::clone(&order("pvc-2"))
+        };
+        let made = twin.backend.create(Arc::new(order)).await.unwrap();
+        assert_eq!(twin.zone_of(&made.id), zone);
+    }
+    assert!(!twin.backend.reaches_preferred());
+}
+
+#[tokio::test]
+async fn a_zone_that_cinder_refuses_lets_the_scheduler_choose_another_node() {
+    let twin = Twin::start().await;
+    let refusal = r#"{"badRequest": {"message": "Availability zone 'nova' is invalid."}}"#;
+    for (order, kind) in [
+        (placed(&["nova"], None), Kind::Quota),
+        (placed(&["nova"], Some("nova")), Kind::Invalid),
+    ] {
+        twin.state().refusals = vec![("POST /volume/v3/volumes", "400", refusal)];
+        let refused = twin.backend.create(order).await.unwrap_err();
+        assert_eq!(refused.kind, kind, "{refused}");
+        assert!(refused.message.contains("is invalid"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn ignored_zones_are_no_place_and_a_volume_is_reachable_from_what_the_caller_prefers() {
+    let twin = Twin::with("[BlockStorage]\nignore-volume-az = true\n").await;
+    let made = twin.backend.create(placed(&["zone-a-1"], None)).await;
+    let made = made.unwrap();
+    assert_eq!(made.place, None);
+    assert_eq!(twin.zone_of(&made.id), "zone a/1", "as the other driver");
+    assert!(twin.backend.reaches_preferred());
+    twin.state().seen.clear();
+    twin.backend.inspect().await.unwrap();
+    assert!(twin.state().seen.is_empty(), "there is nothing to compare");
+}

@@ -1,0 +1,135 @@
+//! Availability zones. Cinder has zones of volumes, Nova has zones of servers; with topology, a
+//! volume is created in the zone of that name that the caller asks for, and its own zone decides
+//! where its pods run. As in cinder-csi-plugin, the zones of volumes can be ignored.
+
+use super::client::{Client, Service};
+use belay_contract::topology::Topology;
+use belay_server::call::{Failure, Kind};
+use belay_server::request::TopologyRequirement;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What is reported as the place of a volume.
+pub(super) struct Zones {
+    client: Arc<Client>,
+    /// None = zones are not reported.
+    key: Option<&'static str>,
+    /// Volumes are then reachable from wherever the caller prefers.
+    are_ignored: bool,
+    /// The names of Cinder's zones as last read.
+    names: Mutex<BTreeSet<String>>,
+}
+
+impl Zones {
+    pub(super) fn new(client: Arc<Client>, key: Option<&'static str>, are_ignored: bool) -> Self {
+        let names = Mutex::default();
+        Self {
+            client,
+            key,
+            are_ignored,
+            names,
+        }
+    }
+
+    /// The topology key, if a volume's zone is its place.
+    pub(super) fn key(&self) -> Option<&'static str> {
+        self.key.filter(|_| !self.are_ignored)
+    }
+
+    /// Whether volumes are reachable from wherever the caller prefers.
+    pub(super) fn are_ignored(&self) -> bool {
+        self.key.is_some() && self.are_ignored
+    }
+
+    /// The zone to create a volume in: the first that is asked for. Nodes have labels, which lack
+    /// some characters, so Cinder's own name for it is looked up.
+    pub(super) async fn asked(&self, asked: Option<&TopologyRequirement>) -> Option<String> {
+        let (key, asked) = (self.key?, asked?);
+        let mut topologies = asked.preferred.iter().chain(&asked.requisite);
+        let label = topologies.find_map(|segments| segments.get(key))?;
+        if let Some(name) = self.known(key, label) {
+            return Some(name);
+        }
+        match self.client.zones(Service::Volumes).await {
+            Ok(names) => *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names,
+            // Cinder judges the label then.
+            Err(failure) => tracing::debug!(%failure, "the zones of volumes are not known"),
+        }
+        self.known(key, label).or_else(|| Some(label.clone()))
+    }
+
+    /// Cinder's name of the zone with that label.
+    fn known(&self, key: &str, label: &str) -> Option<String> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_meant = |name: &&String| {
+            let topology = Topology::of_zone(key, name).ok();
+            topology.is_some_and(|it| it.segments().get(key).map(String::as_str) == Some(label))
+        };
+        names.get(label).or(names.iter().find(is_meant)).cloned()
+    }
+
+    /// Logs if servers are in zones that no volume can be in: their pods would not find a node.
+    ///
+    /// # Errors
+    /// Those of reading the zones.
+    pub(super) async fn inspect(&self) -> Result<(), Failure> {
+        if self.key().is_none() {
+            return Ok(());
+        }
+        let servers = self.client.zones(Service::Compute).await?;
+        let volumes = self.client.zones(Service::Volumes).await?;
+        if let Some(warning) = mismatch(&servers, &volumes) {
+            tracing::warn!("{warning}");
+        }
+        Ok(())
+    }
+}
+
+/// Cinder has no such zone, or the volume cannot be there, such as a copy of a volume elsewhere:
+/// the scheduler may choose another node.
+pub(super) fn unless_of_zone(refused: Failure, zone: Option<&str>) -> Failure {
+    match zone {
+        Some(zone) if refused.kind == Kind::Invalid && refused.message.contains("zone") => {
+            let why = "; does Cinder have the zone of the node?";
+            Failure::quota(format!("zone {zone:?}: {}{why}", refused.message))
+        }
+        _ => refused,
+    }
+}
+
+/// The warning for zones of servers that are no zones of volumes.
+fn mismatch(servers: &BTreeSet<String>, volumes: &BTreeSet<String>) -> Option<String> {
+    let lacking: Vec<_> = servers.difference(volumes).collect();
+    if lacking.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "pods on servers in the zones {lacking:?} cannot use volumes: Nova has the zones \
+         {servers:?}, Cinder has {volumes:?}; if servers can attach volumes of other zones, set \
+         ignore-volume-az = true in [BlockStorage] of cloud.conf, and availability in the storage \
+         classes; else ask the cloud's administrator for these zones in Cinder"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_of_servers_without_volumes_are_reported_with_both_lists_and_the_cure() {
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let (a, ab, abc) = (set(&["a"]), set(&["a", "b"]), set(&["a", "b", "c"]));
+        for (servers, volumes) in [(&a, &a), (&a, &ab), (&set(&[]), &a)] {
+            assert_eq!(mismatch(servers, volumes), None);
+        }
+        let warning = mismatch(&abc, &a).unwrap();
+        for part in [
+            r#"the zones {"b", "c"}"#.replace('{', "[").replace('}', "]"),
+            r#"Nova has the zones {"a", "b", "c"}"#.to_owned(),
+            r#"Cinder has {"a"}"#.to_owned(),
+            "ignore-volume-az".to_owned(),
+        ] {
+            assert!(warning.contains(&part), "{part}: {warning}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Trouble that the real services were seen to make: the call ends well, or with the right code and
+//! a message that names the cause.
+
+use belay_bed::requests;
+use belay_contract::publish_context::Content;
+use belay_openstack::{Bed, Cloud};
+use serde_json::json;
+use tokio::time::{Duration, sleep};
+use tonic::Code;
+
+use crate::lifecycle::read;
+use crate::site::{
+    GIB, Site, assert_refused, attached, block, by_password, create, created, deleted, detached,
+    unique,
+};
+
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn a_volume_that_takes_long_is_waited_for_and_not_deleted_meanwhile() {
+    let bed = Bed::open();
+    let cloud = Cloud::by_password(&bed);
+    let (site, other) = (Site::new(&by_password(&bed)), Site::new(&by_password(&bed)));
+    let _controllers = [site.start(), other.start()];
+    let faults = bed.faults();
+    faults.set("create_volume", &json!({"delay": 6, "once": true}));
+    let name = unique("slow");
+    let mut client = site.client().await;
+    let (volume, ()) = tokio::join!(created(&mut client, &name), async {
+        while faults.is_set("create_volume") {
+            sleep(Duration::from_millis(100)).await;
+        }
+        let id = cloud.volumes(Some(&name)).remove(0).id;
+        // Another controller knows no job of this volume, and Cinder refuses.
+        let deletion = requests::delete(&id);
+        let refused = other.client().await.delete_volume(deletion).await;
+        assert_refused(refused, Code::Aborted, &id);
+    });
+    deleted(&mut client, &volume.volume_id).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn a_volume_that_fails_is_deleted_and_the_final_code_has_the_clouds_reason() {
+    let bed = Bed::open();
+    let cloud = Cloud::by_password(&bed);
+    let site = Site::new(&by_password(&bed));
+    let _controller = site.start();
+    let client = &mut site.client().await;
+    let faults = bed.faults();
+    faults.set("create_volume", &json!({"fail": true}));
+    let name = unique("fails");
+    let refused = client.create_volume(create(&name, 1)).await;
+    // The scheduler has tried all backends of the type and zone.
+    assert_refused(refused, Code::ResourceExhausted, "weighted backend");
+    assert!(cloud.volumes(Some(&name)).is_empty(), "{name} is left");
+    faults.clear("create_volume");
+    let id = created(client, &name).await.volume_id;
+    deleted(client, &id).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn an_expansion_that_fails_keeps_the_volume_and_says_what_to_do() {
+    let bed = Bed::open();
+    let site = Site::new(&by_password(&bed));
+    let _controller = site.start();
+    let client = &mut site.client().await;
+    let id = created(client, &unique("fails")).await.volume_id;
+    let faults = bed.faults();
+    faults.set("extend_volume", &json!({"fail": true, "once": true}));
+    for _ in 0..2 {
+        let grown = client.controller_expand_volume(requests::grow(&id, 2 * GIB));
+        assert_refused(grown.await, Code::FailedPrecondition, "error_extending");
+    }
+    deleted(client, &id).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn an_attachment_that_nova_drops_without_a_word_is_made_again_and_a_slow_one_is_waited_for() {
+    let bed = Bed::open();
+    let cloud = Cloud::by_password(&bed);
+    let server = cloud.server("az-a");
+    let site = Site::new(&by_password(&bed));
+    let _controller = site.start();
+    let client = &mut site.client().await;
+    let (faults, fronts) = (bed.faults(), bed.fronts());
+    let path = "/v2.1/servers/{id}/os-volume_attachments";
+    let attaches = || fronts.count("nova", "POST", path);
+
+    // Nova accepts each of these attachments, and none comes about.
+    let dropped = created(client, &unique("dropped")).await.volume_id;
+    faults.set("initialize_connection", &json!({"fail": true}));
+    fronts.forget();
+    let request = || requests::attach(&dropped, &server.id, block());
+    let repeated = async {
+        loop {
+            match client.controller_publish_volume(request()).await {
+                Err(status) if status.code() == Code::Aborted => {}
+                answer => break answer.unwrap().into_inner().publish_context,
+            }
+        }
+    };
+    let (context, ()) = tokio::join!(repeated, async {
+        while attaches() < 2 {
+            sleep(Duration::from_millis(100)).await;
+        }
+        faults.clear("initialize_connection");
+    });
+    assert_eq!(read(&dropped, context).content, Content::New);
+    assert_eq!(bed.disks(&server.id).len(), 1);
+    detached(client, &dropped, &server.id).await;
+
+    let slow = created(client, &unique("slow")).await.volume_id;
+    faults.set("initialize_connection", &json!({"delay": 4, "once": true}));
+    fronts.forget();
+    let plan = read(&slow, attached(client, &slow, &server.id).await);
+    assert_eq!(plan.content, Content::New);
+    assert_eq!((attaches(), bed.disks(&server.id).len()), (1, 1));
+    detached(client, &slow, &server.id).await;
+    for id in [dropped, slow] {
+        deleted(client, &id).await;
+    }
+}
