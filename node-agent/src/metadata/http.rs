@@ -201,10 +201,10 @@ mod tests {
             .enable_io()
             .build()
             .unwrap();
-        let (got, request, address) = runtime.block_on(async {
+        runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            let served = async {
+            let served = tokio::spawn(async move {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut request = String::new();
                 let mut reader = BufReader::new(&mut stream);
@@ -214,13 +214,14 @@ mod tests {
                 let response = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nzone";
                 stream.write_all(response).await.unwrap();
                 request
-            };
-            let (got, request) = tokio::join!(get(address, "latest/meta-data", 9), served);
-            (got, request, address)
+            });
+            let got = get(address, "latest/meta-data", 9).await;
+            // Before the server, which waits for a request.
+            assert_eq!(got.unwrap(), b"zone");
+            let request = served.await.unwrap();
+            assert!(request.starts_with("GET /latest/meta-data HTTP/1.1\r\n"));
+            assert!(request.contains(&format!("\r\nHost: {address}\r\n")));
         });
-        assert_eq!(got.unwrap(), b"zone");
-        assert!(request.starts_with("GET /latest/meta-data HTTP/1.1\r\n"));
-        assert!(request.contains(&format!("\r\nHost: {address}\r\n")));
     }
 
     #[test]

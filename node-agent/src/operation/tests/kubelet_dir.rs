@@ -152,7 +152,7 @@ fn mounts_are_seen_on_a_shared_mount_and_in_the_namespace_of_another_first_proce
 }
 
 /// An agent whose mounts the kubelet would not see.
-fn start_unseen(world: &Simulated) -> Node<Fake> {
+pub(super) fn start_unseen(world: &Simulated) -> Node<Fake> {
     world.machine.keep_mounts_here(false);
     let kernel = world.kernel();
     let loop_dir = LoopDir::open(&kernel, &DRIVER.parse().unwrap(), &world.volumes()).unwrap();

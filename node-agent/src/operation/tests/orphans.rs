@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use belay_server::call::Kind;
 
 use super::bench::{Form, Verb, Volume, World, hear};
+use super::kubelet_dir::start_unseen;
 use super::simulated::{Media, Simulated};
 use super::suite::{all_ok, nothing_left};
+use crate::device::loop_path;
 use crate::kernel::fake::{Fault, Plug};
 use crate::kernel::{Kernel, MountAttrs, Open};
 use crate::operation::{KubeletDir, Node, Published, Thread};
@@ -192,6 +194,42 @@ fn no_target_is_an_orphan_where_the_pods_are_not_visible() {
     assert!(node.kernel.look(&targets[0]).unwrap().unwrap().mount_root);
     all_ok(&node, &volume, &[Verb::Unstage]);
     nothing_left(&world);
+}
+
+#[test]
+fn no_target_is_an_orphan_where_the_kubelet_does_not_see_the_mounts() {
+    let world = Simulated::new();
+    let (_, volume, targets) = published(&world, "vol", "pod-1");
+    let failure = volume.call(&start_unseen(&world), Verb::Unstage);
+    assert_eq!(failure.unwrap_err().kind, Kind::Precondition);
+    for target in &targets {
+        assert!(world.kernel().look(target).unwrap().unwrap().mount_root);
+    }
+}
+
+/// Nothing of the volume leads to its device any longer, and no mount shows it.
+#[test]
+fn a_device_of_a_deleted_file_is_kept_while_another_process_has_claimed_it() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Block);
+    all_ok(&world.start(), &volume, &[Verb::Stage]);
+    let kernel = world.kernel();
+    let [number] = kernel.loop_bound().unwrap()[..] else {
+        panic!("one device is bound");
+    };
+    let device = volume.staging().join("device");
+    kernel.umount(&device).unwrap();
+    kernel.unlink(&device).unwrap();
+    world.remove_file(&volume.file());
+    let path = loop_path(number);
+    let claim = kernel.open(&path, Open::DeviceExclusive).unwrap();
+    let node = world.start();
+    assert!(volume.call(&node, Verb::Unstage).is_err());
+    let status = kernel.loop_status(&claim).unwrap().unwrap();
+    assert!(!status.mode.autoclear, "the end of its user detaches it");
+    drop(claim);
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    assert!(kernel.loop_bound().unwrap().is_empty());
 }
 
 #[test]
