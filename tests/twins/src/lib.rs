@@ -1,6 +1,7 @@
 //! Twins of clouds: servers on loopback that answer as a cloud's API does, with its delays and
 //! limits, and with faults on request. A twin knows nothing of Belay.
 
+pub mod civo;
 pub mod digitalocean;
 pub mod http;
 mod lag;

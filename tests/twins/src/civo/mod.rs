@@ -1,0 +1,273 @@
+//! Civo: volumes, snapshots, quota, a cluster and its instances, in regions. Written after the
+//! facts in the README of this crate; what those leave open is a switch in [`Settings`].
+
+mod objects;
+mod refusal;
+mod snapshots;
+mod state;
+#[cfg(test)]
+mod tests;
+mod volumes;
+
+pub use objects::{Instance, Snapshot, Status, Volume};
+pub use refusal::Refusal;
+pub use state::{Quota, State};
+
+use crate::http::{Request, Response};
+use crate::{Lag, Service, lock};
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// The key that the API accepts at the start.
+pub const KEY: &str = "canary-of-the-twin-of-civo";
+/// The region of the cluster, and another one.
+pub const REGION: &str = "LON1";
+/// See [`REGION`].
+pub const OTHER_REGION: &str = "FRA1";
+/// The cluster.
+pub const CLUSTER: &str = "c1u57e12-0000-4000-8000-000000000001";
+/// The volume type of the cluster.
+pub const VOLUME_TYPE: &str = "standard";
+
+/// What a test can change at any time.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The accepted key.
+    pub key: String,
+    /// How long each change takes.
+    pub delay: Duration,
+    /// The limits of the account.
+    pub quota: Quota,
+    /// Limits are checked, and reported usage is what it was then; none = as it is now.
+    pub usage_seen: Option<Quota>,
+    /// A second volume of a name is refused.
+    pub has_unique_names: bool,
+    /// Members without a value are null, not "".
+    pub has_nulls: bool,
+    /// A volume stays visible as it was for [`Self::delay`] after its deletion.
+    pub lingers: bool,
+    /// The status of all refusals; none = the one that the code suggests.
+    pub refusal_status: Option<u16>,
+    /// A volume that begins to change stays as it is then.
+    pub is_stuck: bool,
+    /// Calls in a second; the others get 429.
+    pub calls_per_second: Option<usize>,
+}
+
+/// The API.
+pub struct Civo(Mutex<Twin>);
+
+/// Its settings and state.
+pub struct Twin {
+    /// What it does.
+    pub settings: Settings,
+    state: Lag<State>,
+    /// Volumes that a caller has and has not asked to delete.
+    pub kept: BTreeSet<String>,
+    /// What must not have happened.
+    pub broken: Vec<String>,
+    served: VecDeque<Instant>,
+}
+
+impl Civo {
+    /// A cluster with so many instances, whose changes take so long.
+    #[must_use]
+    pub fn new(delay: Duration, instances: usize) -> Self {
+        let settings = Settings {
+            key: KEY.to_owned(),
+            delay,
+            quota: Quota {
+                gib: 100_000,
+                volumes: 100_000,
+                snapshots: 1000,
+            },
+            usage_seen: None,
+            has_unique_names: true,
+            has_nulls: false,
+            lingers: false,
+            refusal_status: None,
+            is_stuck: false,
+            calls_per_second: None,
+        };
+        Self(Mutex::new(Twin {
+            settings,
+            state: Lag::new(State::new(instances)),
+            kept: BTreeSet::new(),
+            broken: Vec::new(),
+            served: VecDeque::new(),
+        }))
+    }
+
+    /// Its settings and state, up to now.
+    pub fn twin(&self) -> MutexGuard<'_, Twin> {
+        let mut twin = lock(&self.0);
+        twin.settle();
+        twin
+    }
+}
+
+impl Service for Civo {
+    fn answer(&self, request: &Request) -> Response {
+        self.twin().answer(request)
+    }
+
+    fn kind(&self, request: &Request) -> String {
+        let words = request.path.trim_matches('/').split('/');
+        let named: Vec<_> = words
+            .map(
+                |word| match word.chars().any(|char| char.is_ascii_digit()) {
+                    true if word != "v2" => "ID",
+                    _ => word,
+                },
+            )
+            .collect();
+        format!("{} /{}", request.method, named.join("/"))
+    }
+}
+
+/// Status and body, or why not.
+type Answer = Result<Value, Refusal>;
+
+impl Twin {
+    /// The state as it is.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        self.state.latest()
+    }
+
+    /// The state, for what happens without a call of the API.
+    pub fn change(&mut self) -> &mut State {
+        self.state.change()
+    }
+
+    /// From now on, readers see changes so late.
+    pub fn lag(&mut self, lag: Duration) {
+        self.state.set(lag);
+    }
+
+    fn settle(&mut self) {
+        let now = Instant::now();
+        if !self.settings.is_stuck && self.state.latest().is_due(now) {
+            self.state.change().settle(now);
+        }
+    }
+
+    fn answer(&mut self, request: &Request) -> Response {
+        if let Some(limited) = self.limited() {
+            return limited;
+        }
+        let bearer = request.header("authorization").unwrap_or_default();
+        let (scheme, key) = bearer.split_once(' ').unwrap_or_default();
+        if !scheme.eq_ignore_ascii_case("bearer") || key != self.settings.key {
+            return Refusal::Authentication.response(self.settings.refusal_status);
+        }
+        let region = request.asked("region").unwrap_or(REGION).to_owned();
+        match self.serve(request, &region) {
+            Ok(body) => Response::json(200, &body),
+            Err(refusal) => refusal.response(self.settings.refusal_status),
+        }
+    }
+
+    fn limited(&mut self) -> Option<Response> {
+        let most = self.settings.calls_per_second?;
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        self.served.retain(|at| now.duration_since(*at) < second);
+        if self.served.len() < most {
+            self.served.push_back(now);
+            return None;
+        }
+        let mut response = Refusal::Rate.response(None);
+        response.headers.push(("retry-after", "1".to_owned()));
+        Some(response)
+    }
+
+    fn serve(&mut self, request: &Request, region: &str) -> Answer {
+        let words: Vec<&str> = request.path.trim_matches('/').split('/').collect();
+        let ["v2", path @ ..] = &words[..] else {
+            return Err(Refusal::NoSuchPath);
+        };
+        let body = request.json();
+        match (request.method.as_str(), path) {
+            (_, ["volumes", id, "snapshots", rest @ ..]) => {
+                self.snapshots_of(&request.method, id, rest, &body, region)
+            }
+            (method, ["snapshots", rest @ ..]) => {
+                let is_asked = request.asked("resource_type") == Some("volume");
+                self.snapshots(method, rest, is_asked || method == "DELETE", region)
+            }
+            (method, ["volumes", rest @ ..]) => self.volumes(method, rest, &body, region),
+            ("GET", ["ping"]) => Ok(json!({"result": "success"})),
+            ("GET", ["regions"]) => Ok(regions()),
+            ("GET", ["volumetypes"]) => Ok(volume_types()),
+            ("GET", ["quota"]) => Ok(self.quota()),
+            ("GET", ["kubernetes", "clusters", id]) => self.cluster(id, region),
+            ("GET", ["kubernetes", "clusters", id, "instances"]) => {
+                self.cluster(id, region)?;
+                let all = self.state.seen().instances.values();
+                let inside = all.filter(|instance| instance.is_in_cluster);
+                Ok(inside.map(Instance::described).collect())
+            }
+            ("GET", ["instances", id]) => {
+                let state = self.state.seen();
+                let instance = state.instances.get(*id).ok_or(Refusal::NoInstance)?;
+                let mut body = instance.described();
+                let volumes = state.volumes.values();
+                let own = volumes.filter(|volume| volume.instance.as_deref() == Some(*id));
+                body["attached_volumes"] = own.map(|volume| json!({"id": volume.id})).collect();
+                Ok(body)
+            }
+            _ => Err(Refusal::NoSuchPath),
+        }
+    }
+
+    fn cluster(&self, id: &str, region: &str) -> Answer {
+        if id != CLUSTER || region != REGION {
+            return Err(Refusal::NoCluster);
+        }
+        let instances = self.state.seen().instances.values();
+        let inside = instances.filter(|instance| instance.is_in_cluster);
+        Ok(json!({
+            "id": CLUSTER, "name": "twin", "network_id": "n-1", "namespace": "twin",
+            "volume_type": VOLUME_TYPE, "status": "ACTIVE", "ready": true,
+            "instances": inside.map(Instance::described).collect::<Vec<_>>(),
+        }))
+    }
+
+    /// Limits, and what is used of them.
+    fn quota(&self) -> Value {
+        let limit = &self.settings.quota;
+        let used = self.usage();
+        json!({
+            "id": "q-1",
+            "disk_gb_limit": limit.gib, "disk_gb_usage": used.gib,
+            "disk_volume_count_limit": limit.volumes, "disk_volume_count_usage": used.volumes,
+            "disk_snapshot_count_limit": limit.snapshots,
+            "disk_snapshot_count_usage": used.snapshots,
+        })
+    }
+
+    fn usage(&self) -> Quota {
+        let seen = self.settings.usage_seen.clone();
+        seen.unwrap_or_else(|| self.state.latest().usage())
+    }
+}
+
+fn regions() -> Value {
+    let region = |code: &str| {
+        json!({"code": code, "name": code, "type": "public",
+               "features": {"volume": true, "kubernetes": true}})
+    };
+    [REGION, OTHER_REGION].map(region).into_iter().collect()
+}
+
+fn volume_types() -> Value {
+    let named =
+        |name: &str| json!({"name": name, "description": "a disk", "enabled": true, "labels": []});
+    [VOLUME_TYPE, "encrypted-standard"]
+        .map(named)
+        .into_iter()
+        .collect()
+}

@@ -1,0 +1,123 @@
+//! How the API refuses: a code that decides, and a reason. Both are texts, never null. Of the
+//! statuses only that of a duplicate name has been seen; the others follow custom.
+
+use crate::http::Response;
+use serde_json::json;
+
+/// A refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The key is wrong.
+    Authentication,
+    /// Too many calls.
+    Rate,
+    /// A path that the API does not have; the body is no JSON.
+    NoSuchPath,
+    /// The name of a new volume is taken.
+    DuplicateName,
+    /// A limit of the account.
+    Quota,
+    /// A size is missing.
+    NoSize,
+    /// A size that no volume can have.
+    BadSize,
+    /// No such volume in the region.
+    NoVolume,
+    /// An ID that no volume has.
+    BadVolumeId,
+    /// The volume is not free.
+    AttachedElsewhere,
+    /// No such instance.
+    NoInstance,
+    /// The volume is not attached.
+    NotAttached,
+    /// An attached volume does not grow.
+    StillAttached,
+    /// A volume does not shrink.
+    NotLarger,
+    /// The volume is being changed.
+    CannotResize,
+    /// The volume is in use.
+    DeleteFailed,
+    /// No such snapshot in the region.
+    NoSnapshot,
+    /// Another snapshot of the volume is being made.
+    SnapshotInProcess,
+    /// A volume is being made from the snapshot.
+    SnapshotInUse,
+    /// No such cluster in the region.
+    NoCluster,
+    /// A name that no volume can have.
+    BadName,
+}
+
+impl Refusal {
+    /// The `code`.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Authentication => "authentication_failed",
+            Self::Rate => "too_many_requests",
+            Self::NoSuchPath => "",
+            Self::DuplicateName => "database_volume_duplicate_name",
+            Self::Quota => "quota_limit_reached",
+            Self::NoSize => "parameter_size_missing",
+            Self::BadSize => "volume_invalid_size",
+            Self::NoVolume => "database_volume_not_found",
+            Self::BadVolumeId => "database_volume_id_invalid",
+            Self::AttachedElsewhere => "database_volume_cannot_multiple_attach",
+            Self::NoInstance => "database_instance_find",
+            Self::NotAttached => "database_volume_not_attached",
+            Self::StillAttached => "database_volume_still_attached_cannot_resize",
+            Self::NotLarger => "parameter_volume_size_must_increase",
+            Self::CannotResize => "cannot_resize_volume",
+            Self::DeleteFailed => "database_volume_delete_failed",
+            Self::NoSnapshot => "database_snapshot_not_found",
+            Self::SnapshotInProcess => "database_snapshot_create_already_in_process",
+            Self::SnapshotInUse => "database_snapshot_cannot_delete_in_use",
+            Self::NoCluster => "database_kubernetes_cluster_not_found",
+            Self::BadName => "parameter_name_invalid",
+        }
+    }
+
+    fn status(self) -> u16 {
+        match self {
+            Self::Authentication => 401,
+            Self::Rate => 429,
+            Self::Quota => 403,
+            Self::NoSuchPath
+            | Self::NoVolume
+            | Self::NoInstance
+            | Self::NoSnapshot
+            | Self::NoCluster => 404,
+            Self::DuplicateName
+            | Self::AttachedElsewhere
+            | Self::NotAttached
+            | Self::StillAttached
+            | Self::DeleteFailed
+            | Self::SnapshotInProcess
+            | Self::SnapshotInUse => 409,
+            Self::NoSize
+            | Self::BadSize
+            | Self::BadVolumeId
+            | Self::NotLarger
+            | Self::CannotResize
+            | Self::BadName => 400,
+        }
+    }
+
+    /// The response, with that status or its own.
+    #[must_use]
+    pub fn response(self, status: Option<u16>) -> Response {
+        let code = self.code();
+        let body = match self {
+            Self::Authentication => json!({
+                "result": "requires_authentication", "status": 401, "code": code,
+                "reason": "the key is not known",
+            }),
+            Self::NoSuchPath => json!("404 page not found"),
+            _ => json!({"code": code, "reason": format!("refused by the twin: {code}")}),
+        };
+        Response::json(status.unwrap_or_else(|| self.status()), &body)
+    }
+}

@@ -1,0 +1,103 @@
+//! All objects of the account.
+
+use super::objects::{Instance, Snapshot, Volume};
+use crate::time::utc;
+use std::collections::BTreeMap;
+use std::time::{Instant, SystemTime};
+
+/// Limits of the account in all regions, or what is used of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Of all volumes.
+    pub gib: u64,
+    /// Their number.
+    pub volumes: u64,
+    /// The number of snapshots.
+    pub snapshots: u64,
+}
+
+/// See the module. By ID.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// In all regions.
+    pub volumes: BTreeMap<String, Volume>,
+    /// In all regions.
+    pub snapshots: BTreeMap<String, Snapshot>,
+    /// In the region of the cluster.
+    pub instances: BTreeMap<String, Instance>,
+    made: usize,
+}
+
+impl State {
+    pub(super) fn new(instances: usize) -> Self {
+        let mut state = Self::default();
+        for n in 1..=instances {
+            let id = format!("00000000-0000-4000-8000-{n:012}");
+            let hostname = format!("k3s-twin-node-pool-{n}");
+            let instance = Instance {
+                id: id.clone(),
+                hostname,
+                is_in_cluster: true,
+            };
+            state.instances.insert(id, instance);
+        }
+        state
+    }
+
+    /// An ID that no object has had, in another order than that of creation.
+    pub(super) fn id(&mut self) -> String {
+        self.made += 1;
+        let first = self.made.wrapping_mul(0x9e37_79b9) & 0xffff_ffff;
+        format!("{first:08x}-0000-4000-8000-{:012x}", self.made)
+    }
+
+    /// Adds a volume as another program makes it; returns its ID.
+    pub fn add(&mut self, name: &str, gib: u64) -> String {
+        let volume = Volume {
+            name: name.to_owned(),
+            gib,
+            ..Volume::default()
+        };
+        self.insert(volume)
+    }
+
+    pub(super) fn insert(&mut self, volume: Volume) -> String {
+        let id = self.id();
+        let volume = Volume {
+            id: id.clone(),
+            created: now(),
+            ..volume
+        };
+        self.volumes.insert(id.clone(), volume);
+        id
+    }
+
+    pub(super) fn usage(&self) -> Quota {
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        Quota {
+            gib: self.volumes.values().map(|volume| volume.gib).sum(),
+            volumes: count(self.volumes.len()),
+            snapshots: count(self.snapshots.len()),
+        }
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        self.volumes
+            .values()
+            .any(|volume| due(volume.next.map(|(at, _)| at)) || due(volume.removed))
+    }
+
+    pub(super) fn settle(&mut self, now: Instant) {
+        self.volumes
+            .retain(|_, volume| volume.removed.is_none_or(|at| at > now));
+        for volume in self.volumes.values_mut() {
+            volume.settle(now);
+        }
+    }
+}
+
+/// As the API writes it.
+pub(super) fn now() -> String {
+    utc(SystemTime::now()) + "Z"
+}
