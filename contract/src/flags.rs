@@ -59,6 +59,8 @@ impl<const AGENT: bool> DriverArgs<AGENT> {
 pub struct NodeArgs {
     /// The id; `None` where the node agent reads it from the cloud's metadata.
     pub id: Option<NodeId>,
+    /// The name of the node in Kubernetes, if the node agent has it.
+    pub name: Option<NodeId>,
     /// Where volumes of this node can be reached; `None` if it is not reported, or is a zone in the
     /// cloud's metadata.
     pub topology: Option<Topology>,
@@ -90,12 +92,12 @@ struct DriverFlags {
     with_topology: bool,
 
     /// Name of the driver [default: local.csi.belay.dev; openstack: cinder.csi.openstack.org;
-    /// digitalocean: dobs.csi.digitalocean.com; nfs: nfs.csi.k8s.io]
+    /// digitalocean: dobs.csi.digitalocean.com; nfs: nfs.csi.k8s.io; civo: csi.civo.com]
     #[arg(long, env = "BELAY_DRIVER_NAME", value_name = "NAME")]
     driver_name: Option<DriverName>,
 
     /// Maximum number of volumes on a node (0: unlimited) [default: 256 for openstack, 7 for
-    /// digitalocean, else 0]
+    /// digitalocean, 1024 for civo, else 0]
     #[arg(long, env = "BELAY_MAX_VOLUMES", value_name = "NUMBER")]
     max_volumes: Option<u32>,
 }
@@ -112,7 +114,8 @@ pub fn node_id(text: &str) -> Result<NodeId, Failure> {
 const NODE_ID_OF_AGENT: &str = "\
 Id of this node: 1 to 256 bytes; for kind local with --with-topology a valid label value of at \
 most 63. Kinds local and nfs: required unless --node-name is set, which is its default. Kinds \
-openstack and digitalocean: read from the cloud's metadata by default";
+openstack and digitalocean: read from the cloud's metadata by default. Kind civo: read from \
+--instance-file by default, else --node-name";
 /// The help of `--node-id`, as the controller has it.
 const NODE_ID_OF_CONTROLLER: &str = "\
 Backend local, required: id of the node with --state-dir, as its node agent has it: 1 to 256 \
@@ -140,14 +143,16 @@ impl<const AGENT: bool> FromArgMatches for DriverArgs<AGENT> {
         let profile = flags.kind.profile();
         let has_metadata = AGENT && profile.metadata.is_some();
         // The controller of a cloud may run anywhere.
-        let needs_none = has_metadata || !AGENT && !profile.place_is_node;
+        let has_file = AGENT && profile.instance_file.is_some();
+        let needs_none = has_metadata || has_file || !AGENT && !profile.place_is_node;
         let id = match flags.node_id {
             None if needs_none => None,
             None => Some(node_name(matches, AGENT)?),
             given => given,
         };
         let with_topology = flags.with_topology || profile.always_topology;
-        let has_zones = profile.always_topology || profile.metadata.is_some();
+        let has_zones =
+            profile.always_topology || profile.is_regional || profile.metadata.is_some();
         if with_topology && !profile.place_is_node && !has_zones {
             let why = "its volumes are not bound to a node or a zone";
             return Err(bad("--with-topology", &why));
@@ -158,6 +163,10 @@ impl<const AGENT: bool> FromArgMatches for DriverArgs<AGENT> {
         let topology = place.map(|id| Topology::new(profile.topology_key, id.as_str()));
         let topology = topology.transpose();
         let topology = topology.map_err(|error| bad("--node-id with --with-topology", &error))?;
+        let name = match AGENT {
+            true => matches.get_one::<NodeId>(NODE_NAME).cloned(),
+            false => None,
+        };
         let driver_name = match flags.driver_name {
             Some(name) => name,
             None => profile
@@ -168,7 +177,7 @@ impl<const AGENT: bool> FromArgMatches for DriverArgs<AGENT> {
         Ok(Self {
             kind: flags.kind,
             endpoint: flags.endpoint,
-            node: NodeArgs { id, topology },
+            node: NodeArgs { id, name, topology },
             with_topology,
             driver_name,
             max_volumes: flags.max_volumes.unwrap_or(profile.volumes_max),
@@ -270,7 +279,7 @@ mod tests {
             (["--node-id", ""], "--node-id"),
             (
                 ["--driver-kind", "floppy"],
-                "[possible values: local, openstack, digitalocean, nfs]",
+                "[possible values: local, openstack, digitalocean, nfs, civo]",
             ),
             (["--driver-name", "a_b"], "not '_'"),
             (["--max-volumes", "many"], "--max-volumes"),

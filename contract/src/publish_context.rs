@@ -278,7 +278,7 @@ fn invalid(key: &str, why: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drivers::{DIGITALOCEAN, LOCAL, OPENSTACK};
+    use crate::drivers::{CIVO, DIGITALOCEAN, LOCAL, OPENSTACK};
 
     fn context(entries: impl IntoIterator<Item = (String, String)>) -> Context {
         Context::new("publish_context", entries).unwrap()
@@ -437,6 +437,18 @@ mod tests {
         );
         let refused = read_by(&LOCAL, &context(theirs)).unwrap_err().message;
         assert!(refused.contains("[transport]: is missing"), "{refused}");
+    }
+
+    #[test]
+    fn a_context_of_civo_csi_is_empty_and_the_disk_has_the_whole_id_of_its_volume() {
+        let read = read_by(&CIVO, &context([])).unwrap();
+        let names = [
+            "scsi-0QEMU_QEMU_HARDDISK_vol-1",
+            "scsi-SQEMU_QEMU_HARDDISK_vol-1",
+        ];
+        let names = names.map(str::to_owned).to_vec();
+        assert_eq!(read.transport, Transport::Disk(DiskIdentity::Names(names)));
+        assert_eq!((read.bytes, read.content), (0, Content::Unknown));
     }
 
     /// Attachments of every release are out there.

@@ -3,8 +3,8 @@
 
 use crate::backend::digitalocean::{self, TokenSource};
 use crate::backend::local::{self, Overcommit};
-use crate::backend::openstack;
 use crate::backend::registry::Choice;
+use crate::backend::{civo, openstack};
 use crate::mark_keys::MarkKeys;
 use crate::operation::Rules;
 use belay_contract::drivers::Kind;
@@ -21,8 +21,9 @@ use std::process::ExitCode;
 ///
 /// --backend selects the storage. `local` keeps volumes as files in --state-dir, and runs on the
 /// node of that directory. `openstack` creates volumes in Cinder and attaches them by Nova, with
-/// the credentials in --cloud-config; it runs anywhere, in any number of replicas. So does
-/// `digitalocean`, with a token in --token-file or in DIGITALOCEAN_ACCESS_TOKEN, and --region.
+/// the credentials in --cloud-config; it runs anywhere, in any number of replicas. So do
+/// `digitalocean`, with a token in --token-file or in DIGITALOCEAN_ACCESS_TOKEN, and --region, and
+/// `civo`, with the API key in --civo-access or in CIVO_API_KEY.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "belay-controller", version, mut_arg("kind", backend))]
 pub struct Config {
@@ -90,10 +91,37 @@ pub struct Config {
     /// Backend digitalocean: a further tag of new volumes and snapshots, and of attached volumes
     #[arg(long, env = "BELAY_TAG", value_name = "TAG")]
     pub tag: Option<String>,
+
+    /// Backend civo: directory with the Secret civo-api-access: api-key, api-url, region,
+    /// cluster-id, namespace
+    ///
+    /// A file there takes precedence over the flag or variable of the same value. A new key is read
+    /// when Civo refuses the old one. The key is never a flag: without this directory, it is the
+    /// variable CIVO_API_KEY.
+    #[arg(long, env = "BELAY_CIVO_ACCESS", value_name = "DIR")]
+    pub civo_access: Option<PathBuf>,
+
+    /// Backend civo: URL of the API [default: https://api.civo.com]
+    #[arg(long, env = "CIVO_API_URL", value_name = "URL")]
+    pub civo_api_url: Option<String>,
+
+    /// Backend civo, required: region of the cluster, such as LON1
+    #[arg(long, env = "CIVO_REGION", value_name = "REGION")]
+    pub civo_region: Option<String>,
+
+    /// Backend civo, required: ID of the cluster at Civo
+    #[arg(long, env = "CIVO_CLUSTER_ID", value_name = "ID")]
+    pub civo_cluster_id: Option<String>,
+
+    /// Backend civo: namespace that Civo records for each volume
+    #[arg(long, env = "CIVO_NAMESPACE", value_name = "NAME")]
+    pub civo_namespace: Option<String>,
 }
 
 /// The variable with the token that csi-digitalocean has, too.
 const DIGITALOCEAN_TOKEN: &str = "DIGITALOCEAN_ACCESS_TOKEN";
+/// The variable with the key of Civo's API.
+const CIVO_API_KEY: &str = "CIVO_API_KEY";
 
 /// The kind of driver is called its backend here.
 fn backend(kind: Arg) -> Arg {
@@ -183,6 +211,30 @@ impl Config {
                 "--backend {}: has no controller; the node agent serves its volumes",
                 name(kind)
             )),
+            Kind::Civo => {
+                self.refuse_token(kind)?;
+                refused("--state-dir", self.state_dir.is_some(), kind)?;
+                refused("--require-state", self.require_state, kind)?;
+                refused("--cloud-config", self.cloud_config.is_some(), kind)?;
+                Ok(Choice::Civo(self.civo()))
+            }
+        }
+    }
+
+    fn civo(&self) -> civo::Config {
+        let driver = &self.common.driver;
+        let key = driver.kind.profile().topology_key;
+        let value = std::env::var(CIVO_API_KEY).ok();
+        civo::Config {
+            sources: civo::Sources {
+                dir: self.civo_access.clone(),
+                key: value.as_deref().map(civo::ApiKey::new),
+                url: self.civo_api_url.clone(),
+                region: self.civo_region.clone(),
+                cluster: self.civo_cluster_id.clone(),
+                namespace: self.civo_namespace.clone(),
+            },
+            topology_key: driver.with_topology.then_some(key),
         }
     }
 
@@ -212,8 +264,13 @@ impl Config {
         })
     }
 
-    /// Refuses the flags of backends with a token.
+    /// Refuses the flags of backends with a token or key.
     fn refuse_api(&self, kind: Kind) -> Result<(), String> {
+        refused("--civo-access", self.civo_access.is_some(), kind)?;
+        self.refuse_token(kind)
+    }
+
+    fn refuse_token(&self, kind: Kind) -> Result<(), String> {
         refused("--token-file", self.token_file.is_some(), kind)?;
         refused("--api-url", self.api_url.is_some(), kind)?;
         refused("--region", self.region.is_some(), kind)?;
@@ -413,7 +470,7 @@ mod tests {
             (["--overcommit", "0"], "overcommit \"0\""),
             (
                 ["--backend", "floppy"],
-                "possible values: local, openstack, digitalocean",
+                "possible values: local, openstack, digitalocean, civo",
             ),
         ] {
             let error = parsed(&flags).unwrap_err();
@@ -429,7 +486,7 @@ mod tests {
             .get_arguments()
             .filter(|flag| flag.get_env().is_some())
             .collect();
-        assert_eq!(flags.len(), 22, "one without a variable, or a new one");
+        assert_eq!(flags.len(), 27, "one without a variable, or a new one");
         for flag in flags {
             let name = flag.get_long().unwrap();
             let variable = flag.get_env().unwrap().to_str().unwrap();

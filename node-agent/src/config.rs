@@ -1,5 +1,6 @@
 //! The agent's flags: those of the process, and those of each driver.
 
+mod check;
 mod choices;
 
 use std::ffi::OsString;
@@ -81,7 +82,8 @@ pub struct Config {
     #[command(flatten)]
     first: Driver,
 
-    /// Name of the node in Kubernetes: the default of --node-id, except for clouds
+    /// Name of the node in Kubernetes: the default of --node-id, except for clouds; for kind civo
+    /// after --instance-file
     // After the drivers' flags, which read it: parsing it here removes it.
     #[arg(
         long,
@@ -128,6 +130,14 @@ pub struct Driver {
     #[arg(long, value_name = "IP:PORT", env = "BELAY_METADATA_ADDRESS")]
     pub(crate) metadata_address: Option<SocketAddr>,
 
+    /// Kind civo: file with the id and the region of this node [default: /etc/civostatsd]
+    #[arg(long, value_name = "FILE", env = "BELAY_INSTANCE_FILE")]
+    pub(crate) instance_file: Option<PathBuf>,
+
+    /// Kind civo, for --with-topology: region of this node if --instance-file has none
+    #[arg(long, value_name = "REGION", env = "BELAY_NODE_REGION")]
+    pub(crate) node_region: Option<String>,
+
     /// Kinds of clouds: what to do with a blank disk if it is not known whether it contained data
     /// [default: prove]
     #[arg(long, value_name = "RULE", env = "BELAY_UNKNOWN_CONTENT", value_enum)]
@@ -172,6 +182,12 @@ impl Config {
     /// from the cloud.
     pub(crate) fn node_name<'a>(&'a self, driver: &'a Driver) -> Option<&'a NodeId> {
         self.node_name.as_ref().or(driver.common.node.id.as_ref())
+    }
+
+    /// The settings of a program that was started with these words.
+    #[cfg(test)]
+    pub(crate) fn of_words(words: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        Self::from_arguments(words.into_iter().map(Into::into)).unwrap()
     }
 
     fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
@@ -231,6 +247,7 @@ impl Config {
             check_loop_dir(profile, driver.loop_dir.is_some())
                 .and_then(|()| driver.check_disk_rules(profile))
                 .and_then(|()| driver.check_metadata(profile))
+                .and_then(|()| driver.check_instance_file(profile))
                 .map_err(|why| format!("{name}: {why}"))?;
             for earlier in &drivers[..at] {
                 driver.check_beside(earlier)?;
@@ -304,25 +321,6 @@ impl Driver {
     fn is_on(&self, node: Option<&NodeId>) -> bool {
         let only = self.only_on_node.as_deref();
         only.is_none_or(|only| node.is_some_and(|node| only == node.as_str()))
-    }
-
-    fn check_metadata(&self, profile: &Profile) -> Result<(), String> {
-        let order = &self.metadata_search_order;
-        if profile.metadata.is_none() && (!order.is_empty() || self.metadata_address.is_some()) {
-            return Err(
-                "--metadata-search-order and --metadata-address: do not apply: no cloud \
-                        has this driver's volumes"
-                    .to_owned(),
-            );
-        }
-        let mut sources = order.iter().enumerate();
-        match sources.find(|(at, source)| order[..*at].contains(source)) {
-            Some((_, twice)) => Err(format!(
-                "--metadata-search-order: {} is given twice",
-                twice.name()
-            )),
-            None => Ok(()),
-        }
     }
 
     /// Whether one process can serve both.
@@ -399,7 +397,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            23,
+            25,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {
@@ -677,7 +675,7 @@ mod tests {
             (
                 "none",
                 "--driver-kind=tape",
-                "[possible values: local, openstack, digitalocean, nfs]",
+                "[possible values: local, openstack, digitalocean, nfs, civo]",
             ),
             (
                 "none",

@@ -1,12 +1,18 @@
 //! The identity of a driver's node, by its flags or, where they lack something, by the cloud's
-//! metadata.
+//! metadata, or by a file of the node.
 
+use std::path::{Path, PathBuf};
+
+use belay_contract::drivers::InstanceFile;
 use belay_contract::topology::Topology;
+use belay_server::request::NodeId;
 
 use crate::config::Driver;
 use crate::kernel::linux::Linux;
+use crate::metadata::file::{self, Facts};
 use crate::metadata::{Instance, Sources};
 use crate::rpc::NodeIdentity;
+use crate::work;
 
 /// The identity by the flags alone; `None` if they lack the ID, or a zone that must be reported.
 pub(crate) fn by_flags(driver: &Driver) -> Option<NodeIdentity> {
@@ -24,7 +30,12 @@ pub(crate) fn by_flags(driver: &Driver) -> Option<NodeIdentity> {
 /// A driver whose flags lack something, and the sources for it.
 pub(crate) struct Identification {
     driver: Driver,
-    sources: Sources,
+    from: From,
+}
+
+enum From {
+    Cloud(Sources),
+    File(PathBuf, &'static InstanceFile),
 }
 
 impl Identification {
@@ -33,23 +44,34 @@ impl Identification {
         if by_flags(driver).is_some() {
             return None;
         }
-        let metadata = driver.common.kind.profile().metadata?;
-        let sources = Sources::new(
-            metadata,
-            driver.search_order(metadata),
-            driver.metadata_address.unwrap_or(metadata.service),
-            kernel.clone(),
-        );
+        let profile = driver.common.kind.profile();
+        let from = match (profile.metadata, profile.instance_file) {
+            (Some(metadata), _) => From::Cloud(Sources::new(
+                metadata,
+                driver.search_order(metadata),
+                driver.metadata_address.unwrap_or(metadata.service),
+                kernel.clone(),
+            )),
+            (None, Some(file)) => {
+                let path = driver.instance_file.clone();
+                From::File(path.unwrap_or_else(|| file.path.into()), file)
+            }
+            (None, None) => return None,
+        };
         Some(Identification {
             driver: driver.clone(),
-            sources,
+            from,
         })
     }
 
     /// What is reported until the first attempt has ended.
     pub(crate) fn opening(&self) -> String {
+        let from = match &self.from {
+            From::Cloud(_) => "the cloud's metadata".to_owned(),
+            From::File(path, _) => path.display().to_string(),
+        };
         format!(
-            "{}: the ID of this node is being read from the cloud's metadata",
+            "{}: the ID of this node is being read from {from}",
             self.driver.common.driver_name
         )
     }
@@ -59,8 +81,17 @@ impl Identification {
     /// # Errors
     /// The reason of each source.
     pub(crate) async fn read(&mut self) -> Result<NodeIdentity, String> {
-        let common = &self.driver.common;
-        let instance = self.sources.read(common.with_topology).await?;
+        let driver = &self.driver;
+        let common = &driver.common;
+        let instance = match &mut self.from {
+            From::Cloud(sources) => sources.read(common.with_topology).await?,
+            From::File(path, keys) => {
+                let (at, keys) = (path.clone(), *keys);
+                let read = work::apart(move || file::read(&at, keys)).await;
+                let read = read.map_err(|failure| failure.message)?;
+                by_file(driver, path, read)?
+            }
+        };
         let Instance { id, zone, source } = instance;
         let key = common.kind.profile().topology_key;
         let zone = zone.filter(|_| common.with_topology);
@@ -75,8 +106,34 @@ impl Identification {
             zone,
             "this node is known by the cloud's metadata, from {source}"
         );
-        Ok(identity(&self.driver, id.as_str(), topology.as_ref()))
+        Ok(identity(driver, id.as_str(), topology.as_ref()))
     }
+}
+
+/// The node as its file describes it; by its flags where the file says nothing, or cannot be read.
+fn by_file(driver: &Driver, path: &Path, read: Result<Facts, String>) -> Result<Instance, String> {
+    let path = path.display();
+    let facts = read.unwrap_or_else(|why| {
+        tracing::warn!("{path}: {why}; the flags are used instead");
+        Facts::default()
+    });
+    let node = &driver.common.node;
+    let id = facts.id.map(NodeId::new).transpose();
+    let id = id.map_err(|failure| format!("{path}: {failure}"))?;
+    let source = match (&node.id, &id) {
+        (None, Some(_)) => "--instance-file",
+        (Some(_), _) => "--node-id",
+        (None, None) => "--node-name",
+    };
+    let id = node.id.clone().or(id).or_else(|| node.name.clone());
+    let id = id.ok_or_else(|| {
+        format!("{path}: has no ID of this node; set --node-name, or --node-id to the instance's")
+    })?;
+    let zone = facts.region.or_else(|| driver.node_region.clone());
+    if zone.is_none() && driver.common.with_topology {
+        return Err(format!("{path}: has no region; set --node-region"));
+    }
+    Ok(Instance { id, zone, source })
 }
 
 fn identity(driver: &Driver, id: &str, topology: Option<&Topology>) -> NodeIdentity {
@@ -84,5 +141,61 @@ fn identity(driver: &Driver, id: &str, topology: Option<&Topology>) -> NodeIdent
         id: id.to_owned(),
         volumes_max: driver.common.max_volumes,
         topology: topology.map(|topology| topology.segments().into_iter().collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn driver(more: &[&str]) -> Driver {
+        let own = [
+            "belay-node",
+            "--driver-kind=civo",
+            "--endpoint=/csi/civo.sock",
+        ];
+        let config = Config::of_words(own.iter().chain(more));
+        let mut drivers = config.drivers();
+        drivers.next().unwrap().clone()
+    }
+
+    fn facts(id: Option<&str>, region: Option<&str>) -> Result<Facts, String> {
+        Ok(Facts {
+            id: id.map(str::to_owned),
+            region: region.map(str::to_owned),
+        })
+    }
+
+    #[test]
+    fn a_node_is_known_by_its_flag_its_file_or_its_name_in_this_order() {
+        let id = |more: &[&str], read| {
+            let found = by_file(&driver(more), Path::new("/f"), read);
+            found.map(|instance| instance.id.as_str().to_owned())
+        };
+        let named = ["--node-name=node-1"];
+        let both = ["--node-name=node-1", "--node-id=i-0"];
+        let own = |text: &str| Ok(text.to_owned());
+        assert_eq!(id(&named, facts(Some("i-1"), None)), own("i-1"));
+        assert_eq!(id(&both, facts(Some("i-1"), None)), own("i-0"));
+        assert_eq!(id(&named, facts(None, None)), own("node-1"));
+        assert_eq!(id(&named, Err("not TOML".to_owned())), own("node-1"));
+        assert_eq!(id(&[], facts(Some("i-1"), None)), own("i-1"));
+        let refused = id(&[], facts(None, None)).unwrap_err();
+        assert!(refused.contains("set --node-name"), "{refused}");
+    }
+
+    #[test]
+    fn the_region_is_that_of_the_file_or_of_the_flag_and_needed_for_topology() {
+        let region = |more: &[&str], read| {
+            let more = [more, &["--node-name=node-1", "--with-topology"]].concat();
+            by_file(&driver(&more), Path::new("/f"), read).map(|instance| instance.zone)
+        };
+        let flag = ["--node-region=FRA1"];
+        let own = |text: &str| Ok(Some(text.to_owned()));
+        assert_eq!(region(&flag, facts(None, Some("LON1"))), own("LON1"));
+        assert_eq!(region(&flag, facts(None, None)), own("FRA1"));
+        let refused = region(&[], facts(Some("i-1"), None)).unwrap_err();
+        assert!(refused.contains("set --node-region"), "{refused}");
     }
 }

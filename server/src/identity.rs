@@ -79,6 +79,8 @@ pub enum PluginCapability {
     Topology,
     /// A volume can grow while it is published.
     OnlineExpansion,
+    /// A volume can grow while it is attached to no node.
+    OfflineExpansion,
 }
 
 impl PluginCapability {
@@ -88,12 +90,16 @@ impl PluginCapability {
                 r#type: service.into(),
             })
         };
+        let expansion = |expansion: ExpansionType| {
+            Type::VolumeExpansion(VolumeExpansion {
+                r#type: expansion.into(),
+            })
+        };
         let r#type = match self {
             Self::Controller => service(ServiceType::ControllerService),
             Self::Topology => service(ServiceType::VolumeAccessibilityConstraints),
-            Self::OnlineExpansion => Type::VolumeExpansion(VolumeExpansion {
-                r#type: ExpansionType::Online.into(),
-            }),
+            Self::OnlineExpansion => expansion(ExpansionType::Online),
+            Self::OfflineExpansion => expansion(ExpansionType::Offline),
         };
         csi::PluginCapability {
             r#type: Some(r#type),

@@ -24,7 +24,9 @@ pub const DIGITALOCEAN: Profile = Profile {
     topology_key: "region",
     place_is_node: false,
     always_topology: true,
+    is_regional: true,
     metadata: Some(&METADATA),
+    instance_file: None,
     capabilities: &[
         PluginCapability::Controller,
         PluginCapability::OnlineExpansion,
@@ -43,6 +45,7 @@ pub const DIGITALOCEAN: Profile = Profile {
         "com.digitalocean.csi.dobs/noformat",
         "com.digitalocean.csi/noformat",
     ],
+    disk_per_mille: 1000,
     volumes_max: 7,
     access_modes: &[
         AccessMode::SingleNodeWriter,

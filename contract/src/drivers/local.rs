@@ -11,7 +11,9 @@ pub const LOCAL: Profile = Profile {
     topology_key: "topology.local.csi.belay.dev/node",
     place_is_node: true,
     always_topology: false,
+    is_regional: false,
     metadata: None,
+    instance_file: None,
     capabilities: &[
         PluginCapability::Controller,
         PluginCapability::OnlineExpansion,
@@ -20,6 +22,7 @@ pub const LOCAL: Profile = Profile {
     disk_names: &[],
     disk_name_key: None,
     never_format_keys: &[],
+    disk_per_mille: 1000,
     volumes_max: 0,
     access_modes: &[
         AccessMode::SingleNodeWriter,

@@ -20,6 +20,18 @@ pub struct Metadata {
     pub zone: &'static str,
 }
 
+/// A file of the node in which a cloud describes the instance: TOML, of which texts at the top are
+/// read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceFile {
+    /// Its default path.
+    pub path: &'static str,
+    /// The key of the node's ID.
+    pub id: &'static str,
+    /// The key of the node's region, the value of the profile's topology key.
+    pub region: &'static str,
+}
+
 /// A source of metadata. The words for `--metadata-search-order` are those of cinder-csi-plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum MetadataSource {

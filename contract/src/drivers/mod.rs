@@ -1,6 +1,7 @@
 //! The drivers, one file each: the constants of a driver that are the same on every node and in
 //! every cluster.
 
+mod civo;
 mod digitalocean;
 mod local;
 mod metadata;
@@ -9,9 +10,10 @@ mod openstack;
 #[cfg(test)]
 mod tests;
 
+pub use civo::CIVO;
 pub use digitalocean::DIGITALOCEAN;
 pub use local::LOCAL;
-pub use metadata::{Metadata, MetadataSource};
+pub use metadata::{InstanceFile, Metadata, MetadataSource};
 pub use nfs::{NFS, NFS_ID_BYTES_MAX};
 pub use openstack::OPENSTACK;
 
@@ -31,11 +33,13 @@ pub enum Kind {
     Digitalocean,
     /// Directories of an NFS server
     Nfs,
+    /// Volumes of Civo
+    Civo,
 }
 
 impl Kind {
     /// Those that a controller of this project serves. The node agent serves all.
-    pub const BACKENDS: &[Kind] = &[Kind::Local, Kind::Openstack, Kind::Digitalocean];
+    pub const BACKENDS: &[Kind] = &[Kind::Local, Kind::Openstack, Kind::Digitalocean, Kind::Civo];
 
     /// What is the same of all drivers of this kind.
     #[must_use]
@@ -45,6 +49,7 @@ impl Kind {
             Self::Openstack => &OPENSTACK,
             Self::Digitalocean => &DIGITALOCEAN,
             Self::Nfs => &NFS,
+            Self::Civo => &CIVO,
         }
     }
 }
@@ -60,8 +65,12 @@ pub struct Profile {
     pub place_is_node: bool,
     /// Topology is reported without `--with-topology`.
     pub always_topology: bool,
+    /// All volumes of a controller are in one region, which its settings name.
+    pub is_regional: bool,
     /// How the node agent learns the ID and zone of its node; `None` if only flags provide them.
     pub metadata: Option<&'static Metadata>,
+    /// Where a node may have its ID and region; without it, the ID is the node's name.
+    pub instance_file: Option<&'static InstanceFile>,
     /// What it can do as a whole, wherever it runs.
     pub capabilities: &'static [PluginCapability],
     /// How its volumes reach a node: the name in the publish context.
@@ -75,6 +84,8 @@ pub struct Profile {
     /// Keys of the volume context with which an administrator forbids to format a volume, whatever
     /// their value.
     pub never_format_keys: &'static [&'static str],
+    /// The least size of a disk, in thousandths of its volume's size.
+    pub disk_per_mille: u64,
     /// Most volumes on a node, if `--max-volumes` is not set (0: unlimited).
     pub volumes_max: u32,
     /// The access modes that a volume supports.
@@ -94,6 +105,15 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// The least size of the disk of a volume of so many bytes.
+    #[must_use]
+    pub const fn least_of_disk(&self, bytes: u64) -> u64 {
+        match self.disk_per_mille {
+            1000 => bytes,
+            per_mille => bytes / 1000 * per_mille,
+        }
+    }
+
     /// The names that the disk of the volume with that ID may have, or with that name if there is a
     /// [`Self::disk_name_key`].
     #[must_use]

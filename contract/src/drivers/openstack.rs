@@ -27,7 +27,9 @@ pub const OPENSTACK: Profile = Profile {
     topology_key: "topology.cinder.csi.openstack.org/zone",
     place_is_node: false,
     always_topology: false,
+    is_regional: false,
     metadata: Some(&METADATA),
+    instance_file: None,
     capabilities: &[
         PluginCapability::Controller,
         PluginCapability::OnlineExpansion,
@@ -44,6 +46,7 @@ pub const OPENSTACK: Profile = Profile {
     ],
     disk_name_key: None,
     never_format_keys: &[],
+    disk_per_mille: 1000,
     volumes_max: 256,
     access_modes: &[
         AccessMode::SingleNodeWriter,

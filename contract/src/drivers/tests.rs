@@ -1,6 +1,6 @@
 //! The chart and the documentation of a driver match its profile.
 
-use super::{DIGITALOCEAN, Kind, LOCAL, NFS, OPENSTACK};
+use super::{CIVO, DIGITALOCEAN, Kind, LOCAL, NFS, OPENSTACK};
 use crate::disk;
 use crate::transport::DISK;
 use belay_server::request::{AccessMode, Context};
@@ -103,6 +103,7 @@ fn the_documentation_has_the_modes_and_the_key() {
         ("openstack", OPENSTACK),
         ("digitalocean", DIGITALOCEAN),
         ("nfs", NFS),
+        ("civo", CIVO),
     ] {
         let (name, most) = (profile.name, profile.volumes_max);
         assert!(row("driver-name").contains(&format!("; `{kind}`: `{name}`")));

@@ -3,6 +3,7 @@
 //! A verb looks or starts, and answers at once with what it sees; `operation/engine` alone waits.
 //! Each verb gets the secrets of the call that it serves; empty where the class names none.
 
+pub mod civo;
 mod claims;
 pub mod digitalocean;
 pub mod local;
@@ -40,6 +41,14 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `Invalid`, naming the key, for a value that it does not understand.
     fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure>;
+
+    /// The sizes that new volumes with these parameters can have for that usage, where it matters.
+    ///
+    /// # Errors
+    /// Those of [`Self::sizes`].
+    fn sizes_for(&self, parameters: &Context, _usage: &Usage) -> Result<Sizes, Failure> {
+        self.sizes(parameters)
+    }
 
     /// Makes a volume, with the mark of the order's attempt where it has [`Self::claims`]. Without
     /// them it may find that the name is taken, decided in one step: then the volume of that
@@ -83,6 +92,13 @@ pub trait Backend: Send + Sync + 'static {
     /// no [`Volume::place`], and the answer has the preferred topologies.
     fn reaches_preferred(&self) -> bool {
         false
+    }
+
+    /// The volume that answers an order for a volume from that source, new or found by its name,
+    /// with what the storage does not remember of it: a name is that of one order, so the order
+    /// determines it.
+    fn complete(&self, volume: Volume, _source: Option<&ContentSource>) -> Volume {
+        volume
     }
 
     /// Whether it accepts a name twice, and marks volumes; none = the storage refuses a second

@@ -1,6 +1,7 @@
 //! The one list of backends.
 
 use super::Backend;
+use super::civo::{self, Civo};
 use super::digitalocean::{self, DigitalOcean};
 use super::local::{self, Local};
 use super::openstack::{self, Openstack};
@@ -18,6 +19,8 @@ pub enum Choice {
     Openstack(openstack::Config),
     /// Volumes of DigitalOcean.
     DigitalOcean(digitalocean::Config),
+    /// Volumes of Civo.
+    Civo(civo::Config),
 }
 
 /// An open backend.
@@ -47,6 +50,10 @@ pub fn open(choice: Choice, readiness: Readiness) -> Result<Opened, Failure> {
         }),
         Choice::DigitalOcean(config) => Ok(Opened {
             backend: Arc::new(DigitalOcean::open(config)?),
+            facts: None,
+        }),
+        Choice::Civo(config) => Ok(Opened {
+            backend: Arc::new(Civo::open_checked(config)?),
             facts: None,
         }),
     }

@@ -1,4 +1,4 @@
-//! The times that the services report.
+//! The times that clouds report.
 
 /// From the day before which [`seconds`] counts years, to 1970-01-01.
 const DAYS_TO_1970: u64 = 719_469;

@@ -67,7 +67,7 @@ pub struct Call<'a> {
     pub body: Bytes,
     /// Secrets in the body: no error quotes them.
     pub secrets: &'a [&'a str],
-    /// A second one does no harm, although its method is POST.
+    /// A second one does no harm, although its method is POST or PUT.
     pub repeats: bool,
     /// How long it may take, with all attempts and pauses.
     pub deadline: Duration,
@@ -309,9 +309,9 @@ impl Call<'_> {
         format!("{} {}", self.method, self.uri.path())
     }
 
-    /// Whether a second one changes no more than the first.
+    /// Whether a second one changes no more than the first. Some clouds begin actions by PUT.
     fn is_harmless(&self) -> bool {
-        self.repeats || self.method.is_idempotent()
+        self.repeats || self.method.is_idempotent() && self.method != Method::PUT
     }
 
     /// It has no answer, and may have arrived.

@@ -37,8 +37,8 @@ impl Secrets {
     }
 }
 
-/// The service's own words in the body of a refusal: the first `message` of its JSON, else how its
-/// text begins.
+/// The service's own words in the body of a refusal: the first `message` or `reason` of its JSON,
+/// else how its text begins.
 pub(super) fn of(body: &[u8], secrets: &Secrets) -> String {
     let parsed = serde_json::from_slice(body).ok();
     let text = match parsed.as_ref().and_then(message) {
@@ -54,10 +54,13 @@ pub(super) fn of(body: &[u8], secrets: &Secrets) -> String {
     }
 }
 
-/// `{"badRequest": {"message": "..."}}` (Cinder, Nova), `{"error": {"message": "..."}}` (Keystone).
+/// `{"badRequest": {"message": "..."}}` (Cinder, Nova), `{"error": {"message": "..."}}` (Keystone),
+/// `{"code": "...", "reason": "..."}` (Civo).
 fn message(value: &Value) -> Option<&str> {
     let object = value.as_object()?;
-    let own = object.get("message").and_then(Value::as_str);
+    let own = ["message", "reason"]
+        .iter()
+        .find_map(|key| object.get(*key)?.as_str());
     own.or_else(|| object.values().find_map(message))
 }
 
@@ -79,6 +82,7 @@ mod tests {
                 "who are you",
             ),
             (r#"{"message": "plain"}"#, "plain"),
+            (r#"{"code": "quota_limit_reached", "reason": "no"}"#, "no"),
             ("503 Service  Unavailable\n", "503 Service Unavailable"),
             ("[1]", "[1]"),
             ("\u{1b}[31mred", "[31mred"),

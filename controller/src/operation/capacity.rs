@@ -41,13 +41,14 @@ impl Operations {
         let capacity = self.backend.capacity();
         let capacity = capacity.ok_or_else(|| Failure::unsupported("capacity is not reported"))?;
         let refused = |capability| support::refusal(capability).is_some();
-        let sizes = match self.sizes(&request.parameters) {
+        let usage = support::usage(&request.capabilities);
+        let sizes = match self.sizes(&request.parameters, &usage) {
             Ok(sizes) if !request.capabilities.iter().any(refused) => sizes,
             _ => return Ok(Room::default()),
         };
         let asked = capacity.available_bytes(request.topology);
         let available = deadline::enforce("the capacity", asked).await?;
-        let smallest = size::smallest(&support::usage(&request.capabilities), sizes);
+        let smallest = size::smallest(&usage, sizes);
         Ok(Room::of(available, smallest, sizes))
     }
 }

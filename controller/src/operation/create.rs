@@ -34,6 +34,7 @@ impl Operations {
             let made = wanted.make(backend.as_ref());
             let volume = engine.volume_of(&wanted.order, made).await?;
             let volume = phase::ready(volume)?;
+            let volume = backend.complete(volume, wanted.source.as_ref());
             // Compares a new volume too: it may be another caller's.
             wanted.agrees(&volume)?;
             Ok(Done::Created(wanted.describe(volume)?))
@@ -62,7 +63,8 @@ impl Operations {
                 return Err(Failure::invalid(&format!("volume_capabilities[{n}]"), why));
             }
         }
-        let sizes = self.sizes(&request.parameters)?;
+        let usage = support::usage(&request.capabilities);
+        let sizes = self.sizes(&request.parameters, &usage)?;
         let format = FormatOptions::read(PARAMETERS, &request.parameters)?;
         support::refuse_unknown("mutable_parameters", &request.mutable_parameters, &[])?;
         let makes = match &request.source {
@@ -74,7 +76,6 @@ impl Operations {
             let why = "this driver does not create volumes from this source; omit the field";
             return Err(Failure::invalid("volume_content_source", why));
         }
-        let usage = support::usage(&request.capabilities);
         let bytes = size::of_new(request.range, &usage, sizes)?;
         let format = match &usage {
             Usage::Filesystem(fs_type) => {
@@ -102,15 +103,15 @@ impl Operations {
         })
     }
 
-    /// The sizes that volumes with these parameters may have.
+    /// The sizes that volumes with these parameters may have for that usage.
     ///
     /// # Errors
     /// `Invalid` for an unknown parameter, and for a value that no filesystem can have.
-    pub(super) fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure> {
+    pub(super) fn sizes(&self, parameters: &Context, usage: &Usage) -> Result<Sizes, Failure> {
         let known = [self.backend.parameters(), format::PARAMETERS].concat();
         support::refuse_unknown(PARAMETERS, parameters, &known)?;
         FormatOptions::read(PARAMETERS, parameters)?;
-        self.backend.sizes(parameters)
+        self.backend.sizes_for(parameters, usage)
     }
 }
 

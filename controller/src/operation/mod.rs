@@ -132,9 +132,14 @@ impl Operations {
     /// Whether volumes can grow: the driver has it so, and the backend can.
     #[must_use]
     pub fn grows(&self) -> bool {
-        let capabilities = self.rules.profile.capabilities;
-        capabilities.contains(&PluginCapability::OnlineExpansion)
-            && self.backend.expansion().is_some()
+        let mut capabilities = self.rules.profile.capabilities.iter();
+        let grows = |capability: &PluginCapability| {
+            matches!(
+                capability,
+                PluginCapability::OnlineExpansion | PluginCapability::OfflineExpansion
+            )
+        };
+        capabilities.any(grows) && self.backend.expansion().is_some()
     }
 
     /// Whether [`Self::room`] is supported.

@@ -35,7 +35,9 @@ impl Operations {
             Some(own) => agrees(&request.volume_context, own),
             None => Ok(()),
         };
-        let parameters = self.sizes(&request.parameters).map(drop);
+        let parameters = self
+            .sizes(&request.parameters, &support::usage(&request.capabilities))
+            .map(drop);
         let mutable = &request.mutable_parameters;
         let mutable = support::refuse_unknown("mutable_parameters", mutable, &[]);
         Ok(match context.and(parameters).and(mutable) {

@@ -8,6 +8,7 @@ mod digest;
 mod disks;
 mod held;
 mod label;
+mod least;
 mod loops;
 mod storage;
 mod transport;

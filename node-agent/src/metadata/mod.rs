@@ -3,6 +3,7 @@
 //! would contain it. Knows sources and a document's members, not which cloud has them.
 
 mod drive;
+pub(crate) mod file;
 mod http;
 mod json;
 mod label;

@@ -33,7 +33,8 @@ pub(crate) fn expand<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Re
     let Verdict::Ours(device) = verdict else {
         return Err(not_there(request, path));
     };
-    let required = request.range.map_or(0, |range| range.required_bytes);
+    let requested = request.range.map_or(0, |range| range.required_bytes);
+    let required = cx.transport.least_of_device(requested);
     let bytes = cx.phase(Phase::Grow, || device.bytes(&cx.kernel, required))?;
     if bytes < required {
         return Err(Failure::new(

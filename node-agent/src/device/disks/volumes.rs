@@ -73,6 +73,10 @@ impl DiskVolumes {
         Ok(plan)
     }
 
+    pub(in crate::device) fn profile(&self) -> &'static Profile {
+        self.profile
+    }
+
     pub(in crate::device) fn driver(&self) -> &DriverName {
         &self.driver
     }

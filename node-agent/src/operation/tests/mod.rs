@@ -27,6 +27,7 @@ macro_rules! on_both {
 pub(crate) mod bench;
 mod came_back;
 mod certainty;
+mod civo;
 mod cost;
 mod counted;
 mod covered;

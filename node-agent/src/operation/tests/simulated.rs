@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use belay_contract::drivers::OPENSTACK;
+use belay_contract::drivers::{OPENSTACK, Profile};
 
 use super::bench::{DRIVER, Form, Volume, World, hear, start_with};
 use crate::device::{DiskIndex, DiskRules, DiskVolumes, Transport};
@@ -53,10 +53,20 @@ impl Simulated {
 
     /// The same, by these rules.
     pub(crate) fn start_disks_which(&self, driver: &str, rules: DiskRules) -> Node<Fake> {
+        self.start_disks_of(driver, &OPENSTACK, rules)
+    }
+
+    /// The same, of that profile.
+    pub(crate) fn start_disks_of(
+        &self,
+        driver: &str,
+        profile: &'static Profile,
+        rules: DiskRules,
+    ) -> Node<Fake> {
         let kernel = self.kernel();
         let index = Arc::new(DiskIndex::new());
         let driver = driver.parse().unwrap();
-        let volumes = DiskVolumes::new(&driver, &OPENSTACK, &index, rules);
+        let volumes = DiskVolumes::new(&driver, profile, &index, rules);
         let node = start_with(kernel, Transport::Disks(volumes), self.base());
         hear(&node).unwrap();
         node

@@ -1,0 +1,194 @@
+//! The access to an account of Civo, from the places where civo-csi has it: a Secret as a directory
+//! of files, and variables of the environment. Opens no connection.
+
+use belay_server::call::Failure;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Where the API is by default.
+const URL: &str = "https://api.civo.com";
+/// Longest file, in bytes.
+const FILE_BYTES_MAX: usize = 4096;
+
+/// The API key, which no log shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey(String);
+
+impl ApiKey {
+    /// A key.
+    #[must_use]
+    pub fn new(key: &str) -> Self {
+        Self(key.trim().to_owned())
+    }
+
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<secret>")
+    }
+}
+
+/// Where the values come from. A file of the directory takes precedence over a value here.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The Secret `civo-api-access` as a directory: `api-key`, `api-url`, `region`, `cluster-id`,
+    /// `namespace`.
+    pub dir: Option<PathBuf>,
+    /// `CIVO_API_KEY`.
+    pub key: Option<ApiKey>,
+    /// `CIVO_API_URL`.
+    pub url: Option<String>,
+    /// `CIVO_REGION`.
+    pub region: Option<String>,
+    /// `CIVO_CLUSTER_ID`.
+    pub cluster: Option<String>,
+    /// `CIVO_NAMESPACE`.
+    pub namespace: Option<String>,
+}
+
+/// The values, without white space around them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Access {
+    pub(super) key: ApiKey,
+    /// Without a slash at its end.
+    pub(super) url: String,
+    pub(super) region: String,
+    pub(super) cluster: String,
+    pub(super) namespace: String,
+}
+
+impl Sources {
+    /// Reads the files. Blocks.
+    ///
+    /// # Errors
+    /// `Precondition`, naming the value that is missing, or the file that cannot be read.
+    pub(super) fn read(&self) -> Result<Access, Failure> {
+        let value = |file: &str, given: Option<&str>| -> Result<Option<String>, Failure> {
+            let read = match &self.dir {
+                Some(dir) => read(&dir.join(file))?,
+                None => None,
+            };
+            let value = read.or(given.map(str::to_owned));
+            let value = value.map(|text| text.trim().to_owned());
+            Ok(value.filter(|text| !text.is_empty()))
+        };
+        let needed = |file: &str, variable: &str, given: Option<&str>| {
+            let missing = || {
+                let file = self.dir.as_ref().map(|dir| dir.join(file));
+                let file = file.map(|file| format!(" or {}", file.display()));
+                let file = file.unwrap_or_default();
+                Failure::precondition(format!("{variable}{file}: is missing or empty; set it"))
+            };
+            value(file, given)?.ok_or_else(missing)
+        };
+        let key = self.key.as_ref().map(ApiKey::expose);
+        let url = value("api-url", self.url.as_deref())?;
+        let url = url.unwrap_or_else(|| URL.to_owned());
+        Ok(Access {
+            key: ApiKey::new(&needed("api-key", "CIVO_API_KEY", key)?),
+            url: url.trim_end_matches('/').to_owned(),
+            region: needed("region", "CIVO_REGION", self.region.as_deref())?,
+            cluster: needed("cluster-id", "CIVO_CLUSTER_ID", self.cluster.as_deref())?,
+            namespace: value("namespace", self.namespace.as_deref())?.unwrap_or_default(),
+        })
+    }
+}
+
+/// The text of a file; none if there is no such file.
+fn read(path: &Path) -> Result<Option<String>, Failure> {
+    let bad = |why: String| Failure::precondition(format!("{}: {why}", path.display()));
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(bad(error.to_string())),
+    };
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(bad(format!("is longer than {FILE_BYTES_MAX} bytes")));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| bad("is not UTF-8".to_owned()))?;
+    Ok(Some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given() -> Sources {
+        Sources {
+            dir: None,
+            key: Some(ApiKey::new("  canary-key\n")),
+            url: Some(" http://127.0.0.1:1/ \n".to_owned()),
+            region: Some("LON1 ".to_owned()),
+            cluster: Some(" cluster-1".to_owned()),
+            namespace: None,
+        }
+    }
+
+    #[test]
+    fn values_are_trimmed_and_a_file_takes_precedence() {
+        let access = given().read().unwrap();
+        assert_eq!(access.key.expose(), "canary-key");
+        assert_eq!(access.url, "http://127.0.0.1:1");
+        assert_eq!((&*access.region, &*access.cluster), ("LON1", "cluster-1"));
+        assert_eq!(access.namespace, "");
+
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("api-key"), "other-canary\n").unwrap();
+        std::fs::write(dir.path().join("region"), " \n").unwrap();
+        let sources = Sources {
+            dir: Some(dir.path().to_owned()),
+            ..given()
+        };
+        let refused = sources.read().unwrap_err().message;
+        assert!(refused.starts_with("CIVO_REGION or /"), "{refused}");
+        std::fs::write(dir.path().join("region"), "FRA1\n").unwrap();
+        let access = sources.read().unwrap();
+        assert_eq!(
+            (access.key.expose(), &*access.region),
+            ("other-canary", "FRA1")
+        );
+        assert_eq!(access.cluster, "cluster-1");
+        assert!(!format!("{access:?} {sources:?}").contains("canary"));
+    }
+
+    #[test]
+    fn a_missing_value_is_named_by_its_variable() {
+        for (sources, variable) in [
+            (
+                Sources {
+                    key: None,
+                    ..given()
+                },
+                "CIVO_API_KEY: ",
+            ),
+            (
+                Sources {
+                    region: None,
+                    ..given()
+                },
+                "CIVO_REGION: ",
+            ),
+            (
+                Sources {
+                    cluster: Some(" ".to_owned()),
+                    ..given()
+                },
+                "CIVO_CLUSTER_ID: ",
+            ),
+        ] {
+            let refused = sources.read().unwrap_err().message;
+            assert!(refused.starts_with(variable), "{refused}");
+        }
+        let default = Sources {
+            url: None,
+            ..given()
+        }
+        .read()
+        .unwrap();
+        assert_eq!(default.url, "https://api.civo.com");
+    }
+}

@@ -1,0 +1,171 @@
+//! Attach and detach. Each reads the volume first: Civo detaches without the name of an instance,
+//! so a late call could take the volume from the node that has it now.
+
+use super::wire::{CivoVolume, Status};
+use super::{BEGAN, Civo, EMPTY, not_found};
+use crate::backend::measured::{Verb, measured};
+use crate::backend::{Answer, AttachOrder, Attachment, Attachments, Progress};
+use belay_contract::disk::DiskIdentity;
+use belay_contract::publish_context::{Content, Transport};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{NodeId, Secrets, VolumeId};
+use std::sync::Arc;
+
+impl Civo {
+    /// What an attach to that instance finds; none if it must be begun.
+    fn found(
+        &self,
+        order: &AttachOrder,
+        volume: &CivoVolume,
+        instance: &str,
+    ) -> Result<Option<Progress<Attachment>>, Failure> {
+        let id = &order.id;
+        let elsewhere = |other: &str| {
+            let node = self.nodes.node(other)?;
+            Err(Failure::precondition(format!(
+                "volume {id}: attached to node {node}; detach it there first"
+            )))
+        };
+        match (volume.status(), volume.instance()) {
+            (Status::Attached, Some(here)) if here == instance => {
+                let seen = self.seen(volume)?;
+                Ok(Some(Progress::Done(attachment(order, seen.bytes, volume))))
+            }
+            (Status::Attached | Status::Attaching, Some(other)) if other != instance => {
+                elsewhere(other)
+            }
+            (Status::Available, _) => Ok(None),
+            (Status::Deleting, _) => Err(not_found(id)),
+            (Status::Attached | Status::Attaching | Status::Detaching | Status::Other(_), _) => {
+                Ok(Some(Progress::Begun))
+            }
+        }
+    }
+
+    async fn attach_to(
+        &self,
+        order: &AttachOrder,
+        instance: &str,
+    ) -> Result<Progress<Attachment>, Failure> {
+        let id = &order.id;
+        let volume = self.look(id).await?.ok_or_else(|| not_found(id))?;
+        if let Some(found) = self.found(order, &volume, instance)? {
+            return Ok(found);
+        }
+        let refused = match self.client.attach(id, instance).await {
+            Ok(()) => return Ok(Progress::Begun),
+            Err(refused) => refused,
+        };
+        // Another controller may have come first, and an answer may be lost.
+        if let Ok(Some(volume)) = self.look(id).await
+            && let Some(found) = self.found(order, &volume, instance)?
+        {
+            return Ok(found);
+        }
+        let Failure {
+            kind,
+            message,
+            certainty,
+        } = refused;
+        let message = match kind {
+            Kind::NotFound => format!("node {}: {message}", order.node),
+            _ => format!("volume {id}: {message}"),
+        };
+        Err(Failure {
+            kind,
+            message,
+            certainty,
+        })
+    }
+
+    async fn detach_from(&self, id: &VolumeId, node: &NodeId) -> Result<Progress<()>, Failure> {
+        let Some(volume) = self.look(id).await? else {
+            return Ok(Progress::Done(()));
+        };
+        let Some(instance) = volume.instance() else {
+            return Ok(match volume.status() {
+                // It may be on its way to the node.
+                Status::Attaching => Progress::Begun,
+                Status::Other(word) if word == "attached" => Progress::Begun,
+                _ => Progress::Done(()),
+            });
+        };
+        if !self.nodes.is(node, instance).await? {
+            return Ok(Progress::Done(()));
+        }
+        match volume.status() {
+            Status::Detaching | Status::Attaching | Status::Other(_) => return Ok(Progress::Begun),
+            Status::Deleting => return Ok(Progress::Done(())),
+            Status::Attached | Status::Available => {}
+        }
+        let refused = match self.client.detach(id).await {
+            Ok(()) => return Ok(Progress::Begun),
+            Err(refused) => refused,
+        };
+        match self.look(id).await {
+            Ok(None) => Ok(Progress::Done(())),
+            Ok(Some(now)) => match (now.instance(), now.status()) {
+                (Some(same), Status::Detaching) if same == instance => Ok(Progress::Begun),
+                (Some(same), _) if same == instance => Err(about(id, refused)),
+                _ => Ok(Progress::Done(())),
+            },
+            Err(_) => Err(about(id, refused)),
+        }
+    }
+}
+
+fn about(id: &VolumeId, failure: Failure) -> Failure {
+    Failure {
+        message: format!("volume {id}: {}", failure.message),
+        ..failure
+    }
+}
+
+/// The disk has the volume's ID as its serial. Only a context of ours knows how the volume began,
+/// and none knows whether it was attached before: a new one has all of its disk read.
+fn attachment(order: &AttachOrder, bytes: u64, volume: &CivoVolume) -> Attachment {
+    let content = match order.context.get(BEGAN) {
+        Some(EMPTY) => Content::Used,
+        _ => Content::Unknown,
+    };
+    let least = volume.promise().least_of_disk(volume.gib());
+    Attachment {
+        terms: order.terms.clone(),
+        transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
+        disk_name: None,
+        bytes: least.min(bytes),
+        content,
+        attached_at: None,
+    }
+}
+
+impl Attachments for Civo {
+    fn one_per_node(&self) -> bool {
+        false
+    }
+
+    fn records_terms(&self) -> bool {
+        false
+    }
+
+    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
+        measured(Verb::Attach, async move {
+            let node = &order.node;
+            let instance = self.nodes.instance(node).await?;
+            let instance = instance.ok_or_else(|| {
+                Failure::not_found(format!(
+                    "node {node}: the cluster has no instance of that name; if the node's name \
+                     differs from its host name, set its --node-id"
+                ))
+            })?;
+            self.attach_to(&order, &instance).await
+        })
+    }
+
+    fn detach(&self, id: VolumeId, node: NodeId, _: Secrets) -> Answer<'_, Progress<()>> {
+        measured(
+            Verb::Detach,
+            async move { self.detach_from(&id, &node).await },
+        )
+    }
+}

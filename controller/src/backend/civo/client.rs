@@ -1,0 +1,299 @@
+//! Calls of Civo's API, each with its meaning of a refusal. A change is never repeated here: what
+//! became of it is read back by its caller.
+
+use super::access::{Access, Sources};
+use super::wire::{self, CivoSnapshot, CivoVolume, Cluster, Instance, Made, Quota};
+use crate::http::{self, Answer, Call};
+use ::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use ::http::{Method, Uri};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{SnapshotId, VolumeId};
+use bytes::Bytes;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// For a call, with all attempts of one that is repeated.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// The description of a snapshot.
+const BY: &str = "Created by Belay";
+/// Snapshots of volumes only; instances have others.
+const OF_VOLUMES: &str = "&resource_type=volume";
+
+/// The client of an account in a region.
+pub(super) struct Client {
+    http: http::Client,
+    sources: Sources,
+    access: Mutex<Arc<Access>>,
+}
+
+/// A call, before it has a key.
+struct Request {
+    verb: &'static str,
+    method: Method,
+    path: String,
+    /// More of the query, beginning with `&`.
+    query: &'static str,
+    body: Option<Value>,
+}
+
+impl Request {
+    fn new(verb: &'static str, method: Method, path: String) -> Self {
+        Self {
+            verb,
+            method,
+            path,
+            query: "",
+            body: None,
+        }
+    }
+
+    fn get(verb: &'static str, path: impl Into<String>) -> Self {
+        Self::new(verb, Method::GET, path.into())
+    }
+
+    fn call<'a>(&self, access: &Access, secrets: &'a [&'a str]) -> Result<Call<'a>, Failure> {
+        let (url, region) = (&access.url, encoded(&access.region));
+        let uri = format!("{url}{}?region={region}{}", self.path, self.query);
+        let uri: Uri = uri.parse().map_err(|error| {
+            Failure::precondition(format!("CIVO_API_URL {url:?}: not a URL: {error}"))
+        })?;
+        let bearer = format!("bearer {}", access.key.expose());
+        let mut bearer = HeaderValue::try_from(bearer).map_err(|_| {
+            Failure::precondition("CIVO_API_KEY: has a character that no key has; copy it again")
+        })?;
+        bearer.set_sensitive(true);
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, bearer);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let body = self.body.as_ref();
+        Ok(Call {
+            verb: self.verb,
+            method: self.method.clone(),
+            uri,
+            headers,
+            body: body.map_or_else(Bytes::new, |body| body.to_string().into()),
+            secrets,
+            repeats: false,
+            deadline: DEADLINE,
+        })
+    }
+}
+
+impl Client {
+    pub(super) fn new(http: http::Client, sources: Sources, access: Access) -> Self {
+        Self {
+            http,
+            sources,
+            access: Mutex::new(Arc::new(access)),
+        }
+    }
+
+    /// The values that are used now.
+    pub(super) fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.access.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The answer to a call; with the key of the file if Civo refuses this one and it differs.
+    async fn answer(&self, request: Request) -> Result<Answer, Failure> {
+        let access = self.access();
+        let answer = self.answer_with(&access, &request).await?;
+        if !wire::refuses_key(&answer) {
+            return Ok(answer);
+        }
+        let sources = self.sources.clone();
+        let read = tokio::task::spawn_blocking(move || sources.read()).await;
+        match read {
+            Ok(Ok(new)) if new.key != access.key => {
+                let new = Arc::new(new);
+                *self.access.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
+                self.answer_with(&new, &request).await
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    async fn answer_with(&self, access: &Access, request: &Request) -> Result<Answer, Failure> {
+        let secrets = [access.key.expose()];
+        let call = request.call(access, &secrets)?;
+        self.http.call(&call).await
+    }
+
+    /// What a request for an object or a list answers.
+    async fn read<T: DeserializeOwned>(&self, request: Request) -> Result<T, Failure> {
+        let answer = self.answer(request).await?;
+        match answer.status.is_success() {
+            true => answer.json(),
+            false => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// Like [`Self::read`]; none if there is no such object.
+    async fn find<T: DeserializeOwned>(&self, request: Request) -> Result<Option<T>, Failure> {
+        match self.read(request).await {
+            Err(refused) if refused.kind == Kind::NotFound => Ok(None),
+            answered => answered.map(Some),
+        }
+    }
+
+    async fn change(&self, request: Request) -> Result<(), Failure> {
+        wire::accepted(&self.answer(request).await?)
+    }
+
+    pub(super) async fn cluster(&self) -> Result<Cluster, Failure> {
+        let access = self.access();
+        let id = &access.cluster;
+        let path = format!("/v2/kubernetes/clusters/{}", encoded(id));
+        let found = self.find(Request::get("get_cluster", path)).await?;
+        found.ok_or_else(|| {
+            let region = &access.region;
+            Failure::precondition(format!(
+                "CIVO_CLUSTER_ID {id:?}: region {region} has no such cluster; check both"
+            ))
+        })
+    }
+
+    /// The instances of the cluster.
+    pub(super) async fn instances(&self) -> Result<Vec<Instance>, Failure> {
+        let cluster = encoded(&self.access().cluster);
+        let path = format!("/v2/kubernetes/clusters/{cluster}/instances");
+        self.read(Request::get("list_instances", path)).await
+    }
+
+    pub(super) async fn instance(&self, id: &str) -> Result<Option<Instance>, Failure> {
+        let path = format!("/v2/instances/{}", encoded(id));
+        self.find(Request::get("get_instance", path)).await
+    }
+
+    pub(super) async fn quota(&self) -> Result<Quota, Failure> {
+        self.read(Request::get("get_quota", "/v2/quota")).await
+    }
+
+    /// All volumes of the account in the region.
+    pub(super) async fn volumes(&self) -> Result<Vec<CivoVolume>, Failure> {
+        self.read(Request::get("list_volumes", "/v2/volumes")).await
+    }
+
+    pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<CivoVolume>, Failure> {
+        self.find(Request::get("get_volume", path_of(id))).await
+    }
+
+    /// The ID of the new volume; none if its name is taken.
+    pub(super) async fn create(&self, mut volume: Value) -> Result<Option<String>, Failure> {
+        let access = self.access();
+        volume["namespace"] = access.namespace.clone().into();
+        volume["cluster_id"] = access.cluster.clone().into();
+        volume["region"] = access.region.clone().into();
+        let path = "/v2/volumes".to_owned();
+        let answer = self
+            .answer(Request {
+                body: Some(volume),
+                ..Request::new("create_volume", Method::POST, path)
+            })
+            .await?;
+        if answer.status.is_success() {
+            return Ok(Some(answer.json::<Made>()?.id));
+        }
+        match wire::code(&answer) == wire::DUPLICATE_NAME {
+            true => Ok(None),
+            false => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// Its snapshots stay.
+    pub(super) async fn delete(&self, id: &VolumeId) -> Result<(), Failure> {
+        let request = Request::new("delete_volume", Method::DELETE, path_of(id));
+        self.change(request).await
+    }
+
+    /// At once: with `attach_at_boot` it would wait until the instance starts again.
+    pub(super) async fn attach(&self, id: &VolumeId, instance: &str) -> Result<(), Failure> {
+        let body = json!({"instance_id": instance, "attach_at_boot": false});
+        self.put("attach_volume", id, "attach", body).await
+    }
+
+    /// From whatever instance it is attached to: its caller has read which that is.
+    pub(super) async fn detach(&self, id: &VolumeId) -> Result<(), Failure> {
+        self.put("detach_volume", id, "detach", json!({})).await
+    }
+
+    pub(super) async fn resize(&self, id: &VolumeId, gib: u64) -> Result<(), Failure> {
+        let body = json!({ "size_gb": gib });
+        self.put("resize_volume", id, "resize", body).await
+    }
+
+    async fn put(
+        &self,
+        verb: &'static str,
+        id: &VolumeId,
+        action: &str,
+        mut body: Value,
+    ) -> Result<(), Failure> {
+        body["region"] = self.access().region.clone().into();
+        let path = format!("{}/{action}", path_of(id));
+        self.change(Request {
+            body: Some(body),
+            ..Request::new(verb, Method::PUT, path)
+        })
+        .await
+    }
+
+    /// All snapshots of volumes.
+    pub(super) async fn snapshots(&self) -> Result<Vec<CivoSnapshot>, Failure> {
+        self.read(Request {
+            query: OF_VOLUMES,
+            ..Request::get("list_snapshots", "/v2/snapshots")
+        })
+        .await
+    }
+
+    pub(super) async fn snapshot(&self, id: &SnapshotId) -> Result<Option<CivoSnapshot>, Failure> {
+        self.find(Request {
+            query: OF_VOLUMES,
+            ..Request::get("get_snapshot", path_of_snapshot(id))
+        })
+        .await
+    }
+
+    /// The new snapshot, if the answer shows it.
+    pub(super) async fn cut(
+        &self,
+        of: &VolumeId,
+        name: &str,
+    ) -> Result<Option<CivoSnapshot>, Failure> {
+        let region = self.access().region.clone();
+        let path = format!("{}/snapshots", path_of(of));
+        let answer = self
+            .answer(Request {
+                body: Some(json!({"name": name, "description": BY, "region": region})),
+                ..Request::new("create_snapshot", Method::POST, path)
+            })
+            .await?;
+        wire::accepted(&answer)?;
+        Ok(answer.json().ok())
+    }
+
+    pub(super) async fn discard(&self, id: &SnapshotId) -> Result<(), Failure> {
+        let path = path_of_snapshot(id);
+        let request = Request::new("delete_snapshot", Method::DELETE, path);
+        self.change(request).await
+    }
+}
+
+fn path_of(id: &VolumeId) -> String {
+    format!("/v2/volumes/{}", encoded(id.as_str()))
+}
+
+fn path_of_snapshot(id: &SnapshotId) -> String {
+    format!("/v2/snapshots/{}", encoded(id.as_str()))
+}
+
+/// Errors quote paths, so the IDs in them stay as they are (RFC 3986, 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
+
+/// An ID as part of a URL, whatever it is.
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, RESERVED).to_string()
+}

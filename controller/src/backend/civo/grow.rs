@@ -1,0 +1,58 @@
+//! Growing a volume, which Civo does only while it is attached to no instance. The node grows the
+//! filesystem at the next stage.
+
+use super::size::{GIB, Promise};
+use super::wire::Status;
+use super::{Civo, not_found};
+use crate::backend::measured::{Verb, measured};
+use crate::backend::{Answer, Expansion, Progress, Sizes, Volume};
+
+use belay_server::call::Failure;
+use belay_server::request::{Secrets, VolumeId};
+
+impl Expansion for Civo {
+    /// A capacity is that of the volume exactly where it is a number of GiB.
+    fn grown_sizes(&self, volume: &Volume) -> Sizes {
+        match volume.bytes % GIB {
+            0 => Promise::Volume.sizes(),
+            _ => Promise::Disk.sizes(),
+        }
+    }
+
+    fn resize(&self, id: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
+        measured(Verb::Resize, async move {
+            let volume = self.look(&id).await?.ok_or_else(|| not_found(&id))?;
+            let promise = volume.promise();
+            let has = promise.bytes(volume.gib());
+            if has >= bytes {
+                return Ok(Progress::Done(has));
+            }
+            if let Some(instance) = volume.instance() {
+                let node = self.nodes.node(instance)?;
+                return Err(Failure::precondition(format!(
+                    "volume {id}: attached to node {node}, and Civo expands only detached volumes; \
+                     stop the pods that use it: the expansion is repeated by itself"
+                )));
+            }
+            if volume.status() != Status::Available {
+                return Ok(Progress::Begun);
+            }
+            let refused = match self.client.resize(&id, promise.gib(bytes)).await {
+                Ok(()) => return Ok(Progress::Begun),
+                Err(refused) => refused,
+            };
+            // Another controller may have come first, and an answer may be lost.
+            if let Ok(Some(now)) = self.look(&id).await {
+                let has = promise.bytes(now.gib());
+                if has >= bytes {
+                    return Ok(Progress::Done(has));
+                }
+                if now.instance().is_none() && now.status() != Status::Available {
+                    return Ok(Progress::Begun);
+                }
+            }
+            let message = format!("volume {id}: {}", refused.message);
+            Err(Failure { message, ..refused })
+        })
+    }
+}

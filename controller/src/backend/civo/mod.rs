@@ -1,0 +1,383 @@
+//! `civo`: volumes of Civo, attached to the instances of a cluster. See the README of this
+//! directory.
+
+mod access;
+mod attach;
+mod client;
+mod grow;
+mod lists;
+mod name;
+mod nodes;
+mod size;
+mod snapshots;
+mod wire;
+
+pub use access::{ApiKey, Sources};
+
+use super::measured::{self, Verb, measured};
+use super::{
+    Answer, Attachments, Backend, Capacity, Expansion, Mark, Order, Page, Phase, Progress, Sizes,
+    Snapshots, Usage, Volume,
+};
+use crate::http;
+use belay_contract::topology::Topology;
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{
+    ContentSource, Context, Name, Secrets, Segments, SnapshotId, TopologyRequirement, VolumeId,
+};
+use client::Client;
+use lists::Lists;
+use nodes::Nodes;
+use serde_json::json;
+use size::{GIB, Promise};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+use wire::{CivoVolume, Cluster, Status};
+
+/// The label `cloud` of the metrics.
+const CLOUD: &str = "civo";
+
+/// The parameter of a class that names the volume type.
+const TYPE: &str = "type";
+
+/// The key of the volume context that says how a volume began, and the word for one that we have
+/// created from nothing. Civo cannot store it.
+const BEGAN: &str = "belay.dev/began";
+const EMPTY: &str = "empty";
+
+/// Begins a token of a page; the ID of the last volume or snapshot before it follows.
+const AFTER: &str = "after:";
+
+/// For the call that checks the key at the start.
+const CHECK_MAX: Duration = Duration::from_secs(10);
+
+/// The settings of the backend.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The account, the region and the cluster.
+    pub sources: Sources,
+    /// The topology key of regions; none = the region is not reported.
+    pub topology_key: Option<&'static str>,
+}
+
+/// See the module. Secrets of calls are not used.
+pub struct Civo {
+    client: Arc<Client>,
+    lists: Lists,
+    nodes: Nodes,
+    place: Option<Arc<Topology>>,
+    cluster: OnceCell<Cluster>,
+}
+
+impl Civo {
+    /// Reads the settings. Makes no call. Blocks.
+    ///
+    /// # Errors
+    /// `Precondition`, naming what is missing.
+    pub fn open(config: Config) -> Result<Self, Failure> {
+        let access = config.sources.read()?;
+        let http = http::Client::new(CLOUD, None);
+        let http = http.map_err(|error| Failure::precondition(error.to_string()))?;
+        http::describe();
+        measured::describe();
+        let place = config.topology_key.map(|key| {
+            let region = &access.region;
+            let bad = |error| Failure::precondition(format!("CIVO_REGION: {error}"));
+            Topology::new(key, region).map(Arc::new).map_err(bad)
+        });
+        let client = Arc::new(Client::new(http, config.sources, access));
+        Ok(Self {
+            lists: Lists::new(Arc::clone(&client)),
+            nodes: Nodes::new(Arc::clone(&client)),
+            client,
+            place: place.transpose()?,
+            cluster: OnceCell::new(),
+        })
+    }
+
+    /// Opens it, and checks key, region and cluster by a call. One that gets no answer is no
+    /// reason not to serve. Blocks, in no runtime.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`]; `Unauthenticated` or `Denied` if Civo refuses the key;
+    /// `Precondition` if it has no such cluster.
+    pub fn open_checked(config: Config) -> Result<Self, Failure> {
+        // Its connections end with this runtime.
+        let probe = Self::open(config.clone())?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::new(Kind::System, format!("a runtime: {error}")))?;
+        let checked = runtime.block_on(async { timeout(CHECK_MAX, probe.client.cluster()).await });
+        match checked {
+            Ok(Err(refused)) if is_final(refused.kind) => return Err(refused),
+            Ok(Err(failure)) => tracing::warn!(%failure, "Civo has not confirmed the key"),
+            Err(_) => tracing::warn!("Civo has not confirmed the key: no answer"),
+            Ok(Ok(_)) => {}
+        }
+        Self::open(config)
+    }
+
+    /// The volume as Civo shows it.
+    async fn look(&self, id: &VolumeId) -> Result<Option<CivoVolume>, Failure> {
+        self.client.volume(id).await
+    }
+
+    /// In the words of the backend. One that is available is attached nowhere.
+    fn seen(&self, volume: &CivoVolume) -> Result<Volume, Failure> {
+        let status = volume.status();
+        let instance = match status {
+            Status::Available => None,
+            _ => volume.instance(),
+        };
+        let nodes = instance.map(|instance| self.nodes.node(instance));
+        let phase = match status {
+            Status::Available | Status::Attached => Phase::Ready,
+            Status::Attaching => Phase::Busy("attaching".to_owned()),
+            Status::Detaching => Phase::Busy("detaching".to_owned()),
+            Status::Deleting => Phase::Deleting,
+            Status::Other(word) => Phase::Busy(word),
+        };
+        Ok(Volume {
+            nodes: nodes.transpose()?.into_iter().collect(),
+            bytes: volume.promise().bytes(volume.gib()),
+            ..self.volume(VolumeId::new(volume.id.as_str())?, phase)
+        })
+    }
+
+    fn volume(&self, id: VolumeId, phase: Phase) -> Volume {
+        Volume {
+            id,
+            phase,
+            mark: Mark::None,
+            bytes: 0,
+            usage: None,
+            context: None,
+            nodes: Vec::new(),
+            source: None,
+            place: self.place.clone(),
+            content: None,
+            attached_at: None,
+        }
+    }
+
+    /// The volumes of that name, sorted by ID, whatever is promised of their size.
+    async fn named(&self, name: &Name) -> Result<Vec<CivoVolume>, Failure> {
+        let names = [Promise::Volume, Promise::Disk].map(|it| name::of_volume(name, it));
+        let all = self.lists.all().await?;
+        let is_named = |volume: &&CivoVolume| {
+            let own = volume.name.as_ref();
+            own.is_some_and(|own| names.contains(own))
+        };
+        Ok(all.iter().filter(is_named).cloned().collect())
+    }
+
+    fn is_ours(&self, volume: &CivoVolume) -> bool {
+        let ours = &self.client.access().cluster;
+        volume.cluster().is_none_or(|cluster| cluster == ours)
+    }
+
+    async fn made(&self, order: &Order, from: Option<&SnapshotId>) -> Result<Volume, Failure> {
+        self.refuse_topology(order.topology.as_ref())?;
+        let promise = Promise::of(&order.parameters, &order.usage)?;
+        let cluster = self.cluster.get_or_try_init(|| self.client.cluster());
+        let usual = cluster.await?.volume_type.as_deref();
+        let volume_type = order.parameters.get(TYPE).or(usual);
+        let mut volume = json!({
+            "name": name::of_volume(&order.name, promise),
+            "size_gb": promise.gib(order.bytes),
+            // That of the cluster.
+            "network_id": "",
+            "bootable": false,
+            "volume_type": volume_type.unwrap_or_default(),
+        });
+        if let Some(id) = from {
+            volume["snapshot_id"] = id.as_str().into();
+        }
+        let Some(id) = self.client.create(volume).await? else {
+            return self.owner_of(&order.name).await;
+        };
+        // A name may be empty in the answer, and a status null: only the ID is read.
+        let id = VolumeId::new(id).map_err(Failure::may_be_running)?;
+        Ok(self.volume(id, Phase::Busy("creating".to_owned())))
+    }
+
+    /// The volume that has the name already.
+    async fn owner_of(&self, name: &Name) -> Result<Volume, Failure> {
+        let found = self.named(name).await.map_err(Failure::may_be_running)?;
+        let shown = name.as_str();
+        match found.iter().find(|volume| self.is_ours(volume)) {
+            Some(volume) => self.seen(volume),
+            None => Err(match found.first() {
+                Some(other) => Failure::incompatible(format!(
+                    "name {shown:?}: belongs to volume {} of another cluster",
+                    other.id
+                )),
+                // A list may lag behind.
+                None => Failure::busy(format!(
+                    "name {shown:?}: Civo has a volume of that name, and does not list it yet; \
+                     repeat the call"
+                ))
+                .may_be_running(),
+            }),
+        }
+    }
+
+    /// Refuses what cannot be had in this region.
+    fn refuse_topology(&self, asked: Option<&TopologyRequirement>) -> Result<(), Failure> {
+        match (&self.place, asked) {
+            (Some(here), Some(asked)) if !here.satisfies(asked) => Err(Failure::quota(format!(
+                "accessibility_requirements: volumes are created at {} only",
+                here.describe()
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl CivoVolume {
+    fn promise(&self) -> Promise {
+        name::promise(self.name.as_deref().unwrap_or_default())
+    }
+}
+
+/// Whether a repeated call would fail too, until an operator changes the settings.
+fn is_final(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Precondition | Kind::Unauthenticated | Kind::Denied
+    )
+}
+
+/// The ID in a token.
+fn after(token: Option<&str>) -> Result<Option<&str>, Failure> {
+    let id = token.map(|token| token.strip_prefix(AFTER).ok_or(token));
+    id.transpose().map_err(|token| {
+        let message = format!("starting_token {token:?}: was not given out here");
+        Failure::new(Kind::BadToken, message)
+    })
+}
+
+fn not_found(id: &VolumeId) -> Failure {
+    Failure::not_found(format!("volume {id}: not found"))
+}
+
+impl Backend for Civo {
+    fn parameters(&self) -> &'static [&'static str] {
+        &[TYPE, size::CAPACITY]
+    }
+
+    fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure> {
+        self.sizes_for(parameters, &Usage::Filesystem(String::new()))
+    }
+
+    fn sizes_for(&self, parameters: &Context, usage: &Usage) -> Result<Sizes, Failure> {
+        Ok(Promise::of(parameters, usage)?.sizes())
+    }
+
+    fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
+        measured(Verb::Create, async move { self.made(&order, None).await })
+    }
+
+    fn complete(&self, mut volume: Volume, source: Option<&ContentSource>) -> Volume {
+        volume.source = source.cloned();
+        if source.is_none() {
+            let entry = [(BEGAN.to_owned(), EMPTY.to_owned())];
+            volume.context = Context::new("volume_context", entry).ok();
+        }
+        volume
+    }
+
+    fn delete(&self, id: VolumeId, _: Secrets) -> Answer<'_, Progress<()>> {
+        measured(Verb::Delete, async move {
+            let Some(volume) = self.look(&id).await? else {
+                return Ok(Progress::Done(()));
+            };
+            // What Civo does with the disk of an instance is not known.
+            if let Some(instance) = volume.instance() {
+                let message = format!(
+                    "volume {id}: instance {instance} has it; detach it there first, and delete it \
+                     then"
+                );
+                return Err(match volume.status() {
+                    Status::Detaching => Failure::busy(message),
+                    _ => Failure::precondition(message),
+                });
+            }
+            match self.client.delete(&id).await {
+                Ok(()) => Ok(Progress::Begun),
+                Err(refused) if refused.kind == Kind::NotFound => Ok(Progress::Done(())),
+                Err(refused) => match self.look(&id).await {
+                    Ok(None) => Ok(Progress::Done(())),
+                    Ok(Some(now)) if now.status() == Status::Deleting => Ok(Progress::Begun),
+                    _ => Err(refused),
+                },
+            }
+        })
+    }
+
+    fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
+        measured(Verb::Find, async move {
+            let found = self.named(&name).await?;
+            let ours = found.iter().filter(|volume| self.is_ours(volume));
+            ours.map(|volume| self.seen(volume)).collect()
+        })
+    }
+
+    fn get(&self, id: VolumeId, _: Secrets) -> Answer<'_, Option<Volume>> {
+        measured(Verb::Get, async move {
+            let volume = self.look(&id).await?;
+            volume.map(|volume| self.seen(&volume)).transpose()
+        })
+    }
+
+    fn list(&self, token: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
+        measured(Verb::List, async move {
+            let page = self.lists.page(after(token.as_deref())?, limit);
+            let (volumes, has_more) = page.await?;
+            let last = volumes.last().filter(|_| has_more);
+            let next = last.map(|last| format!("{AFTER}{}", last.id));
+            let volumes = volumes.iter().map(|volume| self.seen(volume));
+            let volumes = volumes.collect::<Result<_, _>>()?;
+            Ok(Page { volumes, next })
+        })
+    }
+
+    /// The first time may only wait for another change.
+    fn begins_max(&self) -> u32 {
+        3
+    }
+
+    fn attachments(&self) -> Option<&dyn Attachments> {
+        Some(self)
+    }
+
+    fn expansion(&self) -> Option<&dyn Expansion> {
+        Some(self)
+    }
+
+    fn capacity(&self) -> Option<&dyn Capacity> {
+        Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
+    }
+}
+
+impl Capacity for Civo {
+    /// By the quota, which counts GiB of volumes; a disk has less.
+    fn available_bytes(&self, topology: Option<Segments>) -> Answer<'_, u64> {
+        measured(Verb::Available, async move {
+            if let (Some(here), Some(asked)) = (&self.place, topology)
+                && here.segments() != asked
+            {
+                return Ok(0);
+            }
+            let free = self.client.quota().await?.free_gib();
+            Ok(free.saturating_mul(GIB))
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! The name of a volume at Civo: that of the request, as civo-csi has it, with a suffix that
+//! records the promise of its class. Civo stores nothing else that we could write into.
+
+use super::size::Promise;
+use belay_server::request::Name;
+use ring::digest::{SHA256, digest};
+
+/// Ends the name of a volume whose capacity is that of its disk.
+const DISK_SUFFIX: &str = "-disk";
+/// Begins the name of a volume whose request has a name that Civo may refuse.
+const HASHED_PREFIX: &str = "csi-";
+/// Longest name that is used as it is, in bytes. Civo's limit is not known; that of a host name
+/// holds everywhere.
+const BYTES_MAX: usize = 63 - DISK_SUFFIX.len();
+/// Bytes of the hash in a name.
+const HASH_BYTES: usize = 16;
+
+/// The name of a volume for that request.
+pub(super) fn of_volume(name: &Name, promise: Promise) -> String {
+    let name = plain(name.as_str());
+    match promise {
+        Promise::Volume => name,
+        Promise::Disk => name + DISK_SUFFIX,
+    }
+}
+
+/// The name of a snapshot for that request.
+pub(super) fn of_snapshot(name: &Name) -> String {
+    plain(name.as_str())
+}
+
+/// The promise that a name records. A volume of another program has none: its capacity is the one
+/// that its program sees.
+pub(super) fn promise(name: &str) -> Promise {
+    match name.ends_with(DISK_SUFFIX) {
+        true => Promise::Disk,
+        false => Promise::Volume,
+    }
+}
+
+/// The name itself where Civo accepts it and it cannot be mistaken for one of the others, else a
+/// hash of it.
+fn plain(name: &str) -> String {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric();
+    let is_plain = name.len() <= BYTES_MAX
+        && name
+            .bytes()
+            .all(|byte| is_letter(byte) || b"-_.".contains(&byte))
+        && name.bytes().next().is_some_and(is_letter)
+        && !name.ends_with(DISK_SUFFIX)
+        && !name.starts_with(HASHED_PREFIX);
+    if is_plain {
+        return name.to_owned();
+    }
+    let hash = digest(&SHA256, name.as_bytes());
+    let hash = hash.as_ref().iter().take(HASH_BYTES);
+    let hash: String = hash.map(|byte| format!("{byte:02x}")).collect();
+    format!("{HASHED_PREFIX}{hash}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str, promise: Promise) -> String {
+        of_volume(&Name::new(name).unwrap(), promise)
+    }
+
+    #[test]
+    fn the_name_of_a_claim_stays_and_records_the_promise() {
+        let name = "pvc-7f8b1c2d-1111-4222-8333-444455556666";
+        assert_eq!(of(name, Promise::Volume), name);
+        assert_eq!(of(name, Promise::Disk), format!("{name}-disk"));
+        assert_eq!(promise(name), Promise::Volume);
+        assert_eq!(promise(&of(name, Promise::Disk)), Promise::Disk);
+    }
+
+    #[test]
+    fn any_other_name_is_a_hash_and_no_two_names_become_one() {
+        let long = "x".repeat(128);
+        let names = [
+            "two words",
+            "ümlaut",
+            "-dash",
+            "a-disk",
+            "csi-0123",
+            "tab\t",
+            &long,
+            &"x".repeat(127),
+        ];
+        let mut hashed = std::collections::BTreeSet::new();
+        for name in names {
+            let short = of(name, Promise::Volume);
+            assert!(short.starts_with("csi-") && short.len() == 36, "{short}");
+            assert_eq!(promise(&short), Promise::Volume);
+            assert_eq!(promise(&of(name, Promise::Disk)), Promise::Disk);
+            assert!(of(name, Promise::Disk).len() <= 63);
+            hashed.insert(short);
+        }
+        assert_eq!(hashed.len(), names.len());
+        assert_ne!(of("a", Promise::Disk), of("a-disk", Promise::Volume));
+    }
+}

@@ -1,0 +1,125 @@
+//! Which instance of Civo a node is. A node agent reports the ID of its instance, or the name of
+//! its node where it has found no ID; then the instance of the cluster with that host name is
+//! meant. A name that is only similar is another node's: civo-csi takes that too.
+
+use super::client::Client;
+use belay_server::call::Failure;
+use belay_server::request::NodeId;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The nodes of a cluster.
+pub(super) struct Nodes {
+    client: Arc<Client>,
+    /// The names by which calls have named instances, so that volumes are reported with the ID that
+    /// Kubernetes has for their node.
+    names: Mutex<BTreeMap<String, NodeId>>,
+}
+
+impl Nodes {
+    pub(super) fn new(client: Arc<Client>) -> Self {
+        let names = Mutex::default();
+        Self { client, names }
+    }
+
+    fn names(&self) -> MutexGuard<'_, BTreeMap<String, NodeId>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The instance of a node; none if the cluster has none of that name.
+    pub(super) async fn instance(&self, node: &NodeId) -> Result<Option<String>, Failure> {
+        if is_id(node.as_str()) {
+            self.names().remove(node.as_str());
+            return Ok(Some(node.to_string()));
+        }
+        let instances = self.client.instances().await?;
+        let mut found = instances.into_iter().filter(|instance| {
+            let host = instance.hostname.as_deref();
+            host.is_some_and(|host| is_called(host, node))
+        });
+        let Some(instance) = found.next() else {
+            return Ok(None);
+        };
+        if let Some(other) = found.next() {
+            return Err(Failure::precondition(format!(
+                "node {node}: instances {} and {} both have that host name; set the node's \
+                 --node-id to the ID of its instance",
+                instance.id, other.id
+            )));
+        }
+        self.names().insert(instance.id.clone(), node.clone());
+        Ok(Some(instance.id))
+    }
+
+    /// Whether an instance that has a volume is that node, also after it has left the cluster. One
+    /// that does not exist is: a volume cannot be in use there.
+    pub(super) async fn is(&self, node: &NodeId, instance: &str) -> Result<bool, Failure> {
+        // It was, when a call named it last, and the volume is still there.
+        if self.names().get(instance) == Some(node) {
+            return Ok(true);
+        }
+        if let Some(known) = self.instance(node).await? {
+            return Ok(known == instance);
+        }
+        let Some(left) = self.client.instance(instance).await? else {
+            return Ok(true);
+        };
+        Ok(left.hostname.is_some_and(|host| is_called(&host, node)))
+    }
+
+    /// The node, as calls name it.
+    pub(super) fn node(&self, instance: &str) -> Result<NodeId, Failure> {
+        let known = self.names().get(instance).cloned();
+        known.map_or_else(|| NodeId::new(instance), Ok)
+    }
+}
+
+/// Whether it is the ID of an instance, a UUID.
+fn is_id(text: &str) -> bool {
+    const LENGTHS: [usize; 5] = [8, 4, 4, 4, 12];
+    let parts = text.split('-');
+    parts.clone().map(str::len).eq(LENGTHS)
+        && parts
+            .flat_map(str::bytes)
+            .all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A host name may have a domain, and no case.
+fn is_called(host: &str, node: &NodeId) -> bool {
+    let node = node.as_str();
+    let first = host.split('.').next().unwrap_or_default();
+    host.eq_ignore_ascii_case(node) || first.eq_ignore_ascii_case(node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_a_uuid_and_a_name_is_not() {
+        assert!(is_id("7F8b1c2d-1111-4222-8333-444455556666"));
+        for name in [
+            "k3s-prod-1a2b-node-pool-3c4d",
+            "node-1",
+            "",
+            "7f8b1c2d-1111-4222-8333-44445555666g",
+        ] {
+            assert!(!is_id(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_called_by_its_whole_name_and_by_no_part_of_it() {
+        let node = NodeId::new("node-1").unwrap();
+        for (host, is_it) in [
+            ("node-1", true),
+            ("Node-1", true),
+            ("node-1.example.com", true),
+            ("node-10", false),
+            ("k3s-node-1", false),
+            ("", false),
+        ] {
+            assert_eq!(is_called(host, &node), is_it, "{host}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Which size of a volume is promised to its users (ADR 28). Civo's disks are smaller than the
+//! volumes that they belong to: of 10 GiB, 0.945 were seen. So a capacity is either that of Civo's
+//! volume, as civo-csi has it, or what its disk has at least. Bytes here are those of a promise.
+
+use crate::backend::{Sizes, Usage};
+use belay_server::call::Failure;
+use belay_server::request::Context;
+
+/// The parameter of a class.
+pub(super) const CAPACITY: &str = "capacity";
+const OF_VOLUME: &str = "volume";
+const OF_DISK: &str = "disk";
+
+/// Bytes of the unit of `size_gb`.
+pub(super) const GIB: u64 = 1 << 30;
+
+/// What a disk has at least for each GiB of its volume: 0.945 of it, in whole pages of 4 KiB.
+const DISK_STEP: u64 = GIB * 945 / 1000 / 4096 * 4096;
+
+/// A disk with less than so many thousandths of its volume is another volume's.
+pub(super) const LEAST_PER_MILLE: u64 = 900;
+
+/// Largest volume, in GiB; the quota is lower, and Civo's refusal has the reason.
+const GIB_MAX: u64 = 1 << 16;
+
+/// What the capacity of a volume is that of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Promise {
+    /// Civo's volume; the disk is smaller.
+    Volume,
+    /// The disk; Civo's volume is larger.
+    Disk,
+}
+
+impl Promise {
+    /// That of the class; without one, a filesystem gets the size that civo-csi makes, and a raw
+    /// device has at least the requested size, as CSI demands.
+    ///
+    /// # Errors
+    /// `Invalid` for a value of the parameter that is not known.
+    pub(super) fn of(parameters: &Context, usage: &Usage) -> Result<Self, Failure> {
+        match (parameters.get(CAPACITY), usage) {
+            (Some(OF_VOLUME), _) | (None, Usage::Filesystem(_)) => Ok(Self::Volume),
+            (Some(OF_DISK), _) | (None, Usage::Block) => Ok(Self::Disk),
+            (Some(other), _) => {
+                let why = format_args!("{CAPACITY} {other:?}: must be {OF_VOLUME} or {OF_DISK}");
+                Err(Failure::invalid("parameters", why))
+            }
+        }
+    }
+
+    fn step(self) -> u64 {
+        match self {
+            Self::Volume => GIB,
+            Self::Disk => DISK_STEP,
+        }
+    }
+
+    /// The capacities that can be promised, in bytes.
+    pub(super) fn sizes(self) -> Sizes {
+        let step = self.step();
+        Sizes {
+            step,
+            min: step,
+            max: step * GIB_MAX,
+        }
+    }
+
+    /// The capacity of a volume of so many GiB, in bytes.
+    pub(super) fn bytes(self, gib: u64) -> u64 {
+        gib.saturating_mul(self.step())
+    }
+
+    /// The smallest volume with that capacity, in GiB.
+    pub(super) fn gib(self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.step())
+    }
+
+    /// What the disk of a volume of so many GiB must have, in bytes. One that has less is another
+    /// volume's disk, or breaks the promise.
+    pub(super) fn least_of_disk(self, gib: u64) -> u64 {
+        match self {
+            Self::Volume => self.bytes(gib) / 1000 * LEAST_PER_MILLE / 4096 * 4096,
+            Self::Disk => self.bytes(gib),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(value: Option<&str>) -> Context {
+        let entry = value.map(|value| (CAPACITY.to_owned(), value.to_owned()));
+        Context::new("parameters", entry).unwrap()
+    }
+
+    #[test]
+    fn the_class_says_which_size_is_promised_and_a_raw_device_is_as_large_as_requested() {
+        let files = Usage::Filesystem("xfs".to_owned());
+        for (value, usage, promise) in [
+            (None, &files, Promise::Volume),
+            (None, &Usage::Block, Promise::Disk),
+            (Some("volume"), &Usage::Block, Promise::Volume),
+            (Some("disk"), &files, Promise::Disk),
+        ] {
+            assert_eq!(Promise::of(&class(value), usage), Ok(promise), "{value:?}");
+        }
+        let refused = Promise::of(&class(Some("Disk")), &files).unwrap_err();
+        assert!(
+            refused.message.starts_with("parameters: capacity \"Disk\""),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_promised_disk_is_not_larger_than_the_disk_of_any_volume() {
+        // As the vendor's guide shows it for 10 GB.
+        let seen = 10_146_860_544;
+        assert!(Promise::Disk.bytes(10) <= seen);
+        assert!(Promise::Disk.bytes(10) > seen - 10 * 8192);
+        for requested in [1, GIB, 10 * GIB, 10 * GIB + 1, 1000 * GIB] {
+            let gib = Promise::Disk.gib(requested);
+            let disk = u128::from(gib) * u128::from(GIB) * 945 / 1000;
+            assert!(disk >= u128::from(requested), "{requested}: {gib} GiB");
+            let less = u128::from(gib - 1) * u128::from(GIB) * 945 / 1000;
+            // A few pages of the last GiB are the price of whole pages.
+            assert!(less < u128::from(requested) + 1000 * 8192, "{requested}");
+        }
+        assert_eq!(Promise::Disk.gib(10 * GIB), 11);
+        assert_eq!(Promise::Volume.gib(10 * GIB), 10);
+    }
+
+    #[test]
+    fn the_node_accepts_each_disk_that_was_seen_and_no_disk_of_a_much_smaller_volume() {
+        for (gib, disk) in [(10, 10_146_860_544), (20, 19 * GIB + GIB / 2)] {
+            assert!(Promise::Volume.least_of_disk(gib) <= disk);
+            assert!(Promise::Disk.least_of_disk(gib) <= disk);
+        }
+        assert!(Promise::Volume.least_of_disk(12) > 10_146_860_544);
+    }
+
+    #[test]
+    fn the_capacity_of_a_disk_is_that_of_no_volume() {
+        for gib in 1..=GIB_MAX {
+            assert_ne!(Promise::Disk.bytes(gib) % GIB, 0, "{gib}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Snapshots. Whether Civo accepts a name twice is not known: the name is searched first, and of
+//! two snapshots that two controllers have made at once, the lowest ID is the one of the name. The
+//! other one stays, since its ID may have been answered.
+
+use super::size::GIB;
+use super::wire::{CivoSnapshot, Status};
+use super::{AFTER, Civo, after, name, not_found};
+use crate::backend::measured::{Verb, measured};
+use crate::backend::time;
+use crate::backend::{
+    Answer, Mark, Order, Phase, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, Volume,
+};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{Secrets, SnapshotId, VolumeId};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+impl Civo {
+    /// Those that are of a volume, sorted by ID. The size of one that does not say it is that of
+    /// its volume; 0 if that is gone.
+    async fn described(&self, found: Vec<CivoSnapshot>) -> Result<Vec<Snapshot>, Failure> {
+        let volumes = match found.iter().all(|snapshot| snapshot.gib().is_some()) {
+            true => Arc::default(),
+            false => self.lists.all().await?,
+        };
+        let size_of = |id: &str| {
+            let volume = volumes.iter().find(|volume| volume.id == id);
+            volume.map_or(0, super::CivoVolume::gib)
+        };
+        let mut all = Vec::new();
+        for snapshot in found {
+            let Some(source) = snapshot.volume_id.as_deref().filter(|id| !id.is_empty()) else {
+                continue;
+            };
+            let gib = snapshot.gib().unwrap_or_else(|| size_of(source));
+            let damage = snapshot.damage().map(|word| {
+                format!("Civo reports the state {word}; delete it and make another one")
+            });
+            all.push(Snapshot {
+                id: SnapshotId::new(snapshot.snapshot_id.as_str())?,
+                phase: match snapshot.is_ready() || damage.is_some() {
+                    true => Phase::Ready,
+                    // When in between it is cut, Civo does not say.
+                    false => Phase::Busy("creating".to_owned()),
+                },
+                mark: Mark::None,
+                source: VolumeId::new(source)?,
+                bytes: gib.saturating_mul(GIB),
+                created: created(&snapshot),
+                ready: snapshot.is_ready(),
+                damage,
+            });
+        }
+        all.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        Ok(all)
+    }
+
+    /// The one of that name.
+    async fn snapshot_named(&self, name: &str) -> Result<Option<Snapshot>, Failure> {
+        let mut found = self.client.snapshots().await?;
+        found.retain(|snapshot| snapshot.name.as_deref() == Some(name));
+        Ok(self.described(found).await?.into_iter().next())
+    }
+
+    async fn cut_now(&self, order: &SnapshotOrder) -> Result<Snapshot, Failure> {
+        let (id, name) = (&order.source, name::of_snapshot(&order.name));
+        if let Some(found) = self.snapshot_named(&name).await? {
+            return Ok(found);
+        }
+        let volume = self.look(id).await?.ok_or_else(|| not_found(id))?;
+        match volume.status() {
+            Status::Available | Status::Attached => {}
+            Status::Deleting => return Err(not_found(id)),
+            Status::Attaching | Status::Detaching | Status::Other(_) => {
+                let message = format!("volume {id}: is being changed; repeat the call");
+                return Err(Failure::busy(message));
+            }
+        }
+        let cut = self.client.cut(id, &name).await;
+        // Another controller may have come first, and an answer may be lost.
+        let listed = self.snapshot_named(&name).await;
+        match (listed, cut) {
+            (Ok(Some(listed)), _) => Ok(listed),
+            (_, Ok(Some(made))) => {
+                let made = self.described(vec![made]).await;
+                let made = made.map_err(Failure::may_be_running)?.into_iter().next();
+                made.ok_or_else(|| unlisted(id))
+            }
+            (_, Ok(None)) => Err(unlisted(id)),
+            (_, Err(refused)) => {
+                let message = format!("volume {id}: {}", refused.message);
+                Err(Failure { message, ..refused })
+            }
+        }
+    }
+}
+
+fn unlisted(id: &VolumeId) -> Failure {
+    let message = format!("volume {id}: Civo does not list its new snapshot yet; repeat the call");
+    Failure::busy(message).may_be_running()
+}
+
+/// By Civo's clock. A snapshot without a time has just been made.
+fn created(snapshot: &CivoSnapshot) -> SystemTime {
+    let time = snapshot.creation_time.as_deref().and_then(time::seconds);
+    let time = time.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+    time.unwrap_or_else(SystemTime::now)
+}
+
+impl Snapshots for Civo {
+    fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
+        measured(Verb::Cut, async move { self.cut_now(&order).await })
+    }
+
+    fn discard(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Progress<()>> {
+        measured(Verb::Discard, async move {
+            match self.client.discard(&id).await {
+                Err(refused) if refused.kind == Kind::NotFound => Ok(Progress::Done(())),
+                Err(refused) => match self.client.snapshot(&id).await {
+                    Ok(None) => Ok(Progress::Done(())),
+                    _ => Err(refused),
+                },
+                Ok(()) => Ok(Progress::Begun),
+            }
+        })
+    }
+
+    fn snapshot(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Option<Snapshot>> {
+        measured(Verb::Snapshot, async move {
+            let found = self.client.snapshot(&id).await?;
+            let found = self.described(found.into_iter().collect()).await?;
+            Ok(found.into_iter().next())
+        })
+    }
+
+    fn list_snapshots(
+        &self,
+        of: Option<VolumeId>,
+        token: Option<String>,
+        limit: usize,
+        _: Secrets,
+    ) -> Answer<'_, SnapshotPage> {
+        measured(Verb::ListSnapshots, async move {
+            let after = after(token.as_deref())?;
+            let mut found = self.client.snapshots().await?;
+            let is_of = |snapshot: &CivoSnapshot| {
+                let volume = snapshot.volume_id.as_deref();
+                of.as_ref().is_none_or(|of| volume == Some(of.as_str()))
+            };
+            found.retain(|snapshot| {
+                is_of(snapshot) && after.is_none_or(|after| snapshot.snapshot_id.as_str() > after)
+            });
+            let mut snapshots = self.described(found).await?;
+            let has_more = snapshots.len() > limit;
+            snapshots.truncate(limit);
+            let last = snapshots.last().filter(|_| has_more);
+            let next = last.map(|last| format!("{AFTER}{}", last.id));
+            Ok(SnapshotPage { snapshots, next })
+        })
+    }
+
+    fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume> {
+        measured(Verb::Restore, async move {
+            self.made(&order, Some(&from)).await
+        })
+    }
+}

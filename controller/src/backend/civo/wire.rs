@@ -1,0 +1,356 @@
+//! What the API of Civo says, and what Belay makes of it. Members may be null or absent, lists are
+//! arrays, and a refusal has a `code` that decides; its HTTP status is not documented.
+
+use crate::http::Answer;
+use belay_server::call::{Failure, Kind};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A code of a refusal, or a part of several.
+pub(super) const DUPLICATE_NAME: &str = "database_volume_duplicate_name";
+const AUTHENTICATION: &str = "requires_authentication";
+/// The `result` of a change that was accepted.
+const SUCCESS: &str = "success";
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct CivoVolume {
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) name: Option<String>,
+    #[serde(default)]
+    instance_id: Option<String>,
+    #[serde(default)]
+    cluster_id: Option<String>,
+    #[serde(default)]
+    status: Option<String>,
+    #[serde(default)]
+    size_gb: Option<u64>,
+}
+
+/// What Civo is doing with a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    /// Attached to no instance.
+    Available,
+    Attached,
+    Attaching,
+    Detaching,
+    Deleting,
+    /// Another word, such as `creating` or `resizing`. Which other words there are is not known: a
+    /// volume with one is waited for.
+    Other(String),
+}
+
+impl CivoVolume {
+    pub(super) fn gib(&self) -> u64 {
+        self.size_gb.unwrap_or(0)
+    }
+
+    /// The instance, which stays until a volume is detached. Free is `""`, null, and in old answers
+    /// the text `null`.
+    pub(super) fn instance(&self) -> Option<&str> {
+        let id = self.instance_id.as_deref();
+        id.filter(|id| !matches!(*id, "" | "null"))
+    }
+
+    /// Its cluster, if it has one.
+    pub(super) fn cluster(&self) -> Option<&str> {
+        self.cluster_id.as_deref().filter(|id| !id.is_empty())
+    }
+
+    pub(super) fn status(&self) -> Status {
+        match self.status.as_deref().unwrap_or_default() {
+            "available" => Status::Available,
+            // Which instance follows later.
+            "attached" if self.instance().is_none() => Status::Other("attached".to_owned()),
+            "attached" => Status::Attached,
+            "attaching" => Status::Attaching,
+            "detaching" => Status::Detaching,
+            "deleting" => Status::Deleting,
+            "" => Status::Other("creating".to_owned()),
+            other => Status::Other(other.to_owned()),
+        }
+    }
+}
+
+/// Of the answer to a creation. The other members may be null.
+#[derive(Debug, Deserialize)]
+pub(super) struct Made {
+    pub(super) id: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct CivoSnapshot {
+    pub(super) snapshot_id: String,
+    #[serde(default)]
+    pub(super) name: Option<String>,
+    #[serde(default)]
+    pub(super) volume_id: Option<String>,
+    #[serde(default)]
+    restore_size: Option<u64>,
+    #[serde(default)]
+    state: Option<String>,
+    #[serde(default)]
+    pub(super) creation_time: Option<String>,
+}
+
+impl CivoSnapshot {
+    /// The size of the volume in GiB, if that is the unit: a larger number would be one of bytes.
+    pub(super) fn gib(&self) -> Option<u64> {
+        const NO_GIB: u64 = 1 << 20;
+        self.restore_size.filter(|size| (1..NO_GIB).contains(size))
+    }
+
+    fn is(&self, words: &[&str]) -> bool {
+        let state = self.state.as_deref().unwrap_or_default();
+        words.iter().any(|word| state.eq_ignore_ascii_case(word))
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.is(&["ready", "available"])
+    }
+
+    /// The word for a snapshot that will not be ready.
+    pub(super) fn damage(&self) -> Option<&str> {
+        let failed = self.is(&["error", "failed"]);
+        failed.then(|| self.state.as_deref().unwrap_or_default())
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Cluster {
+    #[serde(default)]
+    pub(super) volume_type: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Instance {
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) hostname: Option<String>,
+}
+
+/// Of the whole account, in all regions; minutes behind.
+#[derive(Debug, Deserialize)]
+pub(super) struct Quota {
+    disk_gb_limit: u64,
+    disk_gb_usage: u64,
+    disk_volume_count_limit: u64,
+    disk_volume_count_usage: u64,
+}
+
+impl Quota {
+    /// What new volumes can have, in GiB.
+    pub(super) fn free_gib(&self) -> u64 {
+        match self.disk_volume_count_usage < self.disk_volume_count_limit {
+            true => self.disk_gb_limit.saturating_sub(self.disk_gb_usage),
+            false => 0,
+        }
+    }
+}
+
+/// The text of a member of a body, if it has it.
+fn member(answer: &Answer, key: &str) -> Option<String> {
+    let body: Value = answer.json().ok()?;
+    body.get(key)?.as_str().map(str::to_owned)
+}
+
+/// The `code` of a refusal; empty if it has none.
+pub(super) fn code(answer: &Answer) -> String {
+    member(answer, "code").unwrap_or_default()
+}
+
+/// Whether the key is refused.
+pub(super) fn refuses_key(answer: &Answer) -> bool {
+    answer.status == StatusCode::UNAUTHORIZED
+        || !answer.status.is_success()
+            && member(answer, "result").is_some_and(|result| result == AUTHENTICATION)
+}
+
+/// A change that was accepted: also a success names one.
+///
+/// # Errors
+/// Those of [`refused`].
+pub(super) fn accepted(answer: &Answer) -> Result<(), Failure> {
+    if !answer.status.is_success() {
+        return Err(refused(answer));
+    }
+    match member(answer, "result") {
+        Some(result) if result != SUCCESS && !result.is_empty() => {
+            let message = format!("{}: the result is {result:?}", answer.refusal());
+            Err(Failure::new(kind(&code(answer)), message).may_be_running())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A refusal. After a 5xx the change may have begun.
+pub(super) fn refused(answer: &Answer) -> Failure {
+    let code = code(answer);
+    let words = answer.refusal();
+    let words = match code.is_empty() {
+        true => words,
+        false => format!("{words} ({code})"),
+    };
+    if refuses_key(answer) {
+        let message = format!("{words}; check CIVO_API_KEY, or the file api-key of the Secret");
+        return Failure::new(Kind::Unauthenticated, message);
+    }
+    let kind = match (kind(&code), answer.status) {
+        (Kind::Precondition, StatusCode::NOT_FOUND) => Kind::NotFound,
+        (Kind::Precondition, StatusCode::FORBIDDEN) => Kind::Denied,
+        (Kind::Precondition, StatusCode::TOO_MANY_REQUESTS) => Kind::Busy,
+        (Kind::Precondition, status) if status.is_server_error() => Kind::Unreachable,
+        (kind, _) => kind,
+    };
+    let failure = Failure::new(kind, words);
+    match answer.status.is_server_error() {
+        true => failure.may_be_running(),
+        false => failure,
+    }
+}
+
+/// What a code means, whatever its status; `Precondition` for one that is not known.
+fn kind(code: &str) -> Kind {
+    let lower = code.to_ascii_lowercase();
+    let has = |part: &str| lower.contains(part);
+    match code {
+        "quota_limit_reached" | "out_of_capacity" => Kind::Quota,
+        "volume_invalid_size" | "parameter_volume_size_incorrect" | "parameter_size_missing" => {
+            Kind::Range
+        }
+        "database_quota_lock_failed" | "database_snapshot_create_already_in_process" => Kind::Busy,
+        // The caller has read the volume: if that does not explain the refusal, it is old.
+        "database_volume_cannot_multiple_attach"
+        | "database_volume_not_attached"
+        | "parameter_volume_size_must_increase" => Kind::Busy,
+        "database_instance_find" | "database_volume_id_invalid" => Kind::NotFound,
+        "region_unavailable" => Kind::Unreachable,
+        _ if has("snapshot") && has("limit") => Kind::Quota,
+        _ if has("not_found") || has("notfound") => Kind::NotFound,
+        _ => Kind::Precondition,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn volume(more: Value) -> CivoVolume {
+        let mut body = json!({"id": "v-1", "name": "pvc-1", "size_gb": 10});
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        serde_json::from_value(body).unwrap()
+    }
+
+    #[test]
+    fn a_free_volume_has_no_instance_in_any_form_of_the_answer() {
+        for free in [json!(""), Value::Null, json!("null")] {
+            assert_eq!(volume(json!({"instance_id": free})).instance(), None);
+        }
+        let volume = volume(json!({"instance_id": "i-1"}));
+        assert_eq!(volume.instance(), Some("i-1"));
+    }
+
+    #[test]
+    fn members_that_are_null_or_absent_are_not_needed() {
+        let bare: CivoVolume = serde_json::from_value(json!({
+            "id": "v-1", "name": null, "status": null, "size_gb": null, "cluster_id": null,
+        }))
+        .unwrap();
+        assert_eq!(bare.status(), Status::Other("creating".to_owned()));
+        assert_eq!(
+            (bare.gib(), bare.cluster(), bare.instance()),
+            (0, None, None)
+        );
+    }
+
+    #[test]
+    fn only_a_volume_with_its_instance_is_attached_and_any_unknown_word_is_waited_for() {
+        let status = |word: &str, instance: &str| {
+            volume(json!({"status": word, "instance_id": instance})).status()
+        };
+        let other = |word: &str| Status::Other(word.to_owned());
+        assert_eq!(status("attached", "i-1"), Status::Attached);
+        assert_eq!(status("attached", ""), other("attached"));
+        assert_eq!(status("available", "i-1"), Status::Available);
+        for word in ["creating", "resizing", "failed", "error", "perplexed"] {
+            assert_eq!(status(word, ""), other(word));
+        }
+    }
+
+    #[test]
+    fn a_restore_size_counts_only_as_gib_and_states_have_no_case() {
+        let snapshot = |size: Value, state: &str| -> CivoSnapshot {
+            let body = json!({"snapshot_id": "s-1", "restore_size": size, "state": state});
+            serde_json::from_value(body).unwrap()
+        };
+        assert_eq!(snapshot(json!(20), "Ready").gib(), Some(20));
+        for none in [json!(0), Value::Null, json!(21_474_836_480_u64)] {
+            assert_eq!(snapshot(none, "Ready").gib(), None);
+        }
+        for (state, is_ready, damage) in [
+            ("Ready", true, None),
+            ("available", true, None),
+            ("AVAILABLE", true, None),
+            ("creating", false, None),
+            ("", false, None),
+            ("Failed", false, Some("Failed")),
+            ("error", false, Some("error")),
+        ] {
+            let seen = snapshot(json!(1), state);
+            assert_eq!(
+                (seen.is_ready(), seen.damage()),
+                (is_ready, damage),
+                "{state}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_quota_without_a_volume_left_has_no_room() {
+        let quota = |volumes| Quota {
+            disk_gb_limit: 100,
+            disk_gb_usage: 30,
+            disk_volume_count_limit: 16,
+            disk_volume_count_usage: volumes,
+        };
+        assert_eq!(quota(15).free_gib(), 70);
+        assert_eq!(quota(16).free_gib(), 0);
+        assert_eq!(
+            Quota {
+                disk_gb_usage: 120,
+                ..quota(1)
+            }
+            .free_gib(),
+            0
+        );
+    }
+
+    #[test]
+    fn a_code_decides_and_an_unknown_one_is_a_refusal() {
+        for (code, expected) in [
+            ("quota_limit_reached", Kind::Quota),
+            ("out_of_capacity", Kind::Quota),
+            ("DatabaseVolumeSnapshotLimitExceeded", Kind::Quota),
+            ("volume_invalid_size", Kind::Range),
+            ("parameter_volume_size_must_increase", Kind::Busy),
+            ("database_volume_not_found", Kind::NotFound),
+            ("database_snapshot_not_found", Kind::NotFound),
+            ("DatabaseVolumeSnapshotNotFound", Kind::NotFound),
+            ("database_instance_find", Kind::NotFound),
+            ("database_quota_lock_failed", Kind::Busy),
+            (
+                "database_volume_still_attached_cannot_resize",
+                Kind::Precondition,
+            ),
+            ("database_volume_cannot_multiple_attach", Kind::Busy),
+            ("never_heard_of", Kind::Precondition),
+            ("", Kind::Precondition),
+        ] {
+            assert_eq!(kind(code), expected, "{code}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Calls: few for each volume, however many volumes there are at once; and a cloud that limits
+//! their rate.
+
+use crate::site::{CHANGE, Client, Site, attached, cloud, created, deleted, detached, instance};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+const VOLUMES: usize = 50;
+/// Calls that a volume may cost, from its creation to its deletion.
+const CALLS_MAX: usize = 10;
+
+async fn life(mut client: Client, n: usize) {
+    let id = created(&mut client, &format!("pvc-{n}")).await.unwrap();
+    let node = instance(1 + n % 3);
+    attached(&mut client, &id, &node).await.unwrap();
+    detached(&mut client, &id, &node).await.unwrap();
+    deleted(&mut client, &id).await.unwrap();
+}
+
+async fn lives(client: &Client) {
+    let mut all = JoinSet::new();
+    for n in 0..VOLUMES {
+        all.spawn(life(client.clone(), n));
+    }
+    all.join_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_volumes_at_once_cost_at_most_ten_calls_each() {
+    let cloud = cloud(CHANGE);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let client = site.client().await;
+    cloud.forget();
+    lives(&client).await;
+    let calls = cloud.count("");
+    eprintln!("{calls} calls for {VOLUMES} volumes: {:?}", cloud.kinds());
+    assert!(calls <= CALLS_MAX * VOLUMES, "{calls}: {:?}", cloud.kinds());
+    assert_eq!(cloud.service().twin().state().volumes.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn volumes_over_the_limit_of_the_rate_all_succeed() {
+    let cloud = cloud(Duration::from_millis(50));
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let client = site.client().await;
+    cloud.service().twin().settings.calls_per_second = Some(40);
+    cloud.forget();
+    lives(&client).await;
+    let refused = cloud.log().iter().filter(|call| call.status == 429).count();
+    assert!(refused > 0, "the limit was not reached");
+    assert!(
+        refused * 2 < cloud.count(""),
+        "{refused} of {}",
+        cloud.count("")
+    );
+}

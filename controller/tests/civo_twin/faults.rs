@@ -1,0 +1,236 @@
+//! Lost answers, late truth, refusals for the rate, failing services, members that are null: every
+//! call ends well, perhaps when it is repeated, and nothing is done twice.
+
+use crate::site::{
+    CHANGE, Client, Cloud, GIB, Site, attached, cloud, created, deleted, detached, grown, instance,
+};
+use belay_bed::requests;
+use belay_twins::Fault;
+use belay_twins::civo::{Refusal, Status};
+use belay_twins::http::Response;
+use serde_json::json;
+use std::time::Duration;
+use tonic::{Code, Status as Failed};
+
+/// Codes after which a caller repeats its call.
+fn repeats(what: &str, status: &Failed) -> bool {
+    // A volume may be seen, or known, to be attached for a while after it was detached.
+    let is_late = ["grow", "delete"].contains(&what);
+    is_late && status.code() == Code::FailedPrecondition
+        || matches!(
+            status.code(),
+            Code::Unavailable | Code::Aborted | Code::DeadlineExceeded | Code::Internal
+        )
+}
+
+/// Repeats a call as a sidecar does, at most so often; the answer, and how many calls it took.
+async fn repeated<T>(what: &str, mut call: impl AsyncFnMut() -> Result<T, Failed>) -> (T, usize) {
+    const CALLS_MAX: usize = 30;
+    let mut failed = None;
+    for calls in 1..=CALLS_MAX {
+        match call().await {
+            Ok(answer) => return (answer, calls),
+            Err(status) => {
+                assert!(repeats(what, &status), "{what}: {status}");
+                failed = Some(status);
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+    panic!("{what}: {failed:?}");
+}
+
+/// The life of one volume, each call repeated until it succeeds; the changes that the cloud was
+/// asked for are as many as needed, plus those that it was asked for in vain.
+async fn life(cloud: &Cloud, client: &mut Client, name: &str) -> String {
+    let mut own = client.clone();
+    let (id, _) = repeated("create", async || created(&mut own, name).await).await;
+    let node = instance(1);
+    let (context, _) = repeated("attach", async || attached(&mut own, &id, &node).await).await;
+    assert_eq!(context["serial"], id);
+    let at = cloud.service().twin().state().volumes[&id].clone();
+    assert_eq!(
+        (at.status, at.instance),
+        (Status::Attached, Some(node.clone()))
+    );
+    repeated("detach", async || detached(&mut own, &id, &node).await).await;
+    let at = cloud.service().twin().state().volumes[&id].clone();
+    assert_eq!((at.status, at.instance), (Status::Available, None));
+    let (bytes, _) = repeated("grow", async || grown(&mut own, &id, 3 * GIB).await).await;
+    assert_eq!(bytes, 3 * GIB);
+    assert_eq!(cloud.service().twin().state().volumes[&id].gib, 3);
+    repeated("delete", async || deleted(&mut own, &id).await).await;
+    assert_eq!(cloud.service().twin().state().volumes.len(), 0);
+    id
+}
+
+const CHANGES: [&str; 5] = [
+    "POST /v2/volumes",
+    "PUT /v2/volumes/ID/attach",
+    "PUT /v2/volumes/ID/detach",
+    "PUT /v2/volumes/ID/resize",
+    "DELETE /v2/volumes/ID",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_lost_is_read_back_and_the_change_is_not_repeated() {
+    let cloud = cloud(Duration::from_millis(50));
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    cloud.forget();
+    for (n, kind) in CHANGES.into_iter().enumerate() {
+        cloud.disturb(kind, 1, Fault::Lost);
+        life(&cloud, &mut client, &format!("pvc-{n}")).await;
+    }
+    for kind in CHANGES {
+        let most = match kind {
+            // A second one finds that there is nothing left.
+            "DELETE /v2/volumes/ID" => CHANGES.len() + 1,
+            _ => CHANGES.len(),
+        };
+        assert!(cloud.count(kind) <= most, "{kind}: {:?}", cloud.kinds());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes a minute: make mounts"]
+async fn a_call_that_fails_before_or_after_it_was_served_ends_well_when_it_is_repeated() {
+    let cloud = cloud(Duration::from_millis(50));
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let words = |status| Response::json(status, &json!({"code": "internal", "reason": "sorry"}));
+    let mut n = 0;
+    for kind in CHANGES
+        .into_iter()
+        .chain(["GET /v2/volumes", "GET /v2/volumes/ID"])
+    {
+        for fault in [
+            Fault::Cut,
+            Fault::Refused(words(500)),
+            Fault::Denied(words(500)),
+            Fault::Denied(words(502)),
+            Fault::Refused(words(503)),
+            Fault::Refused(Response {
+                body: "<html>".to_owned(),
+                ..words(500)
+            }),
+            Fault::Denied(Response {
+                body: "<html>".to_owned(),
+                ..words(200)
+            }),
+            Fault::Refused(Refusal::Rate.response(None)),
+        ] {
+            cloud.disturb(kind, 1, fault.clone());
+            n += 1;
+            life(&cloud, &mut client, &format!("pvc-{n}")).await;
+            cloud.calm();
+        }
+    }
+    assert_eq!(cloud.service().twin().broken, [] as [&str; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_that_are_null_and_refusals_with_any_status_change_nothing() {
+    let cloud = cloud(Duration::from_millis(50));
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    cloud.service().twin().settings.has_nulls = true;
+    for (n, status) in [None, Some(400), Some(404), Some(409), Some(422)]
+        .into_iter()
+        .enumerate()
+    {
+        cloud.service().twin().settings.refusal_status = status;
+        life(&cloud, &mut client, &format!("pvc-{n}")).await;
+    }
+    cloud.service().twin().settings.lingers = true;
+    life(&cloud, &mut client, "pvc-lingers").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_truth_that_comes_late_is_waited_for_and_never_acted_on() {
+    let cloud = cloud(Duration::from_millis(100));
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    cloud.service().twin().lag(CHANGE);
+    for n in 0..3 {
+        life(&cloud, &mut client, &format!("pvc-{n}")).await;
+    }
+    assert_eq!(cloud.service().twin().broken, [] as [&str; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attached_volume_grows_when_it_is_detached() {
+    let cloud = cloud(Duration::from_millis(50));
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    attached(&mut client, &id, &instance(1)).await.unwrap();
+    cloud.forget();
+    let refused = grown(&mut client, &id, 2 * GIB).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains(&instance(1)), "{refused}");
+    assert_eq!(cloud.count("PUT /v2/volumes/ID/resize"), 0);
+    detached(&mut client, &id, &instance(1)).await.unwrap();
+    assert_eq!(grown(&mut client, &id, 2 * GIB).await.unwrap(), 2 * GIB);
+    // A second call finds that it is done, also while the volume is attached.
+    attached(&mut client, &id, &instance(1)).await.unwrap();
+    assert_eq!(grown(&mut client, &id, 2 * GIB).await.unwrap(), 2 * GIB);
+    assert_eq!(cloud.count("PUT /v2/volumes/ID/resize"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_is_growing_is_waited_for() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    cloud.service().twin().settings.is_stuck = true;
+    let lost = grown(&mut client, &id, 2 * GIB);
+    let lost = tokio::time::timeout(Duration::from_secs(1), lost).await;
+    assert!(lost.is_err(), "{lost:?}");
+    // The volume's own job is still at it.
+    let busy = attached(&mut client, &id, &instance(1)).await.unwrap_err();
+    assert_eq!(busy.code(), Code::Aborted, "{busy}");
+    cloud.service().twin().settings.is_stuck = false;
+    let node = instance(1);
+    repeated("attach", async || attached(&mut client, &id, &node).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_of_the_same_name_in_another_cluster_is_not_taken_over() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let other = {
+        let mut twin = cloud.service().twin();
+        let id = twin.change().add("data", 1);
+        twin.change().volumes.get_mut(&id).unwrap().cluster = "other".to_owned();
+        id
+    };
+    let refused = created(&mut client, "data").await.unwrap_err();
+    assert_eq!(refused.code(), Code::AlreadyExists);
+    assert!(refused.message().contains(&other), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_volume_is_deleted_and_detached() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    for id in ["00000000-0000-4000-8000-0000000000ff", "not-a-uuid", "a/b"] {
+        deleted(&mut client, id).await.unwrap();
+        detached(&mut client, id, &instance(1)).await.unwrap();
+        let refused = client.controller_get_volume(requests::get(id)).await;
+        assert_eq!(refused.unwrap_err().code(), Code::NotFound, "{id}");
+        let refused = grown(&mut client, id, GIB).await.unwrap_err();
+        assert_eq!(refused.code(), Code::NotFound, "{id}");
+    }
+}

@@ -1,0 +1,17 @@
+//! The real `belay-controller --backend civo` against a twin of Civo's API on the loopback
+//! interface: known defects of civo-csi, faults, crashes, limits of the rate.
+
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test ends at the first surprise"
+)]
+
+mod civo_csi;
+mod crashes;
+mod economy;
+mod faults;
+mod nodes;
+mod site;
+mod sizes;
+mod snapshots;

@@ -1,0 +1,75 @@
+//! Nodes by the ID of their instance, and by their name.
+
+use crate::site::{Site, attached, cloud, created, detached, instance};
+use belay_proto::csi::v1 as csi;
+use belay_twins::civo::Status;
+use std::time::Duration;
+use tonic::Code;
+
+const NAME: &str = "k3s-twin-node-pool-1";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_named_by_its_instance_or_by_its_host_name() {
+    let cloud = cloud(Duration::from_millis(50));
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    attached(&mut client, &id, NAME).await.unwrap();
+    let at = cloud.service().twin().state().volumes[&id].instance.clone();
+    assert_eq!(at, Some(instance(1)));
+    // It is reported by the name that Kubernetes knows.
+    let listed = client.list_volumes(csi::ListVolumesRequest::default());
+    let listed = listed.await.unwrap().into_inner().entries.remove(0);
+    assert_eq!(listed.status.unwrap().published_node_ids, [NAME]);
+    // A part of a name is another node's.
+    let refused = attached(&mut client, &id, "k3s-twin-node-pool").await;
+    assert_eq!(refused.unwrap_err().code(), Code::NotFound);
+    detached(&mut client, &id, "k3s-twin-node-pool")
+        .await
+        .unwrap();
+    detached(&mut client, &id, "k3s-twin-node-pool-2")
+        .await
+        .unwrap();
+    let status = |id: &str| cloud.service().twin().state().volumes[id].status;
+    assert_eq!(status(&id), Status::Attached);
+    detached(&mut client, &id, NAME).await.unwrap();
+    let twin = cloud.service().twin();
+    assert_eq!(twin.state().volumes[&id].instance, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_has_left_the_cluster_loses_its_volumes_by_its_name_too() {
+    let cloud = cloud(Duration::from_millis(50));
+    let site = Site::new(&cloud);
+    let running = site.start();
+    let mut client = site.client().await;
+    let mut ids = Vec::new();
+    for name in ["pvc-1", "pvc-2", "pvc-3"] {
+        let id = created(&mut client, name).await.unwrap();
+        attached(&mut client, &id, NAME).await.unwrap();
+        ids.push(id);
+    }
+    drop(running);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let first = instance(1);
+    // It is switched off and taken from the cluster, and still exists.
+    let leave = |twin: &mut belay_twins::civo::Twin| {
+        twin.change()
+            .instances
+            .get_mut(&first)
+            .unwrap()
+            .is_in_cluster = false;
+    };
+    leave(&mut cloud.service().twin());
+    detached(&mut client, &ids[0], NAME).await.unwrap();
+    // It is deleted, and Civo has left its volumes as they are.
+    drop(cloud.service().twin().change().instances.remove(&first));
+    detached(&mut client, &ids[1], NAME).await.unwrap();
+    detached(&mut client, &ids[2], &first).await.unwrap();
+    let twin = cloud.service().twin();
+    for id in &ids {
+        assert_eq!(twin.state().volumes[id].instance, None, "{id}");
+    }
+}

@@ -1,0 +1,117 @@
+//! Snapshots, and volumes from them.
+
+use crate::site::{
+    CHANGE, Client, GIB, Site, attached, cloud, create, created, deleted, instance, made,
+};
+use belay_bed::requests;
+use belay_proto::csi::v1 as csi;
+use belay_twins::Fault;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tonic::{Code, Status};
+
+const CUT: &str = "POST /v2/volumes/ID/snapshots";
+
+async fn cut(client: &mut Client, name: &str, of: &str) -> Result<csi::Snapshot, Status> {
+    let answer = client.create_snapshot(requests::cut(name, of)).await?;
+    Ok(answer.into_inner().snapshot.unwrap())
+}
+
+fn restored(name: &str, from: &str, gib: i64) -> csi::CreateVolumeRequest {
+    let source = requests::of_snapshot(from);
+    csi::CreateVolumeRequest {
+        capacity_range: requests::range(gib * GIB, 0),
+        volume_content_source: requests::create(name, crate::site::files(), Some(source))
+            .volume_content_source,
+        ..create(name)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_is_made_once_restored_and_deleted() {
+    let cloud = cloud(CHANGE);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = made(
+        &mut client,
+        csi::CreateVolumeRequest {
+            capacity_range: requests::range(3 * GIB, 0),
+            ..create("pvc-1")
+        },
+    );
+    let id = id.await.unwrap().volume_id;
+    attached(&mut client, &id, &instance(1)).await.unwrap();
+    // When it is cut is not documented: the answer follows when it is ready.
+    let snapshot = cut(&mut client, "snapshot-1", &id).await.unwrap();
+    assert!(snapshot.ready_to_use);
+    assert_eq!(cut(&mut client, "snapshot-1", &id).await.unwrap(), snapshot);
+    assert_eq!(
+        (snapshot.size_bytes, &snapshot.source_volume_id),
+        (3 * GIB, &id)
+    );
+    assert_eq!(cloud.count(CUT), 1, "{:?}", cloud.kinds());
+
+    let small = made(&mut client, restored("pvc-2", &snapshot.snapshot_id, 2)).await;
+    assert_eq!(small.unwrap_err().code(), Code::OutOfRange);
+    let request = restored("pvc-2", &snapshot.snapshot_id, 5);
+    let volume = made(&mut client, request.clone()).await.unwrap();
+    assert_eq!(made(&mut client, request).await.unwrap(), volume);
+    assert!(volume.content_source.is_some());
+    assert_eq!(volume.volume_context, [].into(), "it did not begin empty");
+    let at = cloud.service().twin().state().volumes[&volume.volume_id].clone();
+    assert_eq!((at.from, at.gib), (Some(snapshot.snapshot_id.clone()), 5));
+
+    let list = csi::ListSnapshotsRequest {
+        source_volume_id: id.clone(),
+        ..Default::default()
+    };
+    let listed = client.list_snapshots(list).await.unwrap().into_inner();
+    assert_eq!(listed.entries.len(), 1);
+    for _ in 0..2 {
+        let discard = requests::discard(&snapshot.snapshot_id);
+        client.delete_snapshot(discard).await.unwrap();
+    }
+    assert_eq!(cloud.service().twin().state().snapshots.len(), 0);
+    let gone = made(&mut client, restored("pvc-3", &snapshot.snapshot_id, 5)).await;
+    assert_eq!(gone.unwrap_err().code(), Code::NotFound);
+    // What exists is found all the same.
+    let request = restored("pvc-2", &snapshot.snapshot_id, 5);
+    assert_eq!(made(&mut client, request).await.unwrap(), volume);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_answer_and_equal_calls_at_once_make_one_snapshot() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    cloud.disturb(CUT, 1, Fault::Lost);
+    let first = cut(&mut client, "a", &id).await.unwrap();
+    assert_eq!(first, cut(&mut client, "a", &id).await.unwrap());
+    let mut calls = JoinSet::new();
+    for _ in 0..10 {
+        let (mut client, id) = (client.clone(), id.clone());
+        calls.spawn(async move { cut(&mut client, "b", &id).await.unwrap().snapshot_id });
+    }
+    let ids = calls.join_all().await;
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    assert_eq!(cloud.service().twin().state().snapshots.len(), 2);
+    assert_eq!(cloud.count(CUT), 2);
+    // The name belongs to one volume.
+    let other = created(&mut client, "pvc-2").await.unwrap();
+    let refused = cut(&mut client, "a", &other).await.unwrap_err();
+    assert_eq!(refused.code(), Code::AlreadyExists);
+    cloud.service().twin().settings.quota.snapshots = 2;
+    let refused = cut(&mut client, "c", &other).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    // A snapshot outlives its volume.
+    deleted(&mut client, &id).await.unwrap();
+    let request = csi::GetSnapshotRequest {
+        snapshot_id: first.snapshot_id.clone(),
+        ..Default::default()
+    };
+    let found = client.get_snapshot(request).await.unwrap().into_inner();
+    assert_eq!(found.snapshot.unwrap(), first);
+}

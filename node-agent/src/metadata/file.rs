@@ -1,0 +1,144 @@
+//! A file of the node with facts about its instance: TOML (toml.io, 1.0), of which the texts before
+//! the first table are read. The file may have secrets, so nothing of it is in an error.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use belay_contract::drivers::InstanceFile;
+
+/// Longest file, in bytes.
+const BYTES_MAX: u64 = 64 << 10;
+
+/// What the file says of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// Its ID, not empty.
+    pub(crate) id: Option<String>,
+    /// Its region, not empty.
+    pub(crate) region: Option<String>,
+}
+
+/// What the file at that path says; nothing if there is none.
+///
+/// # Errors
+/// In words: it cannot be read, or is not TOML.
+pub(crate) fn read(path: &Path, keys: &InstanceFile) -> Result<Facts, String> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Facts::default()),
+        Err(error) => return Err(error.to_string()),
+    };
+    let mut text = String::new();
+    let read = file.take(BYTES_MAX + 1).read_to_string(&mut text);
+    let bytes = read.map_err(|error| error.to_string())?;
+    if bytes as u64 > BYTES_MAX {
+        return Err(format!("has more than {BYTES_MAX} bytes"));
+    }
+    facts(&text, keys)
+}
+
+fn facts(text: &str, keys: &InstanceFile) -> Result<Facts, String> {
+    let mut facts = Facts::default();
+    for (line, at) in text.lines().map(str::trim).zip(1..) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if line.starts_with('[') {
+            break;
+        }
+        let bad = |why: &str| format!("line {at}: {why}");
+        let (key, value) = line.split_once('=').ok_or_else(|| bad("not TOML"))?;
+        let wanted = match key.trim().trim_matches(['"', '\'']) {
+            key if key == keys.id => &mut facts.id,
+            key if key == keys.region => &mut facts.region,
+            _ => continue,
+        };
+        let value = string(value.trim()).ok_or_else(|| bad("not a text in quotes"))?;
+        *wanted = Some(value.trim().to_owned()).filter(|value| !value.is_empty());
+    }
+    Ok(facts)
+}
+
+/// The text between quotes, after which only a comment may follow. IDs and regions have no escapes.
+fn string(value: &str) -> Option<&str> {
+    let quote = value
+        .chars()
+        .next()
+        .filter(|quote| "\"'".contains(*quote))?;
+    let (text, rest) = value[1..].split_once(quote)?;
+    let rest = rest.trim();
+    let is_plain = !text.contains('\\') && (rest.is_empty() || rest.starts_with('#'));
+    is_plain.then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_contract::drivers::CIVO;
+
+    fn read_text(text: &str) -> Result<Facts, String> {
+        facts(text, CIVO.instance_file.unwrap())
+    }
+
+    fn found(id: &str, region: &str) -> Facts {
+        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        Facts {
+            id: some(id),
+            region: some(region),
+        }
+    }
+
+    #[test]
+    fn the_id_and_the_region_are_read_and_the_rest_is_passed_over() {
+        for (text, expected) in [
+            (
+                "server = \"https://x\"\ntoken = \"a=b#\\\"c\"\nregion = \"LON1\"\n\
+                 instance_id = \"7f8b\"\n",
+                found("7f8b", "LON1"),
+            ),
+            (
+                "# a\n\ninstance_id='7f8b' # b\nmore = [1]\n",
+                found("7f8b", ""),
+            ),
+            ("\"instance_id\" = \" 7f8b \"\r\n", found("7f8b", "")),
+            ("instance_id = \"\"\nregion = \"LON1\"", found("", "LON1")),
+            ("[other]\ninstance_id = \"no\"\nnot TOML", found("", "")),
+            ("", found("", "")),
+        ] {
+            assert_eq!(read_text(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_toml_is_refused_by_its_line_and_not_shown() {
+        for (text, why) in [
+            ("canary", "line 1: not TOML"),
+            (
+                "region = \"LON1\"\n{\"instance_id\": \"canary\"}",
+                "line 2: not TOML",
+            ),
+            ("instance_id = canary", "line 1: not a text"),
+            ("instance_id = \"canary", "line 1: not a text"),
+            ("instance_id = \"a\" canary", "line 1: not a text"),
+            ("instance_id = \"a\\u0041\"", "line 1: not a text"),
+        ] {
+            let refused = read_text(text).unwrap_err();
+            assert!(refused.starts_with(why), "{text}: {refused}");
+            assert!(!refused.contains("canary"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_does_not_exist_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let keys = CIVO.instance_file.unwrap();
+        assert_eq!(read(&dir.path().join("none"), keys), Ok(Facts::default()));
+        read(dir.path(), keys).unwrap_err();
+        let path = dir.path().join("civostatsd");
+        std::fs::write(&path, "instance_id = \"7f8b\"\n").unwrap();
+        assert_eq!(read(&path, keys), Ok(found("7f8b", "")));
+        std::fs::write(&path, "#".repeat(1 << 17)).unwrap();
+        assert!(read(&path, keys).unwrap_err().contains("more than"));
+    }
+}
