@@ -1,6 +1,6 @@
 //! Attach a volume to a node, and detach it.
 
-use super::engine::Engine;
+use super::engine::{Engine, Patience};
 use super::{Done, Operations, Subject, lookup, mixed_up, phase, support};
 use crate::backend::{AttachOrder, Attachment, Attachments, Backend, Progress, Terms};
 use belay_server::call::{Failure, Rpc};
@@ -50,8 +50,9 @@ impl Operations {
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let ordered = Arc::clone(&order);
         let job = async move {
-            let _turn = engine.turn(&ordered.node).await;
-            let attached = attach(backend.as_ref(), &engine, ordered).await;
+            let patience = engine.patience();
+            let _turn = engine.turn(&ordered.node, &patience).await?;
+            let attached = attach(backend.as_ref(), &engine, patience, ordered).await;
             attached.map(Done::Attached)
         };
         let key = Key::new(Subject::Volume, id.as_str());
@@ -89,8 +90,10 @@ impl Operations {
                 }
             };
             for node in nodes {
-                let _turn = engine.turn(&node).await;
-                detach(backend.as_ref(), &engine, &volume, node, &secrets).await?;
+                let patience = engine.patience();
+                let _turn = engine.turn(&node, &patience).await?;
+                let backend = backend.as_ref();
+                detach(backend, &engine, patience, &volume, node, &secrets).await?;
             }
             Ok(Done::Detached)
         };
@@ -105,10 +108,10 @@ impl Operations {
 async fn attach(
     backend: &dyn Backend,
     engine: &Engine,
+    mut patience: Patience,
     order: Arc<AttachOrder>,
 ) -> Result<Attachment, Failure> {
     let (attachments, id) = (of(backend)?, &order.id);
-    let mut patience = engine.patience();
     loop {
         // From the second time on it reads the result. Some storage drops an accepted attachment,
         // or cannot begin it yet; this starts it again then.
@@ -128,12 +131,12 @@ async fn attach(
 async fn detach(
     backend: &dyn Backend,
     engine: &Engine,
+    mut patience: Patience,
     id: &VolumeId,
     node: NodeId,
     secrets: &Secrets,
 ) -> Result<(), Failure> {
     let attachments = of(backend)?;
-    let mut patience = engine.patience();
     loop {
         let detached = attachments.detach(id.clone(), node.clone(), secrets.clone());
         if let Progress::Done(()) = detached.await? {

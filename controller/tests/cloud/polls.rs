@@ -6,13 +6,14 @@ use crate::line::{Line, PAGE};
 use crate::{PROFILE, attached, controller, create, created, deleted, map, on};
 use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
+use belay_server::request::VolumeId;
 use csi::controller_server::Controller as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tonic::Request;
+use tonic::{Code, Request};
 
 #[tokio::test(start_paused = true)]
 async fn many_that_wait_share_a_list_and_few_among_many_volumes_are_asked_for_one_by_one() {
@@ -123,6 +124,37 @@ async fn attachments_of_a_node_come_one_after_another_in_their_order() {
     // Three per node, ten seconds each, and the interval of the poller.
     let seconds = begun.elapsed().as_secs();
     assert!((30..40).contains(&seconds), "{seconds} s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attach_whose_turn_does_not_come_in_time_is_never_begun() {
+    let cloud = Cloud::new(10);
+    let service = on(Line::new(&cloud), PROFILE);
+    let mut ids = Vec::new();
+    for n in 0..12 {
+        let volume = created(&service, create(&format!("pvc-{n}"), "fast")).await;
+        ids.push(volume.unwrap().volume_id);
+    }
+    let mut attaching = JoinSet::new();
+    for id in ids {
+        let service = Arc::clone(&service);
+        attaching.spawn(async move {
+            let refused = attached(&service, &id, "node-1").await.err();
+            (id, refused)
+        });
+    }
+    let mut late = attaching.join_all().await;
+    late.retain(|(_, refused)| refused.is_some());
+    assert!(!late.is_empty());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for (id, refused) in late {
+        let refused = refused.unwrap();
+        assert_eq!(refused.code(), Code::Aborted, "{refused}");
+        if refused.message().contains("other volumes") {
+            let volume = cloud.state().get(&VolumeId::new(&id).unwrap());
+            assert_eq!(volume.unwrap().nodes, [], "{id}: {refused}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use super::item::{Bid, Contested, Item, Store};
 use super::outage::Outage;
 use super::poller::{Poller, is_at_work};
 use super::view::View;
-use super::{at_rest, deleted};
+use super::{at_rest, deleted, end_of_patience, settled_by};
 use belay_server::call::{Certainty, Failure, Kind};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -125,7 +125,7 @@ where
     }
 
     async fn settled(&self, id: &Id<S>) -> Result<Option<S::Item>, Failure> {
-        self.poller.settled(id, self.bid.secrets).await
+        settled_by(self.poller, end_of_patience(), id, self.bid.secrets).await
     }
 
     /// Whether this call has neither changed anything nor waited.

@@ -9,7 +9,7 @@ mod poller;
 mod queue;
 mod view;
 
-use crate::backend::{Attempt, Backend, Progress, Snapshot, Volume};
+use crate::backend::{Attachments, Attempt, Backend, Progress, Snapshot, Volume};
 use belay_server::call::Failure;
 use belay_server::request::{NodeId, Secrets, SnapshotId, VolumeId};
 pub(super) use item::Item;
@@ -107,11 +107,25 @@ impl Engine {
 
     /// Waits for this call's turn to attach to or detach from a node, where a node accepts one
     /// change at a time. Dropping the result ends the turn.
-    pub(super) async fn turn(&self, node: &NodeId) -> Option<Turn<NodeId>> {
-        match self.backend.attachments()?.one_per_node() {
-            true => Some(self.nodes.turn(node).await),
-            false => None,
+    ///
+    /// # Errors
+    /// `Busy` if it does not come in time: a change that begins after its caller has stopped
+    /// waiting would be made for no caller.
+    pub(super) async fn turn(
+        &self,
+        node: &NodeId,
+        patience: &Patience,
+    ) -> Result<Option<Turn<NodeId>>, Failure> {
+        let attachments = self.backend.attachments();
+        if !attachments.is_some_and(Attachments::one_per_node) {
+            return Ok(None);
         }
+        let turn = timeout_at(patience.until, self.nodes.turn(node)).await;
+        turn.map(Some).map_err(|_| {
+            Failure::busy(format!(
+                "node {node}: other volumes are being attached or detached; repeat the call"
+            ))
+        })
     }
 }
 
@@ -135,7 +149,8 @@ async fn settled_by<S: Store>(
 /// omit.
 ///
 /// # Errors
-/// Those of reading the item; `Busy` if it was deleted meanwhile.
+/// Those of reading the item; `Busy` if it was deleted meanwhile, or the storage takes longer than
+/// a job waits.
 async fn at_rest<S: Store>(
     poller: &Poller<S>,
     item: S::Item,
@@ -144,7 +159,7 @@ async fn at_rest<S: Store>(
     if !is_at_work(&item) {
         return Ok(item);
     }
-    let settled = poller.settled(item.id(), secrets).await?;
+    let settled = settled_by(poller, end_of_patience(), item.id(), secrets).await?;
     let mut settled = settled.ok_or_else(|| {
         let (what, id) = (S::Item::WHAT, item.id());
         Failure::busy(format!("{what} {id}: deleted meanwhile; repeat the call"))
@@ -162,12 +177,10 @@ async fn deleted<S: Store>(
 ) -> Result<(), Failure> {
     match progress {
         Progress::Done(()) => Ok(()),
-        Progress::Begun => {
-            match settled_by(poller, Instant::now() + PATIENCE, id, secrets).await? {
-                None => Ok(()),
-                Some(_) => Err(unfinished::<S::Item>(id)),
-            }
-        }
+        Progress::Begun => match settled_by(poller, end_of_patience(), id, secrets).await? {
+            None => Ok(()),
+            Some(_) => Err(unfinished::<S::Item>(id)),
+        },
     }
 }
 

@@ -33,6 +33,8 @@ impl Client {
         match answer.status {
             StatusCode::OK => Ok(Some(answer.json::<OneBackup>()?.backup)),
             StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Ok(None),
+            // Who may not see backups has made none by this account.
+            StatusCode::FORBIDDEN => Ok(None),
             _ => Err(wire::refused(&answer)),
         }
     }
