@@ -8,6 +8,8 @@ pub(crate) enum Kind {
     Cinder,
     /// csi-digitalocean
     Digitalocean,
+    /// civo-csi
+    Civo,
 }
 
 /// What a kind is known by.
@@ -70,11 +72,23 @@ const DIGITALOCEAN: Peer = Peer {
     one_node: true,
 };
 
+const CIVO: Peer = Peer {
+    drivers: &["csi.civo.com"],
+    backend: "civo",
+    images: &["civo-csi"],
+    parameters: &["type", "capacity"],
+    topology_key: "region",
+    snapshot_parameters: &[],
+    snapshot_refusals: &[],
+    one_node: true,
+};
+
 impl Kind {
     pub(super) const fn peer(self) -> &'static Peer {
         match self {
             Self::Cinder => &CINDER,
             Self::Digitalocean => &DIGITALOCEAN,
+            Self::Civo => &CIVO,
         }
     }
 }
