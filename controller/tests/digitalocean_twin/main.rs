@@ -7,6 +7,7 @@ mod attach;
 mod crashes;
 mod credentials;
 mod economy;
+mod ids;
 mod sanity;
 mod site;
 mod sizes;

@@ -47,6 +47,23 @@ impl From<Failure> for Refused {
     }
 }
 
+impl Refused {
+    fn by(answer: &Answer) -> Self {
+        let (why, failure) = (wire::refusal(answer), wire::refused(answer));
+        Self { why, failure }
+    }
+
+    /// As the cloud refuses the ID of no volume.
+    fn no_volume(id: &VolumeId) -> Self {
+        let (why, failure) = (Refusal::NotFound, no_volume(id));
+        Self { why, failure }
+    }
+}
+
+fn no_volume(id: &VolumeId) -> Failure {
+    Failure::not_found(format!("volume {id}: not found"))
+}
+
 impl Client {
     pub(super) fn new(http: http::Client, url: &str, region: &str, token: Token) -> Self {
         Self {
@@ -213,16 +230,16 @@ impl Client {
     }
 
     async fn act(&self, verb: &'static str, id: &VolumeId, body: Value) -> Result<Action, Refused> {
-        let path = format!("volumes/{}/actions", encoded(id.as_str()));
+        if !is_uuid(id.as_str()) {
+            return Err(Refused::no_volume(id));
+        }
+        let path = format!("volumes/{id}/actions");
         let answer = self.post(verb, path, body).await?;
         match answer.status {
             StatusCode::ACCEPTED | StatusCode::OK | StatusCode::CREATED => {
                 Ok(answer.json::<OneAction>()?.action)
             }
-            _ => Err(Refused {
-                why: wire::refusal(&answer),
-                failure: wire::refused(&answer),
-            }),
+            _ => Err(Refused::by(&answer)),
         }
     }
 
@@ -232,7 +249,10 @@ impl Client {
         id: &VolumeId,
         action: u64,
     ) -> Result<Option<Action>, Failure> {
-        let path = format!("volumes/{}/actions/{action}", encoded(id.as_str()));
+        if !is_uuid(id.as_str()) {
+            return Ok(None);
+        }
+        let path = format!("volumes/{id}/actions/{action}");
         let answer = self.get("get_action", path).await?;
         match answer.status {
             StatusCode::OK => Ok(Some(answer.json::<OneAction>()?.action)),
@@ -241,23 +261,41 @@ impl Client {
         }
     }
 
-    /// Whether an action of the volume runs.
+    /// Whether an action of the volume runs. The latest are on the first page or on the last.
     pub(super) async fn is_changing(&self, id: &VolumeId) -> Result<bool, Failure> {
-        let path = format!("volumes/{}/actions", encoded(id.as_str()));
+        let first = self.actions(id, 1).await?;
+        let is_running = |action: &Action| action.status() == wire::Status::Running;
+        if first.actions.iter().any(is_running) {
+            return Ok(true);
+        }
+        match wire::last(first.links.as_ref()) {
+            Some(last) if last > 1 => {
+                let rest = self.actions(id, last).await?;
+                Ok(rest.actions.iter().any(is_running))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// A page of the actions of a volume; none of one that does not exist.
+    async fn actions(&self, id: &VolumeId, page: usize) -> Result<Actions, Failure> {
+        if !is_uuid(id.as_str()) {
+            return Ok(Actions::default());
+        }
+        let path = format!("volumes/{id}/actions?page={page}&per_page={PAGE_ENTRIES_MAX}");
         let answer = self.get("list_actions", path).await?;
         match answer.status {
-            StatusCode::OK => {
-                let actions = answer.json::<Actions>()?.actions;
-                let mut actions = actions.iter();
-                Ok(actions.any(|action| action.status() == wire::Status::Running))
-            }
-            StatusCode::NOT_FOUND => Ok(false),
+            StatusCode::OK => answer.json(),
+            StatusCode::NOT_FOUND => Ok(Actions::default()),
             _ => Err(wire::refused(&answer)),
         }
     }
 
     /// Tags a volume. Creates the tag if there is none of that name.
     pub(super) async fn tag(&self, id: &VolumeId, tag: &str) -> Result<(), Failure> {
+        if !is_uuid(id.as_str()) {
+            return Err(no_volume(id));
+        }
         let path = format!("tags/{}/resources", encoded(tag));
         let body = json!({
             "resources": [{ "resource_id": id.as_str(), "resource_type": "volume" }],
@@ -278,14 +316,14 @@ impl Client {
     }
 
     pub(super) async fn cut(&self, source: &VolumeId, body: Value) -> Result<DoSnapshot, Refused> {
-        let path = format!("volumes/{}/snapshots", encoded(source.as_str()));
+        if !is_uuid(source.as_str()) {
+            return Err(Refused::no_volume(source));
+        }
+        let path = format!("volumes/{source}/snapshots");
         let answer = self.post("create_snapshot", path, body).await?;
         match answer.status {
             StatusCode::CREATED | StatusCode::OK => Ok(answer.json::<OneSnapshot>()?.snapshot),
-            _ => Err(Refused {
-                why: wire::refusal(&answer),
-                failure: wire::refused(&answer),
-            }),
+            _ => Err(Refused::by(&answer)),
         }
     }
 
@@ -328,7 +366,8 @@ impl Client {
         let pages = format!("page={page}&per_page={entries}");
         let path = match of {
             None => format!("snapshots?resource_type=volume&{pages}"),
-            Some(id) => format!("volumes/{}/snapshots?{pages}", encoded(id.as_str())),
+            Some(id) if !is_uuid(id.as_str()) => return Ok((Vec::new(), false)),
+            Some(id) => format!("volumes/{id}/snapshots?{pages}"),
         };
         let answer = self.get("list_snapshots", path).await?;
         match answer.status {
@@ -342,7 +381,8 @@ impl Client {
 }
 
 /// Volumes and their snapshots have such IDs, and nothing else in the account that a path of this
-/// client could reach.
+/// client could reach. Others get into no path: with `../` they would lead elsewhere, and even
+/// encoded a server on the way may resolve it.
 pub(super) fn is_uuid(id: &str) -> bool {
     let is_fine = |(at, byte): (usize, u8)| match at {
         8 | 13 | 18 | 23 => byte == b'-',

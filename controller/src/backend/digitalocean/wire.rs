@@ -27,7 +27,7 @@ const PENDING: &str = "pending event";
 const ATTACHED_ALREADY: &str = "already attached";
 const TOO_MANY: &str = "cannot attach more";
 const NOT_ATTACHED: &str = "attachment not found";
-const SIZE: &str = "size";
+const SIZE: &str = "invalid size";
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Region {
@@ -72,6 +72,18 @@ pub(super) struct Links {
 struct Pages {
     #[serde(default)]
     next: Option<String>,
+    #[serde(default)]
+    last: Option<String>,
+}
+
+/// The last page, where there are more; its address says which.
+pub(super) fn last(links: Option<&Links>) -> Option<usize> {
+    let last = links?.pages.as_ref()?.last.as_deref()?;
+    let (_, query) = last.split_once('?')?;
+    let mut pages = query
+        .split('&')
+        .filter_map(|part| part.strip_prefix("page="));
+    pages.next()?.parse().ok()
 }
 
 /// Whether another page follows.
@@ -94,9 +106,11 @@ pub(super) struct OneAction {
     pub(super) action: Action,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(super) struct Actions {
     pub(super) actions: Vec<Action>,
+    #[serde(default)]
+    pub(super) links: Option<Links>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -276,7 +290,9 @@ pub(super) fn refused(answer: &Answer) -> Failure {
         StatusCode::FORBIDDEN if !says(answer, CAPACITY) => Kind::Denied,
         StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => Kind::Quota,
         StatusCode::NOT_FOUND => Kind::NotFound,
-        StatusCode::UNPROCESSABLE_ENTITY if says(answer, TOO_MANY) => Kind::Quota,
+        StatusCode::UNPROCESSABLE_ENTITY if says(answer, TOO_MANY) || says(answer, CAPACITY) => {
+            Kind::Quota
+        }
         StatusCode::UNPROCESSABLE_ENTITY if says(answer, PENDING) => Kind::Busy,
         StatusCode::UNPROCESSABLE_ENTITY if says(answer, SIZE) => Kind::Range,
         status if status.is_server_error() => Kind::Unreachable,
@@ -286,5 +302,20 @@ pub(super) fn refused(answer: &Answer) -> Failure {
     match answer.status.is_server_error() {
         true => failure.may_be_running(),
         false => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_last_page_is_that_of_its_address() {
+        let last = |last: &str| {
+            let links = serde_json::json!({ "pages": { "last": last } });
+            super::last(Some(&serde_json::from_value(links).unwrap()))
+        };
+        assert_eq!(last("https://a/v2/b/actions?per_page=200&page=3"), Some(3));
+        assert_eq!(last("https://a/v2/b/actions?page=12&per_page=1"), Some(12));
+        assert_eq!(last("https://a/v2/b/actions?per_page=200"), None);
+        assert_eq!(super::last(None), None);
     }
 }
