@@ -1,7 +1,8 @@
 //! Attach and detach.
 
 use crate::site::{
-    ATTACH, DETACH, NODE, OTHER, Site, TAG, attached, block, created, deleted, detached, refused,
+    ACTION, ATTACH, DETACH, NODE, OTHER, Site, TAG, attached, block, created, deleted, detached,
+    refused,
 };
 use belay_bed::patience::until;
 use belay_bed::requests;
@@ -56,56 +57,85 @@ async fn an_old_driver_name_is_that_of_its_key() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_errored_action_does_not_hang_the_call() {
+    for at_accept in [false, true] {
+        let site = Site::new();
+        site.twin().settings().shows_at_accept = at_accept;
+        let _running = site.start();
+        let mut client = site.client().await;
+        let id = created(&mut client, "pvc-1").await.unwrap();
+        site.twin().settings().errored = 1;
+        let answer = attached(&mut client, &id, NODE).await;
+        refused(answer, Code::Unavailable, "errored");
+        attached(&mut client, &id, NODE).await.unwrap();
+        site.twin().settings().errored = 1;
+        let answer = detached(&mut client, &id, NODE).await;
+        refused(answer, Code::Unavailable, "errored");
+        assert_eq!(site.twin().attached()[&id], Some(101));
+        let grow = requests::grow(&id, 2 << 30);
+        site.twin().settings().errored = 1;
+        let answer = client.controller_expand_volume(grow.clone()).await;
+        refused(answer, Code::Unavailable, "errored");
+        client.controller_expand_volume(grow).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attachment_that_shows_is_not_answered_while_its_action_runs() {
     let site = Site::new();
+    site.twin().settings().shows_at_accept = true;
     let _running = site.start();
     let mut client = site.client().await;
     let id = created(&mut client, "pvc-1").await.unwrap();
-    site.twin().settings().errored = 1;
-    let answer = attached(&mut client, &id, NODE).await;
-    refused(answer, Code::Unavailable, "errored");
-    attached(&mut client, &id, NODE).await.unwrap();
-    site.twin().settings().errored = 1;
-    let answer = detached(&mut client, &id, NODE).await;
-    refused(answer, Code::Unavailable, "errored");
-    assert_eq!(site.twin().attached()[&id], Some(101));
-    let grow = requests::grow(&id, 2 << 30);
-    site.twin().settings().errored = 1;
-    let answer = client.controller_expand_volume(grow.clone()).await;
-    refused(answer, Code::Unavailable, "errored");
-    client.controller_expand_volume(grow).await.unwrap();
+    site.twin().settings().is_stuck = true;
+    let call = {
+        let (mut client, id) = (client.clone(), id.clone());
+        tokio::spawn(async move { attached(&mut client, &id, NODE).await })
+    };
+    let asked = || site.cloud.count(ACTION) == 2;
+    until("the action was asked a second time", asked);
+    assert!(!call.is_finished());
+    site.twin().settings().is_stuck = false;
+    site.twin().end_actions();
+    call.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_of_another_actor_on_the_droplet_is_waited_for() {
-    let site = Site::new();
-    let _running = site.start();
-    let mut client = site.client().await;
-    let id = created(&mut client, "pvc-1").await.unwrap();
-    site.twin().occupy(101, Duration::from_secs(4));
-    attached(&mut client, &id, NODE).await.unwrap();
-    let tried = site.cloud.count(ATTACH);
-    assert!((2..=5).contains(&tried), "{tried}");
-    site.twin().occupy(101, Duration::from_secs(4));
-    detached(&mut client, &id, NODE).await.unwrap();
-    assert_eq!(site.twin().attached()[&id], None);
+    for at_accept in [false, true] {
+        let site = Site::new();
+        site.twin().settings().shows_at_accept = at_accept;
+        let _running = site.start();
+        let mut client = site.client().await;
+        let id = created(&mut client, "pvc-1").await.unwrap();
+        site.twin().occupy(101, Duration::from_secs(4));
+        attached(&mut client, &id, NODE).await.unwrap();
+        let tried = site.cloud.count(ATTACH);
+        assert!((2..=5).contains(&tried), "{tried}");
+        site.twin().occupy(101, Duration::from_secs(4));
+        detached(&mut client, &id, NODE).await.unwrap();
+        assert_eq!(site.twin().attached()[&id], None);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_of_an_action_is_read_back() {
-    let site = Site::new();
-    let _running = site.start();
-    let mut client = site.client().await;
-    let id = created(&mut client, "pvc-1").await.unwrap();
-    for fault in [
-        Fault::Lost,
-        Fault::Cut,
-        Fault::Denied(refusal(502, "bad gateway")),
-    ] {
-        site.cloud.disturb(ATTACH, 1, fault.clone());
-        attached(&mut client, &id, NODE).await.unwrap();
-        site.cloud.disturb(DETACH, 1, fault);
-        detached(&mut client, &id, NODE).await.unwrap();
-        assert_eq!(site.twin().attached()[&id], None);
+    for at_accept in [false, true] {
+        let site = Site::new();
+        site.twin().settings().shows_at_accept = at_accept;
+        let _running = site.start();
+        let mut client = site.client().await;
+        let id = created(&mut client, "pvc-1").await.unwrap();
+        for fault in [
+            Fault::Lost,
+            Fault::Cut,
+            Fault::Denied(refusal(502, "bad gateway")),
+        ] {
+            site.cloud.disturb(ATTACH, 1, fault.clone());
+            attached(&mut client, &id, NODE).await.unwrap();
+            site.cloud.disturb(DETACH, 1, fault);
+            detached(&mut client, &id, NODE).await.unwrap();
+            assert_eq!(site.twin().attached()[&id], None);
+        }
     }
 }
 

@@ -78,7 +78,17 @@ impl Step<'_> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_controllers_that_are_killed_leave_nothing_and_lose_nothing() {
+    kill_two(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nor_do_they_where_a_volume_shows_its_droplet_before_it_is_attached() {
+    kill_two(true).await;
+}
+
+async fn kill_two(at_accept: bool) {
     let first = Site::new();
+    first.twin().settings().shows_at_accept = at_accept;
     let second = Site::on(Arc::clone(&first.cloud));
     let cloud = Arc::clone(&first.cloud);
     let sites = Arc::new([first, second]);

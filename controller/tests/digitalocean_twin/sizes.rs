@@ -75,7 +75,7 @@ async fn an_exhausted_quota_is_resource_exhausted_and_too_large_a_size_is_out_of
     let id = created(&mut client, "pvc-1").await.unwrap();
     site.twin().settings().capacity = 2;
     let words = "capacity limit exceeded";
-    for status in [403, 429] {
+    for status in [403, 422, 429] {
         site.twin().settings().capacity_status = status;
         let answer = client.create_volume(sized("pvc-2", 2 * GIB)).await;
         refused(answer, Code::ResourceExhausted, words);
@@ -115,6 +115,10 @@ async fn any_name_is_accepted_and_found_again_and_another_region_is_refused() {
         description.starts_with("Created by Belay; name=Long%20name"),
         "{description}"
     );
+    // Another program's volume of that name in the cloud is of no name that is longer.
+    site.twin().make_foreign(&first.volume_id);
+    let answer = create(&mut client, &long).await;
+    refused(answer, Code::AlreadyExists, "has that name");
     let elsewhere = csi::CreateVolumeRequest {
         accessibility_requirements: Some(csi::TopologyRequirement {
             requisite: vec![csi::Topology {

@@ -1,10 +1,12 @@
 //! Snapshots, and volumes from them.
 
 use crate::site::{CUT, GIB, NODE, RESIZE, Site, attached, block, created, cut, deleted, refused};
+use belay_bed::patience::until;
 use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
 use belay_twins::Fault;
 use belay_twins::digitalocean::refusal;
+use tokio::task::JoinSet;
 use tonic::Code;
 
 fn restored(name: &str, from: &csi::Snapshot, bytes: i64) -> csi::CreateVolumeRequest {
@@ -149,4 +151,32 @@ async fn a_restore_that_was_killed_before_its_resize_is_completed_by_the_retry()
     assert_eq!(made.into_inner().volume.unwrap().capacity_bytes, 5 * GIB);
     assert_eq!(site.twin().volumes().len(), 2);
     drop(running);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restores_that_fail_fail_no_list_and_no_call_of_another_volume() {
+    let site = Site::new();
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    let snapshot = cut(&mut client, "s-1", &id).await.unwrap();
+    site.twin().settings().errored = 2;
+    let mut restores = JoinSet::new();
+    for name in ["pvc-2", "pvc-3"] {
+        let (mut client, asked) = (client.clone(), restored(name, &snapshot, 5 * GIB));
+        restores.spawn(async move { client.create_volume(asked).await });
+    }
+    until("both are growing", || site.cloud.count(RESIZE) == 2);
+    // Their polls are lists, for there are three.
+    attached(&mut client, &id, NODE).await.unwrap();
+    for answer in restores.join_all().await {
+        assert_eq!(answer.unwrap_err().code(), Code::Aborted);
+    }
+    let listed = client.list_volumes(csi::ListVolumesRequest::default());
+    assert!(!listed.await.unwrap().into_inner().entries.is_empty());
+    for name in ["pvc-2", "pvc-3"] {
+        let asked = restored(name, &snapshot, 5 * GIB);
+        let made = client.create_volume(asked).await.unwrap();
+        assert_eq!(made.into_inner().volume.unwrap().capacity_bytes, 5 * GIB);
+    }
 }

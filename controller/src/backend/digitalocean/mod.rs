@@ -6,13 +6,14 @@ mod client;
 mod names;
 mod pages;
 mod pending;
+mod phases;
 mod snapshots;
 mod token;
 mod wire;
 
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, Attachments, Backend, Expansion, Order, Page, Phase, Progress, Sizes, Snapshots, Volume,
+    Answer, Attachments, Backend, Expansion, Order, Page, Progress, Sizes, Snapshots, Volume,
 };
 use crate::http;
 use about::About;
@@ -20,13 +21,13 @@ use belay_contract::topology::Topology;
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::{Context, Name, Secrets, VolumeId};
 use client::Client;
-use pending::{Change, Found, Look, Outcome, Pending, Seen};
+use pending::{Change, Found, Look, Outcome, Pending};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use token::Token;
 pub use token::TokenSource;
-use wire::{DoVolume, GIB, Refusal, Status};
+use wire::{DoVolume, GIB, Refusal};
 
 /// The label `cloud` of the metrics.
 const CLOUD: &str = "digitalocean";
@@ -98,68 +99,6 @@ impl DigitalOcean {
         })
     }
 
-    fn shown(&self, volume: &DoVolume) -> Result<Volume, Failure> {
-        volume.volume(Phase::Ready, self.topology_key)
-    }
-
-    fn busy(&self, volume: &DoVolume, change: Change) -> Result<Volume, Failure> {
-        volume.volume(Phase::Busy(change.word()), self.topology_key)
-    }
-
-    /// The volume, in the phase that the change which this process has begun puts it into.
-    async fn judged(&self, volume: DoVolume) -> Result<Option<Volume>, Failure> {
-        let id = volume.id()?;
-        let (change, action) = match self.pending.seen(&id, &volume) {
-            Seen::Idle => return self.shown(&volume).map(Some),
-            Seen::Busy(change) => return self.busy(&volume, change).map(Some),
-            Seen::Ended => return self.ended(&id, volume).map(Some),
-            Seen::Unknown(change, action) => (change, action),
-        };
-        let status = self.client.action(&id, action).await?;
-        match status.map_or(Status::Completed, |action| action.status()) {
-            Status::Running => self.busy(&volume, change).map(Some),
-            Status::Completed => {
-                self.pending.completed(&id);
-                self.busy(&volume, change).map(Some)
-            }
-            Status::Errored => self.errored(&id, change, action).await,
-        }
-    }
-
-    fn ended(&self, id: &VolumeId, volume: DoVolume) -> Result<Volume, Failure> {
-        let shown = self.shown(&volume)?;
-        self.pending.ended(id, volume);
-        Ok(shown)
-    }
-
-    /// The volume after an action that has failed, which may have changed it nonetheless.
-    async fn errored(
-        &self,
-        id: &VolumeId,
-        change: Change,
-        action: u64,
-    ) -> Result<Option<Volume>, Failure> {
-        let Some(volume) = self.client.volume(id).await? else {
-            self.pending.forget(id);
-            return Ok(None);
-        };
-        if change.is_done(&volume) {
-            return self.ended(id, volume).map(Some);
-        }
-        let why = format!(
-            "volume {id}: {}: action {action} of DigitalOcean ended with the status errored; \
-             repeat the call",
-            change.word()
-        );
-        if volume.is_incomplete() {
-            // No verb reads the result of this one.
-            self.pending.forget(id);
-            return Err(Failure::precondition(why).may_be_running());
-        }
-        self.pending.failed(id, why);
-        self.shown(&volume).map(Some)
-    }
-
     /// The volume of that name, to which the cloud has refused a second one, or whose creation has
     /// lost its answer.
     async fn taken(&self, order: &Order) -> Result<Option<DoVolume>, Failure> {
@@ -214,7 +153,8 @@ impl DigitalOcean {
 /// Whether a volume of its name in the cloud has that CSI name.
 fn is_of(volume: &DoVolume, name: &Name) -> bool {
     let recorded = volume.about().and_then(|about| about.name);
-    recorded.is_none_or(|recorded| recorded == name.as_str())
+    // A hash is the name of no one who has not recorded what it is of.
+    recorded.as_ref().unwrap_or(&volume.name) == name.as_str()
 }
 
 fn of_tag(char: char) -> char {
@@ -300,7 +240,7 @@ impl Backend for DigitalOcean {
             let (found, next) = slice.of_pages(read, has_more);
             let mut volumes = Vec::new();
             for volume in found {
-                volumes.extend(self.judged(volume).await?);
+                volumes.extend(self.listed(volume).await?);
             }
             Ok(Page { volumes, next })
         })

@@ -13,6 +13,8 @@ use tokio::time::Instant;
 const RESULT_AGE_MAX: Duration = Duration::from_secs(10);
 /// How long a volume may show a change later than its action does.
 const LAG_MAX: Duration = Duration::from_secs(10);
+/// Between two looks at an action that runs; calls are rationed. The first is after a pause.
+const ASK: Duration = Duration::from_secs(5);
 /// Before a change is begun again that the cloud could not begin, at first and at most.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(8);
@@ -58,12 +60,45 @@ struct Entry {
 
 #[derive(Debug)]
 enum State {
-    /// The action runs; since when it is known to be completed, although the volume is not so yet.
-    Running(u64, Option<Instant>),
+    Running(Running),
     /// The cloud could not begin it, or its answer is lost; it is begun again then.
     Waiting(Instant),
     /// The volume is so; or the change has to be begun again; or the action has failed.
     Ended(Instant, Outcome),
+    /// The action has failed, and no verb comes to read that. The volume is incomplete.
+    Broken(String),
+}
+
+/// An action that runs, as far as is known.
+#[derive(Debug)]
+struct Running {
+    action: u64,
+    /// When the action is asked next.
+    next: Instant,
+    /// Whether the volume has been seen as it shall be. The action may run still: a volume may show
+    /// a change when it is accepted.
+    is_shown: bool,
+    /// Since when it is known to be completed, although the volume is not so yet.
+    completed: Option<Instant>,
+}
+
+impl Running {
+    /// How the change stands, now that a volume was seen that is as it shall be, or is not.
+    fn seen(&mut self, change: Change, is_done: bool) -> Seen {
+        let now = Instant::now();
+        match self.completed {
+            Some(since) if is_done || since.elapsed() >= LAG_MAX => return Seen::Ended,
+            Some(_) => return Seen::Busy(change),
+            None => {}
+        }
+        let was_shown = std::mem::replace(&mut self.is_shown, is_done);
+        let is_new = is_done && !was_shown;
+        if !is_new && now < self.next {
+            return Seen::Busy(change);
+        }
+        self.next = now + ASK;
+        Seen::Unknown(change, self.action)
+    }
 }
 
 /// How a change ended, for the verb that has begun it.
@@ -90,7 +125,7 @@ pub(super) struct Look {
 pub(super) enum Found {
     /// Nothing: it must look.
     Nothing,
-    /// It goes on.
+    /// It goes on, or another change of the volume does.
     Running,
     Ended(Outcome),
 }
@@ -104,14 +139,15 @@ impl Pending {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of that change; another change of the volume is forgotten.
+    /// What is known of that change. Another one of the volume is forgotten once it has ended:
+    /// until then the volume may show what will not be so.
     pub(super) fn take(&self, id: &VolumeId, change: Change) -> Found {
         let mut all = self.lock();
         let Some(entry) = all.get(id) else {
             return Found::Nothing;
         };
         let is_same = entry.change == change;
-        if is_same && !matches!(entry.state, State::Ended(..)) {
+        if matches!(entry.state, State::Running(_) | State::Waiting(_)) {
             return Found::Running;
         }
         match all.remove(id).map(|entry| entry.state) {
@@ -127,7 +163,12 @@ impl Pending {
         let entry = Entry {
             change,
             began,
-            state: State::Running(action, None),
+            state: State::Running(Running {
+                action,
+                next: Instant::now() + PAUSE,
+                is_shown: false,
+                completed: None,
+            }),
             tries: 0,
         };
         self.lock().insert(id.clone(), entry);
@@ -152,35 +193,43 @@ impl Pending {
 
     /// How the change of a volume stands, now that it was seen.
     pub(super) fn seen(&self, id: &VolumeId, volume: &DoVolume) -> Seen {
-        let all = self.lock();
-        let Some(entry) = all.get(id) else {
+        let mut all = self.lock();
+        let Some(entry) = all.get_mut(id) else {
             return Seen::Idle;
         };
-        match entry.state {
+        let (change, is_done) = (entry.change, entry.change.is_done(volume));
+        match &mut entry.state {
             State::Ended(..) => Seen::Idle,
-            _ if entry.change.is_done(volume) => Seen::Ended,
-            State::Waiting(until) if Instant::now() < until => Seen::Busy(entry.change),
+            State::Broken(_) if is_done => Seen::Ended,
+            State::Broken(why) => Seen::Broken(why.clone()),
+            State::Waiting(until) if Instant::now() < *until => Seen::Busy(change),
+            State::Waiting(until) if is_done => {
+                *until = Instant::now() + ASK;
+                Seen::Unsure(change)
+            }
             State::Waiting(_) => Seen::Ended,
-            State::Running(action, completed) => match completed {
-                Some(since) if since.elapsed() >= LAG_MAX => Seen::Ended,
-                Some(_) => Seen::Busy(entry.change),
-                None => Seen::Unknown(entry.change, action),
-            },
+            State::Running(running) => running.seen(change, is_done),
         }
     }
 
     /// The action is completed; the volume does not show it yet.
     pub(super) fn completed(&self, id: &VolumeId) {
         if let Some(entry) = self.lock().get_mut(id)
-            && let State::Running(_, completed) = &mut entry.state
+            && let State::Running(running) = &mut entry.state
         {
-            completed.get_or_insert_with(Instant::now);
+            running.completed.get_or_insert_with(Instant::now);
         }
     }
 
-    /// The change has ended, or must be begun again: the verb goes on from this volume.
+    /// The change has ended, or must be begun again: the verb goes on from this volume. A volume
+    /// that is detached needs no further step, and a later detach must not find the end of this
+    /// one.
     pub(super) fn ended(&self, id: &VolumeId, volume: DoVolume) {
-        if let Some(entry) = self.lock().get_mut(id) {
+        let mut all = self.lock();
+        let Some(entry) = all.get_mut(id) else { return };
+        if matches!(entry.change, Change::Detach(_)) && entry.change.is_done(&volume) {
+            all.remove(id);
+        } else {
             let look = Look {
                 volume,
                 began: entry.began,
@@ -188,6 +237,19 @@ impl Pending {
             };
             entry.state = State::Ended(Instant::now(), Outcome::Seen(look));
         }
+    }
+
+    /// The action that should have completed the volume has failed.
+    pub(super) fn broke(&self, id: &VolumeId, why: String) {
+        if let Some(entry) = self.lock().get_mut(id) {
+            entry.state = State::Broken(why);
+        }
+    }
+
+    pub(super) fn is_broken(&self, id: &VolumeId) -> bool {
+        let all = self.lock();
+        all.get(id)
+            .is_some_and(|entry| matches!(entry.state, State::Broken(_)))
     }
 
     /// The action has failed.
@@ -208,4 +270,86 @@ pub(super) enum Seen {
     Ended,
     /// Only the action says.
     Unknown(Change, u64),
+    /// The volume is as it shall be, and an action that this process does not know may change that.
+    Unsure(Change),
+    /// The volume stays incomplete.
+    Broken(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const ID: &str = "00000000-0000-4000-8000-000000000000";
+    const ATTACH: Change = Change::Attach(1);
+    const DETACH: Change = Change::Detach(1);
+
+    fn id() -> VolumeId {
+        VolumeId::new(ID).unwrap()
+    }
+
+    fn volume(droplets: &[u64]) -> DoVolume {
+        let region = json!({ "slug": "nyc1" });
+        let volume = json!({
+            "id": ID, "name": "pvc-1", "region": region, "size_gigabytes": 1,
+            "droplet_ids": droplets,
+        });
+        serde_json::from_value(volume).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_action_that_runs_is_asked_at_first_when_it_shows_and_rarely() {
+        let pending = Pending::default();
+        pending.begin(&id(), ATTACH, 7, None);
+        let (mut asked, mut polls) = (0, Vec::new());
+        for second in 0..60 {
+            let droplets: &[u64] = if second < 30 { &[] } else { &[1] };
+            match pending.seen(&id(), &volume(droplets)) {
+                Seen::Unknown(..) => {
+                    asked += 1;
+                    polls.push(second);
+                }
+                Seen::Busy(_) => {}
+                other => panic!("{other:?}"),
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!((polls[0], polls[1]), (1, 6), "{polls:?}");
+        assert!(polls.contains(&30), "{polls:?}");
+        assert!(asked <= 13, "{polls:?}");
+        pending.completed(&id());
+        assert!(matches!(pending.seen(&id(), &volume(&[1])), Seen::Ended));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_verb_waits_for_another_change_of_its_volume_that_runs() {
+        let pending = Pending::default();
+        pending.begin(&id(), DETACH, 7, None);
+        assert!(matches!(pending.take(&id(), ATTACH), Found::Running));
+        pending.failed(&id(), "no".to_owned());
+        assert!(matches!(pending.take(&id(), ATTACH), Found::Nothing));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_detach_that_has_ended_is_no_answer_to_a_later_one() {
+        let pending = Pending::default();
+        pending.begin(&id(), DETACH, 7, None);
+        pending.ended(&id(), volume(&[]));
+        assert!(matches!(pending.take(&id(), DETACH), Found::Nothing));
+        pending.begin(&id(), ATTACH, 8, None);
+        pending.ended(&id(), volume(&[1]));
+        assert!(matches!(pending.take(&id(), ATTACH), Found::Ended(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_known_of_a_change_whose_answer_is_lost_when_it_shows() {
+        let pending = Pending::default();
+        pending.wait(&id(), ATTACH, 0);
+        tokio::time::advance(PAUSE).await;
+        assert!(matches!(
+            pending.seen(&id(), &volume(&[1])),
+            Seen::Unsure(ATTACH)
+        ));
+    }
 }

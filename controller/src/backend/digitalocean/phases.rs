@@ -1,0 +1,107 @@
+//! The phase of a volume: what has become of the change that this process has begun.
+
+use super::DigitalOcean;
+use super::pending::{Change, Seen};
+use super::wire::{DoVolume, Status};
+use crate::backend::{Phase, Volume};
+use belay_server::call::Failure;
+use belay_server::request::VolumeId;
+
+impl DigitalOcean {
+    pub(super) fn shown(&self, volume: &DoVolume) -> Result<Volume, Failure> {
+        volume.volume(Phase::Ready, self.topology_key)
+    }
+
+    pub(super) fn busy(&self, volume: &DoVolume, change: Change) -> Result<Volume, Failure> {
+        volume.volume(Phase::Busy(change.word()), self.topology_key)
+    }
+
+    /// The volume, in the phase that the change which this process has begun puts it into.
+    ///
+    /// # Errors
+    /// Those of reading it; and that of the action which should have completed it.
+    pub(super) async fn judged(&self, volume: DoVolume) -> Result<Option<Volume>, Failure> {
+        let id = volume.id()?;
+        match self.pending.seen(&id, &volume) {
+            Seen::Idle => self.shown(&volume).map(Some),
+            Seen::Busy(change) => self.busy(&volume, change).map(Some),
+            Seen::Ended => self.ended(&id, volume).map(Some),
+            Seen::Broken(why) => Err(Failure::precondition(why).may_be_running()),
+            Seen::Unsure(change) => match self.client.is_changing(&id).await? {
+                true => self.busy(&volume, change).map(Some),
+                false => self.ended(&id, volume).map(Some),
+            },
+            Seen::Unknown(change, action) => self.asked(&id, volume, change, action).await,
+        }
+    }
+
+    /// Like [`Self::judged`], in a list, which fails for no single volume: one whose change cannot
+    /// be read now is busy. One whose creation has failed is left out until it is created again or
+    /// deleted, so that its waiters read it by itself.
+    pub(super) async fn listed(&self, volume: DoVolume) -> Result<Option<Volume>, Failure> {
+        let (id, shown) = (volume.id()?, self.shown(&volume)?);
+        match self.judged(volume).await {
+            Ok(seen) => Ok(seen),
+            Err(_) if self.pending.is_broken(&id) => Ok(None),
+            Err(failure) => {
+                tracing::debug!(volume = id.as_str(), %failure, "its change cannot be read");
+                let phase = Phase::Busy("being changed".to_owned());
+                Ok(Some(Volume { phase, ..shown }))
+            }
+        }
+    }
+
+    /// The volume, after what its action says.
+    async fn asked(
+        &self,
+        id: &VolumeId,
+        volume: DoVolume,
+        change: Change,
+        action: u64,
+    ) -> Result<Option<Volume>, Failure> {
+        let status = self.client.action(id, action).await?;
+        match status.map_or(Status::Completed, |action| action.status()) {
+            Status::Running => self.busy(&volume, change).map(Some),
+            Status::Completed if change.is_done(&volume) => self.ended(id, volume).map(Some),
+            Status::Completed => {
+                self.pending.completed(id);
+                self.busy(&volume, change).map(Some)
+            }
+            Status::Errored => self.errored(id, change, action).await,
+        }
+    }
+
+    fn ended(&self, id: &VolumeId, volume: DoVolume) -> Result<Volume, Failure> {
+        let shown = self.shown(&volume)?;
+        self.pending.ended(id, volume);
+        Ok(shown)
+    }
+
+    /// The volume after an action that has failed, which may have changed it nonetheless.
+    async fn errored(
+        &self,
+        id: &VolumeId,
+        change: Change,
+        action: u64,
+    ) -> Result<Option<Volume>, Failure> {
+        let Some(volume) = self.client.volume(id).await? else {
+            self.pending.forget(id);
+            return Ok(None);
+        };
+        if change.is_done(&volume) {
+            return self.ended(id, volume).map(Some);
+        }
+        let why = format!(
+            "volume {id}: {}: action {action} of DigitalOcean ended with the status errored; \
+             repeat the call",
+            change.word()
+        );
+        if volume.is_incomplete() {
+            // No verb reads the result of this one.
+            self.pending.broke(id, why.clone());
+            return Err(Failure::precondition(why).may_be_running());
+        }
+        self.pending.failed(id, why);
+        self.shown(&volume).map(Some)
+    }
+}
