@@ -189,10 +189,10 @@ impl Remotes for Fake {
                 return Ok(None);
             }
             let superblock = &state.superblocks[&mount.superblock];
-            let source = superblock
-                .served
-                .as_ref()
-                .map(|served| served.source.clone());
+            let source = superblock.served.as_ref().map(|served| {
+                let shown = state.servers.shown.get(&served.source);
+                shown.unwrap_or(&served.source).clone()
+            });
             Ok(Some(MountSource {
                 fs_type: superblock.fs_type.clone(),
                 source: source.unwrap_or_else(|| "none".to_owned()).into(),

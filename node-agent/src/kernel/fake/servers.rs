@@ -27,6 +27,8 @@ pub(crate) struct Server {
 pub(super) struct Servers {
     pub(super) by_address: BTreeMap<IpAddr, Server>,
     pub(super) names: BTreeMap<String, Vec<IpAddr>>,
+    /// Sources that are shown instead of those that were given.
+    pub(super) shown: BTreeMap<String, String>,
     pub(super) work: Option<Work>,
     /// Processes that were killed.
     pub(super) killed: BTreeSet<u64>,
@@ -58,6 +60,12 @@ impl Machine {
     pub(crate) fn name_host(&self, name: &str, addresses: &[&str]) {
         let addresses = addresses.iter().map(|it| it.parse().unwrap()).collect();
         self.lock().servers.names.insert(name.to_owned(), addresses);
+    }
+
+    /// A superblock of the source `given` was first mounted as `shown`.
+    pub(crate) fn show_source(&self, given: &str, shown: &str) {
+        let (given, shown) = (given.to_owned(), shown.to_owned());
+        self.lock().servers.shown.insert(given, shown);
     }
 
     /// The directory of a server, as it is now.

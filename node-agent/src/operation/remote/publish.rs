@@ -10,7 +10,7 @@ use belay_server::call::Failure;
 use belay_server::request::{Access, Publish};
 
 use super::export::Export;
-use super::{Question, RemoteNode, Step, of_volume};
+use super::{Question, RemoteNode, Seen, Step, of_volume};
 use crate::filesystem::parse_remote_flags;
 use crate::kernel::{Cause, FileKind, Kernel, MountAttrs, RemoteCall, RemoteMount, Stat};
 
@@ -141,8 +141,10 @@ fn published_before<K: Kernel>(
 ) -> Result<(), Failure> {
     let target = &request.target;
     let seen = node.seen(&request.id, target, stat)?;
-    let seen = seen.filter(|seen| is_source(&seen.source.source.to_string_lossy(), &wanted.source));
-    let Some(seen) = seen else {
+    // The kernel shows the source that a shared superblock was first mounted by. It may be another
+    // name of the server, or of the directory.
+    let is_ours = node.targets.is_of(&request.id, target, &stat);
+    let Some(seen) = seen.filter(|seen| is_ours || seen.is_of(&wanted.source)) else {
         return Err(Failure::incompatible(format!(
             "target_path: the mount at {} is not that of volume {}",
             target.display(),
@@ -165,6 +167,12 @@ fn published_before<K: Kernel>(
     }
     node.targets.note(target, &stat, &request.id);
     Ok(())
+}
+
+impl Seen {
+    fn is_of(&self, source: &str) -> bool {
+        is_source(&self.source.source.to_string_lossy(), source)
+    }
 }
 
 /// Whether a mount with the source `shown` is of `ours`. Other programs may have given the host in

@@ -44,6 +44,14 @@ impl Targets {
         noted.is_some_and(|it| it.volume != *volume)
     }
 
+    /// Whether that very mount was made for the volume.
+    pub(super) fn is_of(&self, volume: &VolumeId, path: &Path, stat: &Stat) -> bool {
+        let noted = self.lock();
+        let noted = noted.get(path);
+        let noted = noted.filter(|it| it.mount_id != 0 && it.mount_id == stat.mount_id);
+        noted.is_some_and(|it| it.volume == *volume)
+    }
+
     /// Where the volume is published.
     pub(super) fn of(&self, volume: &VolumeId) -> Vec<PathBuf> {
         let noted = self.lock();

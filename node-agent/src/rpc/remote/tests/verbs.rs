@@ -190,6 +190,33 @@ fn a_mount_that_another_program_made_is_recognised_by_its_source() {
 }
 
 #[test]
+fn a_repeated_publish_knows_its_mount_under_another_source() {
+    let machine = machine();
+    machine.show_source(&format!("{SERVER}:/exports/a"), "filer.example:/data");
+    let agent = Agent::new(&machine);
+    let a = Volume::new("a");
+    agent.publish(&a, 1).unwrap();
+    agent.publish(&a, 1).unwrap();
+    assert_eq!(
+        code(agent.publish(&Volume::new("b"), 1)),
+        Code::AlreadyExists
+    );
+    let reader = Volume {
+        read_only: true,
+        ..a.clone()
+    };
+    assert_eq!(code(agent.publish(&reader, 1)), Code::AlreadyExists);
+    // Another process has only the source to go by.
+    let next = Agent::new(&machine);
+    assert_eq!(code(next.publish(&a, 1)), Code::AlreadyExists);
+    agent.unpublish(&a, 1).unwrap();
+    // So has this one, where a mount has no number that no later one has.
+    machine.number_no_mounts();
+    agent.publish(&a, 2).unwrap();
+    assert_eq!(code(agent.publish(&a, 2)), Code::AlreadyExists);
+}
+
+#[test]
 fn a_second_target_is_for_modes_that_allow_it() {
     let machine = machine();
     let agent = Agent::new(&machine);
