@@ -13,7 +13,9 @@ use tokio::sync::watch;
 use super::answers::{NONE, NOT_MOUNTED, named, text};
 use super::state::Object;
 use super::{Fake, Fd, Machine};
-use crate::kernel::{Answer, Answered, Helper, MountSource, RemoteCall, Remotes, Result};
+use crate::kernel::{
+    Answer, Answered, Helper, MountAttrs, MountSource, RemoteCall, Remotes, Result,
+};
 
 /// A helper process: a thread.
 pub(crate) struct Running {
@@ -171,6 +173,10 @@ impl Remotes for Fake {
     fn chmod(&self, fd: &Fd, mode: u32) -> Result<()> {
         self.call("fchmod", named(fd), NONE, |state| {
             let (address, directory) = state.served(fd.id)?;
+            let mount = state.object(fd.id)?.location()?.mount;
+            if state.mounts[&mount].attrs.contains(MountAttrs::READ_ONLY) {
+                return Err(Errno::ROFS);
+            }
             let server = state
                 .servers
                 .by_address

@@ -127,8 +127,10 @@ fn mount(request: &Publish) -> Result<RemoteMount, Failure> {
         source: export.source,
         attrs,
         options: options.superblock,
-        // Nothing is changed for a pod that may only read.
-        permissions: export.permissions.filter(|_| !is_read_only),
+        // Nothing is changed for a pod that may only read, nor could it be: EROFS.
+        permissions: export
+            .permissions
+            .filter(|_| !attrs.contains(MountAttrs::READ_ONLY)),
     })
 }
 

@@ -136,6 +136,8 @@ fn the_root_gets_the_permissions_that_were_asked_for_and_else_keeps_its_own() {
         ..Volume::new("c").with("mountPermissions", "1777")
     };
     agent.publish(&reader, 3).unwrap();
+    let flagged = Volume::new("c").with("mountPermissions", "1777");
+    agent.publish(&flagged.flagged("ro"), 4).unwrap();
     assert_eq!(
         [mode("exports/a"), mode("exports/b"), mode("exports/c")],
         [0o755, 0o1777, 0o755]
