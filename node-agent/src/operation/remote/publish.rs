@@ -60,13 +60,13 @@ pub(crate) fn place<K: Kernel>(
     mount: &K::Fd,
 ) -> Result<(), Failure> {
     let (kernel, target) = (&node.kernel, &request.target);
-    let made = match node.look("target_path", target)? {
-        Some(_) => false,
-        None => make_target(kernel, target)?,
-    };
     let shown = Stat {
         mount_root: true,
         ..kernel.stat(mount)?
+    };
+    let made = match node.look("target_path", target)? {
+        Some(_) => false,
+        None => make_target(kernel, target)?,
     };
     if let Err(failure) = attach(node, target, mount) {
         let is_left = made && kernel.rmdir(target).is_err();

@@ -84,6 +84,25 @@ fn every_call_may_fail_with_every_errno_once_or_from_then_on() {
 }
 
 #[test]
+fn a_publish_that_fails_at_any_call_of_the_agent_leaves_no_directory() {
+    let first = machine();
+    let agent = Agent::new(&first);
+    let count = calls(&first, || agent.publish(&volume(), 1).unwrap());
+    for number in 1..=count {
+        let machine = machine();
+        let before = machine.picture();
+        let agent = Agent::new(&machine);
+        machine.begin(Some(Fault::Fail(number, "EIO")));
+        let answer = agent.publish(&volume(), 1);
+        machine.end();
+        if answer.is_err() {
+            let left = machine.picture().difference(&before);
+            assert_eq!(left, "", "call {number}");
+        }
+    }
+}
+
+#[test]
 fn a_process_may_die_at_every_call_and_the_next_agent_converges() {
     let first = machine();
     let count = all(&first, &Agent::new(&first));
