@@ -220,17 +220,37 @@ async fn a_volume_of_the_same_name_in_another_cluster_is_not_taken_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_volume_is_deleted_and_detached() {
+async fn an_object_that_cannot_exist_is_deleted_and_detached_without_a_call() {
     let cloud = cloud(Duration::ZERO);
     let site = Site::new(&cloud);
     let _running = site.start();
     let mut client = site.client().await;
-    for id in ["00000000-0000-4000-8000-0000000000ff", "not-a-uuid", "a/b"] {
+    let beside = format!("../instances/{}", instance(1));
+    for id in [
+        "00000000-0000-4000-8000-0000000000ff",
+        "not-a-uuid",
+        "a/b",
+        "..",
+        &beside,
+    ] {
+        cloud.forget();
         deleted(&mut client, id).await.unwrap();
         detached(&mut client, id, &instance(1)).await.unwrap();
         let refused = client.controller_get_volume(requests::get(id)).await;
         assert_eq!(refused.unwrap_err().code(), Code::NotFound, "{id}");
         let refused = grown(&mut client, id, GIB).await.unwrap_err();
         assert_eq!(refused.code(), Code::NotFound, "{id}");
+        let refused = attached(&mut client, id, &instance(1)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::NotFound, "{id}");
+        let refused = client.create_snapshot(requests::cut("s", id)).await;
+        assert_eq!(refused.unwrap_err().code(), Code::NotFound, "{id}");
+        // No snapshot exists; the list is searched for the name.
+        client.delete_snapshot(requests::discard(id)).await.unwrap();
+        let paths = cloud.kinds().into_keys();
+        let paths: Vec<_> = paths
+            .filter(|kind| kind != "GET /v2/snapshots" && !kind.ends_with("/not-a-uuid"))
+            .collect();
+        let is_possible = id.starts_with("00000000");
+        assert_eq!(paths.is_empty(), !is_possible, "{id}: {paths:?}");
     }
 }

@@ -162,8 +162,13 @@ impl Client {
         self.read(Request::get("list_instances", path)).await
     }
 
+    /// An ID that Civo cannot have is an error: the caller acts on a missing instance.
     pub(super) async fn instance(&self, id: &str) -> Result<Option<Instance>, Failure> {
-        let path = format!("/v2/instances/{}", encoded(id));
+        if !is_word(id) {
+            let message = format!("instance {id:?}: not the ID of an instance of Civo");
+            return Err(Failure::new(Kind::Unreachable, message));
+        }
+        let path = format!("/v2/instances/{id}");
         self.find(Request::get("get_instance", path)).await
     }
 
@@ -177,7 +182,10 @@ impl Client {
     }
 
     pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<CivoVolume>, Failure> {
-        self.find(Request::get("get_volume", path_of(id))).await
+        match path_of(id) {
+            Ok(path) => self.find(Request::get("get_volume", path)).await,
+            Err(_) => Ok(None),
+        }
     }
 
     /// The ID of the new volume; none if its name is taken.
@@ -204,7 +212,7 @@ impl Client {
 
     /// Its snapshots stay.
     pub(super) async fn delete(&self, id: &VolumeId) -> Result<(), Failure> {
-        let request = Request::new("delete_volume", Method::DELETE, path_of(id));
+        let request = Request::new("delete_volume", Method::DELETE, path_of(id)?);
         self.change(request).await
     }
 
@@ -232,7 +240,7 @@ impl Client {
         mut body: Value,
     ) -> Result<(), Failure> {
         body["region"] = self.access().region.clone().into();
-        let path = format!("{}/{action}", path_of(id));
+        let path = format!("{}/{action}", path_of(id)?);
         self.change(Request {
             body: Some(body),
             ..Request::new(verb, Method::PUT, path)
@@ -250,9 +258,12 @@ impl Client {
     }
 
     pub(super) async fn snapshot(&self, id: &SnapshotId) -> Result<Option<CivoSnapshot>, Failure> {
+        let Ok(path) = path_of_snapshot(id) else {
+            return Ok(None);
+        };
         self.find(Request {
             query: OF_VOLUMES,
-            ..Request::get("get_snapshot", path_of_snapshot(id))
+            ..Request::get("get_snapshot", path)
         })
         .await
     }
@@ -264,7 +275,7 @@ impl Client {
         name: &str,
     ) -> Result<Option<CivoSnapshot>, Failure> {
         let region = self.access().region.clone();
-        let path = format!("{}/snapshots", path_of(of));
+        let path = format!("{}/snapshots", path_of(of)?);
         let answer = self
             .answer(Request {
                 body: Some(json!({"name": name, "description": BY, "region": region})),
@@ -276,24 +287,77 @@ impl Client {
     }
 
     pub(super) async fn discard(&self, id: &SnapshotId) -> Result<(), Failure> {
-        let path = path_of_snapshot(id);
+        let path = path_of_snapshot(id)?;
         let request = Request::new("delete_snapshot", Method::DELETE, path);
         self.change(request).await
     }
 }
 
-fn path_of(id: &VolumeId) -> String {
-    format!("/v2/volumes/{}", encoded(id.as_str()))
+/// Whatever stands before the API may read an encoded `../` as a path, so an ID from a request
+/// comes into no path unless it can be one of Civo.
+///
+/// # Errors
+/// `NotFound` for an ID that no volume has.
+fn path_of(id: &VolumeId) -> Result<String, Failure> {
+    match is_uuid(id.as_str()) {
+        true => Ok(format!("/v2/volumes/{id}")),
+        false => Err(Failure::not_found(format!(
+            "volume {id}: not found: the ID of a volume is a UUID"
+        ))),
+    }
 }
 
-fn path_of_snapshot(id: &SnapshotId) -> String {
-    format!("/v2/snapshots/{}", encoded(id.as_str()))
+/// See [`path_of`].
+fn path_of_snapshot(id: &SnapshotId) -> Result<String, Failure> {
+    match is_word(id.as_str()) {
+        true => Ok(format!("/v2/snapshots/{id}")),
+        false => Err(Failure::not_found(format!(
+            "snapshot {id}: not found: no snapshot of Civo has such an ID"
+        ))),
+    }
+}
+
+pub(super) fn is_uuid(text: &str) -> bool {
+    const LENGTHS: [usize; 5] = [8, 4, 4, 4, 12];
+    let parts = text.split('-');
+    parts.clone().map(str::len).eq(LENGTHS)
+        && parts
+            .flat_map(str::bytes)
+            .all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Whether it may be an ID whose form is not documented.
+fn is_word(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    !text.is_empty() && text.bytes().all(is_plain)
 }
 
 /// Errors quote paths, so the IDs in them stay as they are (RFC 3986, 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
-/// An ID as part of a URL, whatever it is.
+/// A setting as part of a URL.
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_volume_is_a_uuid_and_no_path() {
+        let uuid = "7F8b1c2d-1111-4222-8333-444455556666";
+        assert!(is_uuid(uuid) && is_word(uuid));
+        for name in [
+            "k3s-prod-1a2b-node-pool-3c4d",
+            "node-1",
+            "",
+            "7f8b1c2d-1111-4222-8333-44445555666g",
+        ] {
+            assert!(!is_uuid(name), "{name}");
+        }
+        for path in ["", "..", "a/b", "a%2fb", "a?b", "../instances/1", "\u{e9}"] {
+            assert!(!is_uuid(path) && !is_word(path), "{path}");
+        }
+    }
 }

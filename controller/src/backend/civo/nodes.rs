@@ -2,7 +2,7 @@
 //! its node where it has found no ID; then the instance of the cluster with that host name is
 //! meant. A name that is only similar is another node's: civo-csi takes that too.
 
-use super::client::Client;
+use super::client::{Client, is_uuid};
 use belay_server::call::Failure;
 use belay_server::request::NodeId;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ impl Nodes {
 
     /// The instance of a node; none if the cluster has none of that name.
     pub(super) async fn instance(&self, node: &NodeId) -> Result<Option<String>, Failure> {
-        if is_id(node.as_str()) {
+        if is_uuid(node.as_str()) {
             self.names().remove(node.as_str());
             return Ok(Some(node.to_string()));
         }
@@ -74,16 +74,6 @@ impl Nodes {
     }
 }
 
-/// Whether it is the ID of an instance, a UUID.
-fn is_id(text: &str) -> bool {
-    const LENGTHS: [usize; 5] = [8, 4, 4, 4, 12];
-    let parts = text.split('-');
-    parts.clone().map(str::len).eq(LENGTHS)
-        && parts
-            .flat_map(str::bytes)
-            .all(|byte| byte.is_ascii_hexdigit())
-}
-
 /// A host name may have a domain, and no case.
 fn is_called(host: &str, node: &NodeId) -> bool {
     let node = node.as_str();
@@ -94,19 +84,6 @@ fn is_called(host: &str, node: &NodeId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_id_is_a_uuid_and_a_name_is_not() {
-        assert!(is_id("7F8b1c2d-1111-4222-8333-444455556666"));
-        for name in [
-            "k3s-prod-1a2b-node-pool-3c4d",
-            "node-1",
-            "",
-            "7f8b1c2d-1111-4222-8333-44445555666g",
-        ] {
-            assert!(!is_id(name), "{name}");
-        }
-    }
 
     #[test]
     fn a_host_is_called_by_its_whole_name_and_by_no_part_of_it() {
