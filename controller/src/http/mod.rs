@@ -3,6 +3,7 @@
 //! into an error, a log or a metric.
 
 mod connect;
+mod label;
 mod pace;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use label::code;
 use metrics::Unit;
 use pace::Pace;
 use serde::de::DeserializeOwned;
@@ -146,6 +148,19 @@ impl Client {
     /// `Unreachable` and `Timeout`; with an unknown state left behind if it may have arrived and
     /// changes something.
     pub async fn call(&self, call: &Call<'_>) -> Result<Answer, Failure> {
+        self.run(call, false).await
+    }
+
+    /// Like [`Self::call`], and one that is refused for its pace is not repeated: for a change
+    /// whose reason may not exist any longer when the service lets it pass.
+    ///
+    /// # Errors
+    /// Those of [`Self::call`].
+    pub async fn call_once(&self, call: &Call<'_>) -> Result<Answer, Failure> {
+        self.run(call, true).await
+    }
+
+    async fn run(&self, call: &Call<'_>, is_once: bool) -> Result<Answer, Failure> {
         let until = Instant::now() + call.deadline;
         let (mut attempt, mut pause, mut is_sent) = (1, PAUSE, false);
         let mut was_refused = false;
@@ -167,7 +182,10 @@ impl Client {
                     was_refused = true;
                     self.pace
                         .refused(sent, answer.retry_after().unwrap_or(pause));
-                    Duration::ZERO
+                    match is_once {
+                        true => Duration::MAX,
+                        false => Duration::ZERO,
+                    }
                 }
                 Ok(answer) if answer.is_overload() && call.is_harmless() => {
                     attempt += 1;
@@ -250,39 +268,6 @@ impl Client {
 pub fn describe() {
     let help = "How long calls to the cloud took, by their HTTP status.";
     metrics::describe_histogram!(DURATION, Unit::Seconds, help);
-}
-
-/// The label `code`: statuses that clouds are known to use, else their class.
-fn code(status: StatusCode) -> &'static str {
-    const KNOWN: [(u16, &str); 15] = [
-        (200, "200"),
-        (201, "201"),
-        (202, "202"),
-        (204, "204"),
-        (400, "400"),
-        (401, "401"),
-        (403, "403"),
-        (404, "404"),
-        (409, "409"),
-        (413, "413"),
-        (429, "429"),
-        (500, "500"),
-        (502, "502"),
-        (503, "503"),
-        (504, "504"),
-    ];
-    let code = status.as_u16();
-    let known = KNOWN.iter().find(|(known, _)| *known == code);
-    known.map_or_else(
-        || match code / 100 {
-            2 => "2xx",
-            3 => "3xx",
-            4 => "4xx",
-            5 => "5xx",
-            _ => "other",
-        },
-        |(_, label)| label,
-    )
 }
 
 /// None of it if it is past.

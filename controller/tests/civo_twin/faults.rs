@@ -5,6 +5,7 @@ use crate::site::{
     CHANGE, Client, Cloud, GIB, Site, attached, cloud, created, deleted, detached, grown, instance,
 };
 use belay_bed::requests;
+use belay_proto::csi::v1 as csi;
 use belay_twins::Fault;
 use belay_twins::civo::{Refusal, Status};
 use belay_twins::http::Response;
@@ -160,6 +161,86 @@ async fn a_truth_that_comes_late_is_waited_for_and_never_acted_on() {
         life(&cloud, &mut client, &format!("pvc-{n}")).await;
     }
     assert_eq!(cloud.service().twin().broken, [] as [&str; 0]);
+}
+
+const DETACH: &str = "PUT /v2/volumes/ID/detach";
+/// Far longer than a detach may wait for its turn.
+const HOLD: &str = "4";
+
+fn too_fast() -> Fault {
+    let mut refusal = Refusal::Rate.response(None);
+    refusal.headers.push(("retry-after", HOLD.to_owned()));
+    Fault::Refused(refusal)
+}
+
+/// Until there was such a call.
+async fn asked(cloud: &Cloud, kind: &str) {
+    while cloud.count(kind) == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// As another controller does it.
+fn moved(cloud: &Cloud, id: &str) {
+    let mut twin = cloud.service().twin();
+    let volume = twin.change().volumes.get_mut(id).unwrap();
+    volume.instance = Some(instance(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detach_that_is_refused_for_its_pace_is_not_sent_again() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    attached(&mut client, &id, &instance(1)).await.unwrap();
+    cloud.disturb(DETACH, 1, too_fast());
+    let moves = async {
+        asked(&cloud, DETACH).await;
+        moved(&cloud, &id);
+    };
+    let node = instance(1);
+    let (late, ()) = tokio::join!(detached(&mut client, &id, &node), moves);
+    late.unwrap();
+    assert_eq!(cloud.count(DETACH), 1, "{:?}", cloud.kinds());
+    let at = cloud.service().twin().state().volumes[&id].clone();
+    assert_eq!(
+        (at.status, at.instance),
+        (Status::Attached, Some(instance(2)))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detach_that_has_waited_long_for_its_turn_is_not_sent() {
+    const SHORT: Duration = Duration::from_millis(200);
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    attached(&mut client, &id, &instance(1)).await.unwrap();
+    cloud.forget();
+    // While the answer to its look is on its way, another call is refused.
+    let (look, other) = ("GET /v2/volumes/ID", "GET /v2/quota");
+    cloud.disturb(look, 1, Fault::Slow(SHORT * 4));
+    cloud.disturb(other, 1, too_fast());
+    let mut hurried = client.clone();
+    let moves = async {
+        tokio::time::sleep(SHORT).await;
+        let refused = hurried.get_capacity(csi::GetCapacityRequest::default());
+        drop(tokio::time::timeout(SHORT, refused).await);
+        moved(&cloud, &id);
+    };
+    let node = instance(1);
+    let (late, ()) = tokio::join!(detached(&mut client, &id, &node), moves);
+    late.unwrap();
+    assert_eq!(cloud.count(DETACH), 0, "{:?}", cloud.kinds());
+    let at = cloud.service().twin().state().volumes[&id].clone();
+    assert_eq!(
+        (at.status, at.instance),
+        (Status::Attached, Some(instance(2)))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,14 @@ use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{NodeId, Secrets, VolumeId};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long it counts which instance has a volume. For a second controller, detach and attach take
+/// longer, and so they do for Kubernetes.
+const SEEN_AGE_MAX: Duration = Duration::from_secs(2);
+/// After that time, the volume is read again before it is detached.
+const SEEN_AGE_FRESH: Duration = Duration::from_secs(1);
 
 impl Civo {
     /// What an attach to that instance finds; none if it must be begun.
@@ -90,15 +98,25 @@ impl Civo {
                 _ => Progress::Done(()),
             });
         };
+        let mut seen = Instant::now();
         if !self.nodes.is(node, instance).await? {
             return Ok(Progress::Done(()));
         }
-        match volume.status() {
+        let mut status = volume.status();
+        if seen.elapsed() >= SEEN_AGE_FRESH {
+            let again = self.look(id).await?;
+            let is_same = |now: &CivoVolume| now.instance() == Some(instance);
+            let Some(now) = again.filter(is_same) else {
+                return Ok(Progress::Done(()));
+            };
+            (seen, status) = (Instant::now(), now.status());
+        }
+        match status {
             Status::Detaching | Status::Attaching | Status::Other(_) => return Ok(Progress::Begun),
             Status::Deleting => return Ok(Progress::Done(())),
             Status::Attached | Status::Available => {}
         }
-        let refused = match self.client.detach(id).await {
+        let refused = match self.client.detach(id, seen + SEEN_AGE_MAX).await {
             Ok(()) => return Ok(Progress::Begun),
             Err(refused) => refused,
         };

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// For a call, with all attempts of one that is repeated.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -37,6 +38,8 @@ struct Request {
     /// More of the query, beginning with `&`.
     query: &'static str,
     body: Option<Value>,
+    /// It is right until then only, and not sent later.
+    until: Option<Instant>,
 }
 
 impl Request {
@@ -47,6 +50,7 @@ impl Request {
             path,
             query: "",
             body: None,
+            until: None,
         }
     }
 
@@ -69,6 +73,15 @@ impl Request {
         headers.insert(AUTHORIZATION, bearer);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let body = self.body.as_ref();
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        let deadline = self.until.map_or(DEADLINE, left);
+        if deadline.is_zero() {
+            let message = format!(
+                "{}: not sent, as it comes too late; repeat the call",
+                self.verb
+            );
+            return Err(Failure::busy(message));
+        }
         Ok(Call {
             verb: self.verb,
             method: self.method.clone(),
@@ -77,7 +90,7 @@ impl Request {
             body: body.map_or_else(Bytes::new, |body| body.to_string().into()),
             secrets,
             repeats: false,
-            deadline: DEADLINE,
+            deadline,
         })
     }
 }
@@ -118,7 +131,10 @@ impl Client {
     async fn answer_with(&self, access: &Access, request: &Request) -> Result<Answer, Failure> {
         let secrets = [access.key.expose()];
         let call = request.call(access, &secrets)?;
-        self.http.call(&call).await
+        match request.until {
+            Some(_) => self.http.call_once(&call).await,
+            None => self.http.call(&call).await,
+        }
     }
 
     /// What a request for an object or a list answers.
@@ -219,33 +235,39 @@ impl Client {
     /// At once: with `attach_at_boot` it would wait until the instance starts again.
     pub(super) async fn attach(&self, id: &VolumeId, instance: &str) -> Result<(), Failure> {
         let body = json!({"instance_id": instance, "attach_at_boot": false});
-        self.put("attach_volume", id, "attach", body).await
+        let request = self.put("attach_volume", id, "attach", body)?;
+        self.change(request).await
     }
 
-    /// From whatever instance it is attached to: its caller has read which that is.
-    pub(super) async fn detach(&self, id: &VolumeId) -> Result<(), Failure> {
-        self.put("detach_volume", id, "detach", json!({})).await
+    /// From whatever instance it is attached to: its caller has read which that is, and until when
+    /// that counts. It is not sent later, and not repeated.
+    pub(super) async fn detach(&self, id: &VolumeId, until: Instant) -> Result<(), Failure> {
+        let request = Request {
+            until: Some(until),
+            ..self.put("detach_volume", id, "detach", json!({}))?
+        };
+        self.change(request).await
     }
 
     pub(super) async fn resize(&self, id: &VolumeId, gib: u64) -> Result<(), Failure> {
         let body = json!({ "size_gb": gib });
-        self.put("resize_volume", id, "resize", body).await
+        let request = self.put("resize_volume", id, "resize", body)?;
+        self.change(request).await
     }
 
-    async fn put(
+    fn put(
         &self,
         verb: &'static str,
         id: &VolumeId,
         action: &str,
         mut body: Value,
-    ) -> Result<(), Failure> {
+    ) -> Result<Request, Failure> {
         body["region"] = self.access().region.clone().into();
         let path = format!("{}/{action}", path_of(id)?);
-        self.change(Request {
+        Ok(Request {
             body: Some(body),
             ..Request::new(verb, Method::PUT, path)
         })
-        .await
     }
 
     /// All snapshots of volumes.
