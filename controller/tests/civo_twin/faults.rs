@@ -265,6 +265,36 @@ async fn an_attached_volume_grows_when_it_is_detached() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_has_failed_is_not_waited_for() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    cloud
+        .service()
+        .twin()
+        .change()
+        .volumes
+        .get_mut(&id)
+        .unwrap()
+        .status = Status::Error;
+    for refused in [
+        created(&mut client, "pvc-1").await.map(drop),
+        attached(&mut client, &id, &instance(1)).await.map(drop),
+        grown(&mut client, &id, 2 * GIB).await.map(drop),
+        client
+            .create_snapshot(requests::cut("s", &id))
+            .await
+            .map(drop),
+    ] {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        assert!(refused.message().contains("\"error\""), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_volume_that_is_growing_is_waited_for() {
     let cloud = cloud(Duration::ZERO);
     let site = Site::new(&cloud);

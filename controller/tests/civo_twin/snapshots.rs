@@ -58,7 +58,13 @@ async fn a_snapshot_is_made_once_restored_and_deleted() {
     let volume = made(&mut client, request.clone()).await.unwrap();
     assert_eq!(made(&mut client, request).await.unwrap(), volume);
     assert!(volume.content_source.is_some());
-    assert_eq!(volume.volume_context, [].into(), "it did not begin empty");
+    let publish = csi::ControllerPublishVolumeRequest {
+        volume_context: volume.volume_context.clone(),
+        ..requests::attach(&volume.volume_id, &instance(2), crate::site::files())
+    };
+    let answer = client.controller_publish_volume(publish).await.unwrap();
+    let content = &answer.into_inner().publish_context["content"];
+    assert_eq!(content, "populated", "all of it may read as zeros");
     let at = cloud.service().twin().state().volumes[&volume.volume_id].clone();
     assert_eq!((at.from, at.gib), (Some(snapshot.snapshot_id.clone()), 5));
 

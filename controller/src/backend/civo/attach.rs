@@ -2,7 +2,7 @@
 //! so a late call could take the volume from the node that has it now.
 
 use super::wire::{CivoVolume, Status};
-use super::{BEGAN, Civo, EMPTY, not_found};
+use super::{BEGAN, COPY, Civo, EMPTY, about, failed, not_found};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{Answer, AttachOrder, Attachment, Attachments, Progress};
 use belay_contract::disk::DiskIdentity;
@@ -44,6 +44,7 @@ impl Civo {
             }
             (Status::Available, _) => Ok(None),
             (Status::Deleting, _) => Err(not_found(id)),
+            (Status::Failed(word), _) => Err(about(id, failed(&word))),
             (Status::Attached | Status::Attaching | Status::Detaching | Status::Other(_), _) => {
                 Ok(Some(Progress::Begun))
             }
@@ -114,7 +115,8 @@ impl Civo {
         match status {
             Status::Detaching | Status::Attaching | Status::Other(_) => return Ok(Progress::Begun),
             Status::Deleting => return Ok(Progress::Done(())),
-            Status::Attached | Status::Available => {}
+            // Whether it can be detached, Civo knows.
+            Status::Attached | Status::Available | Status::Failed(_) => {}
         }
         let refused = match self.client.detach(id, seen + SEEN_AGE_MAX).await {
             Ok(()) => return Ok(Progress::Begun),
@@ -132,18 +134,12 @@ impl Civo {
     }
 }
 
-fn about(id: &VolumeId, failure: Failure) -> Failure {
-    Failure {
-        message: format!("volume {id}: {}", failure.message),
-        ..failure
-    }
-}
-
 /// The disk has the volume's ID as its serial. Only a context of ours knows how the volume began,
 /// and none knows whether it was attached before: a new one has all of its disk read.
 fn attachment(order: &AttachOrder, bytes: u64, volume: &CivoVolume) -> Attachment {
     let content = match order.context.get(BEGAN) {
         Some(EMPTY) => Content::Used,
+        Some(COPY) => Content::Populated,
         _ => Content::Unknown,
     };
     let least = volume.promise().least_of_disk(volume.gib());

@@ -3,7 +3,7 @@
 
 use super::size::{GIB, Promise};
 use super::wire::Status;
-use super::{Civo, not_found};
+use super::{Civo, about, failed, not_found};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{Answer, Expansion, Progress, Sizes, Volume};
 
@@ -34,8 +34,10 @@ impl Expansion for Civo {
                      stop the pods that use it: the expansion is repeated by itself"
                 )));
             }
-            if volume.status() != Status::Available {
-                return Ok(Progress::Begun);
+            match volume.status() {
+                Status::Available => {}
+                Status::Failed(word) => return Err(about(&id, failed(&word))),
+                _ => return Ok(Progress::Begun),
             }
             let refused = match self.client.resize(&id, promise.gib(bytes)).await {
                 Ok(()) => return Ok(Progress::Begun),
@@ -51,8 +53,7 @@ impl Expansion for Civo {
                     return Ok(Progress::Begun);
                 }
             }
-            let message = format!("volume {id}: {}", refused.message);
-            Err(Failure { message, ..refused })
+            Err(about(&id, refused))
         })
     }
 }

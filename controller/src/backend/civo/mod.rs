@@ -42,10 +42,11 @@ const CLOUD: &str = "civo";
 /// The parameter of a class that names the volume type.
 const TYPE: &str = "type";
 
-/// The key of the volume context that says how a volume began, and the word for one that we have
-/// created from nothing. Civo cannot store it.
+/// The key of the volume context that says how a volume began, and the words for one that we have
+/// created from nothing, and for a copy. Civo cannot store it.
 const BEGAN: &str = "belay.dev/began";
 const EMPTY: &str = "empty";
+const COPY: &str = "copy";
 
 /// Begins a token of a page; the ID of the last volume or snapshot before it follows.
 const AFTER: &str = "after:";
@@ -138,6 +139,7 @@ impl Civo {
             Status::Attaching => Phase::Busy("attaching".to_owned()),
             Status::Detaching => Phase::Busy("detaching".to_owned()),
             Status::Deleting => Phase::Deleting,
+            Status::Failed(word) => Phase::Failed(failed(&word)),
             Status::Other(word) => Phase::Busy(word),
         };
         Ok(Volume {
@@ -260,6 +262,18 @@ fn after(token: Option<&str>) -> Result<Option<&str>, Failure> {
     })
 }
 
+fn failed(word: &str) -> Failure {
+    let message = format!("Civo reports the status {word:?}; ask Civo, or delete the volume");
+    Failure::precondition(message)
+}
+
+fn about(id: &VolumeId, failure: Failure) -> Failure {
+    Failure {
+        message: format!("volume {id}: {}", failure.message),
+        ..failure
+    }
+}
+
 fn not_found(id: &VolumeId) -> Failure {
     Failure::not_found(format!("volume {id}: not found"))
 }
@@ -283,10 +297,9 @@ impl Backend for Civo {
 
     fn complete(&self, mut volume: Volume, source: Option<&ContentSource>) -> Volume {
         volume.source = source.cloned();
-        if source.is_none() {
-            let entry = [(BEGAN.to_owned(), EMPTY.to_owned())];
-            volume.context = Context::new("volume_context", entry).ok();
-        }
+        let began = source.map_or(EMPTY, |_| COPY);
+        let entry = [(BEGAN.to_owned(), began.to_owned())];
+        volume.context = Context::new("volume_context", entry).ok();
         volume
     }
 

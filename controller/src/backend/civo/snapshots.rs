@@ -4,7 +4,7 @@
 
 use super::size::GIB;
 use super::wire::{CivoSnapshot, Status};
-use super::{AFTER, Civo, after, name, not_found};
+use super::{AFTER, Civo, about, after, failed, name, not_found};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::time;
 use crate::backend::{
@@ -71,6 +71,7 @@ impl Civo {
         match volume.status() {
             Status::Available | Status::Attached => {}
             Status::Deleting => return Err(not_found(id)),
+            Status::Failed(word) => return Err(about(id, failed(&word))),
             Status::Attaching | Status::Detaching | Status::Other(_) => {
                 let message = format!("volume {id}: is being changed; repeat the call");
                 return Err(Failure::busy(message));
@@ -87,10 +88,7 @@ impl Civo {
                 made.ok_or_else(|| unlisted(id))
             }
             (_, Ok(None)) => Err(unlisted(id)),
-            (_, Err(refused)) => {
-                let message = format!("volume {id}: {}", refused.message);
-                Err(Failure { message, ..refused })
-            }
+            (_, Err(refused)) => Err(about(id, refused)),
         }
     }
 }

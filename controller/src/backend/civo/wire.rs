@@ -37,6 +37,8 @@ pub(super) enum Status {
     Attaching,
     Detaching,
     Deleting,
+    /// The word for one that no change will make usable.
+    Failed(String),
     /// Another word, such as `creating` or `resizing`. Which other words there are is not known: a
     /// volume with one is waited for.
     Other(String),
@@ -69,9 +71,16 @@ impl CivoVolume {
             "detaching" => Status::Detaching,
             "deleting" => Status::Deleting,
             "" => Status::Other("creating".to_owned()),
+            word if is_failure(word) => Status::Failed(word.to_owned()),
             other => Status::Other(other.to_owned()),
         }
     }
+}
+
+/// `failed`, `error`, `error_deleting` and the like.
+fn is_failure(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    word == "failed" || word.starts_with("error")
 }
 
 /// Of the answer to a creation. The other members may be null.
@@ -102,19 +111,18 @@ impl CivoSnapshot {
         self.restore_size.filter(|size| (1..NO_GIB).contains(size))
     }
 
-    fn is(&self, words: &[&str]) -> bool {
-        let state = self.state.as_deref().unwrap_or_default();
-        words.iter().any(|word| state.eq_ignore_ascii_case(word))
+    fn state(&self) -> &str {
+        self.state.as_deref().unwrap_or_default()
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        self.is(&["ready", "available"])
+        let mut words = ["ready", "available"].into_iter();
+        words.any(|word| self.state().eq_ignore_ascii_case(word))
     }
 
     /// The word for a snapshot that will not be ready.
     pub(super) fn damage(&self) -> Option<&str> {
-        let failed = self.is(&["error", "failed"]);
-        failed.then(|| self.state.as_deref().unwrap_or_default())
+        Some(self.state()).filter(|word| is_failure(word))
     }
 }
 
@@ -268,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_volume_with_its_instance_is_attached_and_any_unknown_word_is_waited_for() {
+    fn only_a_volume_with_its_instance_is_attached_and_an_unknown_word_is_waited_for() {
         let status = |word: &str, instance: &str| {
             volume(json!({"status": word, "instance_id": instance})).status()
         };
@@ -276,8 +284,11 @@ mod tests {
         assert_eq!(status("attached", "i-1"), Status::Attached);
         assert_eq!(status("attached", ""), other("attached"));
         assert_eq!(status("available", "i-1"), Status::Available);
-        for word in ["creating", "resizing", "failed", "error", "perplexed"] {
+        for word in ["creating", "resizing", "perplexed", "terror"] {
             assert_eq!(status(word, ""), other(word));
+        }
+        for word in ["failed", "Error", "error_deleting"] {
+            assert_eq!(status(word, "i-1"), Status::Failed(word.to_owned()));
         }
     }
 

@@ -21,6 +21,8 @@ pub enum Status {
     Resizing,
     /// A word that no client knows.
     Perplexed,
+    /// A change has failed.
+    Error,
 }
 
 impl Status {
@@ -35,6 +37,7 @@ impl Status {
             Self::Detaching => "detaching",
             Self::Resizing => "resizing",
             Self::Perplexed => "perplexed",
+            Self::Error => "error",
         }
     }
 }
