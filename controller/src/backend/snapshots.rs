@@ -80,7 +80,7 @@ pub struct Snapshot {
     pub mark: Mark,
     /// The volume it was cut from, which may be gone.
     pub source: VolumeId,
-    /// The smallest volume that it can be restored to, in bytes.
+    /// The smallest volume that it can be restored to, in bytes; 0 if that is not known.
     pub bytes: u64,
     /// The instant whose data it holds.
     pub created: SystemTime,

@@ -147,6 +147,13 @@ impl Wanted {
                         "snapshot {id}: not ready yet; repeat the call when it is ready_to_use"
                     )));
                 }
+                if from.bytes == 0 {
+                    return Err(Failure::precondition(format!(
+                        "snapshot {id}: the storage does not say how large it is, and its volume \
+                         {} does not exist; restore it by hand",
+                        from.source
+                    )));
+                }
                 let order = self.at_least(from.bytes)?;
                 snapshots.restore(order, id.clone()).await
             }

@@ -63,7 +63,8 @@ impl Operations {
     /// Deletes the snapshot; OK if it does not exist.
     ///
     /// # Errors
-    /// `Precondition` while it is in use, without any change, or if its deletion failed.
+    /// `Precondition` while it is in use, without any change, or if its deletion failed; `Busy`
+    /// while it still exists.
     pub async fn discard(&self, request: DeleteSnapshot) -> Result<(), Failure> {
         of(self.backend.as_ref())?;
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
@@ -142,11 +143,14 @@ pub(super) fn of(backend: &dyn Backend) -> Result<&dyn Snapshots, Failure> {
     snapshots.ok_or_else(|| Failure::unsupported("this driver does not create snapshots"))
 }
 
-/// The storage has accepted the deletion, and then kept the snapshot.
+/// The storage has accepted the deletion, and still shows the snapshot: late, or because it keeps
+/// it.
 fn not_deleted(id: &SnapshotId) -> Failure {
-    Failure::precondition(format!(
-        "snapshot {id}: the storage has kept it; volumes that depend on it must be deleted first"
-    ))
+    let message = format!(
+        "snapshot {id}: the storage has accepted its deletion, and still has it; repeat the call, \
+         and delete volumes that depend on it first if that does not help"
+    );
+    Failure::busy(message).may_be_running()
 }
 
 pub(super) fn not_found(id: &SnapshotId) -> Failure {

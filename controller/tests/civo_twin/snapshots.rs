@@ -87,6 +87,50 @@ async fn a_snapshot_is_made_once_restored_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_is_listed_after_its_deletion_is_still_being_deleted() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    let snapshot = cut(&mut client, "a", &id).await.unwrap();
+    cloud.service().twin().lag(Duration::from_secs(3));
+    let discard = || requests::discard(&snapshot.snapshot_id);
+    let late = client.delete_snapshot(discard()).await.unwrap_err();
+    assert_eq!(late.code(), Code::Aborted, "{late}");
+    cloud.service().twin().lag(Duration::ZERO);
+    client.delete_snapshot(discard()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_of_unknown_size_is_not_restored() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    let snapshot = cut(&mut client, "a", &id).await.unwrap().snapshot_id;
+    let set = |gib| {
+        let mut twin = cloud.service().twin();
+        twin.change().snapshots.get_mut(&snapshot).unwrap().gib = gib;
+    };
+    set(0);
+    // By its volume, as long as that exists.
+    made(&mut client, restored("pvc-2", &snapshot, 1))
+        .await
+        .unwrap();
+    deleted(&mut client, &id).await.unwrap();
+    let refused = made(&mut client, restored("pvc-3", &snapshot, 1)).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(refused.message().contains(&snapshot), "{refused}");
+    set(1);
+    made(&mut client, restored("pvc-3", &snapshot, 1))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_and_equal_calls_at_once_make_one_snapshot() {
     let cloud = cloud(Duration::ZERO);
     let site = Site::new(&cloud);
