@@ -151,8 +151,8 @@ impl Client {
         self.run(call, false).await
     }
 
-    /// Like [`Self::call`], and one that is refused for its pace is not repeated: for a change
-    /// whose reason may not exist any longer when the service lets it pass.
+    /// Like [`Self::call`], but before the calls that wait, and one that is refused for its pace is
+    /// not repeated: for a change whose reason may soon not exist any longer.
     ///
     /// # Errors
     /// Those of [`Self::call`].
@@ -163,7 +163,7 @@ impl Client {
     async fn run(&self, call: &Call<'_>, is_once: bool) -> Result<Answer, Failure> {
         let until = Instant::now() + call.deadline;
         let (mut attempt, mut pause, mut is_sent) = (1, PAUSE, false);
-        let mut was_refused = false;
+        let mut was_refused = is_once;
         loop {
             let turn = self.pace.turn(was_refused);
             if timeout_at(until, turn).await.is_err() {

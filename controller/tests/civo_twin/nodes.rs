@@ -1,8 +1,9 @@
 //! Nodes by the ID of their instance, and by their name.
 
-use crate::site::{Site, attached, cloud, created, detached, instance};
+use crate::site::{Site, attached, cloud, created, deleted, detached, instance};
 use belay_proto::csi::v1 as csi;
-use belay_twins::civo::Status;
+use belay_twins::Fault;
+use belay_twins::civo::{Refusal, Status};
 use std::time::Duration;
 use tonic::Code;
 
@@ -36,6 +37,50 @@ async fn a_node_is_named_by_its_instance_or_by_its_host_name() {
     detached(&mut client, &id, NAME).await.unwrap();
     let twin = cloud.service().twin();
     assert_eq!(twin.state().volumes[&id].instance, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_civo_itself_says_that_an_instance_or_a_volume_does_not_exist() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    attached(&mut client, &id, &instance(1)).await.unwrap();
+    let before = || Fault::Refused(Refusal::NoSuchPath.response(None));
+    // It has left the cluster, so it is asked for itself.
+    let set = |is_in_cluster: bool| {
+        let mut twin = cloud.service().twin();
+        let first = twin.change().instances.get_mut(&instance(1));
+        first.unwrap().is_in_cluster = is_in_cluster;
+    };
+    set(false);
+    for kind in ["GET /v2/instances/ID", "GET /v2/volumes/ID"] {
+        cloud.disturb(kind, 1, before());
+        let refused = detached(&mut client, &id, "another-node")
+            .await
+            .unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable, "{kind}: {refused}");
+    }
+    cloud.disturb("GET /v2/volumes/ID", 1, before());
+    let refused = deleted(&mut client, &id).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    // It is in the list under another name.
+    set(true);
+    cloud.forget();
+    detached(&mut client, &id, "another-node").await.unwrap();
+    assert_eq!(cloud.count("GET /v2/instances/ID"), 0);
+    assert_eq!(cloud.count("PUT /v2/volumes/ID/detach"), 0);
+    let at = cloud.service().twin().state().volumes[&id].clone();
+    assert_eq!(
+        (at.status, at.instance),
+        (Status::Attached, Some(instance(1)))
+    );
+    detached(&mut client, &id, &instance(1)).await.unwrap();
+    cloud.disturb("DELETE /v2/volumes/ID", 1, before());
+    let refused = deleted(&mut client, &id).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    deleted(&mut client, &id).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

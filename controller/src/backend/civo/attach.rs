@@ -16,6 +16,8 @@ use tokio::time::Instant;
 /// How long it counts which instance has a volume. For a second controller, detach and attach take
 /// longer, and so they do for Kubernetes.
 const SEEN_AGE_MAX: Duration = Duration::from_secs(2);
+/// So often is it read again when Civo limits the rate of calls.
+const TURNS_MAX: usize = 5;
 /// After that time, the volume is read again before it is detached.
 const SEEN_AGE_FRESH: Duration = Duration::from_secs(1);
 
@@ -88,49 +90,69 @@ impl Civo {
     }
 
     async fn detach_from(&self, id: &VolumeId, node: &NodeId) -> Result<Progress<()>, Failure> {
+        for _ in 0..TURNS_MAX {
+            if let Some(progress) = self.detach_now(id, node).await? {
+                return Ok(progress);
+            }
+        }
+        Err(Failure::busy(format!(
+            "volume {id}: not detached, since Civo limits the rate of calls; repeat the call"
+        )))
+    }
+
+    /// None if the volume must be read again.
+    async fn detach_now(
+        &self,
+        id: &VolumeId,
+        node: &NodeId,
+    ) -> Result<Option<Progress<()>>, Failure> {
         let Some(volume) = self.look(id).await? else {
-            return Ok(Progress::Done(()));
+            return Ok(Some(Progress::Done(())));
         };
         let Some(instance) = volume.instance() else {
-            return Ok(match volume.status() {
+            return Ok(Some(match volume.status() {
                 // It may be on its way to the node.
                 Status::Attaching => Progress::Begun,
                 Status::Other(word) if word == "attached" => Progress::Begun,
                 _ => Progress::Done(()),
-            });
+            }));
         };
         let mut seen = Instant::now();
         if !self.nodes.is(node, instance).await? {
-            return Ok(Progress::Done(()));
+            return Ok(Some(Progress::Done(())));
         }
         let mut status = volume.status();
         if seen.elapsed() >= SEEN_AGE_FRESH {
             let again = self.look(id).await?;
             let is_same = |now: &CivoVolume| now.instance() == Some(instance);
             let Some(now) = again.filter(is_same) else {
-                return Ok(Progress::Done(()));
+                return Ok(Some(Progress::Done(())));
             };
             (seen, status) = (Instant::now(), now.status());
         }
         match status {
-            Status::Detaching | Status::Attaching | Status::Other(_) => return Ok(Progress::Begun),
-            Status::Deleting => return Ok(Progress::Done(())),
+            Status::Detaching | Status::Attaching | Status::Other(_) => {
+                return Ok(Some(Progress::Begun));
+            }
+            Status::Deleting => return Ok(Some(Progress::Done(()))),
             // Whether it can be detached, Civo knows.
             Status::Attached | Status::Available | Status::Failed(_) => {}
         }
         let refused = match self.client.detach(id, seen + SEEN_AGE_MAX).await {
-            Ok(()) => return Ok(Progress::Begun),
+            Ok(true) => return Ok(Some(Progress::Begun)),
+            Ok(false) => return Ok(None),
             Err(refused) => refused,
         };
-        match self.look(id).await {
-            Ok(None) => Ok(Progress::Done(())),
+        let left = match self.look(id).await {
+            Ok(None) => Progress::Done(()),
             Ok(Some(now)) => match (now.instance(), now.status()) {
-                (Some(same), Status::Detaching) if same == instance => Ok(Progress::Begun),
-                (Some(same), _) if same == instance => Err(about(id, refused)),
-                _ => Ok(Progress::Done(())),
+                (Some(same), Status::Detaching) if same == instance => Progress::Begun,
+                (Some(same), _) if same == instance => return Err(about(id, refused)),
+                _ => Progress::Done(()),
             },
-            Err(_) => Err(about(id, refused)),
-        }
+            Err(_) => return Err(about(id, refused)),
+        };
+        Ok(Some(left))
     }
 }
 

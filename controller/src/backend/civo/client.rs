@@ -5,8 +5,8 @@ use super::access::{Access, Sources};
 use super::wire::{self, CivoSnapshot, CivoVolume, Cluster, Instance, Made, Quota};
 use crate::http::{self, Answer, Call};
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
-use ::http::{Method, Uri};
-use belay_server::call::{Failure, Kind};
+use ::http::{Method, StatusCode, Uri};
+use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -178,14 +178,20 @@ impl Client {
         self.read(Request::get("list_instances", path)).await
     }
 
-    /// An ID that Civo cannot have is an error: the caller acts on a missing instance.
+    /// None only if Civo says that it has no such instance: the caller acts on that. An ID that
+    /// Civo cannot have is an error.
     pub(super) async fn instance(&self, id: &str) -> Result<Option<Instance>, Failure> {
         if !is_word(id) {
             let message = format!("instance {id:?}: not the ID of an instance of Civo");
             return Err(Failure::new(Kind::Unreachable, message));
         }
         let path = format!("/v2/instances/{id}");
-        self.find(Request::get("get_instance", path)).await
+        let answer = self.answer(Request::get("get_instance", path)).await?;
+        match answer.status.is_success() {
+            true => answer.json().map(Some),
+            false if wire::has_no_instance(&answer) => Ok(None),
+            false => Err(wire::refused(&answer)),
+        }
     }
 
     pub(super) async fn quota(&self) -> Result<Quota, Failure> {
@@ -240,13 +246,23 @@ impl Client {
     }
 
     /// From whatever instance it is attached to: its caller has read which that is, and until when
-    /// that counts. It is not sent later, and not repeated.
-    pub(super) async fn detach(&self, id: &VolumeId, until: Instant) -> Result<(), Failure> {
+    /// that counts. It is not sent later, and not repeated; false if Civo has not taken it up, since
+    /// it was too late, or refused for its pace.
+    pub(super) async fn detach(&self, id: &VolumeId, until: Instant) -> Result<bool, Failure> {
         let request = Request {
             until: Some(until),
             ..self.put("detach_volume", id, "detach", json!({}))?
         };
-        self.change(request).await
+        let is_late = |failure: &Failure| {
+            matches!(failure.kind, Kind::Timeout | Kind::Busy)
+                && failure.certainty == Certainty::NothingHappened
+        };
+        match self.answer(request).await {
+            Err(failure) if is_late(&failure) => Ok(false),
+            Err(failure) => Err(failure),
+            Ok(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => Ok(false),
+            Ok(answer) => wire::accepted(&answer).map(|()| true),
+        }
     }
 
     pub(super) async fn resize(&self, id: &VolumeId, gib: u64) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 //! meant. A name that is only similar is another node's: civo-csi takes that too.
 
 use super::client::{Client, is_uuid};
+use super::wire::Instance;
 use belay_server::call::Failure;
 use belay_server::request::NodeId;
 use std::collections::BTreeMap;
@@ -32,8 +33,12 @@ impl Nodes {
             self.names().remove(node.as_str());
             return Ok(Some(node.to_string()));
         }
-        let instances = self.client.instances().await?;
-        let mut found = instances.into_iter().filter(|instance| {
+        self.named(node, &self.client.instances().await?)
+    }
+
+    /// The one that is called like the node.
+    fn named(&self, node: &NodeId, all: &[Instance]) -> Result<Option<String>, Failure> {
+        let mut found = all.iter().filter(|instance| {
             let host = instance.hostname.as_deref();
             host.is_some_and(|host| is_called(host, node))
         });
@@ -48,18 +53,27 @@ impl Nodes {
             )));
         }
         self.names().insert(instance.id.clone(), node.clone());
-        Ok(Some(instance.id))
+        Ok(Some(instance.id.clone()))
     }
 
     /// Whether an instance that has a volume is that node, also after it has left the cluster. One
-    /// that does not exist is: a volume cannot be in use there.
+    /// of which Civo says that it does not exist is: a volume cannot be in use there.
     pub(super) async fn is(&self, node: &NodeId, instance: &str) -> Result<bool, Failure> {
         // It was, when a call named it last, and the volume is still there.
         if self.names().get(instance) == Some(node) {
             return Ok(true);
         }
-        if let Some(known) = self.instance(node).await? {
+        if is_uuid(node.as_str()) {
+            self.names().remove(node.as_str());
+            return Ok(node.as_str() == instance);
+        }
+        let all = self.client.instances().await?;
+        if let Some(known) = self.named(node, &all)? {
             return Ok(known == instance);
+        }
+        if all.iter().any(|other| other.id == instance) {
+            // It has another name.
+            return Ok(false);
         }
         let Some(left) = self.client.instance(instance).await? else {
             return Ok(true);

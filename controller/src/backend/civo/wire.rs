@@ -176,6 +176,12 @@ pub(super) fn refuses_key(answer: &Answer) -> bool {
             && member(answer, "result").is_some_and(|result| result == AUTHENTICATION)
 }
 
+/// Whether it is an instance that Civo has not found.
+pub(super) fn has_no_instance(answer: &Answer) -> bool {
+    let code = code(answer);
+    kind(&code) == Kind::NotFound && code.to_ascii_lowercase().contains("instance")
+}
+
 /// A change that was accepted: also a success names one.
 ///
 /// # Errors
@@ -206,7 +212,8 @@ pub(super) fn refused(answer: &Answer) -> Failure {
         return Failure::new(Kind::Unauthenticated, message);
     }
     let kind = match (kind(&code), answer.status) {
-        (Kind::Precondition, StatusCode::NOT_FOUND) => Kind::NotFound,
+        // Civo names what it has not found. This may be the answer of something before it.
+        (Kind::Precondition, StatusCode::NOT_FOUND) if code.is_empty() => Kind::Unreachable,
         (Kind::Precondition, StatusCode::FORBIDDEN) => Kind::Denied,
         (Kind::Precondition, StatusCode::TOO_MANY_REQUESTS) => Kind::Busy,
         (Kind::Precondition, status) if status.is_server_error() => Kind::Unreachable,
