@@ -86,6 +86,7 @@ pub struct Answer {
     what: String,
     /// The service's own words, if it has refused the call.
     words: String,
+    secrets: Secrets,
 }
 
 /// Why an attempt has no answer.
@@ -255,6 +256,7 @@ impl Client {
             body,
             what: call.what(),
             words,
+            secrets,
         })
     }
 
@@ -353,6 +355,12 @@ impl Answer {
     #[must_use]
     pub fn words(&self) -> &str {
         &self.words
+    }
+
+    /// A text of the body, masked and shortened for an error as [`Self::words`] are.
+    #[must_use]
+    pub fn quoted(&self, text: &str) -> String {
+        words::quoted(text, &self.secrets)
     }
 
     /// Whether the same call may succeed a little later.

@@ -317,6 +317,7 @@ fn an_exhausted_budget_says_when_it_is_filled_again() {
             body: Bytes::new(),
             what: String::new(),
             words: String::new(),
+            secrets: Secrets::default(),
         };
         for (name, value) in headers {
             answer.headers.insert(*name, (*value).into());
@@ -439,6 +440,7 @@ fn a_service_is_left_alone_for_as_long_as_it_wants_within_bounds() {
             body: Bytes::new(),
             what: String::new(),
             words: String::new(),
+            secrets: Secrets::default(),
         };
         answer.retry_after()
     };

@@ -45,7 +45,12 @@ pub(super) fn of(body: &[u8], secrets: &Secrets) -> String {
         Some(message) => message.to_owned(),
         None => String::from_utf8_lossy(body).into_owned(),
     };
-    let masked = secrets.masked(&text);
+    quoted(&text, secrets)
+}
+
+/// In one line, without secrets, not too long.
+pub(super) fn quoted(text: &str, secrets: &Secrets) -> String {
+    let masked = secrets.masked(text);
     let words = masked.split_whitespace().collect::<Vec<_>>().join(" ");
     let plain: String = words.chars().filter(|char| !char.is_control()).collect();
     match plain.char_indices().nth(QUOTED_MAX) {

@@ -7,7 +7,7 @@ use crate::site::{
 use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
 use belay_twins::Fault;
-use belay_twins::civo::{Refusal, Status};
+use belay_twins::civo::{KEY, Refusal, Status};
 use belay_twins::http::Response;
 use serde_json::json;
 use std::time::Duration;
@@ -291,6 +291,25 @@ async fn a_volume_that_has_failed_is_not_waited_for() {
         let refused = refused.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
         assert!(refused.message().contains("\"error\""), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_word_of_a_refusal_shows_the_key() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    for (status, body) in [
+        (200, json!({"result": format!("no {KEY}")})),
+        (400, json!({"code": format!("no {KEY}"), "reason": KEY})),
+    ] {
+        let fault = Fault::Refused(Response::json(status, &body));
+        cloud.disturb("DELETE /v2/volumes/ID", 1, fault);
+        let refused = deleted(&mut client, &id).await.unwrap_err();
+        assert!(refused.message().contains("no ***"), "{refused}");
+        assert!(!refused.message().contains(KEY), "{refused}");
     }
 }
 

@@ -65,36 +65,58 @@ impl Sources {
     /// Reads the files. Blocks.
     ///
     /// # Errors
-    /// `Precondition`, naming the value that is missing, or the file that cannot be read.
+    /// `Precondition`, naming the value that is missing or wrong, or the file that cannot be read.
     pub(super) fn read(&self) -> Result<Access, Failure> {
-        let value = |file: &str, given: Option<&str>| -> Result<Option<String>, Failure> {
-            let read = match &self.dir {
-                Some(dir) => read(&dir.join(file))?,
-                None => None,
-            };
-            let value = read.or(given.map(str::to_owned));
-            let value = value.map(|text| text.trim().to_owned());
-            Ok(value.filter(|text| !text.is_empty()))
-        };
-        let needed = |file: &str, variable: &str, given: Option<&str>| {
-            let missing = || {
-                let file = self.dir.as_ref().map(|dir| dir.join(file));
-                let file = file.map(|file| format!(" or {}", file.display()));
-                let file = file.unwrap_or_default();
-                Failure::precondition(format!("{variable}{file}: is missing or empty; set it"))
-            };
-            value(file, given)?.ok_or_else(missing)
-        };
-        let key = self.key.as_ref().map(ApiKey::expose);
-        let url = value("api-url", self.url.as_deref())?;
+        let url = self.value("api-url", self.url.as_deref())?;
         let url = url.unwrap_or_else(|| URL.to_owned());
+        let (_, after) = url.split_once("://").unwrap_or(("", &url));
+        if after
+            .split(['/', '?'])
+            .next()
+            .is_some_and(|host| host.contains('@'))
+        {
+            return Err(Failure::precondition(
+                "CIVO_API_URL: has a user or a password, which Civo does not use; leave them out",
+            ));
+        }
         Ok(Access {
-            key: ApiKey::new(&needed("api-key", "CIVO_API_KEY", key)?),
+            key: self.key()?,
             url: url.trim_end_matches('/').to_owned(),
-            region: needed("region", "CIVO_REGION", self.region.as_deref())?,
-            cluster: needed("cluster-id", "CIVO_CLUSTER_ID", self.cluster.as_deref())?,
-            namespace: value("namespace", self.namespace.as_deref())?.unwrap_or_default(),
+            region: self.needed("region", "CIVO_REGION", self.region.as_deref())?,
+            cluster: self.needed("cluster-id", "CIVO_CLUSTER_ID", self.cluster.as_deref())?,
+            namespace: self
+                .value("namespace", self.namespace.as_deref())?
+                .unwrap_or_default(),
         })
+    }
+
+    /// Reads the key alone. Blocks.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`].
+    pub(super) fn key(&self) -> Result<ApiKey, Failure> {
+        let key = self.key.as_ref().map(ApiKey::expose);
+        Ok(ApiKey::new(&self.needed("api-key", "CIVO_API_KEY", key)?))
+    }
+
+    fn value(&self, file: &str, given: Option<&str>) -> Result<Option<String>, Failure> {
+        let read = match &self.dir {
+            Some(dir) => read(&dir.join(file))?,
+            None => None,
+        };
+        let value = read.or(given.map(str::to_owned));
+        let value = value.map(|text| text.trim().to_owned());
+        Ok(value.filter(|text| !text.is_empty()))
+    }
+
+    fn needed(&self, file: &str, variable: &str, given: Option<&str>) -> Result<String, Failure> {
+        let missing = || {
+            let file = self.dir.as_ref().map(|dir| dir.join(file));
+            let file = file.map(|file| format!(" or {}", file.display()));
+            let file = file.unwrap_or_default();
+            Failure::precondition(format!("{variable}{file}: is missing or empty; set it"))
+        };
+        self.value(file, given)?.ok_or_else(missing)
     }
 }
 
@@ -152,7 +174,30 @@ mod tests {
             ("other-canary", "FRA1")
         );
         assert_eq!(access.cluster, "cluster-1");
+        // Of a Secret that is half written, the key is read all the same.
+        std::fs::write(dir.path().join("region"), "").unwrap();
+        assert_eq!(sources.key().unwrap().expose(), "other-canary");
         assert!(!format!("{access:?} {sources:?}").contains("canary"));
+    }
+
+    #[test]
+    fn a_url_with_a_password_is_refused_and_not_quoted() {
+        for (url, is_refused) in [
+            ("https://user:canary@api.civo.com", true),
+            ("user:canary@api.civo.com/", true),
+            ("https://api.civo.com/a@b", false),
+        ] {
+            let sources = Sources {
+                url: Some(url.to_owned()),
+                ..given()
+            };
+            let read = sources.read();
+            assert_eq!(read.is_err(), is_refused, "{url}");
+            if let Err(refused) = read {
+                assert!(refused.message.starts_with("CIVO_API_URL: "), "{refused}");
+                assert!(!refused.message.contains("canary"), "{refused}");
+            }
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! became of it is read back by its caller.
 
 use super::access::{Access, Sources};
+use super::id::{is_uuid, is_word};
 use super::wire::{self, CivoSnapshot, CivoVolume, Cluster, Instance, Made, Quota};
 use crate::http::{self, Answer, Call};
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -117,10 +118,14 @@ impl Client {
             return Ok(answer);
         }
         let sources = self.sources.clone();
-        let read = tokio::task::spawn_blocking(move || sources.read()).await;
+        let read = tokio::task::spawn_blocking(move || sources.key()).await;
         match read {
-            Ok(Ok(new)) if new.key != access.key => {
-                let new = Arc::new(new);
+            // The region and the cluster stay: what has been read before is of them.
+            Ok(Ok(key)) if key != access.key => {
+                let new = Arc::new(Access {
+                    key,
+                    ..Access::clone(&access)
+                });
                 *self.access.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
                 self.answer_with(&new, &request).await
             }
@@ -355,47 +360,10 @@ fn path_of_snapshot(id: &SnapshotId) -> Result<String, Failure> {
     }
 }
 
-pub(super) fn is_uuid(text: &str) -> bool {
-    const LENGTHS: [usize; 5] = [8, 4, 4, 4, 12];
-    let parts = text.split('-');
-    parts.clone().map(str::len).eq(LENGTHS)
-        && parts
-            .flat_map(str::bytes)
-            .all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// Whether it may be an ID whose form is not documented.
-fn is_word(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    !text.is_empty() && text.bytes().all(is_plain)
-}
-
 /// Errors quote paths, so the IDs in them stay as they are (RFC 3986, 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
 /// A setting as part of a URL.
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_id_of_a_volume_is_a_uuid_and_no_path() {
-        let uuid = "7F8b1c2d-1111-4222-8333-444455556666";
-        assert!(is_uuid(uuid) && is_word(uuid));
-        for name in [
-            "k3s-prod-1a2b-node-pool-3c4d",
-            "node-1",
-            "",
-            "7f8b1c2d-1111-4222-8333-44445555666g",
-        ] {
-            assert!(!is_uuid(name), "{name}");
-        }
-        for path in ["", "..", "a/b", "a%2fb", "a?b", "../instances/1", "\u{e9}"] {
-            assert!(!is_uuid(path) && !is_word(path), "{path}");
-        }
-    }
 }

@@ -5,6 +5,7 @@ mod access;
 mod attach;
 mod client;
 mod grow;
+mod id;
 mod lists;
 mod name;
 mod nodes;

@@ -2,7 +2,8 @@
 //! its node where it has found no ID; then the instance of the cluster with that host name is
 //! meant. A name that is only similar is another node's: civo-csi takes that too.
 
-use super::client::{Client, is_uuid};
+use super::client::Client;
+use super::id::is_uuid;
 use super::wire::Instance;
 use belay_server::call::Failure;
 use belay_server::request::NodeId;

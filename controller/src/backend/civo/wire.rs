@@ -192,6 +192,7 @@ pub(super) fn accepted(answer: &Answer) -> Result<(), Failure> {
     }
     match member(answer, "result") {
         Some(result) if result != SUCCESS && !result.is_empty() => {
+            let result = answer.quoted(&result);
             let message = format!("{}: the result is {result:?}", answer.refusal());
             Err(Failure::new(kind(&code(answer)), message).may_be_running())
         }
@@ -205,7 +206,7 @@ pub(super) fn refused(answer: &Answer) -> Failure {
     let words = answer.refusal();
     let words = match code.is_empty() {
         true => words,
-        false => format!("{words} ({code})"),
+        false => format!("{words} ({})", answer.quoted(&code)),
     };
     if refuses_key(answer) {
         let message = format!("{words}; check CIVO_API_KEY, or the file api-key of the Secret");
