@@ -251,8 +251,8 @@ impl Client {
     }
 
     /// From whatever instance it is attached to: its caller has read which that is, and until when
-    /// that counts. It is not sent later, and not repeated; false if Civo has not taken it up, since
-    /// it was too late, or refused for its pace.
+    /// that counts. It is not sent later, and not repeated; false if Civo has not taken it up: it
+    /// was too late, or refused for its pace.
     pub(super) async fn detach(&self, id: &VolumeId, until: Instant) -> Result<bool, Failure> {
         let request = Request {
             until: Some(until),
