@@ -35,7 +35,7 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{withSecond("drivers[1].nodeName=node2", "drivers[1].createStateDir=false"), []string{"drivers[1].createStateDir is false", "(node1, node2)", "Leave it true", "a release for each node"}},
 		{[]string{node, "drivers[0].name=" + strings.Repeat("n", 64)}, []string{"/drivers/0/name", "maxLength"}},
 		{[]string{node, "kubeletDir=/var/lib/k0s/kubelet", "drivers[0].name=" + strings.Repeat("n", 63)}, []string{"drivers[0].name", "3 characters too long", "/var/lib/k0s/kubelet/plugins_registry/nnn", "107"}},
-		{[]string{"drivers[0].backend=floppy"}, []string{`no backend "floppy"`, "use one of: digitalocean, local, openstack"}},
+		{[]string{"drivers[0].backend=floppy"}, []string{`no backend "floppy"`, "use one of: civo, digitalocean, local, openstack"}},
 		{[]string{"drivers[0].backend=digitalocean"}, []string{"drivers[0].region is empty", "--set 'drivers[0].region=SLUG'"}},
 		{cloud("drivers[0].stateDir=/srv"), []string{"drivers[0].stateDir: backend openstack has no such value"}},
 		{cloud("drivers[0].overcommit=2"), []string{"drivers[0].overcommit: backend openstack has no such value"}},

@@ -241,7 +241,7 @@ func everyValue(t *testing.T, backend string) map[string]any {
 	return values
 }
 
-var everyValues = map[string]string{"local": "every-value.yaml", "openstack": "openstack-every-value.yaml", "digitalocean": "digitalocean-every-value.yaml"}
+var everyValues = map[string]string{"local": "every-value.yaml", "openstack": "openstack-every-value.yaml", "digitalocean": "digitalocean-every-value.yaml", "civo": "civo-every-value.yaml"}
 
 // There is one choice, or the other would leave out what ci/every-value.yaml is to show. The registry
 // for all images, and digests, are in images_test.go.
@@ -250,10 +250,11 @@ var only = []string{
 	"global.imageRegistry", "images.node.digest", "images.controller.digest", "images.provisioner.digest", "images.attacher.digest", "images.resizer.digest", "images.snapshotter.digest",
 	"openstack: drivers[].backend", "openstack: drivers[].csiDriver.attachRequired", "openstack: drivers[].csiDriver.storageCapacity", "openstack: drivers[].formatMark.create", "openstack: drivers[].csiDriver.volumeLifecycleModes",
 	"digitalocean: drivers[].backend", "digitalocean: drivers[].csiDriver.attachRequired", "digitalocean: drivers[].csiDriver.storageCapacity", "digitalocean: drivers[].formatMark.create", "digitalocean: drivers[].csiDriver.volumeLifecycleModes", "digitalocean: drivers[].storageClasses[].default",
+	"civo: drivers[].backend", "civo: drivers[].csiDriver.attachRequired", "civo: drivers[].csiDriver.storageCapacity", "civo: drivers[].formatMark.create", "civo: drivers[].csiDriver.volumeLifecycleModes", "civo: drivers[].storageClasses[].default",
 }
 
 // Set in addition to the other name, it is refused.
-var otherBundle = []string{"openstack: drivers[].caBundle.secretName", "digitalocean: drivers[].caBundle.secretName"}
+var otherBundle = []string{"openstack: drivers[].caBundle.secretName", "digitalocean: drivers[].caBundle.secretName", "civo: drivers[].caBundle.secretName"}
 
 // In one of these files each value differs from its default, so that each is seen to arrive.
 func TestEveryValueIsTried(t *testing.T) {

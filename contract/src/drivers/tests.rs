@@ -11,10 +11,11 @@ use std::path::Path;
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
 /// The chart rendered with its defaults; the chart's own tests compare the two.
-const MANIFESTS: [&str; 3] = [
+const MANIFESTS: [&str; 4] = [
     include_str!("../../../deploy/manifests/local.yaml"),
     include_str!("../../../deploy/manifests/openstack.yaml"),
     include_str!("../../../deploy/manifests/digitalocean.yaml"),
+    include_str!("../../../deploy/manifests/civo.yaml"),
 ];
 
 /// The second cell of the row that starts with `first`.
@@ -28,7 +29,7 @@ fn cell(first: &str) -> &'static str {
 
 #[test]
 fn the_chart_renders_the_object_that_the_profile_describes() {
-    for (profile, manifest) in [LOCAL, OPENSTACK, DIGITALOCEAN].iter().zip(MANIFESTS) {
+    for (profile, manifest) in [LOCAL, OPENSTACK, DIGITALOCEAN, CIVO].iter().zip(MANIFESTS) {
         let mut objects = manifest.split("\n---\n");
         let object = objects.find(|object| object.contains("\nkind: CSIDriver\n"));
         let object = object.unwrap();
@@ -48,7 +49,7 @@ fn the_chart_renders_the_object_that_the_profile_describes() {
 }
 
 /// The backends that the chart installs.
-const IN_CHART: [Kind; 3] = [Kind::Local, Kind::Openstack, Kind::Digitalocean];
+const IN_CHART: [Kind; 4] = [Kind::Local, Kind::Openstack, Kind::Digitalocean, Kind::Civo];
 
 #[test]
 fn each_backend_of_the_chart_has_its_defaults_there_and_no_other_has() {

@@ -87,11 +87,17 @@
 {{- if and (eq .driver.backend "digitalocean") (not .driver.region) -}}
 {{- fail (printf "%s.region is empty: set the slug of the region of the nodes, such as nyc1: --set '%s.region=SLUG'" $where $where) -}}
 {{- end -}}
+{{- if and (eq .driver.backend "civo") .driver.topology (not .driver.region) (not .driver.instanceFile) -}}
+{{- fail (printf "%s.topology: set %s.region, the region of the nodes, or %s.instanceFile" $where $where $where) -}}
+{{- end -}}
 {{- if ne .driver.backend "local" -}}
 {{- if and .driver.caBundle.secretName .driver.caBundle.configMapName -}}
 {{- fail (printf "%s.caBundle: secretName and configMapName are both set; keep the one that has the certificates" $where) -}}
 {{- end -}}
 {{- if .driver.csiDriver.storageCapacity -}}
+{{- if eq .driver.backend "civo" -}}
+{{- fail (printf "%s.csiDriver.storageCapacity: backend civo knows only the quota of the account; remove it" $where) -}}
+{{- end -}}
 {{- fail (printf "%s.csiDriver.storageCapacity: backend %s does not know the free capacity of the cloud, so the scheduler would find none; remove it" $where .driver.backend) -}}
 {{- end -}}
 {{- $agent := .root.Values.node -}}
@@ -173,8 +179,8 @@
 {{/* "true" or empty: whether the agent of this driver asks a metadata service, for which its pod needs
      the host's network. */}}
 {{- define "belay.asksService" -}}
-{{- if ne .backend "local" -}}
-{{- if contains "metadataService" (.metadata.searchOrder | default "metadataService") }}true{{ end -}}
+{{- with .metadata -}}
+{{- if contains "metadataService" (.searchOrder | default "metadataService") }}true{{ end -}}
 {{- end -}}
 {{- end -}}
 
@@ -210,6 +216,18 @@
 {{- if eq (toString .Values.snapshots.enabled) "auto" -}}
 {{- if .Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1/VolumeSnapshotClass" }}true{{ end -}}
 {{- else if .Values.snapshots.enabled }}true{{ end -}}
+{{- end -}}
+
+{{/* The Secret with which the controller of a cloud signs in, as {"volume": its name in the pod, "path":
+     where it is mounted, "secretName": its own name}. */}}
+{{- define "belay.credentials" -}}
+{{- if eq .backend "openstack" -}}
+{{- toJson (dict "volume" "cloud-config" "path" "/etc/config" "secretName" .cloudConfig.secretName) -}}
+{{- else if eq .backend "digitalocean" -}}
+{{- toJson (dict "volume" "api-token" "path" "/etc/api-token" "secretName" .token.secretName) -}}
+{{- else if eq .backend "civo" -}}
+{{- toJson (dict "volume" "civo-access" "path" "/etc/civo" "secretName" .access.secretName) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The Secret with the keys of format marks; empty if there are no keys. */}}
