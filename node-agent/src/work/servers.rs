@@ -27,9 +27,11 @@ const CHANGES: usize = 8;
 const MOUNTS: usize = 6;
 /// Processes that read the usage of volumes of one server at a time.
 const READS: usize = 2;
-/// Killed processes of one server that have not exited. With so many, it is asked nothing.
+/// Killed processes of one server that have not exited. With so many, it is only unmounted.
 const KILLED_MAX: usize = 8;
-/// All processes, of all servers. Each has less than a megabyte.
+/// The same for unmounts: one pod each, which must end whatever its server does.
+const KILLED_UNMOUNTS_MAX: usize = 128;
+/// All processes, of all servers, without killed unmounts. Each has less than a megabyte.
 const TOTAL: usize = 64;
 
 /// How long a process may take to exit after its answer was used.
@@ -65,6 +67,14 @@ impl Lane {
             RemoteCall::Mount(_) => Lane::Mount,
             RemoteCall::Unmount(_) | RemoteCall::Detach(_) => Lane::Unmount,
             RemoteCall::Usage(_) => Lane::Read,
+        }
+    }
+
+    /// How many killed processes of a server forbid such a call to it.
+    fn killed_max(self) -> usize {
+        match self {
+            Lane::Unmount => KILLED_UNMOUNTS_MAX,
+            Lane::Mount | Lane::Read => KILLED_MAX,
         }
     }
 }
@@ -112,6 +122,7 @@ struct Process<K: Kernel> {
     slots: Slots,
     server: Arc<Server>,
     counts: Arc<Counts>,
+    lane: Lane,
     /// It is not given time to exit.
     is_overdue: bool,
 }
@@ -142,7 +153,7 @@ impl Servers {
         let end = Instant::now() + within;
         let lane = Lane::of(call);
         let of_server = self.of(server);
-        of_server.refuse_hung(server)?;
+        of_server.refuse_hung(server, lane)?;
         let slots = {
             let _waiting = More::of(&self.counts.waiting);
             timeout_at(end, self.slots(&of_server, lane)).await
@@ -155,7 +166,7 @@ impl Servers {
             )));
         };
         // It may have happened during the wait.
-        of_server.refuse_hung(server)?;
+        of_server.refuse_hung(server, lane)?;
         WORKED.notify_one();
         let helper = kernel.start_helper(call)?;
         self.counts.running.fetch_add(1, Ordering::Relaxed);
@@ -164,6 +175,7 @@ impl Servers {
             slots: slots?,
             server: of_server,
             counts: Arc::clone(&self.counts),
+            lane,
             is_overdue: false,
         }));
         match timeout_at(end, running.answer()).await {
@@ -227,9 +239,9 @@ impl Servers {
 }
 
 impl Server {
-    fn refuse_hung(&self, name: &str) -> Result<(), Failure> {
+    fn refuse_hung(&self, name: &str, lane: Lane) -> Result<(), Failure> {
         let killed = self.killed.load(Ordering::Relaxed);
-        if killed < KILLED_MAX {
+        if killed < lane.killed_max() {
             return Ok(());
         }
         let message = format!(
@@ -279,13 +291,14 @@ impl<K: Kernel> Process<K> {
         counter!(KILLS).increment(1);
         self.helper.kill();
         let Slots { _server, all } = self.slots;
+        // A killed unmount has freed its path. Those of one server must not keep others waiting.
+        let _all = (self.lane != Lane::Unmount).then_some(all);
         {
             let _of_server = More::of(&self.server.killed);
             let _of_all = More::of(&self.counts.killed);
             drop(_server);
             self.helper.exited().await;
         }
-        drop(all);
     }
 }
 

@@ -165,6 +165,33 @@ async fn a_server_with_many_killed_processes_is_asked_nothing_until_they_exit() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn killed_processes_refuse_no_unmount_and_unmounts_take_no_others_slots() {
+    let bench = Bench::new();
+    bench.machine.let_servers_hang(true);
+    bench.machine.let_helpers_die_hard(true);
+    while bench.killed() < TOTAL + KILLED_MAX {
+        let killed = bench.killed();
+        let asked = bench.asks("dead", &unmount(), CHANGES);
+        pass(MINUTE).await;
+        for asked in asked {
+            let failure = asked.await.unwrap().unwrap_err();
+            assert_eq!(failure.kind, Kind::Timeout, "{failure}");
+        }
+        assert_eq!(bench.killed(), killed + CHANGES, "an unmount was not begun");
+    }
+    let refused = bench.ask("dead", &mount()).await.unwrap().unwrap_err();
+    assert_eq!(refused.kind, Kind::Unreachable, "{refused}");
+    // Nor do those of one server keep another from being asked.
+    let reads = bench.asks("other", &usage(), READS);
+    settle().await;
+    assert_eq!(bench.running(), READS);
+    bench.machine.let_servers_hang(false);
+    for asked in reads {
+        asked.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn all_servers_together_have_a_bounded_number_of_processes() {
     let bench = Bench::new();
     bench.machine.let_servers_hang(true);

@@ -115,6 +115,34 @@ fn an_unpublish_that_hangs_ends_with_a_detach_or_an_answer_and_a_retry_converges
 }
 
 #[test]
+fn an_unpublish_detaches_however_many_processes_hang_on_the_server() {
+    let machine = machine();
+    let agent = Agent::new(&machine);
+    let volume = Volume::new("a");
+    agent.publish(&volume, 1).unwrap();
+    machine.let_helpers_die_hard(true);
+    machine.let_servers_hang(true);
+    for number in 0.. {
+        assert!(number < 100, "the server is asked without a limit");
+        let (answer, _) = send(&agent, &machine, Verb::Stats, &volume);
+        // At once, where no process is started.
+        if answer.unwrap_err().code() == Code::Unavailable {
+            break;
+        }
+    }
+    let before = machine.helpers_started();
+    let (answer, has_hung) = send(&agent, &machine, Verb::Unpublish, &volume);
+    assert!(
+        has_hung && machine.helpers_started() == before + 2,
+        "{answer:?}"
+    );
+    machine.let_servers_hang(false);
+    agent.settle();
+    let (answer, _) = send(&agent, &machine, Verb::Unpublish, &volume);
+    answer.unwrap();
+}
+
+#[test]
 fn statistics_of_a_dead_server_are_the_last_ones_with_the_reason() {
     let machine = machine();
     let agent = Agent::new(&machine);
