@@ -65,3 +65,18 @@ func TestTheClassesAreThoseOfCsiDigitalocean(t *testing.T) {
 		t.Error("no class of snapshots")
 	}
 }
+
+// The controller always reports topology, for which external-provisioner lists the nodes.
+func TestTheProvisionerOfDigitalOceanMayListNodes(t *testing.T) {
+	for _, one := range rendered(t, digitalocean) {
+		if one.text("kind") != "ClusterRole" {
+			continue
+		}
+		for _, rule := range one.list("rules") {
+			if slices.Contains(rule["resources"].([]any), any("nodes")) {
+				return
+			}
+		}
+	}
+	t.Error("no rule for nodes")
+}
