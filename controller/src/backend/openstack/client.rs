@@ -3,7 +3,7 @@
 mod snapshots;
 
 use super::session::{Account, Session};
-use super::wire::{self, AvailabilityZones, CinderVolume, Messages, OneVolume, Volumes};
+use super::wire::{self, AvailabilityZones, CinderVolume, Message, Messages, OneVolume, Volumes};
 use crate::backend::Order;
 use crate::http::{Answer, Call};
 use belay_server::call::{Failure, Kind};
@@ -191,17 +191,16 @@ impl Client {
         }
     }
 
-    /// The latest message of Cinder about a volume or snapshot. None if it cannot be read: it only
-    /// explains.
-    pub(super) async fn message(&self, id: &str) -> Option<String> {
-        let path = format!("/messages?resource_uuid={}&limit=1", encoded(id));
+    /// The latest messages of Cinder about a volume or snapshot. None if they cannot be read: they
+    /// only explain.
+    pub(super) async fn messages(&self, id: &str) -> Option<Vec<Message>> {
+        let path = format!("/messages?resource_uuid={}&limit=10", encoded(id));
         let request = Request::new("get_message", Service::Volumes, Method::GET, path);
         let answer = self.answer(request).await.ok()?;
         if answer.status != StatusCode::OK {
             return None;
         }
-        let mut messages = answer.json::<Messages>().ok()?.messages.into_iter();
-        messages.next().map(|message| message.user_message)
+        Some(answer.json::<Messages>().ok()?.messages)
     }
 
     /// An empty volume, or one from that source, in that zone or where Cinder chooses.

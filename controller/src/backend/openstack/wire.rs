@@ -142,6 +142,8 @@ pub(super) struct Messages {
 #[derive(Debug, Deserialize)]
 pub(super) struct Message {
     pub(super) user_message: String,
+    /// In seconds, as text that sorts by time.
+    pub(super) created_at: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
