@@ -64,6 +64,8 @@ deny: ## bans, licences and sources of all dependencies
 tidy: ## house rules only: lengths, layers, words (see CONTRIBUTING.md)
 	cargo test $(CARGO_FLAGS) -p belay-tests --test tidy
 
+# Tests that drive programs mostly wait for them, so there are more threads than processors.
+unit: export RUST_TEST_THREADS ?= $(shell echo $$((4 * $$(nproc))))
 unit: ## unit tests and house rules; no root, no network
 	cargo test $(CARGO_FLAGS) --workspace
 

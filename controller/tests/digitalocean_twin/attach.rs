@@ -11,7 +11,11 @@ use belay_twins::Fault;
 use belay_twins::digitalocean::refusal;
 use csi::volume_capability::access_mode::Mode;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tonic::Code;
+
+/// How long another actor's event takes: longer than the first pause after a refusal, 1 s.
+const EVENT: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attachment_has_the_keys_of_the_driver_it_replaces_and_the_word_on_its_content() {
@@ -57,26 +61,30 @@ async fn an_old_driver_name_is_that_of_its_key() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_errored_action_does_not_hang_the_call() {
-    for at_accept in [false, true] {
-        let site = Site::new();
-        site.twin().settings().shows_at_accept = at_accept;
-        let _running = site.start();
-        let mut client = site.client().await;
-        let id = created(&mut client, "pvc-1").await.unwrap();
-        site.twin().settings().errored = 1;
-        let answer = attached(&mut client, &id, NODE).await;
-        refused(answer, Code::Unavailable, "errored");
-        attached(&mut client, &id, NODE).await.unwrap();
-        site.twin().settings().errored = 1;
-        let answer = detached(&mut client, &id, NODE).await;
-        refused(answer, Code::Unavailable, "errored");
-        assert_eq!(site.twin().attached()[&id], Some(101));
-        let grow = requests::grow(&id, 2 << 30);
-        site.twin().settings().errored = 1;
-        let answer = client.controller_expand_volume(grow.clone()).await;
-        refused(answer, Code::Unavailable, "errored");
-        client.controller_expand_volume(grow).await.unwrap();
-    }
+    let (late, at_accept) = (errored_actions(false), errored_actions(true));
+    tokio::join!(late, at_accept);
+}
+
+/// Whether a volume shows its droplet as soon as the action is accepted, or when it has ended.
+async fn errored_actions(at_accept: bool) {
+    let site = Site::new();
+    site.twin().settings().shows_at_accept = at_accept;
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    site.twin().settings().errored = 1;
+    let answer = attached(&mut client, &id, NODE).await;
+    refused(answer, Code::Unavailable, "errored");
+    attached(&mut client, &id, NODE).await.unwrap();
+    site.twin().settings().errored = 1;
+    let answer = detached(&mut client, &id, NODE).await;
+    refused(answer, Code::Unavailable, "errored");
+    assert_eq!(site.twin().attached()[&id], Some(101));
+    let grow = requests::grow(&id, 2 << 30);
+    site.twin().settings().errored = 1;
+    let answer = client.controller_expand_volume(grow.clone()).await;
+    refused(answer, Code::Unavailable, "errored");
+    client.controller_expand_volume(grow).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,42 +109,55 @@ async fn an_attachment_that_shows_is_not_answered_while_its_action_runs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_of_another_actor_on_the_droplet_is_waited_for() {
-    for at_accept in [false, true] {
-        let site = Site::new();
-        site.twin().settings().shows_at_accept = at_accept;
-        let _running = site.start();
-        let mut client = site.client().await;
-        let id = created(&mut client, "pvc-1").await.unwrap();
-        site.twin().occupy(101, Duration::from_secs(4));
-        attached(&mut client, &id, NODE).await.unwrap();
-        let tried = site.cloud.count(ATTACH);
-        assert!((2..=5).contains(&tried), "{tried}");
-        site.twin().occupy(101, Duration::from_secs(4));
-        detached(&mut client, &id, NODE).await.unwrap();
-        assert_eq!(site.twin().attached()[&id], None);
-    }
+    let (late, at_accept) = (
+        events_of_another_actor(false),
+        events_of_another_actor(true),
+    );
+    tokio::join!(late, at_accept);
+}
+
+/// Whether a volume shows its droplet as soon as the action is accepted, or when it has ended.
+async fn events_of_another_actor(at_accept: bool) {
+    let site = Site::new();
+    site.twin().settings().shows_at_accept = at_accept;
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    site.twin().occupy(101, EVENT);
+    attached(&mut client, &id, NODE).await.unwrap();
+    let tried = site.cloud.count(ATTACH);
+    assert!((2..=5).contains(&tried), "{tried}");
+    site.twin().occupy(101, EVENT);
+    detached(&mut client, &id, NODE).await.unwrap();
+    assert_eq!(site.twin().attached()[&id], None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_of_an_action_is_read_back() {
+    let mut clouds = JoinSet::new();
     for at_accept in [false, true] {
-        let site = Site::new();
-        site.twin().settings().shows_at_accept = at_accept;
-        let _running = site.start();
-        let mut client = site.client().await;
-        let id = created(&mut client, "pvc-1").await.unwrap();
         for fault in [
             Fault::Lost,
             Fault::Cut,
             Fault::Denied(refusal(502, "bad gateway")),
         ] {
-            site.cloud.disturb(ATTACH, 1, fault.clone());
-            attached(&mut client, &id, NODE).await.unwrap();
-            site.cloud.disturb(DETACH, 1, fault);
-            detached(&mut client, &id, NODE).await.unwrap();
-            assert_eq!(site.twin().attached()[&id], None);
+            clouds.spawn(lost_answers(at_accept, fault));
         }
     }
+    clouds.join_all().await;
+}
+
+async fn lost_answers(at_accept: bool, fault: Fault) {
+    let site = Site::new();
+    site.twin().settings().shows_at_accept = at_accept;
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    site.cloud.disturb(ATTACH, 1, fault.clone());
+    attached(&mut client, &id, NODE).await.unwrap();
+    site.cloud.disturb(DETACH, 1, fault);
+    detached(&mut client, &id, NODE).await.unwrap();
+    assert_eq!(site.twin().attached()[&id], None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

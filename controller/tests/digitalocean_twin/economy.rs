@@ -68,7 +68,7 @@ async fn lifecycles_beyond_the_rate_limit_fail_no_call() {
     let _running = site.start();
     let client = site.client().await;
     let mut lives = JoinSet::new();
-    for n in 0..15 {
+    for n in 0..10 {
         lives.spawn(life(client.clone(), n));
     }
     lives.join_all().await;

@@ -19,7 +19,7 @@ pub(crate) type Client = ControllerClient<Channel>;
 
 pub(crate) const GIB: i64 = 1 << 30;
 /// The droplets of the twin.
-pub(crate) const DROPLETS: [u64; 5] = [101, 102, 103, 104, 105];
+pub(crate) const DROPLETS: [u64; 8] = [101, 102, 103, 104, 105, 106, 107, 108];
 pub(crate) const NODE: &str = "101";
 pub(crate) const OTHER: &str = "102";
 
