@@ -7,7 +7,7 @@ use belay_server::request::VolumeId;
 
 use super::{Covered, Mounts};
 use crate::device::{Held, Intent, Label, Storage, Verdict};
-use crate::kernel::{Dev, FileKind, Kernel, Stat};
+use crate::kernel::{self, Dev, FileKind, Kernel, Stat};
 
 impl<K: Kernel> Mounts<'_, K> {
     /// The device that is attached for the volume without being mounted. A bind mount of a device
@@ -65,9 +65,7 @@ impl<K: Kernel> Mounts<'_, K> {
             let Some(stat) = self.kernel.look(&path)?.filter(is_bind) else {
                 continue;
             };
-            let is_its = self.index.is_noted_for(&path, &stat, volume)
-                || self.is_labelled(volume, &path, &stat)?;
-            if !is_its {
+            if !self.is_made_for(volume, &path, &stat)? {
                 continue;
             }
             let (_, verdict) = self.verdict(volume, &path, &stat, Intent::TakeDown)?;
@@ -77,6 +75,36 @@ impl<K: Kernel> Mounts<'_, K> {
             }
         }
         Ok(())
+    }
+
+    /// The raw device that is bound at `path` was bound for the volume, by whichever attachment.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn is_made_for(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<bool, Failure> {
+        Ok(self.index.is_noted_for(path, stat, volume) || self.is_labelled(volume, path, stat)?)
+    }
+
+    /// Where raw devices may be bound that were bound for the volume, by whichever attachment: as
+    /// noted, and as the mount table names it.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub(crate) fn made_for(&self, volume: &VolumeId) -> kernel::Result<Vec<PathBuf>> {
+        let is_named = |label: &Label| self.transport.is_named(volume, label);
+        let mut paths = self.index.said_of(volume, is_named);
+        for line in self.kernel.mounts()? {
+            let is_it = Label::read(&line.root).is_some_and(|label| is_named(&label));
+            if is_it && !paths.contains(&line.point) {
+                paths.push(line.point);
+            }
+        }
+        Ok(paths)
     }
 
     /// Refuses a target that was bound for another volume, or for an earlier attachment of this

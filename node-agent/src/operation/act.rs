@@ -53,10 +53,14 @@ impl<K: Kernel> Context<'_, K> {
     /// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
     /// another process has it open.
     pub(super) fn detach(&self, volume: &VolumeId) -> Result<(), Failure> {
-        self.free(volume)?;
-        if self.may_lose_devices() {
-            self.mounts().refuse_removed(volume)?;
-        }
+        let free = || -> Result<(), Failure> {
+            self.free(volume)?;
+            match self.may_lose_devices() {
+                true => self.mounts().refuse_removed(volume),
+                false => Ok(()),
+            }
+        };
+        unless_orphans(free, || self.unmount_orphans_named(volume))?;
         self.transport.forget(volume);
         Ok(())
     }
@@ -134,7 +138,23 @@ impl<K: Kernel> Context<'_, K> {
             return Ok(false);
         };
         let mut shown = Covered::new(&self.kernel, &self.transport, volume, dev);
-        self.unmount_if_orphans(volume, kubelet_dir, &shown.paths(&[])?, dev)
+        self.unmount_if_orphans(volume, kubelet_dir, &shown.paths(&[])?, Some(dev))
+    }
+
+    /// [`Context::unmount_orphans`] of disks that were removed: of binds that were made for the
+    /// volume, by whichever attachment. Whether there was any.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn unmount_orphans_named(&self, volume: &VolumeId) -> Result<bool, Failure> {
+        if !self.may_lose_devices() {
+            return Ok(false);
+        }
+        let Some(kubelet_dir) = self.dir_of_pods()? else {
+            return Ok(false);
+        };
+        let paths = self.mounts().made_for(volume)?;
+        self.unmount_if_orphans(volume, kubelet_dir, &paths, None)
     }
 
     /// Where else a raw device is bound that is staged at `path` and whose disk was removed: for a
@@ -155,7 +175,7 @@ impl<K: Kernel> Context<'_, K> {
         let mut paths = others()?;
         if !paths.is_empty()
             && let Some(kubelet_dir) = self.dir_of_pods()?
-            && self.unmount_if_orphans(volume, kubelet_dir, &paths, stat.rdev)?
+            && self.unmount_if_orphans(volume, kubelet_dir, &paths, Some(stat.rdev))?
         {
             paths = others()?;
         }
@@ -170,17 +190,22 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
+    /// Of these paths, those where the device of that number is bound, or any that was bound for
+    /// the volume: an earlier attachment of its disk may have had another number.
     fn unmount_if_orphans(
         &self,
         volume: &VolumeId,
         kubelet_dir: &KubeletDir,
         paths: &[PathBuf],
-        dev: Dev,
+        dev: Option<Dev>,
     ) -> Result<bool, Failure> {
         let (kernel, mut is_any) = (&self.kernel, false);
         for path in paths {
-            let stat = kernel.look(path)?.filter(|stat| stat.mount_root);
-            let is_it = stat.is_some_and(|stat| stat.rdev == dev);
+            let is_bind = |stat: &Stat| stat.mount_root && stat.kind == FileKind::BlockDevice;
+            let Some(stat) = kernel.look(path)?.filter(is_bind) else {
+                continue;
+            };
+            let is_it = dev == Some(stat.rdev) || self.mounts().is_made_for(volume, path, &stat)?;
             if is_it && kubelet_dir.is_orphan(kernel, path)? {
                 let (id, path) = (volume.as_str(), path.as_path());
                 tracing::warn!(
@@ -213,6 +238,18 @@ impl<K: Kernel> Context<'_, K> {
         self.mounts().refuse_shown(volume, dev, &[])?;
         device.refuse_claimed(kernel)?;
         self.release_raw(volume, device)
+    }
+}
+
+/// Repeats a check that refuses mounts of a raw device after `unmount` has unmounted some, of pods
+/// that no longer exist.
+pub(super) fn unless_orphans<T>(
+    refuse: impl Fn() -> Result<T, Failure>,
+    unmount: impl FnOnce() -> Result<bool, Failure>,
+) -> Result<T, Failure> {
+    match refuse() {
+        Err(_) if unmount()? => refuse(),
+        checked => checked,
     }
 }
 

@@ -18,6 +18,7 @@ pub(super) use tally::announce;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Stage, VolumeId};
 
+use super::act::unless_orphans;
 use super::context::Context;
 use crate::device::{Held, Missing, Purpose, Storage};
 use crate::kernel::{FileKind, Kernel};
@@ -97,13 +98,17 @@ fn attach<K: Kernel>(
     purpose: Purpose,
 ) -> Result<Held<K>, Failure> {
     let device = cx.phase(Phase::Attach, || {
-        let left = cx.mounts().left(volume, &storage)?;
-        if left.is_none() {
-            cx.mounts().refuse_stale(volume)?;
-        }
-        if cx.may_lose_devices() {
-            cx.mounts().refuse_removed(volume)?;
-        }
+        let unused = || -> Result<_, Failure> {
+            let left = cx.mounts().left(volume, &storage)?;
+            if left.is_none() {
+                cx.mounts().refuse_stale(volume)?;
+            }
+            if cx.may_lose_devices() {
+                cx.mounts().refuse_removed(volume)?;
+            }
+            Ok(left)
+        };
+        let left = unless_orphans(unused, || cx.unmount_orphans_named(volume))?;
         storage.hold(&cx.kernel, left, purpose, &|dev| cx.is_shown(volume, dev))
     })?;
     if let (false, Some(folder)) = (device.is_checked, cx.transport.folder()) {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use belay_server::call::Failure;
 use belay_server::request::Unstage;
 
-use super::act::not_in_table;
+use super::act::{not_in_table, unless_orphans};
 use super::context::Context;
 use super::{Node, STACKED_MAX};
 use crate::device::{Held, Intent, Verdict};
@@ -222,18 +222,6 @@ fn remove_file<K: Kernel>(cx: &Context<'_, K>, path: &Path, left: &Stat) -> Resu
         "{} was not created by a stage; it was left there",
         path.display()
     )))
-}
-
-/// Repeats a check that refuses mounts of a raw device after `unmount` has unmounted some, of pods
-/// that no longer exist.
-fn unless_orphans(
-    refuse: impl Fn() -> Result<(), Failure>,
-    unmount: impl FnOnce() -> Result<bool, Failure>,
-) -> Result<(), Failure> {
-    match refuse() {
-        Err(_) if unmount()? => refuse(),
-        checked => checked,
-    }
 }
 
 fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> Result<(), Failure> {

@@ -318,6 +318,91 @@ fn a_disk_that_came_back_is_staged_again_once_the_pods_of_the_removed_one_do_not
     }
 }
 
+/// An operator has unmounted the staged device, so that only the targets show the removed disk.
+#[test]
+fn the_targets_of_a_removed_disk_that_is_not_staged_keep_it_only_while_their_pod_exists() {
+    // An agent that starts without the disk does not find binds of it that are staged nowhere.
+    for (is_back, is_restarted) in [(false, false), (true, false), (true, true)] {
+        for verb in [Verb::Unstage, Verb::Stage] {
+            if verb == Verb::Stage && !is_back {
+                continue;
+            }
+            let what = format!("{verb:?}, back: {is_back}, restarted: {is_restarted}");
+            let world = Simulated::of(Media::Disks);
+            let (mut node, volume, targets) = published(&world, "vol", "pod-1");
+            let pod = world.base().join("pods/pod-1");
+            world.make_dir(&pod);
+            world.machine.unplug(&volume.file());
+            world.machine.uncover(&volume.staging_mount());
+            if is_back {
+                world.machine.plug(Plug::virtio(&volume.file(), &volume.id));
+            }
+            if is_restarted {
+                node = world.start();
+            }
+            hear(&node).unwrap();
+            for _ in 0..2 {
+                let failure = volume.call(&node, verb).unwrap_err();
+                assert_eq!(failure.kind, Kind::Precondition, "{what}: {failure}");
+                for target in &targets {
+                    assert!(node.kernel.look(target).unwrap().unwrap().mount_root);
+                }
+            }
+            node.kernel.rmdir(&pod).unwrap();
+            all_ok(&node, &volume, &[verb, verb]);
+            for target in &targets {
+                assert!(node.kernel.look(target).unwrap().is_none(), "{what}");
+            }
+            all_ok(&node, &volume, &[Verb::Unstage]);
+            nothing_left(&world);
+        }
+    }
+}
+
+/// Of which no call knew when the disk was staged again, with another number.
+#[test]
+fn the_target_of_an_earlier_attachment_keeps_a_raw_volume_only_while_its_pod_exists() {
+    for (is_removed, is_restarted) in [(true, false), (true, true), (false, false), (false, true)] {
+        let what = format!("removed: {is_removed}, restarted: {is_restarted}");
+        let world = Simulated::of(Media::Disks);
+        let (mut node, volume, targets) = published(&world, "vol", "pod-1");
+        let before = world.machine.disk_dev(&volume.file());
+        let pod = world.base().join("pods/pod-1");
+        world.make_dir(&pod);
+        world.machine.unplug(&volume.file());
+        for unmounted in [&volume.staging_mount(), &targets[0]] {
+            world.machine.uncover(unmounted);
+            node.kernel.unlink(unmounted).unwrap();
+        }
+        let (_, next, _) = published(&world, "next", "pod-2");
+        world.machine.plug(Plug::virtio(&volume.file(), &volume.id));
+        assert_ne!(world.machine.disk_dev(&volume.file()), before);
+        hear(&node).unwrap();
+        all_ok(&node, &volume, &[Verb::Stage]);
+        if is_removed {
+            world.machine.unplug(&volume.file());
+        }
+        if is_restarted {
+            node = world.start();
+        }
+        hear(&node).unwrap();
+        let shows = |path: &Path| node.kernel.look(path).unwrap().map(|stat| stat.rdev);
+        // A bind of the kubelet is known after a start, and of a removed disk.
+        if is_removed || is_restarted {
+            let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+            assert_eq!(failure.kind, Kind::Precondition, "{what}: {failure}");
+            assert_eq!(shows(&targets[1]), Some(before), "{what}");
+        }
+        node.kernel.rmdir(&pod).unwrap();
+        all_ok(&node, &volume, &[Verb::Unstage, Verb::Unstage]);
+        if is_removed || is_restarted {
+            assert_eq!(shows(&targets[1]), None, "{what}");
+        }
+        // That has the number of the first disk.
+        assert_eq!(shows(&next.staging_mount()), Some(before), "{what}");
+    }
+}
+
 #[test]
 fn an_unstage_of_a_removed_disk_that_dies_at_any_call_converges() {
     let unplug = |world: &Simulated, volume: &Volume| world.machine.unplug(&volume.file());
