@@ -189,7 +189,16 @@ fn unstage_bind<K: Kernel>(
     let Some(device) = verdict.into_held() else {
         return cx.unmount_left(&request.id, path, stat);
     };
+    let label = cx.mounts().label(path, stat)?;
     umount(cx, path)?;
+    if let Some(below) = cx.kernel.look(path)?
+        && below.mount_root
+        && below.rdev == stat.rdev
+        && cx.mounts().label(path, &below)? == label
+    {
+        // Another bind of the same device, which the caller takes down next.
+        return Ok(());
+    }
     let refused = cx.phase(Phase::Detach, || {
         let refuse = || cx.mounts().refuse_shown(&request.id, dev, &[]);
         unless_orphans(refuse, unmount)

@@ -192,6 +192,57 @@ fn binds_of_a_removed_disk_that_are_stacked_are_taken_down_together() {
     }
 }
 
+/// No removal is needed: another agent may have started meanwhile.
+#[test]
+fn binds_of_a_device_that_is_there_are_taken_down_together_if_they_are_stacked() {
+    for (media, is_restarted) in [Media::Files, Media::Disks]
+        .iter()
+        .flat_map(|media| [(*media, true), (*media, false)])
+    {
+        let world = Simulated::of(media);
+        let mut node = world.start();
+        let volume = world.volume_of_kubelet("vol", Form::Block);
+        hear(&node).unwrap();
+        all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+        let staged = volume.staging_mount();
+        let elsewhere = world.base().join("elsewhere");
+        world.make_file(&elsewhere, 0);
+        for onto in [&staged, &staged, &elsewhere] {
+            world.machine.stack(&staged, onto);
+        }
+        if is_restarted {
+            node = world.start();
+            hear(&node).unwrap();
+        }
+        let what = format!("restarted: {is_restarted}");
+        let why = (Kind::Precondition, volume.target(1));
+        refused(
+            &world,
+            (&node, &volume),
+            Verb::Unstage,
+            (why.0, &why.1),
+            &what,
+        );
+        all_ok(&node, &volume, &[Verb::Unpublish(1)]);
+        // It stays staged.
+        let unstaged = volume.call(&node, Verb::Unstage).unwrap_err();
+        assert_eq!(unstaged.kind, Kind::Precondition, "{what}: {unstaged}");
+        let path = elsewhere.to_str().unwrap();
+        assert!(unstaged.message.contains(path), "{what}: {unstaged}");
+        let life = [
+            Verb::Stage,
+            Verb::Publish(1),
+            Verb::Stats,
+            Verb::Unpublish(1),
+        ];
+        all_ok(&node, &volume, &life);
+        world.machine.uncover(&elsewhere);
+        world.machine.stack(&staged, &staged);
+        all_ok(&node, &volume, &[Verb::Unstage, Verb::Unstage]);
+        nothing_left(&world);
+    }
+}
+
 /// Without an unstage, such as by an event of the disks.
 #[test]
 fn stacked_binds_are_left_to_the_volumes_calls() {
