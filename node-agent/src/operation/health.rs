@@ -215,7 +215,9 @@ fn behind<K: Kernel>(
 ) -> Result<Option<(Dev, Backing)>, Failure> {
     let kernel = &node.kernel;
     let (device, verdict) = node.mounts().verdict(volume, path, stat, Intent::Use)?;
-    if !node.transport.carries_volumes(kernel, device)? {
+    // After a start, nothing shows the number of the removed disk of a btrfs.
+    let is_removed = matches!(verdict, Verdict::Removed);
+    if !is_removed && !node.transport.carries_volumes(kernel, device)? {
         return Ok(None);
     }
     let is_block = stat.kind == FileKind::BlockDevice;

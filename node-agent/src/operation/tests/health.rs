@@ -228,7 +228,7 @@ fn a_raw_device_without_a_name_is_lost_where_the_caller_says_it_was_staged() {
 #[test]
 fn a_filesystem_whose_disk_was_removed_is_lost_also_after_a_restart() {
     let lost = [(Severity::Inaccessible, "DeviceLost")];
-    for form in [Form::Ext4, Form::Xfs] {
+    for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
         for is_published in [false, true] {
             let world = Simulated::of(Media::Disks);
             let node = world.start();
