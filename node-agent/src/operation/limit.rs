@@ -2,32 +2,45 @@
 //! volumes of the driver: the root disk, volumes of other drivers, disks that an operator attached.
 //!
 //! A disk counts as such only if that is certain: one that no call has named may be a volume that
-//! is being attached, which the scheduler counts already.
+//! is being attached or detached, which the scheduler counts already. That takes up to [`SETTLED`].
 
-use crate::device::DiskUser;
-use crate::kernel::{Disk, Kernel};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use crate::device::{DiskSeen, DiskUser};
+use crate::kernel::Kernel;
 
 use super::Node;
+
+/// How long after its arrival a disk may be a volume that is not staged yet, and how long after its
+/// unstage one that is not detached yet.
+const SETTLED: Duration = Duration::from_secs(5 * 60);
 
 /// The maximum number of the driver's volumes if the node can have `disks_max` disks. At least as
 /// many as are in use, and at least 1, since 0 is no limit in CSI. Reads memory and sysfs; waits
 /// for no disk.
-pub(crate) fn volumes_max<K: Kernel>(node: &Node<K>, disks_max: u32) -> u32 {
+pub(crate) fn volumes_max<K: Kernel>(node: &Node<K>, disks_max: u32, now: Instant) -> u32 {
     let (mut own, mut foreign) = (0, 0);
     let disks = node.transport.disks();
     let users = disks.map(|disks| disks.users(node.transport.driver()));
-    for (disk, user) in users.unwrap_or_default() {
-        match user_of(node, &disk, user) {
-            DiskUser::Driver => own += 1,
-            DiskUser::OtherDriver | DiskUser::NoVolume => foreign += 1,
-            DiskUser::Unknown => {}
+    let mut units = BTreeSet::new();
+    for seen in users.unwrap_or_default() {
+        let count = match user_of(node, &seen, now) {
+            DiskUser::Driver => &mut own,
+            DiskUser::OtherDriver | DiskUser::NoVolume => &mut foreign,
+            DiskUser::Unknown => continue,
+        };
+        // Several paths lead to one unit.
+        if seen.unit.is_none_or(|unit| units.insert(unit)) {
+            *count += 1;
         }
     }
     disks_max.saturating_sub(foreign).max(own).max(1)
 }
 
 /// The user of a disk, also by its mounts, and by what the kernel has made of it.
-fn user_of<K: Kernel>(node: &Node<K>, disk: &Disk, known: DiskUser) -> DiskUser {
+fn user_of<K: Kernel>(node: &Node<K>, seen: &DiskSeen, now: Instant) -> DiskUser {
+    let (disk, known) = (&seen.disk, seen.user);
     if known == DiskUser::Driver {
         return known;
     }
@@ -53,9 +66,11 @@ fn user_of<K: Kernel>(node: &Node<K>, disk: &Disk, known: DiskUser) -> DiskUser 
             false
         }
     };
+    let age = seen.since.map(|since| now.saturating_duration_since(since));
+    let is_settled = age.is_none_or(|age| age >= SETTLED);
     match known {
         _ if is_own => DiskUser::Driver,
-        DiskUser::Unknown if is_mounted || is_divided() => DiskUser::NoVolume,
+        DiskUser::Unknown if is_mounted || is_settled && is_divided() => DiskUser::NoVolume,
         _ => known,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use belay_contract::drivers::Profile;
 use belay_proto::csi::v1 as csi;
@@ -77,10 +78,13 @@ impl<K: Kernel> NodeService<K> {
     fn with_room_for_disks(&self, info: csi::NodeGetInfoResponse) -> csi::NodeGetInfoResponse {
         let disks_max = u32::try_from(info.max_volumes_per_node).unwrap_or_default();
         match self.node() {
-            Ok(node) if disks_max > 0 && node.may_lose_devices() => csi::NodeGetInfoResponse {
-                max_volumes_per_node: i64::from(operation::volumes_max(&node, disks_max)),
-                ..info
-            },
+            Ok(node) if disks_max > 0 && node.may_lose_devices() => {
+                let volumes_max = operation::volumes_max(&node, disks_max, Instant::now());
+                csi::NodeGetInfoResponse {
+                    max_volumes_per_node: i64::from(volumes_max),
+                    ..info
+                }
+            }
             _ => info,
         }
     }

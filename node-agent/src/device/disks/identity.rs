@@ -158,6 +158,11 @@ impl Identity {
         }
     }
 
+    /// The worldwide name of the logical unit: a disk with the same one is another path to it.
+    pub(super) fn unit(&self) -> Option<&str> {
+        self.wwns.first().map(String::as_str)
+    }
+
     /// It has no serial number and no other name.
     pub(super) fn is_nameless(&self) -> bool {
         self.names.is_empty() && self.serials.is_empty() && self.wwns.is_empty()

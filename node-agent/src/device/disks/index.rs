@@ -8,6 +8,7 @@ mod foreign;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use belay_contract::disk::DiskIdentity;
 use belay_server::call::Failure;
@@ -19,7 +20,7 @@ use super::owner::Owner;
 use super::volume::is_plugged;
 use crate::device::Sought;
 use crate::kernel::{self, Dev, Disk, Disks};
-pub(crate) use foreign::DiskUser;
+pub(crate) use foreign::{DiskSeen, DiskUser};
 
 /// All disks of the node, for all drivers of this process.
 pub(crate) struct DiskIndex {
@@ -29,6 +30,8 @@ pub(crate) struct DiskIndex {
 
 #[derive(Default)]
 struct Inner {
+    /// All disks were listed once.
+    is_scanned: bool,
     disks: BTreeMap<Dev, Entry>,
     users: BTreeMap<Owner, User>,
 }
@@ -43,6 +46,8 @@ struct User {
 struct Entry {
     disk: Disk,
     state: State,
+    /// See [`DiskSeen::since`].
+    since: Option<Instant>,
 }
 
 enum State {
@@ -87,9 +92,12 @@ impl DiskIndex {
             };
             let identity = Identity::of(&facts).map(Arc::new);
             let state = identity.map_or(State::Unasked, State::Known);
-            self.lock().disks.insert(disk.dev, Entry { disk, state });
+            let mut inner = self.lock();
+            let since = inner.is_scanned.then(Instant::now);
+            inner.disks.insert(disk.dev, Entry { disk, state, since });
             has_changed = true;
         }
+        self.lock().is_scanned = true;
         if has_changed {
             self.announce();
         }
@@ -230,11 +238,6 @@ impl DiskIndex {
         inner.users.get(owner).map(|user| user.wanted.clone())
     }
 
-    /// The volume no longer needs a disk.
-    pub(super) fn forget(&self, owner: &Owner) {
-        self.lock().users.remove(owner);
-    }
-
     /// The disk's identity, if known already.
     pub(super) fn known(&self, disk: &Disk) -> Option<Arc<Identity>> {
         // Without sequence numbers, another disk may have replaced it.
@@ -289,9 +292,13 @@ impl DiskIndex {
 
     /// Drops removed disks and updates sizes; returns whether anything changed.
     fn keep_only(&self, seen: &[Disk]) -> bool {
+        let seen: BTreeMap<Dev, &Disk> = seen.iter().map(|disk| (disk.dev, disk)).collect();
         let mut inner = self.lock();
         let before = inner.disks.len();
-        let now = |entry: &Entry| seen.iter().find(|disk| is_same(disk, &entry.disk));
+        let now = |entry: &Entry| {
+            let disk = seen.get(&entry.disk.dev);
+            disk.filter(|disk| is_same(disk, &entry.disk))
+        };
         inner.disks.retain(|_, entry| now(entry).is_some());
         let mut has_changed = inner.disks.len() != before;
         for entry in inner.disks.values_mut() {

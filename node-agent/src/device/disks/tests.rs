@@ -234,7 +234,7 @@ fn a_disk_is_of_one_volume_until_that_is_forgotten() {
     let forget = |volume: &str| {
         let driver = "one.example".parse().unwrap();
         let owner = Owner::new(&driver, &VolumeId::new(volume).unwrap());
-        bench.index.forget(&owner);
+        bench.index.forget(&owner, None);
     };
     forget(LONG);
     // Both need it, and neither has it.

@@ -146,7 +146,8 @@ impl DiskVolumes {
 
     /// Drops the volume: nothing of it is left on the node.
     pub(in crate::device) fn forget(&self, volume: &VolumeId) {
-        self.index.forget(&self.owner(volume));
+        let wanted = self.wanted(volume);
+        self.index.forget(&self.owner(volume), wanted.as_ref());
     }
 
     /// The identity of the volume's disk, for messages.

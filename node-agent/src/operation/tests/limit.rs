@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use belay_contract::drivers::OPENSTACK;
 
@@ -10,13 +11,24 @@ use super::simulated::{DISK_DRIVER, Media, Simulated};
 use super::suite::all_ok;
 use crate::device::{DiskIndex, DiskRules, DiskVolumes, Transport};
 use crate::kernel::fake::{Fake, Plug};
+use crate::kernel::{DiskFacts, ScsiFacts};
 use crate::mounts::MountIndex;
-use crate::operation::{KubeletDir, Node, volumes_max};
+use crate::operation::{KubeletDir, Node};
 
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 
 fn world() -> Simulated {
     Simulated::of(Media::Disks)
+}
+
+fn volumes_max(node: &Node<Fake>, disks_max: u32) -> u32 {
+    crate::operation::volumes_max(node, disks_max, Instant::now())
+}
+
+/// Once each volume would be staged or detached.
+fn settled_max(node: &Node<Fake>, disks_max: u32) -> u32 {
+    let then = Instant::now() + Duration::from_secs(5 * 60);
+    crate::operation::volumes_max(node, disks_max, then)
 }
 
 /// A disk of no driver.
@@ -32,7 +44,7 @@ fn disks_of_others_are_subtracted_and_the_limit_follows_each_change() {
     let node = world.start();
     let max = || {
         hear(&node).unwrap();
-        volumes_max(&node, 26)
+        settled_max(&node, 26)
     };
     assert_eq!(max(), 26);
     // The root disks of two kinds of clouds.
@@ -150,6 +162,78 @@ fn the_limit_is_never_below_the_volumes_in_use_and_never_none() {
     assert_eq!(volumes_max(&node, 5), 4);
 }
 
+/// As multipath has it: each path is a disk, with the same worldwide name.
+#[test]
+fn several_paths_to_one_unit_are_one_disk() {
+    let world = world();
+    let node = world.start();
+    let unit = |medium: &str, name: u8| Plug {
+        medium: Path::new("/media").join(medium),
+        facts: DiskFacts::Scsi(ScsiFacts {
+            vendor: "ACME".to_owned(),
+            model: "array".to_owned(),
+            serial_page: Vec::new(),
+            id_page: vec![0, 0x83, 0, 12, 1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, name],
+        }),
+        serial: String::new(),
+    };
+    for (medium, name) in [("one", 1), ("again", 1), ("third", 1), ("other", 2)] {
+        let plug = unit(medium, name);
+        world.machine.make_file(&plug.medium, 1 << 20);
+        world.machine.plug(plug.clone());
+        // As the device mapper is a holder of each path.
+        world.machine.divide(&plug.medium);
+    }
+    hear(&node).unwrap();
+    assert_eq!(settled_max(&node, 26), 24);
+    world.machine.unplug(Path::new("/media/one"));
+    hear(&node).unwrap();
+    assert_eq!(settled_max(&node, 26), 24);
+    for medium in ["again", "third"] {
+        world.machine.unplug(&Path::new("/media").join(medium));
+    }
+    hear(&node).unwrap();
+    assert_eq!(settled_max(&node, 26), 25);
+}
+
+/// As the kernel finds them in a raw volume. The scheduler counts it from the attach to the detach.
+#[test]
+fn a_volume_with_partitions_is_not_subtracted_before_its_stage_and_after_its_unstage() {
+    for is_restarted in [false, true] {
+        let world = world();
+        let mut node = world.start();
+        hear(&node).unwrap();
+        let volume = world.volume_of_kubelet("vol", Form::Block);
+        world.machine.divide(&volume.file());
+        hear(&node).unwrap();
+        assert_eq!(volumes_max(&node, 26), 26, "attached");
+        assert_eq!(settled_max(&node, 26), 25, "no call has named it");
+        all_ok(&node, &volume, &[Verb::Stage]);
+        if is_restarted {
+            node = world.start();
+            hear(&node).unwrap();
+        }
+        assert_eq!(settled_max(&node, 26), 26, "staged");
+        all_ok(&node, &volume, &[Verb::Unstage]);
+        assert_eq!(volumes_max(&node, 26), 26, "unstaged: {is_restarted}");
+        assert_eq!(settled_max(&node, 26), 25, "it was not detached");
+        world.machine.unplug(&volume.file());
+        hear(&node).unwrap();
+        assert_eq!(settled_max(&node, 26), 26, "detached");
+    }
+}
+
+/// Such as the root disk.
+#[test]
+fn a_disk_with_partitions_that_was_there_first_is_subtracted_at_once() {
+    let world = world();
+    plug(&world, "root", "01234567-89ab-cdef-0123");
+    world.machine.divide(Path::new("/media/root"));
+    let node = world.start();
+    hear(&node).unwrap();
+    assert_eq!(volumes_max(&node, 26), 25);
+}
+
 /// What sysfs refuses lowers no limit.
 #[test]
 fn a_disk_that_cannot_be_checked_counts_as_a_volume() {
@@ -161,7 +245,7 @@ fn a_disk_that_cannot_be_checked_counts_as_a_volume() {
     world.machine.divide(Path::new("/media/second"));
     hear(&node).unwrap();
     world.machine.begin(Some(Fault::FailFrom(1, "EIO")));
-    assert_eq!(volumes_max(&node, 26), 26);
+    assert_eq!(settled_max(&node, 26), 26);
     world.machine.end();
-    assert_eq!(volumes_max(&node, 26), 25);
+    assert_eq!(settled_max(&node, 26), 25);
 }

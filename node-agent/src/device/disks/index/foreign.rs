@@ -1,10 +1,15 @@
 //! Each disk of the node as one driver sees it: its own, another's, or not known.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use belay_contract::disk::DiskIdentity;
 use belay_server::identity::DriverName;
 
-use super::{DiskIndex, Entry, Identity, Inner, Owner, State, User};
+use super::{DiskIndex, Entry, Identity, Inner, Owner, State};
 use crate::device::disks::identity::Match;
-use crate::kernel::Disk;
+use crate::kernel::{Dev, Disk};
 
 /// The user of a disk, as far as calls and the disk's identity show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,38 +24,99 @@ pub(crate) enum DiskUser {
     Unknown,
 }
 
+/// A disk, and its user.
+pub(crate) struct DiskSeen {
+    pub(crate) disk: Disk,
+    pub(crate) user: DiskUser,
+    /// The worldwide name of the logical unit, if it has one: each path to it is a disk.
+    pub(crate) unit: Option<String>,
+    /// When it was plugged in, or its volume was unstaged. `None` if it has been there since the
+    /// first scan.
+    pub(crate) since: Option<Instant>,
+}
+
 impl DiskIndex {
     /// All disks, and their users as that driver sees them. Queries none.
-    pub(crate) fn users(&self, driver: &DriverName) -> Vec<(Disk, DiskUser)> {
-        let inner = self.lock();
-        let user_of = |entry: &Entry| {
-            let users = inner.users.iter();
-            let of_it = users.filter(|(owner, user)| inner.is_of(entry, owner, user));
-            let drivers: Vec<_> = of_it.map(|(owner, _)| owner.driver.as_str()).collect();
-            match &entry.state {
-                _ if drivers.contains(&driver.as_str()) => DiskUser::Driver,
-                _ if !drivers.is_empty() => DiskUser::OtherDriver,
-                State::Known(identity) if identity.is_nameless() => DiskUser::NoVolume,
-                _ => DiskUser::Unknown,
-            }
+    pub(crate) fn users(&self, driver: &DriverName) -> Vec<DiskSeen> {
+        let (disks, claims) = {
+            let inner = self.lock();
+            let disks: Vec<_> = inner.disks.values().map(Entry::snapshot).collect();
+            (disks, inner.claims())
         };
-        let entries = inner.disks.values();
-        entries
-            .map(|entry| (entry.disk.clone(), user_of(entry)))
-            .collect()
+        // Calls that look for a disk do not wait for the comparisons.
+        let seen = disks.into_iter().map(|(disk, identity, since)| {
+            let user = claims.user_of(&disk, identity.as_deref(), driver);
+            let unit = identity.and_then(|identity| identity.unit().map(str::to_owned));
+            DiskSeen {
+                disk,
+                user,
+                unit,
+                since,
+            }
+        });
+        seen.collect()
+    }
+
+    /// The volume no longer needs a disk. If its disk is there, it will be detached.
+    pub(in crate::device::disks) fn forget(&self, owner: &Owner, wanted: Option<&DiskIdentity>) {
+        let mut inner = self.lock();
+        let matching = || Some(inner.only(wanted?).ok()??.0.dev);
+        let left = inner.held_by(owner).map(|disk| disk.dev).or_else(matching);
+        inner.users.remove(owner);
+        if let Some(entry) = left.and_then(|dev| inner.disks.get_mut(&dev)) {
+            entry.since = Some(Instant::now());
+        }
     }
 }
 
+/// Which drivers have which disks, and which identities they look for.
+struct Claims {
+    held: BTreeMap<Dev, Vec<String>>,
+    wanted: Vec<(String, DiskIdentity)>,
+}
+
 impl Inner {
-    /// The volume has the disk, or requests one with that identity.
-    fn is_of(&self, entry: &Entry, owner: &Owner, user: &User) -> bool {
-        let is_wanted = |identity: &Identity| identity.matches(&user.wanted) != Match::No;
-        self.held_by(owner) == Some(&entry.disk)
-            || matches!(&entry.state, State::Known(identity) if is_wanted(identity))
+    /// A volume that has its disk is compared with no other one.
+    fn claims(&self) -> Claims {
+        let (mut held, mut wanted) = (BTreeMap::<_, Vec<_>>::new(), Vec::new());
+        for (owner, user) in &self.users {
+            let driver = owner.driver.clone();
+            match self.held_by(owner) {
+                Some(disk) => held.entry(disk.dev).or_default().push(driver),
+                None => wanted.push((driver, user.wanted.clone())),
+            }
+        }
+        Claims { held, wanted }
+    }
+}
+
+impl Claims {
+    fn user_of(&self, disk: &Disk, identity: Option<&Identity>, driver: &DriverName) -> DiskUser {
+        let holders = self.held.get(&disk.dev).into_iter().flatten();
+        let is_wanted = |wanted: &DiskIdentity| {
+            identity.is_some_and(|identity| identity.matches(wanted) != Match::No)
+        };
+        let seekers = self.wanted.iter().filter(|(_, wanted)| is_wanted(wanted));
+        let drivers: Vec<_> = holders.chain(seekers.map(|(driver, _)| driver)).collect();
+        match identity {
+            _ if drivers.iter().any(|it| it.as_str() == driver.as_str()) => DiskUser::Driver,
+            _ if !drivers.is_empty() => DiskUser::OtherDriver,
+            Some(identity) if identity.is_nameless() => DiskUser::NoVolume,
+            _ => DiskUser::Unknown,
+        }
     }
 }
 
 impl Entry {
+    /// The disk, its identity if known, and [`DiskSeen::since`].
+    fn snapshot(&self) -> (Disk, Option<Arc<Identity>>, Option<Instant>) {
+        let identity = match &self.state {
+            State::Known(identity) => Some(Arc::clone(identity)),
+            _ => None,
+        };
+        (self.disk.clone(), identity, self.since)
+    }
+
     /// For messages: its name, and its identity.
     pub(super) fn describe(&self) -> String {
         let name = &self.disk.name;
@@ -59,6 +125,97 @@ impl Entry {
             State::Unasked | State::Asked => format!("{name} (its serial is being read)"),
             State::Late => format!("{name} (does not answer)"),
             State::Unread(why) => format!("{name} ({why})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::User;
+    use super::*;
+    use belay_server::request::VolumeId;
+
+    const DISKS: u32 = 200;
+
+    fn driver(name: &str) -> DriverName {
+        name.parse().unwrap()
+    }
+
+    /// Volumes of two drivers that have their disk, or look for it, disks of no volume, and disks
+    /// that do not answer or have no name.
+    fn filled() -> DiskIndex {
+        let index = DiskIndex::new();
+        let mut inner = index.lock();
+        for number in 0..DISKS {
+            let serial = format!("volume-{number}");
+            let dev = Dev {
+                major: 252,
+                minor: number * 16,
+            };
+            let disk = Disk {
+                dev,
+                name: format!("vd{number}"),
+                diskseq: u64::from(number) + 1,
+                bytes: 1 << 30,
+            };
+            if !number.is_multiple_of(7) {
+                let of = match number.is_multiple_of(3) {
+                    true => driver("one.example"),
+                    false => driver("two.example"),
+                };
+                let owner = Owner::new(&of, &VolumeId::new(serial.as_str()).unwrap());
+                let user = User {
+                    wanted: DiskIdentity::Serial(serial.clone()),
+                    held: (!number.is_multiple_of(4)).then_some((dev, disk.diskseq)),
+                };
+                inner.users.insert(owner, user);
+            }
+            let said = match number.is_multiple_of(11) {
+                true => "",
+                false => &serial,
+            };
+            let state = match number.is_multiple_of(5) {
+                true => State::Late,
+                false => State::Known(Arc::new(Identity::virtio(said))),
+            };
+            let since = None;
+            inner.disks.insert(dev, Entry { disk, state, since });
+        }
+        drop(inner);
+        index
+    }
+
+    /// Each disk compared with each volume.
+    fn compared(index: &DiskIndex, driver: &DriverName) -> Vec<DiskUser> {
+        let inner = index.lock();
+        let user_of = |entry: &Entry| {
+            let (disk, identity, _) = entry.snapshot();
+            let is_of = |owner: &Owner| {
+                let wanted = &inner.users[owner].wanted;
+                let is_it = |identity: &Identity| identity.matches(wanted) != Match::No;
+                inner.held_by(owner) == Some(&disk) || identity.as_deref().is_some_and(is_it)
+            };
+            let owners = inner.users.keys().filter(|owner| is_of(owner));
+            let drivers: Vec<_> = owners.map(|owner| owner.driver.as_str()).collect();
+            match identity {
+                _ if drivers.contains(&driver.as_str()) => DiskUser::Driver,
+                _ if !drivers.is_empty() => DiskUser::OtherDriver,
+                Some(identity) if identity.is_nameless() => DiskUser::NoVolume,
+                _ => DiskUser::Unknown,
+            }
+        };
+        inner.disks.values().map(user_of).collect()
+    }
+
+    #[test]
+    fn each_disk_has_the_user_that_comparing_it_with_each_volume_finds() {
+        let index = filled();
+        for name in ["one.example", "two.example", "three.example"] {
+            let users = index.users(&driver(name)).into_iter();
+            let users: Vec<_> = users.map(|seen| seen.user).collect();
+            assert_eq!(users, compared(&index, &driver(name)), "{name}");
+            let kinds: std::collections::BTreeSet<_> = users.into_iter().collect();
+            assert!(kinds.len() >= 3, "{name}: {kinds:?}");
         }
     }
 }
