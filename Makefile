@@ -69,9 +69,10 @@ unit: export RUST_TEST_THREADS ?= $(shell echo $$((4 * $$(nproc))))
 unit: ## unit tests and house rules; no root, no network
 	cargo test $(CARGO_FLAGS) --workspace
 
-counted: build ## count instructions, allocations and pages of code; WRITE=1 writes the baseline
+counted: build ## count instructions, allocations, pages of code, memory of many drivers; WRITE=1 writes the baseline
 	@tests/setup/packages.sh foreign
 	@tests/counted/run.sh '$(BELAY_BIN_DIR)' $(if $(WRITE),--write)
+	@tests/counted/drivers.sh '$(BELAY_BIN_DIR)'
 
 mounts: root ## tests that need root: devices, mounts, black box, crashes (root)
 	$(ISOLATED) cargo test $(CARGO_FLAGS) --workspace --exclude belay-guest --exclude belay-openstack --tests -- --ignored
