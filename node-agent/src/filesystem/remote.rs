@@ -28,10 +28,7 @@ pub(crate) fn serve<K: Kernel>(kernel: &K, call: &RemoteCall) -> Answered<K::Fd>
         RemoteCall::Mount(mount) => make(kernel, mount).map(Answer::Mount),
         RemoteCall::Unmount(path) => {
             let umount = || kernel.umount(path);
-            match while_busy(kernel, Patience::Moment, failed_busy, umount) {
-                Err(error) if error.cause() == Cause::Busy => unmounted(kernel.umount_lazily(path)),
-                result => unmounted(result),
-            }
+            unmounted(while_busy(kernel, Patience::Moment, failed_busy, umount))
         }
         RemoteCall::Detach(path) => unmounted(kernel.umount_lazily(path)),
         RemoteCall::Usage(path) => Ok(Answer::Usage(kernel.statfs(path).map_err(failure)?)),
@@ -66,8 +63,8 @@ fn at_any_address<K: Kernel>(
     kernel: &K,
     mount: &RemoteMount,
 ) -> std::result::Result<K::Fd, Failure> {
-    let addresses = kernel.addresses(&mount.server).map_err(|error| {
-        let message = format!("{error}; this node cannot resolve the server's name");
+    let addresses = kernel.addresses(&mount.server).map_err(|why| {
+        let message = format!("{why}; this node cannot resolve the server's name");
         Failure::new(Kind::Unreachable, message)
     })?;
     let mut first = None;
@@ -177,6 +174,9 @@ fn failure(error: Error) -> Failure {
             "; the server or this kernel does not have that version of NFS",
         ),
         Cause::Unreachable => (Kind::Unreachable, "; the server does not answer"),
+        // Of a soft mount, whose server does not answer; or the server's own error.
+        Cause::Io => (Kind::Unreachable, "; the server fails or does not answer"),
+        Cause::Busy => (Kind::Busy, "; a process uses the mount"),
         Cause::Stale => (
             Kind::Unreachable,
             "; the server no longer has the directory",

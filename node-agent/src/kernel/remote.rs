@@ -16,7 +16,7 @@ use super::{Descriptors, MountAttrs, Result, Usage};
 pub(crate) enum RemoteCall {
     /// Makes a detached mount.
     Mount(RemoteMount),
-    /// umount2(2), and `MNT_DETACH` if the mount is in use.
+    /// umount2(2).
     Unmount(PathBuf),
     /// umount2(2) with `MNT_DETACH`.
     Detach(PathBuf),
@@ -87,8 +87,9 @@ pub(crate) trait Remotes: Descriptors {
     type Helper: Helper<Self::Fd>;
     /// Starts a process for one call. Quick.
     fn start_helper(&self, call: &RemoteCall) -> Result<Self::Helper>;
-    /// getaddrinfo(3): the addresses of a host, at least one. For a helper.
-    fn addresses(&self, host: &str) -> Result<Vec<IpAddr>>;
+    /// getaddrinfo(3): the addresses of a host, at least one; else the resolver's message, since
+    /// it returns no errno. For a helper.
+    fn addresses(&self, host: &str) -> std::result::Result<Vec<IpAddr>, String>;
     /// umount2(2) with `UMOUNT_NOFOLLOW | MNT_DETACH`. For a helper: if nothing uses the
     /// filesystem, it waits for the server as a plain umount2 does.
     fn umount_lazily(&self, path: &std::path::Path) -> Result<()>;

@@ -8,7 +8,7 @@ mod servers;
 
 pub(crate) use phase::{Clock, Operation, Phase, Progress};
 pub(crate) use pool::{Lane, Pool, THREADS_MAX, WORKED, apart, measure};
-pub(crate) use servers::{Replied, Servers};
+pub(crate) use servers::{Replied, Servers, Unanswered};
 
 use std::time::Duration;
 

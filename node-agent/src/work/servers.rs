@@ -107,6 +107,33 @@ struct Slots {
     all: OwnedSemaphorePermit,
 }
 
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    /// For the caller.
+    pub(crate) failure: Failure,
+    /// The server did not answer, or refused; else this node could not ask it.
+    pub(crate) by_server: bool,
+}
+
+impl Unanswered {
+    fn by_server(failure: Failure) -> Self {
+        let by_server = true;
+        Unanswered { failure, by_server }
+    }
+
+    fn by_node(failure: impl Into<Failure>) -> Self {
+        let (failure, by_server) = (failure.into(), false);
+        Unanswered { failure, by_server }
+    }
+
+    /// By a process that has answered, or ended. Only servers are unreachable.
+    fn by_helper(failure: Failure) -> Self {
+        let by_server = failure.kind == Kind::Unreachable;
+        Unanswered { failure, by_server }
+    }
+}
+
 /// An answer. Its process exits when this is dropped, and closes its mount.
 pub(crate) struct Replied<K: Kernel> {
     /// The answer.
@@ -142,37 +169,35 @@ impl Servers {
     /// # Errors
     /// The failure of the call; `Unreachable` at once if too many processes hang on the server;
     /// `Timeout` if it does not answer in time: the call may then still have an effect, unless it
-    /// was a mount, which is visible nowhere.
+    /// was a mount, which is visible nowhere. `Timeout` as well, but not by the server, if the
+    /// processes of other servers have all slots.
     pub(crate) async fn ask<K: Kernel>(
         &self,
         kernel: &K,
         server: &str,
         call: &RemoteCall,
         within: Duration,
-    ) -> Result<Replied<K>, Failure> {
+    ) -> Result<Replied<K>, Unanswered> {
         let end = Instant::now() + within;
         let lane = Lane::of(call);
         let of_server = self.of(server);
         of_server.refuse_hung(server, lane)?;
         let slots = {
             let _waiting = More::of(&self.counts.waiting);
-            timeout_at(end, self.slots(&of_server, lane)).await
-        };
-        let Ok(slots) = slots else {
-            return Err(Failure::timeout(format!(
-                "server {server}: no answer to earlier calls within {} s; this call was not \
-                 begun; retry",
-                within.as_secs()
-            )));
+            let own = timeout_at(end, of_server.slots(lane)).await;
+            let _server = own.map_err(|_| late(server, within))??;
+            let all = timeout_at(end, permit(&self.all)).await;
+            let all = all.map_err(|_| crowded(server, within))??;
+            Slots { _server, all }
         };
         // It may have happened during the wait.
         of_server.refuse_hung(server, lane)?;
         WORKED.notify_one();
-        let helper = kernel.start_helper(call)?;
+        let helper = kernel.start_helper(call).map_err(Unanswered::by_node)?;
         self.counts.running.fetch_add(1, Ordering::Relaxed);
         let mut running = Running::<K>(Some(Process {
             helper,
-            slots: slots?,
+            slots,
             server: of_server,
             counts: Arc::clone(&self.counts),
             lane,
@@ -180,7 +205,7 @@ impl Servers {
         }));
         match timeout_at(end, running.answer()).await {
             Ok(answered) => Ok(Replied {
-                answer: answered?,
+                answer: answered.map_err(Unanswered::by_helper)?,
                 _running: running,
             }),
             Err(_) => {
@@ -189,10 +214,10 @@ impl Servers {
                     "server {server}: no answer within {} s; the call was cancelled; retry",
                     within.as_secs()
                 ));
-                Err(match lane {
+                Err(Unanswered::by_server(match lane {
                     Lane::Unmount => failure.may_be_running(),
                     Lane::Mount | Lane::Read => failure,
-                })
+                }))
             }
         }
     }
@@ -205,21 +230,6 @@ impl Servers {
         processes("running").set(count(&self.counts.running));
         processes("killed").set(count(&self.counts.killed));
         gauge!(WAITING).set(count(&self.counts.waiting));
-    }
-
-    async fn slots(&self, server: &Server, lane: Lane) -> Result<Slots, Failure> {
-        let of_server = match lane {
-            Lane::Mount => [
-                Some(permit(&server.mounts).await?),
-                Some(permit(&server.changes).await?),
-            ],
-            Lane::Unmount => [Some(permit(&server.changes).await?), None],
-            Lane::Read => [Some(permit(&server.reads).await?), None],
-        };
-        Ok(Slots {
-            _server: of_server,
-            all: permit(&self.all).await?,
-        })
     }
 
     fn of(&self, server: &str) -> Arc<Server> {
@@ -239,7 +249,18 @@ impl Servers {
 }
 
 impl Server {
-    fn refuse_hung(&self, name: &str, lane: Lane) -> Result<(), Failure> {
+    async fn slots(&self, lane: Lane) -> Result<[Option<OwnedSemaphorePermit>; 2], Unanswered> {
+        Ok(match lane {
+            Lane::Mount => [
+                Some(permit(&self.mounts).await?),
+                Some(permit(&self.changes).await?),
+            ],
+            Lane::Unmount => [Some(permit(&self.changes).await?), None],
+            Lane::Read => [Some(permit(&self.reads).await?), None],
+        })
+    }
+
+    fn refuse_hung(&self, name: &str, lane: Lane) -> Result<(), Unanswered> {
         let killed = self.killed.load(Ordering::Relaxed);
         if killed < lane.killed_max() {
             return Ok(());
@@ -248,8 +269,26 @@ impl Server {
             "server {name}: {killed} killed processes have not exited, since the server does not \
              answer; they exit when it does"
         );
-        Err(Failure::new(Kind::Unreachable, message))
+        Err(Unanswered::by_server(Failure::new(
+            Kind::Unreachable,
+            message,
+        )))
     }
+}
+
+fn late(server: &str, within: Duration) -> Unanswered {
+    Unanswered::by_server(Failure::timeout(format!(
+        "server {server}: no answer to earlier calls within {} s; this call was not begun; retry",
+        within.as_secs()
+    )))
+}
+
+fn crowded(server: &str, within: Duration) -> Unanswered {
+    Unanswered::by_node(Failure::timeout(format!(
+        "server {server}: for {} s, all {TOTAL} helper processes of this node were waiting for \
+         other servers; this call was not begun; retry",
+        within.as_secs()
+    )))
 }
 
 impl<K: Kernel> Running<K> {
@@ -318,7 +357,7 @@ impl Drop for More<'_> {
     }
 }
 
-async fn permit(slots: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
+async fn permit(slots: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Unanswered> {
     let permit = Arc::clone(slots).acquire_owned().await;
-    permit.map_err(|_| Failure::bug("the slots of a server were closed"))
+    permit.map_err(|_| Unanswered::by_node(Failure::bug("the slots of a server were closed")))
 }

@@ -243,9 +243,10 @@ impl State {
         attached
             .map(|mount| {
                 let superblock = &self.superblocks[&mount.superblock];
-                let source = superblock
-                    .on
-                    .map(|number| Path::new("/dev").join(self.device_name(number)));
+                let device = |number| Path::new("/dev").join(self.device_name(number));
+                let served = superblock.served.as_ref();
+                let source = superblock.on.map(device);
+                let source = source.or(served.map(|it| it.source.clone().into()));
                 MountEntry {
                     dev: superblock.dev,
                     root: self.root_name(mount),

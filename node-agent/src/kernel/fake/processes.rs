@@ -138,11 +138,12 @@ impl Remotes for Fake {
         })
     }
 
-    fn addresses(&self, host: &str) -> Result<Vec<IpAddr>> {
-        self.call("getaddrinfo", host, NONE, |state| match host.parse() {
+    fn addresses(&self, host: &str) -> std::result::Result<Vec<IpAddr>, String> {
+        let found = self.call("getaddrinfo", host, NONE, |state| match host.parse() {
             Ok(address) => Ok(vec![address]),
-            Err(_) => state.servers.names.get(host).cloned().ok_or(Errno::NONET),
-        })
+            Err(_) => state.servers.names.get(host).cloned().ok_or(Errno::NOENT),
+        });
+        found.map_err(|error| error.to_string())
     }
 
     fn umount_lazily(&self, path: &Path) -> Result<()> {

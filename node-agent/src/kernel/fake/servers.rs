@@ -47,6 +47,8 @@ pub(super) struct Served {
     pub(super) source: String,
     pub(super) address: IpAddr,
     pub(super) directory: String,
+    /// Mounted with `nosharecache`.
+    pub(super) is_separate: bool,
 }
 
 impl Machine {
@@ -106,7 +108,9 @@ impl Machine {
     /// Mounts a directory of a server as another program does.
     pub(crate) fn mount_nfs(&self, source: &str, address: &str, on: &Path) {
         let mut state = self.lock();
-        let superblock = state.make_served(source, address.parse().unwrap()).unwrap();
+        let superblock = state
+            .make_served(source, address.parse().unwrap(), false)
+            .unwrap();
         let mount = state.make_mount(superblock, crate::kernel::MountAttrs::default());
         let onto = state.walk(on).unwrap();
         state.attach(mount, onto, on).unwrap();
@@ -149,8 +153,13 @@ impl State {
         Ok((served.address, served.directory.clone()))
     }
 
-    /// A filesystem of a server.
-    pub(super) fn make_served(&mut self, source: &str, address: IpAddr) -> Answer<u64> {
+    /// A filesystem of a server: one for all mounts of a directory, unless it is separate.
+    pub(super) fn make_served(
+        &mut self,
+        source: &str,
+        address: IpAddr,
+        is_separate: bool,
+    ) -> Answer<u64> {
         let (_, directory) = source.split_once(":/").ok_or(Errno::INVAL)?;
         let server = self
             .servers
@@ -160,12 +169,22 @@ impl State {
         if !server.directories.contains_key(directory) {
             return Err(Errno::NOENT);
         }
+        let is_it = |served: &Served| {
+            !is_separate
+                && !served.is_separate
+                && (&served.address, &*served.directory) == (&address, directory)
+        };
+        let mut existing = self.superblocks.iter();
+        if let Some((shared, _)) = existing.find(|(_, it)| it.served.as_ref().is_some_and(is_it)) {
+            return Ok(*shared);
+        }
         let dev = self.anonymous_dev();
         let superblock = self.make_superblock("nfs4", dev, None);
         let served = Served {
             source: source.to_owned(),
             directory: directory.to_owned(),
             address,
+            is_separate,
         };
         self.superblocks.get_mut(&superblock).unwrap().served = Some(served);
         Ok(superblock)
@@ -194,7 +213,8 @@ impl State {
         if !server.versions.contains(&version.as_str()) {
             return Err(Errno::PROTONOSUPPORT);
         }
-        let superblock = self.make_served(&source, address)?;
+        let is_separate = parameters.iter().any(|(name, _)| name == "nosharecache");
+        let superblock = self.make_served(&source, address, is_separate)?;
         self.context(fd)?.superblock = Some(superblock);
         Ok(())
     }
@@ -210,7 +230,7 @@ impl State {
 }
 
 /// The parameters that it knows.
-const PARAMETERS: [&str; 10] = [
+const PARAMETERS: [&str; 11] = [
     "source",
     "addr",
     "vers",
@@ -218,6 +238,7 @@ const PARAMETERS: [&str; 10] = [
     "hard",
     "soft",
     "nolock",
+    "nosharecache",
     "mountproto",
     "timeo",
     "sync",

@@ -13,7 +13,7 @@ use std::net::{IpAddr, ToSocketAddrs as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
@@ -61,8 +61,6 @@ fn start(call: &RemoteCall) -> rustix::io::Result<Running> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    // It fits into the socket, which is empty.
-    rustix::net::send(&ours, &encode_call(call), SendFlags::NOSIGNAL)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
     let mut command = Command::new(PROGRAM);
     command
@@ -73,13 +71,39 @@ fn start(call: &RemoteCall) -> rustix::io::Result<Running> {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let child = command.spawn().map_err(errno_of)?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    // Not reaped yet, so the number cannot have been reused.
-    let process = rustix::process::pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())?;
-    Ok(Running {
-        process: Process(watched(process)?),
-        socket: Some(watched(ours)?),
+    entrust(child, ours, call, |pid| {
+        rustix::process::pidfd_open(pid, PidfdFlags::empty())
     })
+}
+
+/// Sends the call to the child, once the child can be killed and reaped without waiting for it.
+fn entrust(
+    mut child: Child,
+    ours: OwnedFd,
+    call: &RemoteCall,
+    open: impl FnOnce(Pid) -> rustix::io::Result<OwnedFd>,
+) -> rustix::io::Result<Running> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let entrusted = || {
+        // Not reaped yet, so the number cannot have been reused.
+        let process = watched(open(pid.ok_or(Errno::SRCH)?)?)?;
+        let socket = watched(ours)?;
+        // It fits into the socket, which is empty.
+        rustix::net::send(socket.get_ref(), &encode_call(call), SendFlags::NOSIGNAL)?;
+        Ok((process, socket))
+    };
+    match entrusted() {
+        Ok((process, socket)) => Ok(Running {
+            process: Process(process),
+            socket: Some(socket),
+        }),
+        Err(errno) => {
+            // Without a call, it waits for no server. Both fail only if it was reaped.
+            child.kill().ok();
+            child.wait().ok();
+            Err(errno)
+        }
+    }
 }
 
 /// Call it in the runtime.
@@ -179,13 +203,12 @@ impl Remotes for Linux {
         start(call).map_err(|errno| Error::new("exec", "of a helper process", errno))
     }
 
-    fn addresses(&self, host: &str) -> Result<Vec<IpAddr>> {
+    fn addresses(&self, host: &str) -> std::result::Result<Vec<IpAddr>, String> {
         if let Ok(address) = host.parse() {
             return Ok(vec![address]);
         }
-        let unknown = |why: String| Error::new("getaddrinfo", host, Errno::NONET).because(why);
         let found = (host, 0).to_socket_addrs();
-        let found = found.map_err(|error| unknown(error.to_string()))?;
+        let found = found.map_err(|error| format!("host {host}: {error}"))?;
         let mut addresses: Vec<IpAddr> = Vec::new();
         for address in found.map(|address| address.ip()) {
             if !addresses.contains(&address) {
@@ -193,7 +216,7 @@ impl Remotes for Linux {
             }
         }
         match addresses.is_empty() {
-            true => Err(unknown("the host has no address".to_owned())),
+            true => Err(format!("host {host}: it has no address")),
             false => Ok(addresses),
         }
     }
@@ -223,5 +246,43 @@ impl Remotes for Linux {
             }
         }
         mountinfo::source(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_child_that_cannot_be_watched_is_reaped_and_gets_no_call() {
+        let flags = SocketFlags::CLOEXEC;
+        let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (ours, theirs) = rustix::net::socketpair(unix, packets, flags, None).unwrap();
+        let seen = theirs.try_clone().unwrap();
+        // It never reads.
+        let mut command = Command::new("/bin/sleep");
+        command.arg("600").stdin(Stdio::from(theirs));
+        let child = command.spawn().unwrap();
+        let process = format!("/proc/{}", child.id());
+        let call = RemoteCall::Usage("/nothing".into());
+        let failed = entrust(child, ours, &call, |_| Err(Errno::MFILE));
+        assert_eq!(failed.err(), Some(Errno::MFILE));
+        assert!(
+            !Path::new(&process).exists(),
+            "running, or dead and not reaped"
+        );
+        let received = rustix::net::recv(&seen, &mut [0; 64][..], RecvFlags::DONTWAIT);
+        assert_eq!(received.map(|(bytes, _)| bytes), Ok(0), "it has a call");
+    }
+
+    #[test]
+    fn a_name_without_an_address_is_reported_in_the_words_of_the_resolver() {
+        let unknown = Linux::for_helper().addresses("no-such-host.invalid");
+        let message = unknown.unwrap_err();
+        assert!(
+            message.starts_with("host no-such-host.invalid: "),
+            "{message}"
+        );
+        assert!(!message.contains("network)"), "{message}");
     }
 }

@@ -58,6 +58,7 @@ pub(super) fn narrow() -> rustix::io::Result<()> {
     let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
     match filter::ARCH {
         Some(arch) if mode == SECCOMP_MODE_FILTER => {
+            add(&filter::resolver(), FLAGS)?;
             let listed = filter::narrowed(arch, [calls::OF_HELPER, calls::OLD_OF_HELPER]);
             add(&listed, FLAGS | libc::SECCOMP_FILTER_FLAG_LOG)
         }

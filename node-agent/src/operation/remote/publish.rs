@@ -31,8 +31,14 @@ pub(crate) fn publish<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Res
     }
     match node.look("target_path", &request.target)? {
         Some(stat) if stat.mount_root => {
-            published_before(node, request, stat, &mount)?;
-            return Ok(Step::Done);
+            let seen = mounted_before(node, request, stat, &mount)?;
+            // The kernel shows the source that a shared superblock was first mounted by. It may be
+            // another name of the server, or of the directory: then `place` compares the mounts.
+            if node.targets.is_of(&request.id, &request.target, &stat) || seen.is_of(&mount.source)
+            {
+                node.targets.note(&request.target, &stat, &request.id);
+                return Ok(Step::Done);
+            }
         }
         Some(stat) if stat.kind != FileKind::Directory => {
             return Err(Failure::precondition(format!(
@@ -50,10 +56,11 @@ pub(crate) fn publish<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Res
 }
 
 /// Attaches the mount to the target, which is created if it does not exist. The last step: nothing
-/// fails once the mount is visible.
+/// fails once the mount is visible. If the target has a mount of the same directory, that stays.
 ///
 /// # Errors
-/// `ABORTED` if something was mounted there meanwhile; the kernel's error.
+/// `ALREADY_EXISTS` if the target has another mount; `ABORTED` if something was mounted there
+/// meanwhile; the kernel's error.
 pub(crate) fn place<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Publish,
@@ -65,6 +72,7 @@ pub(crate) fn place<K: Kernel>(
         ..kernel.stat(mount)?
     };
     let made = match node.look("target_path", target)? {
+        Some(stat) if stat.mount_root => return recognise(node, request, stat, &shown),
         Some(_) => false,
         None => make_target(kernel, target)?,
     };
@@ -76,6 +84,27 @@ pub(crate) fn place<K: Kernel>(
         });
     }
     node.targets.note(target, &shown, &request.id);
+    Ok(())
+}
+
+/// Compares the mount at the target with a new one of the volume's directory: mounts of one
+/// directory have the same root, unless the option `nosharecache` keeps them apart.
+fn recognise<K: Kernel>(
+    node: &RemoteNode<K>,
+    request: &Publish,
+    stat: Stat,
+    made: &Stat,
+) -> Result<(), Failure> {
+    let seen = mounted_before(node, request, stat, &mount(request)?)?;
+    if !stat.is_same_root(made) {
+        return Err(Failure::incompatible(format!(
+            "target_path: {} has another mount than that of volume {}, of {}",
+            request.target.display(),
+            request.id,
+            seen.source.source.display()
+        )));
+    }
+    node.targets.note(&request.target, &stat, &request.id);
     Ok(())
 }
 
@@ -134,19 +163,15 @@ fn mount(request: &Publish) -> Result<RemoteMount, Failure> {
     })
 }
 
-/// The same mount, by this agent or by another program, is a publish that has succeeded.
-fn published_before<K: Kernel>(
+/// The mount at the target, by this agent or by another program, if it can be the volume's.
+fn mounted_before<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Publish,
     stat: Stat,
     wanted: &RemoteMount,
-) -> Result<(), Failure> {
+) -> Result<Seen, Failure> {
     let target = &request.target;
-    let seen = node.seen(&request.id, target, stat)?;
-    // The kernel shows the source that a shared superblock was first mounted by. It may be another
-    // name of the server, or of the directory.
-    let is_ours = node.targets.is_of(&request.id, target, &stat);
-    let Some(seen) = seen.filter(|seen| is_ours || seen.is_of(&wanted.source)) else {
+    let Some(seen) = node.seen(&request.id, target, stat)? else {
         return Err(Failure::incompatible(format!(
             "target_path: the mount at {} is not that of volume {}",
             target.display(),
@@ -167,8 +192,7 @@ fn published_before<K: Kernel>(
             target.display()
         )));
     }
-    node.targets.note(target, &stat, &request.id);
-    Ok(())
+    Ok(seen)
 }
 
 impl Seen {

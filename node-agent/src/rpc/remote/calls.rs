@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belay_contract::reason::volume;
-use belay_server::call::{Failure, Kind, Rpc};
+use belay_server::call::{Failure, Rpc};
 use belay_server::health::Conditions;
 use belay_server::request::{NodeVolumeHealth, Publish, Stats, Unpublish, VolumeId};
 use belay_server::work::{Key, fingerprint};
@@ -13,7 +13,7 @@ use super::RemoteService;
 use crate::kernel::{Answer, Kernel, Usage};
 use crate::operation::remote::{self, Question, RemoteNode, Step, of_volume};
 use crate::operation::{Thread, VolumeStats, VolumeUsage};
-use crate::work::{Class, Replied, Servers};
+use crate::work::{Class, Replied, Servers, Unanswered};
 
 /// How long a mount may take, with the wait for a slot. Less than the caller waits.
 const MOUNT_MAX: Duration = Duration::from_secs(60);
@@ -32,6 +32,15 @@ pub(super) enum Done {
     Changed,
     /// What the server reported.
     Usage(Usage),
+    /// The server has not reported it.
+    Unanswered(Failure),
+}
+
+/// What became of a query of a server.
+enum Queried {
+    Usage(Usage),
+    /// The server has not answered it.
+    Unanswered(Failure),
 }
 
 /// A helper process of the service.
@@ -46,20 +55,24 @@ impl<K: Kernel> Asking<K> {
         volume: &VolumeId,
         question: &Question,
         within: Duration,
-    ) -> Result<Replied<K>, Failure> {
+    ) -> Result<Replied<K>, Unanswered> {
         let Question { server, call } = question;
         let asked = self
             .servers
             .ask(&self.node.kernel, server, call, within)
             .await;
-        asked.map_err(|failure| of_volume(volume, failure))
+        asked.map_err(|unanswered| Unanswered {
+            failure: of_volume(volume, unanswered.failure),
+            ..unanswered
+        })
     }
 
     async fn publish(&self, request: Publish) -> Result<Done, Failure> {
         let Step::Ask(question) = remote::publish(&self.node, &request)? else {
             return Ok(Done::Changed);
         };
-        let replied = self.ask(&request.id, &question, MOUNT_MAX).await?;
+        let replied = self.ask(&request.id, &question, MOUNT_MAX).await;
+        let replied = replied.map_err(|unanswered| unanswered.failure)?;
         let Answer::Mount(mount) = &replied.answer else {
             return Err(mixed_up());
         };
@@ -77,7 +90,8 @@ impl<K: Kernel> Asking<K> {
                 Step::Ask(question) => question,
             };
             let within = if lazily { DETACH_MAX } else { UNMOUNT_MAX };
-            match (self.ask(&request.id, &question, within).await, refused) {
+            let asked = self.ask(&request.id, &question, within).await;
+            match (asked.map_err(|unanswered| unanswered.failure), refused) {
                 (Ok(_), _) => refused = None,
                 // The mount may have gone all the same. If it has not, it is detached.
                 (Err(failure), None) => refused = Some(failure),
@@ -98,9 +112,13 @@ impl<K: Kernel> Asking<K> {
         let asked = self.ask(id, &question, USAGE_MAX).await;
         // A failure says nothing of a volume that was unmounted meanwhile.
         remote::still_mounted(&self.node, id, path, &seen)?;
-        match asked?.answer {
-            Answer::Usage(usage) => Ok(Done::Usage(usage)),
-            _ => Err(mixed_up()),
+        match asked {
+            Ok(replied) => match replied.answer {
+                Answer::Usage(usage) => Ok(Done::Usage(usage)),
+                _ => Err(mixed_up()),
+            },
+            Err(unanswered) if unanswered.by_server => Ok(Done::Unanswered(unanswered.failure)),
+            Err(unanswered) => Err(unanswered.failure),
         }
     }
 }
@@ -145,8 +163,8 @@ impl<K: Kernel> RemoteService<K> {
 
     pub(super) async fn stats(&self, stats: Stats) -> Result<VolumeStats, Failure> {
         let (id, path) = (stats.id, stats.volume_path);
-        let stats = match self.usage(&id, &path, Rpc::NodeGetVolumeStats).await {
-            Ok(usage) => {
+        let stats = match self.usage(&id, &path, Rpc::NodeGetVolumeStats).await? {
+            Queried::Usage(usage) => {
                 let usage = VolumeUsage::Filesystem(usage);
                 self.reads.keep(&id, &path, (usage, Thread::Only));
                 VolumeStats {
@@ -154,11 +172,9 @@ impl<K: Kernel> RemoteService<K> {
                     conditions: Conditions::default(),
                 }
             }
-            Err(failure) => {
-                let Some(conditions) = inaccessible(&failure) else {
-                    return Err(failure);
-                };
-                self.reads.old(&id, &path, conditions).ok_or(failure)?
+            Queried::Unanswered(failure) => {
+                let old = self.reads.old(&id, &path, inaccessible(&failure));
+                old.ok_or(failure)?
             }
         };
         self.volumes.mounted(&id, &stats.conditions);
@@ -171,9 +187,9 @@ impl<K: Kernel> RemoteService<K> {
             // Only at a target can anything be said of it.
             return Ok(Conditions::default());
         };
-        let conditions = match self.usage(&id, &path, Rpc::NodeGetVolumeHealth).await {
-            Ok(_) => Conditions::default(),
-            Err(failure) => inaccessible(&failure).ok_or(failure)?,
+        let conditions = match self.usage(&id, &path, Rpc::NodeGetVolumeHealth).await? {
+            Queried::Usage(_) => Conditions::default(),
+            Queried::Unanswered(failure) => inaccessible(&failure),
         };
         self.volumes.checked(&id, &conditions);
         Ok(conditions)
@@ -186,7 +202,7 @@ impl<K: Kernel> RemoteService<K> {
         id: &VolumeId,
         path: &std::path::Path,
         rpc: Rpc,
-    ) -> Result<Usage, Failure> {
+    ) -> Result<Queried, Failure> {
         let class = match rpc {
             Rpc::NodeGetVolumeHealth => Class::Health,
             _ => Class::Stats,
@@ -195,28 +211,22 @@ impl<K: Kernel> RemoteService<K> {
         let (asking, volume, at) = (self.asking()?, id.clone(), path.to_owned());
         let job = |_| async move { asking.usage(&volume, &at).await };
         match self.jobs.run(key, rpc, 0, job).await? {
-            Done::Usage(usage) => Ok(usage),
+            Done::Usage(usage) => Ok(Queried::Usage(usage)),
+            Done::Unanswered(failure) => Ok(Queried::Unanswered(failure)),
             Done::Changed => Err(mixed_up()),
         }
     }
 }
 
-/// The health reason of a volume whose server was asked and failed so; none for a failure that is
-/// not the server's.
-fn inaccessible(failure: &Failure) -> Option<Conditions> {
-    if !matches!(
-        failure.kind,
-        Kind::Timeout | Kind::Unreachable | Kind::System
-    ) {
-        return None;
-    }
+/// The health reason of a volume whose server has not answered so.
+fn inaccessible(failure: &Failure) -> Conditions {
     let mut conditions = Conditions::default();
     let message = format!(
         "{}; check the server and the network; the volume recovers when the server answers",
         failure.message
     );
     conditions.add(volume::SERVER_UNREACHABLE, message);
-    Some(conditions)
+    conditions
 }
 
 fn change(id: &VolumeId) -> Key<Class> {

@@ -1,5 +1,6 @@
 //! The limits, on a simulated machine whose servers do not answer, and a clock that stands still.
 
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use belay_server::call::{Failure, Kind};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::advance;
 
-use super::{CHANGES, KILLED_MAX, MOUNTS, READS, Servers, TOTAL};
+use super::{CHANGES, KILLED_MAX, MOUNTS, READS, Servers, TOTAL, Unanswered};
 use crate::kernel::fake::{Fake, Fd, Machine};
 use crate::kernel::{Answer, Answered, MountAttrs, RemoteCall, RemoteMount, Remotes as _};
 
@@ -16,7 +17,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// One call that may wait, whatever is asked.
 fn work(kernel: &Fake, _: &RemoteCall) -> Answered<Fd> {
-    kernel.addresses("10.0.0.5")?;
+    let addresses = kernel.addresses("10.0.0.5");
+    addresses.map_err(|why| Failure::new(Kind::System, why))?;
     Ok(Answer::Unmounted)
 }
 
@@ -37,7 +39,7 @@ impl Bench {
         }
     }
 
-    fn ask(&self, server: &str, call: &RemoteCall) -> JoinHandle<Result<(), Failure>> {
+    fn ask(&self, server: &str, call: &RemoteCall) -> JoinHandle<Result<(), Unanswered>> {
         let (servers, kernel) = (Arc::clone(&self.servers), Arc::clone(&self.kernel));
         let (server, call) = (server.to_owned(), call.clone());
         tokio::spawn(async move {
@@ -51,7 +53,7 @@ impl Bench {
         server: &str,
         call: &RemoteCall,
         count: usize,
-    ) -> Vec<JoinHandle<Result<(), Failure>>> {
+    ) -> Vec<JoinHandle<Result<(), Unanswered>>> {
         (0..count).map(|_| self.ask(server, call)).collect()
     }
 
@@ -88,6 +90,14 @@ fn usage() -> RemoteCall {
     RemoteCall::Usage(Path::new("/volume").to_owned())
 }
 
+impl Drop for Bench {
+    /// Else a failed assertion would wait forever for the threads that hang.
+    fn drop(&mut self) {
+        self.machine.let_helpers_die_hard(false);
+        self.machine.let_servers_hang(false);
+    }
+}
+
 /// Lets all tasks run that can.
 async fn settle() {
     for _ in 0..1000 {
@@ -100,6 +110,33 @@ async fn pass(time: Duration) {
     settle().await;
     advance(time).await;
     settle().await;
+}
+
+#[test]
+fn a_failed_assertion_ends_the_test_though_helpers_hang() {
+    let (sender, ended) = std::sync::mpsc::channel();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it is waited for, but not forever"
+    )]
+    let test = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().start_paused(true).build().unwrap();
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            runtime.block_on(async {
+                let bench = Bench::new();
+                bench.machine.let_servers_hang(true);
+                bench.machine.let_helpers_die_hard(true);
+                let _asked = bench.asks("dead", &mount(), MOUNTS);
+                settle().await;
+                assert_eq!(bench.running(), 0, "expected of this test");
+            });
+        }));
+        drop(runtime);
+        sender.send(outcome.is_err()).unwrap();
+    });
+    assert_eq!(ended.recv_timeout(MINUTE), Ok(true));
+    test.join().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,10 +163,10 @@ async fn a_dead_server_has_a_bounded_number_of_processes_and_each_kind_its_slots
         .chain(reads)
         .chain(others)
     {
-        let failure = asked.await.unwrap().unwrap_err();
+        let Unanswered { failure, by_server } = asked.await.unwrap().unwrap_err();
         assert_eq!(failure.kind, Kind::Timeout, "{failure}");
+        assert!(by_server, "{failure}");
     }
-    bench.machine.let_servers_hang(false);
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,12 +177,13 @@ async fn a_server_with_many_killed_processes_is_asked_nothing_until_they_exit() 
     let asked = bench.asks("dead", &mount(), MOUNTS);
     pass(MINUTE).await;
     for asked in asked {
-        assert_eq!(asked.await.unwrap().unwrap_err().kind, Kind::Timeout);
+        let failure = asked.await.unwrap().unwrap_err().failure;
+        assert_eq!(failure.kind, Kind::Timeout, "{failure}");
     }
     let asked = bench.asks("dead", &unmount(), KILLED_MAX - MOUNTS);
     pass(MINUTE).await;
     for asked in asked {
-        let failure = asked.await.unwrap().unwrap_err();
+        let failure = asked.await.unwrap().unwrap_err().failure;
         assert_eq!(
             failure.certainty,
             belay_server::call::Certainty::MayBeRunning
@@ -153,6 +191,8 @@ async fn a_server_with_many_killed_processes_is_asked_nothing_until_they_exit() 
     }
     assert_eq!((bench.running(), bench.killed()), (0, KILLED_MAX));
     let refused = bench.ask("dead", &usage()).await.unwrap().unwrap_err();
+    assert!(refused.by_server, "{refused:?}");
+    let refused = refused.failure;
     assert_eq!(refused.kind, Kind::Unreachable, "{refused}");
     assert!(refused.message.contains("8 killed processes"), "{refused}");
     // Only those of that server.
@@ -174,12 +214,13 @@ async fn killed_processes_refuse_no_unmount_and_unmounts_take_no_others_slots() 
         let asked = bench.asks("dead", &unmount(), CHANGES);
         pass(MINUTE).await;
         for asked in asked {
-            let failure = asked.await.unwrap().unwrap_err();
+            let failure = asked.await.unwrap().unwrap_err().failure;
             assert_eq!(failure.kind, Kind::Timeout, "{failure}");
         }
         assert_eq!(bench.killed(), killed + CHANGES, "an unmount was not begun");
     }
     let refused = bench.ask("dead", &mount()).await.unwrap().unwrap_err();
+    let refused = refused.failure;
     assert_eq!(refused.kind, Kind::Unreachable, "{refused}");
     // Nor do those of one server keep another from being asked.
     let reads = bench.asks("other", &usage(), READS);
@@ -202,9 +243,15 @@ async fn all_servers_together_have_a_bounded_number_of_processes() {
     settle().await;
     assert_eq!(bench.running(), TOTAL);
     pass(MINUTE).await;
+    let mut not_begun = 0;
     for asked in asked {
-        assert!(asked.await.unwrap().is_err());
+        let Unanswered { failure, by_server } = asked.await.unwrap().unwrap_err();
+        assert_eq!(failure.kind, Kind::Timeout, "{failure}");
+        // A server that was not asked has not failed.
+        assert_eq!(!by_server, failure.message.contains("all 64"), "{failure}");
+        not_begun += usize::from(!by_server);
     }
+    assert_eq!(not_begun, READS * (TOTAL + 1) - TOTAL);
     bench.machine.let_servers_hang(false);
     pass(Duration::from_secs(1)).await;
     bench.ask("10.0.0.5", &mount()).await.unwrap().unwrap();

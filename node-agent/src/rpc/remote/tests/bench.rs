@@ -62,7 +62,13 @@ impl Volume {
 /// A machine with a server that has `/exports/a`, `/exports/b` and `/exports/c`.
 pub(super) fn machine() -> Machine {
     let machine = Machine::new();
-    let directories = ["exports", "exports/a", "exports/b", "exports/c"];
+    let directories = [
+        "exports",
+        "exports/a",
+        "exports/a/below",
+        "exports/b",
+        "exports/c",
+    ];
     let directories = directories.map(|it| (it.to_owned(), 0o755)).into();
     let versions = vec!["3", "4.0", "4.1", "4.2"];
     machine.serve_nfs(
@@ -82,8 +88,20 @@ pub(super) fn target(pod: u32) -> String {
     format!("/pods/{pod}")
 }
 
+/// Else a failed assertion would wait forever for the threads that hang.
+struct Release(Machine);
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        self.0.let_helpers_die_hard(false);
+        self.0.let_servers_hang(false);
+    }
+}
+
 /// An agent, on a clock that stands still.
 pub(super) struct Agent {
+    /// Dropped before the runtime, which waits for its threads.
+    _release: Release,
     pub(super) runtime: Runtime,
     machine: Machine,
     pub(super) service: Arc<RemoteService<Fake>>,
@@ -92,6 +110,11 @@ pub(super) struct Agent {
 impl Agent {
     /// A new process on that machine; none of its calls on this thread may wait.
     pub(super) fn new(machine: &Machine) -> Self {
+        Agent::lacking(machine, None)
+    }
+
+    /// The same, without what it would need to serve a call.
+    pub(super) fn lacking(machine: &Machine, lacking: Option<String>) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
@@ -103,9 +126,10 @@ impl Agent {
             volumes_max: 0,
             topology: None,
         };
-        let service = RemoteService::new(node, &Servers::new(), &NFS, identity, None);
+        let service = RemoteService::new(node, &Servers::new(), &NFS, identity, lacking);
         machine.never_wait_here(true);
         Agent {
+            _release: Release(machine.clone()),
             runtime,
             machine: machine.clone(),
             service: Arc::new(service),

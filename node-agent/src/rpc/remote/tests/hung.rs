@@ -157,7 +157,8 @@ fn statistics_of_a_dead_server_are_the_last_ones_with_the_reason() {
     let (answer, has_hung) = send(&agent, &machine, Verb::Stats, &volume);
     answer.unwrap();
     assert!(has_hung);
-    machine.begin(Some(Fault::FailFrom(3, "ESTALE")));
+    // The first call of the helper.
+    machine.begin(Some(Fault::Fail(4, "ESTALE")));
     let old = agent.stats(&volume, 1).unwrap();
     machine.end();
     assert_eq!(old.usage, known.usage);

@@ -7,7 +7,7 @@ use csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use super::bench::{Agent, SERVER, Volume, machine, target};
-use crate::kernel::fake::Server;
+use crate::kernel::fake::{Fault, Server};
 use crate::kernel::{MountAttrs, Remotes as _};
 
 fn code(result: Result<(), tonic::Status>) -> Code {
@@ -208,14 +208,54 @@ fn a_repeated_publish_knows_its_mount_under_another_source() {
         ..a.clone()
     };
     assert_eq!(code(agent.publish(&reader, 1)), Code::AlreadyExists);
-    // Another process has only the source to go by.
+    // Another process compares it with a new mount, which it does not keep.
     let next = Agent::new(&machine);
-    assert_eq!(code(next.publish(&a, 1)), Code::AlreadyExists);
+    let before = machine.picture();
+    next.publish(&a, 1).unwrap();
+    assert_eq!(machine.picture().difference(&before), "");
+    for other in [reader, Volume::new("b")] {
+        assert_eq!(code(next.publish(&other, 1)), Code::AlreadyExists);
+    }
     agent.unpublish(&a, 1).unwrap();
-    // So has this one, where a mount has no number that no later one has.
+    // So does this one, where a mount has no number that no later one has.
     machine.number_no_mounts();
     agent.publish(&a, 2).unwrap();
-    assert_eq!(code(agent.publish(&a, 2)), Code::AlreadyExists);
+    agent.publish(&a, 2).unwrap();
+    // Mounts of which none shares the other's root cannot be compared.
+    let apart = a.flagged("nosharecache");
+    agent.publish(&apart, 3).unwrap();
+    let refused = agent.publish(&apart, 3).unwrap_err();
+    assert_eq!(refused.code(), Code::AlreadyExists);
+    assert!(
+        refused.message().contains("filer.example:/data"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_volume_in_use_is_not_unmounted_with_mounts_inside_it_except_its_servers() {
+    let machine = machine();
+    let agent = Agent::new(&machine);
+    let volume = Volume::new("a");
+    agent.publish(&volume, 1).unwrap();
+    let published = machine.picture();
+    machine.make_dir(Path::new("/pods/1/inside"));
+    machine.cover(Path::new("/pods/1/inside"));
+    let covered = machine.picture();
+    let refused = agent.unpublish(&volume, 1).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(refused.message().contains("/pods/1/inside"), "{refused}");
+    assert_eq!(machine.picture().difference(&covered), "");
+    machine.uncover(Path::new("/pods/1/inside"));
+    assert_eq!(machine.picture().difference(&published), "");
+    // Those that the kernel mounts by itself, of exports below the volume's directory.
+    machine.mount_nfs(
+        &format!("{SERVER}:/exports/a/below"),
+        SERVER,
+        Path::new("/pods/1/inside"),
+    );
+    agent.unpublish(&volume, 1).unwrap();
+    assert!(!machine.is_there(Path::new(&target(1))));
 }
 
 #[test]
@@ -311,4 +351,37 @@ fn a_target_with_files_under_its_mount_is_not_removed() {
         Code::FailedPrecondition
     );
     assert!(machine.is_there(Path::new("/pods/1/kept")));
+}
+
+/// The calls of statistics, and which of them starts a helper.
+#[test]
+fn a_failure_of_the_node_is_not_reported_as_the_servers() {
+    let machine = machine();
+    let agent = Agent::new(&machine);
+    let volume = Volume::new("a");
+    agent.publish(&volume, 1).unwrap();
+    agent.stats(&volume, 1).unwrap();
+    machine.begin(None);
+    agent.stats(&volume, 1).unwrap();
+    let calls = machine.end();
+    let starts = 1 + calls.iter().position(|call| call.name == "exec").unwrap();
+    for number in 1..=starts {
+        machine.begin(Some(Fault::Fail(number, "EAGAIN")));
+        let failed = agent.stats(&volume, 1).unwrap_err();
+        machine.end();
+        assert_eq!(failed.code(), Code::Internal, "{failed}");
+        assert!(failed.message().contains("EAGAIN"), "{failed}");
+    }
+    // Of a soft mount whose server does not answer.
+    machine.begin(Some(Fault::Fail(starts + 1, "EIO")));
+    let stats = agent.stats(&volume, 1).unwrap();
+    machine.end();
+    let condition = stats.volume_condition.unwrap();
+    assert!(
+        condition.message.contains("ServerUnreachable"),
+        "{condition:?}"
+    );
+    let lacking = Agent::lacking(&machine, Some("without CAP_SYS_ADMIN".to_owned()));
+    let failed = lacking.stats(&volume, 1).unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
 }
