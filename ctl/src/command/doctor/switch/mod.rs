@@ -4,6 +4,7 @@
 
 mod objects;
 mod peer;
+mod remote;
 mod running;
 mod storage;
 
@@ -60,6 +61,12 @@ fn judge(objects: &Objects, peer: &Peer, now: SystemTime) -> Report {
     let mut report = Report::default();
     let driver = named(&mut report, objects, peer);
     running::workloads(&mut report, objects, peer);
+    if peer.is_remote {
+        remote::object(&mut report, objects, driver);
+        remote::attachments(&mut report, objects, driver);
+        remote::volumes(&mut report, objects, driver);
+        return report;
+    }
     running::leases(&mut report, objects, driver, now);
     running::nodes(&mut report, objects, driver);
     running::attachments(&mut report, objects, driver);

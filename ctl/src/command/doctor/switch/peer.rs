@@ -10,6 +10,8 @@ pub(crate) enum Kind {
     Digitalocean,
     /// civo-csi
     Civo,
+    /// csi-driver-nfs, its node plugin
+    Nfs,
 }
 
 /// What a kind is known by.
@@ -31,6 +33,9 @@ pub(super) struct Peer {
     pub(super) snapshot_refusals: &'static [(&'static str, &'static str)],
     /// Belay attaches a volume to one node at a time.
     pub(super) one_node: bool,
+    /// Its volumes are directories of servers, and its controller goes on: Belay replaces the node
+    /// plugin.
+    pub(super) is_remote: bool,
 }
 
 /// Belay's own parameters, for `mkfs`.
@@ -59,6 +64,7 @@ const CINDER: Peer = Peer {
     ],
     snapshot_refusals: &[("type", "backup")],
     one_node: true,
+    is_remote: false,
 };
 
 const DIGITALOCEAN: Peer = Peer {
@@ -70,6 +76,7 @@ const DIGITALOCEAN: Peer = Peer {
     snapshot_parameters: &[],
     snapshot_refusals: &[],
     one_node: true,
+    is_remote: false,
 };
 
 const CIVO: Peer = Peer {
@@ -81,6 +88,19 @@ const CIVO: Peer = Peer {
     snapshot_parameters: &[],
     snapshot_refusals: &[],
     one_node: true,
+    is_remote: false,
+};
+
+const NFS: Peer = Peer {
+    drivers: &["nfs.csi.k8s.io"],
+    backend: "nfs",
+    images: &["nfsplugin"],
+    parameters: &[],
+    topology_key: "topology.nfs.csi.k8s.io/node",
+    snapshot_parameters: &[],
+    snapshot_refusals: &[],
+    one_node: false,
+    is_remote: true,
 };
 
 impl Kind {
@@ -89,6 +109,7 @@ impl Kind {
             Self::Cinder => &CINDER,
             Self::Digitalocean => &DIGITALOCEAN,
             Self::Civo => &CIVO,
+            Self::Nfs => &NFS,
         }
     }
 }
@@ -114,6 +135,7 @@ mod tests {
             let profile = backend.profile();
             assert_eq!(peer.drivers[0], profile.name);
             assert_eq!(peer.topology_key, profile.topology_key);
+            assert_eq!(peer.is_remote, !profile.attaches);
         }
     }
 }

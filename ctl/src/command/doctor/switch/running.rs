@@ -23,7 +23,9 @@ const WORKLOADS: [(&str, &str, &str); 3] = [
 pub(super) fn workloads(report: &mut Report, objects: &Objects, peer: &Peer) {
     let name = "pods of the driver";
     let mut is_any = false;
-    for (kind, wanted, running) in WORKLOADS {
+    // Its controller may go on.
+    let replaced = |kind: &str| !peer.is_remote || kind == "DaemonSet";
+    for (kind, wanted, running) in WORKLOADS.into_iter().filter(|it| replaced(it.0)) {
         for object in objects.of(kind).filter(|it| runs(*it, peer.images)) {
             is_any = true;
             let pods = object.number(running).max(object.number(wanted));
@@ -47,7 +49,10 @@ pub(super) fn workloads(report: &mut Report, objects: &Objects, peer: &Peer) {
             report.cure(Verdict::No, name, what, cure);
         }
     }
-    if !is_any && WORKLOADS.iter().all(|(kind, ..)| !objects.have(kind)) {
+    let mut kinds = WORKLOADS.iter().map(|(kind, ..)| *kind);
+    if !is_any && peer.is_remote && !objects.have("DaemonSet") {
+        missing(report, name, "DaemonSet");
+    } else if !is_any && kinds.all(|kind| !objects.have(kind)) {
         missing(report, name, "Deployment, StatefulSet or DaemonSet");
     } else if !is_any {
         report.add(Verdict::Ok, name, "no workload with its image");

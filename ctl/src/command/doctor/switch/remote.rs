@@ -1,0 +1,296 @@
+//! What a driver for directories of servers leaves: volumes that each node mounts by itself,
+//! without attachments. Its CSIDriver object says so.
+
+use serde_json::Value;
+
+use super::objects::{Object, Objects};
+use super::{Names, about};
+use crate::report::{Report, Verdict};
+
+/// fsconfig(2) accepts sources of at most this many bytes.
+const SOURCE_BYTES_MAX: usize = 255;
+/// Mount options that Belay refuses.
+const REFUSED: [&str; 6] = ["addr", "clientaddr", "source", "bind", "remount", "loop"];
+
+/// Without the object, Kubernetes waits for attachments that no program makes.
+pub(super) fn object(report: &mut Report, objects: &Objects, driver: &str) {
+    let name = "CSIDriver";
+    let Some(object) = objects.of("CSIDriver").find(|it| it.name() == driver) else {
+        let what = "not in the input: while it is missing, pods that start wait for an attachment";
+        let cure = "let Belay's chart create it (csiDriver.create), before the next pod starts";
+        return report.cure(Verdict::Warn, name, what, cure);
+    };
+    if object.at("/spec/attachRequired") != Some(&Value::Bool(false)) {
+        let what = "attachRequired is not false: pods would wait for an attachment";
+        let cure = "delete the object, and let Belay's chart create it";
+        return report.cure(Verdict::No, name, what, cure);
+    }
+    if object
+        .texts("/spec/volumeLifecycleModes")
+        .any(|mode| mode == "Ephemeral")
+    {
+        let what = "allows inline volumes, which Belay refuses";
+        let cure = "use PersistentVolumes in these pods";
+        return report.cure(Verdict::Warn, name, what, cure);
+    }
+    report.add(
+        Verdict::Ok,
+        name,
+        "attachRequired: false; keep the object (csiDriver.create: false), or replace it",
+    );
+}
+
+/// Made while the object was missing; no program finishes them.
+pub(super) fn attachments(report: &mut Report, objects: &Objects, driver: &str) {
+    let all = objects.of("VolumeAttachment");
+    let left = Names::of(all.filter(|it| it.text("/spec/attacher") == driver));
+    let what = "left from a time without the CSIDriver object; no program attaches or detaches";
+    let cure = "kubectl delete volumeattachment NAME, when the CSIDriver object is there";
+    about(report, Verdict::Warn, "attachments", &left, what, cure);
+    if left.is_empty() {
+        report.add(Verdict::Ok, "attachments", "none, as it must be");
+    }
+}
+
+/// What keeps the node agent from mounting a volume.
+struct Obstacle {
+    is_there: fn(Object<'_>) -> bool,
+    what: &'static str,
+    cure: &'static str,
+}
+
+const OBSTACLES: [Obstacle; 5] = [
+    Obstacle {
+        is_there: |it| {
+            ["server", "share"]
+                .iter()
+                .any(|key| attribute(it, key).is_empty())
+        },
+        what: "have no attribute server or share",
+        cure: "create the PersistentVolume again with both: the data stays on the server",
+    },
+    Obstacle {
+        is_there: |it| {
+            ["share", "subDir"]
+                .iter()
+                .any(|key| is_indirect(attribute(it, key)))
+        },
+        what: "have a path with an empty part, `.` or `..`, which Belay refuses",
+        cure: "create the PersistentVolume again with the direct path: the data stays there",
+    },
+    Obstacle {
+        is_there: |it| source_bytes(it) > SOURCE_BYTES_MAX,
+        what: "server, share and subDir have more than 255 bytes",
+        cure: "export the directory by a shorter path",
+    },
+    Obstacle {
+        is_there: |it| it.text("/spec/volumeMode") == "Block",
+        what: "raw block volumes, which no directory is",
+        cure: "use volumeMode Filesystem",
+    },
+    Obstacle {
+        is_there: has_refused_option,
+        what: "have a mount option that Belay refuses, such as addr, bind or remount",
+        cure: "create the PersistentVolume again without the option",
+    },
+];
+
+/// The volumes, by what the node agent reads of them.
+pub(super) fn volumes(report: &mut Report, objects: &Objects, driver: &str) {
+    let name = "volumes";
+    let ours = || {
+        let all = objects.of("PersistentVolume");
+        all.filter(|it| it.text("/spec/csi/driver") == driver)
+    };
+    let mut is_good = true;
+    for Obstacle {
+        is_there,
+        what,
+        cure,
+    } in OBSTACLES
+    {
+        let found = Names::of(ours().filter(|it| is_there(*it)));
+        is_good &= found.is_empty();
+        about(report, Verdict::No, name, &found, what, cure);
+    }
+    let kerberos = Names::of(ours().filter(|it| options(*it).any(|it| it.starts_with("sec=krb5"))));
+    let cure = "try one of them first";
+    let what = "use Kerberos, which is not tested with Belay";
+    about(report, Verdict::Warn, name, &kerberos, what, cure);
+    if is_good {
+        let what = format!("{} can be mounted as they are", ours().count());
+        report.add(Verdict::Ok, name, what);
+    }
+}
+
+/// The volume's attribute of that name, in any case.
+fn attribute<'a>(volume: Object<'a>, name: &str) -> &'a str {
+    let attributes = "/spec/csi/volumeAttributes";
+    let mut keys = volume.keys(attributes);
+    let key = keys.find(|key| key.eq_ignore_ascii_case(name));
+    key.map_or("", |key| volume.text(&format!("{attributes}/{key}")))
+}
+
+fn is_indirect(path: &str) -> bool {
+    let path = path.trim_matches('/');
+    let mut parts = path.split('/');
+    !path.is_empty() && parts.any(|part| ["", ".", ".."].contains(&part))
+}
+
+/// `SERVER:/SHARE/DIRECTORY`, as far as there are no templates in it.
+fn source_bytes(volume: Object<'_>) -> usize {
+    let paths = ["share", "subDir"].map(|key| attribute(volume, key).trim_matches('/'));
+    let paths = paths.iter().filter(|path| !path.is_empty());
+    let length = paths.map(|path| path.len() + 1).sum::<usize>();
+    attribute(volume, "server").len() + 1 + length
+}
+
+fn options<'a>(volume: Object<'a>) -> impl Iterator<Item = &'a str> {
+    let more = std::iter::once(attribute(volume, "mountOptions"));
+    let all = volume.texts("/spec/mountOptions").chain(more);
+    all.flat_map(|list| list.split(',')).map(str::trim)
+}
+
+fn has_refused_option(volume: Object<'_>) -> bool {
+    options(volume).any(|option| {
+        let name = option.split('=').next().unwrap_or_default();
+        REFUSED.contains(&name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use serde_json::json;
+
+    use super::super::{Kind, judge};
+    use super::*;
+
+    const DRIVER: &str = "nfs.csi.k8s.io";
+
+    fn volume() -> Value {
+        json!({"kind": "PersistentVolume", "metadata": {"name": "data"},
+            "spec": {"accessModes": ["ReadWriteMany"], "volumeMode": "Filesystem",
+                "mountOptions": ["nfsvers=4.1"],
+                "csi": {"driver": DRIVER, "volumeHandle": "filer#exports#data##",
+                    "volumeAttributes":
+                        {"Server": "filer", "share": "/exports/", "subDir": "data"}}}})
+    }
+
+    fn workload(kind: &str, pods: u32) -> Value {
+        let image = "registry.k8s.io/sig-storage/nfsplugin:v4.11.0";
+        json!({"kind": kind, "metadata": {"namespace": "kube-system", "name": "csi-nfs"},
+            "spec": {"replicas": pods, "template": {"spec": {"containers": [{"image": image}]}}},
+            "status": {"replicas": pods, "currentNumberScheduled": pods}})
+    }
+
+    /// A cluster whose node plugin is stopped, after the change.
+    fn cluster(change: impl FnOnce(&mut Vec<Value>)) -> Report {
+        let mut objects = vec![
+            json!({"kind": "CSIDriver", "metadata": {"name": DRIVER},
+                "spec": {"attachRequired": false, "volumeLifecycleModes": ["Persistent"]}}),
+            workload("Deployment", 1),
+            workload("DaemonSet", 0),
+            volume(),
+        ];
+        change(&mut objects);
+        let text = json!({"kind": "List", "items": objects}).to_string();
+        judge(
+            &Objects::parse(&text).unwrap(),
+            Kind::Nfs.peer(),
+            UNIX_EPOCH,
+        )
+    }
+
+    #[track_caller]
+    fn expect(verdict: &str, name: &str, part: &str, change: impl FnOnce(&mut Vec<Value>)) {
+        let report = cluster(change).to_json();
+        let mut findings = report["findings"].as_array().unwrap().iter();
+        let found = findings.any(|it| {
+            it["verdict"] == verdict && it["name"] == name && it.to_string().contains(part)
+        });
+        assert!(found, "{verdict} {name} {part} in {report:#}");
+    }
+
+    #[test]
+    fn a_cluster_whose_node_plugin_is_stopped_can_be_switched_with_its_controller_running() {
+        let report = cluster(|_| ());
+        let table = report.table();
+        assert!(
+            report.is_good() && table.contains(" 0 warnings, 0 wrong"),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn a_node_plugin_that_runs_is_wrong() {
+        let delete = "delete daemonset csi-nfs";
+        expect("NO", "pods of the driver", delete, |all| {
+            all[2] = workload("DaemonSet", 3)
+        });
+        let without = "the input has no DaemonSet";
+        expect("NO", "pods of the driver", without, |all| {
+            drop(all.remove(2))
+        });
+    }
+
+    #[test]
+    fn without_its_object_or_with_attachments_pods_would_wait() {
+        expect("warn", "CSIDriver", "csiDriver.create", |all| {
+            drop(all.remove(0))
+        });
+        for value in [json!(true), Value::Null] {
+            expect("NO", "CSIDriver", "attachRequired is not false", |all| {
+                all[0]["spec"]["attachRequired"] = value;
+            });
+        }
+        expect("warn", "CSIDriver", "inline volumes", |all| {
+            all[0]["spec"]["volumeLifecycleModes"] = json!(["Persistent", "Ephemeral"]);
+        });
+        expect("warn", "attachments", "csi-1", |all| {
+            all.push(
+                json!({"kind": "VolumeAttachment", "metadata": {"name": "csi-1"},
+                "spec": {"attacher": DRIVER}}),
+            );
+        });
+    }
+
+    #[test]
+    fn volumes_that_belay_cannot_mount_are_named() {
+        let attributes = "/spec/csi/volumeAttributes";
+        for (pointer, value, part) in [
+            ("/Server", json!(""), "no attribute server"),
+            ("/share", json!("/exports/../etc"), "an empty part"),
+            ("/subDir", json!("a//b"), "an empty part"),
+            ("/subDir", json!("d".repeat(240)), "255 bytes"),
+        ] {
+            expect("NO", "volumes", part, |all| {
+                *all[3]
+                    .pointer_mut(&format!("{attributes}{pointer}"))
+                    .unwrap() = value;
+            });
+        }
+        expect("NO", "volumes", "raw block", |all| {
+            all[3]["spec"]["volumeMode"] = json!("Block")
+        });
+        for options in [json!(["hard,addr=10.0.0.9"]), json!(["remount"])] {
+            expect("NO", "volumes", "mount option", |all| {
+                all[3]["spec"]["mountOptions"] = options;
+            });
+        }
+        expect("warn", "volumes", "Kerberos", |all| {
+            all[3]["spec"]["csi"]["volumeAttributes"]["mountOptions"] = json!("sec=krb5p");
+        });
+    }
+
+    #[test]
+    fn the_root_of_a_share_and_slashes_at_ends_are_no_reason() {
+        let plain = |all: &mut Vec<Value>| {
+            let attributes = &mut all[3]["spec"]["csi"]["volumeAttributes"];
+            attributes["subDir"] = json!("");
+            attributes["share"] = json!("/");
+        };
+        expect("ok", "volumes", "1 can be mounted", plain);
+    }
+}
