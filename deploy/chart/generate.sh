@@ -14,9 +14,9 @@ introduction() {
 # Belay
 
 CSI drivers with one node agent: volumes as files on the disk of one node (`local`), with snapshots,
-clones and online expansion; volumes of Cinder (`openstack`), attached by Nova; and volumes of
-DigitalOcean (`digitalocean`) and Civo (`civo`). The chart is for Kubernetes 1.32 and later, and for
-Helm 3 and 4.
+clones and online expansion; volumes of Cinder (`openstack`), attached by Nova; volumes of
+DigitalOcean (`digitalocean`) and Civo (`civo`); and directories of NFS servers (`nfs`). The chart is for
+Kubernetes 1.32 and later, and for Helm 3 and 4.
 
 ```sh
 kubectl get nodes                       # choose the node that stores the volumes
@@ -26,8 +26,9 @@ helm install belay CHART --namespace belay-system --create-namespace --values be
 
 With `drivers: [{backend: openstack}]` and a Secret `cloud-config`, volumes are those of Cinder; with
 `drivers: [{backend: digitalocean, region: SLUG}]` and a Secret `digitalocean`, those of DigitalOcean;
-with `drivers: [{backend: civo}]` and a Secret `civo-api-access`, those of Civo. In the repository,
-`docs/openstack.md`, `docs/digitalocean.md` and `docs/civo.md` describe them.
+with `drivers: [{backend: civo}]` and a Secret `civo-api-access`, those of Civo. With
+`drivers: [{backend: nfs}]`, the nodes mount PersistentVolumes of csi-driver-nfs. In the repository,
+`docs/openstack.md`, `docs/digitalocean.md`, `docs/civo.md` and `docs/nfs.md` describe them.
 
 Keep your values in a file and pass it to every command: Helm replaces lists as a whole, so with
 `--reuse-values --set 'drivers[0].overcommit=2'` the entry loses all its other values, and

@@ -2,7 +2,7 @@
 # Writes the plain manifests that are applied as they are: the chart, rendered with the values of its
 # ci/ directory that have their names.
 #
-#   deploy/manifests/generate.sh [OUTDIR [VALUES...]]     default: these five into this directory, as
+#   deploy/manifests/generate.sh [OUTDIR [VALUES...]]     default: these six into this directory, as
 #                                                         `make manifests` does
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -11,7 +11,7 @@ here=$(dirname "$(readlink -f "$0")")
 outdir=${1:-$here}
 chart=$here/../chart
 shift || true
-[ $# -gt 0 ] || set -- "$chart"/ci/{local,local-without-snapshots,openstack,digitalocean,civo}.yaml
+[ $# -gt 0 ] || set -- "$chart"/ci/{local,local-without-snapshots,openstack,digitalocean,civo,nfs}.yaml
 "$here/../../tests/setup/helm.sh"
 
 # Without what depends on helm alone, so that each release of it writes the same: where it found an

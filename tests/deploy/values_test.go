@@ -241,7 +241,7 @@ func everyValue(t *testing.T, backend string) map[string]any {
 	return values
 }
 
-var everyValues = map[string]string{"local": "every-value.yaml", "openstack": "openstack-every-value.yaml", "digitalocean": "digitalocean-every-value.yaml", "civo": "civo-every-value.yaml"}
+var everyValues = map[string]string{"local": "every-value.yaml", "openstack": "openstack-every-value.yaml", "digitalocean": "digitalocean-every-value.yaml", "civo": "civo-every-value.yaml", "nfs": "nfs-every-value.yaml"}
 
 // There is one choice, or the other would leave out what ci/every-value.yaml is to show. The registry
 // for all images, and digests, are in images_test.go.
@@ -251,6 +251,7 @@ var only = []string{
 	"openstack: drivers[].backend", "openstack: drivers[].csiDriver.attachRequired", "openstack: drivers[].csiDriver.storageCapacity", "openstack: drivers[].formatMark.create", "openstack: drivers[].csiDriver.volumeLifecycleModes",
 	"digitalocean: drivers[].backend", "digitalocean: drivers[].csiDriver.attachRequired", "digitalocean: drivers[].csiDriver.storageCapacity", "digitalocean: drivers[].formatMark.create", "digitalocean: drivers[].csiDriver.volumeLifecycleModes", "digitalocean: drivers[].storageClasses[].default",
 	"civo: drivers[].backend", "civo: drivers[].csiDriver.attachRequired", "civo: drivers[].csiDriver.storageCapacity", "civo: drivers[].formatMark.create", "civo: drivers[].csiDriver.volumeLifecycleModes", "civo: drivers[].storageClasses[].default",
+	"nfs: drivers[].backend", "nfs: drivers[].csiDriver.create", "nfs: drivers[].csiDriver.attachRequired", "nfs: drivers[].csiDriver.storageCapacity", "nfs: drivers[].csiDriver.volumeLifecycleModes",
 }
 
 // Set in addition to the other name, it is refused.
@@ -265,7 +266,8 @@ func TestEveryValueIsTried(t *testing.T) {
 		delete(values, "drivers")
 		walk(tried, "", values)
 		walk(tried, entry(backend), drivers)
-		for _, class := range drivers["storageClasses"].([]any) {
+		classes, _ := drivers["storageClasses"].([]any)
+		for _, class := range classes {
 			walk(tried, entry(backend)+"storageClasses[].", class.(map[string]any))
 		}
 	}

@@ -11,11 +11,12 @@ use std::path::Path;
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
 /// The chart rendered with its defaults; the chart's own tests compare the two.
-const MANIFESTS: [&str; 4] = [
+const MANIFESTS: [&str; 5] = [
     include_str!("../../../deploy/manifests/local.yaml"),
     include_str!("../../../deploy/manifests/openstack.yaml"),
     include_str!("../../../deploy/manifests/digitalocean.yaml"),
     include_str!("../../../deploy/manifests/civo.yaml"),
+    include_str!("../../../deploy/manifests/nfs.yaml"),
 ];
 
 /// The second cell of the row that starts with `first`.
@@ -29,7 +30,8 @@ fn cell(first: &str) -> &'static str {
 
 #[test]
 fn the_chart_renders_the_object_that_the_profile_describes() {
-    for (profile, manifest) in [LOCAL, OPENSTACK, DIGITALOCEAN, CIVO].iter().zip(MANIFESTS) {
+    let profiles = [LOCAL, OPENSTACK, DIGITALOCEAN, CIVO, NFS];
+    for (profile, manifest) in profiles.iter().zip(MANIFESTS) {
         let mut objects = manifest.split("\n---\n");
         let object = objects.find(|object| object.contains("\nkind: CSIDriver\n"));
         let object = object.unwrap();
@@ -49,7 +51,13 @@ fn the_chart_renders_the_object_that_the_profile_describes() {
 }
 
 /// The backends that the chart installs.
-const IN_CHART: [Kind; 4] = [Kind::Local, Kind::Openstack, Kind::Digitalocean, Kind::Civo];
+const IN_CHART: [Kind; 5] = [
+    Kind::Local,
+    Kind::Openstack,
+    Kind::Digitalocean,
+    Kind::Civo,
+    Kind::Nfs,
+];
 
 #[test]
 fn each_backend_of_the_chart_has_its_defaults_there_and_no_other_has() {

@@ -38,7 +38,7 @@
 {{- $driver := include "belay.over" (dict "defaults" $defaults "entry" $entry) | fromJson -}}
 {{- $_ := set $driver "backend" $backend -}}
 {{- include "belay.named" $driver -}}
-{{- include "belay.check" (dict "at" $at "driver" $driver "root" $) -}}
+{{- include "belay.check" (dict "at" $at "driver" $driver "defaults" $defaults "root" $) -}}
 {{- include "belay.checkStays" (dict "at" $at "driver" $driver "root" $) -}}
 {{- $drivers = append $drivers $driver -}}
 {{- $nodes = append $nodes ($driver.nodeName | default "") | uniq -}}
@@ -52,7 +52,7 @@
 {{- if not .shortName -}}
 {{- $_ := set . "shortName" (splitList "." .name | first | trunc 30 | trimAll "-") -}}
 {{- end -}}
-{{- range append .storageClasses .snapshotClass | compact -}}
+{{- range append (.storageClasses | default list) .snapshotClass | compact -}}
 {{- if not .name }}{{ $_ := set . "name" (printf "belay-%s" $.shortName) }}{{ end -}}
 {{- end -}}
 {{- end -}}
@@ -90,19 +90,27 @@
 {{- if and (eq .driver.backend "civo") .driver.topology (not .driver.region) (not .driver.instanceFile) -}}
 {{- fail (printf "%s.topology: set %s.region, the region of the nodes, or %s.instanceFile" $where $where $where) -}}
 {{- end -}}
+{{- if ne .driver.csiDriver.attachRequired .defaults.csiDriver.attachRequired -}}
+{{- fail (printf "%s.csiDriver.attachRequired: with backend %s it is %v; remove it" $where .driver.backend .defaults.csiDriver.attachRequired) -}}
+{{- end -}}
 {{- if ne .driver.backend "local" -}}
-{{- if and .driver.caBundle.secretName .driver.caBundle.configMapName -}}
+{{- with .driver.caBundle -}}
+{{- if and .secretName .configMapName -}}
 {{- fail (printf "%s.caBundle: secretName and configMapName are both set; keep the one that has the certificates" $where) -}}
 {{- end -}}
+{{- end -}}
 {{- if .driver.csiDriver.storageCapacity -}}
+{{- if eq .driver.backend "nfs" -}}
+{{- fail (printf "%s.csiDriver.storageCapacity: backend nfs reports no capacity; remove it" $where) -}}
+{{- end -}}
 {{- if eq .driver.backend "civo" -}}
 {{- fail (printf "%s.csiDriver.storageCapacity: backend civo knows only the quota of the account; remove it" $where) -}}
 {{- end -}}
 {{- fail (printf "%s.csiDriver.storageCapacity: backend %s does not know the free capacity of the cloud, so the scheduler would find none; remove it" $where .driver.backend) -}}
 {{- end -}}
 {{- $agent := .root.Values.node -}}
-{{- if and .root.Values.podMonitor.enabled (include "belay.agents" .root) (include "belay.asksService" .driver) (not $agent.httpAddress) -}}
-{{- fail (printf "podMonitor.enabled: with %s the node agent uses the host's network, where its metrics are on 127.0.0.1; set node.httpAddress to 0.0.0.0, and restrict port %s with the nodes' firewall" (ternary (printf "%s.metadata.searchOrder %q" $where .driver.metadata.searchOrder) (printf "%s.backend %q" $where .driver.backend) (hasKey .driver.metadata "searchOrder")) (include "belay.agentPort" (dict "root" .root "host" "true"))) -}}
+{{- if and .root.Values.podMonitor.enabled (include "belay.agents" .root) (include "belay.needsHost" .driver) (not $agent.httpAddress) -}}
+{{- fail (printf "podMonitor.enabled: with %s the node agent uses the host's network, where its metrics are on 127.0.0.1; set node.httpAddress to 0.0.0.0, and restrict port %s with the nodes' firewall" (ternary (printf "%s.metadata.searchOrder %q" $where (.driver.metadata | default dict).searchOrder) (printf "%s.backend %q" $where .driver.backend) (hasKey (.driver.metadata | default dict) "searchOrder")) (include "belay.agentPort" (dict "root" .root "host" "true"))) -}}
 {{- end -}}
 {{- end -}}
 {{- $socket := printf "%s/plugins_registry/%s-reg.sock" .root.Values.kubeletDir .driver.name -}}
@@ -184,11 +192,26 @@
 {{- end -}}
 {{- end -}}
 
+{{/* "true" or empty: whether the agent of this driver needs the host's network: also for mounts, which
+     have the network of the process that made them. */}}
+{{- define "belay.needsHost" -}}
+{{- if or (eq .backend "nfs") (include "belay.asksService" .) }}true{{ end -}}
+{{- end -}}
+
 {{/* "true" or empty: whether the agent of any of these drivers does. */}}
 {{- define "belay.hostNetwork" -}}
 {{- $asks := list -}}
-{{- range . }}{{ $asks = append $asks (include "belay.asksService" .) }}{{ end -}}
+{{- range . }}{{ $asks = append $asks (include "belay.needsHost" .) }}{{ end -}}
 {{- if compact $asks }}true{{ end -}}
+{{- end -}}
+
+{{/* The drivers that have a controller, as {"drivers": [...]}. */}}
+{{- define "belay.controlled" -}}
+{{- $controlled := list -}}
+{{- range (include "belay.drivers" . | fromJson).drivers -}}
+{{- if ne .backend "nfs" }}{{ $controlled = append $controlled . }}{{ end -}}
+{{- end -}}
+{{- toJson (dict "drivers" $controlled) -}}
 {{- end -}}
 
 {{/* The agent's HTTP port and address. Take root and host ("true" or empty). */}}
@@ -232,7 +255,7 @@
 
 {{/* The Secret with the keys of format marks; empty if there are no keys. */}}
 {{- define "belay.formatMark" -}}
-{{- if ne .backend "local" -}}
+{{- if .formatMark -}}
 {{- $created := ternary (printf "belay-format-mark-%s" .shortName) "" .formatMark.create -}}
 {{- .formatMark.secretName | default $created -}}
 {{- end -}}
