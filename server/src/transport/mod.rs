@@ -4,6 +4,7 @@
 mod acceptor;
 mod authority;
 mod listener;
+mod pace;
 mod pages;
 mod socket;
 
