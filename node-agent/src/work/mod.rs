@@ -5,6 +5,7 @@
 mod phase;
 mod pool;
 mod servers;
+mod threads;
 
 pub(crate) use phase::{Clock, Operation, Phase, Progress};
 pub(crate) use pool::{Lane, Pool, THREADS_MAX, WORKED, apart, measure};

@@ -17,9 +17,9 @@ use std::time::Duration;
 use belay_server::call::Failure;
 use belay_server::work::{Doing, Ticket, Watch};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::task::{JoinError, JoinHandle};
 
 use super::Progress;
+use super::threads::{Running, Threads, spawn};
 
 /// Work that makes headway at once. Each thread costs 70 KiB.
 const SLOTS: usize = 4;
@@ -86,6 +86,7 @@ pub(crate) struct Pool {
     slow: Arc<Semaphore>,
     slow_reads: Arc<Semaphore>,
     waiting: AtomicU32,
+    threads: Arc<Threads>,
 }
 
 /// Describes the gauges of [`measure`]. Call it once.
@@ -100,7 +101,7 @@ enum Begun<T> {
     Ended(Result<T, Failure>),
     /// It is still running, and holds a place among slow work, or its slot if there is none.
     Slow(
-        JoinHandle<Result<T, Failure>>,
+        Running<Result<T, Failure>>,
         Result<OwnedSemaphorePermit, Slot>,
     ),
 }
@@ -122,6 +123,7 @@ impl Pool {
             slow: slots(SLOW_MAX),
             slow_reads: slots(SLOW_READS_MAX),
             waiting: AtomicU32::new(0),
+            threads: Arc::default(),
         })
     }
 
@@ -139,7 +141,7 @@ impl Pool {
     ) -> Result<T, Failure> {
         match self.begin(ticket, lane, work).await? {
             Begun::Ended(result) => result,
-            Begun::Slow(thread, _held) => thread.await.unwrap_or_else(broke_off),
+            Begun::Slow(mut thread, _held) => thread.result().await?,
         }
     }
 
@@ -153,9 +155,9 @@ impl Pool {
         let progress = Arc::new(Progress::default());
         ticket.watched_by(Window(Arc::clone(&progress)));
         WORKED.notify_one();
-        let mut thread = spawn(move || work(&progress));
-        match tokio::time::timeout(lane.slow_after(), &mut thread).await {
-            Ok(result) => Ok(Begun::Ended(result.unwrap_or_else(broke_off))),
+        let mut thread = self.threads.run(move || work(&progress));
+        match tokio::time::timeout(lane.slow_after(), thread.result()).await {
+            Ok(result) => Ok(Begun::Ended(result?)),
             Err(_) => Ok(Begun::Slow(thread, self.give_on(lane, slot))),
         }
     }
@@ -243,22 +245,14 @@ pub(crate) fn apart<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = Result<T, Failure>> {
     let thread = spawn(work);
-    async { thread.await.or_else(broke_off) }
+    async {
+        let result = thread.await;
+        let why = |error| format!("work of the start ended abnormally: {error}");
+        result.map_err(|error| Failure::bug(why(error)).may_be_running())
+    }
 }
 
 async fn permit(slots: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
     let permit = Arc::clone(slots).acquire_owned().await;
     permit.map_err(|_| Failure::bug("the pool is closed; the agent is shutting down"))
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the only function that starts threads"
-)]
-fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    tokio::task::spawn_blocking(work)
-}
-
-fn broke_off<T>(error: JoinError) -> Result<T, Failure> {
-    Err(Failure::bug(format!("an operation ended abnormally: {error}")).may_be_running())
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use belay_server::call::Rpc;
 use belay_server::work::{CHANGE_DEADLINE, Jobs, Key};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use tokio::task::yield_now;
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::advance;
 
 use super::*;

@@ -1,0 +1,177 @@
+//! The threads of a pool: a thread that has ended its work takes the next one. The runtime starts
+//! another thread for work that comes before the last thread counts as idle, so that a burst left
+//! several times as many threads as work at once, each with its stack. Knows no limits.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use belay_server::call::Failure;
+use tokio::sync::oneshot;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Threads that have work, and what the next ones of them will do.
+#[derive(Default)]
+pub(super) struct Threads(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Work for threads that are about to end theirs: each has one, so none of it waits for work
+    /// that may hang.
+    next: VecDeque<Work>,
+    /// Threads whose work has ended, and that are for none of `next`.
+    free: usize,
+}
+
+/// Work on a thread. It continues if this is dropped.
+pub(super) struct Running<T>(oneshot::Receiver<Result<T, Box<dyn Any + Send>>>);
+
+impl<T> Running<T> {
+    /// Waits for its result. Can be dropped, and called again.
+    ///
+    /// # Errors
+    /// `INTERNAL`, perhaps still running, if the work panicked, or the agent is shutting down.
+    pub(super) async fn result(&mut self) -> Result<T, Failure> {
+        let why = match (&mut self.0).await {
+            Ok(Ok(result)) => return Ok(result),
+            // The panic's message is in the log.
+            Ok(Err(_panic)) => "it panicked",
+            Err(_) => "the agent is shutting down",
+        };
+        Err(Failure::bug(format!("an operation ended abnormally: {why}")).may_be_running())
+    }
+}
+
+impl Threads {
+    /// Runs `work` on a thread at once: one that is free now, or another one.
+    pub(super) fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Running<T> {
+        let (sender, receiver) = oneshot::channel();
+        let threads = Arc::clone(self);
+        let work = Box::new(move || {
+            let result = catch_unwind(AssertUnwindSafe(work));
+            // First: the work that follows the result is for this thread.
+            threads.state().free += 1;
+            // No caller waits if its job was dropped.
+            drop(sender.send(result));
+        });
+        if let Some(mut work) = self.hand(work) {
+            let threads = Arc::clone(self);
+            // The handle is not needed: the work sends its result itself.
+            drop(spawn(move || {
+                loop {
+                    work();
+                    match threads.next() {
+                        Some(next) => work = next,
+                        None => return,
+                    }
+                }
+            }));
+        }
+        Running(receiver)
+    }
+
+    /// Leaves the work to a free thread, or returns it, if there is none.
+    fn hand(&self, work: Work) -> Option<Work> {
+        let mut state = self.state();
+        if state.free == 0 {
+            return Some(work);
+        }
+        state.free -= 1;
+        state.next.push_back(work);
+        None
+    }
+
+    /// What a thread does next; none = it is not free any longer, since it stops.
+    fn next(&self) -> Option<Work> {
+        let mut state = self.state();
+        let next = state.next.pop_front();
+        if next.is_none() {
+            state.free -= 1;
+        }
+        next
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the only function that starts threads"
+)]
+pub(super) fn spawn<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    tokio::task::spawn_blocking(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// As a thread does it, step by step.
+    fn work(threads: &Arc<Threads>) -> Option<Work> {
+        let ended = Arc::clone(threads);
+        threads.hand(Box::new(move || ended.state().free += 1))
+    }
+
+    #[test]
+    fn each_free_thread_takes_one_work_and_the_others_get_new_ones() {
+        let threads = Arc::new(Threads::default());
+        let [first, second] = [work(&threads), work(&threads)].map(|it| it.expect("a new thread"));
+        first();
+        assert!(work(&threads).is_none(), "the first thread is free");
+        let other = work(&threads).expect("the first thread has its next work");
+        second();
+        // Whichever thread asks first gets the work.
+        let third = threads.next().expect("the next work");
+        assert!(threads.next().is_none(), "the second thread stops");
+        let fourth = work(&threads).expect("both threads are busy or gone");
+        for work in [other, third, fourth] {
+            work();
+            assert!(threads.next().is_none());
+        }
+        assert_eq!(threads.state().free, 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn all_work_is_done_however_it_is_handed_on() {
+        let (threads, done) = (Arc::new(Threads::default()), Arc::new(AtomicU32::new(0)));
+        let callers = (0..8).map(|_| {
+            let (threads, done) = (Arc::clone(&threads), Arc::clone(&done));
+            tokio::spawn(async move {
+                for n in 0..500 {
+                    let done = Arc::clone(&done);
+                    let count = move || {
+                        done.fetch_add(1, Ordering::Relaxed);
+                        n
+                    };
+                    assert_eq!(threads.run(count).result().await, Ok(n));
+                }
+            })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            caller.await.unwrap();
+        }
+        assert_eq!(done.load(Ordering::Relaxed), 4_000);
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_is_a_bug_and_its_thread_works_on() {
+        let threads = Arc::new(Threads::default());
+        let failure = threads
+            .run(|| -> u8 { panic!("on purpose") })
+            .result()
+            .await;
+        let failure = failure.unwrap_err();
+        assert!(failure.message.contains("it panicked"), "{failure}");
+        assert_eq!(threads.run(|| 7).result().await, Ok(7));
+    }
+}
