@@ -60,6 +60,10 @@ impl Overcommit {
 /// For so long, a scan of all files says enough.
 const RECENT: Duration = Duration::from_secs(60);
 
+/// Queries scan no sooner than after this many times the duration of the last scan, so that they
+/// spend at most 1 % of the time on it, however many files there are.
+const PAUSE: u32 = 100;
+
 /// The maximum number of bytes of all volumes and snapshots together. Foreign space, which is used
 /// but not by their files, cannot be provisioned. Shared blocks seem to be used once per file, so
 /// they can hide foreign files; a dedicated filesystem has none.
@@ -87,6 +91,7 @@ struct Known {
 #[derive(Clone, Copy, Debug)]
 struct Scan {
     at: Instant,
+    took: Duration,
     /// The used space of the filesystem, just before.
     taken: u64,
     /// Of this, by files of volumes and snapshots.
@@ -110,10 +115,36 @@ impl Ceiling {
         snapshots: &Files,
         ledger: &Ledger,
     ) -> Result<u64, Failure> {
+        self.scanned(volumes, snapshots, ledger, |scan, taken| {
+            scan.taken == taken
+        })
+    }
+
+    /// For queries: the maximum as [`Ceiling::exact`], or as [`Ceiling::estimate`] just after a
+    /// scan.
+    pub(super) fn shortly(
+        &self,
+        volumes: &Files,
+        snapshots: &Files,
+        ledger: &Ledger,
+    ) -> Result<u64, Failure> {
+        self.scanned(volumes, snapshots, ledger, |scan, taken| {
+            scan.taken == taken || scan.at.elapsed() < scan.took * PAUSE
+        })
+    }
+
+    /// Scans unless the last scan is recent and says enough while so much is taken.
+    fn scanned(
+        &self,
+        volumes: &Files,
+        snapshots: &Files,
+        ledger: &Ledger,
+        says_enough: impl Fn(&Scan, u64) -> bool,
+    ) -> Result<u64, Failure> {
         let freed_before = self.known().freed;
         let room = volumes.room()?;
-        let last = self.known().last;
-        let scan = match last.filter(|scan| scan.is_recent() && scan.taken == room.taken) {
+        let last = self.known().last.filter(Scan::is_recent);
+        let scan = match last.filter(|scan| says_enough(scan, room.taken)) {
             Some(scan) => scan,
             None => {
                 #[cfg(test)]
@@ -124,6 +155,7 @@ impl Ceiling {
                 let of_snapshots = ours(snapshots, &ledger.snapshot_ids()?)?;
                 let mut scan = Scan {
                     at,
+                    took: at.elapsed(),
                     taken: room.taken,
                     ours: of_volumes.saturating_add(of_snapshots),
                 };
@@ -166,9 +198,18 @@ impl Ceiling {
     pub(super) fn seem_full(&self) {
         self.known().last = Some(Scan {
             at: Instant::now(),
+            took: Duration::ZERO,
             taken: u64::MAX,
             ours: 0,
         });
+    }
+
+    /// As if the last scan had taken that long.
+    #[cfg(test)]
+    pub(super) fn seem_slow(&self, took: Duration) {
+        if let Some(scan) = &mut self.known().last {
+            scan.took = took;
+        }
     }
 
     /// Bytes of removed files.
@@ -244,6 +285,7 @@ mod tests {
     fn scan(taken: u64, ours: u64) -> Scan {
         Scan {
             at: Instant::now(),
+            took: Duration::ZERO,
             taken,
             ours,
         }

@@ -195,7 +195,9 @@ impl Store {
         {
             return Ok(0);
         }
-        let ceiling = self.ceiling()?;
+        let ceiling = self
+            .ceiling
+            .shortly(&self.files, &self.snapshots, &self.ledger)?;
         Ok(ceiling.saturating_sub(self.ledger.totals()?.bytes))
     }
 

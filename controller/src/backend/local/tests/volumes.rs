@@ -12,6 +12,7 @@ use belay_server::readiness::{Readiness, State as Ready};
 use belay_server::request::{Name, TopologyRequirement};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::time::Duration;
 
 #[test]
 fn a_volume_is_a_private_sparse_file_of_its_size() {
@@ -134,6 +135,28 @@ fn a_create_for_another_node_is_refused_without_a_scan() {
     // It exists, so there is nothing to refuse here.
     let found = store.create(&elsewhere("pvc-1"), None).unwrap();
     assert_eq!(found.id, volume.id);
+}
+
+#[test]
+fn a_query_soon_after_a_scan_needs_none_and_returns_no_more_than_there_is() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    let exact = store.ceiling().unwrap();
+    let before = store.ceiling.scans();
+    // So the next 100 s are soon.
+    store.ceiling.seem_slow(Duration::from_secs(1));
+    bed.write(volume.id.as_str());
+    assert!(store.available_bytes(None).unwrap() <= exact - MIB);
+    assert_eq!(store.ceiling.scans(), before);
+    store.ceiling.seem_slow(Duration::ZERO);
+    store.available_bytes(None).unwrap();
+    assert_eq!(store.ceiling.scans(), before + 1);
+    // A create that an estimate refuses needs an exact one at any time.
+    store.ceiling.seem_slow(Duration::from_secs(1));
+    fs::write(bed.file("foreign"), vec![1; 1 << 20]).unwrap();
+    store.ceiling().unwrap();
+    assert_eq!(store.ceiling.scans(), before + 2);
 }
 
 #[test]
