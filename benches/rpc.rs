@@ -95,6 +95,12 @@ impl Client {
         })
     }
 
+    /// Lets time pass.
+    pub fn rest(&self, time: Duration) {
+        self.runtime
+            .block_on(async { tokio::time::sleep(time).await });
+    }
+
     /// `Probe` on a new connection.
     ///
     /// # Errors
@@ -162,9 +168,7 @@ impl Kept<'_> {
 
     /// Lets time pass.
     pub fn rest(&self, time: Duration) {
-        self.client
-            .runtime
-            .block_on(async { tokio::time::sleep(time).await });
+        self.client.rest(time);
     }
 
     /// `Probe` on this connection.

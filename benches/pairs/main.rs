@@ -1,6 +1,7 @@
 //! belay-node compared with the bare system calls, sample by sample, in turns, so that other load
-//! on the machine affects both. Then 64 calls at once, the agent's memory and size, and whether a
-//! call costs more on a node with many mounts. Fails if a limit is exceeded.
+//! on the machine affects both. Then 64 calls at once, the agent's memory and size, whether a call
+//! costs more next to a volume in trouble, and on a node with many mounts. Fails if a limit is
+//! exceeded.
 //!
 //! `BELAY_BENCH_LIVES` is the number of lifecycles per filesystem (400), `BELAY_BENCH_OUTPUT=json`
 //! prints JSON, `BELAY_BENCH_SVG=FILE` writes a picture of the calls on ext4, `BELAY_NIGHTLY=1`
@@ -9,6 +10,7 @@
 #![expect(clippy::print_stdout, reason = "the program prints its figures")]
 
 mod flat;
+mod hung;
 mod lives;
 mod weight;
 mod wide;
@@ -21,6 +23,7 @@ use belay_benches::{BenchDir, Limited, Machine, Program, SAMPLES_MIN, exit_code,
 use serde_json::json;
 
 use crate::flat::Flat;
+use crate::hung::Hung;
 use crate::lives::Comparison;
 use crate::weight::Weight;
 use crate::wide::Wide;
@@ -69,6 +72,7 @@ struct Report {
     weight: Weight,
     comparison: Comparison,
     wide: Wide,
+    hung: Hung,
     flat: Vec<Flat>,
 }
 
@@ -76,6 +80,7 @@ impl Report {
     fn limited(&self) -> Vec<Limited> {
         let mut all: Vec<_> = self.comparison.limited().collect();
         all.extend(self.wide.limited());
+        all.extend(self.hung.limited());
         all.extend(self.flat.iter().flat_map(Flat::limited));
         all.push(self.weight.limited());
         all
@@ -105,6 +110,7 @@ fn run(plan: &Plan) -> io::Result<Report> {
     let comparison = lives::compare(&bench_dir, &agent, plan.lives, &mut weight)?;
     drop(agent);
     let wide = wide::measure(&bench_dir)?;
+    let hung = hung::measure(&bench_dir)?;
     let flat = plan
         .mounts
         .iter()
@@ -116,6 +122,7 @@ fn run(plan: &Plan) -> io::Result<Report> {
         weight,
         comparison,
         wide,
+        hung,
         flat,
     })
 }
@@ -127,6 +134,7 @@ fn print(report: &Report, plan: &Plan) {
             "weight": report.weight.to_json(),
             "calls": report.comparison.to_json(),
             "wide": report.wide.to_json(),
+            "hung": report.hung.to_json(),
             "flat": report.flat.iter().map(Flat::to_json).collect::<Vec<_>>(),
         });
         println!("{all:#}");
@@ -134,6 +142,7 @@ fn print(report: &Report, plan: &Plan) {
         println!("\n{}\n", report.machine);
         println!("{}", report.comparison);
         println!("{}", report.wide);
+        println!("{}", report.hung);
         println!("{}", report.weight);
         for flat in &report.flat {
             println!("{flat}");
