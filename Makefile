@@ -81,7 +81,7 @@ guest: root build ## run Belay in User-mode Linux guests: kernels, hot-plugged d
 	@tests/beds/guest/run.sh $(CARGO_FLAGS)
 
 nfs: root build ## run NFS volumes in guests with a real server: versions, a server that does not answer (root)
-	@tests/beds/guest/run.sh $(CARGO_FLAGS) -- nfs::
+	@tests/beds/guest/run.sh $(CARGO_FLAGS) -- nfs
 
 arrivals: root build ## measure in a guest how soon after the kernel's event a disk is opened (root); ROUNDS=n
 	@tests/setup/setup.sh guest

@@ -27,6 +27,10 @@ mod metadata;
 #[cfg(test)]
 mod nfs;
 #[cfg(test)]
+mod nfs_cost;
+#[cfg(test)]
+mod nfs_frozen;
+#[cfg(test)]
 mod power;
 #[cfg(test)]
 mod power_disks;

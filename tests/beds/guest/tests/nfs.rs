@@ -12,14 +12,14 @@ use crate::rig::{boot, kernels, kernels_or, machine_with_state, newest_kernel, u
 
 /// The shell setup of a call: `nfs` calls the driver, `publish ID DIRECTORY ...` mounts a directory
 /// of the server for a pod of the same name.
-const SETUP: &str = "\
+pub(crate) const SETUP: &str = "\
 nfs() { belayctl --endpoint /run/nfs.sock --output json node \"$@\"; }
 target() { echo /pods/nfs/$1/mount; }
 publish() {
     local id=$1 directory=$2
     shift 2
     mkdir -p /pods/nfs/$id
-    nfs publish $id --target $(target $id) --volume-context server=10.9.0.1 \\
+    nfs publish $id --target $(target $id) --volume-context server=${server:-10.9.0.1} \\
         --volume-context share=${share:-/} --volume-context subDir=$directory \"$@\"
 }
 unpublish() { nfs unpublish $1 --target $(target $1); }
@@ -29,7 +29,7 @@ shown() { grep \" $(target $1) \" /proc/self/mountinfo; }
 ";
 
 /// Both drivers in one agent, and the controller of `local`.
-const START: &str = "\
+pub(crate) const START: &str = "\
 mkdir -p /state/belay /pods/nfs
 pgrep -x belay-controlle >/dev/null ||
     setsid belay-controller --endpoint /run/controller.sock --node-id guest \\
@@ -43,7 +43,7 @@ for socket in node nfs; do
 done";
 
 #[track_caller]
-fn run(guest: &mut Guest<'_>, script: &str) -> String {
+pub(crate) fn run(guest: &mut Guest<'_>, script: &str) -> String {
     call(guest, &format!("{SETUP}{script}")).expect("power")
 }
 
@@ -54,11 +54,11 @@ fn fails(guest: &mut Guest<'_>, script: &str) -> String {
 }
 
 #[track_caller]
-fn json(text: &str) -> Value {
+pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-fn with_filer(kernel: Kernel, test: impl FnOnce(&mut Guest<'_>)) {
+pub(crate) fn with_filer(kernel: Kernel, test: impl FnOnce(&mut Guest<'_>)) {
     let (machine, _) = machine_with_state(kernel, "ext4");
     let mut guest = boot(&machine);
     filer::start(&mut guest);
@@ -125,7 +125,7 @@ fn old_server(guest: &mut Guest<'_>) {
     run(
         guest,
         &format!(
-            ". /run/filer
+            ". /run/filer.sh
              inside rpc.nfsd 0
              inside rpc.nfsd -N 4 4
              share={SHARE} publish v vol1 --mount-flag nolock
@@ -196,7 +196,7 @@ fn mounts_of_others(guest: &mut Guest<'_>) {
     run(
         guest,
         &format!(
-            ". /run/filer
+            ". /run/filer.sh
              mkdir -p $(target v) $(target o)
              mount.nfs {ADDRESS}:/vol1 $(target v) -o nfsvers=4.1
              mount.nfs {ADDRESS}:/vol2 $(target o) -o nfsvers=4.1
@@ -264,7 +264,7 @@ fn a_server_that_does_not_answer_hurts_its_own_volumes_alone() {
     }
 }
 
-fn local_volume(guest: &mut Guest<'_>) -> Volume {
+pub(crate) fn local_volume(guest: &mut Guest<'_>) -> Volume {
     let mut local = Volume::create(guest, "beside", "ext4", 64).expect("power");
     local.attach(guest).expect("power");
     local.stage(guest).expect("power");
@@ -314,8 +314,9 @@ fn hangs(guest: &mut Guest<'_>, local: &Volume) {
         guest,
         "for n in $(seq 20); do (publish h$n vol6 >/run/h$n.log 2>&1 3>&- &) ; done; sleep 3",
     );
-    let helpers: u32 = run(guest, "helpers").parse().expect("a number");
-    assert!((1..=16).contains(&helpers), "{helpers} helper processes");
+    // As many as may mount, of 20.
+    let helpers = run(guest, "helpers");
+    assert_eq!(helpers, "6", "helper processes");
     for _ in 0..5 {
         assert!(local.total(guest).expect("power") > 0);
     }
@@ -324,7 +325,7 @@ fn hangs(guest: &mut Guest<'_>, local: &Volume) {
         guest,
         &format!(
             "pkill -KILL -x belay-node; sleep 1; {}\n{START}",
-            until("[ $(helpers) -le 8 ]")
+            until("[ $(helpers) = 0 ]")
         ),
     );
     run(
