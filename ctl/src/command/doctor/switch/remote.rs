@@ -263,7 +263,7 @@ mod tests {
             ("/Server", json!(""), "no attribute server"),
             ("/share", json!("/exports/../etc"), "an empty part"),
             ("/subDir", json!("a//b"), "an empty part"),
-            ("/subDir", json!("d".repeat(240)), "255 bytes"),
+            ("/subDir", json!("d".repeat(241)), "255 bytes"),
         ] {
             expect("NO", "volumes", part, |all| {
                 *all[3]
