@@ -20,6 +20,7 @@ mod replaced;
 mod restored;
 mod service;
 mod snapshots;
+mod stopped;
 mod torn;
 mod unmounted;
 mod unreadable;

@@ -10,6 +10,7 @@ pub(super) mod journal;
 mod lease;
 mod link;
 mod open;
+mod stopped;
 
 pub(super) use copy::{COPIED_BYTES, Copied};
 pub(super) use link::Inode;

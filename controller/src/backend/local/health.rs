@@ -180,7 +180,7 @@ impl Files {
         Ok(Storage {
             free: stat.f_bfree.saturating_mul(stat.f_frsize),
             reserve: (total / RESERVE_PART).min(RESERVE_BYTES_MAX),
-            read_only: stat.f_flag.contains(StatVfsMountFlags::RDONLY),
+            read_only: stat.f_flag.contains(StatVfsMountFlags::RDONLY) || self.is_stopped(),
         })
     }
 
