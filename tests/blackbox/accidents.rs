@@ -7,6 +7,7 @@
 //! true, every other volume is served, and the end of the accident ends the trouble.
 
 mod cell;
+mod collector;
 mod data;
 mod judge;
 mod memory;
@@ -181,7 +182,7 @@ fn run(scene: &mut Option<Scene>, accident: &Accident, moment: Moment, used_as: 
     if let Err(why) = (accident.fits)(moment, used_as) {
         return Outcome::Impossible(why);
     }
-    let filesystem = moment.filesystem();
+    let filesystem = accident.filesystem.unwrap_or(moment.filesystem());
     if let Some(other) = scene.take_if(|scene| scene.filesystem() != filesystem) {
         other.end();
     }

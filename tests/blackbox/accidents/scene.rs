@@ -10,6 +10,7 @@ use std::time::Duration;
 use belay_proto::csi::v1 as csi;
 use tonic::Status;
 
+use super::collector::Collector;
 use super::data;
 use crate::rig::{
     Controller, ControllerCalls, Disk, Launch, Leaving, NodeCalls, Rig, TestDir, Volume, access,
@@ -30,6 +31,8 @@ struct Neighbour {
 pub(super) struct Scene {
     rig: Rig,
     controller: Option<Controller>,
+    /// Of the agent's log, and of the controller's.
+    collectors: [Collector; 2],
     disk: PathBuf,
     filesystem: &'static str,
     beside: Neighbour,
@@ -42,7 +45,9 @@ impl Scene {
     pub(super) fn new(filesystem: &'static str) -> Self {
         let test_dir = TestDir::new();
         let disk = Disk::new(&test_dir, filesystem, "state").path().to_owned();
-        let controller = Controller::start(&test_dir);
+        let collect = |name| Collector::start(test_dir.path(), name);
+        let collectors = ["belay-node", "belay-controller"].map(collect);
+        let controller = Controller::start_by(&collectors[1].command(), &test_dir);
         let (other, socket) = (
             test_dir.directory("other"),
             test_dir.path().join("other.sock"),
@@ -54,7 +59,7 @@ impl Scene {
             format!("--loop-dir={}", other.display()),
             "--node-id=node-1".to_owned(),
         ];
-        let command = Vec::new();
+        let command = collectors[0].command();
         let rig = Rig::launched(test_dir, disk.join("volumes"), Launch { command, flags });
         let id = "vol-0000000000000000000000000000ffff".to_owned();
         let apart = Volume::made(&rig.test_dir().directory("of-other"), &other, id);
@@ -68,6 +73,7 @@ impl Scene {
         Scene {
             rig,
             controller: Some(controller),
+            collectors,
             disk,
             filesystem,
             beside,
@@ -123,6 +129,16 @@ impl Scene {
         running.expect("the controller runs")
     }
 
+    /// The collector of the agent's log.
+    pub(super) fn agent_log(&self) -> &Collector {
+        &self.collectors[0]
+    }
+
+    /// The collector of the controller's log.
+    pub(super) fn controller_log(&self) -> &Collector {
+        &self.collectors[1]
+    }
+
     /// Kills the agent and starts it again.
     pub(super) fn restart_agent(&mut self) {
         self.rig.restart();
@@ -139,7 +155,8 @@ impl Scene {
     /// Kills the controller and starts it again.
     pub(super) fn restart_controller(&mut self) {
         drop(self.controller.take());
-        self.controller = Some(Controller::start(self.rig.test_dir()));
+        let command = self.controller_log().command();
+        self.controller = Some(Controller::start_by(&command, self.rig.test_dir()));
     }
 
     /// A new volume of the controller's, with its paths on the node.

@@ -158,6 +158,16 @@ pub(super) fn make_room(cell: &mut Cell) {
     fs::remove_file(cell.scene.disk().join("filler")).expect("unlink");
 }
 
+/// As an ext4 does that was mounted with `errors=remount-ro`, after an error.
+pub(super) fn stop_writes(cell: &mut Cell) {
+    let disk = text(cell.scene.disk()).to_owned();
+    run("mount", &["-o", "remount,errors=remount-ro", &disk]);
+    let source = run("findmnt", &["--noheadings", "--output=SOURCE", &disk]);
+    let device = source.trim().trim_start_matches("/dev/");
+    let trigger = format!("/sys/fs/ext4/{device}/trigger_fs_error");
+    fs::write(trigger, "an accident").expect("sysfs");
+}
+
 pub(super) fn freeze_disk(cell: &mut Cell) {
     cell.frozen = Some(Frozen::at(cell.scene.disk()));
 }
@@ -260,6 +270,22 @@ pub(super) fn give_controller_descriptors(cell: &mut Cell) {
     limit(cell.scene.controller_pid(), "nofile", "1024");
 }
 
+pub(super) fn stall_agent_log(cell: &mut Cell) {
+    cell.scene.agent_log().stall();
+}
+
+pub(super) fn resume_agent_log(cell: &mut Cell) {
+    cell.scene.agent_log().resume();
+}
+
+pub(super) fn stall_controller_log(cell: &mut Cell) {
+    cell.scene.controller_log().stall();
+}
+
+pub(super) fn resume_controller_log(cell: &mut Cell) {
+    cell.scene.controller_log().resume();
+}
+
 const DAY: i64 = 24 * 3600;
 
 /// By a day, and while the program is at work by a year.
@@ -287,6 +313,10 @@ pub(super) fn put_clock_forward(cell: &mut Cell) {
 /// Not one more page of address space: its next allocation ends it.
 pub(super) fn take_memory(cell: &mut Cell) {
     limit(cell.scene.agent_pid(), "as", "1");
+}
+
+pub(super) fn take_controller_memory(cell: &mut Cell) {
+    limit(cell.scene.controller_pid(), "as", "1");
 }
 
 /// If it has ended, the kubelet starts it again.

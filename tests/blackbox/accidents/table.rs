@@ -29,6 +29,8 @@ pub(super) struct Accident {
     pub(super) restarts: bool,
     /// Why it is impossible at that moment, if it is.
     pub(super) fits: fn(Moment, Use) -> Result<(), &'static str>,
+    /// The filesystem of the state directory, if it happens to this one alone.
+    pub(super) filesystem: Option<&'static str>,
     pub(super) strike: fn(&mut Cell),
     pub(super) end: fn(&mut Cell),
 }
@@ -39,6 +41,7 @@ const VOLUME: Accident = Accident {
     destroys: false,
     restarts: true,
     fits: always,
+    filesystem: None,
     strike: nothing,
     end: nothing,
 };
@@ -57,8 +60,7 @@ const CONTROLLER: Accident = Accident {
     restarts: false,
     ..VOLUME
 };
-
-const CLOCK: Accident = Accident {
+const HARMLESS: Accident = Accident {
     reach: Reach::Nobody,
     restarts: false,
     ..VOLUME
@@ -156,6 +158,14 @@ pub(super) const ACCIDENTS: &[Accident] = &[
         ..DISK
     },
     Accident {
+        name: "disk read-only",
+        fits: without_shared_blocks,
+        filesystem: Some("ext4"),
+        strike: stop_writes,
+        end: mount_again,
+        ..DISK
+    },
+    Accident {
         name: "disk hung",
         strike: freeze_disk,
         end: thaw_disk,
@@ -209,10 +219,17 @@ pub(super) const ACCIDENTS: &[Accident] = &[
         ..AGENT
     },
     Accident {
+        name: "agent's log stalled",
+        restarts: true,
+        strike: stall_agent_log,
+        end: resume_agent_log,
+        ..HARMLESS
+    },
+    Accident {
         name: "agent's clock back",
         strike: set_agent_clock_back,
         end: put_clock_forward,
-        ..CLOCK
+        ..HARMLESS
     },
     Accident {
         name: "controller killed",
@@ -237,10 +254,23 @@ pub(super) const ACCIDENTS: &[Accident] = &[
         ..CONTROLLER
     },
     Accident {
+        name: "controller out of memory",
+        strike: take_controller_memory,
+        end: kill_controller,
+        ..CONTROLLER
+    },
+    Accident {
+        name: "controller's log stalled",
+        restarts: true,
+        strike: stall_controller_log,
+        end: resume_controller_log,
+        ..HARMLESS
+    },
+    Accident {
         name: "controller's clock back",
         strike: set_controller_clock_back,
         end: put_clock_forward,
-        ..CLOCK
+        ..HARMLESS
     },
 ];
 
@@ -296,5 +326,12 @@ fn on_xfs(moment: Moment, _: Use) -> Result<(), &'static str> {
     match moment.filesystem() {
         "xfs" => Ok(()),
         _ => Err("copies are tested on ext4, which shuts down only after errors"),
+    }
+}
+
+fn without_shared_blocks(moment: Moment, _: Use) -> Result<(), &'static str> {
+    match moment {
+        Moment::Snapshot => Err("blocks are shared on xfs, which shuts down instead"),
+        _ => Ok(()),
     }
 }

@@ -15,6 +15,11 @@ pub(crate) struct Controller {
 impl Controller {
     /// Starts one with its state in a directory of the test directory.
     pub(crate) fn start(test_dir: &TestDir) -> Self {
+        Self::start_by(&[], test_dir)
+    }
+
+    /// The same, started by a command that becomes it.
+    pub(crate) fn start_by(command: &[String], test_dir: &TestDir) -> Self {
         let socket = test_dir.path().join("controller.sock");
         let state = test_dir.path().join("state");
         std::fs::create_dir_all(&state).expect("state directory");
@@ -27,7 +32,8 @@ impl Controller {
             "--state-dir",
             state,
         ];
-        let process = Process::start(test_dir, "belay-controller", &socket, &flags);
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        let process = Process::start_by(&command, test_dir, "belay-controller", &socket, &flags);
         Controller { process, socket }
     }
 
