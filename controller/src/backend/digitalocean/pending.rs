@@ -343,6 +343,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_attach_that_has_ended_is_an_answer_for_a_while() {
+        for (age, is_answer) in [
+            (RESULT_AGE_MAX - Duration::from_millis(1), true),
+            (RESULT_AGE_MAX, false),
+        ] {
+            let pending = Pending::default();
+            pending.begin(&id(), ATTACH, 8, None);
+            pending.ended(&id(), volume(&[1]));
+            tokio::time::advance(age).await;
+            let found = pending.take(&id(), ATTACH);
+            assert_eq!(matches!(found, Found::Ended(_)), is_answer, "{age:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn nothing_is_known_of_a_change_whose_answer_is_lost_when_it_shows() {
         let pending = Pending::default();
         pending.wait(&id(), ATTACH, 0);

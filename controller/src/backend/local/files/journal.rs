@@ -1,5 +1,6 @@
 //! In tests: which files this thread has changed, synced and marked, in their order. A power loss
 //! keeps only what was synced, in any order, so that a missing sync shows here on any filesystem.
+//! Another call can come in at any of them.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,14 +15,29 @@ pub(in crate::backend::local) enum Call {
     Mark(PathBuf),
     Sync(PathBuf),
     Commit,
+    /// Opening it, if it exists.
+    Open(PathBuf),
 }
+
+/// What comes in, and right before which call.
+type Meanwhile = (Call, Box<dyn FnOnce()>);
 
 thread_local! {
     static CALLS: RefCell<Vec<Call>> = const { RefCell::new(Vec::new()) };
+    static MEANWHILE: RefCell<Option<Meanwhile>> = const { RefCell::new(None) };
+}
+
+/// Runs `act` right before the next such call of this thread.
+pub(in crate::backend::local) fn before(call: Call, act: impl FnOnce() + 'static) {
+    MEANWHILE.set(Some((call, Box::new(act))));
 }
 
 /// Adds a call.
 pub(in crate::backend::local) fn note(call: Call) {
+    let due = MEANWHILE.with_borrow_mut(|due| due.take_if(|(awaited, _)| *awaited == call));
+    if let Some((_, act)) = due {
+        act();
+    }
     CALLS.with_borrow_mut(|calls| calls.push(call));
 }
 
@@ -44,6 +60,7 @@ pub(in crate::backend::local) fn expect_durable<T>(what: &str, work: impl FnOnce
                 );
             }
             Call::Sync(path) => drop(unsynced.remove(path)),
+            Call::Open(_) => {}
             Call::Commit => {
                 let is_due = Some(number) == last;
                 assert!(

@@ -1,5 +1,7 @@
 //! Opening a backing file, if there is one, and nothing else that has its name.
 
+#[cfg(test)]
+use super::journal::{self, Call};
 use super::{Backing, Files, patiently};
 use crate::backend::local::fault::os;
 use belay_server::call::Failure;
@@ -31,6 +33,8 @@ impl Files {
         // With NONBLOCK, open(2) fails at once if there is a lease; without, it waits up to 45 s.
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let mut opened = Err(Errno::WOULDBLOCK);
+        #[cfg(test)]
+        journal::note(Call::Open(path.clone()));
         patiently(|| {
             opened = rustix::fs::openat(&self.dir, id, flags, Mode::empty());
             matches!(opened, Err(Errno::WOULDBLOCK))

@@ -25,6 +25,7 @@ mod facts;
 mod files;
 mod health;
 mod ledger;
+mod meanwhile;
 mod metrics;
 #[expect(dead_code, reason = "the tests of the process mount more")]
 #[path = "../../../../tests/process/mounts.rs"]
