@@ -150,3 +150,221 @@ pub(super) fn bytes(bytes: u64) -> i64 {
 fn node_ids(nodes: &[NodeId]) -> Vec<String> {
     nodes.iter().map(|node| node.as_str().to_owned()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Mark, Phase, Terms};
+    use belay_contract::publish_context::{Content, Transport};
+    use belay_contract::topology::Topology;
+    use belay_server::health::{Reason, Severity};
+    use belay_server::request::{AccessMode, SnapshotId, VolumeId};
+    use csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+    use std::sync::Arc;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    fn id(id: &str) -> VolumeId {
+        VolumeId::new(id).unwrap()
+    }
+
+    fn plain(bytes: u64) -> Volume {
+        Volume {
+            id: id("vol-1"),
+            phase: Phase::Ready,
+            mark: Mark::None,
+            bytes,
+            usage: None,
+            context: None,
+            nodes: Vec::new(),
+            source: None,
+            place: None,
+            content: None,
+            attached_at: None,
+        }
+    }
+
+    /// With all that a volume can have.
+    fn full() -> Volume {
+        let context = [("export".to_owned(), "/a".to_owned())];
+        let nodes = ["node-1", "node-2"].map(|node| NodeId::new(node).unwrap());
+        Volume {
+            context: Some(Context::new("volume_context", context).unwrap()),
+            nodes: nodes.to_vec(),
+            source: Some(ContentSource::Volume(id("vol-0"))),
+            place: Some(Arc::new(Topology::new("zone.example.org", "a").unwrap())),
+            ..plain(5)
+        }
+    }
+
+    fn sick() -> Conditions {
+        let mut conditions = Conditions::default();
+        conditions.add(Reason::new("Lost", Severity::DataLoss), "its disk is gone");
+        conditions
+    }
+
+    fn map(key: &str, value: &str) -> HashMap<String, String> {
+        HashMap::from([(key.to_owned(), value.to_owned())])
+    }
+
+    #[test]
+    fn a_volume_has_what_is_known_of_it_and_nothing_else() {
+        let plain = volume(&plain(u64::MAX));
+        let expected = csi::Volume {
+            // Larger than the protocol can say.
+            capacity_bytes: i64::MAX,
+            volume_id: "vol-1".to_owned(),
+            ..Default::default()
+        };
+        assert_eq!(plain, expected);
+        let origin = Type::Volume(VolumeSource {
+            volume_id: "vol-0".to_owned(),
+        });
+        let expected = csi::Volume {
+            capacity_bytes: 5,
+            volume_id: "vol-1".to_owned(),
+            volume_context: map("export", "/a"),
+            content_source: Some(csi::VolumeContentSource {
+                r#type: Some(origin),
+            }),
+            accessible_topology: vec![csi::Topology {
+                segments: map("zone.example.org", "a"),
+            }],
+        };
+        assert_eq!(volume(&full()), expected);
+        let snapshot = SnapshotId::new("snap-1").unwrap();
+        let of_snapshot = source(&ContentSource::Snapshot(snapshot)).r#type;
+        let snapshot_id = "snap-1".to_owned();
+        assert_eq!(
+            of_snapshot,
+            Some(Type::Snapshot(SnapshotSource { snapshot_id }))
+        );
+    }
+
+    #[test]
+    fn a_volume_has_its_nodes_and_its_condition_alone_and_in_a_page() {
+        let (condition, nodes) = (sick(), ["node-1", "node-2"]);
+        let one = found(&full(), Some(&condition));
+        assert_eq!(one.volume, Some(volume(&full())));
+        let status = one.status.unwrap();
+        assert_eq!(status.published_node_ids, nodes);
+        let expected = Some(condition.volume_condition());
+        assert_eq!(status.volume_condition, expected);
+        let status = found(&full(), None).status.unwrap();
+        assert_eq!(status.volume_condition, None);
+
+        let two = Page {
+            volumes: vec![plain(5), full()],
+            next: Some("vol-1".to_owned()),
+        };
+        let conditions = [Conditions::default(), condition];
+        let shown = page(&two, Some(&conditions));
+        assert_eq!(shown.next_token, "vol-1");
+        assert_eq!(shown.entries.len(), 2);
+        let statuses = shown.entries.into_iter().map(|entry| entry.status.unwrap());
+        let statuses: Vec<_> = statuses.collect();
+        assert!(statuses[0].published_node_ids.is_empty());
+        assert!(!statuses[0].volume_condition.as_ref().unwrap().abnormal);
+        assert_eq!(statuses[1].published_node_ids, nodes);
+        assert_eq!(statuses[1].volume_condition, expected);
+        let last = Page { next: None, ..two };
+        let shown = page(&last, None);
+        assert_eq!(shown.next_token, "");
+        assert_eq!(shown.entries[1].volume, Some(volume(&full())));
+        let status = shown.entries[1].status.clone().unwrap();
+        assert_eq!(status.volume_condition, None);
+    }
+
+    #[test]
+    fn a_snapshot_has_its_source_its_instant_and_whether_it_is_ready() {
+        let cut = |ready| Snapshot {
+            id: SnapshotId::new("snap-1").unwrap(),
+            phase: Phase::Ready,
+            mark: Mark::None,
+            source: id("vol-1"),
+            bytes: 7,
+            created: UNIX_EPOCH + Duration::from_millis(1500),
+            ready,
+            damage: None,
+        };
+        let shown = snapshot(&cut(true));
+        assert_eq!((shown.size_bytes, shown.ready_to_use), (7, true));
+        assert_eq!(shown.snapshot_id, "snap-1");
+        assert_eq!(shown.source_volume_id, "vol-1");
+        let created = shown.creation_time.unwrap();
+        assert_eq!((created.seconds, created.nanos), (1, 500_000_000));
+        let listed = snapshots(&SnapshotPage {
+            snapshots: vec![cut(true), cut(false)],
+            next: Some("snap-1".to_owned()),
+        });
+        assert_eq!(listed.next_token, "snap-1");
+        let entries = listed.entries.into_iter();
+        let ready: Vec<_> = entries
+            .map(|it| it.snapshot.unwrap().ready_to_use)
+            .collect();
+        assert_eq!(ready, [true, false]);
+    }
+
+    #[test]
+    fn unhealthy_volumes_are_listed_with_their_reasons() {
+        let listed = unhealthy(&UnhealthyPage {
+            volumes: vec![Unhealthy {
+                id: id("vol-1"),
+                conditions: sick(),
+            }],
+            next: Some("vol-1".to_owned()),
+        });
+        assert_eq!(listed.entries, [sick().volume_health("vol-1")]);
+        assert_eq!(listed.next_token, "vol-1");
+    }
+
+    #[test]
+    fn capacity_is_in_total_and_of_one_volume() {
+        let shown = room(Room {
+            available: 9,
+            smallest: 1,
+            largest: 4,
+        });
+        let expected = csi::GetCapacityResponse {
+            available_capacity: 9,
+            maximum_volume_size: Some(4),
+            minimum_volume_size: Some(1),
+        };
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn the_publish_context_has_the_disks_name_under_the_key_of_the_other_driver() {
+        let attachment = |disk_name: Option<&str>| Attachment {
+            terms: Terms {
+                read_only: true,
+                block: false,
+                mode: AccessMode::SingleNodeWriter,
+            },
+            transport: Transport::Loop {
+                file: "vol-1".to_owned(),
+            },
+            bytes: 5,
+            content: Content::Used,
+            attached_at: None,
+            disk_name: disk_name.map(str::to_owned),
+        };
+        let own = [
+            ("transport", "loop"),
+            ("file", "vol-1"),
+            ("bytes", "5"),
+            ("content", "used"),
+            ("read_only", "true"),
+        ];
+        let own = HashMap::from(own.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        for (name, key) in [(None, Some("DevicePath")), (Some("sda"), None)] {
+            assert_eq!(publish_context(&attachment(name), Vec::new(), key), own);
+        }
+        let mut both = own;
+        both.extend(map("DevicePath", "sda"));
+        let shown = publish_context(&attachment(Some("sda")), Vec::new(), Some("DevicePath"));
+        assert_eq!(shown, both);
+        let secret = MarkSecret::from([0x5a; 32]);
+        let shown = publish_context(&attachment(None), vec![secret], None);
+        assert_eq!(shown.get("mark"), Some(&"5a".repeat(32)));
+    }
+}

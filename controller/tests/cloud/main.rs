@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod cloud;
+mod codes;
 mod copies;
 mod fate;
 mod kept;
@@ -11,6 +12,7 @@ mod line;
 mod lives;
 mod matrix;
 mod polls;
+mod refusing;
 mod secrets;
 
 use belay_bed::requests;
