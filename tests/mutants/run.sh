@@ -38,7 +38,7 @@ place=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 out=$place/out
 tool=$place/belay-mutants
 packages=(controller node-agent)
-programs=(process cloud openstack_twin create_key)
+programs=(process cloud openstack_twin digitalocean_twin civo_twin create_key)
 results=("$out"/{unit,slow,alone,mounts,mounts_of_programs} "${programs[@]/#/$out/}")
 
 # Copies: an interrupted run leaves no fault in the checkout. In `plain` a fault is put in by itself.
@@ -90,7 +90,7 @@ build() {
     rm -rf "${out:?}"/*
     copy_trees
     cargo mutants --list --json --file 'node-agent/src/**' --file 'controller/src/**' --no-config \
-        --dir "$place/plain" >"$place/list"
+        ${FILES:+--re "^(?:$FILES)"} --dir "$place/plain" >"$place/list"
     "$tool" build "$place/list" "$place/woven" "$out" "${cargo[@]}" \
         --lib "${programs[@]/#/--test=}"
     choose woven "$SAMPLE"
