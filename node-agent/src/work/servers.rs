@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use belay_server::call::{Failure, Kind};
+use belay_server::call::{Certainty, Failure, Kind};
 use metrics::{counter, gauge};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -99,6 +99,8 @@ struct Server {
     mounts: Arc<Semaphore>,
     reads: Arc<Semaphore>,
     killed: AtomicUsize,
+    /// Calls that the server has not answered in time, ever.
+    unanswered: AtomicUsize,
 }
 
 /// The slots of one process.
@@ -117,6 +119,17 @@ pub(crate) struct Unanswered {
 }
 
 impl Unanswered {
+    /// Whether a mount whose unmount has failed so must be detached, for its pod to end: it is in
+    /// use, or its server has failed. Not after a failure of this node, or of a call not begun.
+    pub(crate) fn needs_detach(&self) -> bool {
+        match self.failure.kind {
+            Kind::Busy => true,
+            Kind::Timeout => self.by_server && self.failure.certainty == Certainty::MayBeRunning,
+            Kind::Unreachable => self.by_server,
+            _ => false,
+        }
+    }
+
     fn by_server(failure: Failure) -> Self {
         let by_server = true;
         Unanswered { failure, by_server }
@@ -170,7 +183,7 @@ impl Servers {
     /// The failure of the call; `Unreachable` at once if too many processes hang on the server;
     /// `Timeout` if it does not answer in time: the call may then still have an effect, unless it
     /// was a mount, which is visible nowhere. `Timeout` as well, but not by the server, if the
-    /// processes of other servers have all slots.
+    /// processes of other servers have all slots, or had them for most of that time.
     pub(crate) async fn ask<K: Kernel>(
         &self,
         kernel: &K,
@@ -182,10 +195,15 @@ impl Servers {
         let lane = Lane::of(call);
         let of_server = self.of(server);
         of_server.refuse_hung(server, lane)?;
+        let unanswered_before = of_server.unanswered.load(Ordering::Relaxed);
         let slots = {
             let _waiting = More::of(&self.counts.waiting);
             let own = timeout_at(end, of_server.slots(lane)).await;
-            let _server = own.map_err(|_| late(server, within))??;
+            let _server = own.map_err(|_| match self.all.available_permits() {
+                // Those before it wait for the other servers as well.
+                0 => crowded(server, within),
+                _ => late(server, within),
+            })??;
             let all = timeout_at(end, permit(&self.all)).await;
             let all = all.map_err(|_| crowded(server, within))??;
             Slots { _server, all }
@@ -195,6 +213,10 @@ impl Servers {
         WORKED.notify_one();
         let helper = kernel.start_helper(call).map_err(Unanswered::by_node)?;
         self.counts.running.fetch_add(1, Ordering::Relaxed);
+        // It has half of the time; or the slot was that of a call that the server has not answered.
+        let is_fair = end.saturating_duration_since(Instant::now()) >= within / 2
+            || of_server.unanswered.load(Ordering::Relaxed) != unanswered_before;
+        let by_whom = Arc::clone(&of_server);
         let mut running = Running::<K>(Some(Process {
             helper,
             slots,
@@ -210,14 +232,7 @@ impl Servers {
             }),
             Err(_) => {
                 running.overdue();
-                let failure = Failure::timeout(format!(
-                    "server {server}: no answer within {} s; the call was cancelled; retry",
-                    within.as_secs()
-                ));
-                Err(Unanswered::by_server(match lane {
-                    Lane::Unmount => failure.may_be_running(),
-                    Lane::Mount | Lane::Read => failure,
-                }))
+                Err(by_whom.overdue(server, lane, within, is_fair))
             }
         }
     }
@@ -242,6 +257,7 @@ impl Servers {
                 mounts: Arc::new(Semaphore::new(MOUNTS)),
                 reads: Arc::new(Semaphore::new(READS)),
                 killed: AtomicUsize::new(0),
+                unanswered: AtomicUsize::new(0),
             })
         });
         Arc::clone(found)
@@ -257,6 +273,27 @@ impl Server {
             ],
             Lane::Unmount => [Some(permit(&self.changes).await?), None],
             Lane::Read => [Some(permit(&self.reads).await?), None],
+        })
+    }
+
+    /// A call that was begun has no answer.
+    fn overdue(&self, name: &str, lane: Lane, within: Duration, is_fair: bool) -> Unanswered {
+        let within = within.as_secs();
+        let (by_whom, why): (fn(Failure) -> Unanswered, _) = if is_fair {
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
+            (
+                Unanswered::by_server,
+                format!("no answer within {within} s"),
+            )
+        } else {
+            let why = format!("of {within} s, most passed before this node began the call");
+            (Unanswered::by_node, why)
+        };
+        let message = format!("server {name}: {why}; the call was cancelled; retry");
+        let failure = Failure::timeout(message);
+        by_whom(match lane {
+            Lane::Unmount => failure.may_be_running(),
+            Lane::Mount | Lane::Read => failure,
         })
     }
 

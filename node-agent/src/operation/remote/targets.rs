@@ -59,6 +59,11 @@ impl Targets {
         its.map(|(path, _)| path.clone()).collect()
     }
 
+    /// Whether a volume is published there.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.lock().contains_key(path)
+    }
+
     /// The volume that the path leads through.
     pub(super) fn around(&self, path: &Path) -> Option<VolumeId> {
         let noted = self.lock();

@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use belay_server::call::Failure;
+use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::Unpublish;
 
-use super::{FS_TYPES, Question, RemoteNode, Seen, Step};
-use crate::kernel::{Cause, FileKind, Kernel, MountEntry, RemoteCall};
+use super::{FS_TYPES, Question, RemoteNode, Step};
+use crate::kernel::{Cause, FileKind, Kernel, RemoteCall};
 
 /// The next step, by what the kernel shows now: also after a helper was killed, which may have
-/// unmounted all the same. With `lazily`, the mount leaves its path whatever uses it. Never
-/// `MNT_FORCE`: it would end writes to all volumes of the server.
+/// unmounted all the same. After its unmount has `failed`, the mount leaves its path whatever uses
+/// it. Never `MNT_FORCE`: it would end writes to all volumes of the server.
 ///
 /// # Errors
 /// `FAILED_PRECONDITION` if the mount there is not the volume's, if it would take another mount
@@ -18,7 +18,7 @@ use crate::kernel::{Cause, FileKind, Kernel, MountEntry, RemoteCall};
 pub(crate) fn unpublish<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Unpublish,
-    lazily: bool,
+    failed: Option<&Failure>,
 ) -> Result<Step, Failure> {
     let target = &request.target;
     node.admit("target_path", target)?;
@@ -38,25 +38,27 @@ pub(crate) fn unpublish<K: Kernel>(
             request.id
         )));
     };
-    if lazily {
-        refuse_nested(node, request, &seen)?;
+    if let Some(failed) = failed {
+        refuse_nested(node, request, failed)?;
     }
     let path = target.to_path_buf();
     Ok(Step::Ask(Question {
         server: seen.server(),
-        call: match lazily {
-            true => RemoteCall::Detach(path),
-            false => RemoteCall::Unmount(path),
+        call: match failed {
+            Some(_) => RemoteCall::Detach(path),
+            None => RemoteCall::Unmount(path),
         },
     }))
 }
 
-/// `MNT_DETACH` would take along what is mounted inside the volume. That may be of the volume: the
-/// kernel mounts further exports of the server by itself, where a user enters them.
+/// `MNT_DETACH` takes along what is mounted inside the volume. Other NFS mounts may be of the
+/// volume: where a user enters a further export, or one that the server refers to, the kernel
+/// mounts it by itself, from whatever source the server names. But a volume that we have published
+/// stays.
 fn refuse_nested<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Unpublish,
-    seen: &Seen,
+    failed: &Failure,
 ) -> Result<(), Failure> {
     let target = &request.target;
     let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
@@ -67,30 +69,36 @@ fn refuse_nested<K: Kernel>(
     let shown = shown.unwrap_or_else(|| target.to_path_buf());
     let mounts = node.kernel.mounts()?;
     let nested = mounts.iter().find(|mount| {
-        mount.point != shown && mount.point.starts_with(&shown) && !seen.contains(mount)
+        let inside = mount.point.strip_prefix(&shown).ok();
+        inside
+            .filter(|inside| !inside.as_os_str().is_empty())
+            .is_some_and(|inside| {
+                !FS_TYPES.contains(&mount.fs_type.as_str())
+                    || [&mount.point, &target.join(inside)]
+                        .iter()
+                        .any(|path| node.targets.has(path))
+            })
     });
-    match nested {
-        None => Ok(()),
-        Some(nested) => Err(Failure::precondition(format!(
-            "target_path: volume {} is in use, and {} ({}) is mounted inside it, at {}; unmount \
-             that first",
-            request.id,
-            nested.source.display(),
-            nested.fs_type,
-            nested.point.display()
-        ))),
-    }
-}
-
-impl Seen {
-    /// Whether it is a further export of the server, in the volume's directory.
-    fn contains(&self, mount: &MountEntry) -> bool {
-        let directory = self.source.source.to_string_lossy();
-        let inside = mount.source.to_string_lossy();
-        let inside = inside.strip_prefix(directory.trim_end_matches('/'));
-        FS_TYPES.contains(&mount.fs_type.as_str())
-            && inside.is_some_and(|rest| rest.starts_with('/'))
-    }
+    let Some(nested) = nested else {
+        return Ok(());
+    };
+    let why = match failed.kind {
+        Kind::Busy => "is in use",
+        Kind::Timeout => "was not unmounted in time",
+        _ => "could not be unmounted",
+    };
+    let refused = Failure::precondition(format!(
+        "target_path: volume {} {why}, and {} ({}) is mounted inside it, at {}; unmount that first",
+        request.id,
+        nested.source.display(),
+        nested.fs_type,
+        nested.point.display()
+    ));
+    // The killed process may still unmount the volume.
+    Err(match failed.certainty {
+        Certainty::MayBeRunning => refused.may_be_running(),
+        _ => refused,
+    })
 }
 
 /// Removes the directory that publish created, only if it is empty.

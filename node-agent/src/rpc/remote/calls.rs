@@ -84,22 +84,25 @@ impl<K: Kernel> Asking<K> {
     async fn unpublish(&self, request: Unpublish) -> Result<Done, Failure> {
         let mut refused = None;
         for _ in 0..STACKED_MAX {
-            let lazily = refused.is_some();
-            let question = match remote::unpublish(&self.node, &request, lazily)? {
+            let question = match remote::unpublish(&self.node, &request, refused.as_ref())? {
                 Step::Done => return Ok(Done::Changed),
                 Step::Ask(question) => question,
             };
-            let within = if lazily { DETACH_MAX } else { UNMOUNT_MAX };
-            let asked = self.ask(&request.id, &question, within).await;
-            match (asked.map_err(|unanswered| unanswered.failure), refused) {
-                (Ok(_), _) => refused = None,
-                // The mount may have gone all the same. If it has not, it is detached.
-                (Err(failure), None) => refused = Some(failure),
-                (Err(failure), Some(_)) => match remote::unpublish(&self.node, &request, true)? {
-                    Step::Done => return Ok(Done::Changed),
-                    Step::Ask(_) => return Err(failure.may_be_running()),
-                },
+            let within = refused.as_ref().map_or(UNMOUNT_MAX, |_| DETACH_MAX);
+            let Err(unanswered) = self.ask(&request.id, &question, within).await else {
+                refused = None;
+                continue;
+            };
+            if refused.is_none() && unanswered.needs_detach() {
+                refused = Some(unanswered.failure);
+                continue;
             }
+            // The mount may have gone all the same.
+            return match remote::unpublish(&self.node, &request, refused.as_ref())? {
+                Step::Done => Ok(Done::Changed),
+                Step::Ask(_) if refused.is_some() => Err(unanswered.failure.may_be_running()),
+                Step::Ask(_) => Err(unanswered.failure),
+            };
         }
         Err(Failure::precondition(format!(
             "target_path: more than {STACKED_MAX} mounts are stacked on {}; unmount them by hand",

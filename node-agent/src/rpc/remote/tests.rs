@@ -2,6 +2,7 @@
 //! at every call.
 
 mod bench;
+mod detach;
 mod faults;
 mod hung;
 mod verbs;

@@ -258,6 +258,35 @@ async fn all_servers_together_have_a_bounded_number_of_processes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_begun_late_blames_its_server_only_if_that_has_not_answered_earlier_ones() {
+    let bench = Bench::new();
+    bench.machine.let_servers_hang(true);
+    let mut asked = bench.asks("dead", &usage(), READS);
+    for number in 0..TOTAL / READS - 1 {
+        asked.extend(bench.asks(&format!("dead{number}"), &usage(), READS));
+    }
+    settle().await;
+    assert_eq!(bench.running(), TOTAL);
+    pass(MINUTE / 4).await;
+    let behind = bench.ask("dead", &usage());
+    let other = bench.ask("other", &usage());
+    pass(MINUTE / 4 * 3).await;
+    for asked in asked {
+        assert!(asked.await.unwrap().unwrap_err().by_server);
+    }
+    while bench.running() < 2 {
+        pass(Duration::from_millis(1)).await;
+    }
+    // Both were begun, with a quarter of their time.
+    pass(MINUTE / 4).await;
+    for (asked, is_blamed) in [(behind, true), (other, false)] {
+        let Unanswered { failure, by_server } = asked.await.unwrap().unwrap_err();
+        assert_eq!(failure.kind, Kind::Timeout, "{failure}");
+        assert_eq!(by_server, is_blamed, "{failure}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn many_mounts_of_a_server_that_answers_all_succeed() {
     let bench = Bench::new();
     for asked in bench.asks("10.0.0.5", &mount(), 200) {

@@ -181,13 +181,21 @@ pub(super) async fn publish(
     volume: &Volume,
     pod: u32,
 ) -> Result<(), Status> {
+    publish_to(service, volume, target(pod)).await
+}
+
+async fn publish_to(
+    service: &RemoteService<Fake>,
+    volume: &Volume,
+    target_path: String,
+) -> Result<(), Status> {
     let mount = volume_capability::MountVolume {
         mount_flags: volume.flags.clone(),
         ..Default::default()
     };
     let request = csi::NodePublishVolumeRequest {
         volume_id: volume.id.clone(),
-        target_path: target(pod),
+        target_path,
         volume_capability: Some(csi::VolumeCapability {
             access_mode: Some(volume_capability::AccessMode {
                 mode: volume.mode.into(),
@@ -231,6 +239,11 @@ pub(super) async fn stats(
     };
     let answer = service.node_get_volume_stats(Request::new(request)).await;
     answer.map(tonic::Response::into_inner)
+}
+
+/// A publish at a path that is no pod's.
+pub(super) fn publish_at(agent: &Agent, volume: &Volume, path: &str) -> Result<(), Status> {
+    agent.settled(publish_to(&agent.service, volume, path.to_owned()))
 }
 
 /// An unpublish at a path that is no pod's.

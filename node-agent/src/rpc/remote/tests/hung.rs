@@ -115,6 +115,29 @@ fn an_unpublish_that_hangs_ends_with_a_detach_or_an_answer_and_a_retry_converges
 }
 
 #[test]
+fn an_unpublish_that_hangs_is_not_said_to_be_of_a_volume_in_use() {
+    let machine = machine();
+    let agent = Agent::new(&machine);
+    let volume = Volume::new("a");
+    agent.publish(&volume, 1).unwrap();
+    let inside = std::path::Path::new("/pods/1/inside");
+    machine.make_dir(inside);
+    machine.cover(inside);
+    machine.begin(Some(Fault::HangWaiting(1)));
+    let (answer, has_hung) = send(&agent, &machine, Verb::Unpublish, &volume);
+    machine.end();
+    let refused = answer.unwrap_err();
+    assert!(has_hung, "{refused}");
+    // The killed process may unmount it yet.
+    assert_eq!(refused.code(), Code::Aborted, "{refused}");
+    let message = refused.message();
+    assert!(message.contains("was not unmounted in time"), "{refused}");
+    assert!(message.contains("/pods/1/inside"), "{refused}");
+    machine.let_go();
+    agent.settle();
+}
+
+#[test]
 fn an_unpublish_detaches_however_many_processes_hang_on_the_server() {
     let machine = machine();
     let agent = Agent::new(&machine);

@@ -233,32 +233,6 @@ fn a_repeated_publish_knows_its_mount_under_another_source() {
 }
 
 #[test]
-fn a_volume_in_use_is_not_unmounted_with_mounts_inside_it_except_its_servers() {
-    let machine = machine();
-    let agent = Agent::new(&machine);
-    let volume = Volume::new("a");
-    agent.publish(&volume, 1).unwrap();
-    let published = machine.picture();
-    machine.make_dir(Path::new("/pods/1/inside"));
-    machine.cover(Path::new("/pods/1/inside"));
-    let covered = machine.picture();
-    let refused = agent.unpublish(&volume, 1).unwrap_err();
-    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-    assert!(refused.message().contains("/pods/1/inside"), "{refused}");
-    assert_eq!(machine.picture().difference(&covered), "");
-    machine.uncover(Path::new("/pods/1/inside"));
-    assert_eq!(machine.picture().difference(&published), "");
-    // Those that the kernel mounts by itself, of exports below the volume's directory.
-    machine.mount_nfs(
-        &format!("{SERVER}:/exports/a/below"),
-        SERVER,
-        Path::new("/pods/1/inside"),
-    );
-    agent.unpublish(&volume, 1).unwrap();
-    assert!(!machine.is_there(Path::new(&target(1))));
-}
-
-#[test]
 fn a_second_target_is_for_modes_that_allow_it() {
     let machine = machine();
     let agent = Agent::new(&machine);
