@@ -19,6 +19,9 @@ const WORKLOADS: [(&str, &str, &str); 3] = [
     ),
 ];
 
+/// Pods of a DaemonSet on nodes that it no longer wants; the others have no such field.
+const MISSCHEDULED: &str = "/status/numberMisscheduled";
+
 /// The peer's programs: two drivers of one name must not run at the same time.
 pub(super) fn workloads(report: &mut Report, objects: &Objects, peer: &Peer) {
     let name = "pods of the driver";
@@ -28,7 +31,8 @@ pub(super) fn workloads(report: &mut Report, objects: &Objects, peer: &Peer) {
     for (kind, wanted, running) in WORKLOADS.into_iter().filter(|it| replaced(it.0)) {
         for object in objects.of(kind).filter(|it| runs(*it, peer.images)) {
             is_any = true;
-            let pods = object.number(running).max(object.number(wanted));
+            let pods =
+                object.number(running).max(object.number(wanted)) + object.number(MISSCHEDULED);
             let title = format!("{kind} {}", object.full_name());
             if pods == 0 {
                 report.add(Verdict::Ok, name, format!("{title}: none"));
