@@ -241,14 +241,14 @@ impl<K: Kernel> Context<'_, K> {
     }
 }
 
-/// Repeats a check that refuses mounts of a raw device after `unmount` has unmounted some, of pods
-/// that no longer exist.
+/// Repeats a check that refuses mounts of a raw device, with `FAILED_PRECONDITION`, after `unmount`
+/// has unmounted some, of pods that no longer exist. No other failure is about mounts.
 pub(super) fn unless_orphans<T>(
     refuse: impl Fn() -> Result<T, Failure>,
     unmount: impl FnOnce() -> Result<bool, Failure>,
 ) -> Result<T, Failure> {
     match refuse() {
-        Err(_) if unmount()? => refuse(),
+        Err(failure) if failure.kind == Kind::Precondition && unmount()? => refuse(),
         checked => checked,
     }
 }
