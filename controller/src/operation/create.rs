@@ -6,7 +6,7 @@ use crate::backend::{Backend, Order, Phase, Sizes, Usage, Volume};
 use belay_contract::format::{self, FormatOptions};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{
-    CapacityRange, ContentSource, Context, CreateVolume, Segments, TopologyRequirement,
+    CapacityRange, ContentSource, Context, CreateVolume, Name, Segments, TopologyRequirement,
 };
 use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
@@ -65,6 +65,7 @@ impl Operations {
         }
         let usage = support::usage(&request.capabilities);
         let sizes = self.sizes(&request.parameters, &usage)?;
+        self.warn_of_unknown(&request.name, &request.parameters);
         let format = FormatOptions::read(PARAMETERS, &request.parameters)?;
         support::refuse_unknown("mutable_parameters", &request.mutable_parameters, &[])?;
         let makes = match &request.source {
@@ -76,7 +77,8 @@ impl Operations {
             let why = "this driver does not create volumes from this source; omit the field";
             return Err(Failure::invalid("volume_content_source", why));
         }
-        let bytes = size::of_new(request.range, &usage, sizes)?;
+        let default = self.backend.default_bytes();
+        let bytes = size::of_new(request.range, default, &usage, sizes)?;
         let format = match &usage {
             Usage::Filesystem(fs_type) => {
                 format.fit(PARAMETERS, support::filesystem(fs_type), bytes)?;
@@ -103,13 +105,24 @@ impl Operations {
         })
     }
 
+    /// A parameter that is ignored may be a typo.
+    fn warn_of_unknown(&self, name: &Name, parameters: &Context) {
+        let known = [self.backend.parameters(), format::PARAMETERS].concat();
+        if let Err(ignored) = support::refuse_unknown(PARAMETERS, parameters, &known) {
+            let name = name.as_str();
+            tracing::warn!(name, %ignored, "a parameter of the class is ignored");
+        }
+    }
+
     /// The sizes that volumes with these parameters may have for that usage.
     ///
     /// # Errors
     /// `Invalid` for an unknown parameter, and for a value that no filesystem can have.
     pub(super) fn sizes(&self, parameters: &Context, usage: &Usage) -> Result<Sizes, Failure> {
         let known = [self.backend.parameters(), format::PARAMETERS].concat();
-        support::refuse_unknown(PARAMETERS, parameters, &known)?;
+        if !self.backend.ignores_parameters() {
+            support::refuse_unknown(PARAMETERS, parameters, &known)?;
+        }
         FormatOptions::read(PARAMETERS, parameters)?;
         self.backend.sizes_for(parameters, usage)
     }

@@ -6,9 +6,6 @@ use belay_server::call::Failure;
 use belay_server::request::CapacityRange;
 use belay_server::size::Exact;
 
-/// Size of a volume if the request has none.
-const DEFAULT_BYTES: u64 = 1 << 30;
-
 /// The smallest volume for that usage.
 pub(super) fn smallest(usage: &Usage, sizes: Sizes) -> u64 {
     let needed = match usage {
@@ -18,18 +15,19 @@ pub(super) fn smallest(usage: &Usage, sizes: Sizes) -> u64 {
     needed.max(sizes.min).next_multiple_of(sizes.step)
 }
 
-/// The size of a new volume.
+/// The size of a new volume; `default` bytes if the request has none.
 ///
 /// # Errors
 /// `Range` if there is no size within the limits.
 pub(super) fn of_new(
     range: Option<CapacityRange>,
+    default: u64,
     usage: &Usage,
     sizes: Sizes,
 ) -> Result<u64, Failure> {
     let (required, limit) = bounds(range);
     let requested = match required {
-        0 => DEFAULT_BYTES.min(limit - limit % sizes.step),
+        0 => default.min(limit - limit % sizes.step),
         required => required,
     };
     rounded(requested.max(smallest(usage, sizes)), limit, sizes)
@@ -184,7 +182,7 @@ mod tests {
             (range(1 << 44, 0), &Usage::Block, 1 << 44),
         ] {
             assert_eq!(
-                of_new(asked, usage, SIZES),
+                of_new(asked, 1024 * MIB, usage, SIZES),
                 Ok(bytes),
                 "{asked:?} {usage:?}"
             );
@@ -222,7 +220,7 @@ mod tests {
                 ["18446744073709551615 bytes", "16 TiB"],
             ),
         ] {
-            let failure = of_new(asked, &usage, SIZES).unwrap_err();
+            let failure = of_new(asked, 1024 * MIB, &usage, SIZES).unwrap_err();
             assert_eq!(failure.kind, Kind::Range);
             for number in numbers {
                 assert!(failure.message.contains(number), "{failure}");

@@ -356,17 +356,24 @@ async fn a_volume_has_the_type_of_its_class_or_of_the_cluster() {
     assert_eq!(volumes[&fast.volume_id].volume_type, "encrypted-standard");
     assert_eq!(volumes[&usual].volume_type, "standard");
     assert_eq!(volumes[&usual].network, "n-1");
-    let refused = made(
-        &mut client,
-        csi::CreateVolumeRequest {
-            parameters: [("colour".to_owned(), "red".to_owned())].into(),
-            ..create("pvc-3")
-        },
-    );
-    assert_eq!(refused.await.unwrap_err().code(), Code::InvalidArgument);
     let raw = csi::CreateVolumeRequest {
         volume_capabilities: vec![block()],
         ..create("pvc-4")
     };
     made(&mut client, raw).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_class_and_a_claim_of_civo_csi_keep_their_meaning() {
+    let (_cloud, site, _running, mut client) = begin(Duration::ZERO).await;
+    // Without a size, and with a parameter that civo-csi ignores.
+    let request = csi::CreateVolumeRequest {
+        capacity_range: None,
+        parameters: [("colour".to_owned(), "red".to_owned())].into(),
+        ..create("pvc-1")
+    };
+    let volume = made(&mut client, request).await.unwrap();
+    assert_eq!(volume.capacity_bytes, 10 << 30);
+    let log = site.log();
+    assert!(log.contains("colour"), "{log}");
 }

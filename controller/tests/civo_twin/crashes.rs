@@ -80,19 +80,33 @@ impl Pair {
         twin.state().volumes[id].instance.clone()
     }
 
-    /// One volume: created, created again, attached, detached, and deleted, unless it is kept.
-    async fn life(&self, chance: &mut Chance, name: &str, node: &str) {
+    /// A pod uses the volume on that node; or none does.
+    fn uses(&self, id: &str, node: Option<&str>) {
+        let in_use = &mut self.cloud.service().twin().in_use;
+        match node {
+            Some(node) => drop(in_use.insert(id.to_owned(), node.to_owned())),
+            None => drop(in_use.remove(id)),
+        }
+    }
+
+    /// One volume: created, created again, attached to one node and to the next, and deleted,
+    /// unless it is kept.
+    async fn life(&self, chance: &mut Chance, name: &str, nodes: [&str; 2]) {
         let create = async |mut client: Client| created(&mut client, name).await;
         let id = &self.call(chance, &format!("create {name}"), create).await;
         self.cloud.service().twin().kept.insert(id.clone());
         let again = &self.call(chance, &format!("{name} again"), create).await;
         assert_eq!(again, id, "{name} has two volumes");
-        let attach = async |mut client: Client| attached(&mut client, id, node).await;
-        self.call(chance, &format!("attach {id}"), attach).await;
-        assert_eq!(self.instance_of(id).as_deref(), Some(node), "{id}");
-        let detach = async |mut client: Client| detached(&mut client, id, node).await;
-        self.call(chance, &format!("detach {id}"), detach).await;
-        assert_eq!(self.instance_of(id), None, "{id}");
+        for node in nodes {
+            let attach = async |mut client: Client| attached(&mut client, id, node).await;
+            self.call(chance, &format!("attach {id}"), attach).await;
+            self.uses(id, Some(node));
+            assert_eq!(self.instance_of(id).as_deref(), Some(node), "{id}");
+            self.uses(id, None);
+            let detach = async |mut client: Client| detached(&mut client, id, node).await;
+            self.call(chance, &format!("detach {id}"), detach).await;
+            assert_eq!(self.instance_of(id), None, "{id}");
+        }
         if chance.below(4) == 0 {
             return;
         }
@@ -117,11 +131,12 @@ async fn two_controllers_that_are_killed_lose_and_duplicate_no_volume() {
     for n in 0..CALLERS {
         let (pair, mut chance) = (Arc::clone(&pair), chance.fork());
         callers.spawn_local(async move {
-            let node = instance(1 + n % 3);
+            let nodes = [instance(1 + n % 3), instance(1 + (n + 1) % 3)];
             let mut lives = 0;
             while !pair.over.load(Ordering::Relaxed) {
                 let name = format!("pvc-{n}-{lives}");
-                pair.life(&mut chance, &name, &node).await;
+                pair.life(&mut chance, &name, nodes.each_ref().map(String::as_str))
+                    .await;
                 lives += 1;
             }
             lives

@@ -11,6 +11,7 @@ use belay_twins::civo::{KEY, Refusal, Status};
 use belay_twins::http::Response;
 use serde_json::json;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tonic::{Code, Status as Failed};
 
 /// Codes after which a caller repeats its call.
@@ -94,40 +95,45 @@ async fn an_answer_that_is_lost_is_read_back_and_the_change_is_not_repeated() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute: make mounts"]
+#[tokio::test(flavor = "local")]
 async fn a_call_that_fails_before_or_after_it_was_served_ends_well_when_it_is_repeated() {
+    let mut all = JoinSet::new();
+    for kind in CHANGES
+        .into_iter()
+        .chain(["GET /v2/volumes", "GET /v2/volumes/ID"])
+    {
+        all.spawn_local(failing(kind));
+    }
+    all.join_all().await;
+}
+
+/// A volume for each way in which a call of that kind can fail, in a cloud for all.
+async fn failing(kind: &'static str) {
     let cloud = cloud(Duration::from_millis(50));
     let site = Site::new(&cloud);
     let _running = site.start();
     let mut client = site.client().await;
     let words = |status| Response::json(status, &json!({"code": "internal", "reason": "sorry"}));
-    let mut n = 0;
-    for kind in CHANGES
-        .into_iter()
-        .chain(["GET /v2/volumes", "GET /v2/volumes/ID"])
+    let html = |status| Response {
+        body: "<html>".to_owned(),
+        ..words(status)
+    };
+    for (n, fault) in [
+        Fault::Cut,
+        Fault::Refused(words(500)),
+        Fault::Denied(words(500)),
+        Fault::Denied(words(502)),
+        Fault::Refused(words(503)),
+        Fault::Refused(html(500)),
+        Fault::Denied(html(200)),
+        Fault::Refused(Refusal::Rate.response(None)),
+    ]
+    .into_iter()
+    .enumerate()
     {
-        for fault in [
-            Fault::Cut,
-            Fault::Refused(words(500)),
-            Fault::Denied(words(500)),
-            Fault::Denied(words(502)),
-            Fault::Refused(words(503)),
-            Fault::Refused(Response {
-                body: "<html>".to_owned(),
-                ..words(500)
-            }),
-            Fault::Denied(Response {
-                body: "<html>".to_owned(),
-                ..words(200)
-            }),
-            Fault::Refused(Refusal::Rate.response(None)),
-        ] {
-            cloud.disturb(kind, 1, fault.clone());
-            n += 1;
-            life(&cloud, &mut client, &format!("pvc-{n}")).await;
-            cloud.calm();
-        }
+        cloud.disturb(kind, 1, fault);
+        life(&cloud, &mut client, &format!("pvc-{n}")).await;
+        cloud.calm();
     }
     assert_eq!(cloud.service().twin().broken, [] as [&str; 0]);
 }

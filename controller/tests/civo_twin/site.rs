@@ -5,7 +5,8 @@ use belay_bed::{requests, scrape};
 use belay_proto::csi::v1 as csi;
 use belay_proto::dial::dial;
 use belay_twins::Server;
-use belay_twins::civo::{CLUSTER, Civo, KEY, REGION};
+pub(crate) use belay_twins::civo::REGION;
+use belay_twins::civo::{CLUSTER, Civo, KEY};
 use csi::controller_client::ControllerClient;
 use csi::identity_client::IdentityClient;
 use csi::volume_capability::access_mode::Mode;
@@ -78,7 +79,7 @@ impl Site {
         command
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("csi.sock")
     }
 

@@ -1,7 +1,7 @@
 //! Attach and detach.
 
 use crate::site::{
-    ACTION, ATTACH, DETACH, NODE, OTHER, Site, TAG, attached, block, created, deleted, detached,
+    ACTIONS, ATTACH, DETACH, NODE, OTHER, Site, TAG, attached, block, created, deleted, detached,
     refused,
 };
 use belay_bed::patience::until;
@@ -99,7 +99,7 @@ async fn an_attachment_that_shows_is_not_answered_while_its_action_runs() {
         let (mut client, id) = (client.clone(), id.clone());
         tokio::spawn(async move { attached(&mut client, &id, NODE).await })
     };
-    let asked = || site.cloud.count(ACTION) == 2;
+    let asked = || site.cloud.count(ACTIONS) == 2;
     until("the action was asked a second time", asked);
     assert!(!call.is_finished());
     site.twin().settings().is_stuck = false;

@@ -12,3 +12,4 @@ mod sanity;
 mod site;
 mod sizes;
 mod snapshots;
+mod words;

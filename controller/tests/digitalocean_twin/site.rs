@@ -26,7 +26,7 @@ pub(crate) const OTHER: &str = "102";
 /// The kinds of calls that tests count and disturb.
 pub(crate) const ATTACH: &str = "POST /v2/volumes/ID/actions attach";
 pub(crate) const DETACH: &str = "POST /v2/volumes/ID/actions detach";
-pub(crate) const ACTION: &str = "GET /v2/volumes/ID/actions/ID";
+pub(crate) const ACTIONS: &str = "GET /v2/volumes/ID/actions";
 pub(crate) const RESIZE: &str = "POST /v2/volumes/ID/actions resize";
 pub(crate) const CREATE: &str = "POST /v2/volumes";
 pub(crate) const CUT: &str = "POST /v2/volumes/ID/snapshots";

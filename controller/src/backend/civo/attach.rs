@@ -1,8 +1,9 @@
 //! Attach and detach. Each reads the volume first: Civo detaches without the name of an instance,
 //! so a late call could take the volume from the node that has it now.
 
+use super::failures::{about, failed, not_found};
 use super::wire::{CivoVolume, Status};
-use super::{BEGAN, COPY, Civo, EMPTY, about, failed, not_found};
+use super::{BEGAN, COPY, Civo, EMPTY};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{Answer, AttachOrder, Attachment, Attachments, Progress};
 use belay_contract::disk::DiskIdentity;

@@ -1,9 +1,10 @@
 //! Growing a volume, which Civo does only while it is attached to no instance. The node grows the
 //! filesystem at the next stage.
 
+use super::Civo;
+use super::failures::{about, failed, not_found};
 use super::size::{GIB, Promise};
 use super::wire::Status;
-use super::{Civo, about, failed, not_found};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{Answer, Expansion, Progress, Sizes, Volume};
 

@@ -4,6 +4,7 @@
 mod access;
 mod attach;
 mod client;
+mod failures;
 mod grow;
 mod id;
 mod lists;
@@ -27,6 +28,7 @@ use belay_server::request::{
     ContentSource, Context, Name, Secrets, Segments, SnapshotId, TopologyRequirement, VolumeId,
 };
 use client::Client;
+use failures::failed;
 use lists::Lists;
 use nodes::Nodes;
 use serde_json::json;
@@ -263,25 +265,18 @@ fn after(token: Option<&str>) -> Result<Option<&str>, Failure> {
     })
 }
 
-fn failed(word: &str) -> Failure {
-    let message = format!("Civo reports the status {word:?}; ask Civo, or delete the volume");
-    Failure::precondition(message)
-}
-
-fn about(id: &VolumeId, failure: Failure) -> Failure {
-    Failure {
-        message: format!("volume {id}: {}", failure.message),
-        ..failure
-    }
-}
-
-fn not_found(id: &VolumeId) -> Failure {
-    Failure::not_found(format!("volume {id}: not found"))
-}
-
 impl Backend for Civo {
     fn parameters(&self) -> &'static [&'static str] {
         &[TYPE, size::CAPACITY]
+    }
+
+    /// As civo-csi does.
+    fn ignores_parameters(&self) -> bool {
+        true
+    }
+
+    fn default_bytes(&self) -> u64 {
+        size::DEFAULT_BYTES
     }
 
     fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure> {

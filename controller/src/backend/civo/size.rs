@@ -14,6 +14,9 @@ const OF_DISK: &str = "disk";
 /// Bytes of the unit of `size_gb`.
 pub(super) const GIB: u64 = 1 << 30;
 
+/// The size of a volume whose claim has none, as in civo-csi.
+pub(super) const DEFAULT_BYTES: u64 = 10 * GIB;
+
 /// What a disk has at least for each GiB of its volume: 0.945 of it, in whole pages of 4 KiB.
 const DISK_STEP: u64 = GIB * 945 / 1000 / 4096 * 4096;
 

@@ -2,9 +2,10 @@
 //! two snapshots that two controllers have made at once, the lowest ID is the one of the name. The
 //! other one stays, since its ID may have been answered.
 
+use super::failures::{about, failed, not_found};
 use super::size::GIB;
 use super::wire::{CivoSnapshot, Status};
-use super::{AFTER, Civo, about, after, failed, name, not_found};
+use super::{AFTER, Civo, after, name};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::time;
 use crate::backend::{

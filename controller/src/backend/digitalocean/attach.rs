@@ -33,17 +33,22 @@ impl Attachments for DigitalOcean {
             let no_droplet = || Failure::not_found(format!("node {node}: no droplet has that ID"));
             let droplet = droplet(node).ok_or_else(no_droplet)?;
             let change = Change::Attach(droplet);
-            let look = match self.pending.take(id, change) {
+            let (look, is_settled) = match self.pending.take(id, change) {
                 Found::Running => return Ok(Progress::Begun),
                 Found::Ended(Outcome::Failed(why)) => {
                     return Err(Failure::new(Kind::Unreachable, why));
                 }
-                Found::Ended(Outcome::Seen(look)) => look,
-                Found::Nothing => self.look(id).await?,
+                Found::Ended(Outcome::Seen(look)) => (look, true),
+                Found::Nothing => (self.look(id).await?, false),
             };
             match look.volume.droplets() {
                 [] => {}
-                here if here.contains(&droplet) => return self.attached_here(&order, look).await,
+                here if here.contains(&droplet) && is_settled => {
+                    return self.attached_here(&order, look).await;
+                }
+                here if here.contains(&droplet) => {
+                    return self.found_here(&order, change, look).await;
+                }
                 elsewhere => return Err(attached_elsewhere(id, elsewhere)),
             }
             let refused = match self.client.attach(id, droplet).await {
@@ -57,7 +62,8 @@ impl Attachments for DigitalOcean {
             match refused.why {
                 Refusal::NotFound => Err(no_droplet()),
                 Refusal::AttachedAlready => {
-                    self.attached_already(&order, droplet, look.tries).await
+                    self.attached_already(&order, change, droplet, look.tries)
+                        .await
                 }
                 _ => self.waits_after(refused, id, change, look.tries),
             }
@@ -70,6 +76,7 @@ impl Attachments for DigitalOcean {
                 return Ok(Progress::Done(()));
             };
             let change = Change::Detach(droplet);
+            self.pending.forget_first(&id);
             let tries = match self.pending.take(&id, change) {
                 Found::Running => return Ok(Progress::Begun),
                 Found::Ended(Outcome::Failed(why)) => {
@@ -99,6 +106,21 @@ impl Attachments for DigitalOcean {
 }
 
 impl DigitalOcean {
+    /// The attachment of a volume that shows the droplet where it shall be, although this process
+    /// knows of no action: one that another controller has begun may take it away again.
+    async fn found_here(
+        &self,
+        order: &AttachOrder,
+        change: Change,
+        look: Look,
+    ) -> Result<Progress<Attachment>, Failure> {
+        if self.client.history(&order.id).await?.is_running() {
+            self.pending.wait(&order.id, change, look.tries);
+            return Ok(Progress::Begun);
+        }
+        self.attached_here(order, look).await
+    }
+
     /// The attachment of a volume that is attached where it shall be.
     async fn attached_here(
         &self,
@@ -106,9 +128,9 @@ impl DigitalOcean {
         look: Look,
     ) -> Result<Progress<Attachment>, Failure> {
         let (id, volume) = (&order.id, &look.volume);
-        let content = volume.content();
+        let (content, began) = self.word(id, &look).await?;
         // Before a node may format the volume: for the next one it is a used one.
-        if content == Content::New {
+        if volume.content() == Content::New {
             let tagged = self.client.tag(id, USED).await;
             tagged.map_err(Failure::may_be_running)?;
         }
@@ -117,13 +139,38 @@ impl DigitalOcean {
         {
             tracing::warn!(volume = id.as_str(), tag, %failure, "the volume is not tagged");
         }
-        Ok(Progress::Done(attachment(order, volume, look.began)))
+        Ok(Progress::Done(attachment(order, volume, content, began)))
+    }
+
+    /// The word on the content, and since when it is attached. A volume is new where it was
+    /// attached for the first time by this process, and by no other action since; so a repeated
+    /// call has the word of the first.
+    async fn word(&self, id: &VolumeId, look: &Look) -> Result<(Content, Option<u64>), Failure> {
+        let content = look.volume.content();
+        if !matches!(content, Content::New | Content::Used) {
+            return Ok((content, look.began));
+        }
+        if look.is_first {
+            return Ok((Content::New, look.began));
+        }
+        let Some(first) = self.pending.first(id) else {
+            return Ok((Content::Used, look.began));
+        };
+        let history = self.client.history(id).await;
+        match history
+            .map_err(Failure::may_be_running)?
+            .is_only_attach(first.action)
+        {
+            true => Ok((Content::New, first.began)),
+            false => Ok((Content::Used, look.began)),
+        }
     }
 
     /// The cloud says that the volume is attached, and not where.
     async fn attached_already(
         &self,
         order: &AttachOrder,
+        change: Change,
         droplet: u64,
         tries: u32,
     ) -> Result<Progress<Attachment>, Failure> {
@@ -132,10 +179,10 @@ impl DigitalOcean {
         match look.volume.droplets() {
             // It is on its way to a droplet, or was detached meanwhile.
             [] => {
-                self.pending.wait(id, Change::Attach(droplet), tries);
+                self.pending.wait(id, change, tries);
                 Ok(Progress::Begun)
             }
-            here if here.contains(&droplet) => self.attached_here(order, look).await,
+            here if here.contains(&droplet) => self.found_here(order, change, look).await,
             elsewhere => Err(attached_elsewhere(id, elsewhere)),
         }
     }
@@ -152,7 +199,7 @@ impl DigitalOcean {
         let Some(volume) = self.client.volume(id).await? else {
             return Ok(Progress::Done(()));
         };
-        let is_coming = volume.droplets().is_empty() && self.client.is_changing(id).await?;
+        let is_coming = volume.droplets().is_empty() && self.client.history(id).await?.is_running();
         if change.is_done(&volume) && !is_coming {
             return Ok(Progress::Done(()));
         }
@@ -174,13 +221,18 @@ fn attached_elsewhere(id: &VolumeId, droplets: &[u64]) -> Failure {
     ))
 }
 
-fn attachment(order: &AttachOrder, volume: &DoVolume, began: Option<u64>) -> Attachment {
+fn attachment(
+    order: &AttachOrder,
+    volume: &DoVolume,
+    content: Content,
+    began: Option<u64>,
+) -> Attachment {
     let name = volume.name.clone();
     Attachment {
         terms: order.terms.clone(),
         transport: Transport::Disk(DiskIdentity::Names(DIGITALOCEAN.names_of(&name))),
         bytes: volume.bytes(),
-        content: volume.content(),
+        content,
         attached_at: began,
         disk_name: Some(name),
     }

@@ -2,8 +2,8 @@
 
 use super::token::{BEARER, Token};
 use super::wire::{
-    self, Action, Actions, DoSnapshot, DoSnapshots, DoVolume, OneAction, OneSnapshot, OneVolume,
-    Refusal, Volumes,
+    self, Action, DoSnapshot, DoSnapshots, DoVolume, OneAction, OneSnapshot, OneVolume, Refusal,
+    Volumes,
 };
 use crate::http::{self, Answer, Call};
 use ::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
@@ -122,7 +122,7 @@ impl Client {
         }
     }
 
-    async fn get(&self, verb: &'static str, path: String) -> Result<Answer, Failure> {
+    pub(super) async fn get(&self, verb: &'static str, path: String) -> Result<Answer, Failure> {
         self.answer(verb, Method::GET, path, None).await
     }
 
@@ -257,36 +257,6 @@ impl Client {
         match answer.status {
             StatusCode::OK => Ok(Some(answer.json::<OneAction>()?.action)),
             StatusCode::NOT_FOUND => Ok(None),
-            _ => Err(wire::refused(&answer)),
-        }
-    }
-
-    /// Whether an action of the volume runs. The latest are on the first page or on the last.
-    pub(super) async fn is_changing(&self, id: &VolumeId) -> Result<bool, Failure> {
-        let first = self.actions(id, 1).await?;
-        let is_running = |action: &Action| action.status() == wire::Status::Running;
-        if first.actions.iter().any(is_running) {
-            return Ok(true);
-        }
-        match wire::last(first.links.as_ref()) {
-            Some(last) if last > 1 => {
-                let rest = self.actions(id, last).await?;
-                Ok(rest.actions.iter().any(is_running))
-            }
-            _ => Ok(false),
-        }
-    }
-
-    /// A page of the actions of a volume; none of one that does not exist.
-    async fn actions(&self, id: &VolumeId, page: usize) -> Result<Actions, Failure> {
-        if !is_uuid(id.as_str()) {
-            return Ok(Actions::default());
-        }
-        let path = format!("volumes/{id}/actions?page={page}&per_page={PAGE_ENTRIES_MAX}");
-        let answer = self.get("list_actions", path).await?;
-        match answer.status {
-            StatusCode::OK => answer.json(),
-            StatusCode::NOT_FOUND => Ok(Actions::default()),
             _ => Err(wire::refused(&answer)),
         }
     }

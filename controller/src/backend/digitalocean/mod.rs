@@ -3,6 +3,7 @@
 mod about;
 mod attach;
 mod client;
+mod history;
 mod names;
 mod pages;
 mod pending;
@@ -37,6 +38,9 @@ pub const URL: &str = "https://api.digitalocean.com";
 
 /// Largest volume; if the cloud's own limit is lower, its refusal has the reason.
 const GIB_MAX: u64 = 16384;
+
+/// The size of a volume whose claim has none, as in csi-digitalocean.
+const DEFAULT_BYTES: u64 = 16 * GIB;
 
 /// The tag of volumes of a cluster begins so.
 const CLUSTER: &str = "belay-cluster";
@@ -169,9 +173,17 @@ fn is_tag(tag: &str) -> bool {
 }
 
 impl Backend for DigitalOcean {
-    /// The peer ignores all others; a typo must not be ignored silently.
     fn parameters(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// As csi-digitalocean does.
+    fn ignores_parameters(&self) -> bool {
+        true
+    }
+
+    fn default_bytes(&self) -> u64 {
+        DEFAULT_BYTES
     }
 
     fn sizes(&self, _: &Context) -> Result<Sizes, Failure> {
@@ -306,6 +318,7 @@ impl DigitalOcean {
             volume,
             began: None,
             tries: 0,
+            is_first: false,
         })
     }
 

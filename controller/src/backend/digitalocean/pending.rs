@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 /// For how long a result is that of the verb that comes to read it.
 const RESULT_AGE_MAX: Duration = Duration::from_secs(10);
+/// For how long a repeated attach repeats that the volume is new; the word itself holds no longer.
+const FIRST_AGE_MAX: Duration = Duration::from_secs(600);
 /// How long a volume may show a change later than its action does.
 const LAG_MAX: Duration = Duration::from_secs(10);
 /// Between two looks at an action that runs; calls are rationed. The first is after a pause.
@@ -55,6 +57,8 @@ struct Entry {
     /// See [`Look`].
     began: Option<u64>,
     tries: u32,
+    /// See [`Look`].
+    is_first: bool,
     state: State,
 }
 
@@ -118,6 +122,17 @@ pub(super) struct Look {
     pub(super) began: Option<u64>,
     /// How often the change could not begin.
     pub(super) tries: u32,
+    /// It was just attached for the first time, as the cloud says too.
+    pub(super) is_first: bool,
+}
+
+/// The first attach of a volume, which this process has begun.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct First {
+    pub(super) action: u64,
+    /// See [`Look`].
+    pub(super) began: Option<u64>,
+    seen: Instant,
 }
 
 /// What a verb finds of the change that it is to make.
@@ -132,11 +147,51 @@ pub(super) enum Found {
 
 /// The changes, by volume.
 #[derive(Debug, Default)]
-pub(super) struct Pending(Mutex<HashMap<VolumeId, Entry>>);
+pub(super) struct Pending {
+    entries: Mutex<HashMap<VolumeId, Entry>>,
+    firsts: Mutex<HashMap<VolumeId, First>>,
+}
 
 impl Pending {
     fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, Entry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn firsts(&self) -> MutexGuard<'_, HashMap<VolumeId, First>> {
+        self.firsts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// That action attaches the volume for the first time.
+    pub(super) fn is_first(&self, id: &VolumeId, action: u64) {
+        let began = match self.lock().get_mut(id) {
+            Some(entry) => {
+                entry.is_first = true;
+                entry.began
+            }
+            None => return,
+        };
+        let seen = Instant::now();
+        let mut firsts = self.firsts();
+        firsts.retain(|_, first| first.seen.elapsed() < FIRST_AGE_MAX);
+        firsts.insert(
+            id.clone(),
+            First {
+                action,
+                began,
+                seen,
+            },
+        );
+    }
+
+    /// The first attach of the volume, if it was a short time ago.
+    pub(super) fn first(&self, id: &VolumeId) -> Option<First> {
+        let first = self.firsts().get(id).copied();
+        first.filter(|first| first.seen.elapsed() < FIRST_AGE_MAX)
+    }
+
+    /// The volume is to leave the droplet of its first attach.
+    pub(super) fn forget_first(&self, id: &VolumeId) {
+        self.firsts().remove(id);
     }
 
     /// What is known of that change. Another one of the volume is forgotten once it has ended:
@@ -170,6 +225,7 @@ impl Pending {
                 completed: None,
             }),
             tries: 0,
+            is_first: false,
         };
         self.lock().insert(id.clone(), entry);
     }
@@ -182,6 +238,7 @@ impl Pending {
             began: None,
             state: State::Waiting(Instant::now() + pause),
             tries: tries + 1,
+            is_first: false,
         };
         self.lock().insert(id.clone(), entry);
     }
@@ -189,6 +246,7 @@ impl Pending {
     /// What runs is no longer of interest: the volume is gone.
     pub(super) fn forget(&self, id: &VolumeId) {
         self.lock().remove(id);
+        self.forget_first(id);
     }
 
     /// How the change of a volume stands, now that it was seen.
@@ -234,6 +292,7 @@ impl Pending {
                 volume,
                 began: entry.began,
                 tries: entry.tries,
+                is_first: entry.is_first,
             };
             entry.state = State::Ended(Instant::now(), Outcome::Seen(look));
         }

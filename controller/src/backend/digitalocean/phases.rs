@@ -2,8 +2,9 @@
 
 use super::DigitalOcean;
 use super::pending::{Change, Seen};
-use super::wire::{DoVolume, Status};
+use super::wire::{Action, DoVolume, Status};
 use crate::backend::{Phase, Volume};
+use belay_contract::publish_context::Content;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
@@ -27,7 +28,7 @@ impl DigitalOcean {
             Seen::Busy(change) => self.busy(&volume, change).map(Some),
             Seen::Ended => self.ended(&id, volume).map(Some),
             Seen::Broken(why) => Err(Failure::precondition(why).may_be_running()),
-            Seen::Unsure(change) => match self.client.is_changing(&id).await? {
+            Seen::Unsure(change) => match self.client.history(&id).await?.is_running() {
                 true => self.busy(&volume, change).map(Some),
                 false => self.ended(&id, volume).map(Some),
             },
@@ -59,7 +60,7 @@ impl DigitalOcean {
         change: Change,
         action: u64,
     ) -> Result<Option<Volume>, Failure> {
-        let status = self.client.action(id, action).await?;
+        let status = self.status(id, &volume, change, action).await?;
         match status.map_or(Status::Completed, |action| action.status()) {
             Status::Running => self.busy(&volume, change).map(Some),
             Status::Completed if change.is_done(&volume) => self.ended(id, volume).map(Some),
@@ -69,6 +70,27 @@ impl DigitalOcean {
             }
             Status::Errored => self.errored(id, change, action).await,
         }
+    }
+
+    /// The action; none if the cloud has none of that ID. That of a volume which may be new is read
+    /// from the list of all, which shows too whether another program has attached it before.
+    async fn status(
+        &self,
+        id: &VolumeId,
+        volume: &DoVolume,
+        change: Change,
+        action: u64,
+    ) -> Result<Option<Action>, Failure> {
+        if matches!(change, Change::Attach(_)) && volume.content() == Content::New {
+            let history = self.client.history(id).await?;
+            if history.is_only_attach(action) {
+                self.pending.is_first(id, action);
+            }
+            if let Some(found) = history.action(action) {
+                return Ok(Some(found.clone()));
+            }
+        }
+        self.client.action(id, action).await
     }
 
     fn ended(&self, id: &VolumeId, volume: DoVolume) -> Result<Volume, Failure> {

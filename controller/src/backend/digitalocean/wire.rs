@@ -97,6 +97,8 @@ pub(super) fn has_next(links: Option<&Links>) -> bool {
 pub(super) struct Action {
     pub(super) id: u64,
     status: String,
+    #[serde(rename = "type", default)]
+    kind: String,
     #[serde(default)]
     started_at: Option<String>,
 }
@@ -153,6 +155,12 @@ impl Action {
             "errored" => Status::Errored,
             _ => Status::Running,
         }
+    }
+
+    /// A word that is not known is that of an attach, too: only detach and resize are not.
+    pub(super) fn is_attach(&self) -> bool {
+        let others = ["detach", "resize"];
+        !others.iter().any(|other| self.kind.starts_with(other))
     }
 
     /// When it began, by the cloud's clock, in seconds since 1970.

@@ -16,7 +16,7 @@ pub use state::{Quota, State};
 use crate::http::{Request, Response};
 use crate::{Lag, Service, lock};
 use serde_json::{Value, json};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -66,6 +66,8 @@ pub struct Twin {
     state: Lag<State>,
     /// Volumes that a caller has and has not asked to delete.
     pub kept: BTreeSet<String>,
+    /// The instance that a caller has each volume attached to, and has not asked to leave.
+    pub in_use: BTreeMap<String, String>,
     /// What must not have happened.
     pub broken: Vec<String>,
     served: VecDeque<Instant>,
@@ -95,6 +97,7 @@ impl Civo {
             settings,
             state: Lag::new(State::new(instances)),
             kept: BTreeSet::new(),
+            in_use: BTreeMap::new(),
             broken: Vec::new(),
             served: VecDeque::new(),
         }))

@@ -150,6 +150,11 @@ impl Twin {
         if volume.status != Status::Attached {
             return Err(Refusal::NotAttached);
         }
+        // A late detach, meant for another instance, takes it from the one that has it now.
+        if let Some(instance) = self.in_use.get(id) {
+            self.broken
+                .push(format!("{id} is detached, and {instance} uses it"));
+        }
         self.put(id, |volume, at| {
             let gib = volume.gib;
             volume.begin(Status::Detaching, at, gib);

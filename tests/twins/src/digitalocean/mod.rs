@@ -160,6 +160,26 @@ impl DigitalOcean {
         }
     }
 
+    /// As if another program had attached the volume to that droplet, and what follows was undone.
+    pub fn pass_by(&self, volume: &str, droplet: u64) {
+        let mut state = self.state();
+        let Some(region) = state
+            .latest()
+            .volumes
+            .get(volume)
+            .map(|it| it.region.clone())
+        else {
+            return;
+        };
+        let change = state::Change::Attach(droplet);
+        let state = state.change();
+        let action = self.begin(state, volume, &region, change);
+        if let Some(action) = state.actions.get_mut(&action) {
+            action.status = state::Status::Completed;
+            action.completed_at = Some(state::now());
+        }
+    }
+
     /// The droplet of each volume, by the volume's ID.
     #[must_use]
     pub fn attached(&self) -> BTreeMap<String, Option<u64>> {

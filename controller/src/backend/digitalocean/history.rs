@@ -1,0 +1,106 @@
+//! The actions of a volume, as far as the cloud keeps them: whether one runs, and whether the
+//! volume was attached before.
+
+use super::client::{Client, PAGE_ENTRIES_MAX, is_uuid};
+use super::wire::{self, Action, Actions, Status};
+use belay_server::call::Failure;
+use belay_server::request::VolumeId;
+use http::StatusCode;
+
+/// The latest and the earliest actions of a volume.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    actions: Vec<Action>,
+    /// There are others in between.
+    is_partial: bool,
+}
+
+impl History {
+    pub(super) fn is_running(&self) -> bool {
+        let mut all = self.actions.iter();
+        all.any(|action| action.status() == Status::Running)
+    }
+
+    pub(super) fn action(&self, id: u64) -> Option<&Action> {
+        self.actions.iter().find(|action| action.id == id)
+    }
+
+    /// Whether no action but that one may have attached the volume, by whatever program it was
+    /// begun. One that ended `errored` may have done so, too.
+    pub(super) fn is_only_attach(&self, id: u64) -> bool {
+        let mut others = self.actions.iter().filter(|action| action.id != id);
+        !self.is_partial && self.action(id).is_some() && !others.any(Action::is_attach)
+    }
+}
+
+impl Client {
+    /// The actions of a volume; none of one that does not exist. The latest are on the first page
+    /// or on the last.
+    pub(super) async fn history(&self, id: &VolumeId) -> Result<History, Failure> {
+        let first = self.actions(id, 1).await?;
+        let (mut actions, mut is_partial) = (first.actions, false);
+        if let Some(last) = wire::last(first.links.as_ref()).filter(|last| *last > 1) {
+            actions.extend(self.actions(id, last).await?.actions);
+            is_partial = last > 2;
+        }
+        Ok(History {
+            actions,
+            is_partial,
+        })
+    }
+
+    async fn actions(&self, id: &VolumeId, page: usize) -> Result<Actions, Failure> {
+        if !is_uuid(id.as_str()) {
+            return Ok(Actions::default());
+        }
+        let path = format!("volumes/{id}/actions?page={page}&per_page={PAGE_ENTRIES_MAX}");
+        let answer = self.get("list_actions", path).await?;
+        match answer.status {
+            StatusCode::OK => answer.json(),
+            StatusCode::NOT_FOUND => Ok(Actions::default()),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn history(actions: Value) -> History {
+        History {
+            actions: serde_json::from_value(actions).unwrap(),
+            is_partial: false,
+        }
+    }
+
+    fn action(id: u64, kind: &str, status: &str) -> Value {
+        json!({ "id": id, "type": kind, "status": status })
+    }
+
+    #[test]
+    fn an_attach_is_the_only_one_if_no_other_may_have_attached_the_volume() {
+        let own = action(7, "attach_volume", "completed");
+        let detached = action(9, "detach_volume", "completed");
+        let resized = action(3, "resize_volume", "completed");
+        let others = [
+            action(4, "attach_volume", "errored"),
+            action(5, "attach_volume", "completed"),
+            action(6, "attach", "in-progress"),
+            // A word that is not known may be that of an attach.
+            action(8, "", "completed"),
+        ];
+        let alone = history(json!([own, resized, detached]));
+        assert!(alone.is_only_attach(7) && !alone.is_only_attach(5));
+        for other in others {
+            let all = history(json!([own, other]));
+            assert!(!all.is_only_attach(7), "{all:?}");
+        }
+        let partial = History {
+            is_partial: true,
+            ..history(json!([own]))
+        };
+        assert!(!partial.is_only_attach(7));
+    }
+}

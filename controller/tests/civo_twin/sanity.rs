@@ -1,0 +1,53 @@
+//! csi-sanity, the official suite, on the controller and an agent that knows its instance by the
+//! node's file.
+
+use crate::site::{CHANGE, REGION, Site, cloud, instance};
+use belay_bed::programs::{Running, binary, server};
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+/// The suite attaches to the node whose ID the agent reports. What needs a disk is left out: no
+/// kernel plugs one in here. Filesystems alone: the suite expects volumes of exactly 10 GiB, and no
+/// raw device of Civo has that size (ADR 28).
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs csi-sanity and belay-node: make test"]
+async fn csi_sanity_passes_on_the_controller() {
+    let cloud = cloud(CHANGE / 3);
+    let mut site = Site::new(&cloud);
+    site.flags.push("--with-topology");
+    let _controller = site.start();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let socket = path("node.sock");
+    let facts = format!(
+        "server = \"https://example.invalid\"\ntoken = \"t\"\nregion = \"{REGION}\"\n\
+         instance_id = \"{}\"\n",
+        instance(2)
+    );
+    fs::write(path("civostatsd"), facts).unwrap();
+    let mut agent = server(&[], &binary("belay-node").unwrap(), &socket);
+    agent
+        .args(["--driver-kind=civo", "--node-name=twin", "--with-topology"])
+        .arg(format!("--instance-file={}", path("civostatsd").display()))
+        .stderr(File::create(path("node.log")).unwrap());
+    let _agent = Running::serving(&mut agent, &socket).unwrap();
+    let option = |name: &str, value: &Path| format!("--csi.{name}={}", value.display());
+    let output = Command::new("csi-sanity")
+        .args(["--ginkgo.no-color", "--ginkgo.skip=Node Service"])
+        .arg(option("endpoint", &socket))
+        .arg(option("controllerendpoint", &site.socket()))
+        .arg(option("mountdir", &path("mount")))
+        .arg(option("stagingdir", &path("staging")))
+        .arg("--csi.testvolumeaccesstype=mount")
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{words}");
+    assert!(words.contains(" 0 Failed"), "{words}");
+    let twin = cloud.service().twin();
+    let left: Vec<_> = twin.state().volumes.keys().collect();
+    assert!(left.is_empty(), "the suite deletes its volumes: {left:?}");
+    assert_eq!(twin.state().snapshots.len(), 0);
+    assert_eq!(twin.broken, [] as [&str; 0]);
+}
