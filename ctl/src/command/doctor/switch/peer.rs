@@ -25,6 +25,8 @@ pub(super) struct Peer {
     pub(super) images: &'static [&'static str],
     /// The StorageClass parameters that Belay accepts, without those of the external-provisioner.
     pub(super) parameters: &'static [&'static str],
+    /// Belay ignores other parameters, as the driver does.
+    pub(super) ignores_parameters: bool,
     /// The topology key of its volumes.
     pub(super) topology_key: &'static str,
     /// The VolumeSnapshotClass parameters that Belay accepts.
@@ -55,6 +57,7 @@ const CINDER: Peer = Peer {
     backend: "openstack",
     images: &["cinder-csi-plugin"],
     parameters: &["type", "availability"],
+    ignores_parameters: false,
     topology_key: "topology.cinder.csi.openstack.org/zone",
     snapshot_parameters: &[
         "type",
@@ -72,6 +75,7 @@ const DIGITALOCEAN: Peer = Peer {
     backend: "digitalocean",
     images: &["do-csi-plugin"],
     parameters: &[],
+    ignores_parameters: true,
     topology_key: "region",
     snapshot_parameters: &[],
     snapshot_refusals: &[],
@@ -84,6 +88,7 @@ const CIVO: Peer = Peer {
     backend: "civo",
     images: &["civo-csi"],
     parameters: &["type", "capacity"],
+    ignores_parameters: true,
     topology_key: "region",
     snapshot_parameters: &[],
     snapshot_refusals: &[],
@@ -96,6 +101,7 @@ const NFS: Peer = Peer {
     backend: "nfs",
     images: &["nfsplugin"],
     parameters: &[],
+    ignores_parameters: false,
     topology_key: "topology.nfs.csi.k8s.io/node",
     snapshot_parameters: &[],
     snapshot_refusals: &[],

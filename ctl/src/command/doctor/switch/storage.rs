@@ -121,7 +121,8 @@ pub(super) fn classes(report: &mut Report, objects: &Objects, peer: &Peer, drive
             .filter(|it| it.text("/provisioner") == driver)
     };
     let is_known = |key: &str| {
-        key.starts_with(PROVISIONER)
+        peer.ignores_parameters
+            || key.starts_with(PROVISIONER)
             || key == OLD_FS_TYPE
             || peer.parameters.contains(&key)
             || FORMATTING.contains(&key)

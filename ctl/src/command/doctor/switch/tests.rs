@@ -290,3 +290,24 @@ fn many_names_are_counted() {
     let names = Names(["a", "b", "c", "d", "e"].map(str::to_owned).to_vec());
     assert_eq!(names.to_string(), "a, b, c and 2 more");
 }
+
+#[test]
+fn a_class_may_have_any_parameter_where_belay_ignores_the_unknown() {
+    for (kind, driver) in [
+        (Kind::Digitalocean, "dobs.csi.digitalocean.com"),
+        (Kind::Civo, "csi.civo.com"),
+    ] {
+        let objects = json!({"kind": "List", "items": [
+            {"kind": "CSIDriver", "metadata": {"name": driver}},
+            {"kind": "StorageClass", "metadata": {"name": "fast"}, "provisioner": driver,
+                "parameters": {"iops": "100"}},
+        ]});
+        let objects = Objects::parse(&objects.to_string()).unwrap();
+        let report = judge(&objects, kind.peer(), UNIX_EPOCH).to_json();
+        let findings = report["findings"].as_array().unwrap();
+        let mut classes = findings.iter().filter(|it| it["name"] == "storage classes");
+        let found = classes.next().unwrap();
+        assert_ne!(found["verdict"], "warn", "{found}");
+        assert_eq!(classes.next(), None);
+    }
+}
