@@ -189,3 +189,6 @@ fn failure(error: Error) -> Failure {
     };
     Failure::new(kind, format!("{error}{cure}"))
 }
+
+#[cfg(test)]
+mod tests;

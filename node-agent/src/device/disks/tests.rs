@@ -15,7 +15,7 @@ use super::index::DiskIndex;
 use super::owner::Owner;
 use super::volume::VolumeDisk;
 use super::volumes::{DiskRules, DiskVolumes};
-use crate::device::{Intent, Purpose, Sought, Storage, Transport, Verdict};
+use crate::device::{DiskUser, Intent, Purpose, Sought, Storage, Transport, Verdict};
 use crate::kernel::fake::{Fake, Fault, Machine, Plug};
 use crate::kernel::{Dev, Disk, Disks, Kernel as _, Open};
 
@@ -241,6 +241,49 @@ fn a_disk_is_of_one_volume_until_that_is_forgotten() {
     assert_eq!(bench.find(LONG), Err(Kind::Precondition));
     forget(&alike);
     assert!(bench.find(LONG).unwrap().is_some());
+}
+
+#[test]
+fn each_disk_is_of_the_driver_that_has_or_wants_it() {
+    let bench = Bench::new();
+    for serial in ["mine", "theirs", "free"] {
+        bench.plug(serial);
+    }
+    let root = Path::new("/media/root");
+    bench.machine.make_file(root, 1 << 20);
+    bench.machine.plug(Plug::virtio(root, ""));
+    bench.rescan();
+    let driver = |name: &str| name.parse().unwrap();
+    let other = Owner::new(&driver("other.example"), &VolumeId::new("theirs").unwrap());
+    let users = |name: &str| {
+        let users = bench.index.users(&driver(name)).into_iter();
+        users.map(|seen| seen.user).collect::<Vec<_>>()
+    };
+    let unknown = vec![DiskUser::Unknown; 4];
+    assert_eq!(users("one.example"), unknown, "none has answered");
+    let find = || {
+        let mine = bench.find("mine");
+        drop(bench.index.find(&other, &serial("theirs")));
+        mine
+    };
+    assert_eq!(find(), Ok(None));
+    bench.ask_all();
+    let expected = [
+        DiskUser::Driver,
+        DiskUser::OtherDriver,
+        DiskUser::Unknown,
+        DiskUser::NoVolume,
+    ];
+    assert_eq!(users("one.example"), expected, "wanted");
+    assert!(find().unwrap().is_some());
+    assert_eq!(users("one.example"), expected, "held");
+    let of_other = [
+        DiskUser::OtherDriver,
+        DiskUser::Driver,
+        DiskUser::Unknown,
+        DiskUser::NoVolume,
+    ];
+    assert_eq!(users("other.example"), of_other);
 }
 
 fn owner(volume: &str) -> Owner {

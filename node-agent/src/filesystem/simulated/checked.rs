@@ -5,7 +5,7 @@ use belay_server::call::{Failure, Kind};
 use super::{Bench, DEADLINE, MIB, SECRET, medium, names, open};
 use crate::filesystem::marking::{begin_raw_use, erase_mark};
 use crate::filesystem::probe::{MARK_AT, MARK_BYTES, Proof, encode_mark};
-use crate::filesystem::{Checked, Found, FsType, Unchecked, check, examine};
+use crate::filesystem::{Checked, Found, FsType, Unchecked, check, examine, ext4_blocks};
 use crate::kernel::Open;
 use crate::kernel::fake::meanwhile::Meanwhile;
 use crate::kernel::fake::mkfs::Stop;
@@ -54,6 +54,40 @@ fn a_raw_user_gets_no_mark_and_a_disk_that_cannot_have_one_is_not_read() {
         let is_erased = bench.mark().iter().all(|byte| *byte == 0);
         assert_eq!(is_erased, bytes >= end, "{bytes}");
     }
+}
+
+#[test]
+fn a_raw_device_without_a_mark_of_its_volume_is_only_read() {
+    let other = Proof {
+        secret: SECRET.into(),
+        uuid: [7; 16],
+    };
+    let of_another = encode_mark("vol-2", Some(&other)).unwrap();
+    let bare = encode_mark("vol-1", None).unwrap();
+    for block in [[0xa5; MARK_BYTES], of_another, bare] {
+        for read_only in [false, true] {
+            let bench = Bench::new(512 * MIB, &[]);
+            bench.machine.soil(medium(), MARK_AT, &block);
+            bench.machine.begin(None);
+            let begun = begin_raw_use(&bench.kernel, &bench.device(false), read_only);
+            let calls = bench.machine.end();
+            assert_eq!((begun, names(&calls).as_slice()), (Ok(()), &["pread"][..]));
+            assert!(bench.mark() == block);
+        }
+    }
+}
+
+#[test]
+fn the_blocks_of_an_ext4_are_those_of_its_superblock() {
+    let bench = Bench::new(512 * MIB, &[]);
+    assert!(ext4_blocks(&bench.kernel, &bench.fd).is_err());
+    bench.machine.make_filesystem(medium(), "ext4");
+    // s_blocks_count_lo of the superblock, which begins at byte 1024.
+    let count = bench.machine.read_file(medium(), 1028, 4);
+    let count = u32::from_le_bytes(count.try_into().unwrap());
+    assert!(count > 1, "{count}");
+    let blocks = ext4_blocks(&bench.kernel, &bench.fd);
+    assert_eq!(blocks, Ok(u64::from(count)));
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(super) fn text(path: &Path) -> String {
 }
 
 /// The errnos that a fault can inject.
-const ERRNOS: [(&str, Errno); 11] = [
+const ERRNOS: [(&str, Errno); 17] = [
     ("EIO", Errno::IO),
     ("EAGAIN", Errno::AGAIN),
     ("EBUSY", Errno::BUSY),
@@ -37,6 +37,12 @@ const ERRNOS: [(&str, Errno); 11] = [
     ("EOPNOTSUPP", Errno::OPNOTSUPP),
     ("ESTALE", Errno::STALE),
     ("EPROTONOSUPPORT", Errno::PROTONOSUPPORT),
+    ("EMFILE", Errno::MFILE),
+    ("ENOMEM", Errno::NOMEM),
+    ("EACCES", Errno::ACCESS),
+    ("ENODEV", Errno::NODEV),
+    ("ETIMEDOUT", Errno::TIMEDOUT),
+    ("ECONNREFUSED", Errno::CONNREFUSED),
 ];
 
 /// Calls that may wait for a disk, as documented in the trait.

@@ -336,14 +336,33 @@ mod tests {
         (dead.stopped, dead.shut_down) = (true, true);
         let expected = volume::FILESYSTEM_SHUT_DOWN;
         assert_eq!(told(&seen(WHOLE, Some(dead))), [expected]);
-        let mut rotten = filesystem("btrfs");
-        rotten.btrfs = Some(BtrfsErrors {
-            read: 1,
-            generation: 1,
-            ..BtrfsErrors::default()
-        });
-        let expected = [volume::DATA_CORRUPTED, volume::DEVICE_ERRORS];
-        assert_eq!(told(&seen(WHOLE, Some(rotten))), expected);
+    }
+
+    #[test]
+    fn each_error_that_a_btrfs_has_counted_is_reported() {
+        let (corrupted, errors) = (volume::DATA_CORRUPTED, volume::DEVICE_ERRORS);
+        let cases: [([u64; 5], &[Reason]); 8] = [
+            ([0, 0, 0, 0, 0], &[]),
+            ([1, 0, 0, 0, 0], &[errors]),
+            ([0, 1, 0, 0, 0], &[errors]),
+            ([0, 0, 1, 0, 0], &[errors]),
+            ([0, 0, 0, 1, 0], &[corrupted]),
+            ([0, 0, 0, 0, 1], &[corrupted]),
+            ([1, 1, 1, 1, 1], &[corrupted, errors]),
+            ([0, 1, 0, 0, 1], &[corrupted, errors]),
+        ];
+        for (counts, expected) in cases {
+            let [write, read, flush, corruption, generation] = counts;
+            let mut rotten = filesystem("btrfs");
+            rotten.btrfs = Some(BtrfsErrors {
+                write,
+                read,
+                flush,
+                corruption,
+                generation,
+            });
+            assert_eq!(told(&seen(WHOLE, Some(rotten))), expected, "{counts:?}");
+        }
     }
 
     #[test]

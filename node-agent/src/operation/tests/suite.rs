@@ -300,7 +300,13 @@ fn a_filesystem_staged_for_a_reader_grows_when_it_is_staged_for_a_writer<W: Worl
         if form != Form::Ext4 || world.grows_ext4() {
             all_ok(&node, &volume, &[Verb::Stage]);
             assert_eq!(volume.expand(&node), Ok(GROWN_BYTES));
-            all_ok(&node, &volume, &[Verb::Unstage]);
+            // So does a stage that is repeated.
+            world.make_file(&volume.file(), GROWN_BYTES + BYTES);
+            all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+            if let VolumeUsage::Filesystem(usage) = volume.stats(&node).unwrap() {
+                assert!(usage.total_bytes > GROWN_BYTES, "{form:?}");
+            }
+            all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
         }
         nothing_left(world);
     }

@@ -115,6 +115,7 @@ fn capability(volume: &Volume) -> csi::VolumeCapability {
         Form::Block => AccessType::Block(BlockVolume {}),
         form => AccessType::Mount(MountVolume {
             fs_type: format!("{form:?}").to_lowercase(),
+            mount_flags: volume.flags.iter().map(|&flag| flag.into()).collect(),
             ..Default::default()
         }),
     };

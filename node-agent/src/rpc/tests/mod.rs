@@ -2,6 +2,7 @@
 
 mod answers;
 mod calls;
+mod codes;
 mod disks;
 mod flushing;
 mod hung;
