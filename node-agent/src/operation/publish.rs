@@ -289,8 +289,32 @@ fn published_before<K: Kernel>(
             }
         )));
     }
+    refuse_laxer(request, facts.attrs, attrs)?;
     node.index.note(path, target, device, &request.id);
     Ok(())
+}
+
+/// OK would promise the pod's owner a flag that is not in force.
+pub(super) fn refuse_laxer(
+    request: &Publish,
+    shown: MountAttrs,
+    wanted: MountAttrs,
+) -> Result<(), Failure> {
+    let missing = wanted.without(shown);
+    let flags = [
+        (MountAttrs::NO_SUID, "nosuid"),
+        (MountAttrs::NO_DEV, "nodev"),
+        (MountAttrs::NO_EXEC, "noexec"),
+        (MountAttrs::NO_SYMFOLLOW, "nosymfollow"),
+    ];
+    let Some((_, flag)) = flags.into_iter().find(|(bit, _)| missing.contains(*bit)) else {
+        return Ok(());
+    };
+    Err(Failure::incompatible(format!(
+        "target_path: volume {} is published at {} without {flag}; unpublish it first",
+        request.id,
+        request.target.display()
+    )))
 }
 
 /// A clone is no more writable than its source, and a filesystem that the kernel has made read-only

@@ -13,6 +13,7 @@ use super::export::Export;
 use super::{Question, RemoteNode, Seen, Step, of_volume};
 use crate::filesystem::parse_remote_flags;
 use crate::kernel::{Cause, FileKind, Kernel, MountAttrs, RemoteCall, RemoteMount, Stat};
+use crate::operation::publish::refuse_laxer;
 
 /// Permissions of a target directory until the volume's root covers it.
 const TARGET_DIR_MODE: u32 = 0o750;
@@ -192,6 +193,7 @@ fn mounted_before<K: Kernel>(
             target.display()
         )));
     }
+    refuse_laxer(request, seen.source.attrs, wanted.attrs)?;
     Ok(seen)
 }
 

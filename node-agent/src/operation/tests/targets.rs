@@ -44,6 +44,26 @@ fn a_target_of_the_other_kind_is_not_published_to_and_stays() {
 }
 
 #[test]
+fn a_target_that_permits_what_a_repeated_publish_forbids_is_refused() {
+    let (_, node, volume) = staged(Form::Ext4);
+    volume.call(&node, Verb::Publish(1)).unwrap();
+    let flags: [&[&str]; 4] = [&["nosuid"], &["nodev"], &["noexec"], &["nosymfollow"]];
+    for flags in flags {
+        let stricter = Volume {
+            flags,
+            ..volume.clone()
+        };
+        let failure = stricter.call(&node, Verb::Publish(1)).unwrap_err();
+        refused(
+            failure,
+            Kind::Incompatible,
+            &format!("without {}", flags[0]),
+        );
+    }
+    volume.call(&node, Verb::Publish(1)).unwrap();
+}
+
+#[test]
 fn a_target_with_files_is_kept_and_only_that_is_said_to_be_the_reason() {
     let (world, node, volume) = staged(Form::Ext4);
     let target = volume.target(1);

@@ -121,6 +121,18 @@ fn read_only_is_an_attribute_of_the_mount_alone() {
 }
 
 #[test]
+fn a_repeated_publish_that_forbids_more_than_the_mount_is_refused() {
+    let machine = machine();
+    let agent = Agent::new(&machine);
+    let volume = Volume::new("a");
+    agent.publish(&volume, 1).unwrap();
+    let stricter = volume.clone().flagged("noexec");
+    assert_eq!(code(agent.publish(&stricter, 1)), Code::AlreadyExists);
+    agent.publish(&stricter, 2).unwrap();
+    agent.publish(&volume, 2).unwrap();
+}
+
+#[test]
 fn the_root_gets_the_permissions_that_were_asked_for_and_else_keeps_its_own() {
     let machine = machine();
     let agent = Agent::new(&machine);
