@@ -14,7 +14,7 @@ use belay_server::call::Failure;
 use belay_server::request::{NodeId, Secrets, SnapshotId, VolumeId};
 pub(super) use item::Item;
 use item::{SnapshotStore, Store, VolumeStore};
-use poller::{Poller, is_at_work};
+use poller::{LastSeen, Poller, is_at_work};
 use queue::{Queue, Turn};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -141,8 +141,9 @@ async fn settled_by<S: Store>(
     id: &<S::Item as Item>::Id,
     secrets: &Secrets,
 ) -> Result<Option<S::Item>, Failure> {
-    let seen = timeout_at(until, poller.settled(id, secrets)).await;
-    seen.unwrap_or_else(|_| Err(unfinished::<S::Item>(id)))
+    let last = LastSeen::default();
+    let seen = timeout_at(until, poller.settled(id, secrets, &last)).await;
+    seen.unwrap_or_else(|_| Err(unfinished_at::<S::Item>(id, last.word())))
 }
 
 /// The item, once it is ready or failed; with what its creation returned, which reading it may
@@ -191,8 +192,15 @@ pub(super) fn still_busy(id: &VolumeId) -> Failure {
 
 /// Like [`still_busy`].
 fn unfinished<I: Item>(id: &I::Id) -> Failure {
+    unfinished_at::<I>(id, None)
+}
+
+/// Like [`unfinished`], with the storage's word for what it is doing.
+fn unfinished_at<I: Item>(id: &I::Id, word: Option<String>) -> Failure {
     let what = I::WHAT;
-    let message =
-        format!("{what} {id}: the operation is still in progress in the storage; repeat the call");
+    let word = word.map_or_else(String::new, |word| format!(" ({word})"));
+    let message = format!(
+        "{what} {id}: the operation is still in progress in the storage{word}; repeat the call"
+    );
     Failure::busy(message).may_be_running()
 }

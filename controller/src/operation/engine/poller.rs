@@ -68,7 +68,28 @@ struct Waiter<S: Store> {
     polled: Instant,
     due: Instant,
     outage: Outage,
+    last: LastSeen,
     answer: oneshot::Sender<Result<Option<S::Item>, Failure>>,
+}
+
+/// What the storage was doing when a waiter's item was last read.
+#[derive(Clone, Default)]
+pub(super) struct LastSeen(Arc<Mutex<Option<String>>>);
+
+impl LastSeen {
+    /// In the storage's word; none if it has not been read.
+    pub(super) fn word(&self) -> Option<String> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn set(&self, phase: &Phase) {
+        if let Phase::Busy(word) = phase {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(word.clone());
+        }
+    }
 }
 
 enum Round<S: Store> {
@@ -96,7 +117,7 @@ impl<S: Store> Poller<S> {
     }
 
     /// The item once it is ready or failed; none if it was deleted. The first poll follows after an
-    /// interval. A caller may stop waiting.
+    /// interval. A caller may stop waiting, and has what was seen `last`.
     ///
     /// # Errors
     /// Those of reading the item, if they persist; with an unknown state.
@@ -104,6 +125,7 @@ impl<S: Store> Poller<S> {
         &self,
         id: &Id<S>,
         secrets: &Secrets,
+        last: &LastSeen,
     ) -> Result<Option<S::Item>, Failure> {
         let (answer, settled) = oneshot::channel();
         let now = Instant::now();
@@ -114,6 +136,7 @@ impl<S: Store> Poller<S> {
             polled: now,
             due: now + self.0.interval,
             outage: Outage::default(),
+            last: last.clone(),
             answer,
         });
         let ended = || Err(Failure::bug("the poller has ended").may_be_running());
@@ -236,12 +259,14 @@ impl<S: Store> Shared<S> {
     }
 
     fn seen(self: &Arc<Self>, mut waiter: Waiter<S>, item: Option<S::Item>) {
-        if item.as_ref().is_some_and(is_at_work) {
-            waiter.outage.end();
-            self.again(waiter);
-        } else {
+        match item {
+            Some(item) if is_at_work(&item) => {
+                waiter.outage.end();
+                waiter.last.set(item.phase());
+                self.again(waiter);
+            }
             // The caller may have stopped waiting.
-            drop(waiter.answer.send(Ok(item)));
+            item => drop(waiter.answer.send(Ok(item))),
         }
     }
 
