@@ -41,7 +41,7 @@ pub(super) enum Login {
     Password {
         user: User,
         password: Secret,
-        project: Project,
+        scope: Scope,
     },
     /// By its id, or by its name and user.
     ApplicationCredential {
@@ -49,6 +49,14 @@ pub(super) enum Login {
         name: Option<(String, User)>,
         secret: Secret,
     },
+}
+
+/// What a user logs in to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    Project(Project),
+    /// The project of a trust, by its id: another user's, whose roles the trust names.
+    Trust(String),
 }
 
 /// A user, by id or by name and domain.
@@ -89,7 +97,7 @@ impl CloudConf {
     fn parse(text: &str) -> Result<Self, String> {
         let global = Section(section(text, "global")?);
         let storage = Section(section(text, "blockstorage")?);
-        for refused in ["use-clouds", "trust-id", "token", "cert-file"] {
+        for refused in ["use-clouds", "token", "cert-file"] {
             if global.get(refused).is_some_and(|value| value != "false") {
                 return Err(format!(
                     "[Global] {refused}: is not supported; use a password or an application \
@@ -193,12 +201,33 @@ impl Section {
                 secret: self.secret("application-credential-secret")?,
             });
         }
-        let user = self.user();
+        let trust = self.text("trust-id");
+        let mut user = self.user();
+        let mut password = "password";
+        if trust.is_some() {
+            // The other names of a trust's user come first, as in cinder-csi-plugin.
+            user.id = self.text("trustee-id").or(user.id);
+            if self.get("trustee-password").is_some() {
+                password = "trustee-password";
+            }
+        }
         if user.id.is_none() && user.name.is_none() {
             return Err(
                 "[Global] username, user-id or application-credential-id: is missing".to_owned(),
             );
         }
+        let scope = match trust {
+            Some(trust) => Scope::Trust(trust),
+            None => Scope::Project(self.project()?),
+        };
+        Ok(Login::Password {
+            user,
+            password: self.secret(password)?,
+            scope,
+        })
+    }
+
+    fn project(&self) -> Result<Project, String> {
         let project = Project {
             id: self.text("tenant-id"),
             name: self.text("tenant-name"),
@@ -207,11 +236,7 @@ impl Section {
         if project.id.is_none() && project.name.is_none() {
             return Err("[Global] tenant-id or tenant-name: is missing".to_owned());
         }
-        Ok(Login::Password {
-            user,
-            password: self.secret("password")?,
-            project,
-        })
+        Ok(project)
     }
 }
 
@@ -325,7 +350,7 @@ mod tests {
                 login: Login::Password {
                     user,
                     password: Secret("p;a#s\"s\\ ".to_owned()),
-                    project,
+                    scope: Scope::Project(project),
                 },
                 region: None,
                 interface: "internal".to_owned(),
@@ -350,6 +375,30 @@ mod tests {
                 secret: Secret("secret".to_owned()),
             }
         );
+    }
+
+    #[test]
+    fn a_trust_needs_no_project_and_its_own_user_and_password_come_first() {
+        let text = "[Global]\nauth-url = http://k/v3\ntrust-id = t\nusername = csi\n\
+                    password = first\n";
+        let login = |more: &str| CloudConf::parse(&format!("{text}{more}")).unwrap().login;
+        let own = "trustee-id = u\ntrustee-password = second\n";
+        for (more, id, expected) in [("", None, "first"), (own, Some("u"), "second")] {
+            let Login::Password {
+                user,
+                password,
+                scope,
+            } = login(more)
+            else {
+                panic!("{more}");
+            };
+            assert_eq!(
+                (user.id.as_deref(), user.name.as_deref()),
+                (id, Some("csi"))
+            );
+            assert_eq!(password.expose(), expected);
+            assert_eq!(scope, Scope::Trust("t".to_owned()));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! it ends, since services use it for a while after a call; when a service refuses it; and when
 //! `cloud.conf` has changed. As long as a token is valid, no call but one waits for the next.
 
-use super::conf::{CloudConf, Domain, Login, User};
+use super::conf::{CloudConf, Domain, Login, Project, Scope, User};
 use super::wire::{self, Token};
 use crate::http::{Call, Client};
 use belay_server::call::Failure;
@@ -210,16 +210,21 @@ fn request(login: &Login) -> (Value, &str) {
         Login::Password {
             user,
             password,
-            project,
+            scope,
         } => {
             let mut who = name_of(user);
             who["password"] = password.expose().into();
-            let scope = match (&project.id, &project.name) {
-                (Some(id), _) => json!({ "id": id }),
-                (None, name) => json!({ "name": name, "domain": domain(&project.domain) }),
+            let scope = match scope {
+                Scope::Trust(id) => json!({ "OS-TRUST:trust": { "id": id } }),
+                Scope::Project(Project { id: Some(id), .. }) => json!({ "project": { "id": id } }),
+                Scope::Project(Project {
+                    name, domain: of, ..
+                }) => {
+                    json!({ "project": { "name": name, "domain": domain(of) } })
+                }
             };
             let identity = json!({ "methods": ["password"], "password": { "user": who } });
-            let auth = json!({ "identity": identity, "scope": { "project": scope } });
+            let auth = json!({ "identity": identity, "scope": scope });
             (json!({ "auth": auth }), password.expose())
         }
         Login::ApplicationCredential { id, name, secret } => {
