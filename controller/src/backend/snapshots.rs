@@ -19,15 +19,26 @@ pub trait Snapshots: Send + Sync {
     /// restored.
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot>;
 
+    /// What must be complete before [`Self::cut`] of that order: a snapshot, made or found, that it
+    /// copies. None = nothing.
+    fn basis(&self, _order: SnapshotOrder) -> Answer<'_, Option<Snapshot>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Removes every [`Self::basis`] of that order, whose snapshot can be restored now.
+    fn drop_basis(&self, _order: SnapshotOrder) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Removes a snapshot. One that does not exist is removed already.
     fn discard(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
     /// The snapshot with that id, in whatever phase it is shown.
     fn snapshot(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Option<Snapshot>>;
 
-    /// Whether it accepts a snapshot's name twice, and marks snapshots; none = it refuses a second
-    /// snapshot of a name.
-    fn snapshot_claims(&self) -> Option<&dyn SnapshotClaims> {
+    /// Whether it accepts the name of such a snapshot twice, and marks snapshots; none = it refuses
+    /// a second snapshot of a name.
+    fn snapshot_claims(&self, _order: &SnapshotOrder) -> Option<&dyn SnapshotClaims> {
         None
     }
 

@@ -31,15 +31,28 @@ impl Operations {
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let jobs = self.jobs.clone();
         let job = async move {
+            let snapshots = of(backend.as_ref())?;
             let made = async {
                 // While the storage is asked, and not while it works: it refuses changes of the
                 // volume that it cannot bear meanwhile.
-                let volume = Key::new(Subject::Volume, order.source.as_str());
-                let _share = jobs.share(volume, Rpc::CreateSnapshot)?;
-                of(backend.as_ref())?.cut(order.clone()).await
+                let volume = || Key::new(Subject::Volume, order.source.as_str());
+                let basis = {
+                    let _share = jobs.share(volume(), Rpc::CreateSnapshot)?;
+                    snapshots.basis(order.clone()).await?
+                };
+                if let Some(basis) = basis {
+                    let basis = engine.snapshot_at_rest(basis, &order.secrets).await;
+                    phase::ready(basis.map_err(Failure::nothing_happened)?)?;
+                }
+                let _share = jobs.share(volume(), Rpc::CreateSnapshot)?;
+                snapshots.cut(order.clone()).await
             };
             let snapshot = engine.snapshot_of(&order, made).await?;
-            phase::ready(snapshot).map(Done::Cut)
+            let snapshot = phase::ready(snapshot)?;
+            if snapshot.ready {
+                snapshots.drop_basis(order).await?;
+            }
+            Ok(Done::Cut(snapshot))
         };
         let same = fingerprint(&(&request.source, &request.parameters));
         let key = Key::new(Subject::NewSnapshot, request.name.as_str());

@@ -286,7 +286,7 @@ impl Snapshots for Line {
         Box::pin(self.request(Verb::Read, move |state| Ok(state.snapshot(&id))))
     }
 
-    fn snapshot_claims(&self) -> Option<&dyn SnapshotClaims> {
+    fn snapshot_claims(&self, _: &SnapshotOrder) -> Option<&dyn SnapshotClaims> {
         Some(self)
     }
 

@@ -1,9 +1,12 @@
 //! Calls of Cinder and Nova, each with its meaning of a refusal.
 
+mod backups;
 mod snapshots;
 
 use super::session::{Account, Session};
-use super::wire::{self, AvailabilityZones, CinderVolume, Message, Messages, OneVolume, Volumes};
+use super::wire::{
+    self, AvailabilityZones, CinderVolume, Message, Messages, OneVolume, Restored, Volumes,
+};
 use crate::backend::Order;
 use crate::http::{Answer, Call};
 use belay_server::call::{Failure, Kind};
@@ -19,6 +22,8 @@ use tokio::time::timeout;
 
 /// Cinder 3.42 extends volumes in use (release Ocata).
 const VOLUME_VERSION: &str = "volume 3.42";
+/// Cinder 3.47 creates volumes from backups (release Pike).
+const RESTORE_VERSION: &str = "volume 3.47";
 /// Nova 2.60 attaches volumes that several servers may have (release Queens).
 const COMPUTE_VERSION: &str = "compute 2.60";
 
@@ -45,6 +50,8 @@ struct Request {
     service: Service,
     method: Method,
     path: String,
+    /// Instead of that of the service.
+    version: Option<&'static str>,
     body: Option<Value>,
     deadline: Duration,
 }
@@ -56,6 +63,7 @@ impl Request {
             service,
             method,
             path,
+            version: None,
             body: None,
             deadline: DEADLINE,
         }
@@ -72,6 +80,7 @@ impl Request {
         })?;
         let mut headers = HeaderMap::new();
         headers.insert("x-auth-token", session.token.clone());
+        let version = self.version.unwrap_or(version);
         headers.insert(key, HeaderValue::from_static(version));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let body = self
@@ -203,21 +212,25 @@ impl Client {
         Some(answer.json::<Messages>().ok()?.messages)
     }
 
-    /// An empty volume, or one from that source, in that zone or where Cinder chooses.
+    /// An empty volume, or one from that source, which may be a backup, in that zone or where
+    /// Cinder chooses.
     pub(super) async fn create(
         &self,
         order: &Order,
         source: Option<&ContentSource>,
+        restored: Option<&Restored>,
         zone: Option<&str>,
         metadata: Value,
     ) -> Result<CinderVolume, Failure> {
         let mut volume = json!({
             "name": order.name.as_str(),
             "size": order.bytes.div_ceil(wire::GIB),
-            "description": "Created by Belay",
+            "description": restored.map_or("Created by Belay".to_owned(), Restored::description),
             "metadata": metadata,
         });
+        let backup = restored.map(|restored| restored.backup.as_str());
         let (snapshot, volume_id) = match source {
+            _ if backup.is_some() => (None, None),
             Some(ContentSource::Snapshot(id)) => (Some(id.as_str()), None),
             Some(ContentSource::Volume(id)) => (None, Some(id.as_str())),
             None => (None, None),
@@ -227,12 +240,14 @@ impl Client {
             ("availability_zone", zone),
             ("snapshot_id", snapshot),
             ("source_volid", volume_id),
+            ("backup_id", backup),
         ] {
             if let Some(value) = value {
                 volume[key] = value.into();
             }
         }
         let request = Request {
+            version: backup.map(|_| RESTORE_VERSION),
             body: Some(json!({ "volume": volume })),
             ..Request::new(
                 "create_volume",

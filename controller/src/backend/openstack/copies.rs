@@ -1,6 +1,7 @@
-//! Snapshots, and volumes from snapshots and from other volumes. A backup of cinder-csi-plugin has
-//! an ID like that of a snapshot: it is found and deleted, and not restored.
+//! Snapshots, and volumes from snapshots and from other volumes. A backup has an ID like that of a
+//! snapshot, and is found, restored and deleted by the same verbs.
 
+use super::backups::AVAILABILITY;
 use super::labels::labels;
 use super::wire::{self, CinderSnapshot};
 use super::{CLUSTER, Openstack};
@@ -17,22 +18,22 @@ use std::sync::Arc;
 /// Parameters of a class of cinder-csi-plugin.
 const TYPE: &str = "type";
 const FORCE: &str = "force-create";
-/// They concern backups only.
-const OF_BACKUPS: [&str; 2] = ["availability", "backup-max-duration-seconds-per-gb"];
+/// How long cinder-csi-plugin waits for a backup. This driver does not block meanwhile.
+const BACKUP_SECONDS: &str = "backup-max-duration-seconds-per-gb";
+
+fn is_backup(parameters: &Context) -> bool {
+    parameters.get(TYPE) == Some("backup")
+}
 
 /// Whether a volume in use has snapshots too.
 ///
 /// # Errors
-/// `Invalid` for a value that is not known, and for backups.
+/// `Invalid` for a value that is not known.
 fn force(parameters: &Context) -> Result<bool, Failure> {
     match parameters.get(TYPE) {
-        None | Some("snapshot") => {}
-        Some("backup") => {
-            let why = "backup is not supported; use snapshot";
-            return Err(Failure::invalid("parameters[type]", why));
-        }
+        None | Some("snapshot" | "backup") => {}
         Some(other) => {
-            let why = format!("{other:?} is unknown; use snapshot");
+            let why = format!("{other:?} is unknown; use snapshot or backup");
             return Err(Failure::invalid("parameters[type]", why));
         }
     }
@@ -58,7 +59,7 @@ impl Openstack {
 
     /// Cinder answers 400 to a snapshot of a volume that it is changing, of one that has failed,
     /// and of an ID that is none.
-    async fn uncut(&self, order: &SnapshotOrder, refused: Failure) -> Failure {
+    pub(super) async fn uncut(&self, order: &SnapshotOrder, refused: Failure) -> Failure {
         let id = &order.source;
         match refused.kind {
             Kind::NotFound => return Failure::not_found(format!("volume {id}: not found")),
@@ -76,7 +77,11 @@ impl Openstack {
     }
 
     /// The end of a deletion that Cinder has refused.
-    async fn undeleted(&self, id: &SnapshotId, refused: Failure) -> Result<Progress<()>, Failure> {
+    pub(super) async fn undeleted(
+        &self,
+        id: &SnapshotId,
+        refused: Failure,
+    ) -> Result<Progress<()>, Failure> {
         if refused.kind != Kind::Precondition {
             return Err(refused);
         }
@@ -89,37 +94,24 @@ impl Openstack {
         match snapshot.snapshot()?.phase {
             // A second call finds the deletion of the first.
             Phase::Deleting => Ok(Progress::Begun),
+            _ if snapshot.is_at_work() => Err(Failure::busy(refused.message)),
             Phase::Busy(_) => Err(Failure::busy(refused.message)),
             Phase::Ready | Phase::Failed(_) => Err(refused),
-        }
-    }
-
-    async fn copy(&self, order: &Order, from: ContentSource) -> Result<Volume, Failure> {
-        let made = self.make(order, Some(&from)).await;
-        let (Err(refused), ContentSource::Snapshot(id)) = (&made, &from) else {
-            return made;
-        };
-        // Cinder knows no snapshot of that ID.
-        let is_backup = refused.kind == Kind::Invalid
-            && matches!(self.kept(id).await, Ok(Some((_, is_backup))) if is_backup);
-        match is_backup {
-            false => made,
-            true => Err(Failure::precondition(format!(
-                "snapshot {id}: is a backup, and this driver does not restore backups; restore it \
-                 with \"openstack volume backup restore\""
-            ))),
         }
     }
 }
 
 impl Snapshots for Openstack {
     fn snapshot_parameters(&self) -> &'static [&'static str] {
-        const { &[TYPE, FORCE, OF_BACKUPS[0], OF_BACKUPS[1]] }
+        &[TYPE, FORCE, AVAILABILITY, BACKUP_SECONDS]
     }
 
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
         measured(Verb::Cut, async move {
             let force = force(&order.parameters)?;
+            if is_backup(&order.parameters) {
+                return self.back_up(&order, force).await;
+            }
             let mut metadata = json!({
                 wire::SNAPSHOT_ATTEMPT: order.attempt.as_str(),
                 CLUSTER: self.cluster,
@@ -133,6 +125,25 @@ impl Snapshots for Openstack {
         })
     }
 
+    fn basis(&self, order: SnapshotOrder) -> Answer<'_, Option<Snapshot>> {
+        measured(Verb::Cut, async move {
+            let force = force(&order.parameters)?;
+            match is_backup(&order.parameters) {
+                true => self.basis_of(&order, force).await.map(Some),
+                false => Ok(None),
+            }
+        })
+    }
+
+    fn drop_basis(&self, order: SnapshotOrder) -> Answer<'_, ()> {
+        measured(Verb::Discard, async move {
+            match is_backup(&order.parameters) {
+                true => self.end_backup(&order).await,
+                false => Ok(()),
+            }
+        })
+    }
+
     fn discard(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Progress<()>> {
         measured(Verb::Discard, async move {
             match self.client.delete_snapshot(&id).await {
@@ -141,14 +152,7 @@ impl Snapshots for Openstack {
                 Err(refused) => return self.undeleted(&id, refused).await,
             }
             // No snapshot has that ID; a backup may.
-            if self.client.backup(&id).await?.is_none() {
-                return Ok(Progress::Done(()));
-            }
-            match self.client.delete_backup(&id).await {
-                Ok(true) => Ok(Progress::Begun),
-                Ok(false) => Ok(Progress::Done(())),
-                Err(refused) => self.undeleted(&id, refused).await,
-            }
+            self.discard_backup(&id).await
         })
     }
 
@@ -163,8 +167,11 @@ impl Snapshots for Openstack {
         })
     }
 
-    fn snapshot_claims(&self) -> Option<&dyn SnapshotClaims> {
-        Some(self)
+    fn snapshot_claims(&self, order: &SnapshotOrder) -> Option<&dyn SnapshotClaims> {
+        match is_backup(&order.parameters) {
+            true => Some(&self.backups),
+            false => Some(self),
+        }
     }
 
     fn list_snapshots(
@@ -179,7 +186,8 @@ impl Snapshots for Openstack {
             let page = self.client.snapshots(of.as_ref(), after.as_deref(), limit);
             let (snapshots, next) = page.await?;
             // One that cannot be shown, since it has no time, does not hide the others.
-            let snapshots = snapshots.iter().filter_map(|shown| shown.snapshot().ok());
+            let snapshots = snapshots.iter().filter(|shown| !shown.is_basis());
+            let snapshots = snapshots.filter_map(|shown| shown.snapshot().ok());
             let snapshots = snapshots.collect();
             Ok(SnapshotPage { snapshots, next })
         })
@@ -187,7 +195,16 @@ impl Snapshots for Openstack {
 
     fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume> {
         measured(Verb::Restore, async move {
-            self.copy(&order, ContentSource::Snapshot(from)).await
+            let source = ContentSource::Snapshot(from.clone());
+            let refused = match self.make(&order, Some(&source), None).await {
+                // Cinder knows no snapshot of that ID; a backup may have it.
+                Err(refused) if refused.kind == Kind::Invalid => refused,
+                made => return made,
+            };
+            match self.kept(&from).await {
+                Ok(Some((backup, true))) => self.restore_backup(&order, &backup).await,
+                _ => Err(refused),
+            }
         })
     }
 }
@@ -195,7 +212,8 @@ impl Snapshots for Openstack {
 impl SnapshotClaims for Openstack {
     fn find_snapshots(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Snapshot>> {
         measured(Verb::Find, async move {
-            let found = self.client.snapshots_named(&name).await?;
+            let mut found = self.client.snapshots_named(name.as_str()).await?;
+            found.retain(|snapshot| !snapshot.is_basis());
             let found = found.iter().map(CinderSnapshot::snapshot);
             let mut found = found.collect::<Result<Vec<_>, _>>()?;
             for Snapshot { id, phase, .. } in &mut found {
@@ -215,7 +233,8 @@ impl SnapshotClaims for Openstack {
 impl Clones for Openstack {
     fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume> {
         measured(Verb::Clone, async move {
-            self.copy(&order, ContentSource::Volume(from)).await
+            let source = ContentSource::Volume(from);
+            self.make(&order, Some(&source), None).await
         })
     }
 }

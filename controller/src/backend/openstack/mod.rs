@@ -1,5 +1,6 @@
 //! `openstack`: volumes of Cinder, plugged into servers by Nova. See the README of this directory.
 
+mod backups;
 mod client;
 mod conf;
 mod copies;
@@ -18,6 +19,7 @@ use super::{
     Phase, Progress, Sizes, Snapshots, Volume,
 };
 use crate::http;
+use backups::Backups;
 use belay_contract::disk::DiskIdentity;
 use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::{Failure, Kind};
@@ -30,7 +32,7 @@ use serde_json::json;
 use session::Account;
 use std::path::PathBuf;
 use std::sync::Arc;
-use wire::{CinderVolume, GIB, Origin};
+use wire::{CinderVolume, GIB, Origin, Restored};
 use zones::Zones;
 
 /// The label `cloud` of the metrics.
@@ -60,6 +62,7 @@ pub struct Config {
 pub struct Openstack {
     client: Arc<Client>,
     search: Search,
+    backups: Backups,
     cluster: String,
     zones: Zones,
 }
@@ -78,6 +81,7 @@ impl Openstack {
         let client = Arc::new(Client::new(Account::new(config.file, http)));
         Ok(Self {
             search: Search::new(Arc::clone(&client)),
+            backups: Backups(Arc::clone(&client)),
             zones: Zones::new(Arc::clone(&client), config.topology_key, conf.ignores_zones),
             client,
             cluster: config.cluster,
@@ -88,8 +92,13 @@ impl Openstack {
         volume.volume(self.zones.key())
     }
 
-    /// A new volume, empty or from that source.
-    async fn make(&self, order: &Order, source: Option<&ContentSource>) -> Result<Volume, Failure> {
+    /// A new volume, empty or from that source. A backup also has marks for the description.
+    async fn make(
+        &self,
+        order: &Order,
+        source: Option<&ContentSource>,
+        restored: Option<&Restored>,
+    ) -> Result<Volume, Failure> {
         let mut metadata = json!({
             wire::ATTEMPT: order.attempt.as_str(),
             CLUSTER: self.cluster,
@@ -105,7 +114,10 @@ impl Openstack {
             None => self.zones.asked(order.topology.as_ref()).await,
         };
         let zone = of_class.or(asked.as_deref());
-        let made = self.client.create(order, source, zone, metadata).await;
+        let made = self
+            .client
+            .create(order, source, restored, zone, metadata)
+            .await;
         let made = made.map_err(|refused| zones::unless_of_zone(refused, asked.as_deref()))?;
         self.seen(&made).map_err(Failure::may_be_running)
     }
@@ -161,7 +173,10 @@ impl Backend for Openstack {
     }
 
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
-        measured(Verb::Create, async move { self.make(&order, None).await })
+        measured(
+            Verb::Create,
+            async move { self.make(&order, None, None).await },
+        )
     }
 
     fn delete(&self, id: VolumeId, _: Secrets) -> Answer<'_, Progress<()>> {
@@ -309,7 +324,11 @@ impl Attachments for Openstack {
             terms: order.terms.clone(),
             transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
             bytes: seen.bytes,
-            content: seen.content.unwrap_or(Content::Unknown),
+            // The context of a volume from a backup says so as long as the volume exists.
+            content: match order.context.get(wire::RESIZE_REQUIRED) {
+                Some("true") => Content::Populated,
+                _ => seen.content.unwrap_or(Content::Unknown),
+            },
             attached_at: seen.attached_at,
             disk_name: None,
         })

@@ -228,18 +228,7 @@ impl State {
             return answer;
         }
         match (method, &parts[..]) {
-            ("POST", ["volume", "v3", "volumes"]) => {
-                let id = format!("0000{}", self.volumes.len());
-                let mut volume = body["volume"].clone();
-                volume["id"] = id.clone().into();
-                volume["status"] = "available".into();
-                volume["attachments"] = json!([]);
-                if volume["availability_zone"].is_null() {
-                    volume["availability_zone"] = "nova".into();
-                }
-                self.volumes.insert(id, volume.clone());
-                (202, json!({ "volume": volume }))
-            }
+            ("POST", ["volume", "v3", "volumes"]) => self.create(head, body),
             ("GET", ["volume", "v3", "volumes", "detail"]) => list(&self.volumes, "volumes", query),
             ("GET", ["volume", "v3", "volumes", id]) => match self.volumes.get(*id) {
                 Some(volume) => (200, json!({ "volume": volume })),
@@ -290,6 +279,33 @@ impl State {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// A volume, empty or from a snapshot, a volume or a backup.
+    fn create(&mut self, head: &str, body: &Value) -> (u16, Value) {
+        let id = format!("0000{}", self.volumes.len());
+        let mut volume = body["volume"].clone();
+        let snapshot = volume["snapshot_id"].as_str();
+        if snapshot.is_some_and(|id| !self.snapshots.contains_key(id)) {
+            return (
+                404,
+                json!({"itemNotFound": {"message": "no such snapshot"}}),
+            );
+        }
+        if let Some(backup) = volume["backup_id"].as_str().map(str::to_owned) {
+            assert!(head.contains("volume 3.47"), "{head}");
+            let of = self.backups[&backup]["carries"].clone();
+            volume["metadata"] = of;
+            volume["metadata"]["src_backup_id"] = backup.into();
+        }
+        volume["id"] = id.clone().into();
+        volume["status"] = "available".into();
+        volume["attachments"] = json!([]);
+        if volume["availability_zone"].is_null() {
+            volume["availability_zone"] = "nova".into();
+        }
+        self.volumes.insert(id, volume.clone());
+        (202, json!({ "volume": volume }))
     }
 
     /// Messages, zones and snapshots.

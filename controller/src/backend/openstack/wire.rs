@@ -1,6 +1,7 @@
 //! What Keystone v3, Cinder v3 and Nova v2.1 say, in their words (docs.openstack.org/api-ref), and
 //! what Belay makes of it.
 
+mod restored;
 mod snapshot;
 
 use super::conf::CloudConf;
@@ -17,9 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(super) use restored::Restored;
 pub(super) use snapshot::{
-    ATTEMPT as SNAPSHOT_ATTEMPT, CLAIM as SNAPSHOT_CLAIM, CinderSnapshot, CinderSnapshots,
-    OneBackup, OneSnapshot,
+    ATTEMPT as SNAPSHOT_ATTEMPT, BASIS, CARRIED, CLAIM as SNAPSHOT_CLAIM, CinderBackups,
+    CinderSnapshot, CinderSnapshots, NewBackup, OneBackup, OneSnapshot,
 };
 
 /// Keys of ours in a volume's metadata. Cinder limits keys and values to 255 bytes.
@@ -31,8 +33,11 @@ pub(super) const USED: &str = "belay.dev/used";
 /// Its value is what the volume was made from: `snapshot:ID` or `volume:ID`.
 pub(super) const SOURCE: &str = "belay.dev/source";
 
+/// Cinder's own key in the metadata of a volume from a backup.
+const FROM_BACKUP: &str = "src_backup_id";
+
 /// In the volume context, by cinder-csi-plugin: the filesystem may be smaller than the volume.
-const RESIZE_REQUIRED: &str = "cinder.csi.openstack.org/resizeRequired";
+pub(super) const RESIZE_REQUIRED: &str = "cinder.csi.openstack.org/resizeRequired";
 
 /// In Nova's refusal of an attachment that it has a record of (`nova/compute/api.py`, Nova 34).
 pub(super) const ATTACHED_ALREADY: &str = "is already attached to instances";
@@ -176,6 +181,8 @@ pub(super) struct CinderVolume {
     snapshot_id: Option<String>,
     #[serde(default)]
     source_volid: Option<String>,
+    #[serde(default)]
+    description: Option<String>,
 }
 
 /// How a volume began.
@@ -237,6 +244,8 @@ impl CinderVolume {
         match self.snapshot_id.is_some()
             || self.source_volid.is_some()
             || self.metadata.contains_key(SOURCE)
+            || self.metadata.contains_key(FROM_BACKUP)
+            || self.restored().is_some()
             || self.has(CLAIM) == Some(false)
         {
             true => Origin::Copy,
@@ -256,14 +265,36 @@ impl CinderVolume {
         }
     }
 
+    /// The claim that a volume from a backup of this one begins with, or its ID.
+    pub(super) fn carried(&self) -> &str {
+        self.metadata.get(CLAIM).unwrap_or(&self.id)
+    }
+
+    /// The marks in its description. Those of a volume that another program has made from a backup
+    /// of this one, with the description of this one, do not count: that has this one's claim.
+    fn restored(&self) -> Option<Restored> {
+        let restored = Restored::read(self.description.as_deref()?)?;
+        let claim = self.metadata.get(CLAIM);
+        let is_own = claim.is_none_or(|claim| [&self.id, &restored.carried].contains(&claim));
+        is_own.then_some(restored)
+    }
+
     fn mark(&self) -> Mark {
-        mark_of(&self.id, &self.metadata, ATTEMPT, CLAIM)
+        match self.restored() {
+            Some(restored) if self.has(CLAIM) != Some(true) => {
+                Mark::Open(Attempt::of_mark(&restored.attempt))
+            }
+            _ => mark_of(&self.id, &self.metadata, ATTEMPT, CLAIM),
+        }
     }
 
     /// What it was made from. An ID that CSI does not allow is no ID of this driver.
     fn source(&self) -> Option<ContentSource> {
         let snapshot = |id: &str| SnapshotId::new(id).map(ContentSource::Snapshot).ok();
         let volume = |id: &str| VolumeId::new(id).map(ContentSource::Volume).ok();
+        if let Some(restored) = self.restored() {
+            return snapshot(&restored.backup);
+        }
         match (&self.snapshot_id, &self.source_volid) {
             (Some(id), _) => snapshot(id),
             (None, Some(id)) => volume(id),

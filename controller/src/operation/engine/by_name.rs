@@ -3,7 +3,7 @@
 use super::contest::Contest;
 use super::item::{Bid, ContestedVolumes};
 use super::{Engine, at_rest};
-use crate::backend::{Order, Snapshot, SnapshotOrder, Snapshots, Volume};
+use crate::backend::{Order, Snapshot, SnapshotOrder, Volume};
 use belay_server::call::Failure;
 
 impl Engine {
@@ -41,7 +41,7 @@ impl Engine {
         make: impl Future<Output = Result<Snapshot, Failure>>,
     ) -> Result<Snapshot, Failure> {
         let snapshots = self.backend.snapshots();
-        if let Some(claims) = snapshots.and_then(Snapshots::snapshot_claims) {
+        if let Some(claims) = snapshots.and_then(|it| it.snapshot_claims(order)) {
             let contest = Contest::new(&self.snapshots, claims, Bid::from(order));
             return contest.run(make).await;
         }

@@ -97,6 +97,18 @@ impl Engine {
         settled_by(&self.snapshots, end_of_patience(), id, secrets).await
     }
 
+    /// The snapshot, which was just made or found, once it is ready or failed.
+    ///
+    /// # Errors
+    /// Those of [`at_rest`].
+    pub(super) async fn snapshot_at_rest(
+        &self,
+        snapshot: Snapshot,
+        secrets: &Secrets,
+    ) -> Result<Snapshot, Failure> {
+        at_rest(&self.snapshots, snapshot, secrets).await
+    }
+
     /// That of a job that begins now.
     pub(super) fn patience(&self) -> Patience {
         Patience {

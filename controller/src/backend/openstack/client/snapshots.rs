@@ -1,6 +1,6 @@
-//! Calls of Cinder for snapshots, and for backups, which cinder-csi-plugin returns as snapshots.
+//! Calls of Cinder for snapshots.
 
-use super::super::wire::{self, CinderSnapshot, CinderSnapshots, OneBackup, OneSnapshot};
+use super::super::wire::{self, CinderSnapshot, CinderSnapshots, OneSnapshot};
 use super::{CLAIM_DEADLINE, Client, Request, Service, encoded};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, SnapshotId, VolumeId};
@@ -23,28 +23,12 @@ impl Client {
         }
     }
 
-    pub(in super::super) async fn backup(
-        &self,
-        id: &SnapshotId,
-    ) -> Result<Option<CinderSnapshot>, Failure> {
-        let path = format!("/backups/{}", encoded(id.as_str()));
-        let request = Request::new("get_backup", Service::Volumes, Method::GET, path);
-        let answer = self.answer(request).await?;
-        match answer.status {
-            StatusCode::OK => Ok(Some(answer.json::<OneBackup>()?.backup)),
-            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Ok(None),
-            // Who may not see backups has made none by this account.
-            StatusCode::FORBIDDEN => Ok(None),
-            _ => Err(wire::refused(&answer)),
-        }
-    }
-
     /// The snapshots of that name.
     pub(in super::super) async fn snapshots_named(
         &self,
-        name: &Name,
+        name: &str,
     ) -> Result<Vec<CinderSnapshot>, Failure> {
-        let path = format!("/snapshots/detail?name={}", encoded(name.as_str()));
+        let path = format!("/snapshots/detail?name={}", encoded(name));
         let mut found = self.snapshot_page("find_snapshot", path).await?.snapshots;
         // A cloud may let its users search for similar names.
         found.retain(|snapshot| snapshot.is_named(name));
@@ -142,13 +126,7 @@ impl Client {
         self.deleted("delete_snapshot", path).await
     }
 
-    /// Like [`Self::delete_snapshot`].
-    pub(in super::super) async fn delete_backup(&self, id: &SnapshotId) -> Result<bool, Failure> {
-        let path = format!("/backups/{}", encoded(id.as_str()));
-        self.deleted("delete_backup", path).await
-    }
-
-    async fn deleted(&self, verb: &'static str, path: String) -> Result<bool, Failure> {
+    pub(super) async fn deleted(&self, verb: &'static str, path: String) -> Result<bool, Failure> {
         let request = Request::new(verb, Service::Volumes, Method::DELETE, path);
         let answer = self.answer(request).await?;
         match answer.status {

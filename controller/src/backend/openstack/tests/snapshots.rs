@@ -22,7 +22,7 @@ impl State {
         let unknown = (404, json!({"itemNotFound": {"message": "not found"}}));
         let bad = |message: &str| json!({"badRequest": {"code": 400, "message": message}});
         match (method, &path[1..]) {
-            ("GET", ["detail"]) => list(all, "snapshots", query),
+            ("GET", ["detail"]) => list(all, path[0], query),
             ("GET", [id]) => match all.get(*id) {
                 Some(shown) => (200, json!({ one: shown })),
                 None => unknown,
@@ -35,6 +35,11 @@ impl State {
                 }
                 Some(_) => (400, bad("Invalid snapshot: status must be available")),
             },
+            ("POST", []) if one == "backup" => self.back_up(body),
+            ("PUT", [id]) => {
+                all.get_mut(*id).unwrap()["metadata"] = body["backup"]["metadata"].clone();
+                (200, json!({"backup": {"id": id}}))
+            }
             ("POST", []) => {
                 let mut snapshot = body["snapshot"].clone();
                 let of = snapshot["volume_id"].as_str().unwrap();
@@ -69,6 +74,40 @@ impl State {
             other => panic!("{other:?}"),
         }
     }
+
+    /// A backup that is being copied from its snapshot.
+    fn back_up(&mut self, body: &Value) -> (u16, Value) {
+        let mut backup = body["backup"].clone();
+        let basis = backup["snapshot_id"].as_str().unwrap();
+        let basis = self.snapshots.get_mut(basis).unwrap();
+        assert_eq!(basis["volume_id"], backup["volume_id"]);
+        if basis["status"] != "available" {
+            let message = "Invalid snapshot: must be available";
+            return (400, json!({"badRequest": {"message": message}}));
+        }
+        basis["status"] = "backing-up".into();
+        let id = format!("backup-{}", self.backups.len());
+        backup["id"] = id.clone().into();
+        backup["size"] = basis["size"].clone();
+        backup["status"] = "creating".into();
+        // The real one keeps them out of sight, with the data.
+        let of = &self.volumes[backup["volume_id"].as_str().unwrap()];
+        backup["carries"] = of["metadata"].clone();
+        backup["data_timestamp"] = basis["created_at"].clone();
+        backup["created_at"] = "2026-11-24T11:00:00.000000".into();
+        self.backups.insert(id.clone(), backup);
+        (
+            202,
+            json!({"backup": {"id": id, "name": body["backup"]["name"]}}),
+        )
+    }
+
+    /// All copies are complete.
+    fn end_backups(&mut self) {
+        for kept in self.snapshots.values_mut().chain(self.backups.values_mut()) {
+            kept["status"] = "available".into();
+        }
+    }
 }
 
 impl Twin {
@@ -95,7 +134,7 @@ impl Twin {
     fn backup(&self, id: &str, status: &str) -> SnapshotId {
         let shown = json!({
             "id": id, "name": "snap-1", "status": status, "size": 2, "volume_id": "v-1",
-            "created_at": "2026-11-24T10:00:00.000000", "metadata": {},
+            "created_at": "2026-11-24T10:00:00.000000", "metadata": {}, "carries": {},
         });
         self.state().backups.insert(id.to_owned(), shown);
         SnapshotId::new(id).unwrap()
@@ -157,11 +196,7 @@ async fn a_volume_in_use_has_snapshots_unless_its_class_refuses_that() {
     let refused = twin.cut(unforced).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition);
     assert!(refused.message.contains("Invalid volume"), "{refused}");
-    for (key, value) in [
-        ("force-create", "yes"),
-        ("type", "backup"),
-        ("type", "other"),
-    ] {
+    for (key, value) in [("force-create", "yes"), ("type", "other")] {
         let refused = twin.cut(cut("snap-1", &id, &[(key, value)])).await;
         let refused = refused.unwrap_err();
         assert_eq!(refused.kind, Kind::Invalid);
@@ -243,22 +278,230 @@ async fn pages_follow_each_other_and_a_snapshot_without_a_time_hides_no_other() 
 }
 
 #[tokio::test]
-async fn a_backup_of_the_other_driver_is_found_and_deleted_as_a_snapshot_and_not_restored() {
+async fn a_backup_of_the_other_driver_is_found_restored_and_deleted_as_a_snapshot() {
     let twin = Twin::start().await;
     let id = twin.backup("b-1", "available");
     let seen = twin.snapshot(&id).await.unwrap();
     assert!(seen.ready && seen.mark == Mark::None, "{seen:?}");
-    let refusal = ("POST /volume/v3/volumes", "404", "{}");
-    twin.state().refusals = vec![refusal];
-    let refused = twin.backend.restore(order("pvc-1"), id.clone()).await;
-    let refused = refused.unwrap_err();
-    assert_eq!(refused.kind, Kind::Precondition);
-    assert!(refused.message.contains("is a backup"), "{refused}");
+    let volume = twin
+        .backend
+        .restore(order("pvc-1"), id.clone())
+        .await
+        .unwrap();
+    assert_eq!(volume.source, Some(ContentSource::Snapshot(id.clone())));
+    let none = SnapshotId::new("none").unwrap();
+    let refused = twin
+        .backend
+        .restore(order("pvc-1"), none)
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind, Kind::Invalid);
     // Whether it is gone only the backups say.
     twin.state().refusals = vec![("GET /volume/v3/backups", "500", "")];
     assert_eq!(twin.discard(&id).await.unwrap_err().kind, Kind::Unreachable);
     assert_eq!(twin.discard(&id).await, Ok(Progress::Begun));
     assert_eq!(twin.discard(&id).await, Ok(Progress::Done(())));
+}
+
+#[tokio::test]
+async fn a_backup_is_copied_from_a_snapshot_that_no_caller_sees_and_that_ends_with_it() {
+    let twin = Twin::start().await;
+    let of = twin.claimed("pvc-1").await;
+    let order = || {
+        cut(
+            "nightly",
+            &of,
+            &[("type", "backup"), ("availability", "az-b")],
+        )
+    };
+    let basis = || twin.backend.basis(order());
+    let first = basis().await.unwrap().unwrap();
+    assert_eq!(first.phase, Phase::Busy("creating".to_owned()));
+    assert_eq!(
+        basis().await.unwrap().unwrap().id,
+        first.id,
+        "no second one"
+    );
+    let begun = twin.cut(order()).await.unwrap();
+    assert_eq!((begun.phase, begun.ready), (Phase::Ready, false));
+    assert_eq!(begun.mark, Mark::Open(Attempt::new(1, 1)));
+    assert_eq!((begun.source, begun.created), (of.clone(), first.created));
+    let id = begun.id;
+    assert_eq!(
+        twin.state().backups[id.as_str()]["availability_zone"],
+        "az-b"
+    );
+    assert!(twin.page(None, None).await.snapshots.is_empty());
+    let name = || Name::new("nightly").unwrap();
+    let shown = twin
+        .backend
+        .find_snapshots(name(), Secrets::default())
+        .await;
+    assert!(shown.unwrap().is_empty());
+    // Another controller asks at the same time: a snapshot serves one backup.
+    assert_eq!(twin.cut(order()).await.unwrap_err().kind, Kind::Busy);
+
+    let asked = order();
+    let claims = twin.backend.snapshot_claims(&asked).unwrap();
+    claims
+        .claim_snapshot(id.clone(), Secrets::default())
+        .await
+        .unwrap();
+    let found = claims
+        .find_snapshots(name(), Secrets::default())
+        .await
+        .unwrap();
+    assert_eq!((found.len(), &found[0].mark), (1, &Mark::Claimed));
+    {
+        let state = twin.state();
+        let metadata = &state.backups[id.as_str()]["metadata"];
+        assert_eq!(
+            metadata[wire::SNAPSHOT_ATTEMPT],
+            Attempt::new(1, 1).as_str()
+        );
+        assert_eq!(metadata[CLUSTER], "k8s");
+    }
+    let gone = SnapshotId::new("none").unwrap();
+    let lost = claims.claim_snapshot(gone, Secrets::default()).await;
+    assert_eq!(lost.unwrap_err().kind, Kind::NotFound);
+    for refused in [
+        twin.discard(&id).await.map(drop),
+        twin.backend.drop_basis(order()).await,
+    ] {
+        assert_eq!(refused.unwrap_err().kind, Kind::Busy);
+    }
+    assert!(twin.snapshot(&id).await.is_some());
+
+    twin.state().end_backups();
+    assert!(twin.snapshot(&id).await.unwrap().ready);
+    twin.backend.drop_basis(order()).await.unwrap();
+    assert!(twin.state().snapshots.is_empty());
+    assert_eq!(twin.discard(&id).await, Ok(Progress::Begun));
+    assert_eq!(twin.discard(&id).await, Ok(Progress::Done(())));
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_no_basis_is_never_deleted_for_a_backup() {
+    let twin = Twin::start().await;
+    let (of, other) = (twin.claimed("pvc-1").await, twin.claimed("pvc-2").await);
+    let backup = |of: &VolumeId| cut("nightly", of, &[("type", "backup")]);
+    let plain = twin.cut(cut("nightly", &of, &[])).await.unwrap().id;
+    let elsewhere = twin
+        .backend
+        .basis(backup(&other))
+        .await
+        .unwrap()
+        .unwrap()
+        .id;
+    let own = twin.backend.basis(backup(&of)).await.unwrap().unwrap().id;
+    assert!(own != plain && own != elsewhere);
+    let begun = twin.cut(backup(&of)).await.unwrap();
+    twin.state().end_backups();
+    twin.backend.drop_basis(backup(&of)).await.unwrap();
+    assert_eq!(twin.discard(&begun.id).await, Ok(Progress::Begun));
+    let left: Vec<_> = twin.state().snapshots.keys().cloned().collect();
+    assert_eq!(left, [plain.to_string(), elsewhere.to_string()]);
+}
+
+#[tokio::test]
+async fn a_backup_that_cinder_refuses_leaves_no_snapshot_and_one_that_fails_says_why() {
+    let twin = Twin::start().await;
+    let of = twin.claimed("pvc-1").await;
+    let order = || cut("nightly", &of, &[("type", "backup")]);
+    for (status, kind, left) in [("413", Kind::Quota, 0), ("503", Kind::Unreachable, 1)] {
+        twin.backend.basis(order()).await.unwrap();
+        twin.state().refusals = vec![("POST /volume/v3/backups", status, "{}")];
+        assert_eq!(twin.cut(order()).await.unwrap_err().kind, kind);
+        assert_eq!(twin.state().snapshots.len(), left, "{status}");
+    }
+    // One that failed is replaced.
+    let failed = twin.backend.basis(order()).await.unwrap().unwrap().id;
+    let set = |id: &SnapshotId, status: &str| {
+        let mut state = twin.state();
+        state.snapshots.get_mut(id.as_str()).unwrap()["status"] = status.into();
+    };
+    set(&failed, "error");
+    twin.state().refusals = vec![("DELETE /volume/v3/snapshots", "202", "")];
+    let next = twin.backend.basis(order()).await.unwrap().unwrap().id;
+    assert_ne!(next, failed);
+    let id = twin.cut(order()).await.unwrap().id;
+    {
+        let mut state = twin.state();
+        let backup = state.backups.get_mut(id.as_str()).unwrap();
+        backup["status"] = "error".into();
+        backup["fail_reason"] = "no room on the tape".into();
+    }
+    let Phase::Failed(why) = twin.snapshot(&id).await.unwrap().phase else {
+        panic!("it has failed");
+    };
+    assert!(why.message.contains("no room on the tape"), "{why}");
+}
+
+/// Cinder replaces the metadata of a volume by those that the backup's volume had.
+#[tokio::test]
+async fn a_volume_from_a_backup_is_known_by_its_description_until_it_is_claimed() {
+    let twin = Twin::start().await;
+    let of = twin.claimed("pvc-1").await;
+    twin.backend
+        .basis(cut("b", &of, &[("type", "backup")]))
+        .await
+        .unwrap();
+    let backup = twin
+        .cut(cut("b", &of, &[("type", "backup")]))
+        .await
+        .unwrap()
+        .id;
+    twin.state().end_backups();
+    for is_gone in [false, true] {
+        if is_gone {
+            twin.state().volumes.remove(of.as_str());
+        }
+        let made = twin
+            .backend
+            .restore(order("pvc-2"), backup.clone())
+            .await
+            .unwrap();
+        let seen = || async { twin.get(&made.id).await.unwrap().unwrap() };
+        let metadata = twin.state().volumes[made.id.as_str()]["metadata"].clone();
+        assert_eq!(metadata[wire::CLAIM], of.as_str(), "as the real one");
+        let (open, source) = (
+            Mark::Open(Attempt::new(1, 1)),
+            ContentSource::Snapshot(backup.clone()),
+        );
+        let shown = seen().await;
+        assert_eq!((shown.mark, shown.source), (open, Some(source.clone())));
+        twin.backend
+            .claim(made.id.clone(), Secrets::default())
+            .await
+            .unwrap();
+        let shown = seen().await;
+        assert_eq!((shown.mark, shown.source), (Mark::Claimed, Some(source)));
+        assert_eq!(shown.content, Some(Content::Populated));
+
+        // Another program restores a backup of it: Cinder copies the description too.
+        let copy = {
+            let mut state = twin.state();
+            let mut copy = state.volumes[made.id.as_str()].clone();
+            copy["id"] = "copy".into();
+            state.volumes.insert("copy".to_owned(), copy);
+            VolumeId::new("copy").unwrap()
+        };
+        let copy = twin.get(&copy).await.unwrap().unwrap();
+        assert_eq!(
+            (copy.mark, copy.content),
+            (Mark::Copied, Some(Content::Populated))
+        );
+        // Its description is a user's.
+        twin.state().volumes.get_mut(made.id.as_str()).unwrap()["description"] = Value::Null;
+        let attached = twin.backend.attach(to(&made.id, "s-1")).await.unwrap();
+        assert_eq!(attached, Progress::Begun);
+        let shown = seen().await;
+        assert_eq!(
+            shown.content,
+            Some(Content::Populated),
+            "by Cinder's own key"
+        );
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use super::{GIB, failed, mark_of};
 use crate::backend::time::seconds;
 use crate::backend::{Mark, Phase, Snapshot};
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{Name, SnapshotId, VolumeId};
+use belay_server::request::{SnapshotId, VolumeId};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -13,6 +13,10 @@ use std::time::{Duration, SystemTime};
 pub(in super::super) const ATTEMPT: &str = "belay.dev.attempt";
 /// Its value is the id of the snapshot that was claimed.
 pub(in super::super) const CLAIM: &str = "belay.dev.claim";
+/// In a snapshot that a backup is copied from: the name of the backup.
+pub(in super::super) const BASIS: &str = "belay.dev.basis";
+/// In a backup: the claim that its volume had, or the ID of the volume. See [`super::Restored`].
+pub(in super::super) const CARRIED: &str = "belay.dev.carried";
 
 #[derive(Debug, Deserialize)]
 pub(in super::super) struct OneSnapshot {
@@ -31,7 +35,23 @@ pub(in super::super) struct OneBackup {
     pub(in super::super) backup: CinderSnapshot,
 }
 
-/// A snapshot; or a backup, which has the same fields but no marks of ours.
+#[derive(Debug, Deserialize)]
+pub(in super::super) struct CinderBackups {
+    pub(in super::super) backups: Vec<CinderSnapshot>,
+}
+
+/// The answer to a creation.
+#[derive(Debug, Deserialize)]
+pub(in super::super) struct NewBackup {
+    pub(in super::super) backup: NewBackupId,
+}
+
+#[derive(Debug, Deserialize)]
+pub(in super::super) struct NewBackupId {
+    pub(in super::super) id: String,
+}
+
+/// A snapshot; or a backup, which has more fields.
 #[derive(Clone, Debug, Deserialize)]
 pub(in super::super) struct CinderSnapshot {
     pub(in super::super) id: String,
@@ -40,17 +60,53 @@ pub(in super::super) struct CinderSnapshot {
     status: String,
     /// GiB.
     size: u64,
-    volume_id: String,
+    pub(in super::super) volume_id: String,
     /// UTC.
     #[serde(default)]
     created_at: Option<String>,
+    /// Of a backup, UTC: when its data were those of the volume.
+    #[serde(default)]
+    data_timestamp: Option<String>,
+    /// Of a backup: the snapshot that it is copied from.
+    #[serde(default)]
+    snapshot_id: Option<String>,
+    /// Of a backup.
+    #[serde(default)]
+    fail_reason: Option<String>,
     #[serde(default)]
     metadata: Option<BTreeMap<String, String>>,
 }
 
 impl CinderSnapshot {
-    pub(in super::super) fn is_named(&self, name: &Name) -> bool {
-        self.name.as_deref() == Some(name.as_str())
+    pub(in super::super) fn is_named(&self, name: &str) -> bool {
+        self.name() == Some(name)
+    }
+
+    pub(in super::super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// It was made only for a backup to be copied from it.
+    pub(in super::super) fn is_basis(&self) -> bool {
+        self.mark_named(BASIS).is_some()
+    }
+
+    /// See [`CARRIED`].
+    pub(in super::super) fn carried(&self) -> Option<&str> {
+        self.mark_named(CARRIED)
+    }
+
+    /// Whether Cinder is changing it, or copies it.
+    pub(in super::super) fn is_at_work(&self) -> bool {
+        !self.status.starts_with("error") && self.status != "available"
+    }
+
+    pub(in super::super) fn into_metadata(self) -> BTreeMap<String, String> {
+        self.metadata.unwrap_or_default()
+    }
+
+    fn mark_named(&self, key: &str) -> Option<&str> {
+        self.metadata.as_ref()?.get(key).map(String::as_str)
     }
 
     /// In the words of the backend.
@@ -58,7 +114,8 @@ impl CinderSnapshot {
     /// # Errors
     /// `System` for a time that is missing or not understood, which CSI requires.
     pub(in super::super) fn snapshot(&self) -> Result<Snapshot, Failure> {
-        let created = self.created_at.as_deref().and_then(seconds);
+        let created = self.data_timestamp.as_ref().or(self.created_at.as_ref());
+        let created = created.and_then(|time| seconds(time));
         let created = created.ok_or_else(|| {
             let (id, time) = (&self.id, &self.created_at);
             let message = format!("snapshot {id}: created_at is {time:?}, which is no time");
@@ -71,7 +128,7 @@ impl CinderSnapshot {
             source: VolumeId::new(self.volume_id.as_str())?,
             bytes: self.size.saturating_mul(GIB),
             created: SystemTime::UNIX_EPOCH + Duration::from_secs(created),
-            ready: phase == Phase::Ready,
+            ready: self.status == "available",
             phase,
             damage: None,
         })
@@ -81,8 +138,16 @@ impl CinderSnapshot {
         match self.status.as_str() {
             "available" => Phase::Ready,
             "deleting" => Phase::Deleting,
+            // The snapshot holds the data of the instant.
+            "creating" if self.snapshot_id.is_some() => Phase::Ready,
             status if status.starts_with("error") => {
-                Phase::Failed(Failure::new(Kind::System, failed(status)))
+                let reason = self
+                    .fail_reason
+                    .as_ref()
+                    .filter(|reason| !reason.is_empty());
+                let reason = reason.map(|reason| format!("; it failed because: {reason}"));
+                let message = failed(status) + &reason.unwrap_or_default();
+                Phase::Failed(Failure::new(Kind::System, message))
             }
             status => Phase::Busy(status.to_owned()),
         }

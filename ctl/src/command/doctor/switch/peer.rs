@@ -31,8 +31,6 @@ pub(super) struct Peer {
     pub(super) topology_key: &'static str,
     /// The VolumeSnapshotClass parameters that Belay accepts.
     pub(super) snapshot_parameters: &'static [&'static str],
-    /// Values of these that Belay refuses.
-    pub(super) snapshot_refusals: &'static [(&'static str, &'static str)],
     /// Belay attaches a volume to one node at a time.
     pub(super) one_node: bool,
     /// Its volumes are directories of servers, and its controller goes on: Belay replaces the node
@@ -65,7 +63,6 @@ const CINDER: Peer = Peer {
         "availability",
         "backup-max-duration-seconds-per-gb",
     ],
-    snapshot_refusals: &[("type", "backup")],
     one_node: true,
     is_remote: false,
 };
@@ -78,7 +75,6 @@ const DIGITALOCEAN: Peer = Peer {
     ignores_parameters: true,
     topology_key: "region",
     snapshot_parameters: &[],
-    snapshot_refusals: &[],
     one_node: true,
     is_remote: false,
 };
@@ -91,7 +87,6 @@ const CIVO: Peer = Peer {
     ignores_parameters: true,
     topology_key: "region",
     snapshot_parameters: &[],
-    snapshot_refusals: &[],
     one_node: true,
     is_remote: false,
 };
@@ -104,7 +99,6 @@ const NFS: Peer = Peer {
     ignores_parameters: false,
     topology_key: "topology.nfs.csi.k8s.io/node",
     snapshot_parameters: &[],
-    snapshot_refusals: &[],
     one_node: false,
     is_remote: true,
 };

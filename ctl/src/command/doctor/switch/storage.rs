@@ -181,12 +181,7 @@ pub(super) fn snapshots(report: &mut Report, objects: &Objects, peer: &Peer, dri
     for class in classes() {
         let is_unknown =
             |key: &&str| !key.starts_with(PROVISIONER) && !peer.snapshot_parameters.contains(key);
-        let mut refused: Vec<_> = class.keys("/parameters").filter(is_unknown).collect();
-        let is_refused = |(key, value): &&(&str, &str)| {
-            class.text(&format!("/parameters/{}", escaped(key))) == *value
-        };
-        let values = peer.snapshot_refusals.iter().filter(is_refused);
-        refused.extend(values.map(|(key, _)| key));
+        let refused: Vec<_> = class.keys("/parameters").filter(is_unknown).collect();
         if !refused.is_empty() {
             let what = format!(
                 "{}: Belay refuses parameter {}",

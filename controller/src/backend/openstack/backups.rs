@@ -1,0 +1,203 @@
+//! Backups, which a class with `type: backup` makes as its snapshots. Cinder copies a backup from
+//! a snapshot of the volume, its basis, so that the volume can be used meanwhile. A basis has the
+//! name of its backup; it is never returned to a caller, and deleted when the backup is complete.
+
+use super::client::Client;
+use super::labels::labels;
+use super::wire::{self, CinderSnapshot, Restored};
+use super::{CLUSTER, Openstack};
+use crate::backend::measured::{Verb, measured};
+use crate::backend::{
+    Answer, Order, Phase, Progress, Snapshot, SnapshotClaims, SnapshotOrder, Volume,
+};
+use belay_server::call::{Certainty, Failure, Kind};
+use belay_server::request::{ContentSource, Name, Secrets, SnapshotId, VolumeId};
+use serde_json::json;
+use std::sync::Arc;
+
+/// A parameter of a class of cinder-csi-plugin: the zone of the backup.
+pub(super) const AVAILABILITY: &str = "availability";
+
+/// The backups of an account, by name.
+pub(super) struct Backups(pub(super) Arc<Client>);
+
+impl Backups {
+    /// The bases of the backup of that name.
+    async fn bases(&self, name: &str, of: &str) -> Result<Vec<CinderSnapshot>, Failure> {
+        let mut found = self.0.snapshots_named(name).await?;
+        found.retain(|snapshot| snapshot.is_basis() && snapshot.volume_id == of);
+        found.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(found)
+    }
+
+    /// Deletes the bases of that name.
+    ///
+    /// # Errors
+    /// `Busy` while a backup is copied from one.
+    async fn drop_bases(&self, name: &str, of: &str) -> Result<(), Failure> {
+        for basis in self.bases(name, of).await? {
+            let id = SnapshotId::new(basis.id.as_str())?;
+            match self.0.delete_snapshot(&id).await {
+                Err(refused) if refused.kind == Kind::Precondition => {
+                    return Err(Failure::busy(format!(
+                        "snapshot {id}: the basis of backup {name:?}: {refused}; repeat the call"
+                    )));
+                }
+                deleted => drop(deleted?),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Openstack {
+    /// The basis of the order's backup: found, or made now.
+    pub(super) async fn basis_of(
+        &self,
+        order: &SnapshotOrder,
+        force: bool,
+    ) -> Result<Snapshot, Failure> {
+        let (name, of) = (&order.name, &order.source);
+        for basis in self.backups.bases(name.as_str(), of.as_str()).await? {
+            let basis = basis.snapshot()?;
+            match basis.phase {
+                Phase::Ready | Phase::Busy(_) => return Ok(basis),
+                Phase::Deleting => {}
+                // No caller has it, and no backup can be made from it. A refusal changes nothing.
+                Phase::Failed(_) => drop(self.client.delete_snapshot(&basis.id).await),
+            }
+        }
+        let mut metadata = json!({ wire::BASIS: name.as_str(), CLUSTER: self.cluster });
+        labels(&mut metadata, &order.parameters);
+        match self.client.create_snapshot(name, of, force, metadata).await {
+            Ok(made) => made.snapshot(),
+            Err(refused) => Err(self.uncut(order, refused).await),
+        }
+    }
+
+    /// Begins the backup, from its basis.
+    pub(super) async fn back_up(
+        &self,
+        order: &SnapshotOrder,
+        force: bool,
+    ) -> Result<Snapshot, Failure> {
+        let basis = self.basis_of(order, force).await?;
+        if let Phase::Busy(what) = &basis.phase {
+            let message = format!("snapshot {}: {what}; repeat the call", basis.id);
+            return Err(Failure::busy(message));
+        }
+        let not_found = || Failure::not_found(format!("volume {}: not found", order.source));
+        let of = self.client.volume(&order.source).await?;
+        let of = of.ok_or_else(not_found)?;
+        let mut metadata = json!({
+            wire::SNAPSHOT_ATTEMPT: order.attempt.as_str(),
+            wire::CARRIED: of.carried(),
+            CLUSTER: self.cluster,
+        });
+        labels(&mut metadata, &order.parameters);
+        let zone = order.parameters.get(AVAILABILITY);
+        let begun = self.client.create_backup(order, &basis.id, zone, metadata);
+        match begun.await {
+            Ok(made) => {
+                let made = match self.client.backup(&made).await {
+                    Ok(Some(made)) => made.snapshot(),
+                    Ok(None) => Err(Failure::busy(format!(
+                        "backup {made}: gone; repeat the call"
+                    ))),
+                    Err(failure) => Err(failure),
+                };
+                made.map_err(Failure::may_be_running)
+            }
+            Err(refused) => Err(self.not_begun(order, &basis.id, refused).await),
+        }
+    }
+
+    /// Cinder has refused a backup. If that is final, the basis is of no use, and would keep the
+    /// volume from being deleted.
+    async fn not_begun(
+        &self,
+        order: &SnapshotOrder,
+        basis: &SnapshotId,
+        refused: Failure,
+    ) -> Failure {
+        if refused.certainty == Certainty::MayBeRunning || refused.kind == Kind::Busy {
+            return refused;
+        }
+        if let Ok(Some(basis)) = self.client.snapshot(basis).await
+            && basis.is_at_work()
+        {
+            // Another controller makes the backup.
+            return Failure::busy(refused.message);
+        }
+        let name = order.name.as_str();
+        if let Err(failure) = self.backups.drop_bases(name, order.source.as_str()).await {
+            tracing::warn!(%failure, "a snapshot that was made for a backup remains");
+        }
+        refused
+    }
+
+    /// Deletes a backup, and its basis if that exists.
+    pub(super) async fn discard_backup(&self, id: &SnapshotId) -> Result<Progress<()>, Failure> {
+        let Some(backup) = self.client.backup(id).await? else {
+            return Ok(Progress::Done(()));
+        };
+        if let Some(name) = backup.name() {
+            let dropped = self.backups.drop_bases(name, &backup.volume_id).await;
+            match dropped {
+                // Another backup of that name is copied from it.
+                Err(busy) if busy.kind == Kind::Busy && !backup.is_at_work() => {}
+                dropped => dropped?,
+            }
+        }
+        match self.client.delete_backup(id).await {
+            Ok(true) => Ok(Progress::Begun),
+            Ok(false) => Ok(Progress::Done(())),
+            Err(refused) => self.undeleted(id, refused).await,
+        }
+    }
+
+    pub(super) async fn end_backup(&self, order: &SnapshotOrder) -> Result<(), Failure> {
+        let (name, of) = (order.name.as_str(), order.source.as_str());
+        self.backups.drop_bases(name, of).await
+    }
+
+    /// A volume from a backup. Cinder replaces the metadata of the volume by that of the backup's
+    /// volume, so that the marks are in the description until the volume is claimed.
+    pub(super) async fn restore_backup(
+        &self,
+        order: &Order,
+        backup: &CinderSnapshot,
+    ) -> Result<Volume, Failure> {
+        let carried = match backup.carried() {
+            Some(carried) => carried.to_owned(),
+            // Another program has made the backup.
+            None => {
+                let of = VolumeId::new(backup.volume_id.as_str())?;
+                let of = self.client.volume(&of).await?;
+                of.map_or_else(|| backup.volume_id.clone(), |of| of.carried().to_owned())
+            }
+        };
+        let restored = Restored {
+            attempt: order.attempt.as_str().to_owned(),
+            backup: backup.id.clone(),
+            carried,
+        };
+        let from = ContentSource::Snapshot(SnapshotId::new(backup.id.as_str())?);
+        self.make(order, Some(&from), Some(&restored)).await
+    }
+}
+
+impl SnapshotClaims for Backups {
+    fn find_snapshots(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Snapshot>> {
+        measured(Verb::Find, async move {
+            let found = self.0.backups_named(&name).await?;
+            found.iter().map(CinderSnapshot::snapshot).collect()
+        })
+    }
+
+    fn claim_snapshot(&self, id: SnapshotId, _: Secrets) -> Answer<'_, ()> {
+        measured(Verb::Claim, async move {
+            self.0.mark_backup(&id, wire::SNAPSHOT_CLAIM).await
+        })
+    }
+}

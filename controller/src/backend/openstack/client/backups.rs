@@ -1,0 +1,132 @@
+//! Calls of Cinder for backups. Their metadata need Cinder 3.43, a volume from one 3.47, and their
+//! zone 3.51.
+
+use super::super::wire::{self, CinderBackups, CinderSnapshot, NewBackup, OneBackup};
+use super::{CLAIM_DEADLINE, Client, Request, Service, encoded};
+use crate::backend::SnapshotOrder;
+use belay_server::call::Failure;
+use belay_server::request::{Name, SnapshotId};
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+const METADATA_VERSION: &str = "volume 3.43";
+const ZONE_VERSION: &str = "volume 3.51";
+
+fn request(verb: &'static str, method: Method, path: String) -> Request {
+    Request {
+        version: Some(METADATA_VERSION),
+        ..Request::new(verb, Service::Volumes, method, path)
+    }
+}
+
+impl Client {
+    pub(in super::super) async fn backup(
+        &self,
+        id: &SnapshotId,
+    ) -> Result<Option<CinderSnapshot>, Failure> {
+        let path = format!("/backups/{}", encoded(id.as_str()));
+        let answer = self
+            .answer(request("get_backup", Method::GET, path))
+            .await?;
+        match answer.status {
+            StatusCode::OK => Ok(Some(answer.json::<OneBackup>()?.backup)),
+            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Ok(None),
+            // Who may not see backups has made none by this account.
+            StatusCode::FORBIDDEN => Ok(None),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// The backups of that name.
+    pub(in super::super) async fn backups_named(
+        &self,
+        name: &Name,
+    ) -> Result<Vec<CinderSnapshot>, Failure> {
+        let path = format!("/backups/detail?name={}", encoded(name.as_str()));
+        let answer = self
+            .answer(request("find_backup", Method::GET, path))
+            .await?;
+        if answer.status != StatusCode::OK {
+            return Err(wire::refused(&answer));
+        }
+        let mut found = answer.json::<CinderBackups>()?.backups;
+        // A cloud may let its users search for similar names.
+        found.retain(|backup| backup.is_named(name.as_str()));
+        Ok(found)
+    }
+
+    /// The ID of the new backup.
+    pub(in super::super) async fn create_backup(
+        &self,
+        order: &SnapshotOrder,
+        basis: &SnapshotId,
+        zone: Option<&str>,
+        metadata: Value,
+    ) -> Result<SnapshotId, Failure> {
+        let mut backup = json!({
+            "name": order.name.as_str(),
+            "volume_id": order.source.as_str(),
+            "snapshot_id": basis.as_str(),
+            "force": true,
+            "description": "Created by Belay",
+            "metadata": metadata,
+        });
+        if let Some(zone) = zone {
+            backup["availability_zone"] = zone.into();
+        }
+        let request = Request {
+            version: Some(zone.map_or(METADATA_VERSION, |_| ZONE_VERSION)),
+            body: Some(json!({ "backup": backup })),
+            ..request("create_backup", Method::POST, "/backups".to_owned())
+        };
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::ACCEPTED | StatusCode::OK => {
+                let made = answer.json::<NewBackup>()?.backup.id;
+                SnapshotId::new(made).map_err(Failure::may_be_running)
+            }
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// Adds to the metadata of a backup. Cinder replaces them, and two controllers that claim at
+    /// the same time write the same.
+    pub(in super::super) async fn mark_backup(
+        &self,
+        id: &SnapshotId,
+        key: &str,
+    ) -> Result<(), Failure> {
+        let marked = async {
+            let backup = self.backup(id).await?;
+            let gone = || Failure::not_found(format!("backup {id}: not found"));
+            let mut metadata = backup.ok_or_else(gone)?.into_metadata();
+            metadata.insert(key.to_owned(), id.to_string());
+            let request = Request {
+                body: Some(json!({ "backup": { "metadata": metadata } })),
+                deadline: CLAIM_DEADLINE,
+                ..request(
+                    "mark_backup",
+                    Method::PUT,
+                    format!("/backups/{}", encoded(id.as_str())),
+                )
+            };
+            let answer = self.answer(request).await?;
+            match answer.status {
+                StatusCode::OK => Ok(()),
+                _ => Err(wire::refused(&answer)),
+            }
+        };
+        timeout(CLAIM_DEADLINE, marked).await.unwrap_or_else(|_| {
+            let seconds = CLAIM_DEADLINE.as_secs();
+            let message = format!("backup {id}: no claim within {seconds} s, with the login");
+            Err(Failure::timeout(message).may_be_running())
+        })
+    }
+
+    /// Whether there was anything to delete.
+    pub(in super::super) async fn delete_backup(&self, id: &SnapshotId) -> Result<bool, Failure> {
+        let path = format!("/backups/{}", encoded(id.as_str()));
+        self.deleted("delete_backup", path).await
+    }
+}
