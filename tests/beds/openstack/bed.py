@@ -78,10 +78,20 @@ class Bed:
                              + " ".join((*INFRASTRUCTURE, *CORE, *DAEMONS, *EXTRAS)))
 
     def start_and_await(self, name):
-        """Starts one process, and waits for an API until it listens."""
+        """Starts one process; waits for an API until it listens, for backups until they work."""
         self.start(name)
         if name in self.layout.ports:
             await_port(self.layout.ports[name], READY_SECONDS)
+        end = time.monotonic() + READY_SECONDS
+        while name == "cinder-backup" and not self.is_reporting(name):
+            if time.monotonic() > end:
+                raise SystemExit(f"not up: {name}; see {self.layout.log}")
+            time.sleep(0.5)
+
+    def is_reporting(self, binary):
+        """Whether such a daemon of Cinder has reported lately."""
+        listed = Session(self.layout).call("cinder", "GET", "/os-services")["services"]
+        return any(entry["binary"] == binary and entry["state"] == "up" for entry in listed)
 
     def refuse_if_running(self):
         if any(map(self.processes.is_running, self.processes.all())):

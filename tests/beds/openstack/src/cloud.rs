@@ -16,6 +16,8 @@ pub struct Cloud {
     bed: Bed,
     token: String,
     catalog: Value,
+    /// The user and the project, as Keystone names them.
+    about: (Value, Value),
 }
 
 /// What Cinder shows of a volume.
@@ -89,7 +91,25 @@ impl Cloud {
                 .expect("a token")
                 .to_owned(),
             catalog: answer.body["token"]["catalog"].clone(),
+            about: (
+                answer.body["token"]["user"]["id"].clone(),
+                answer.body["token"]["project"]["id"].clone(),
+            ),
         }
+    }
+
+    /// The ID of a new trust: the driver's user lets itself act in its project, as a member.
+    ///
+    /// # Panics
+    /// Keystone refuses.
+    #[must_use]
+    pub fn trust(&self) -> String {
+        let (user, project) = &self.about;
+        let trust = json!({"trust": {
+            "trustor_user_id": user, "trustee_user_id": user, "project_id": project,
+            "impersonation": true, "roles": [{"name": "member"}]}});
+        let body = self.expect(201, "identity", ("POST", "/OS-TRUST/trusts"), &trust);
+        body["trust"]["id"].as_str().expect("an id").to_owned()
     }
 
     /// The public endpoint of a service, by its type.

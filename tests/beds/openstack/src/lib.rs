@@ -17,6 +17,7 @@ pub use http::{Answer, Cut, send};
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -81,6 +82,42 @@ impl Bed {
         let mut links: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
         links.sort();
         links
+    }
+
+    /// A command of `bed.py`, such as `freeze cinder-volume`, which must succeed.
+    ///
+    /// # Panics
+    /// It fails.
+    #[track_caller]
+    pub fn command(&self, arguments: &[&str]) {
+        let done = self.try_command(arguments);
+        done.unwrap_or_else(|errors| panic!("{arguments:?}: {errors}"));
+    }
+
+    /// Like [`Self::command`].
+    ///
+    /// # Errors
+    /// What it has printed.
+    pub fn try_command(&self, arguments: &[&str]) -> Result<(), String> {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("bed.py");
+        let mut command = Command::new(program);
+        command.arg("--state").arg(&self.root).args(arguments);
+        let output = command.output().map_err(|error| error.to_string())?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+
+    /// Whether a process of the bed runs.
+    ///
+    /// # Panics
+    /// The record cannot be read.
+    #[must_use]
+    pub fn has_started(&self, name: &str) -> bool {
+        let record = fs::read(self.root.join("processes.json")).expect("a record");
+        let record: Value = serde_json::from_slice(&record).expect("the record is JSON");
+        record.get(name).is_some()
     }
 
     /// The rules and counts of the proxy.

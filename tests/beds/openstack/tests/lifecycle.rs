@@ -17,8 +17,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tonic::Code;
 
 use crate::site::{
-    Client, GIB, Site, assert_refused, attached, block, by_credential, by_password, create,
-    created, deleted, detached, unique,
+    Client, GIB, Site, assert_refused, attached, block, by_credential, by_password, by_trust,
+    create, created, deleted, detached, unique,
 };
 
 /// What the node agent reads of the context.
@@ -179,5 +179,21 @@ async fn a_volume_whose_server_was_deleted_is_not_new_again() {
     let plan = read(&id, attached(client, &id, &next.id).await);
     assert_eq!(plan.content, Content::Used);
     detached(client, &id, &next.id).await;
+    deleted(client, &id).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn a_trust_is_enough_to_create_and_to_attach() {
+    let bed = Bed::open();
+    let cloud = Cloud::by_password(&bed);
+    let server = cloud.server("az-a");
+    let site = Site::new(&by_trust(&bed, &cloud.trust()));
+    let _controller = site.start();
+    let client = &mut site.client().await;
+    let id = created(client, &unique("trusted")).await.volume_id;
+    attached(client, &id, &server.id).await;
+    assert_eq!(cloud.volume(&id).unwrap().servers, [server.id.as_str()]);
+    detached(client, &id, &server.id).await;
     deleted(client, &id).await;
 }

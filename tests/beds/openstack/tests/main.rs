@@ -2,6 +2,8 @@
 //! these.
 
 #[cfg(test)]
+mod backups;
+#[cfg(test)]
 mod bed;
 #[cfg(test)]
 mod crashes;
@@ -13,6 +15,8 @@ mod economy;
 mod guests;
 #[cfg(test)]
 mod lifecycle;
+#[cfg(test)]
+mod outages;
 #[cfg(test)]
 mod sanity;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use belay_bed::programs::{Running, binary, server};
 use belay_bed::{requests, scrape};
@@ -14,6 +14,7 @@ use belay_proto::csi::v1 as csi;
 use belay_proto::dial::dial;
 use csi::controller_client::ControllerClient;
 use csi::volume_capability::access_mode::Mode;
+use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -122,6 +123,28 @@ pub(crate) fn by_credential(bed: &Bed, id: &str, secret: &str) -> String {
         "[Global]\nauth-url = {url}\napplication-credential-id = {id}\n\
          application-credential-secret = {secret}\n"
     )
+}
+
+/// `cloud.conf` with a trust.
+pub(crate) fn by_trust(bed: &Bed, trust: &str) -> String {
+    let text = |pointer| bed.text(pointer);
+    format!(
+        "[Global]\nauth-url = {}\nusername = {}\npassword = \"{}\"\ntrust-id = {trust}\n\
+         user-domain-name = {}\n",
+        text("/auth_url"),
+        text("/username"),
+        text("/password"),
+        text("/domain"),
+    )
+}
+
+/// What a loop waits for.
+///
+/// # Panics
+/// It has not happened after two minutes.
+pub(crate) async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    let ended = timeout(Duration::from_secs(120), wait).await;
+    ended.unwrap_or_else(|_| panic!("{what}: not after two minutes"))
 }
 
 /// For one pod.

@@ -24,17 +24,21 @@ const BYTES: usize = 4 << 20;
 /// Where patterns are, in bytes: at both ends of a volume of 1 GiB.
 const PLACES: [u64; 2] = [0, (1 << 30) - (BYTES as u64)];
 
-async fn cut(client: &mut Client, name: &str, of: &str) -> Result<csi::Snapshot, Status> {
+pub(crate) async fn cut(
+    client: &mut Client,
+    name: &str,
+    of: &str,
+) -> Result<csi::Snapshot, Status> {
     let answer = client.create_snapshot(requests::cut(name, of)).await?;
     Ok(answer.into_inner().snapshot.unwrap())
 }
 
-async fn discarded(client: &mut Client, id: &str) {
+pub(crate) async fn discarded(client: &mut Client, id: &str) {
     client.delete_snapshot(requests::discard(id)).await.unwrap();
 }
 
 /// A request for a volume of so many GiB from that source.
-fn copy(gib: i64, source: csi::volume_content_source::Type) -> csi::CreateVolumeRequest {
+pub(crate) fn copy(gib: i64, source: csi::volume_content_source::Type) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
         volume_content_source: Some(csi::VolumeContentSource {
             r#type: Some(source),
@@ -43,7 +47,7 @@ fn copy(gib: i64, source: csi::volume_content_source::Type) -> csi::CreateVolume
     }
 }
 
-async fn listed(client: &mut Client, of: &str) -> Vec<String> {
+pub(crate) async fn listed(client: &mut Client, of: &str) -> Vec<String> {
     let (mut ids, mut starting_token) = (Vec::new(), String::new());
     loop {
         let request = csi::ListSnapshotsRequest {
@@ -71,7 +75,7 @@ fn disk(bed: &Bed, server: &Server, is_written: bool) -> File {
 }
 
 /// Random bytes.
-fn pattern() -> Vec<u8> {
+pub(crate) fn pattern() -> Vec<u8> {
     let mut bytes = vec![0; BYTES];
     File::open("/dev/urandom")
         .unwrap()
@@ -80,7 +84,7 @@ fn pattern() -> Vec<u8> {
     bytes
 }
 
-fn write(bed: &Bed, server: &Server, bytes: &[u8]) {
+pub(crate) fn write(bed: &Bed, server: &Server, bytes: &[u8]) {
     let disk = disk(bed, server, true);
     for place in PLACES {
         disk.write_all_at(bytes, place).unwrap();
@@ -89,7 +93,7 @@ fn write(bed: &Bed, server: &Server, bytes: &[u8]) {
 }
 
 /// What both places have, which must be the same.
-fn content(bed: &Bed, server: &Server) -> Vec<u8> {
+pub(crate) fn content(bed: &Bed, server: &Server) -> Vec<u8> {
     let disk = disk(bed, server, false);
     let [first, last] = PLACES.map(|place| {
         let mut bytes = vec![0; BYTES];
@@ -168,7 +172,7 @@ async fn a_snapshot_of_a_volume_in_use_and_a_clone_have_the_data_of_their_instan
 }
 
 /// The IDs of all snapshots of a name, as Cinder shows them.
-fn named(cloud: &Cloud, name: &str) -> Vec<Value> {
+pub(crate) fn named(cloud: &Cloud, name: &str) -> Vec<Value> {
     let path = format!("/snapshots/detail?name={name}");
     let body = cloud.expect(200, "volumev3", ("GET", &path), &Value::Null);
     body["snapshots"].as_array().unwrap().clone()
