@@ -14,6 +14,7 @@ mod id;
 mod in_progress;
 mod ledger;
 mod loops;
+mod overcommit;
 mod record;
 mod recover;
 mod resize;
@@ -25,8 +26,8 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub use overcommit::{Overcommit, OvercommitError};
 pub(crate) use slots::THREADS_MAX;
-pub use space::{Overcommit, OvercommitError};
 
 use crate::backend::Progress::{self, Done};
 use crate::backend::measured::{self, Verb, measured};

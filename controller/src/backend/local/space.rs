@@ -4,64 +4,18 @@
 
 use super::files::Files;
 use super::ledger::Ledger;
+use super::overcommit::Overcommit;
 use belay_server::call::Failure;
 use std::collections::HashSet;
-use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many times over the space may be provisioned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overcommit {
-    permille: u64,
-}
-
-/// Bounds of the factor: below, almost no volume fits; above, the limit is meaningless.
-const FACTOR_MIN: f64 = 0.1;
-const FACTOR_MAX: f64 = 1_000_000.0;
-
-/// An invalid factor.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("overcommit {0:?}: not a number from {FACTOR_MIN} to {FACTOR_MAX}, such as 1 or 2.5")]
-pub struct OvercommitError(String);
-
-impl Default for Overcommit {
-    fn default() -> Self {
-        Self { permille: 1000 }
-    }
-}
-
-impl FromStr for Overcommit {
-    type Err = OvercommitError;
-
-    fn from_str(text: &str) -> Result<Self, OvercommitError> {
-        let factor: f64 = text.parse().map_err(|_| OvercommitError(text.to_owned()))?;
-        if !(FACTOR_MIN..=FACTOR_MAX).contains(&factor) {
-            return Err(OvercommitError(text.to_owned()));
-        }
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "the bounds above keep it positive and small"
-        )]
-        let permille = (factor * 1000.0).round() as u64;
-        Ok(Self { permille })
-    }
-}
-
-impl Overcommit {
-    fn of(self, total: u64, foreign: u64) -> u64 {
-        let usable = u128::from(total.saturating_sub(foreign));
-        let ceiling = usable * u128::from(self.permille) / 1000;
-        u64::try_from(ceiling).unwrap_or(u64::MAX)
-    }
-}
-
-/// For so long, a scan of all files says enough.
+/// For so long after its end, a scan of all files says enough.
 const RECENT: Duration = Duration::from_secs(60);
 
-/// Queries scan no sooner than after this many times the duration of the last scan, so that they
-/// spend at most 1 % of the time on it, however many files there are.
+/// Queries scan no sooner than after this many times the duration of the last scan, or [`RECENT`]:
+/// they spend at most 1 % of the time on it, or with a scan of more than 0.6 s, its duration in each
+/// minute. Beyond that, they may scan once after each removal of a file.
 const PAUSE: u32 = 100;
 
 /// The maximum number of bytes of all volumes and snapshots together. Foreign space, which is used
@@ -69,8 +23,9 @@ const PAUSE: u32 = 100;
 /// they can hide foreign files; a dedicated filesystem has none.
 ///
 /// Which space is foreign is known from a scan of all files, 18 ms for 10,000 of them. Between two
-/// scans the maximum is estimated: all that was taken since counts as foreign. What volumes
-/// discarded since, and foreign files took, is not noticed before the next scan.
+/// scans the maximum is estimated: all that was taken since counts as foreign, so it is too small
+/// by what volumes wrote. What volumes discarded since, and foreign files took instead, is not
+/// noticed before the next scan: until then it is too large by that, for creates, too.
 #[derive(Debug)]
 pub(super) struct Ceiling {
     overcommit: Overcommit,
@@ -83,19 +38,49 @@ pub(super) struct Ceiling {
 #[derive(Debug, Default)]
 struct Known {
     last: Option<Scan>,
-    /// Bytes of removed files, since the start.
-    freed: u64,
+    removed: Removed,
+    /// A query scans.
+    is_asked: bool,
+}
+
+/// Files that were removed since the start.
+#[derive(Clone, Copy, Debug, Default)]
+struct Removed {
+    /// Of those with blocks.
+    files: u64,
+    /// Their allocated bytes.
+    bytes: u64,
 }
 
 /// A scan of all files.
 #[derive(Clone, Copy, Debug)]
 struct Scan {
+    /// When it ended.
     at: Instant,
     took: Duration,
     /// The used space of the filesystem, just before.
     taken: u64,
     /// Of this, by files of volumes and snapshots.
     ours: u64,
+    /// A file was removed since. It may have shared blocks, which are taken still.
+    is_off: bool,
+}
+
+/// What a query does.
+#[derive(Debug)]
+enum Query<'a> {
+    Use(Scan),
+    Scan(Option<Turn<'a>>),
+}
+
+/// The scan of a query, until this is dropped.
+#[derive(Debug)]
+struct Turn<'a>(&'a Ceiling);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.known().is_asked = false;
+    }
 }
 
 impl Ceiling {
@@ -115,58 +100,75 @@ impl Ceiling {
         snapshots: &Files,
         ledger: &Ledger,
     ) -> Result<u64, Failure> {
-        self.scanned(volumes, snapshots, ledger, |scan, taken| {
-            scan.taken == taken
-        })
+        let before = self.known().removed;
+        let room = volumes.room()?;
+        let last = self.known().last.filter(Scan::is_recent);
+        let scan = match last.filter(|scan| scan.taken == room.taken) {
+            Some(scan) => scan,
+            None => self.scan(volumes, snapshots, ledger, (room.taken, before))?,
+        };
+        Ok(self.shown(room.total, scan.foreign(room.taken)))
     }
 
     /// For queries: the maximum as [`Ceiling::exact`], or as [`Ceiling::estimate`] just after a
-    /// scan.
+    /// scan, and while another query scans.
     pub(super) fn shortly(
         &self,
         volumes: &Files,
         snapshots: &Files,
         ledger: &Ledger,
     ) -> Result<u64, Failure> {
-        self.scanned(volumes, snapshots, ledger, |scan, taken| {
-            scan.taken == taken || scan.at.elapsed() < scan.took * PAUSE
-        })
+        let before = self.known().removed;
+        let room = volumes.room()?;
+        let scan = match self.query(room.taken) {
+            Query::Use(scan) => scan,
+            Query::Scan(_turn) => self.scan(volumes, snapshots, ledger, (room.taken, before))?,
+        };
+        Ok(self.shown(room.total, scan.foreign(room.taken)))
     }
 
-    /// Scans unless the last scan is recent and says enough while so much is taken.
-    fn scanned(
+    /// One query at a time scans again; the others use the last scan, whatever its age. Before the
+    /// first scan each of them scans, so that none waits for another whose disk does not answer.
+    fn query(&self, taken: u64) -> Query<'_> {
+        let mut known = self.known();
+        match known.last {
+            Some(scan) if known.is_asked || scan.says_enough(taken) => Query::Use(scan),
+            None if known.is_asked => Query::Scan(None),
+            _ => {
+                known.is_asked = true;
+                Query::Scan(Some(Turn(self)))
+            }
+        }
+    }
+
+    /// Scans all files. `before` it: the used space, and before that, the removed files.
+    fn scan(
         &self,
         volumes: &Files,
         snapshots: &Files,
         ledger: &Ledger,
-        says_enough: impl Fn(&Scan, u64) -> bool,
-    ) -> Result<u64, Failure> {
-        let freed_before = self.known().freed;
-        let room = volumes.room()?;
-        let last = self.known().last.filter(Scan::is_recent);
-        let scan = match last.filter(|scan| says_enough(scan, room.taken)) {
-            Some(scan) => scan,
-            None => {
-                #[cfg(test)]
-                self.scans
-                    .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                let at = Instant::now();
-                let of_volumes = ours(volumes, &ledger.ids()?)?;
-                let of_snapshots = ours(snapshots, &ledger.snapshot_ids()?)?;
-                let mut scan = Scan {
-                    at,
-                    took: at.elapsed(),
-                    taken: room.taken,
-                    ours: of_volumes.saturating_add(of_snapshots),
-                };
-                let mut known = self.known();
-                // Some of them may have been scanned before they were removed.
-                scan.free(known.freed - freed_before);
-                known.last = Some(scan);
-                scan
-            }
+        (taken, before): (u64, Removed),
+    ) -> Result<Scan, Failure> {
+        #[cfg(test)]
+        self.scans
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let began = Instant::now();
+        let of_volumes = ours(volumes, &ledger.ids()?)?;
+        let of_snapshots = ours(snapshots, &ledger.snapshot_ids()?)?;
+        let mut scan = Scan {
+            at: Instant::now(),
+            took: began.elapsed(),
+            taken,
+            ours: of_volumes.saturating_add(of_snapshots),
+            is_off: false,
         };
-        Ok(self.shown(room.total, scan.foreign(room.taken)))
+        let mut known = self.known();
+        // Some of them may have been scanned before they were removed.
+        if known.removed.files > before.files {
+            scan.free(known.removed.bytes - before.bytes);
+        }
+        known.last = Some(scan);
+        Ok(scan)
     }
 
     /// A maximum that is not above the exact one as far as a recent scan shows; `None` without one.
@@ -184,10 +186,15 @@ impl Ceiling {
         ceiling
     }
 
-    /// A file of ours with so many allocated bytes was removed: what is taken instead is foreign.
+    /// A file of ours with so many allocated bytes was removed: what is taken instead is foreign,
+    /// unless it shared them.
     pub(super) fn freed(&self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
         let mut known = self.known();
-        known.freed += bytes;
+        known.removed.files += 1;
+        known.removed.bytes += bytes;
         if let Some(scan) = &mut known.last {
             scan.free(bytes);
         }
@@ -201,6 +208,7 @@ impl Ceiling {
             took: Duration::ZERO,
             taken: u64::MAX,
             ours: 0,
+            is_off: false,
         });
     }
 
@@ -215,7 +223,7 @@ impl Ceiling {
     /// Bytes of removed files.
     #[cfg(test)]
     pub(super) fn freed_bytes(&self) -> u64 {
-        self.known().freed
+        self.known().removed.bytes
     }
 
     /// The number of scans.
@@ -234,7 +242,14 @@ impl Scan {
         self.at.elapsed() < RECENT
     }
 
+    /// For a query, while so much is taken.
+    fn says_enough(&self, taken: u64) -> bool {
+        let is_fresh = !self.is_off && self.at.elapsed() < self.took.saturating_mul(PAUSE);
+        self.is_recent() && (self.taken == taken || is_fresh)
+    }
+
     fn free(&mut self, bytes: u64) {
+        self.is_off = true;
         self.taken = self.taken.saturating_sub(bytes);
         self.ours = self.ours.saturating_sub(bytes);
     }
@@ -288,7 +303,61 @@ mod tests {
             took: Duration::ZERO,
             taken,
             ours,
+            is_off: false,
         }
+    }
+
+    /// A query while so much is taken scans, and those after it are not its turn.
+    fn scans(ceiling: &Ceiling, taken: u64) -> bool {
+        matches!(ceiling.query(taken), Query::Scan(Some(_)))
+    }
+
+    #[test]
+    fn one_query_at_a_time_scans_again_and_the_others_use_the_last_scan() {
+        let ceiling = Ceiling::new(Overcommit::default());
+        ceiling.known().last = Some(scan(300, 200));
+        let turn = ceiling.query(301);
+        assert!(matches!(turn, Query::Scan(Some(_))), "{turn:?}");
+        for taken in [300, 301, 900] {
+            let other = ceiling.query(taken);
+            assert!(matches!(other, Query::Use(_)), "{taken}: {other:?}");
+        }
+        // Its scan failed, too.
+        drop(turn);
+        assert!(scans(&ceiling, 301));
+        assert!(!scans(&ceiling, 300), "nothing was written");
+    }
+
+    #[test]
+    fn before_the_first_scan_no_query_waits_for_another() {
+        let ceiling = Ceiling::new(Overcommit::default());
+        let first = ceiling.query(300);
+        assert!(matches!(first, Query::Scan(Some(_))), "{first:?}");
+        let second = ceiling.query(300);
+        assert!(matches!(second, Query::Scan(None)), "{second:?}");
+        // The end of the second one is not that of the first.
+        drop(second);
+        ceiling.known().last = Some(scan(300, 200));
+        assert!(matches!(ceiling.query(301), Query::Use(_)));
+        drop(first);
+        assert!(scans(&ceiling, 301));
+    }
+
+    #[test]
+    fn a_file_that_may_have_shared_its_blocks_makes_a_query_scan() {
+        let ceiling = Ceiling::new(Overcommit::default());
+        let last = scan(300, 200);
+        ceiling.known().last = Some(Scan {
+            took: RECENT,
+            ..last
+        });
+        assert!(!scans(&ceiling, 301));
+        // Never written, so it shared nothing.
+        ceiling.freed(0);
+        assert!(!scans(&ceiling, 301));
+        ceiling.freed(50);
+        assert!(!scans(&ceiling, 250), "it shared nothing");
+        assert!(scans(&ceiling, 300), "it shared all");
     }
 
     #[test]
@@ -303,27 +372,5 @@ mod tests {
         ceiling.freed(50);
         let after = |taken| ceiling.known().last.unwrap().foreign(taken);
         assert_eq!([after(250), after(300)], [100, 150]);
-    }
-
-    #[test]
-    fn a_factor_that_is_no_sane_number_is_refused() {
-        for text in [
-            "",
-            "0",
-            "-1",
-            "0.05",
-            "0.0999",
-            "1000000.5",
-            "NaN",
-            "inf",
-            "1e9",
-            "two",
-        ] {
-            assert!(text.parse::<Overcommit>().is_err(), "{text:?}");
-        }
-        assert_eq!("1".parse(), Ok(Overcommit::default()));
-        for (text, permille) in [("0.1", 100), ("1000000", 1_000_000_000)] {
-            assert_eq!(text.parse(), Ok(Overcommit { permille }), "{text}");
-        }
     }
 }
