@@ -2,7 +2,6 @@
 //! for a new one, so that no client can lock others out by holding connections. Does not know the
 //! protocol.
 
-use super::pace::{Pace, Turn};
 use crate::call::Record;
 use metrics::Counter;
 use std::cmp::Reverse;
@@ -32,8 +31,6 @@ pub(crate) struct Acceptor {
     /// The listener, for the log and the metrics.
     name: &'static str,
     table: Arc<Table>,
-    /// None = a burst is not paced.
-    pace: Option<Arc<Pace>>,
     closed: Counter,
     is_stuck: bool,
     warned: Option<Instant>,
@@ -62,8 +59,6 @@ struct Usage {
     is_answering: bool,
     /// Requests without a response. A request without a handler has not arrived in full.
     calls: Vec<Record>,
-    /// Until the first response.
-    turn: Option<Turn>,
 }
 
 /// Whether a connection may stay open.
@@ -87,29 +82,19 @@ impl Acceptor {
                 slots: Mutex::default(),
                 freed: Notify::new(),
             }),
-            pace: None,
             closed: metrics::counter!(CLOSED, "listener" => name),
             is_stuck: false,
             warned: None,
         }
     }
 
-    /// Accepts a burst of connections at the pace of their responses, see [`Pace`].
-    pub(crate) fn paced(mut self) -> Self {
-        self.pace = Some(Arc::default());
-        self
-    }
-
     /// The next connection, and its slot, which is freed when dropped. Waits for others only while
-    /// each of them has a running call, and for a moment in a burst that is paced.
+    /// each of them has a running call.
     pub(crate) async fn next<C, F>(&mut self, accept: impl Fn() -> F) -> (C, Connection)
     where
         F: Future<Output = io::Result<(C, Option<IpAddr>)>>,
     {
         self.table.room().await;
-        if let Some(pace) = &self.pace {
-            pace.turn().await;
-        }
         loop {
             match accept().await {
                 Ok((connection, source)) => {
@@ -135,7 +120,6 @@ impl Acceptor {
                 since: Instant::now(),
                 is_answering: false,
                 calls: Vec::new(),
-                turn: self.pace.as_ref().map(Pace::enter),
             }),
             stay: watch::Sender::new(Stay::Open),
         });
@@ -349,7 +333,6 @@ impl Drop for OpenCall {
         let mut usage = self.slot.usage();
         usage.calls.retain(|call| !call.is(&self.record));
         usage.since = Instant::now();
-        usage.turn = None;
     }
 }
 

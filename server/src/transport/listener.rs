@@ -66,7 +66,7 @@ impl Server {
 
     /// Serves all clients. The name of the listener is for log and metrics.
     pub(crate) async fn accept(&self, name: &'static str, listener: UnixListener) -> Infallible {
-        let mut acceptor = Acceptor::new(name, self.connections_max).paced();
+        let mut acceptor = Acceptor::new(name, self.connections_max);
         let accept = async || Ok((listener.accept().await?.0, None));
         loop {
             let (stream, connection) = acceptor.next(accept).await;

@@ -4,7 +4,6 @@
 mod acceptor;
 mod authority;
 mod listener;
-mod pace;
 mod pages;
 mod socket;
 
