@@ -1,6 +1,9 @@
 //! The threads of a pool: a thread that has ended its work takes the next one. The runtime starts
 //! another thread for work that comes before the last thread counts as idle, so that a burst left
 //! several times as many threads as work at once, each with its stack. Knows no limits.
+//!
+//! If the system allows no further thread (EAGAIN), the runtime queues the work until a thread
+//! stops. The threads do not know of it: newer work that is handed to one of them goes first.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -54,10 +57,16 @@ impl Threads {
         let threads = Arc::clone(self);
         let work = Box::new(move || {
             let result = catch_unwind(AssertUnwindSafe(work));
-            // First: the work that follows the result is for this thread.
-            threads.state().free += 1;
-            // No caller waits if its job was dropped.
-            drop(sender.send(result));
+            // At once: the work that follows the result is for this thread.
+            let mut state = threads.state();
+            if let Err(unread) = sender.send(result) {
+                drop(state);
+                // No caller waits, as its job was dropped. Its files are closed here, which may
+                // hang or panic: until then the thread is not free.
+                drop(catch_unwind(AssertUnwindSafe(|| drop(unread))));
+                state = threads.state();
+            }
+            state.free += 1;
         });
         if let Some(mut work) = self.hand(work) {
             let threads = Arc::clone(self);
@@ -115,6 +124,9 @@ pub(super) fn spawn<T: Send + 'static>(
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+    use tokio::time::timeout;
 
     /// As a thread does it, step by step.
     fn work(threads: &Arc<Threads>) -> Option<Work> {
@@ -161,6 +173,41 @@ mod tests {
             caller.await.unwrap();
         }
         assert_eq!(done.load(Ordering::Relaxed), 4_000);
+    }
+
+    /// Waits, and panics, when it is dropped.
+    struct Stubborn {
+        dropping: mpsc::Sender<()>,
+        released: mpsc::Receiver<()>,
+    }
+
+    impl Drop for Stubborn {
+        fn drop(&mut self) {
+            self.dropping.send(()).unwrap();
+            self.released.recv().expect("on purpose");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unread_result_that_hangs_or_panics_holds_up_no_other_work() {
+        let threads = Arc::new(Threads::default());
+        let (begin, begun) = mpsc::channel::<()>();
+        let (dropping, drops) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let stubborn = Stubborn { dropping, released };
+        drop(threads.run(move || {
+            begun.recv().unwrap_err();
+            stubborn
+        }));
+        // Only now does its work end, so nobody reads the result.
+        drop(begin);
+        drops.recv().unwrap();
+        assert_eq!(threads.state().free, 0, "it hangs");
+        let mut other = threads.run(|| 7);
+        let other = timeout(Duration::from_secs(60), other.result()).await;
+        assert_eq!(other.expect("it waits for the result that hangs"), Ok(7));
+        drop(release);
+        assert_eq!(threads.run(|| 8).result().await, Ok(8));
     }
 
     #[tokio::test]
