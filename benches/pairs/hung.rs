@@ -1,6 +1,7 @@
 //! Whether a volume in trouble delays the calls for others: its filesystem is frozen, has shut
 //! itself down, or waits for a disk that does not answer. Blocks with and without the trouble take
-//! turns. Meanwhile another caller asks for the statistics of that volume all the time, in both.
+//! turns. Meanwhile another caller asks for the statistics of that volume all the time, in both,
+//! unless the trouble unpublishes it.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -30,8 +31,11 @@ const SLOW: Duration = Duration::from_millis(1_200);
 /// The maximum of each call as a multiple of the same without trouble, of the 25th percentile and
 /// of the 99th.
 const RATIO_MAX: f64 = 1.5;
+/// The maximum of any call, while none without trouble exceeds it. No noise excuses more.
+const SLOWEST: Duration = Duration::from_millis(500);
 const QUARTER: usize = 25;
 const TAIL: usize = 99;
+const ALL: usize = 100;
 
 /// Freezes, and thaws when its input ends: also if this program was killed.
 const FREEZE: &str = r#"fsfreeze --freeze "$1" && echo frozen && cat; fsfreeze --unfreeze "$1""#;
@@ -62,6 +66,11 @@ impl Trouble {
             Trouble::ShutDown => "filesystem shut down",
             Trouble::DiskHangs => "disk hangs, unstage too",
         }
+    }
+
+    /// Whether statistics of the volume can be read meanwhile.
+    fn is_published(self) -> bool {
+        !matches!(self, Trouble::DiskHangs)
     }
 }
 
@@ -107,9 +116,9 @@ pub(crate) fn measure(bench_dir: &BenchDir) -> io::Result<Hung> {
             // An interruption waits until the filesystem is not frozen.
             let _turn = bench_dir.turn();
             match n % 2 {
-                0 => site.block(|row, time| rows[row].without.push(time))?,
+                0 => site.block(trouble, |row, time| rows[row].without.push(time))?,
                 _ => site.within(trouble, || {
-                    site.block(|row, time| rows[row].with.push(time))
+                    site.block(trouble, |row, time| rows[row].with.push(time))
                 })?,
             }
         }
@@ -141,9 +150,13 @@ impl Site<'_> {
         self.run(volume, &[Call::Stage, Call::Publish, Call::Stats])
     }
 
-    /// Calls for the others, in turns, while the statistics of the victim are read.
-    fn block(&self, mut note: impl FnMut(usize, Duration)) -> io::Result<()> {
-        let asking = Asking::begin(&self.socket, &self.victim)?;
+    /// Calls for the others, in turns, while the statistics of the victim are read if that is
+    /// possible in the trouble.
+    fn block(&self, trouble: Trouble, mut note: impl FnMut(usize, Duration)) -> io::Result<()> {
+        let asking = trouble
+            .is_published()
+            .then(|| Asking::begin(&self.socket, &self.victim))
+            .transpose()?;
         for _ in 0..ROUNDS {
             for other in &self.others {
                 let mut ours = Ours::new(&self.agent.client, other.clone());
@@ -152,7 +165,7 @@ impl Site<'_> {
                 }
             }
         }
-        asking.end();
+        drop(asking);
         Ok(())
     }
 
@@ -212,8 +225,6 @@ impl Asking {
         let caller = Some(caller);
         Ok(Self { is_over, caller })
     }
-
-    fn end(self) {}
 }
 
 impl Drop for Asking {
@@ -310,23 +321,37 @@ impl Row {
         )
     }
 
-    /// The larger difference of both sides from themselves, every other block against the rest.
+    /// The difference of the calls without trouble from themselves, every other block against the
+    /// rest. That of the others may be the effect of the trouble.
     fn noise(&self, percent: usize) -> f64 {
-        let of = |samples: &Samples| samples.spread_of(SAMPLES_A_BLOCK, percent);
-        of(&self.without).max(of(&self.with))
+        self.without.spread_of(SAMPLES_A_BLOCK, percent)
+    }
+
+    /// The slowest call next to the trouble, unless one without it is too slow, too.
+    fn slowest(&self) -> Option<f64> {
+        let [without, with] = [&self.without, &self.with].map(|it| it.percentile(ALL));
+        (without <= SLOWEST).then(|| ratio(with, SLOWEST))
     }
 }
 
 impl Hung {
-    /// Each call, of both percentiles.
+    /// Each call, of both percentiles, and the slowest.
     pub(crate) fn limited(&self) -> impl Iterator<Item = Limited> {
         self.0.iter().flat_map(|(trouble, row)| {
-            [("p25", QUARTER), ("p99", TAIL)].map(|(name, percent)| Limited {
-                name: format!("{}, {}, {name}", trouble.name(), row.call),
+            let name = |what: &str| format!("{}, {}, {what}", trouble.name(), row.call);
+            let ratios = [("p25", QUARTER), ("p99", TAIL)].map(|(what, percent)| Limited {
+                name: name(what),
                 ratio: row.ratio(percent),
                 limit: RATIO_MAX,
                 noise: row.noise(percent),
-            })
+            });
+            let slowest = row.slowest().map(|ratio| Limited {
+                name: name("slowest"),
+                ratio,
+                limit: 1.0,
+                noise: 0.0,
+            });
+            ratios.into_iter().chain(slowest)
         })
     }
 
