@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-/// How long another actor's event takes: longer than the first pause after a refusal, 1 s.
-const EVENT: Duration = Duration::from_secs(2);
+/// How long another actor's event takes, unless it is ended before: longer than any call.
+const EVENT: Duration = Duration::from_secs(3_600);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attachment_has_the_keys_of_the_driver_it_replaces_and_the_word_on_its_content() {
@@ -123,13 +123,38 @@ async fn events_of_another_actor(at_accept: bool) {
     let _running = site.start();
     let mut client = site.client().await;
     let id = created(&mut client, "pvc-1").await.unwrap();
-    site.twin().occupy(101, EVENT);
-    attached(&mut client, &id, NODE).await.unwrap();
-    let tried = site.cloud.count(ATTACH);
-    assert!((2..=5).contains(&tried), "{tried}");
-    site.twin().occupy(101, EVENT);
-    detached(&mut client, &id, NODE).await.unwrap();
+    let call = {
+        let (mut client, id) = (client.clone(), id.clone());
+        async move { attached(&mut client, &id, NODE).await.map(drop) }
+    };
+    refused_meanwhile(&site, ATTACH, call).await;
+    assert_eq!(site.twin().attached()[&id], Some(101));
+    let call = {
+        let (mut client, id) = (client.clone(), id.clone());
+        async move { detached(&mut client, &id, NODE).await }
+    };
+    refused_meanwhile(&site, DETACH, call).await;
     assert_eq!(site.twin().attached()[&id], None);
+}
+
+/// Another actor's event on the droplet begins before the call, and ends when the call was refused.
+async fn refused_meanwhile(
+    site: &Site,
+    action: &str,
+    call: impl Future<Output = Result<(), tonic::Status>> + Send + 'static,
+) {
+    let before = site.cloud.count(action);
+    site.twin().occupy(101, EVENT);
+    let call = tokio::spawn(call);
+    // The second one comes after the answer to the first.
+    let tried_again = || site.cloud.count(action) >= before + 2;
+    until("the action was tried a second time", tried_again);
+    assert!(!call.is_finished());
+    site.twin().occupy(101, Duration::ZERO);
+    call.await.unwrap().unwrap();
+    // Not without pauses.
+    let tried = site.cloud.count(action) - before;
+    assert!(tried < 20, "{tried}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
