@@ -199,7 +199,7 @@ mod tests {
             begun.recv().unwrap_err();
             stubborn
         }));
-        // Only now does its work end, so nobody reads the result.
+        // Only now does its work end, so the result is not read.
         drop(begin);
         drops.recv().unwrap();
         assert_eq!(threads.state().free, 0, "it hangs");

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 const RECENT: Duration = Duration::from_secs(60);
 
 /// Queries scan no sooner than after this many times the duration of the last scan, or [`RECENT`]:
-/// they spend at most 1 % of the time on it, or with a scan of more than 0.6 s, its duration in each
-/// minute. Beyond that, they may scan once after each removal of a file.
+/// they spend at most 1 % of the time on it, or with a scan of more than 0.6 s, its duration in
+/// each minute. Beyond that, they may scan once after each removal of a file.
 const PAUSE: u32 = 100;
 
 /// The maximum number of bytes of all volumes and snapshots together. Foreign space, which is used
