@@ -104,6 +104,8 @@ need_for() {
             need mkfs.vfat "so does it" dosfstools
             need mcopy "it fills that one" mtools
             need python3 "its http.server is a metadata service" python3
+            need sgdisk "a boot disk has partitions" gdisk
+            need pvcreate "udev's rules activate LVM" lvm2
             ;;
         openstack)
             need mariadbd "the services of OpenStack keep their state in it" mariadb-server

@@ -40,3 +40,5 @@ mod removed;
 mod repaired;
 #[cfg(test)]
 mod rig;
+#[cfg(test)]
+mod udev;
