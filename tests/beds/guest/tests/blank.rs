@@ -125,6 +125,8 @@ fn a_disk_is_read_with_many_requests_at_once_and_with_one_where_io_uring_is_refu
     const DATA_AT: u64 = 300 * MIB + 5;
     // The guest's kernel makes so many requests of one read.
     const SPLIT: usize = 8;
+    // udevd may still read the new disk.
+    const OTHERS: usize = 4;
     let machine = machine(newest_kernel());
     for (name, refusal) in [
         ("allowed", "true"),
@@ -164,7 +166,7 @@ fn a_disk_is_read_with_many_requests_at_once_and_with_one_where_io_uring_is_refu
         let (refused, at_once) = stage(512, "used", Some(DATA_AT));
         let why = format!("unknown data at byte {DATA_AT}");
         assert!(refused.text.contains(&why), "{}", refused.text);
-        assert_eq!(at_once > SPLIT, name == "allowed", "{at_once}");
+        assert_eq!(at_once > SPLIT + OTHERS, name == "allowed", "{at_once}");
         let (staged, at_once) = stage(4 << 20, "new", None);
         assert_eq!(staged.code, 0, "{}", staged.text);
         assert!(name == "refused" || at_once > 4 * SPLIT, "{at_once}");
