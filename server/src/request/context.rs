@@ -63,6 +63,18 @@ impl Secrets {
     }
 }
 
+impl Secrets {
+    /// The secret behind `key` in any case; the first, in the order of their spelling.
+    #[must_use]
+    pub fn get_ignoring_case(&self, key: &str) -> Option<&str> {
+        let mut found = self
+            .0
+            .iter()
+            .filter(|(own, _)| own.eq_ignore_ascii_case(key));
+        found.next().map(|(_, secret)| secret.as_str())
+    }
+}
+
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_empty() {
@@ -117,6 +129,11 @@ mod tests {
         let secrets = Secrets::new(map("canary-key", "canary-value")).unwrap();
         assert_eq!(format!("{secrets:?}"), "<secret>");
         assert_eq!(secrets.get("canary-key"), Some("canary-value"));
+        assert_eq!(secrets.get("Canary-Key"), None);
+        assert_eq!(
+            secrets.get_ignoring_case("Canary-Key"),
+            Some("canary-value")
+        );
         assert_eq!(format!("{:?}", Secrets::default()), "<none>");
         let refused = Secrets::new(map("canary-key", &"canary".repeat(1000))).unwrap_err();
         assert!(!refused.message.contains("canary"), "{refused}");

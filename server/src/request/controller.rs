@@ -40,10 +40,13 @@ pub enum ContentSource {
     Volume(VolumeId),
 }
 
-impl TryFrom<csi::CreateVolumeRequest> for CreateVolume {
-    type Error = Failure;
-
-    fn try_from(request: csi::CreateVolumeRequest) -> Result<Self, Failure> {
+impl CreateVolume {
+    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
+    /// specification's.
+    ///
+    /// # Errors
+    /// As for other requests, naming the field.
+    pub fn read(request: csi::CreateVolumeRequest, id_bytes_max: usize) -> Result<Self, Failure> {
         let capabilities = Capability::list_of_some(request.volume_capabilities)?;
         Ok(Self {
             name: Name::new(request.name)?,
@@ -56,7 +59,7 @@ impl TryFrom<csi::CreateVolumeRequest> for CreateVolume {
             mutable_parameters: Context::new("mutable_parameters", request.mutable_parameters)?,
             source: request
                 .volume_content_source
-                .map(ContentSource::try_from)
+                .map(|source| ContentSource::read(source, id_bytes_max))
                 .transpose()?,
             topology: topology::requirement(request.accessibility_requirements)?,
             secrets: Secrets::new(request.secrets)?,
@@ -64,10 +67,19 @@ impl TryFrom<csi::CreateVolumeRequest> for CreateVolume {
     }
 }
 
-impl TryFrom<csi::VolumeContentSource> for ContentSource {
+impl TryFrom<csi::CreateVolumeRequest> for CreateVolume {
     type Error = Failure;
 
-    fn try_from(source: csi::VolumeContentSource) -> Result<Self, Failure> {
+    fn try_from(request: csi::CreateVolumeRequest) -> Result<Self, Failure> {
+        Self::read(request, STRING_BYTES_MAX)
+    }
+}
+
+impl ContentSource {
+    pub(super) fn read(
+        source: csi::VolumeContentSource,
+        id_bytes_max: usize,
+    ) -> Result<Self, Failure> {
         match source.r#type {
             Some(SourceType::Snapshot(from)) => {
                 let field = "volume_content_source.snapshot.snapshot_id";
@@ -76,8 +88,12 @@ impl TryFrom<csi::VolumeContentSource> for ContentSource {
             }
             Some(SourceType::Volume(from)) => {
                 let field = "volume_content_source.volume.volume_id";
-                identifying(field, &from.volume_id)?;
-                Ok(Self::Volume(VolumeId::new(from.volume_id)?))
+                required(field, &from.volume_id, id_bytes_max)?;
+                without_controls(field, &from.volume_id)?;
+                Ok(Self::Volume(VolumeId::at_most(
+                    id_bytes_max,
+                    from.volume_id,
+                )?))
             }
             None => {
                 let why = "must be a snapshot or a volume";
@@ -118,14 +134,25 @@ pub struct DeleteVolume {
     pub secrets: Secrets,
 }
 
+impl DeleteVolume {
+    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
+    /// specification's.
+    ///
+    /// # Errors
+    /// As for other requests, naming the field.
+    pub fn read(request: csi::DeleteVolumeRequest, id_bytes_max: usize) -> Result<Self, Failure> {
+        Ok(Self {
+            id: VolumeId::at_most(id_bytes_max, request.volume_id)?,
+            secrets: Secrets::new(request.secrets)?,
+        })
+    }
+}
+
 impl TryFrom<csi::DeleteVolumeRequest> for DeleteVolume {
     type Error = Failure;
 
     fn try_from(request: csi::DeleteVolumeRequest) -> Result<Self, Failure> {
-        Ok(Self {
-            id: VolumeId::new(request.volume_id)?,
-            secrets: Secrets::new(request.secrets)?,
-        })
+        Self::read(request, STRING_BYTES_MAX)
     }
 }
 
@@ -136,13 +163,27 @@ pub struct GetVolume {
     pub id: VolumeId,
 }
 
+impl GetVolume {
+    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
+    /// specification's.
+    ///
+    /// # Errors
+    /// As for other requests, naming the field.
+    pub fn read(
+        request: csi::ControllerGetVolumeRequest,
+        id_bytes_max: usize,
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            id: VolumeId::at_most(id_bytes_max, request.volume_id)?,
+        })
+    }
+}
+
 impl TryFrom<csi::ControllerGetVolumeRequest> for GetVolume {
     type Error = Failure;
 
     fn try_from(request: csi::ControllerGetVolumeRequest) -> Result<Self, Failure> {
-        Ok(Self {
-            id: VolumeId::new(request.volume_id)?,
-        })
+        Self::read(request, STRING_BYTES_MAX)
     }
 }
 
@@ -218,18 +259,32 @@ pub struct ValidateCapabilities {
     pub secrets: Secrets,
 }
 
-impl TryFrom<csi::ValidateVolumeCapabilitiesRequest> for ValidateCapabilities {
-    type Error = Failure;
-
-    fn try_from(request: csi::ValidateVolumeCapabilitiesRequest) -> Result<Self, Failure> {
+impl ValidateCapabilities {
+    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
+    /// specification's.
+    ///
+    /// # Errors
+    /// As for other requests, naming the field.
+    pub fn read(
+        request: csi::ValidateVolumeCapabilitiesRequest,
+        id_bytes_max: usize,
+    ) -> Result<Self, Failure> {
         Ok(Self {
-            id: VolumeId::new(request.volume_id)?,
+            id: VolumeId::at_most(id_bytes_max, request.volume_id)?,
             capabilities: Capability::list_of_some(request.volume_capabilities)?,
             volume_context: Context::new("volume_context", request.volume_context)?,
             parameters: Context::new("parameters", request.parameters)?,
             mutable_parameters: Context::new("mutable_parameters", request.mutable_parameters)?,
             secrets: Secrets::new(request.secrets)?,
         })
+    }
+}
+
+impl TryFrom<csi::ValidateVolumeCapabilitiesRequest> for ValidateCapabilities {
+    type Error = Failure;
+
+    fn try_from(request: csi::ValidateVolumeCapabilitiesRequest) -> Result<Self, Failure> {
+        Self::read(request, STRING_BYTES_MAX)
     }
 }
 
@@ -290,11 +345,17 @@ pub struct ControllerExpand {
     pub secrets: Secrets,
 }
 
-impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
-    type Error = Failure;
-
-    fn try_from(request: csi::ControllerExpandVolumeRequest) -> Result<Self, Failure> {
-        let id = VolumeId::new(request.volume_id)?;
+impl ControllerExpand {
+    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
+    /// specification's.
+    ///
+    /// # Errors
+    /// As for other requests, naming the field.
+    pub fn read(
+        request: csi::ControllerExpandVolumeRequest,
+        id_bytes_max: usize,
+    ) -> Result<Self, Failure> {
+        let id = VolumeId::at_most(id_bytes_max, request.volume_id)?;
         let Some(range) = request.capacity_range else {
             return Err(Failure::invalid(
                 "capacity_range",
@@ -307,6 +368,14 @@ impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
             capability: Capability::optional("volume_capability", request.volume_capability)?,
             secrets: Secrets::new(request.secrets)?,
         })
+    }
+}
+
+impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
+    type Error = Failure;
+
+    fn try_from(request: csi::ControllerExpandVolumeRequest) -> Result<Self, Failure> {
+        Self::read(request, STRING_BYTES_MAX)
     }
 }
 

@@ -287,10 +287,10 @@ fn content_sources_are_identifiers() {
             volume_id: volume_id.to_owned(),
         };
         let source = csi::volume_content_source::Type::Volume(source);
-        csi::VolumeContentSource {
+        let source = csi::VolumeContentSource {
             r#type: Some(source),
-        }
-        .try_into()
+        };
+        ContentSource::read(source, 128)
     };
     assert_eq!(
         from("vol-1").unwrap(),
@@ -300,6 +300,14 @@ fn content_sources_are_identifiers() {
     assert_eq!(
         refused.message,
         "volume_content_source.volume.volume_id: is required, but empty"
+    );
+    from(&"v".repeat(128)).unwrap();
+    let refused = from(&"v".repeat(129)).unwrap_err();
+    assert!(
+        refused
+            .message
+            .starts_with("volume_content_source.volume.volume_id: "),
+        "{refused}"
     );
 }
 
