@@ -1,6 +1,8 @@
 //! The settings of belay-controller: flags, or environment variables. Opens nothing; only resolves
 //! two paths.
 
+mod nfs;
+
 use crate::backend::digitalocean::{self, TokenSource};
 use crate::backend::local::{self, Overcommit};
 use crate::backend::registry::Choice;
@@ -13,6 +15,7 @@ use belay_server::config::{ended, parse_from};
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::error::ErrorKind;
 use clap::{Arg, CommandFactory as _, ValueEnum as _};
+use nfs::NfsArgs;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +26,9 @@ use std::process::ExitCode;
 /// node of that directory. `openstack` creates volumes in Cinder and attaches them by Nova, with
 /// the credentials in --cloud-config; it runs anywhere, in any number of replicas. So do
 /// `digitalocean`, with a token in --token-file or in DIGITALOCEAN_ACCESS_TOKEN, and --region, and
-/// `civo`, with the API key in --civo-access or in CIVO_API_KEY.
+/// `civo`, with the API key in --civo-access or in CIVO_API_KEY. `nfs` creates directories on NFS
+/// servers, which the classes name; it needs CAP_SYS_ADMIN, since it mounts them, visible to no
+/// other process.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "belay-controller", version, mut_arg("kind", backend))]
 pub struct Config {
@@ -116,6 +121,10 @@ pub struct Config {
     /// Backend civo: namespace that Civo records for each volume
     #[arg(long, env = "CIVO_NAMESPACE", value_name = "NAME")]
     pub civo_namespace: Option<String>,
+
+    /// The flags of the backend nfs.
+    #[command(flatten)]
+    pub nfs: NfsArgs,
 }
 
 /// The variable with the token that csi-digitalocean has, too.
@@ -182,6 +191,11 @@ impl Config {
     pub fn choice(&self) -> Result<Choice, String> {
         let driver = &self.common.driver;
         let kind = driver.kind;
+        if kind != Kind::Nfs
+            && let Some(flag) = self.nfs.set()
+        {
+            refused(flag, true, kind)?;
+        }
         match kind {
             Kind::Local => {
                 self.refuse_api(kind)?;
@@ -207,10 +221,14 @@ impl Config {
                 }))
             }
             Kind::Digitalocean => self.digitalocean(kind).map(Choice::DigitalOcean),
-            Kind::Nfs => Err(format!(
-                "--backend {}: has no controller; the node agent serves its volumes",
-                name(kind)
-            )),
+            Kind::Nfs => {
+                self.refuse_api(kind)?;
+                refused("--state-dir", self.state_dir.is_some(), kind)?;
+                refused("--require-state", self.require_state, kind)?;
+                refused("--cloud-config", self.cloud_config.is_some(), kind)?;
+                refused("--mark-key-file", self.mark_key_file.is_some(), kind)?;
+                Ok(Choice::Nfs(self.nfs.config()))
+            }
             Kind::Civo => {
                 self.refuse_token(kind)?;
                 refused("--state-dir", self.state_dir.is_some(), kind)?;
@@ -439,6 +457,41 @@ mod tests {
     }
 
     #[test]
+    fn nfs_has_its_flags_and_no_other_backend_has_them() {
+        let flags = [
+            "--backend=nfs",
+            "--nfs-mount-permissions=0770",
+            "--nfs-default-on-delete=Archive",
+            "--nfs-remove-archived",
+        ];
+        let Ok(Choice::Nfs(config)) = with(&flags).unwrap().choice() else {
+            panic!("{flags:?}");
+        };
+        assert_eq!(config.permissions.bits(), Some(0o770));
+        assert_eq!(config.on_delete.to_string(), "archive");
+        assert!(config.removes_archived);
+        for flag in &flags[1..] {
+            let error = parsed(&[flag]).unwrap_err();
+            assert!(
+                error.contains("has no effect for --backend local"),
+                "{error}"
+            );
+        }
+        for (flag, why) in [
+            ("--nfs-mount-permissions=9", "is not an octal mode"),
+            ("--nfs-mount-permissions=10000", "is not an octal mode"),
+            (
+                "--nfs-default-on-delete=keep",
+                "not one of delete, retain, archive",
+            ),
+            ("--cloud-config=/c", "--cloud-config has no effect"),
+        ] {
+            let error = with(&[flags[0], flag]).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
     fn a_socket_in_the_state_directory_itself_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("run");
@@ -470,7 +523,7 @@ mod tests {
             (["--overcommit", "0"], "overcommit \"0\""),
             (
                 ["--backend", "floppy"],
-                "possible values: local, openstack, digitalocean, civo",
+                "possible values: local, openstack, digitalocean, nfs, civo",
             ),
         ] {
             let error = parsed(&flags).unwrap_err();
@@ -486,7 +539,7 @@ mod tests {
             .get_arguments()
             .filter(|flag| flag.get_env().is_some())
             .collect();
-        assert_eq!(flags.len(), 27, "one without a variable, or a new one");
+        assert_eq!(flags.len(), 30, "one without a variable, or a new one");
         for flag in flags {
             let name = flag.get_long().unwrap();
             let variable = flag.get_env().unwrap().to_str().unwrap();

@@ -1,5 +1,6 @@
 //! The controller half of the driver: creates, attaches, expands and deletes volumes through a
-//! backend. Mounts nothing and opens no device; `rpc -> operation -> backend`, never the other way.
+//! backend. Opens no device, and mounts nothing outside of the workers of `nfs`; `rpc -> operation
+//! -> backend`, never the other way.
 
 pub mod backend;
 pub mod config;

@@ -1,4 +1,5 @@
-//! belay-controller: reads its flags and runs the controller, or creates a key.
+//! belay-controller: reads its flags and runs the controller, or creates a key, or makes one call
+//! as a worker process.
 
 use belay_controller::config::Config;
 use std::process::ExitCode;
@@ -7,6 +8,9 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    if let Some(code) = belay_controller::backend::nfs::worker::run() {
+        return code;
+    }
     if let Some(code) = belay_controller::create_key::run(std::env::args_os()) {
         return code;
     }

@@ -29,9 +29,11 @@ if wanted_by e2e; then groups+=(images kubernetes); fi
 "$here/rust.sh"
 if wanted_by check; then "$here/cargo_tool.sh" cargo-deny 'make check'; fi
 if wanted_by mutants; then "$here/cargo_tool.sh" cargo-mutants 'make mutants'; fi
-if wanted_by test; then
+if wanted_by test guest; then
     "$here/go.sh"
     "$here/csi_sanity.sh"
+fi
+if wanted_by test; then
     "$here/grpcurl.sh"
     "$here/csc.sh"
     "$here/helm.sh"

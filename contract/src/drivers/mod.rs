@@ -39,7 +39,13 @@ pub enum Kind {
 
 impl Kind {
     /// Those that a controller of this project serves. The node agent serves all.
-    pub const BACKENDS: &[Kind] = &[Kind::Local, Kind::Openstack, Kind::Digitalocean, Kind::Civo];
+    pub const BACKENDS: &[Kind] = &[
+        Kind::Local,
+        Kind::Openstack,
+        Kind::Digitalocean,
+        Kind::Nfs,
+        Kind::Civo,
+    ];
 
     /// What is the same of all drivers of this kind.
     #[must_use]
@@ -53,6 +59,9 @@ impl Kind {
         }
     }
 }
+
+/// The longest ID, in bytes (CSI 1.13, "Size Limits").
+const ID_BYTES_MAX: usize = 128;
 
 /// A driver's constants. Existing volumes depend on the names, so the names never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +114,21 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// Whether a volume is a device with a filesystem of its own, whose type a request may choose.
+    #[must_use]
+    pub fn has_device(&self) -> bool {
+        self.transport != crate::transport::NFS
+    }
+
+    /// The longest ID of a volume, in bytes.
+    #[must_use]
+    pub fn id_bytes_max(&self) -> usize {
+        match self.has_device() {
+            true => ID_BYTES_MAX,
+            false => NFS_ID_BYTES_MAX,
+        }
+    }
+
     /// The least size of the disk of a volume of so many bytes.
     #[must_use]
     pub const fn least_of_disk(&self, bytes: u64) -> u64 {

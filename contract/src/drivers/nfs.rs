@@ -3,6 +3,7 @@
 
 use super::{Kubelet, Profile};
 use crate::transport::NFS as TRANSPORT;
+use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 
 /// The longest volume ID, in bytes. IDs of csi-driver-nfs contain the server, the share and the
@@ -18,7 +19,7 @@ pub const NFS: Profile = Profile {
     is_regional: false,
     metadata: None,
     instance_file: None,
-    capabilities: &[],
+    capabilities: &[PluginCapability::OnlineExpansion],
     transport: TRANSPORT,
     disk_names: &[],
     disk_name_key: None,

@@ -8,6 +8,7 @@ mod claims;
 pub mod digitalocean;
 pub mod local;
 mod measured;
+pub mod nfs;
 pub mod openstack;
 pub mod registry;
 mod snapshots;
@@ -21,8 +22,8 @@ use belay_contract::topology::Topology;
 use belay_server::call::Failure;
 use belay_server::health::Conditions;
 use belay_server::request::{
-    AccessMode, ContentSource, Context, Name, NodeId, Secrets, Segments, TopologyRequirement,
-    VolumeId,
+    AccessMode, ContentSource, Context, MountFlags, Name, NodeId, Secrets, Segments,
+    TopologyRequirement, VolumeId,
 };
 use std::pin::Pin;
 use std::sync::Arc;
@@ -46,6 +47,11 @@ pub trait Backend: Send + Sync + 'static {
     /// The size of a new volume if the request has none, in bytes.
     fn default_bytes(&self) -> u64 {
         1 << 30
+    }
+
+    /// Whether the case of the keys of parameters counts.
+    fn parameters_have_case(&self) -> bool {
+        true
     }
 
     /// The sizes that new volumes with these parameters can have.
@@ -77,6 +83,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The volume with that id, in whatever phase it is shown.
     fn get(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Volume>>;
+
+    /// Whether [`Self::list`] is supported.
+    fn lists(&self) -> bool {
+        true
+    }
 
     /// At most `limit` volumes, beginning after the one that `after` (the `next` of the page
     /// before) names. A token that was never given out is
@@ -257,6 +268,8 @@ pub struct Order {
     pub bytes: u64,
     /// What it is for.
     pub usage: Usage,
+    /// How a node will mount it.
+    pub mount_flags: MountFlags,
     /// Those of [`Backend::parameters`], and those that the provisioner adds.
     pub parameters: Context,
     /// Where it must or should be reachable from; none = anywhere.

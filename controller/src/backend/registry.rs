@@ -4,6 +4,7 @@ use super::Backend;
 use super::civo::{self, Civo};
 use super::digitalocean::{self, DigitalOcean};
 use super::local::{self, Local};
+use super::nfs::{self, Nfs};
 use super::openstack::{self, Openstack};
 use belay_server::call::Failure;
 use belay_server::facts::Facts;
@@ -21,6 +22,8 @@ pub enum Choice {
     DigitalOcean(digitalocean::Config),
     /// Volumes of Civo.
     Civo(civo::Config),
+    /// Directories of NFS servers.
+    Nfs(nfs::Config),
 }
 
 /// An open backend.
@@ -54,6 +57,10 @@ pub fn open(choice: Choice, readiness: Readiness) -> Result<Opened, Failure> {
         }),
         Choice::Civo(config) => Ok(Opened {
             backend: Arc::new(Civo::open_checked(config)?),
+            facts: None,
+        }),
+        Choice::Nfs(config) => Ok(Opened {
+            backend: Arc::new(Nfs::new(config)),
             facts: None,
         }),
     }

@@ -40,7 +40,7 @@ impl Operations {
     pub async fn room(&self, request: GetCapacity) -> Result<Room, Failure> {
         let capacity = self.backend.capacity();
         let capacity = capacity.ok_or_else(|| Failure::unsupported("capacity is not reported"))?;
-        let refused = |capability| support::refusal(capability).is_some();
+        let refused = |capability| support::refusal(&self.rules.profile, capability).is_some();
         let usage = support::usage(&request.capabilities);
         let sizes = match self.sizes(&request.parameters, &usage) {
             Ok(sizes) if !request.capabilities.iter().any(refused) => sizes,
@@ -48,7 +48,7 @@ impl Operations {
         };
         let asked = capacity.available_bytes(request.topology);
         let available = deadline::enforce("the capacity", asked).await?;
-        let smallest = size::smallest(&usage, sizes);
+        let smallest = size::smallest(self.formatted(&usage), sizes);
         Ok(Room::of(available, smallest, sizes))
     }
 }

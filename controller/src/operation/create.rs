@@ -57,9 +57,17 @@ impl Operations {
         }
     }
 
+    /// The usage that decides the smallest size: that of a device with a filesystem.
+    pub(super) fn formatted<'a>(&self, usage: &'a Usage) -> &'a Usage {
+        match self.rules.profile.has_device() {
+            true => usage,
+            false => &Usage::Block,
+        }
+    }
+
     fn wanted(&self, request: CreateVolume) -> Result<Wanted, Failure> {
         for (n, capability) in request.capabilities.iter().enumerate() {
-            if let Some(why) = support::refusal(capability) {
+            if let Some(why) = support::refusal(&self.rules.profile, capability) {
                 return Err(Failure::invalid(&format!("volume_capabilities[{n}]"), why));
             }
         }
@@ -78,8 +86,10 @@ impl Operations {
             return Err(Failure::invalid("volume_content_source", why));
         }
         let default = self.backend.default_bytes();
-        let bytes = size::of_new(request.range, default, &usage, sizes)?;
+        let bytes = size::of_new(request.range, default, self.formatted(&usage), sizes)?;
         let format = match &usage {
+            // A filesystem of another system, which the node does not make.
+            Usage::Filesystem(_) if !self.rules.profile.has_device() => FormatOptions::default(),
             Usage::Filesystem(fs_type) => {
                 format.fit(PARAMETERS, support::filesystem(fs_type), bytes)?;
                 format
@@ -92,6 +102,7 @@ impl Operations {
             attempt: self.engine.attempt(),
             bytes,
             usage,
+            mount_flags: support::mount_flags(&request.capabilities),
             parameters: request.parameters,
             topology: request.topology,
             secrets: request.secrets,
@@ -119,9 +130,15 @@ impl Operations {
     /// # Errors
     /// `Invalid` for an unknown parameter, and for a value that no filesystem can have.
     pub(super) fn sizes(&self, parameters: &Context, usage: &Usage) -> Result<Sizes, Failure> {
-        let known = [self.backend.parameters(), format::PARAMETERS].concat();
-        if !self.backend.ignores_parameters() {
-            support::refuse_unknown(PARAMETERS, parameters, &known)?;
+        let own = self.backend.parameters();
+        let known = match self.rules.profile.has_device() {
+            true => [own, format::PARAMETERS].concat(),
+            false => own.to_vec(),
+        };
+        match self.backend.parameters_have_case() {
+            _ if self.backend.ignores_parameters() => {}
+            true => support::refuse_unknown(PARAMETERS, parameters, &known)?,
+            false => support::refuse_unknown_of_any_case(PARAMETERS, parameters, &known)?,
         }
         FormatOptions::read(PARAMETERS, parameters)?;
         self.backend.sizes_for(parameters, usage)

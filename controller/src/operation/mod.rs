@@ -142,6 +142,24 @@ impl Operations {
         capabilities.any(grows) && self.backend.expansion().is_some()
     }
 
+    /// Whether growing a volume includes a step on the node.
+    #[must_use]
+    pub fn grows_on_node(&self) -> bool {
+        self.rules.profile.grows_on_node
+    }
+
+    /// Whether [`Self::list`] is supported.
+    #[must_use]
+    pub fn lists(&self) -> bool {
+        self.backend.lists()
+    }
+
+    /// The longest ID of a volume, in bytes.
+    #[must_use]
+    pub fn id_bytes_max(&self) -> usize {
+        self.rules.profile.id_bytes_max()
+    }
+
     /// Whether [`Self::room`] is supported.
     #[must_use]
     pub fn knows_capacity(&self) -> bool {

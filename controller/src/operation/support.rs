@@ -2,8 +2,9 @@
 //! agent supports the same filesystems.
 
 use crate::backend::Usage;
+use belay_contract::drivers::Profile;
 use belay_server::call::Failure;
-use belay_server::request::{Access, Capability, Context};
+use belay_server::request::{Access, Capability, Context, MountFlags};
 
 /// Prefixes of keys that the external-provisioner adds to the parameters and the context of a
 /// volume.
@@ -21,15 +22,20 @@ const FILESYSTEMS: &[(&str, u64)] = &[
     ("btrfs", 256 << 20),
 ];
 
-/// Why the capability is not supported; none if it is.
-pub(super) fn refusal(capability: &Capability) -> Option<String> {
-    if capability.mode.is_multi_node() {
+/// Why the capability is not supported by volumes of that driver; none if it is.
+pub(super) fn refusal(profile: &Profile, capability: &Capability) -> Option<String> {
+    if capability.mode.is_multi_node() && !profile.access_modes.contains(&capability.mode) {
         return Some(format!(
             "access mode {}: a volume is attached to one node at a time; use SINGLE_NODE_WRITER",
             capability.mode.name()
         ));
     }
     match &capability.access {
+        Access::Block if !profile.raw_block => Some(
+            "block: this driver has no raw block volumes; use volumeMode Filesystem".to_owned(),
+        ),
+        // The node formats nothing.
+        Access::Mount { .. } if !profile.has_device() => None,
         Access::Mount { fs_type, .. } if smallest(fs_type).is_none() => {
             let known: Vec<_> = FILESYSTEMS.iter().map(|(name, _)| *name).collect();
             Some(format!(
@@ -72,14 +78,42 @@ pub(super) fn usage(capabilities: &[Capability]) -> Usage {
     usage
 }
 
+/// The mount flags that a request's capabilities have.
+pub(super) fn mount_flags(capabilities: &[Capability]) -> MountFlags {
+    let flags = capabilities.iter().find_map(|it| match &it.access {
+        Access::Mount { flags, .. } => Some(flags.clone()),
+        Access::Block => None,
+    });
+    flags.unwrap_or_default()
+}
+
 /// Refuses unknown parameters: a typo must not be ignored silently.
 pub(super) fn refuse_unknown(
     field: &str,
     parameters: &Context,
     known: &[&str],
 ) -> Result<(), Failure> {
+    refuse_others(field, parameters, known, |key, known| key == known)
+}
+
+/// The same, where the case of a key does not count.
+pub(super) fn refuse_unknown_of_any_case(
+    field: &str,
+    parameters: &Context,
+    known: &[&str],
+) -> Result<(), Failure> {
+    refuse_others(field, parameters, known, str::eq_ignore_ascii_case)
+}
+
+fn refuse_others(
+    field: &str,
+    parameters: &Context,
+    known: &[&str],
+    is_same: fn(&str, &str) -> bool,
+) -> Result<(), Failure> {
     let stranger = parameters.iter().map(|(key, _)| key).find(|key| {
-        !known.contains(key) && !PROVISIONER_PREFIXES.iter().any(|own| key.starts_with(own))
+        let is_known = known.iter().any(|known| is_same(key, known));
+        !is_known && !PROVISIONER_PREFIXES.iter().any(|own| key.starts_with(own))
     });
     let Some(key) = stranger else { return Ok(()) };
     let known = if known.is_empty() {
@@ -96,6 +130,7 @@ pub(super) fn refuse_unknown(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belay_contract::drivers::{LOCAL, NFS};
     use belay_server::request::{AccessMode, MountFlags};
 
     fn mount(fs_type: &str, mode: AccessMode) -> Capability {
@@ -111,15 +146,39 @@ mod tests {
     fn each_filesystem_of_one_node_is_supported_and_others_are_named() {
         let one = AccessMode::SingleNodeWriter;
         for fs_type in ["", "ext4", "xfs", "btrfs"] {
-            assert_eq!(refusal(&mount(fs_type, one)), None);
+            assert_eq!(refusal(&LOCAL, &mount(fs_type, one)), None);
         }
-        let why = refusal(&mount("zfs", one)).unwrap();
+        let why = refusal(&LOCAL, &mount("zfs", one)).unwrap();
         assert_eq!(why, "fs_type \"zfs\": not one of ext4, xfs, btrfs");
         let access = Access::Block;
-        assert_eq!(refusal(&Capability { access, mode: one }), None);
+        assert_eq!(refusal(&LOCAL, &Capability { access, mode: one }), None);
         let several = AccessMode::MultiNodeMultiWriter;
-        let why = refusal(&mount("ext4", several)).unwrap();
+        let why = refusal(&LOCAL, &mount("ext4", several)).unwrap();
         assert!(why.starts_with("access mode MULTI_NODE_MULTI_WRITER: "));
+    }
+
+    #[test]
+    fn a_directory_of_a_server_has_all_modes_no_device_and_any_filesystem() {
+        for mode in NFS.access_modes {
+            assert_eq!(refusal(&NFS, &mount("nfs", *mode)), None);
+        }
+        let raw = Capability {
+            access: Access::Block,
+            mode: AccessMode::SingleNodeWriter,
+        };
+        let why = refusal(&NFS, &raw).unwrap();
+        assert!(why.contains("no raw block volumes"), "{why}");
+    }
+
+    #[test]
+    fn the_mount_flags_are_those_of_a_mount() {
+        let one = AccessMode::SingleNodeWriter;
+        let mut flagged = mount("", one);
+        if let Access::Mount { flags, .. } = &mut flagged.access {
+            *flags = MountFlags::new(vec!["hard".to_owned()]);
+        }
+        assert_eq!(mount_flags(&[flagged]).as_slice(), ["hard"]);
+        assert!(mount_flags(&[]).as_slice().is_empty());
     }
 
     #[test]
@@ -151,6 +210,14 @@ mod tests {
         ] {
             assert_eq!(refused(key, &["type"]), None, "{key}");
         }
+        let upper = [("TYPE".to_owned(), String::new())];
+        let upper = Context::new("parameters", upper).unwrap();
+        assert!(refuse_unknown("parameters", &upper, &["type"]).is_err());
+        assert_eq!(
+            refuse_unknown_of_any_case("parameters", &upper, &["type"]),
+            Ok(())
+        );
+        assert!(refuse_unknown_of_any_case("parameters", &upper, &["types"]).is_err());
         for (known, list) in [(&["type", "class"][..], "type, class"), (&[], "none")] {
             let why = refused("tpye", known).unwrap().message;
             let expected = format!("\"tpye\" is unknown; this driver knows {list}");

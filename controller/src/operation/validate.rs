@@ -24,7 +24,7 @@ impl Operations {
         let volume = phase::ready(self.volume(request.id, request.secrets).await?)?;
         for (n, capability) in request.capabilities.iter().enumerate() {
             let refused = |why| Ok(Verdict::Refused(format!("volume_capabilities[{n}]: {why}")));
-            if let Some(why) = support::refusal(capability) {
+            if let Some(why) = support::refusal(&self.rules.profile, capability) {
                 return refused(why);
             }
             if let Some(why) = volume.usage.as_ref().and_then(|it| misused(it, capability)) {

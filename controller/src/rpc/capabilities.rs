@@ -14,7 +14,7 @@ pub fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapab
         (Call::CreateDeleteVolume, true),
         (Call::PublishUnpublishVolume, attaches),
         (Call::PublishReadonly, operations.attaches_read_only()),
-        (Call::ListVolumes, true),
+        (Call::ListVolumes, operations.lists()),
         (Call::ListVolumesPublishedNodes, attaches),
         (Call::GetVolume, true),
         (Call::ExpandVolume, operations.grows()),

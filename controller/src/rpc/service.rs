@@ -4,7 +4,10 @@ use super::{capabilities, encode};
 use crate::operation::{Operations, Verdict};
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Rpc, answer};
-use belay_server::request::{ControllerPublish, CreateVolume};
+use belay_server::request::{
+    ControllerExpand, ControllerPublish, CreateVolume, DeleteVolume, GetVolume,
+    ValidateCapabilities,
+};
 use csi::controller_server::Controller;
 use csi::validate_volume_capabilities_response::Confirmed;
 use std::sync::Arc;
@@ -33,7 +36,7 @@ impl Controller for Service {
     ) -> Answer<csi::CreateVolumeResponse> {
         type Message = csi::CreateVolumeRequest;
         answer(Rpc::CreateVolume, request, async |message: Message| {
-            let request: CreateVolume = message.try_into()?;
+            let request = CreateVolume::read(message, self.operations.id_bytes_max())?;
             let asked = request.topology.clone();
             let volume = self.operations.create(request).await?;
             let reach = self.operations.reach(&volume, asked.as_ref());
@@ -53,7 +56,8 @@ impl Controller for Service {
         request: Request<csi::DeleteVolumeRequest>,
     ) -> Answer<csi::DeleteVolumeResponse> {
         answer(Rpc::DeleteVolume, request, async |message| {
-            self.operations.delete(message.try_into()?).await?;
+            let request = DeleteVolume::read(message, self.operations.id_bytes_max())?;
+            self.operations.delete(request).await?;
             Ok(csi::DeleteVolumeResponse {})
         })
         .await
@@ -111,7 +115,8 @@ impl Controller for Service {
                     parameters: message.parameters.clone(),
                     mutable_parameters: message.mutable_parameters.clone(),
                 };
-                let verdict = self.operations.validate(message.try_into()?).await?;
+                let request = ValidateCapabilities::read(message, self.operations.id_bytes_max())?;
+                let verdict = self.operations.validate(request).await?;
                 let (confirmed, message) = match verdict {
                     Verdict::Confirmed => (Some(confirmed), String::new()),
                     Verdict::Refused(why) => (None, why),
@@ -126,6 +131,9 @@ impl Controller for Service {
         &self,
         request: Request<csi::ListVolumesRequest>,
     ) -> Answer<csi::ListVolumesResponse> {
+        if !self.operations.lists() {
+            return absent(Rpc::ListVolumes);
+        }
         answer(Rpc::ListVolumes, request, async |message| {
             let page = self.operations.list(message.try_into()?).await?;
             let conditions = self.operations.conditions(&page.volumes).await?;
@@ -139,7 +147,8 @@ impl Controller for Service {
         request: Request<csi::ControllerGetVolumeRequest>,
     ) -> Answer<csi::ControllerGetVolumeResponse> {
         answer(Rpc::ControllerGetVolume, request, async |message| {
-            let volume = self.operations.get(message.try_into()?).await?;
+            let request = GetVolume::read(message, self.operations.id_bytes_max())?;
+            let volume = self.operations.get(request).await?;
             let one = std::slice::from_ref(&volume);
             let condition = self.operations.conditions(one).await?;
             let condition = condition.as_ref().and_then(|all| all.first());
@@ -168,11 +177,12 @@ impl Controller for Service {
             return absent(Rpc::ControllerExpandVolume);
         }
         answer(Rpc::ControllerExpandVolume, request, async |message| {
-            let bytes = self.operations.expand(message.try_into()?).await?;
+            let request = ControllerExpand::read(message, self.operations.id_bytes_max())?;
+            let bytes = self.operations.expand(request).await?;
             Ok(csi::ControllerExpandVolumeResponse {
                 capacity_bytes: encode::bytes(bytes),
                 // Also for raw block: the loop device or disk must reread its size.
-                node_expansion_required: true,
+                node_expansion_required: self.operations.grows_on_node(),
             })
         })
         .await

@@ -7,7 +7,7 @@ mod zones;
 use super::*;
 use crate::backend::{AttachOrder, Attempt, Mark, Terms, Usage};
 use belay_server::call::Certainty;
-use belay_server::request::{AccessMode, Secrets};
+use belay_server::request::{AccessMode, MountFlags, Secrets};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -118,6 +118,7 @@ fn order(name: &str) -> Arc<Order> {
         attempt: Attempt::new(1, 1),
         bytes: 2 * GIB,
         usage: Usage::Block,
+        mount_flags: MountFlags::default(),
         parameters: Context::new("parameters", [("type".to_owned(), "fast".to_owned())]).unwrap(),
         topology: None,
         secrets: Secrets::default(),

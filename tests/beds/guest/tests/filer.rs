@@ -124,11 +124,15 @@ pub(crate) fn join(guest: &mut Guest<'_>) {
     guest.run("ip -n filer link set far-filer up");
 }
 
-/// `$BELAY_CACHE/nfs-server`; make exports the variable.
-fn programs() -> PathBuf {
+/// Where downloaded tools are, `$BELAY_CACHE`; make exports the variable.
+pub(crate) fn cache() -> PathBuf {
     let given = std::env::var_os("BELAY_CACHE").map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/belay");
-    let programs = given.unwrap_or_else(home).join("nfs-server");
+    given.unwrap_or_else(home)
+}
+
+fn programs() -> PathBuf {
+    let programs = cache().join("nfs-server");
     assert!(
         programs.exists(),
         "no {}; `make nfs` unpacks it",

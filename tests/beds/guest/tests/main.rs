@@ -27,6 +27,8 @@ mod metadata;
 #[cfg(test)]
 mod nfs;
 #[cfg(test)]
+mod nfs_controller;
+#[cfg(test)]
 mod nfs_cost;
 #[cfg(test)]
 mod nfs_frozen;

@@ -43,7 +43,9 @@ use super::snapshot;
 use super::store::Store;
 use super::{Config, Overcommit};
 use crate::backend::{AttachOrder, Attempt, Order, Snapshot, SnapshotOrder, Terms, Usage, Volume};
-use belay_server::request::{AccessMode, ContentSource, Context, Name, NodeId, Secrets};
+use belay_server::request::{
+    AccessMode, ContentSource, Context, MountFlags, Name, NodeId, Secrets,
+};
 use mounts::Xfs;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd as _;
@@ -142,6 +144,7 @@ fn order(name: &str, bytes: u64) -> Order {
         attempt: Attempt::new(1, 1),
         bytes,
         usage: Usage::Block,
+        mount_flags: MountFlags::default(),
         parameters: Context::default(),
         topology: None,
         secrets: Secrets::default(),

@@ -1,0 +1,150 @@
+//! What the controller and a worker process say to each other: one call, one answer, as JSON.
+
+use super::class::OnDelete;
+use super::options::Parameter;
+use super::path::Dir;
+use belay_server::call::{Certainty, Failure, Kind};
+use serde::{Deserialize, Serialize};
+
+/// A call.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Call {
+    /// The process that waits for the answer.
+    pub(super) parent: u32,
+    /// Where.
+    pub(super) mount: Mount,
+    /// What.
+    pub(super) work: Work,
+}
+
+/// A share, to be mounted for one call.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Mount {
+    /// Host name or address.
+    pub(super) server: String,
+    /// Without slashes at its ends; empty for the root.
+    pub(super) share: String,
+    /// In addition to the controller's own.
+    pub(super) options: Vec<Parameter>,
+}
+
+/// What to do in a share.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Work {
+    /// Create the directory of a volume.
+    Create(NewVolume),
+    /// Do with it what its policy says.
+    Delete(OldVolume),
+    /// Look for it.
+    Look(Owned),
+}
+
+/// The directory of a volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Owned {
+    /// Which.
+    pub(super) dir: Dir,
+    /// The name in the request that created the volume.
+    pub(super) name: String,
+}
+
+/// A volume to create.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct NewVolume {
+    pub(super) at: Owned,
+    /// The directory is called as the volume: if it exists, it is that of this volume.
+    pub(super) is_named_so: bool,
+    /// To be recorded.
+    pub(super) on_delete: OnDelete,
+    /// To be recorded.
+    pub(super) bytes: u64,
+    /// The mode of the directory.
+    pub(super) permissions: Option<u32>,
+}
+
+/// A volume to delete.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct OldVolume {
+    pub(super) at: Owned,
+    /// For a volume that has none recorded.
+    pub(super) on_delete: OnDelete,
+    /// An older archive may be removed.
+    pub(super) removes_archived: bool,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Done {
+    /// The volume that was created or found; none = it does not exist.
+    Volume(Option<Seen>),
+    /// It no longer exists.
+    Deleted,
+}
+
+/// A volume that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Seen {
+    /// The size that was recorded; 0 = none.
+    pub(super) bytes: u64,
+    /// Its deletion was begun.
+    pub(super) is_deleting: bool,
+}
+
+/// A failure, for another process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Fault {
+    kind: usize,
+    certainty: usize,
+    message: String,
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        let kind = Kind::ALL.iter().position(|kind| *kind == failure.kind);
+        let mut all = Certainty::ALL.iter();
+        let certainty = all.position(|certainty| *certainty == failure.certainty);
+        Self {
+            kind: kind.unwrap_or(usize::MAX),
+            certainty: certainty.unwrap_or(usize::MAX),
+            message: failure.message,
+        }
+    }
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        let certainty = Certainty::ALL.get(fault.certainty);
+        Self {
+            kind: *Kind::ALL.get(fault.kind).unwrap_or(&Kind::Bug),
+            certainty: *certainty.unwrap_or(&Certainty::MayBeRunning),
+            message: fault.message,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_survives_the_way_between_processes() {
+        for kind in Kind::ALL {
+            for certainty in Certainty::ALL {
+                let failure = Failure {
+                    certainty: *certainty,
+                    ..Failure::new(*kind, "volume v: why")
+                };
+                let sent = serde_json::to_string(&Fault::from(failure.clone())).unwrap();
+                let got: Fault = serde_json::from_str(&sent).unwrap();
+                assert_eq!(Failure::from(got), failure);
+            }
+        }
+        let strange: Fault =
+            serde_json::from_str(r#"{"kind":99,"certainty":99,"message":"x"}"#).unwrap();
+        let failure = Failure::from(strange);
+        assert_eq!(
+            (failure.kind, failure.certainty),
+            (Kind::Bug, Certainty::MayBeRunning)
+        );
+    }
+}

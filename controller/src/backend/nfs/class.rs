@@ -1,0 +1,367 @@
+//! The parameters of a storage class, whose keys have any case. Makes no calls.
+
+use super::id::Place;
+use super::path::{self, Dir};
+use belay_server::call::Failure;
+use belay_server::request::{Context, Name, VolumeId};
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+const FIELD: &str = "parameters";
+
+/// The keys, as the documentation spells them.
+pub(super) const KEYS: [&str; 5] = ["server", "share", SUB_DIR, ON_DELETE, PERMISSIONS];
+const SUB_DIR: &str = "subDir";
+const ON_DELETE: &str = "onDelete";
+const PERMISSIONS: &str = "mountPermissions";
+
+/// The names that a subDir may contain, and the parameters of the provisioner with their values.
+const TEMPLATES: [(&str, &str); 3] = [
+    ("${pvc.metadata.name}", "csi.storage.k8s.io/pvc/name"),
+    (
+        "${pvc.metadata.namespace}",
+        "csi.storage.k8s.io/pvc/namespace",
+    ),
+    ("${pv.metadata.name}", "csi.storage.k8s.io/pv/name"),
+];
+
+/// What the deletion of a volume does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDelete {
+    /// Removes its directory.
+    #[default]
+    Delete,
+    /// Nothing.
+    Retain,
+    /// Renames its directory.
+    Archive,
+}
+
+impl FromStr for OnDelete {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "delete" => Ok(Self::Delete),
+            "retain" => Ok(Self::Retain),
+            "archive" => Ok(Self::Archive),
+            _ => Err(format!("{text:?} is not one of delete, retain, archive")),
+        }
+    }
+}
+
+impl fmt::Display for OnDelete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Delete => "delete",
+            Self::Retain => "retain",
+            Self::Archive => "archive",
+        })
+    }
+}
+
+/// The mode of a directory; 0 = as mkdir makes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mode(u32);
+
+impl Mode {
+    /// The bits to set, if there are any.
+    #[must_use]
+    pub fn bits(self) -> Option<u32> {
+        (self.0 != 0).then_some(self.0)
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match u32::from_str_radix(text, 8) {
+            Ok(mode) if mode <= 0o7777 && !text.starts_with('+') => Ok(Self(mode)),
+            _ => Err(format!("{text:?} is not an octal mode of at most 7777")),
+        }
+    }
+}
+
+/// A class.
+pub(super) struct Class {
+    server: String,
+    share: String,
+    below: Option<String>,
+    /// As the class spells it; empty if it does not.
+    policy: String,
+    /// What the deletion of its volumes does, if the class says so.
+    pub(super) on_delete: Option<OnDelete>,
+    /// The mode of new directories, if the class says so.
+    pub(super) permissions: Option<Mode>,
+}
+
+impl Class {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the key, for a missing or unsafe value.
+    pub(super) fn of(parameters: &Context) -> Result<Self, Failure> {
+        let required = |key: &str| match value(parameters, key)? {
+            Some(value) if !value.is_empty() => Ok(value),
+            _ => Err(invalid(key, "is required, but missing or empty")),
+        };
+        let server = server(required("server")?).map_err(|why| invalid("server", &why))?;
+        let share = path::share(required("share")?).map_err(|why| invalid("share", &why))?;
+        let given = |key| value(parameters, key).map(|it| it.filter(|it| !it.is_empty()));
+        let policy = given(ON_DELETE)?.unwrap_or_default();
+        let on_delete = given(ON_DELETE)?.map(str::parse).transpose();
+        let permissions = given(PERMISSIONS)?.map(str::parse).transpose();
+        Ok(Self {
+            server,
+            share,
+            below: given(SUB_DIR)?.map(str::to_owned),
+            policy: policy.to_owned(),
+            on_delete: on_delete.map_err(|why: String| invalid(ON_DELETE, &why))?,
+            permissions: permissions.map_err(|why: String| invalid(PERMISSIONS, &why))?,
+        })
+    }
+
+    /// The volume of that name, and its ID; `default` is the policy of classes without one.
+    ///
+    /// # Errors
+    /// `Invalid` for a subDir that names no directory below the share.
+    pub(super) fn place(
+        &self,
+        name: &Name,
+        parameters: &Context,
+        default: OnDelete,
+    ) -> Result<(Place, VolumeId), Failure> {
+        let (key, below) = match &self.below {
+            None => ("name", name.as_str().to_owned()),
+            Some(below) => (SUB_DIR, filled(parameters, below)?),
+        };
+        let dir = Dir::read(&below).and_then(|dir| dir.ok_or_else(|| "is empty".to_owned()));
+        let dir = dir.map_err(|why| match key {
+            SUB_DIR => invalid(SUB_DIR, &why),
+            _ => Failure::invalid(key, format_args!("{why}; it becomes a directory")),
+        })?;
+        if key != SUB_DIR && dir.names().len() > 1 {
+            let why = "has a slash; it becomes a directory, and would be several";
+            return Err(Failure::invalid(key, why));
+        }
+        let spelled = match (self.on_delete, default) {
+            (Some(OnDelete::Delete), _) | (None, OnDelete::Delete) => String::new(),
+            (Some(_), _) => self.policy.clone(),
+            (None, default) => default.to_string(),
+        };
+        let place = Place {
+            server: self.server.clone(),
+            share: self.share.clone(),
+            dir,
+            name: self.below.as_ref().map(|_| name.as_str().to_owned()),
+            on_delete: Some(self.on_delete.unwrap_or(default)),
+        };
+        let id = place.id(&spelled)?;
+        Ok((place, id))
+    }
+}
+
+/// The volume context: the parameters as they were, and the directory.
+///
+/// # Errors
+/// `Invalid` if they are too large in total.
+pub(super) fn context(parameters: &Context, dir: &Dir) -> Result<Context, Failure> {
+    let others = parameters
+        .iter()
+        .filter(|(key, _)| !key.eq_ignore_ascii_case(SUB_DIR));
+    let spelled = parameters
+        .iter()
+        .map(|(key, _)| key)
+        .find(|key| key.eq_ignore_ascii_case(SUB_DIR));
+    let own = (spelled.unwrap_or(SUB_DIR), dir.to_string());
+    let entries = others.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let entries = entries.chain([(own.0.to_owned(), own.1)]);
+    Context::new("volume_context", entries)
+}
+
+/// The value of a key in any case.
+fn value<'a>(parameters: &'a Context, key: &str) -> Result<Option<&'a str>, Failure> {
+    let mut found = parameters
+        .iter()
+        .filter(|(name, _)| name.eq_ignore_ascii_case(key));
+    let first = found.next().map(|(_, value)| value);
+    match found.all(|(_, value)| Some(value) == first) {
+        true => Ok(first),
+        false => Err(invalid(
+            key,
+            "is given twice, in different spellings and with different values",
+        )),
+    }
+}
+
+/// A host's name or address, as the class spells it, without slashes at its ends.
+///
+/// # Errors
+/// That it is none.
+pub(super) fn server(text: &str) -> Result<String, String> {
+    let server = text.trim_matches('/');
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let bare = bare(server);
+    let is_host = bare.parse::<Ipv6Addr>().is_ok()
+        || !server.is_empty() && server.chars().all(is_name) && !server.starts_with('-');
+    match is_host {
+        true => Ok(server.to_owned()),
+        false => Err("is no host name and no IP address".to_owned()),
+    }
+}
+
+/// The address in brackets, or the text itself.
+pub(super) fn bare(host: &str) -> &str {
+    let inner = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    inner.unwrap_or(host)
+}
+
+/// The sub-directory with names instead of its templates.
+fn filled(parameters: &Context, below: &str) -> Result<String, Failure> {
+    let mut filled = below.to_owned();
+    for (template, key) in TEMPLATES {
+        if !filled.contains(template) {
+            continue;
+        }
+        let name = value(parameters, key)?.filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| {
+            let why = format!(
+                "contains {template}, but the provisioner does not pass {key}; start it with \
+                 --extra-create-metadata"
+            );
+            invalid(SUB_DIR, &why)
+        })?;
+        if name.contains(['/', '\\', '$']) {
+            return Err(invalid(key, "is no name of an object"));
+        }
+        filled = filled.replace(template, name);
+    }
+    match filled.contains("${") {
+        true => Err(invalid(SUB_DIR, "contains an unknown template")),
+        false => Ok(filled),
+    }
+}
+
+fn invalid(key: &str, why: &str) -> Failure {
+    Failure::invalid(FIELD, format_args!("{key}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::call::Kind;
+
+    fn context_of(entries: &[(&str, &str)]) -> Context {
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        Context::new(FIELD, entries.iter().map(owned)).unwrap()
+    }
+
+    fn place(more: &[(&str, &str)], default: OnDelete) -> Result<(Place, String), String> {
+        let entries = [&[("server", "s"), ("share", "/a/")][..], more].concat();
+        let parameters = context_of(&entries);
+        let found = Class::of(&parameters)
+            .and_then(|class| class.place(&Name::new("pvc-1")?, &parameters, default));
+        let found = found.map(|(place, id)| (place, id.as_str().to_owned()));
+        found.map_err(|failure| {
+            assert_eq!(failure.kind, Kind::Invalid);
+            failure.message
+        })
+    }
+
+    #[test]
+    fn a_volume_is_a_directory_of_its_name_or_of_the_class() {
+        let (own, id) = place(&[], OnDelete::Delete).unwrap();
+        assert_eq!((own.name().as_str(), id.as_str()), ("pvc-1", "s#a#pvc-1##"));
+        let template = "${pvc.metadata.namespace}/x-${pvc.metadata.name}-${pv.metadata.name}";
+        let names = [
+            ("SUBDIR", template),
+            ("csi.storage.k8s.io/pvc/name", "claim"),
+            ("csi.storage.k8s.io/pvc/namespace", "ns"),
+            ("csi.storage.k8s.io/pv/name", "pvc-1"),
+        ];
+        let (filled, id) = place(&names, OnDelete::Delete).unwrap();
+        assert_eq!(filled.dir.to_string(), "ns/x-claim-pvc-1");
+        assert_eq!(filled.name(), "pvc-1");
+        assert_eq!(id, "s#a#ns/x-claim-pvc-1#pvc-1#");
+        let parameters = context_of(&names);
+        let answered = context(&parameters, &filled.dir).unwrap();
+        assert_eq!(answered.get("SUBDIR"), Some("ns/x-claim-pvc-1"));
+        assert_eq!(answered.get("subDir"), None);
+        assert_eq!(answered.get("csi.storage.k8s.io/pvc/name"), Some("claim"));
+        let plain = context(&context_of(&[]), &own.dir).unwrap();
+        assert_eq!(plain.get("subDir"), Some("pvc-1"));
+    }
+
+    #[test]
+    fn the_id_has_the_policy_as_the_class_spells_it_unless_it_is_delete() {
+        use OnDelete::{Archive, Delete, Retain};
+        for (policy, default, expected, end) in [
+            ("", Delete, Delete, "##"),
+            ("", Archive, Archive, "##archive"),
+            ("Retain", Delete, Retain, "##Retain"),
+            ("DELETE", Retain, Delete, "##"),
+        ] {
+            let (place, id) = place(&[("ondelete", policy)], default).unwrap();
+            assert_eq!(place.on_delete, Some(expected));
+            assert_eq!(id, format!("s#a#pvc-1{end}"));
+        }
+    }
+
+    #[test]
+    fn a_value_that_leads_elsewhere_is_refused_by_its_key() {
+        for (key, value) in [
+            ("subDir", ".."),
+            ("subDir", "a/../b"),
+            ("subDir", "a\\..\\b"),
+            ("subDir", "/"),
+            ("subDir", "a//b"),
+            ("subDir", ".belay/claims"),
+            ("subDir", "${pod.metadata.name}"),
+            ("subDir", "${pvc.metadata.name}"),
+            ("SubDir", "a\nb"),
+            ("onDelete", "keep"),
+            ("mountPermissions", "8"),
+            ("mountPermissions", "u+w"),
+            ("mountPermissions", "10000"),
+        ] {
+            let refused = place(&[(key, value)], OnDelete::Delete).unwrap_err();
+            let key = KEYS.iter().find(|it| it.eq_ignore_ascii_case(key)).unwrap();
+            assert!(refused.contains(&format!("{key}: ")), "{value}: {refused}");
+        }
+        for name in ["..", "a/b", "a\\..", "${pvc.metadata.name}"] {
+            let hostile = [
+                ("subDir", "x/${pv.metadata.name}"),
+                ("csi.storage.k8s.io/pv/name", name),
+            ];
+            assert!(place(&hostile, OnDelete::Delete).is_err(), "{name}");
+        }
+        for (server, share) in [
+            ("", "/a"),
+            ("a:/b", "/a"),
+            ("a b", "/a"),
+            ("s", ""),
+            ("s", "/a/../b"),
+        ] {
+            let parameters = context_of(&[("server", server), ("share", share)]);
+            assert!(Class::of(&parameters).is_err(), "{server} {share}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_no_directory_is_refused() {
+        for name in ["..", "a/b", ".belay", "/", "a\tb"] {
+            let parameters = context_of(&[("server", "s"), ("share", "/")]);
+            let class = Class::of(&parameters).unwrap();
+            let name = Name::new(name).unwrap();
+            let refused = class
+                .place(&name, &parameters, OnDelete::Delete)
+                .unwrap_err();
+            assert!(refused.message.starts_with("name: "), "{refused}");
+        }
+    }
+}

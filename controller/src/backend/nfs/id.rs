@@ -1,0 +1,283 @@
+//! Volume IDs: `server#share#directory#name#policy`, those of csi-driver-nfs. Makes no calls.
+
+use super::class::OnDelete;
+use super::path::Dir;
+use belay_contract::drivers::NFS_ID_BYTES_MAX;
+use belay_server::call::Failure;
+use belay_server::request::VolumeId;
+
+const SEPARATOR: char = '#';
+
+/// A volume, as its ID describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Host name or address, as the class spells it.
+    pub(super) server: String,
+    /// The exported directory, without slashes at its ends; empty for the root.
+    pub(super) share: String,
+    /// The directory of the volume, below the share.
+    pub(super) dir: Dir,
+    /// The name in the request that created the volume, where it is not the directory's.
+    pub(super) name: Option<String>,
+    /// What a deletion does, if the ID says so.
+    pub(super) on_delete: Option<OnDelete>,
+}
+
+impl Place {
+    /// The name in the request that created the volume.
+    pub(super) fn name(&self) -> String {
+        let own = || self.dir.to_string();
+        self.name.clone().unwrap_or_else(own)
+    }
+
+    /// The ID; `policy` is the class's spelling of one that is not `delete`.
+    ///
+    /// # Errors
+    /// `Invalid` if it would be too long, or would not be read as it was written.
+    pub(super) fn id(&self, policy: &str) -> Result<VolumeId, Failure> {
+        let name = self.name.as_deref().unwrap_or_default();
+        let dir = self.dir.to_string();
+        let parts = [&self.server, &self.share, &dir, name, policy];
+        if let Some(part) = parts.iter().find(|part| part.contains(SEPARATOR)) {
+            let why = format!("{part:?}: {SEPARATOR:?} separates the parts of a volume's ID");
+            return Err(Failure::invalid("parameters", why));
+        }
+        let id = parts.join("#");
+        if id.len() > NFS_ID_BYTES_MAX {
+            let why = format!(
+                "server, share, subDir and the volume's name have {} bytes in total; at most \
+                 {NFS_ID_BYTES_MAX} are possible",
+                id.len()
+            );
+            return Err(Failure::invalid("parameters", why));
+        }
+        VolumeId::at_most(NFS_ID_BYTES_MAX, id)
+    }
+
+    /// The volume of that ID; none if no volume can have it.
+    pub(super) fn of(id: &VolumeId) -> Option<Self> {
+        let parts: Vec<_> = id.as_str().split(SEPARATOR).collect();
+        let given = |at: usize| parts.get(at).filter(|part| !part.is_empty());
+        let (server, share, dir) = match parts[..] {
+            [server, share, dir, ..] if parts.len() <= 5 => (server, share, dir),
+            [old] => old_parts(old)?,
+            _ => return None,
+        };
+        let dir = Dir::read(dir).ok()??;
+        let name = given(3).map(|name| (*name).to_owned());
+        // Its parts are no path, but csi-driver-nfs has it in the names of files.
+        let is_name = |name: &String| !name.split(['/', '\\']).any(|part| part == "..");
+        let on_delete = given(4).map(|policy| policy.parse());
+        Some(Self {
+            server: super::class::server(server).ok()?,
+            share: super::path::share(share).ok()?,
+            dir,
+            name: match name {
+                Some(name) if !is_name(&name) => return None,
+                name => name,
+            },
+            on_delete: on_delete.transpose().ok()?,
+        })
+    }
+}
+
+/// The parts of an ID of csi-driver-nfs before 4.0: `server/share/directory`.
+fn old_parts(id: &str) -> Option<(&str, &str, &str)> {
+    let (server, rest) = id.split_once('/')?;
+    let (share, dir) = rest.rsplit_once('/')?;
+    (!server.is_empty() && !dir.is_empty()).then_some((server, share, dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(id: &str) -> Option<Place> {
+        Place::of(&VolumeId::at_most(NFS_ID_BYTES_MAX, id.to_owned()).unwrap())
+    }
+
+    fn place(server: &str, share: &str, dir: &str, name: Option<&str>) -> Place {
+        Place {
+            server: server.to_owned(),
+            share: share.to_owned(),
+            dir: Dir::read(dir).unwrap().unwrap(),
+            name: name.map(str::to_owned),
+            on_delete: None,
+        }
+    }
+
+    #[test]
+    fn ids_are_those_of_csi_driver_nfs() {
+        let plain = place("10.0.0.5", "exports/k8s", "pvc-1", None);
+        let named = place("10.0.0.5", "exports/k8s", "ns1/data", Some("pvc-4bcb"));
+        let root = place("fd00::1", "", "pvc-1", None);
+        for (written, policy, id) in [
+            (&plain, "", "10.0.0.5#exports/k8s#pvc-1##"),
+            (
+                &named,
+                "archive",
+                "10.0.0.5#exports/k8s#ns1/data#pvc-4bcb#archive",
+            ),
+            (&named, "", "10.0.0.5#exports/k8s#ns1/data#pvc-4bcb#"),
+            (&root, "Retain", "fd00::1##pvc-1##Retain"),
+        ] {
+            assert_eq!(written.id(policy).unwrap().as_str(), id);
+            let on_delete = (!policy.is_empty()).then(|| policy.parse().unwrap());
+            let expected = Place {
+                on_delete,
+                ..written.clone()
+            };
+            assert_eq!(read(id), Some(expected), "{id}");
+        }
+    }
+
+    #[test]
+    fn older_ids_are_read_too() {
+        let plain = place("s", "a/b", "pvc-1", None);
+        for id in [
+            "s#a/b#pvc-1",
+            "s#a/b#pvc-1#",
+            "s#a/b#pvc-1##",
+            "s/a/b/pvc-1",
+            "s#/a/b/#/pvc-1/",
+        ] {
+            assert_eq!(read(id), Some(plain.clone()), "{id}");
+        }
+        assert_eq!(read("s//pvc-1"), Some(place("s", "", "pvc-1", None)));
+    }
+
+    #[test]
+    fn a_volume_whose_id_is_longer_than_the_specification_allows_exists() {
+        let dir = "d".repeat(200);
+        let id = format!("server#share#{dir}#pvc-1#");
+        assert_eq!(read(&id).unwrap().dir.to_string(), dir);
+    }
+
+    /// Each would lead to the share itself, out of it, to Belay's own files, or to two volumes.
+    #[test]
+    fn no_volume_has_a_hostile_id() {
+        for id in [
+            "",
+            "x",
+            "s/",
+            "/s/a",
+            "s/a",
+            "s#a",
+            "s#a#",
+            "s#a##pvc-1#",
+            "s#a#/#pvc-1#",
+            "s#a#.#n#",
+            "s#a#..#n#",
+            "s#a#../b#n#",
+            "s#a#b/..#n#",
+            "s#a#b/../..#n#",
+            "s#a#b//c#n#",
+            "s#a#b/./c#n#",
+            "s#..#b#n#",
+            "s#a/..#b#n#",
+            "s#a/../b#c#n#",
+            "s#./a#b#n#",
+            "s#a#b#..#",
+            "s#a#b#../c#",
+            "s#a#b#c\\..#",
+            "s#a#b\\..\\c#n#",
+            "s#a#..\\b#n#",
+            "s#a#.belay#n#",
+            "s#a#.belay/claims#n#",
+            "s#a#.belay/trash/x#n#",
+            "s#a#b#n#keep",
+            "s#a#b#n#delete#x",
+            "s#a#b#n##",
+            "#a#b#n#",
+            "s:/x#a#b#n#",
+            "s t#a#b#n#",
+            "-s#a#b#n#",
+            "s,addr=1.1.1.1#a#b#n#",
+            "[s#a#b#n#",
+            "s/../b",
+            "s/a/..",
+            "s/a/.",
+            "s/a/.belay",
+            "s/../../etc",
+            "s//../b",
+        ]
+        .iter()
+        .filter(|id| !id.is_empty())
+        {
+            assert_eq!(read(id), None, "{id}");
+        }
+    }
+
+    /// Whatever its parts are, an ID names no volume, or one below the share.
+    #[test]
+    fn no_part_of_an_id_leads_elsewhere() {
+        const PARTS: [&str; 20] = [
+            "..",
+            ".",
+            "",
+            " ",
+            "...",
+            "..\\",
+            "\\..",
+            "a\\..\\b",
+            "..\\..",
+            "~",
+            "$(id)",
+            "%2e%2e",
+            "%2f",
+            "..;",
+            ".. ",
+            " ..",
+            "\u{2025}",
+            "\u{ff0e}\u{ff0e}",
+            ".belay",
+            "-rf",
+        ];
+        let mut count = 0;
+        for part in PARTS {
+            for path in [
+                part.to_owned(),
+                format!("a/{part}"),
+                format!("{part}/a"),
+                format!("a/{part}/b"),
+            ] {
+                for id in [
+                    format!("s#{path}#d#n#"),
+                    format!("s#a#{path}#n#"),
+                    format!("s#a#d#{path}#"),
+                    format!("s/{path}/d"),
+                    format!("s/a/{path}"),
+                ] {
+                    count += 1;
+                    let Some(place) = read(&id) else { continue };
+                    let share = place.share.split('/').filter(|_| !place.share.is_empty());
+                    let names = place.dir.names().iter().map(String::as_str);
+                    for name in names.clone().chain(share) {
+                        assert!(!["", ".", ".."].contains(&name), "{id}: {place:?}");
+                    }
+                    assert_ne!(names.clone().next(), Some(".belay"), "{id}");
+                    assert_ne!(names.count(), 0, "{id}");
+                }
+            }
+        }
+        assert_eq!(count, 400);
+    }
+
+    #[test]
+    fn an_id_that_would_be_read_otherwise_or_is_too_long_is_not_given_out() {
+        let long = "d/".repeat(600);
+        for (share, dir, name, why) in [
+            ("a", "b#c", None, "separates"),
+            ("a#b", "c", None, "separates"),
+            ("a", "b", Some("n#retain"), "separates"),
+            ("a", long.as_str(), Some("n"), "at most 1024"),
+        ] {
+            let place = Place {
+                dir: Dir::unchecked(dir),
+                ..place("s", share, "x", name)
+            };
+            let refused = place.id("").unwrap_err();
+            assert!(refused.message.contains(why), "{refused}");
+        }
+    }
+}

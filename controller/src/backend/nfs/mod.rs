@@ -1,0 +1,239 @@
+//! `nfs`: directories of NFS servers, with the IDs and parameters of csi-driver-nfs. See the README
+//! of this directory.
+
+mod call;
+mod class;
+mod id;
+mod options;
+mod path;
+mod processes;
+pub mod worker;
+
+pub use class::{Mode, OnDelete};
+
+use super::measured::{self, Verb, measured};
+use super::{Answer, Backend, Expansion, Mark, Order, Page, Phase, Progress, Sizes, Volume};
+use belay_server::call::Failure;
+use belay_server::request::{Context, Name, Secrets, VolumeId};
+use call::{Done, Mount, NewVolume, OldVolume, Owned, Seen, Work};
+use class::Class;
+use id::Place;
+use processes::Processes;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The secret with mount options, for calls that have no volume capability.
+const OPTIONS: &str = "mountOptions";
+
+/// Deadlines of a worker process: less than a call waits for its job, and more than a soft mount
+/// needs to report a server that does not answer.
+const CREATE_MAX: Duration = Duration::from_secs(60);
+const DELETE_MAX: Duration = Duration::from_secs(80);
+const LOOK_MAX: Duration = Duration::from_secs(30);
+
+/// The settings of the backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The mode of new directories, for classes without one.
+    pub permissions: Mode,
+    /// What a deletion does, for classes and volumes without a policy.
+    pub on_delete: OnDelete,
+    /// To archive a volume, an older archive of its name may be removed.
+    pub removes_archived: bool,
+}
+
+/// See the module.
+pub struct Nfs {
+    config: Config,
+    processes: Processes,
+}
+
+impl Nfs {
+    /// The backend; makes no call.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        measured::describe();
+        Self {
+            config,
+            processes: Processes::new(),
+        }
+    }
+
+    async fn made(&self, order: &Order) -> Result<Volume, Failure> {
+        let class = Class::of(&order.parameters)?;
+        let (place, id) = class.place(&order.name, &order.parameters, self.config.on_delete)?;
+        let context = class::context(&order.parameters, &place.dir)?;
+        let flags = order.mount_flags.as_slice();
+        let options = match flags.is_empty() {
+            true => secret_options(&order.secrets)?,
+            false => {
+                let flags = flags.iter().map(String::as_str);
+                options::parameters("volume_capabilities: mount_flags", flags)?
+            }
+        };
+        let permissions = class.permissions.unwrap_or(self.config.permissions);
+        let work = Work::Create(NewVolume {
+            at: place.owned(),
+            is_named_so: place.name.is_none(),
+            on_delete: place.on_delete.unwrap_or(self.config.on_delete),
+            bytes: order.bytes,
+            permissions: permissions.bits(),
+        });
+        let asked = self.processes.ask(place.mount(options), work, CREATE_MAX);
+        match asked.await? {
+            Done::Volume(Some(seen)) => Ok(Volume {
+                context: Some(context),
+                ..volume(id, seen)
+            }),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    async fn look(&self, id: VolumeId, secrets: &Secrets) -> Result<Option<Volume>, Failure> {
+        let Some(place) = Place::of(&id) else {
+            return Ok(None);
+        };
+        let mount = place.mount(secret_options(secrets)?);
+        let work = Work::Look(place.owned());
+        let asked = self.processes.ask(mount, work, LOOK_MAX);
+        match asked.await.map_err(|failure| about(&id, failure))? {
+            Done::Volume(seen) => Ok(seen.map(|seen| volume(id, seen))),
+            Done::Deleted => Err(mixed_up()),
+        }
+    }
+
+    async fn deleted(&self, id: VolumeId, secrets: &Secrets) -> Result<(), Failure> {
+        let Some(place) = Place::of(&id) else {
+            tracing::warn!(%id, "deleted, since no volume can have this ID");
+            return Ok(());
+        };
+        let mount = place.mount(secret_options(secrets)?);
+        let work = Work::Delete(OldVolume {
+            at: place.owned(),
+            on_delete: place.on_delete.unwrap_or(self.config.on_delete),
+            removes_archived: self.config.removes_archived,
+        });
+        let asked = self.processes.ask(mount, work, DELETE_MAX);
+        match asked.await.map_err(|failure| about(&id, failure))? {
+            Done::Deleted => Ok(()),
+            Done::Volume(_) => Err(mixed_up()),
+        }
+    }
+}
+
+impl Place {
+    fn owned(&self) -> Owned {
+        Owned {
+            dir: self.dir.clone(),
+            name: self.name(),
+        }
+    }
+
+    fn mount(&self, options: Vec<options::Parameter>) -> Mount {
+        Mount {
+            server: self.server.clone(),
+            share: self.share.clone(),
+            options,
+        }
+    }
+}
+
+/// The options in the secrets, whose key has any case; none where there are no secrets.
+fn secret_options(secrets: &Secrets) -> Result<Vec<options::Parameter>, Failure> {
+    options::parameters("secrets: mountOptions", secrets.get_ignoring_case(OPTIONS))
+}
+
+fn volume(id: VolumeId, seen: Seen) -> Volume {
+    Volume {
+        id,
+        phase: match seen.is_deleting {
+            true => Phase::Deleting,
+            false => Phase::Ready,
+        },
+        mark: Mark::None,
+        bytes: seen.bytes,
+        usage: None,
+        context: None,
+        nodes: Vec::new(),
+        source: None,
+        place: None,
+        content: None,
+        attached_at: None,
+    }
+}
+
+fn about(id: &VolumeId, failure: Failure) -> Failure {
+    Failure {
+        message: format!("volume {id}: {}", failure.message),
+        ..failure
+    }
+}
+
+/// A worker process has answered another call.
+fn mixed_up() -> Failure {
+    Failure::bug("a worker process has answered another call")
+}
+
+/// Any size: it is recorded and enforced nowhere.
+const SIZES: Sizes = Sizes {
+    step: 1,
+    min: 1,
+    max: i64::MAX.unsigned_abs(),
+};
+
+impl Backend for Nfs {
+    fn parameters(&self) -> &'static [&'static str] {
+        &class::KEYS
+    }
+
+    fn parameters_have_case(&self) -> bool {
+        false
+    }
+
+    fn sizes(&self, _: &Context) -> Result<Sizes, Failure> {
+        Ok(SIZES)
+    }
+
+    fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
+        measured(Verb::Create, async move { self.made(&order).await })
+    }
+
+    fn delete(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Progress<()>> {
+        measured(Verb::Delete, async move {
+            self.deleted(id, &secrets).await.map(Progress::Done)
+        })
+    }
+
+    /// A name does not say in which share it is: [`Self::create`] finds it.
+    fn find(&self, _: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn get(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Volume>> {
+        measured(Verb::Get, async move { self.look(id, &secrets).await })
+    }
+
+    /// The controller knows no servers, until a call names one.
+    fn lists(&self) -> bool {
+        false
+    }
+
+    fn list(&self, _: Option<String>, _: usize, _: Secrets) -> Answer<'_, Page> {
+        Box::pin(async { Err(Failure::unsupported("volumes are not listed")) })
+    }
+
+    fn expansion(&self) -> Option<&dyn Expansion> {
+        Some(self)
+    }
+}
+
+impl Expansion for Nfs {
+    fn grown_sizes(&self, _: &Volume) -> Sizes {
+        SIZES
+    }
+
+    /// Nothing limits a directory.
+    fn resize(&self, _: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
+        measured(Verb::Resize, async move { Ok(Progress::Done(bytes)) })
+    }
+}

@@ -1,0 +1,144 @@
+//! Mount options of a class or a secret, for mounts of the controller. Makes no calls. Values can
+//! be sensitive: messages contain only the names.
+
+use belay_server::call::Failure;
+
+/// A parameter of fsconfig(2).
+pub(super) type Parameter = (String, Option<String>);
+
+/// For mount(8), fstab or a pod; or attributes of a mount, of which the controller's has its own.
+const WITHOUT_EFFECT: &[&str] = &[
+    "ro",
+    "rw",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+    "exec",
+    "noexec",
+    "symfollow",
+    "nosymfollow",
+    "atime",
+    "noatime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nolazytime",
+    "user",
+    "nouser",
+    "users",
+    "nousers",
+    "owner",
+    "noowner",
+    "group",
+    "nogroup",
+    "auto",
+    "noauto",
+    "defaults",
+    "_netdev",
+    "nofail",
+    "comment",
+    "bg",
+    "fg",
+    "retry",
+    "silent",
+    "loud",
+    "async",
+    "sync",
+    "dirsync",
+    "intr",
+    "nointr",
+    "sloppy",
+];
+
+/// They make another mount than the class says.
+const REFUSED: &[&str] = &[
+    "addr",
+    "clientaddr",
+    "mountaddr",
+    "source",
+    "bind",
+    "rbind",
+    "move",
+    "remount",
+    "loop",
+    "shared",
+    "rshared",
+    "slave",
+    "rslave",
+    "private",
+    "rprivate",
+    "unbindable",
+    "runbindable",
+];
+
+/// The parameters in options that are separated by commas; `field` is named in errors.
+///
+/// # Errors
+/// `Invalid` for an option that makes another mount.
+pub(super) fn parameters<'a>(
+    field: &str,
+    options: impl IntoIterator<Item = &'a str>,
+) -> Result<Vec<Parameter>, Failure> {
+    let mut found = Vec::new();
+    let options = options.into_iter().flat_map(|options| options.split(','));
+    for option in options.map(str::trim).filter(|it| !it.is_empty()) {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        if REFUSED.contains(&name) {
+            let why = format_args!("the mount option {name:?} is not accepted");
+            return Err(Failure::invalid(field, why));
+        }
+        if !WITHOUT_EFFECT.contains(&name) && !name.starts_with("x-") {
+            found.push((name.to_owned(), value.map(str::to_owned)));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_the_filesystem_remain_in_their_order() {
+        let given = [
+            "nfsvers=4.1,hard",
+            " noatime , _netdev,x-systemd.automount",
+            "ro",
+            "nconnect=4",
+        ];
+        let found = parameters("secrets", given).unwrap();
+        let shown: Vec<_> = found
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_deref()))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("nfsvers", Some("4.1")),
+                ("hard", None),
+                ("nconnect", Some("4"))
+            ]
+        );
+        assert_eq!(parameters("secrets", ["", ","]).unwrap(), []);
+    }
+
+    #[test]
+    fn an_option_that_makes_another_mount_is_refused_without_its_value() {
+        for option in ["addr=canary", "hard,remount", "bind", "source=canary"] {
+            let refused = parameters("secrets: mountOptions", [option]).unwrap_err();
+            assert!(
+                refused.message.starts_with("secrets: mountOptions: "),
+                "{refused}"
+            );
+            assert!(!refused.message.contains("canary"), "{refused}");
+        }
+    }
+}

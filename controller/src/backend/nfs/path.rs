@@ -1,0 +1,149 @@
+//! Paths below a share. Makes no calls.
+
+use std::fmt;
+
+/// The directory of Belay's own files in a share.
+pub(super) const OWN: &str = ".belay";
+
+/// Longest name of a directory, in bytes (NAME_MAX), and deepest path.
+const NAME_BYTES_MAX: usize = 255;
+const DEPTH_MAX: usize = 64;
+
+/// A directory below a share, and not the share itself: names that are not empty, `.` or `..`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct Dir(Vec<String>);
+
+impl Dir {
+    /// Reads a path; slashes at its ends do not count. None if it names the share itself.
+    ///
+    /// # Errors
+    /// Which part is not allowed.
+    pub(super) fn read(path: &str) -> Result<Option<Self>, String> {
+        let parts = parts(path)?;
+        if parts.first().is_some_and(|first| first == OWN) {
+            return Err(format!("begins with {OWN}, which has Belay's own files"));
+        }
+        Ok((!parts.is_empty()).then_some(Self(parts)))
+    }
+
+    /// The directories above it, outermost first.
+    pub(super) fn above(&self) -> impl Iterator<Item = Self> + '_ {
+        (1..self.0.len()).map(|n| Self(self.0[..n].to_vec()))
+    }
+
+    /// The directory above it; none = the share.
+    pub(super) fn parent(&self) -> Option<Self> {
+        let above = &self.0[..self.0.len().saturating_sub(1)];
+        (!above.is_empty()).then(|| Self(above.to_vec()))
+    }
+
+    /// Its own name.
+    pub(super) fn name(&self) -> &str {
+        self.0.last().map_or("", String::as_str)
+    }
+
+    /// Its names, outermost first.
+    pub(super) fn names(&self) -> &[String] {
+        &self.0
+    }
+
+    /// Where csi-driver-nfs archives it: the prefix comes before the whole path.
+    pub(super) fn archived(&self) -> Self {
+        let mut names = self.0.clone();
+        if let Some(first) = names.first_mut() {
+            first.insert_str(0, "archived-");
+        }
+        Self(names)
+    }
+
+    #[cfg(test)]
+    pub(super) fn unchecked(path: &str) -> Self {
+        Self(path.split('/').map(str::to_owned).collect())
+    }
+}
+
+impl fmt::Display for Dir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("/"))
+    }
+}
+
+/// The share without slashes at its ends.
+///
+/// # Errors
+/// Which part is not allowed.
+pub(super) fn share(path: &str) -> Result<String, String> {
+    parts(path).map(|parts| parts.join("/"))
+}
+
+/// The kernel resolves `..` of a source; csi-driver-nfs refuses it between backslashes, too.
+fn parts(path: &str) -> Result<Vec<String>, String> {
+    if path.chars().any(char::is_control) {
+        return Err("has a control character".to_owned());
+    }
+    let path = path.trim_matches('/');
+    if path.is_empty() {
+        return Ok(Vec::new());
+    }
+    let parts: Vec<_> = path.split('/').collect();
+    let is_bad = |part: &&&str| ["", ".", ".."].contains(*part);
+    let leads_up = |part: &&&str| part.split('\\').any(|part| part == "..");
+    if let Some(part) = parts.iter().find(|part| is_bad(part) || leads_up(part)) {
+        return Err(format!("has the part {part:?}"));
+    }
+    if let Some(part) = parts.iter().find(|part| part.len() > NAME_BYTES_MAX) {
+        let bytes = part.len();
+        return Err(format!(
+            "has a part of {bytes} bytes; at most {NAME_BYTES_MAX} are possible"
+        ));
+    }
+    if parts.len() > DEPTH_MAX {
+        return Err(format!("has more than {DEPTH_MAX} parts"));
+    }
+    Ok(parts.into_iter().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_those_above_it_and_an_archive() {
+        let dir = Dir::read("/a/b/c/").unwrap().unwrap();
+        let above: Vec<_> = dir.above().map(|dir| dir.to_string()).collect();
+        assert_eq!(above, ["a", "a/b"]);
+        assert_eq!(dir.parent().unwrap().to_string(), "a/b");
+        assert_eq!(dir.name(), "c");
+        assert_eq!(dir.archived().to_string(), "archived-a/b/c");
+        let top = Dir::read("pvc-1").unwrap().unwrap();
+        assert_eq!(top.parent(), None);
+        assert_eq!(top.above().count(), 0);
+        assert_eq!(top.archived().to_string(), "archived-pvc-1");
+    }
+
+    #[test]
+    fn names_that_only_look_like_paths_are_names() {
+        for name in [
+            "..a", "a..", "...", ".a", "a\\b", ".belay2", "x/.belay", "a b", "\u{e9}",
+        ] {
+            assert_eq!(Dir::read(name).unwrap().unwrap().to_string(), name);
+        }
+        assert_eq!(Dir::read("//").unwrap(), None);
+    }
+
+    #[test]
+    fn limits_are_those_of_a_name_and_of_the_depth() {
+        assert!(Dir::read(&"n".repeat(255)).is_ok());
+        assert!(
+            Dir::read(&"n".repeat(256))
+                .unwrap_err()
+                .contains("256 bytes")
+        );
+        assert!(Dir::read(&"n/".repeat(64)).is_ok());
+        assert!(
+            Dir::read(&"n/".repeat(65))
+                .unwrap_err()
+                .contains("more than 64")
+        );
+    }
+}

@@ -1,0 +1,106 @@
+//! The worker process: this program again, with one call to make in a share that it mounts for
+//! itself. The mount is attached nowhere, so no other process sees it, and it ends with this one.
+//! Each system call may wait for the server, forever; the controller then kills the process. So a
+//! kill at any call must leave a state from which the same call continues.
+
+mod archive;
+mod claims;
+mod create;
+mod delete;
+mod error;
+mod list;
+mod mount;
+mod remove;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use super::call::{Call, Done, Fault, Owned, Seen, Work};
+use belay_server::call::Failure;
+use claims::{Claims, State};
+use rustix::process::Signal;
+use std::ffi::OsStr;
+use std::io::{Read as _, Write as _};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use tree::Tree;
+
+/// The argument that makes this program a worker process. It is none of the flags.
+pub(super) const ARGUMENT: &str = "--nfs-worker-process";
+/// The longest call, in bytes: two maps of 4 KiB, and room for the escapes of JSON.
+const CALL_BYTES_MAX: u64 = 64 << 10;
+/// The mask of files and directories that csi-driver-nfs creates.
+const MASK: u32 = 0o022;
+
+/// How long a deletion removes files before it answers that it is not done.
+const REMOVING_MAX: Duration = Duration::from_secs(40);
+
+/// Makes the one call of this process, if its arguments make it a worker process.
+#[must_use]
+pub fn run() -> Option<ExitCode> {
+    let argument = std::env::args_os().nth(1);
+    if argument.as_deref() != Some(OsStr::new(ARGUMENT)) {
+        return None;
+    }
+    Some(match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        // The controller sees the end of the process.
+        Err(_) => ExitCode::FAILURE,
+    })
+}
+
+fn serve() -> std::io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let mut text = String::new();
+    let mut input = std::io::stdin().lock().take(CALL_BYTES_MAX);
+    input.read_to_string(&mut text)?;
+    let call: Call = serde_json::from_str(&text)?;
+    // The controller may have ended before the signal was requested.
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+    if parent != Some(call.parent) {
+        return Ok(());
+    }
+    rustix::process::umask(rustix::fs::Mode::from_bits_retain(MASK));
+    let answer = answer(&call).map_err(Fault::from);
+    let mut output = std::io::stdout().lock();
+    output.write_all(&serde_json::to_vec(&answer)?)?;
+    output.flush()
+}
+
+fn answer(call: &Call) -> Result<Done, Failure> {
+    let share = mount::share(&call.mount)?;
+    perform(&Tree::new(share), &call.work, Instant::now() + REMOVING_MAX)
+}
+
+/// Does it in a share. A deletion stops at `end`.
+fn perform(tree: &Tree, work: &Work, end: Instant) -> Result<Done, Failure> {
+    match work {
+        Work::Create(order) => create::create(tree, order).map(|seen| Done::Volume(Some(seen))),
+        Work::Delete(order) => delete::delete(tree, order, end).map(|()| Done::Deleted),
+        Work::Look(at) => look(tree, at).map(Done::Volume),
+    }
+}
+
+/// The volume; none if another one has the directory.
+fn look(tree: &Tree, at: &Owned) -> Result<Option<Seen>, Failure> {
+    let claim = Claims::find(tree)?.map(|claims| claims.read(&at.dir));
+    let seen = match claim.transpose()?.flatten() {
+        None => Seen {
+            bytes: 0,
+            is_deleting: false,
+        },
+        // Not answered yet, so no caller can know it.
+        Some(claim) if claim.name != at.name || claim.state == State::Creating => return Ok(None),
+        Some(claim) if claim.state == State::Deleting => {
+            return Ok(Some(Seen {
+                bytes: claim.bytes,
+                is_deleting: true,
+            }));
+        }
+        Some(claim) => Seen {
+            bytes: claim.bytes,
+            is_deleting: false,
+        },
+    };
+    Ok(tree.is_directory(&at.dir)?.then_some(seen))
+}

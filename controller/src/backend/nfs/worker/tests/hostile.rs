@@ -1,0 +1,164 @@
+//! Links, files and renames in the way: nothing outside of the volume is touched.
+
+use super::*;
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[test]
+fn a_link_in_a_path_is_not_followed() {
+    for link in ["a", "a/b"] {
+        for to in ["outside", "share/other", "share", "outside/precious"] {
+            let share = Share::new();
+            share.write("other/file");
+            let path = share.path(link);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            symlink(share.dir.path().join(to), &path).unwrap();
+            for dir in [link.to_owned(), format!("{link}/c"), format!("{link}/c/d")] {
+                let order = volume(&dir, "pvc-1");
+                for named_so in [false, true] {
+                    let order = NewVolume {
+                        is_named_so: named_so,
+                        ..order.clone()
+                    };
+                    share.create(&order).unwrap_err();
+                }
+                for policy in [OnDelete::Delete, OnDelete::Archive] {
+                    share.delete(&old(&order, policy)).unwrap_err();
+                }
+                share.delete(&old(&order, OnDelete::Retain)).unwrap();
+            }
+            assert_eq!(names(&share.path("other")), ["file"]);
+            assert!(path.is_symlink());
+            share.assert_outside();
+        }
+    }
+}
+
+#[test]
+fn a_link_in_the_place_of_belays_own_directories_is_not_followed() {
+    for own in [".belay", ".belay/claims", ".belay/trash"] {
+        let share = Share::new();
+        let path = share.path(own);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(share.outside(), &path).unwrap();
+        share.write("data/file");
+        let order = volume("data", "pvc-1");
+        let deleted = share.delete(&old(&order, OnDelete::Delete));
+        refused(deleted, Kind::Precondition, own);
+        if own != ".belay/trash" {
+            refused(share.create(&plain("x")), Kind::Precondition, own);
+        }
+        assert_eq!(names(&share.path("data")), ["file"]);
+        share.assert_outside();
+    }
+}
+
+#[test]
+fn what_is_no_directory_is_not_deleted() {
+    for policy in [OnDelete::Delete, OnDelete::Archive] {
+        let share = Share::new();
+        share.write("data");
+        let deleted = share.delete(&old(&volume("data", "pvc-1"), policy));
+        refused(deleted, Kind::Precondition, "is no directory on the server");
+        assert_eq!(names(&share.path("")), ["data"]);
+    }
+}
+
+/// What [`Dir`] refuses cannot be in a call, except that of another program.
+#[test]
+fn a_path_that_leads_out_of_the_share_fails_in_the_kernel_too() {
+    let share = Share::new();
+    let outside = share.outside();
+    let outside = outside.to_str().unwrap();
+    for hostile in [
+        "../outside",
+        "a/../../outside",
+        "..",
+        outside,
+        "/etc",
+        "../outside/precious",
+    ] {
+        let at = Owned {
+            dir: Dir::unchecked(hostile),
+            name: "pvc-1".to_owned(),
+        };
+        let order = NewVolume {
+            at,
+            is_named_so: true,
+            ..plain("x")
+        };
+        fs::create_dir_all(share.path("a")).unwrap();
+        share.create(&order).ok();
+        for policy in [OnDelete::Archive, OnDelete::Delete] {
+            share.delete(&old(&order, policy)).ok();
+        }
+        share.assert_outside();
+        assert!(share.path("a").is_dir());
+    }
+}
+
+/// A tenant that has the volume mounted exchanges directories for links while it is removed.
+#[test]
+fn renames_during_a_deletion_lead_nowhere_else() {
+    let share = Share::new();
+    let order = plain("pvc-1");
+    for _ in 0..30 {
+        share.create(&order).unwrap();
+        for n in 0..20 {
+            share.write(&format!("pvc-1/{n}/{n}/file"));
+        }
+        // The tenant's own mount: it follows the directory.
+        let mount: std::os::fd::OwnedFd = fs::File::open(share.path("pvc-1")).unwrap().into();
+        let (outside, stop) = (share.outside(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Each fails once the name is removed.
+                while !stop.load(Ordering::Relaxed) {
+                    for n in 0..20 {
+                        let (name, away) = (n.to_string(), format!("away-{n}"));
+                        rustix::fs::renameat(&mount, &name, &mount, &away).ok();
+                        rustix::fs::symlinkat(&outside, &mount, &name).ok();
+                        let below = format!("{away}/{n}");
+                        rustix::fs::renameat(&mount, &below, &mount, format!("up-{n}")).ok();
+                    }
+                }
+            });
+            loop {
+                match share.delete(&old(&order, OnDelete::Delete)) {
+                    Ok(()) => break,
+                    Err(failure) => assert_eq!(failure.kind, Kind::Busy, "{failure}"),
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(names(&share.path("")), [".belay"]);
+        share.assert_clean();
+    }
+}
+
+/// The parent directory belongs to a tenant, who exchanges the volume itself.
+#[test]
+fn a_volume_that_is_exchanged_for_a_link_is_not_followed() {
+    let share = Share::new();
+    let order = volume("ns/data", "pvc-1");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (data, away) = (share.path("ns/data"), share.path("ns/away"));
+            while !stop.load(Ordering::Relaxed) {
+                // Each may meet another state.
+                fs::rename(&data, &away).ok();
+                symlink(share.outside(), &data).ok();
+                fs::remove_file(&data).ok();
+                fs::rename(&away, &data).ok();
+            }
+        });
+        for _ in 0..300 {
+            fs::create_dir_all(share.path("ns")).ok();
+            share.create(&order).ok();
+            share.delete(&old(&order, OnDelete::Delete)).ok();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    share.assert_outside();
+}

@@ -1,0 +1,205 @@
+//! A worker is killed before each of its changes, and the call is repeated.
+
+use super::*;
+use belay_server::call::Certainty;
+use rustix::io::Errno;
+use std::cell::Cell;
+
+thread_local! {
+    /// How many changes this thread may still make; none = any number.
+    static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
+    static IS_KILLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Called before each change: fails once as many were made as the test allows.
+pub(in super::super) fn check() -> rustix::io::Result<()> {
+    LEFT.with(|left| match left.get() {
+        None => Ok(()),
+        Some(0) => {
+            IS_KILLED.set(true);
+            Err(Errno::CANCELED)
+        }
+        Some(some) => {
+            left.set(Some(some - 1));
+            Ok(())
+        }
+    })
+}
+
+/// Makes at most so many changes; none if it was killed.
+fn until<T>(changes: usize, call: impl FnOnce() -> T) -> Option<T> {
+    LEFT.set(Some(changes));
+    IS_KILLED.set(false);
+    let result = call();
+    LEFT.set(None);
+    (!IS_KILLED.get()).then_some(result)
+}
+
+/// Kills the call before each of its changes in turn, each time in a new share, until it is done.
+/// Returns how often it was killed.
+fn killed_at_each(
+    prepare: impl Fn(&Share),
+    call: impl Fn(&Share) -> Result<(), Failure>,
+    after: impl Fn(&Share, bool),
+) -> usize {
+    for changes in 0.. {
+        let share = Share::new();
+        prepare(&share);
+        if let Some(done) = until(changes, || call(&share)) {
+            done.unwrap();
+            after(&share, true);
+            return changes;
+        }
+        after(&share, false);
+    }
+    unreachable!("a call makes a finite number of changes")
+}
+
+#[test]
+fn a_creation_that_was_killed_is_completed_by_the_next_one() {
+    let order = NewVolume {
+        permissions: Some(0o2770),
+        ..volume("ns/data", "pvc-1")
+    };
+    let killed = killed_at_each(
+        |_| {},
+        |share| share.create(&order).map(drop),
+        |share, is_done| {
+            let found = share.look(&order.at);
+            assert_eq!(found.is_some(), is_done, "no caller knows half a volume");
+            assert_eq!(share.create(&order).unwrap().bytes, 7);
+            assert_eq!(share.create(&order).unwrap().bytes, 7);
+            assert!(share.path("ns/data").is_dir());
+            assert_eq!(names(&share.path("")), [".belay", "ns"]);
+            let other = share.create(&volume("ns/data", "pvc-2"));
+            refused(
+                other,
+                Kind::Incompatible,
+                "is the directory of volume \"pvc-1\"",
+            );
+            share.delete(&old(&order, OnDelete::Retain)).unwrap();
+            assert_eq!(names(&share.path("")), [".belay"]);
+        },
+    );
+    assert!(killed > 10, "{killed}");
+}
+
+/// Another volume takes the directory after the kill.
+#[test]
+fn a_creation_that_was_killed_is_refused_once_its_directory_has_files() {
+    let order = volume("data", "pvc-1");
+    killed_at_each(
+        |_| {},
+        |share| share.create(&order).map(drop),
+        |share, is_done| {
+            share.write("data/file");
+            if is_done {
+                share.create(&order).unwrap();
+                return;
+            }
+            let result = share.create(&order);
+            refused(
+                result,
+                Kind::Incompatible,
+                "is not known to be this volume's",
+            );
+            assert_eq!(names(&share.path("data")), ["file"]);
+            assert_eq!(
+                share.look(&owned("data", "pvc-2")).map(|it| it.bytes),
+                Some(0)
+            );
+        },
+    );
+}
+
+#[test]
+fn a_deletion_that_was_killed_is_completed_by_the_next_one() {
+    let order = volume("ns/data", "pvc-1");
+    let deep = "ns/data/d".to_owned() + &"/d".repeat(80);
+    for is_claimed in [true, false] {
+        let killed = killed_at_each(
+            |share| {
+                if is_claimed {
+                    share.create(&order).unwrap();
+                }
+                share.write("ns/data/a/b/file");
+                share.write("ns/data/file");
+                share.write(&format!("{deep}/file"));
+                std::os::unix::fs::symlink(share.outside(), share.path("ns/data/link")).unwrap();
+                share.write("kept/file");
+            },
+            |share| share.delete(&old(&order, OnDelete::Delete)),
+            |share, is_done| {
+                let again = share.create(&order);
+                match (is_done, again) {
+                    (true, again) => assert_eq!(again.unwrap().bytes, 7),
+                    // Begun, or not begun; never anything else.
+                    (false, Ok(_)) => {}
+                    (false, Err(failure)) => {
+                        assert!(
+                            matches!(failure.kind, Kind::Busy | Kind::Incompatible),
+                            "{failure}"
+                        );
+                    }
+                }
+                share.delete(&old(&order, OnDelete::Delete)).unwrap();
+                share.delete(&old(&order, OnDelete::Delete)).unwrap();
+                assert_eq!(names(&share.path("")), [".belay", "kept"]);
+                share.assert_clean();
+            },
+        );
+        assert!(killed > 90, "{killed}");
+    }
+}
+
+#[test]
+fn an_archive_that_was_interrupted_is_completed_by_the_next_call() {
+    let order = volume("ns/data", "pvc-1");
+    let deletion = OldVolume {
+        removes_archived: true,
+        ..old(&order, OnDelete::Archive)
+    };
+    killed_at_each(
+        |share| {
+            let made = NewVolume {
+                on_delete: OnDelete::Archive,
+                ..order.clone()
+            };
+            share.create(&made).unwrap();
+            share.write("ns/data/new");
+            share.write("archived-ns/data/old");
+        },
+        |share| share.delete(&deletion),
+        |share, is_done| {
+            assert_eq!(
+                share.path("ns/data").exists(),
+                !share.path("archived-ns/data/new").exists()
+            );
+            assert!(!is_done || share.path("archived-ns/data/new").exists());
+            share.delete(&deletion).unwrap();
+            share.delete(&deletion).unwrap();
+            assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
+            assert_eq!(names(&share.path("ns")), [""; 0]);
+            assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+        },
+    );
+}
+
+#[test]
+fn a_failure_after_the_first_change_says_that_it_may_be_running() {
+    let order = volume("data", "pvc-1");
+    for changes in 0..6 {
+        let share = Share::new();
+        LEFT.set(Some(changes));
+        let failure = share.create(&order).unwrap_err();
+        LEFT.set(None);
+        let is_claimed = !names(&share.path(".belay/claims")).is_empty();
+        if is_claimed {
+            assert_eq!(
+                failure.certainty,
+                Certainty::MayBeRunning,
+                "{changes}: {failure}"
+            );
+        }
+    }
+}

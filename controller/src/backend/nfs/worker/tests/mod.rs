@@ -1,0 +1,146 @@
+//! The worker's calls in a directory that plays the share.
+
+mod claimed;
+mod hostile;
+pub(super) mod killed;
+mod verbs;
+
+use super::super::call::{Done, NewVolume, OldVolume, Owned, Seen, Work};
+use super::super::class::OnDelete;
+use super::super::path::Dir;
+use super::perform;
+use super::tree::Tree;
+use belay_server::call::{Failure, Kind};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A share, next to a directory that no call may touch.
+struct Share {
+    dir: TempDir,
+}
+
+impl Share {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("share")).unwrap();
+        fs::create_dir(dir.path().join("outside")).unwrap();
+        fs::write(dir.path().join("outside/precious"), "data").unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join("share").join(below)
+    }
+
+    fn outside(&self) -> PathBuf {
+        self.dir.path().join("outside")
+    }
+
+    fn tree(&self) -> Tree {
+        Tree::new(fs::File::open(self.path("")).unwrap().into())
+    }
+
+    fn perform(&self, work: &Work) -> Result<Done, Failure> {
+        perform(
+            &self.tree(),
+            work,
+            Instant::now() + Duration::from_secs(600),
+        )
+    }
+
+    fn create(&self, order: &NewVolume) -> Result<Seen, Failure> {
+        match self.perform(&Work::Create(order.clone()))? {
+            Done::Volume(Some(seen)) => Ok(seen),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn delete(&self, order: &OldVolume) -> Result<(), Failure> {
+        let done = self.perform(&Work::Delete(order.clone()))?;
+        assert_eq!(done, Done::Deleted);
+        Ok(())
+    }
+
+    fn look(&self, at: &Owned) -> Option<Seen> {
+        match self.perform(&Work::Look(at.clone())).unwrap() {
+            Done::Volume(seen) => seen,
+            Done::Deleted => panic!("deleted"),
+        }
+    }
+
+    /// A file with its parents.
+    fn write(&self, below: &str) {
+        let path = self.path(below);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, below).unwrap();
+    }
+
+    /// Neither claims nor trash, nor a file outside.
+    fn assert_clean(&self) {
+        for own in [".belay/claims", ".belay/tmp", ".belay/trash"] {
+            assert_eq!(names(&self.path(own)), [""; 0], "{own}");
+        }
+        self.assert_outside();
+    }
+
+    fn assert_outside(&self) {
+        assert_eq!(names(&self.outside()), ["precious"]);
+        assert_eq!(fs::read(self.outside().join("precious")).unwrap(), b"data");
+    }
+}
+
+/// The names in a directory, sorted; none if it does not exist.
+fn names(directory: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
+    let mut names: Vec<_> = entries
+        .map(|entry| name(entry).into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+fn owned(dir: &str, name: &str) -> Owned {
+    Owned {
+        dir: Dir::read(dir).unwrap().unwrap(),
+        name: name.to_owned(),
+    }
+}
+
+/// A volume of a class with a subDir.
+fn volume(dir: &str, name: &str) -> NewVolume {
+    NewVolume {
+        at: owned(dir, name),
+        is_named_so: false,
+        on_delete: OnDelete::Delete,
+        bytes: 7,
+        permissions: None,
+    }
+}
+
+/// A volume of a class without.
+fn plain(name: &str) -> NewVolume {
+    NewVolume {
+        is_named_so: true,
+        ..volume(name, name)
+    }
+}
+
+fn old(volume: &NewVolume, on_delete: OnDelete) -> OldVolume {
+    OldVolume {
+        at: volume.at.clone(),
+        on_delete,
+        removes_archived: false,
+    }
+}
+
+#[track_caller]
+fn refused<T: std::fmt::Debug>(result: Result<T, Failure>, kind: Kind, words: &str) {
+    let failure = result.unwrap_err();
+    assert_eq!(failure.kind, kind, "{failure}");
+    assert!(failure.message.contains(words), "{failure}");
+}

@@ -1,0 +1,216 @@
+//! What the calls do.
+
+use super::*;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_volume_is_created_found_and_deleted() {
+    let share = Share::new();
+    let order = plain("pvc-1");
+    assert_eq!(share.look(&order.at), None);
+    let seen = Seen {
+        bytes: 7,
+        is_deleting: false,
+    };
+    assert_eq!(share.create(&order).unwrap(), seen);
+    assert_eq!(share.look(&order.at), Some(seen));
+    assert_eq!(mode(&share.path(".belay")), 0o700);
+    assert_eq!(names(&share.path(".belay/claims")).len(), 1);
+    let larger = NewVolume {
+        bytes: 9,
+        ..order.clone()
+    };
+    assert_eq!(
+        share.create(&larger).unwrap(),
+        seen,
+        "the recorded size is the answer"
+    );
+    share.write("pvc-1/file");
+    share.delete(&old(&order, OnDelete::Delete)).unwrap();
+    assert_eq!(share.look(&order.at), None);
+    assert_eq!(names(&share.path("")), [".belay"]);
+    share.assert_clean();
+    share.delete(&old(&order, OnDelete::Delete)).unwrap();
+}
+
+#[test]
+fn the_directory_has_the_mode_that_was_asked_for() {
+    let share = Share::new();
+    for (name, permissions) in [("a", 0o777), ("b", 0o1777), ("c", 0o2750)] {
+        let order = NewVolume {
+            permissions: Some(permissions),
+            ..plain(name)
+        };
+        share.create(&order).unwrap();
+        assert_eq!(mode(&share.path(name)), permissions);
+    }
+}
+
+#[test]
+fn the_recorded_policy_decides_and_not_the_default_of_today() {
+    let share = Share::new();
+    for (name, recorded) in [
+        ("delete", OnDelete::Delete),
+        ("retain", OnDelete::Retain),
+        ("archive", OnDelete::Archive),
+    ] {
+        let order = NewVolume {
+            on_delete: recorded,
+            ..plain(name)
+        };
+        share.create(&order).unwrap();
+        share.write(&format!("{name}/file"));
+        for other in [OnDelete::Archive, OnDelete::Delete, OnDelete::Retain] {
+            // A repeated call has another default.
+            if other != recorded && names(&share.path(".belay/claims")).len() == 1 {
+                share.delete(&old(&order, other)).unwrap();
+            }
+        }
+    }
+    assert_eq!(
+        names(&share.path("")),
+        [".belay", "archived-archive", "retain"]
+    );
+    assert_eq!(names(&share.path("retain")), ["file"]);
+    share.assert_clean();
+}
+
+#[test]
+fn a_volume_of_csi_driver_nfs_is_deleted_by_the_policy_of_its_id() {
+    let share = Share::new();
+    for (name, policy) in [
+        ("ns/a", OnDelete::Delete),
+        ("ns/b", OnDelete::Retain),
+        ("ns/c", OnDelete::Archive),
+    ] {
+        let order = volume(name, "pvc-1");
+        share.write(&format!("{name}/file"));
+        let seen = share.look(&order.at).unwrap();
+        assert_eq!((seen.bytes, seen.is_deleting), (0, false));
+        share.delete(&old(&order, policy)).unwrap();
+    }
+    assert_eq!(names(&share.path("ns")), ["b"]);
+    assert_eq!(names(&share.path("archived-ns")), ["c"]);
+}
+
+#[test]
+fn empty_directories_above_a_deleted_volume_are_removed_and_others_are_not() {
+    let share = Share::new();
+    let (one, two) = (volume("a/b/c/d", "pvc-1"), volume("a/b/x", "pvc-2"));
+    share.create(&one).unwrap();
+    share.create(&two).unwrap();
+    share.delete(&old(&one, OnDelete::Delete)).unwrap();
+    assert_eq!(names(&share.path("a/b")), ["x"]);
+    share.delete(&old(&two, OnDelete::Delete)).unwrap();
+    assert_eq!(names(&share.path("")), [".belay"]);
+    share.assert_clean();
+}
+
+#[test]
+fn an_archive_replaces_an_older_one_only_if_the_operator_says_so() {
+    let share = Share::new();
+    let order = volume("ns/data", "pvc-1");
+    share.write("ns/data/new");
+    share.write("archived-ns/data/old");
+    let deletion = old(&order, OnDelete::Archive);
+    refused(
+        share.delete(&deletion),
+        Kind::Precondition,
+        "--nfs-remove-archived",
+    );
+    assert_eq!(names(&share.path("archived-ns/data")), ["old"]);
+    let deletion = OldVolume {
+        removes_archived: true,
+        ..deletion
+    };
+    share.delete(&deletion).unwrap();
+    assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
+    assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+    share.delete(&deletion).unwrap();
+    assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
+}
+
+#[test]
+fn no_archive_goes_into_another_volume() {
+    let share = Share::new();
+    share.create(&volume("archived-ns", "pvc-2")).unwrap();
+    let order = volume("ns/data", "pvc-1");
+    share.write("ns/data/file");
+    let deletion = old(&order, OnDelete::Archive);
+    refused(
+        share.delete(&deletion),
+        Kind::Precondition,
+        "volume \"pvc-2\"",
+    );
+    assert_eq!(names(&share.path("archived-ns")), [""; 0]);
+    assert_eq!(names(&share.path("ns/data")), ["file"]);
+}
+
+#[test]
+fn a_deletion_without_time_stops_and_the_next_one_continues() {
+    let share = Share::new();
+    let order = plain("pvc-1");
+    share.create(&order).unwrap();
+    for n in 0..50 {
+        share.write(&format!("pvc-1/{n}/file"));
+    }
+    let work = Work::Delete(old(&order, OnDelete::Delete));
+    let stopped = perform(&share.tree(), &work, Instant::now());
+    refused(stopped, Kind::Busy, "still being removed");
+    assert!(!share.path("pvc-1").exists());
+    assert!(share.look(&order.at).unwrap().is_deleting);
+    refused(share.create(&order), Kind::Busy, "is being deleted");
+    share.delete(&old(&order, OnDelete::Delete)).unwrap();
+    share.assert_clean();
+}
+
+#[test]
+fn any_file_is_removed_and_no_link_is_followed() {
+    let share = Share::new();
+    let order = plain("pvc-1");
+    share.create(&order).unwrap();
+    for name in ["file", "with space", "\u{e9}", "-rf", "*"] {
+        share.write(&format!("pvc-1/{name}"));
+    }
+    symlink(share.outside(), share.path("pvc-1/link")).unwrap();
+    symlink("..", share.path("pvc-1/up")).unwrap();
+    symlink("nowhere", share.path("pvc-1/broken")).unwrap();
+    fs::hard_link(share.outside().join("precious"), share.path("pvc-1/hard")).unwrap();
+    let fifo = share.path("pvc-1/fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    let odd: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"\xff\n");
+    fs::write(share.path("pvc-1").join(odd), "").unwrap();
+    // More names than are held at once.
+    for n in 0..5000 {
+        fs::File::create(share.path(&format!("pvc-1/{n}"))).unwrap();
+    }
+    share.delete(&old(&order, OnDelete::Delete)).unwrap();
+    share.assert_clean();
+}
+
+#[test]
+fn a_ready_volume_without_its_directory_is_not_created_again() {
+    let share = Share::new();
+    let order = plain("pvc-1");
+    share.create(&order).unwrap();
+    fs::remove_dir(share.path("pvc-1")).unwrap();
+    assert_eq!(share.look(&order.at), None);
+    refused(
+        share.create(&order),
+        Kind::Precondition,
+        "is missing in the share",
+    );
+    share.delete(&old(&order, OnDelete::Delete)).unwrap();
+    share.create(&order).unwrap();
+}

@@ -1,0 +1,241 @@
+//! System calls in a share, all relative to descriptors. No call follows a symbolic link, leaves
+//! the share, or crosses into another filesystem.
+
+use super::super::path::Dir;
+use super::error::{Error, Result, at};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, retry_on_intr};
+use std::os::fd::OwnedFd;
+
+/// The mode of a new directory, before the mask.
+const DIRECTORY: Mode = Mode::from_bits_retain(0o777);
+/// The mode of a directory or file for Belay alone.
+const PRIVATE_DIRECTORY: Mode = Mode::from_bits_retain(0o700);
+const PRIVATE_FILE: Mode = Mode::from_bits_retain(0o600);
+
+/// How lookups are restricted.
+const INSIDE: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+/// A share.
+pub(super) struct Tree(OwnedFd);
+
+impl Tree {
+    pub(super) fn new(root: OwnedFd) -> Self {
+        Self(root)
+    }
+
+    /// The root of the share.
+    pub(super) fn root(&self) -> &OwnedFd {
+        &self.0
+    }
+
+    /// The directory that contains `dir`.
+    pub(super) fn open_above(&self, dir: &Dir) -> Result<OwnedFd> {
+        match dir.parent() {
+            None => open(&self.0, ".", "/"),
+            Some(parent) => open(&self.0, &parent.to_string(), &parent.to_string()),
+        }
+    }
+
+    /// Creates the directories above `dir` that are missing; returns the innermost.
+    pub(super) fn make_above(&self, dir: &Dir) -> Result<OwnedFd> {
+        let mut here = open(&self.0, ".", "/")?;
+        for above in dir.above() {
+            match mkdir(&here, above.name(), DIRECTORY, &above.to_string()) {
+                Err(error) if error.errno != Errno::EXIST => return Err(error),
+                _ => here = open(&here, above.name(), &above.to_string())?,
+            }
+        }
+        Ok(here)
+    }
+
+    /// Whether there is a file of any type.
+    pub(super) fn exists(&self, dir: &Dir) -> Result<bool> {
+        self.file_type(dir).map(|found| found.is_some())
+    }
+
+    /// Whether there is a directory.
+    pub(super) fn is_directory(&self, dir: &Dir) -> Result<bool> {
+        self.file_type(dir)
+            .map(|found| found == Some(FileType::Directory))
+    }
+
+    /// The type of the file; none if it, or a directory above it, does not exist.
+    pub(super) fn file_type(&self, dir: &Dir) -> Result<Option<FileType>> {
+        match self.open_above(dir) {
+            Ok(above) => file_type(&above, dir.name(), &dir.to_string()),
+            Err(error) if error.errno == Errno::NOENT => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Fails once the process counts as killed, in tests.
+pub(super) fn alive() -> rustix::io::Result<()> {
+    #[cfg(test)]
+    super::tests::killed::check()?;
+    Ok(())
+}
+
+/// Opens a directory to read it and to work in it.
+pub(super) fn open(from: &OwnedFd, path: &str, shown: &str) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || rustix::fs::openat2(from, path, flags, Mode::empty(), INSIDE);
+    retry(open).map_err(at("openat2", shown))
+}
+
+/// Opens a file to read it; none if it does not exist.
+pub(super) fn open_file(from: &OwnedFd, name: &str, shown: &str) -> Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = || rustix::fs::openat2(from, name, flags, Mode::empty(), INSIDE);
+    match retry(open) {
+        Ok(file) => Ok(Some(file)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(at("openat2", shown)(errno)),
+    }
+}
+
+/// A rename elsewhere during the lookup makes openat2 fail with EAGAIN.
+pub(super) fn retry<T>(call: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    const ATTEMPTS: usize = 16;
+    for _ in 1..ATTEMPTS {
+        match retry_on_intr(&call) {
+            Err(Errno::AGAIN) => {}
+            result => return result,
+        }
+    }
+    retry_on_intr(call)
+}
+
+/// Creates a file for Belay alone, with that content, on disk.
+pub(super) fn write_new(above: &OwnedFd, name: &str, content: &[u8], shown: &str) -> Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let failed = |errno| at("openat", shown)(errno);
+    alive().map_err(failed)?;
+    let file = retry_on_intr(|| rustix::fs::openat(above, name, flags, PRIVATE_FILE));
+    let file = file.map_err(failed)?;
+    let mut rest = content;
+    while !rest.is_empty() {
+        alive().map_err(at("write", shown))?;
+        let written = retry_on_intr(|| rustix::io::write(&file, rest));
+        rest = &rest[written.map_err(at("write", shown))?..];
+    }
+    alive().map_err(at("fsync", shown))?;
+    retry_on_intr(|| rustix::fs::fsync(&file)).map_err(at("fsync", shown))
+}
+
+/// The whole file, if it is not longer than `bytes_max`.
+pub(super) fn read(file: &OwnedFd, bytes_max: usize, shown: &str) -> Result<Option<Vec<u8>>> {
+    let mut content = vec![0; bytes_max + 1];
+    let mut length = 0;
+    while length < content.len() {
+        let got = retry_on_intr(|| rustix::io::read(file, &mut content[length..]));
+        match got.map_err(at("read", shown))? {
+            0 => break,
+            got => length += got,
+        }
+    }
+    content.truncate(length);
+    Ok((length <= bytes_max).then_some(content))
+}
+
+/// Creates a directory, which gets the mode less the mask.
+pub(super) fn mkdir(above: &OwnedFd, name: &str, mode: Mode, shown: &str) -> Result<()> {
+    let make = || {
+        alive()?;
+        rustix::fs::mkdirat(above, name, mode)
+    };
+    retry_on_intr(make).map_err(at("mkdirat", shown))
+}
+
+/// The same, of the directory of a volume.
+pub(super) fn make_volume(above: &OwnedFd, dir: &Dir) -> Result<()> {
+    mkdir(above, dir.name(), DIRECTORY, &dir.to_string())
+}
+
+/// Opens a directory for Belay alone, and creates it if it is missing.
+pub(super) fn own(above: &OwnedFd, name: &str, shown: &str) -> Result<OwnedFd> {
+    match open(above, name, shown) {
+        Err(error) if error.errno == Errno::NOENT => {
+            match mkdir(above, name, PRIVATE_DIRECTORY, shown) {
+                Err(error) if error.errno != Errno::EXIST => Err(error),
+                _ => open(above, name, shown),
+            }
+        }
+        result => result,
+    }
+}
+
+/// The type of a file, whatever a link leads to; none if it does not exist.
+pub(super) fn file_type(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<FileType>> {
+    let stat = || rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
+    match retry_on_intr(stat) {
+        Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(at("fstatat", shown)(errno)),
+    }
+}
+
+/// Renames; no link is followed at either end.
+pub(super) fn rename(
+    (from, name): (&OwnedFd, &str),
+    (to, new): (&OwnedFd, &str),
+    shown: &str,
+) -> Result<()> {
+    let rename = || {
+        alive()?;
+        rustix::fs::renameat(from, name, to, new)
+    };
+    retry_on_intr(rename).map_err(at("renameat", shown))
+}
+
+/// Gives a file a second name, unless that exists.
+pub(super) fn link(
+    (from, name): (&OwnedFd, &str),
+    (to, new): (&OwnedFd, &str),
+    shown: &str,
+) -> Result<()> {
+    let link = || {
+        alive()?;
+        rustix::fs::linkat(from, name, to, new, AtFlags::empty())
+    };
+    retry_on_intr(link).map_err(at("linkat", shown))
+}
+
+/// Removes a file that is no directory; one that does not exist is removed already.
+pub(super) fn unlink(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
+    removed(above, name, AtFlags::empty()).map_err(at("unlinkat", shown))
+}
+
+/// Removes an empty directory; one that does not exist is removed already.
+pub(super) fn rmdir(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
+    removed(above, name, AtFlags::REMOVEDIR).map_err(at("rmdir", shown))
+}
+
+fn removed(above: &OwnedFd, name: &str, flags: AtFlags) -> rustix::io::Result<()> {
+    let remove = || {
+        alive()?;
+        rustix::fs::unlinkat(above, name, flags)
+    };
+    match retry_on_intr(remove) {
+        Err(Errno::NOENT) => Ok(()),
+        result => result,
+    }
+}
+
+/// Sets the mode of a directory, if it differs.
+pub(super) fn chmod(directory: &OwnedFd, mode: u32, shown: &str) -> Result<()> {
+    let failed = |errno| -> Error { at("fchmod", shown)(errno) };
+    let now = rustix::fs::fstat(directory).map_err(failed)?.st_mode & 0o7777;
+    if now == mode {
+        return Ok(());
+    }
+    let chmod = || {
+        alive()?;
+        rustix::fs::fchmod(directory, Mode::from_bits_retain(mode))
+    };
+    retry_on_intr(chmod).map_err(at("fchmod", shown))
+}

@@ -1,0 +1,59 @@
+//! The flags of the backend `nfs`.
+
+use crate::backend::nfs::{self, Mode, OnDelete};
+
+/// See the module.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct NfsArgs {
+    /// Backend nfs: mode of the directory of a new volume, octal, for classes without
+    /// mountPermissions (0: that of mkdir, 0755)
+    #[arg(
+        long = "nfs-mount-permissions",
+        env = "BELAY_NFS_MOUNT_PERMISSIONS",
+        value_name = "OCTAL",
+        default_value = "0"
+    )]
+    pub mount_permissions: Mode,
+
+    /// Backend nfs: what the deletion of a volume does, for classes without onDelete: delete,
+    /// retain, archive
+    #[arg(
+        long = "nfs-default-on-delete",
+        env = "BELAY_NFS_DEFAULT_ON_DELETE",
+        value_name = "POLICY",
+        default_value = "delete"
+    )]
+    pub default_on_delete: OnDelete,
+
+    /// Backend nfs: to archive a volume, delete an older archive of the same name
+    #[arg(long = "nfs-remove-archived", env = "BELAY_NFS_REMOVE_ARCHIVED")]
+    pub remove_archived: bool,
+}
+
+impl NfsArgs {
+    /// The settings of the backend.
+    pub(super) fn config(&self) -> nfs::Config {
+        nfs::Config {
+            permissions: self.mount_permissions,
+            on_delete: self.default_on_delete,
+            removes_archived: self.remove_archived,
+        }
+    }
+
+    /// The first flag that differs from its default, which only this backend may have.
+    pub(super) fn set(&self) -> Option<&'static str> {
+        [
+            (
+                "--nfs-mount-permissions",
+                self.mount_permissions != Mode::default(),
+            ),
+            (
+                "--nfs-default-on-delete",
+                self.default_on_delete != OnDelete::default(),
+            ),
+            ("--nfs-remove-archived", self.remove_archived),
+        ]
+        .into_iter()
+        .find_map(|(flag, is_set)| is_set.then_some(flag))
+    }
+}

@@ -1,0 +1,162 @@
+//! The program with `--backend nfs`: its calls reach a worker process, and come back. The server has
+//! no address, so no privilege is needed and nothing is mounted; guests have a real one.
+
+use belay_bed::programs::{Running, server};
+use belay_proto::csi::v1 as csi;
+use belay_proto::dial::dial;
+use csi::controller_client::ControllerClient;
+use csi::controller_service_capability::Type;
+use csi::controller_service_capability::rpc::Type as Call;
+use csi::volume_capability::access_mode::Mode;
+use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use std::collections::HashMap;
+use std::path::Path;
+use tempfile::TempDir;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+/// No resolver has an address for it.
+const SERVER: &str = "no..host";
+
+struct Site {
+    _dir: TempDir,
+    _controller: Running,
+    client: ControllerClient<Channel>,
+}
+
+impl Site {
+    async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("csi.sock");
+        let program = Path::new(env!("CARGO_BIN_EXE_belay-controller"));
+        let mut command = server(&[], program, &socket);
+        command.arg("--backend=nfs");
+        let controller = Running::serving(&mut command, &socket).unwrap();
+        let client = ControllerClient::new(dial(&socket).await.unwrap());
+        Self {
+            _dir: dir,
+            _controller: controller,
+            client,
+        }
+    }
+
+    async fn create(&mut self, request: csi::CreateVolumeRequest) -> Status {
+        self.client.create_volume(request).await.unwrap_err()
+    }
+
+    async fn delete(&mut self, id: &str) -> Result<(), Status> {
+        let request = csi::DeleteVolumeRequest {
+            volume_id: id.to_owned(),
+            ..Default::default()
+        };
+        self.client.delete_volume(request).await.map(drop)
+    }
+}
+
+fn request(parameters: &[(&str, &str)]) -> csi::CreateVolumeRequest {
+    let mount = MountVolume::default();
+    let class = [("server", SERVER), ("share", "/a")];
+    let parameters = class.iter().chain(parameters);
+    csi::CreateVolumeRequest {
+        name: "pvc-1".to_owned(),
+        volume_capabilities: vec![csi::VolumeCapability {
+            access_type: Some(AccessType::Mount(mount)),
+            access_mode: Some(AccessMode {
+                mode: i32::from(Mode::MultiNodeMultiWriter),
+            }),
+        }],
+        parameters: parameters
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect::<HashMap<_, _>>(),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn a_worker_process_answers_and_its_failure_is_the_answer() {
+    let mut site = Site::start().await;
+    let refused = site.create(request(&[])).await;
+    let words = "the controller cannot resolve its name";
+    assert!(refused.message().contains(words), "{refused}");
+    assert_eq!(refused.code(), Code::Internal, "{refused}");
+    let id = format!("{SERVER}#a#pvc-1##");
+    let refused = site.delete(&id).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert!(
+        refused.message().starts_with(&format!("volume {id}: ")),
+        "{refused}"
+    );
+    let long = format!("{SERVER}#a#{}#pvc-1#", "d".repeat(250));
+    let refused = site.delete(&long).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    let too_long = format!("{SERVER}#a#{}#pvc-1#", "d/".repeat(600));
+    let refused = site.delete(&too_long).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+}
+
+#[tokio::test]
+async fn a_request_that_no_server_could_serve_reaches_none() {
+    let mut site = Site::start().await;
+    for (parameter, words) in [
+        (("subDir", "../x"), "subDir: has the part"),
+        (
+            ("SUBDIR", "${pvc.metadata.name}"),
+            "--extra-create-metadata",
+        ),
+        (("onDelete", "keep"), "not one of delete, retain, archive"),
+        (("blockSize", "4096"), "\"blockSize\" is unknown"),
+        (("sever", "x"), "\"sever\" is unknown"),
+    ] {
+        let refused = site.create(request(&[parameter])).await;
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        assert!(refused.message().contains(words), "{refused}");
+    }
+    let mut block = request(&[]);
+    block.volume_capabilities[0].access_type = Some(AccessType::Block(BlockVolume {}));
+    let refused = site.create(block).await;
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    let mut flagged = request(&[]);
+    flagged.volume_capabilities[0].access_type = Some(AccessType::Mount(MountVolume {
+        mount_flags: vec!["addr=10.0.0.1".to_owned()],
+        ..Default::default()
+    }));
+    let refused = site.create(flagged).await;
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    // No volume can have these IDs, so there is nothing to delete.
+    for id in [
+        "x",
+        "s#a##n#",
+        "s#../a#d#n#",
+        "s#a#d/../..#n#",
+        "s#a#.belay#n#",
+    ] {
+        site.delete(id).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_controller_advertises_what_it_can_do() {
+    let mut site = Site::start().await;
+    let answer = site
+        .client
+        .controller_get_capabilities(csi::ControllerGetCapabilitiesRequest {})
+        .await;
+    let advertised = answer.unwrap().into_inner().capabilities;
+    let advertised: Vec<_> = advertised
+        .into_iter()
+        .map(|capability| match capability.r#type.unwrap() {
+            Type::Rpc(rpc) => rpc.r#type(),
+        })
+        .collect();
+    assert_eq!(
+        advertised,
+        [
+            Call::CreateDeleteVolume,
+            Call::GetVolume,
+            Call::ExpandVolume,
+            Call::SingleNodeMultiWriter,
+        ]
+    );
+    let list = site.client.list_volumes(csi::ListVolumesRequest::default());
+    assert_eq!(list.await.unwrap_err().code(), Code::Unimplemented);
+}

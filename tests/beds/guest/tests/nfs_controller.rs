@@ -1,0 +1,290 @@
+//! The controller's backend `nfs` in guests, with a real NFS server: its worker processes mount,
+//! and no other process sees it.
+
+use std::path::PathBuf;
+
+use belay_guest::{Guest, Kernel};
+use serde_json::Value;
+
+use crate::belay::call;
+use crate::filer::{self, SHARE};
+use crate::rig::{boot, kernels, kernels_or, machine_with_state, newest_kernel, seen, until};
+
+/// How long csi-sanity may take.
+const SANITY_MINUTES: usize = 10;
+
+/// The shell setup of a call: `controller` calls the controller, `create NAME ...` creates a volume
+/// of the server and prints its ID, `delete ID` deletes it.
+const SETUP: &str = "\
+controller() { belayctl --timeout 60 --endpoint /run/controller.sock --output json controller \"$@\"; }
+nfs() { belayctl --timeout 60 --endpoint /run/nfs.sock --output json node \"$@\"; }
+id_of() { sed -n 's/.*\"volume_id\": *\"\\([^\"]*\\)\".*/\\1/p'; }
+create() {
+    local name=$1
+    shift
+    controller create $name --size 1GiB --parameter server=10.9.0.1 \\
+        --parameter share=${share:-/} \"$@\" >/run/created.json && id_of </run/created.json
+}
+delete() { controller delete \"$@\"; }
+workers() { pgrep -fc -- --nfs-worker-process; }
+";
+
+const START: &str = "\
+setsid belay-controller --endpoint /run/controller.sock --backend nfs \\
+    --http-endpoint 127.0.0.1:9810 >>/run/controller.log 2>&1 3>&- &
+ready /run/controller.sock >/dev/null 2>&1 || { cat /run/controller.log; exit 1; }";
+
+const NODE: &str = "\
+mkdir -p /pods
+setsid belay-node --driver-kind nfs --endpoint /run/nfs.sock --node-name guest \\
+    >>/run/node.log 2>&1 3>&- &
+ready /run/nfs.sock >/dev/null 2>&1 || { cat /run/node.log; exit 1; }";
+
+#[track_caller]
+fn run(guest: &mut Guest<'_>, script: &str) -> String {
+    call(guest, &format!("{SETUP}{script}")).expect("power")
+}
+
+/// The output of a script that fails.
+#[track_caller]
+fn fails(guest: &mut Guest<'_>, script: &str) -> String {
+    run(guest, &format!("! {{ {script}; }} 2>&1"))
+}
+
+fn with_filer(kernel: Kernel, test: impl FnOnce(&mut Guest<'_>)) {
+    let (machine, _) = machine_with_state(kernel, "ext4");
+    let mut guest = boot(&machine);
+    filer::start(&mut guest);
+    run(&mut guest, START);
+    test(&mut guest);
+    run(&mut guest, &until("[ $(workers) = 0 ]"));
+    let visible = "! grep -E ' - nfs4? ' /proc/*/mountinfo";
+    run(&mut guest, visible);
+}
+
+#[test]
+#[ignore = "needs User-mode Linux: make nfs"]
+fn a_volume_is_created_published_and_deleted_by_every_version() {
+    for kernel in kernels() {
+        with_filer(kernel, |guest| {
+            run(guest, NODE);
+            for version in ["3", "4.0", "4.1", "4.2"] {
+                let share = if version == "3" { SHARE } else { "/" };
+                run(guest, &format!("share={share}\n{}", lifecycle(version)));
+            }
+            policies(guest);
+            refusals(guest);
+        });
+    }
+}
+
+/// One of a class with a mode, with a mount flag; the second call finds it.
+fn lifecycle(version: &str) -> String {
+    format!(
+        "flags=\"--mount-flag nfsvers={version} --parameter mountPermissions=0770\"
+         id=$(create pvc-1 $flags)
+         [ $id = \"10.9.0.1#$(sed 's,^/,,' <<<$share)#pvc-1##\" ]
+         [ $(create pvc-1 $flags) = $id ]
+         [ $(stat -c %a {SHARE}/pvc-1) = 770 ]
+         ! grep -qE ' - nfs4? ' /proc/$(pgrep -x belay-controlle)/mountinfo
+         mkdir -p /pods/v
+         nfs publish $id --target /pods/v/mount --mount-flag nfsvers={version} \\
+             --mount-flag nolock --volume-context server=10.9.0.1 \\
+             --volume-context share=$share --volume-context subDir=pvc-1
+         mkdir -p /pods/v/mount/a/b
+         echo {version} >/pods/v/mount/a/b/file
+         ln -s / /pods/v/mount/link
+         nfs unpublish $id --target /pods/v/mount
+         [ $(cat {SHARE}/pvc-1/a/b/file) = {version} ]
+         echo mountoptions=nfsvers={version} >/run/secret
+         delete $id --secrets-from /run/secret
+         delete $id --secrets-from /run/secret
+         [ ! -e {SHARE}/pvc-1 ]
+         [ -z \"$(ls {SHARE}/.belay/claims {SHARE}/.belay/trash | grep -v :)\" ]"
+    )
+}
+
+fn policies(guest: &mut Guest<'_>) {
+    run(
+        guest,
+        &format!(
+            "share=/
+             archived=$(create pvc-2 --parameter onDelete=archive --parameter subDir=ns/data)
+             [ $archived = 10.9.0.1##ns/data#pvc-2#archive ]
+             retained=$(create pvc-3 --parameter ondelete=Retain)
+             [ $retained = 10.9.0.1##pvc-3##Retain ]
+             echo 2 >{SHARE}/ns/data/file
+             echo 3 >{SHARE}/pvc-3/file
+             delete $archived
+             delete $archived
+             delete $retained
+             [ $(cat {SHARE}/archived-ns/data/file) = 2 ]
+             [ $(cat {SHARE}/pvc-3/file) = 3 ]
+             # As csi-driver-nfs has made it.
+             mkdir -p {SHARE}/old/pvc
+             echo 4 >{SHARE}/old/pvc/file
+             controller expand 10.9.0.1##old/pvc#pvc-4# --size 5GiB
+             delete 10.9.0.1##old/pvc#pvc-4#
+             [ ! -e {SHARE}/old ]"
+        ),
+    );
+}
+
+fn refusals(guest: &mut Guest<'_>) {
+    for (script, words) in [
+        ("create pvc-5 --parameter subDir=vol1", "ALREADY_EXISTS"),
+        ("create pvc-5 --parameter subDir=../x", "INVALID_ARGUMENT"),
+        ("create pvc-5 --parameter subdri=x", "INVALID_ARGUMENT"),
+        ("share=/nowhere create pvc-5", "does not have that share"),
+        ("create pvc-5 --mount-flag nfsvers=4.9", "mount option"),
+        ("create pvc-5 --block", "INVALID_ARGUMENT"),
+        ("controller list", "UNIMPLEMENTED"),
+        ("controller get 10.9.0.1##pvc-5##", "NOT_FOUND"),
+        ("controller get nonsense", "NOT_FOUND"),
+    ] {
+        let text = fails(guest, script);
+        assert!(text.contains(words), "{script}: {text}");
+    }
+    let volumes = run(guest, &format!("ls {SHARE} | grep -c '^vol' "));
+    assert_eq!(volumes.trim(), "9");
+    run(
+        guest,
+        "delete nonsense; delete '10.9.0.1#../..#x##'; delete 10.9.0.1####",
+    );
+}
+
+/// The controller and its workers are killed at any moment; the same call, repeated, ends well.
+#[test]
+#[ignore = "needs User-mode Linux: make nfs"]
+fn kills_of_controller_and_workers_leave_nothing_behind() {
+    for kernel in kernels_or(newest_kernel()) {
+        with_filer(kernel, |guest| {
+            for (round, victim) in ["-x belay-controlle", "-f -- --nfs-worker-process"]
+                .iter()
+                .cycle()
+                .take(12)
+                .enumerate()
+            {
+                // From before the mount to after the answer.
+                let pause = format!("0.{:02}", round * 6);
+                run(
+                    guest,
+                    &format!(
+                        "share=/
+                         victim() {{ sleep {pause}; pkill -KILL {victim} || true; }}
+                         again() {{ sleep 0.5; pgrep -x belay-controlle >/dev/null || {{ {START}
+                             }}; }}
+                         id=10.9.0.1##ns/data#pvc-1#
+                         (victim 3>&- &)
+                         create pvc-1 --parameter subDir=ns/data || true
+                         again
+                         [ $(create pvc-1 --parameter subDir=ns/data) = $id ]
+                         for n in $(seq 20); do
+                             mkdir {SHARE}/ns/data/$n
+                             echo $n >{SHARE}/ns/data/$n/file
+                         done
+                         (victim 3>&- &)
+                         delete $id || true
+                         again
+                         delete $id
+                         [ ! -e {SHARE}/ns ]
+                         [ -z \"$(ls {SHARE}/.belay/trash)\" ]"
+                    ),
+                );
+            }
+            let left = run(
+                guest,
+                &format!("ls {SHARE}/.belay/claims {SHARE}/.belay/tmp | grep -v : || true"),
+            );
+            assert_eq!(left.trim(), "");
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs User-mode Linux: make nfs"]
+fn a_server_that_does_not_answer_delays_only_its_own_calls() {
+    for kernel in kernels_or(newest_kernel()) {
+        with_filer(kernel, |guest| {
+            let id = run(guest, "share=/ create pvc-1");
+            let id = id.trim();
+            filer::cut(guest);
+            let text = fails(
+                guest,
+                &format!(
+                    "belayctl --timeout 110 --endpoint /run/controller.sock controller delete {id}"
+                ),
+            );
+            assert!(
+                text.contains("UNAVAILABLE") || text.contains("DEADLINE_EXCEEDED"),
+                "{text}"
+            );
+            // The controller answers meanwhile.
+            run(
+                guest,
+                "(create pvc-2 >/dev/null 2>&1 3>&- &)
+                 belayctl --timeout 5 --endpoint /run/controller.sock identity probe",
+            );
+            filer::join(guest);
+            run(
+                guest,
+                &format!(
+                    "{}
+                     {}
+                     delete 10.9.0.1##pvc-2##
+                     [ ! -e {SHARE}/pvc-1 ]",
+                    until("[ $(workers) = 0 ]"),
+                    until(&format!("delete {id}")),
+                ),
+            );
+        });
+    }
+}
+
+/// csi-sanity, the official suite, on controller and node agent.
+#[test]
+#[ignore = "needs User-mode Linux: make nfs"]
+fn csi_sanity_passes_with_a_real_server() {
+    with_filer(newest_kernel(), |guest| {
+        run(guest, NODE);
+        let suite = seen(&csi_sanity());
+        run(
+            guest,
+            &format!(
+                "printf 'server: 10.9.0.1\\nshare: /\\n' >/run/parameters.yaml
+                 (setsid bash -c '{suite} --ginkgo.no-color --ginkgo.json-report=/run/report.json \\
+                     --csi.endpoint=/run/nfs.sock --csi.controllerendpoint=/run/controller.sock \\
+                     --csi.mountdir=/run/csi-mount --csi.stagingdir=/run/csi-staging \\
+                     --csi.testvolumeparameters=/run/parameters.yaml
+                     echo $? >/run/code' >/run/sanity.log 2>&1 3>&- &)"
+            ),
+        );
+        let ends = until("[ -s /run/code ]");
+        // More than one script may take.
+        for _ in 0..SANITY_MINUTES * 2 {
+            run(guest, &format!("{{ {ends}; }} || true"));
+        }
+        let report = run(
+            guest,
+            &format!(
+                "[ $(cat /run/code) = 0 ] || {{ grep -v '^$' /run/sanity.log | tail -120; exit 1; }}
+                 [ -z \"$(ls {SHARE}/.belay/claims {SHARE}/.belay/trash | grep -v :)\" ]
+                 cat /run/report.json"
+            ),
+        );
+        let report: Value = serde_json::from_str(&report).expect("a report");
+        let specs = report[0]["SpecReports"].as_array().expect("specs");
+        let passed = specs.iter().filter(|spec| spec["State"] == "passed");
+        assert!(passed.count() > 40, "{report}");
+    });
+}
+
+fn csi_sanity() -> PathBuf {
+    let program = filer::cache().join("bin/csi-sanity");
+    assert!(
+        program.exists(),
+        "no {}; run: make setup",
+        program.display()
+    );
+    program
+}
