@@ -172,10 +172,10 @@ fn kills_of_controller_and_workers_leave_nothing_behind() {
                     &format!(
                         "share=/
                          victim() {{ sleep {pause}; pkill -KILL {victim} || true; }}
-                         again() {{ sleep 0.5; pgrep -x belay-controlle >/dev/null || {{ {START}
+                         again() {{ wait $!; sleep 0.2; pgrep -x belay-controlle >/dev/null || {{ {START}
                              }}; }}
                          id=10.9.0.1##ns/data#pvc-1#
-                         (victim 3>&- &)
+                         victim 3>&- &
                          create pvc-1 --parameter subDir=ns/data || true
                          again
                          [ $(create pvc-1 --parameter subDir=ns/data) = $id ]
@@ -183,7 +183,7 @@ fn kills_of_controller_and_workers_leave_nothing_behind() {
                              mkdir {SHARE}/ns/data/$n
                              echo $n >{SHARE}/ns/data/$n/file
                          done
-                         (victim 3>&- &)
+                         victim 3>&- &
                          delete $id || true
                          again
                          delete $id
