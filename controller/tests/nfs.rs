@@ -1,5 +1,5 @@
-//! The program with `--backend nfs`: its calls reach a worker process, and come back. The server has
-//! no address, so no privilege is needed and nothing is mounted; guests have a real one.
+//! The program with `--backend nfs`: its calls reach a worker process, and come back. The server
+//! has no address, so no privilege is needed and nothing is mounted; guests have a real one.
 
 use belay_bed::programs::{Running, server};
 use belay_proto::csi::v1 as csi;

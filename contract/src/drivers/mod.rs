@@ -114,7 +114,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Whether a volume is a device with a filesystem of its own, whose type a request may choose.
+    /// Whether a volume is a device with a filesystem, whose type a request may choose.
     #[must_use]
     pub fn has_device(&self) -> bool {
         self.transport != crate::transport::NFS

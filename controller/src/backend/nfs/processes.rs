@@ -1,6 +1,6 @@
 //! The worker processes, and how many of them there may be.
 //!
-//! A call that a server must answer is made by a process of its own, with a deadline: after it, the
+//! A call that a server must answer is made by a separate process, with a deadline: after it, the
 //! process is killed, and not waited for, since it may remain until its server answers. Bounded for
 //! each server and in all, so that a server that does not answer delays no calls for another one.
 

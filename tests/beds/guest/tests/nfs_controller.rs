@@ -13,8 +13,8 @@ use crate::rig::{boot, kernels, kernels_or, machine_with_state, newest_kernel, s
 /// How long csi-sanity may take.
 const SANITY_MINUTES: usize = 10;
 
-/// The shell setup of a call: `controller` calls the controller, `create NAME ...` creates a volume
-/// of the server and prints its ID, `delete ID` deletes it.
+/// The shell setup of a call: `controller` calls the controller, `create NAME ...` creates a
+/// volume of the server and prints its ID, `delete ID` deletes it.
 const SETUP: &str = "\
 controller() { belayctl --timeout 60 --endpoint /run/controller.sock --output json controller \"$@\"; }
 nfs() { belayctl --timeout 60 --endpoint /run/nfs.sock --output json node \"$@\"; }
@@ -171,8 +171,9 @@ fn kills_of_controller_and_workers_leave_nothing_behind() {
                     guest,
                     &format!(
                         "share=/
+                         running() {{ pgrep -x belay-controlle >/dev/null; }}
                          victim() {{ sleep {pause}; pkill -KILL {victim} || true; }}
-                         again() {{ wait $!; sleep 0.2; pgrep -x belay-controlle >/dev/null || {{ {START}
+                         again() {{ wait $!; sleep 0.2; running || {{ {START}
                              }}; }}
                          id=10.9.0.1##ns/data#pvc-1#
                          victim 3>&- &

@@ -3,8 +3,8 @@
 //! A tenant may still have one mounted, and rename and link in it meanwhile. So each directory is
 //! opened without following a link, by its name in a directory that is open, and a name is removed
 //! only from an open directory. What is no directory is unlinked, so a link is removed and never
-//! followed. A directory below a certain depth is moved up, so neither descriptors nor the length of
-//! a path limit the depth.
+//! followed. A directory below a certain depth is moved up, so neither descriptors nor the length
+//! of a path limit the depth.
 
 use super::super::path::{Dir, OWN};
 use super::claims::{file_name, nonce};
@@ -122,7 +122,7 @@ impl Emptying<'_> {
         }
         let directory = match self.open(above, &entry.name) {
             Ok(Some(directory)) => directory,
-            // Not a directory, or not any more.
+            // Not a directory, or no longer.
             Ok(None) => return Ok(self.unlink(above, &entry.name, AtFlags::empty())?),
             Err(error) => return Err(error.into()),
         };

@@ -18,7 +18,7 @@ fn a_directory_that_is_no_volume_of_belay_is_not_handed_out() {
         );
     }
     assert_eq!(names(&share.path("data")), ["file"]);
-    // One of its own name is its own: csi-driver-nfs has made it.
+    // One of that name is its own: csi-driver-nfs has made it.
     share.write("pvc-2/file");
     share.create(&plain("pvc-2")).unwrap();
     assert_eq!(names(&share.path("pvc-2")), ["file"]);
