@@ -1,14 +1,17 @@
 //! The program with `--backend nfs`: its calls reach a worker process, and come back. The server
 //! has no address, so no privilege is needed and nothing is mounted; guests have a real one.
 
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 use belay_bed::programs::{Running, server};
+use belay_bed::requests::capability;
 use belay_proto::csi::v1 as csi;
 use belay_proto::dial::dial;
 use csi::controller_client::ControllerClient;
 use csi::controller_service_capability::Type;
 use csi::controller_service_capability::rpc::Type as Call;
 use csi::volume_capability::access_mode::Mode;
-use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use csi::volume_capability::{AccessType, MountVolume};
 use std::collections::HashMap;
 use std::path::Path;
 use tempfile::TempDir;
@@ -54,17 +57,11 @@ impl Site {
 }
 
 fn request(parameters: &[(&str, &str)]) -> csi::CreateVolumeRequest {
-    let mount = MountVolume::default();
     let class = [("server", SERVER), ("share", "/a")];
     let parameters = class.iter().chain(parameters);
     csi::CreateVolumeRequest {
         name: "pvc-1".to_owned(),
-        volume_capabilities: vec![csi::VolumeCapability {
-            access_type: Some(AccessType::Mount(mount)),
-            access_mode: Some(AccessMode {
-                mode: i32::from(Mode::MultiNodeMultiWriter),
-            }),
-        }],
+        volume_capabilities: vec![capability("", Mode::MultiNodeMultiWriter)],
         parameters: parameters
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
             .collect::<HashMap<_, _>>(),
@@ -112,7 +109,7 @@ async fn a_request_that_no_server_could_serve_reaches_none() {
         assert!(refused.message().contains(words), "{refused}");
     }
     let mut block = request(&[]);
-    block.volume_capabilities[0].access_type = Some(AccessType::Block(BlockVolume {}));
+    block.volume_capabilities = vec![capability("block", Mode::MultiNodeMultiWriter)];
     let refused = site.create(block).await;
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     let mut flagged = request(&[]);

@@ -16,7 +16,9 @@ const SANITY_MINUTES: usize = 10;
 /// The shell setup of a call: `controller` calls the controller, `create NAME ...` creates a
 /// volume of the server and prints its ID, `delete ID` deletes it.
 const SETUP: &str = "\
-controller() { belayctl --timeout 60 --endpoint /run/controller.sock --output json controller \"$@\"; }
+controller() {
+    belayctl --timeout 60 --endpoint /run/controller.sock --output json controller \"$@\"
+}
 nfs() { belayctl --timeout 60 --endpoint /run/nfs.sock --output json node \"$@\"; }
 id_of() { sed -n 's/.*\"volume_id\": *\"\\([^\"]*\\)\".*/\\1/p'; }
 create() {
