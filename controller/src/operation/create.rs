@@ -118,6 +118,9 @@ impl Operations {
 
     /// A parameter that is ignored may be a typo.
     fn warn_of_unknown(&self, name: &Name, parameters: &Context) {
+        if !self.backend.ignores_parameters() {
+            return;
+        }
         let known = [self.backend.parameters(), format::PARAMETERS].concat();
         if let Err(ignored) = support::refuse_unknown(PARAMETERS, parameters, &known) {
             let name = name.as_str();
