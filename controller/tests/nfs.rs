@@ -10,8 +10,8 @@ use belay_proto::dial::dial;
 use csi::controller_client::ControllerClient;
 use csi::controller_service_capability::Type;
 use csi::controller_service_capability::rpc::Type as Call;
+use csi::volume_capability::AccessType;
 use csi::volume_capability::access_mode::Mode;
-use csi::volume_capability::{AccessType, MountVolume};
 use std::collections::HashMap;
 use std::path::Path;
 use tempfile::TempDir;
@@ -113,10 +113,9 @@ async fn a_request_that_no_server_could_serve_reaches_none() {
     let refused = site.create(block).await;
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     let mut flagged = request(&[]);
-    flagged.volume_capabilities[0].access_type = Some(AccessType::Mount(MountVolume {
-        mount_flags: vec!["addr=10.0.0.1".to_owned()],
-        ..Default::default()
-    }));
+    if let Some(AccessType::Mount(mount)) = &mut flagged.volume_capabilities[0].access_type {
+        mount.mount_flags = vec!["addr=10.0.0.1".to_owned()];
+    }
     let refused = site.create(flagged).await;
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     // No volume can have these IDs, so there is nothing to delete.
