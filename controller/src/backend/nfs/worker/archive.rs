@@ -21,11 +21,13 @@ pub(super) fn archive(
     end: Instant,
 ) -> Result<(), Failure> {
     let archived = dir.archived();
+    let moved = tree.identity(dir)?;
     let is_there = tree.file_type(dir)?;
     refuse_other(dir, is_there)?;
     if is_there.is_some() {
         refuse_claimed(tree, &archived)?;
-        if tree.exists(&archived)? {
+        let there = tree.identity(&archived)?;
+        if there.is_some() && there != moved {
             if !removes_archived {
                 return Err(Failure::precondition(format!(
                     "directory {dir}: cannot become {archived}, which exists; move that away, or \
@@ -33,7 +35,7 @@ pub(super) fn archive(
                 )));
             }
             refuse_other(&archived, tree.file_type(&archived)?)?;
-            Trash::open(tree)?.take(tree, &archived)?;
+            Trash::open(tree)?.take_other(tree, &archived, moved)?;
         }
         let to = tree.make_above(&archived)?;
         let from = tree.open_above(dir)?;
@@ -45,8 +47,9 @@ pub(super) fn archive(
         }
     }
     match Trash::find(tree)? {
-        Some(trash) => trash.empty(&archived, end),
-        None => Ok(()),
+        // Without an archive, what is in the trash may be the only copy.
+        Some(trash) if tree.exists(&archived)? => trash.empty(&archived, end),
+        _ => Ok(()),
     }
 }
 

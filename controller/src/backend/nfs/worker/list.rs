@@ -19,6 +19,11 @@ pub(super) struct Entry {
 
 /// The names in a directory, or as many as are held at once. `.` and `..` are none.
 pub(super) fn entries(directory: &OwnedFd, shown: &str) -> Result<Vec<Entry>> {
+    entries_of(directory, "", shown)
+}
+
+/// Those that begin so. Others are skipped, however many there are.
+pub(super) fn entries_of(directory: &OwnedFd, prefix: &str, shown: &str) -> Result<Vec<Entry>> {
     // Its own position, so that each call begins at the start.
     let own = tree::open(directory, ".", shown)?;
     let failed = |errno: Errno| at("getdents64", shown)(errno);
@@ -26,7 +31,8 @@ pub(super) fn entries(directory: &OwnedFd, shown: &str) -> Result<Vec<Entry>> {
     let mut found = Vec::new();
     for entry in reader {
         let entry = entry.map_err(|errno| at("getdents64", shown)(errno))?;
-        if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") || !name.starts_with(prefix.as_bytes()) {
             continue;
         }
         found.push(Entry {

@@ -10,7 +10,7 @@ use super::super::path::{Dir, OWN};
 use super::claims::{file_name, nonce};
 use super::error::{Error, Result as Done, at};
 use super::list::{self, Entry};
-use super::tree::{self, Tree};
+use super::tree::{self, Identity, Tree};
 use belay_server::call::Failure;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -65,13 +65,28 @@ impl Trash {
 
     /// Moves a directory here, where [`Self::empty`] finds it.
     pub(super) fn take(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
-        let above = tree.open_above(dir)?;
+        self.take_other(tree, dir, None)
+    }
+
+    /// Moves a directory here, unless it is `kept`: another call may just have given that the name
+    /// of `dir`, and it gets the name again.
+    pub(super) fn take_other(
+        &self,
+        tree: &Tree,
+        dir: &Dir,
+        kept: Option<Identity>,
+    ) -> Result<(), Failure> {
+        let (above, shown) = (tree.open_above(dir)?, dir.to_string());
         let name = format!("{}.{}", file_name(dir), nonce()?);
-        match tree::rename((&above, dir.name()), (&self.0, &name), &dir.to_string()) {
+        match tree::rename((&above, dir.name()), (&self.0, &name), &shown) {
             // It was done, and the answer was lost; or another call has done it.
-            Err(error) if error.errno == Errno::NOENT => Ok(()),
-            result => Ok(result?),
+            Err(error) if error.errno == Errno::NOENT => return Ok(()),
+            result => result?,
         }
+        if kept.is_some() && tree::identity(&self.0, &name, &shown)? == kept {
+            tree::rename((&self.0, &name), (&above, dir.name()), &shown)?;
+        }
+        Ok(())
     }
 
     /// Removes all that was moved here of that directory.
@@ -81,10 +96,8 @@ impl Trash {
     pub(super) fn empty(&self, dir: &Dir, end: Instant) -> Result<(), Failure> {
         let prefix = format!("{}.", file_name(dir));
         loop {
-            let all = list::entries(&self.0, TRASH)?;
-            let own = |entry: &&Entry| entry.name.to_bytes().starts_with(prefix.as_bytes());
-            let mut own = all.iter().filter(own).peekable();
-            if own.peek().is_none() {
+            let own = list::entries_of(&self.0, &prefix, TRASH)?;
+            if own.is_empty() {
                 return Ok(());
             }
             let emptying = Emptying {
@@ -93,7 +106,7 @@ impl Trash {
                 shown: dir.to_string(),
                 end,
             };
-            for entry in own {
+            for entry in &own {
                 let removed = emptying.remove(&self.0, entry, 0);
                 removed.map_err(|left| emptying.failure(left))?;
             }

@@ -63,6 +63,15 @@ impl Tree {
             .map(|found| found == Some(FileType::Directory))
     }
 
+    /// Which file it is; none if it, or a directory above it, does not exist.
+    pub(super) fn identity(&self, dir: &Dir) -> Result<Option<Identity>> {
+        match self.open_above(dir) {
+            Ok(above) => identity(&above, dir.name(), &dir.to_string()),
+            Err(error) if error.errno == Errno::NOENT => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The type of the file; none if it, or a directory above it, does not exist.
     pub(super) fn file_type(&self, dir: &Dir) -> Result<Option<FileType>> {
         match self.open_above(dir) {
@@ -174,6 +183,19 @@ pub(super) fn file_type(above: &OwnedFd, name: &str, shown: &str) -> Result<Opti
     let stat = || rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
     match retry_on_intr(stat) {
         Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(at("fstatat", shown)(errno)),
+    }
+}
+
+/// What a file keeps whatever name it has: st_dev and st_ino, which NFS makes of its fileid.
+pub(super) type Identity = (u64, u64);
+
+/// That of a file; none if it does not exist.
+pub(super) fn identity(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<Identity>> {
+    let stat = || rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
+    match retry_on_intr(stat) {
+        Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(at("fstatat", shown)(errno)),
     }

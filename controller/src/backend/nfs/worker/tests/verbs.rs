@@ -1,7 +1,12 @@
 //! What the calls do.
 
+use super::super::remove::Trash;
 use super::*;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+fn dir(path: &str) -> Dir {
+    Dir::read(path).unwrap().unwrap()
+}
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
@@ -132,6 +137,50 @@ fn an_archive_replaces_an_older_one_only_if_the_operator_says_so() {
     assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
     share.delete(&deletion).unwrap();
     assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
+}
+
+#[test]
+fn an_archive_that_another_controller_has_just_made_is_kept() {
+    let share = Share::new();
+    let (dir, archived) = (dir("ns/data"), dir("archived-ns/data"));
+    share.write("ns/data/only-copy");
+    let tree = share.tree();
+    let moved = tree.identity(&dir).unwrap();
+    // The other one renames it after this one has seen an older archive.
+    fs::create_dir(share.path("archived-ns")).unwrap();
+    fs::rename(share.path("ns/data"), share.path("archived-ns/data")).unwrap();
+    let trash = Trash::open(&tree).unwrap();
+    trash.take_other(&tree, &archived, moved).unwrap();
+    assert_eq!(names(&share.path("archived-ns/data")), ["only-copy"]);
+    assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+}
+
+#[test]
+fn what_is_in_the_trash_stays_while_there_is_no_archive() {
+    let share = Share::new();
+    let archived = dir("archived-ns/data");
+    share.write("archived-ns/data/only-copy");
+    let tree = share.tree();
+    Trash::open(&tree).unwrap().take(&tree, &archived).unwrap();
+    let deletion = OldVolume {
+        removes_archived: true,
+        ..old(&volume("ns/data", "pvc-1"), OnDelete::Archive)
+    };
+    share.delete(&deletion).unwrap();
+    assert_eq!(names(&share.path(".belay/trash")).len(), 1);
+}
+
+#[test]
+fn a_deletion_finds_its_files_among_any_number_of_others() {
+    let share = Share::new();
+    let order = plain("pvc-1");
+    share.create(&order).unwrap();
+    share.write("pvc-1/file");
+    for n in 0..5000 {
+        fs::create_dir_all(share.path(&format!(".belay/trash/other.{n}"))).unwrap();
+    }
+    share.delete(&old(&order, OnDelete::Delete)).unwrap();
+    assert_eq!(names(&share.path(".belay/trash")).len(), 5000);
 }
 
 #[test]
