@@ -21,12 +21,11 @@ pub(super) fn archive(
     end: Instant,
 ) -> Result<(), Failure> {
     let archived = dir.archived();
-    let moved = tree.identity(dir)?;
-    let is_there = tree.file_type(dir)?;
-    refuse_other(dir, is_there)?;
-    if is_there.is_some() {
+    let moved = tree.find(dir)?;
+    refuse_other(dir, moved)?;
+    if moved.is_some() {
         refuse_claimed(tree, &archived)?;
-        let there = tree.identity(&archived)?;
+        let there = tree.find(&archived)?;
         if there.is_some() && there != moved {
             if !removes_archived {
                 return Err(Failure::precondition(format!(
@@ -34,7 +33,7 @@ pub(super) fn archive(
                      start the controller with --nfs-remove-archived"
                 )));
             }
-            refuse_other(&archived, tree.file_type(&archived)?)?;
+            refuse_other(&archived, there)?;
             Trash::open(tree)?.take_other(tree, &archived, moved)?;
         }
         let to = tree.make_above(&archived)?;

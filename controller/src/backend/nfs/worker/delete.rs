@@ -5,7 +5,7 @@ use super::super::class::OnDelete;
 use super::super::path::Dir;
 use super::claims::{Claim, Claims, State};
 use super::remove::Trash;
-use super::tree::{self, Tree};
+use super::tree::{self, Found, Tree};
 use super::{archive, error};
 use belay_server::call::Failure;
 use rustix::fs::FileType;
@@ -65,7 +65,7 @@ fn begun(claim: Option<&(Claims, Claim)>, dir: &Dir) -> Result<(), Failure> {
 
 /// Moves the directory away, and removes it there: no other process meets half of it.
 fn removed(tree: &Tree, dir: &Dir, end: Instant) -> Result<(), Failure> {
-    let is_there = tree.file_type(dir)?;
+    let is_there = tree.find(dir)?;
     refuse_other(dir, is_there)?;
     let trash = match is_there {
         Some(_) => Some(Trash::open(tree)?),
@@ -82,8 +82,8 @@ fn removed(tree: &Tree, dir: &Dir, end: Instant) -> Result<(), Failure> {
 }
 
 /// A link, a file or a device is no volume.
-pub(super) fn refuse_other(dir: &Dir, found: Option<FileType>) -> Result<(), Failure> {
-    match found {
+pub(super) fn refuse_other(dir: &Dir, found: Option<Found>) -> Result<(), Failure> {
+    match found.map(|found| found.file_type) {
         None | Some(FileType::Directory) => Ok(()),
         Some(_) => Err(Failure::precondition(format!(
             "directory {dir}: is no directory on the server, but a link or a file, so it is not \

@@ -10,9 +10,9 @@ use super::super::path::{Dir, OWN};
 use super::claims::{file_name, nonce};
 use super::error::{Error, Result as Done, at};
 use super::list::{self, Entry};
-use super::tree::{self, Identity, Tree};
+use super::tree::{self, Found, INSIDE, Tree};
 use belay_server::call::Failure;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -23,12 +23,6 @@ const TRASH: &str = ".belay/trash";
 const DEPTH_MAX: usize = 32;
 /// How often a directory is emptied that another process fills meanwhile.
 const PASSES_MAX: usize = 16;
-
-/// How lookups of one name are restricted.
-const INSIDE: ResolveFlags = ResolveFlags::BENEATH
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS)
-    .union(ResolveFlags::NO_XDEV);
 
 /// The trash of a share.
 pub(super) struct Trash(OwnedFd);
@@ -74,7 +68,7 @@ impl Trash {
         &self,
         tree: &Tree,
         dir: &Dir,
-        kept: Option<Identity>,
+        kept: Option<Found>,
     ) -> Result<(), Failure> {
         let (above, shown) = (tree.open_above(dir)?, dir.to_string());
         let name = format!("{}.{}", file_name(dir), nonce()?);
@@ -83,7 +77,7 @@ impl Trash {
             Err(error) if error.errno == Errno::NOENT => return Ok(()),
             result => result?,
         }
-        if kept.is_some() && tree::identity(&self.0, &name, &shown)? == kept {
+        if kept.is_some() && tree::find(&self.0, &name, &shown)? == kept {
             tree::rename((&self.0, &name), (&above, dir.name()), &shown)?;
         }
         Ok(())

@@ -14,7 +14,7 @@ const PRIVATE_DIRECTORY: Mode = Mode::from_bits_retain(0o700);
 const PRIVATE_FILE: Mode = Mode::from_bits_retain(0o600);
 
 /// How lookups are restricted.
-const INSIDE: ResolveFlags = ResolveFlags::BENEATH
+pub(super) const INSIDE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
@@ -54,28 +54,19 @@ impl Tree {
 
     /// Whether there is a file of any type.
     pub(super) fn exists(&self, dir: &Dir) -> Result<bool> {
-        self.file_type(dir).map(|found| found.is_some())
+        self.find(dir).map(|found| found.is_some())
     }
 
     /// Whether there is a directory.
     pub(super) fn is_directory(&self, dir: &Dir) -> Result<bool> {
-        self.file_type(dir)
-            .map(|found| found == Some(FileType::Directory))
+        let found = self.find(dir)?;
+        Ok(found.is_some_and(|found| found.file_type == FileType::Directory))
     }
 
-    /// Which file it is; none if it, or a directory above it, does not exist.
-    pub(super) fn identity(&self, dir: &Dir) -> Result<Option<Identity>> {
+    /// The file; none if it, or a directory above it, does not exist.
+    pub(super) fn find(&self, dir: &Dir) -> Result<Option<Found>> {
         match self.open_above(dir) {
-            Ok(above) => identity(&above, dir.name(), &dir.to_string()),
-            Err(error) if error.errno == Errno::NOENT => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The type of the file; none if it, or a directory above it, does not exist.
-    pub(super) fn file_type(&self, dir: &Dir) -> Result<Option<FileType>> {
-        match self.open_above(dir) {
-            Ok(above) => file_type(&above, dir.name(), &dir.to_string()),
+            Ok(above) => find(&above, dir.name(), &dir.to_string()),
             Err(error) if error.errno == Errno::NOENT => Ok(None),
             Err(error) => Err(error),
         }
@@ -178,24 +169,22 @@ pub(super) fn own(above: &OwnedFd, name: &str, shown: &str) -> Result<OwnedFd> {
     }
 }
 
-/// The type of a file, whatever a link leads to; none if it does not exist.
-pub(super) fn file_type(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<FileType>> {
-    let stat = || rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
-    match retry_on_intr(stat) {
-        Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(at("fstatat", shown)(errno)),
-    }
+/// A file of the share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) file_type: FileType,
+    /// What it keeps whatever name it has: st_dev and st_ino, which NFS makes of its fileid.
+    pub(super) identity: (u64, u64),
 }
 
-/// What a file keeps whatever name it has: st_dev and st_ino, which NFS makes of its fileid.
-pub(super) type Identity = (u64, u64);
-
-/// That of a file; none if it does not exist.
-pub(super) fn identity(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<Identity>> {
+/// The file of that name, whatever a link leads to; none if it does not exist.
+pub(super) fn find(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<Found>> {
     let stat = || rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
     match retry_on_intr(stat) {
-        Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
+        Ok(stat) => Ok(Some(Found {
+            file_type: FileType::from_raw_mode(stat.st_mode),
+            identity: (stat.st_dev, stat.st_ino),
+        })),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(at("fstatat", shown)(errno)),
     }

@@ -145,7 +145,7 @@ fn an_archive_that_another_controller_has_just_made_is_kept() {
     let (dir, archived) = (dir("ns/data"), dir("archived-ns/data"));
     share.write("ns/data/only-copy");
     let tree = share.tree();
-    let moved = tree.identity(&dir).unwrap();
+    let moved = tree.find(&dir).unwrap();
     // The other one renames it after this one has seen an older archive.
     fs::create_dir(share.path("archived-ns")).unwrap();
     fs::rename(share.path("ns/data"), share.path("archived-ns/data")).unwrap();
