@@ -66,7 +66,7 @@ struct Scan {
     is_off: bool,
 }
 
-/// What a query does.
+/// What gives a maximum.
 #[derive(Debug)]
 enum Query<'a> {
     Use(Scan),
@@ -100,14 +100,11 @@ impl Ceiling {
         snapshots: &Files,
         ledger: &Ledger,
     ) -> Result<u64, Failure> {
-        let before = self.known().removed;
-        let room = volumes.room()?;
-        let last = self.known().last.filter(Scan::is_recent);
-        let scan = match last.filter(|scan| scan.taken == room.taken) {
-            Some(scan) => scan,
-            None => self.scan(volumes, snapshots, ledger, (room.taken, before))?,
-        };
-        Ok(self.shown(room.total, scan.foreign(room.taken)))
+        self.maximum(volumes, snapshots, ledger, |taken| {
+            let last = self.known().last.filter(Scan::is_recent);
+            let same = last.filter(|scan| scan.taken == taken);
+            same.map_or(Query::Scan(None), Query::Use)
+        })
     }
 
     /// For queries: the maximum as [`Ceiling::exact`], or as [`Ceiling::estimate`] just after a
@@ -118,9 +115,20 @@ impl Ceiling {
         snapshots: &Files,
         ledger: &Ledger,
     ) -> Result<u64, Failure> {
+        self.maximum(volumes, snapshots, ledger, |taken| self.query(taken))
+    }
+
+    /// The maximum by the scan that `decide` selects for the used space, or by a new one.
+    fn maximum<'a>(
+        &'a self,
+        volumes: &Files,
+        snapshots: &Files,
+        ledger: &Ledger,
+        decide: impl FnOnce(u64) -> Query<'a>,
+    ) -> Result<u64, Failure> {
         let before = self.known().removed;
         let room = volumes.room()?;
-        let scan = match self.query(room.taken) {
+        let scan = match decide(room.taken) {
             Query::Use(scan) => scan,
             Query::Scan(_turn) => self.scan(volumes, snapshots, ledger, (room.taken, before))?,
         };
