@@ -1,7 +1,7 @@
 //! `civo`: a volume of Civo, which is attached to the node as a SCSI disk of QEMU. Names, ids and
 //! keys are those of civo-csi.
 
-use super::{InstanceFile, Kubelet, Profile};
+use super::{InstanceFile, Kubelet, ParameterPolicy, Profile};
 use crate::disk::{IdPart, NameTemplate};
 use crate::transport::DISK;
 use belay_server::identity::PluginCapability;
@@ -39,6 +39,7 @@ pub const CIVO: Profile = Profile {
     disk_per_mille: 900,
     // As civo-csi has it; the real limit is not known.
     volumes_max: 1024,
+    parameters: ParameterPolicy::Ignore,
     access_modes: &[
         AccessMode::SingleNodeWriter,
         AccessMode::SingleNodeReaderOnly,

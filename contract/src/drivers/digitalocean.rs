@@ -1,7 +1,7 @@
 //! `digitalocean`: a volume is a volume of DigitalOcean, attached to the node's droplet as a SCSI
 //! disk. Names, ids and keys are those of csi-digitalocean.
 
-use super::{Kubelet, Metadata, MetadataSource, Profile};
+use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile};
 use crate::disk::{IdPart, NameTemplate};
 use crate::transport::DISK;
 use belay_server::identity::PluginCapability;
@@ -47,6 +47,7 @@ pub const DIGITALOCEAN: Profile = Profile {
     ],
     disk_per_mille: 1000,
     volumes_max: 7,
+    parameters: ParameterPolicy::Ignore,
     access_modes: &[
         AccessMode::SingleNodeWriter,
         AccessMode::SingleNodeReaderOnly,

@@ -1,6 +1,6 @@
 //! `local`: a volume is a file on one node, and only reachable there.
 
-use super::{Kubelet, Profile};
+use super::{Kubelet, ParameterPolicy, Profile};
 use crate::transport::LOOP;
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
@@ -24,6 +24,7 @@ pub const LOCAL: Profile = Profile {
     never_format_keys: &[],
     disk_per_mille: 1000,
     volumes_max: 0,
+    parameters: ParameterPolicy::Refuse,
     access_modes: &[
         AccessMode::SingleNodeWriter,
         AccessMode::SingleNodeReaderOnly,

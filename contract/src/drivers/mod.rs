@@ -60,6 +60,18 @@ impl Kind {
     }
 }
 
+/// How a driver reads the keys of a class's parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParameterPolicy {
+    /// Any other key is refused.
+    Refuse,
+    /// Any other key is refused; the case of keys does not count.
+    RefuseInAnyCase,
+    /// Other keys are ignored, as by the driver that it replaces: classes that have one must keep
+    /// working.
+    Ignore,
+}
+
 /// The longest ID, in bytes (CSI 1.13, "Size Limits").
 const ID_BYTES_MAX: usize = 128;
 
@@ -97,6 +109,8 @@ pub struct Profile {
     pub disk_per_mille: u64,
     /// Most volumes on a node, if `--max-volumes` is not set (0: unlimited).
     pub volumes_max: u32,
+    /// What becomes of parameters of a class that it does not know.
+    pub parameters: ParameterPolicy,
     /// The access modes that a volume supports.
     pub access_modes: &'static [AccessMode],
     /// Supports raw block volumes, not only filesystems.

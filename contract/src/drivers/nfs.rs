@@ -1,7 +1,7 @@
 //! `nfs`: a volume is a directory of an NFS server, which each node mounts. Names, IDs and keys are
 //! those of csi-driver-nfs.
 
-use super::{Kubelet, Profile};
+use super::{Kubelet, ParameterPolicy, Profile};
 use crate::transport::NFS as TRANSPORT;
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
@@ -26,6 +26,7 @@ pub const NFS: Profile = Profile {
     never_format_keys: &[],
     disk_per_mille: 1000,
     volumes_max: 0,
+    parameters: ParameterPolicy::RefuseInAnyCase,
     access_modes: &[
         AccessMode::SingleNodeWriter,
         AccessMode::SingleNodeReaderOnly,

@@ -1,7 +1,7 @@
 //! `openstack`: a volume is a Cinder volume, which Nova plugs into the node as a disk. Names, ids
 //! and keys are those of cinder-csi-plugin.
 
-use super::{Kubelet, Metadata, MetadataSource, Profile};
+use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile};
 use crate::disk::{IdPart, NameTemplate};
 use crate::transport::DISK;
 use belay_server::identity::PluginCapability;
@@ -48,6 +48,7 @@ pub const OPENSTACK: Profile = Profile {
     never_format_keys: &[],
     disk_per_mille: 1000,
     volumes_max: 256,
+    parameters: ParameterPolicy::Refuse,
     access_modes: &[
         AccessMode::SingleNodeWriter,
         AccessMode::SingleNodeReaderOnly,

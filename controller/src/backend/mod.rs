@@ -34,24 +34,13 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send 
 
 /// A storage system. If it assigns the volume ids itself (clouds do), `create` returns them.
 pub trait Backend: Send + Sync + 'static {
-    /// The keys of the `CreateVolume` parameters it understands; any other is refused, unless
-    /// [`Self::ignores_parameters`].
+    /// The keys of the `CreateVolume` parameters it understands; what becomes of others says
+    /// its driver's profile.
     fn parameters(&self) -> &'static [&'static str];
-
-    /// Whether other parameters are ignored, as by the driver that it replaces: classes that have
-    /// one must keep working.
-    fn ignores_parameters(&self) -> bool {
-        false
-    }
 
     /// The size of a new volume if the request has none, in bytes.
     fn default_bytes(&self) -> u64 {
         1 << 30
-    }
-
-    /// Whether the case of the keys of parameters counts.
-    fn parameters_have_case(&self) -> bool {
-        true
     }
 
     /// The sizes that new volumes with these parameters can have.

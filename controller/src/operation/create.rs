@@ -3,6 +3,7 @@
 
 use super::{Done, Operations, Subject, lookup, mixed_up, phase, size, snapshot, support};
 use crate::backend::{Backend, Order, Phase, Sizes, Usage, Volume};
+use belay_contract::drivers::ParameterPolicy;
 use belay_contract::format::{self, FormatOptions};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{
@@ -118,13 +119,21 @@ impl Operations {
 
     /// A parameter that is ignored may be a typo.
     fn warn_of_unknown(&self, name: &Name, parameters: &Context) {
-        if !self.backend.ignores_parameters() {
+        if self.rules.profile.parameters != ParameterPolicy::Ignore {
             return;
         }
-        let known = [self.backend.parameters(), format::PARAMETERS].concat();
-        if let Err(ignored) = support::refuse_unknown(PARAMETERS, parameters, &known) {
+        if let Err(ignored) = support::refuse_unknown(PARAMETERS, parameters, &self.known()) {
             let name = name.as_str();
             tracing::warn!(name, %ignored, "a parameter of the class is ignored");
+        }
+    }
+
+    /// The keys of parameters that it understands.
+    fn known(&self) -> Vec<&'static str> {
+        let own = self.backend.parameters();
+        match self.rules.profile.has_device() {
+            true => [own, format::PARAMETERS].concat(),
+            false => own.to_vec(),
         }
     }
 
@@ -133,15 +142,13 @@ impl Operations {
     /// # Errors
     /// `Invalid` for an unknown parameter, and for a value that no filesystem can have.
     pub(super) fn sizes(&self, parameters: &Context, usage: &Usage) -> Result<Sizes, Failure> {
-        let own = self.backend.parameters();
-        let known = match self.rules.profile.has_device() {
-            true => [own, format::PARAMETERS].concat(),
-            false => own.to_vec(),
-        };
-        match self.backend.parameters_have_case() {
-            _ if self.backend.ignores_parameters() => {}
-            true => support::refuse_unknown(PARAMETERS, parameters, &known)?,
-            false => support::refuse_unknown_of_any_case(PARAMETERS, parameters, &known)?,
+        let known = self.known();
+        match self.rules.profile.parameters {
+            ParameterPolicy::Ignore => {}
+            ParameterPolicy::Refuse => support::refuse_unknown(PARAMETERS, parameters, &known)?,
+            ParameterPolicy::RefuseInAnyCase => {
+                support::refuse_unknown_of_any_case(PARAMETERS, parameters, &known)?;
+            }
         }
         FormatOptions::read(PARAMETERS, parameters)?;
         self.backend.sizes_for(parameters, usage)

@@ -270,11 +270,6 @@ impl Backend for Civo {
         &[TYPE, size::CAPACITY]
     }
 
-    /// As civo-csi does.
-    fn ignores_parameters(&self) -> bool {
-        true
-    }
-
     fn default_bytes(&self) -> u64 {
         size::DEFAULT_BYTES
     }

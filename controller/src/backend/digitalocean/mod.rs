@@ -177,11 +177,6 @@ impl Backend for DigitalOcean {
         &[]
     }
 
-    /// As csi-digitalocean does.
-    fn ignores_parameters(&self) -> bool {
-        true
-    }
-
     fn default_bytes(&self) -> u64 {
         DEFAULT_BYTES
     }

@@ -186,10 +186,6 @@ impl Backend for Nfs {
         &class::KEYS
     }
 
-    fn parameters_have_case(&self) -> bool {
-        false
-    }
-
     fn sizes(&self, _: &Context) -> Result<Sizes, Failure> {
         Ok(SIZES)
     }

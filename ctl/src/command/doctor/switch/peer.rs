@@ -136,6 +136,8 @@ mod tests {
             assert_eq!(peer.drivers[0], profile.name);
             assert_eq!(peer.topology_key, profile.topology_key);
             assert_eq!(peer.is_remote, !profile.attaches);
+            let ignores = profile.parameters == drivers::ParameterPolicy::Ignore;
+            assert_eq!(peer.ignores_parameters, ignores);
         }
     }
 }
