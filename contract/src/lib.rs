@@ -1,11 +1,12 @@
 //! The contract between a driver's controller and the node agent, each part in one module: common
 //! flags, topology, transports, publish context, how a volume is formatted, attributes of its file,
-//! the secret of its format mark, health reasons.
+//! the secret of its format mark, the words for a directory of a server, health reasons.
 //! Does not know clouds or devices.
 
 pub mod attribute;
 pub mod disk;
 pub mod drivers;
+pub mod export;
 pub mod flags;
 pub mod format;
 pub mod mark;

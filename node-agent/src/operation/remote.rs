@@ -14,6 +14,7 @@ mod usage;
 use std::path::Path;
 use std::sync::Arc;
 
+use belay_contract::export::without_brackets;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
@@ -127,7 +128,7 @@ impl Seen {
     fn server(&self) -> String {
         let source = self.source.source.to_string_lossy();
         let host = source.split_once(":/").map_or(&*source, |(host, _)| host);
-        export::without_brackets(host).to_ascii_lowercase()
+        without_brackets(host).to_ascii_lowercase()
     }
 }
 

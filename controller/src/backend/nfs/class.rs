@@ -2,6 +2,7 @@
 
 use super::id::Place;
 use super::path::{self, Dir};
+use belay_contract::export::{self, is_host_name, without_brackets};
 use belay_server::call::Failure;
 use belay_server::request::{Context, Name, VolumeId};
 use std::fmt;
@@ -15,16 +16,6 @@ pub(super) const KEYS: [&str; 5] = ["server", "share", SUB_DIR, ON_DELETE, PERMI
 const SUB_DIR: &str = "subDir";
 const ON_DELETE: &str = "onDelete";
 const PERMISSIONS: &str = "mountPermissions";
-
-/// The names that a subDir may contain, and the parameters of the provisioner with their values.
-const TEMPLATES: [(&str, &str); 3] = [
-    ("${pvc.metadata.name}", "csi.storage.k8s.io/pvc/name"),
-    (
-        "${pvc.metadata.namespace}",
-        "csi.storage.k8s.io/pvc/namespace",
-    ),
-    ("${pv.metadata.name}", "csi.storage.k8s.io/pv/name"),
-];
 
 /// What the deletion of a volume does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -78,10 +69,7 @@ impl FromStr for Mode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match u32::from_str_radix(text, 8) {
-            Ok(mode) if mode <= 0o7777 && !text.starts_with('+') => Ok(Self(mode)),
-            _ => Err(format!("{text:?} is not an octal mode of at most 7777")),
-        }
+        export::mode(text).map(Self)
     }
 }
 
@@ -184,17 +172,7 @@ pub(super) fn context(parameters: &Context, dir: &Dir) -> Result<Context, Failur
 
 /// The value of a key in any case.
 fn value<'a>(parameters: &'a Context, key: &str) -> Result<Option<&'a str>, Failure> {
-    let mut found = parameters
-        .iter()
-        .filter(|(name, _)| name.eq_ignore_ascii_case(key));
-    let first = found.next().map(|(_, value)| value);
-    match found.all(|(_, value)| Some(value) == first) {
-        true => Ok(first),
-        false => Err(invalid(
-            key,
-            "is given twice, in different spellings and with different values",
-        )),
-    }
+    export::value(parameters, key).map_err(|why| invalid(key, why))
 }
 
 /// A host's name or address, as the class spells it, without slashes at its ends.
@@ -203,31 +181,16 @@ fn value<'a>(parameters: &'a Context, key: &str) -> Result<Option<&'a str>, Fail
 /// That it is none.
 pub(super) fn server(text: &str) -> Result<String, String> {
     let server = text.trim_matches('/');
-    let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    let bare = bare(server);
-    let is_host = bare.parse::<Ipv6Addr>().is_ok()
-        || !server.is_empty() && server.chars().all(is_name) && !server.starts_with('-');
-    match is_host {
+    let is_address = without_brackets(server).parse::<Ipv6Addr>().is_ok();
+    match is_address || is_host_name(server) {
         true => Ok(server.to_owned()),
         false => Err("is no host name and no IP address".to_owned()),
     }
 }
 
-/// The address in brackets, or the text itself.
-pub(super) fn bare(host: &str) -> &str {
-    let inner = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    inner.unwrap_or(host)
-}
-
 /// The sub-directory with names instead of its templates.
 fn filled(parameters: &Context, below: &str) -> Result<String, Failure> {
-    let mut filled = below.to_owned();
-    for (template, key) in TEMPLATES {
-        if !filled.contains(template) {
-            continue;
-        }
+    let name = |template, key| {
         let name = value(parameters, key)?.filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| {
             let why = format!(
@@ -236,15 +199,13 @@ fn filled(parameters: &Context, below: &str) -> Result<String, Failure> {
             );
             invalid(SUB_DIR, &why)
         })?;
-        if name.contains(['/', '\\', '$']) {
-            return Err(invalid(key, "is no name of an object"));
+        match name.contains(['/', '\\', '$']) {
+            true => Err(invalid(key, "is no name of an object")),
+            false => Ok(name),
         }
-        filled = filled.replace(template, name);
-    }
-    match filled.contains("${") {
-        true => Err(invalid(SUB_DIR, "contains an unknown template")),
-        false => Ok(filled),
-    }
+    };
+    let filled = export::filled(below, name)?;
+    filled.ok_or_else(|| invalid(SUB_DIR, "contains an unknown template"))
 }
 
 fn invalid(key: &str, why: &str) -> Failure {

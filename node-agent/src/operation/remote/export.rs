@@ -3,6 +3,7 @@
 
 use std::net::Ipv6Addr;
 
+use belay_contract::export::{self, is_host_name, without_brackets};
 use belay_server::call::Failure;
 use belay_server::request::Context;
 
@@ -10,19 +11,6 @@ const FIELD: &str = "volume_context";
 
 /// fsconfig(2) accepts strings of at most this many bytes.
 const SOURCE_BYTES_MAX: usize = 255;
-/// The permission bits of chmod(2).
-const MODE_MAX: u32 = 0o7777;
-
-/// The names that a sub-directory may contain, and the keys with their values.
-const TEMPLATES: [(&str, &str); 3] = [
-    ("${pvc.metadata.name}", "csi.storage.k8s.io/pvc/name"),
-    (
-        "${pvc.metadata.namespace}",
-        "csi.storage.k8s.io/pvc/namespace",
-    ),
-    ("${pv.metadata.name}", "csi.storage.k8s.io/pv/name"),
-];
-
 /// The directory.
 pub(super) struct Export {
     /// The host's name or address, without brackets, in lower case.
@@ -74,37 +62,16 @@ impl Export {
 
 /// The value of a key in any case.
 fn value<'a>(context: &'a Context, key: &str) -> Result<Option<&'a str>, Failure> {
-    let mut found = context
-        .iter()
-        .filter(|(name, _)| name.eq_ignore_ascii_case(key));
-    let first = found.next().map(|(_, value)| value);
-    match found.all(|(_, value)| Some(value) == first) {
-        true => Ok(first),
-        false => Err(invalid(
-            key,
-            "is given twice, in different spellings and with different values",
-        )),
-    }
+    export::value(context, key).map_err(|why| invalid(key, why))
 }
 
 /// A host's name or address without anything that a source separates it by.
 fn server(text: &str) -> Result<String, Failure> {
     let server = without_brackets(text).to_ascii_lowercase();
-    let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    let is_host = server.parse::<Ipv6Addr>().is_ok()
-        || !server.is_empty() && server.chars().all(is_name) && !server.starts_with('-');
-    match is_host {
+    match server.parse::<Ipv6Addr>().is_ok() || is_host_name(&server) {
         true => Ok(server),
         false => Err(invalid("server", "is no host name and no IP address")),
     }
-}
-
-/// The address in brackets, or the text itself.
-pub(super) fn without_brackets(host: &str) -> &str {
-    let inner = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    inner.unwrap_or(host)
 }
 
 /// The parts of a path; slashes at its ends do not count. The kernel resolves `..` of a source, and
@@ -126,11 +93,7 @@ fn parts<'a>(key: &str, path: &'a str) -> Result<Vec<&'a str>, Failure> {
 
 /// The sub-directory with names instead of its templates.
 fn filled(context: &Context, below: &str) -> Result<String, Failure> {
-    let mut filled = below.to_owned();
-    for (template, key) in TEMPLATES {
-        if !filled.contains(template) {
-            continue;
-        }
+    let name = |template, key| {
         let name = value(context, key)?.filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| {
             invalid(
@@ -138,31 +101,22 @@ fn filled(context: &Context, below: &str) -> Result<String, Failure> {
                 &format!("contains {template}, and {key} is missing"),
             )
         })?;
-        if name.contains(['/', '$']) {
-            return Err(invalid(key, "is no name of an object"));
+        match name.contains(['/', '$']) {
+            true => Err(invalid(key, "is no name of an object")),
+            false => Ok(name),
         }
-        filled = filled.replace(template, name);
-    }
-    match filled.contains("${") {
-        true => Err(invalid("subDir", "contains an unknown template")),
-        false => Ok(filled),
-    }
+    };
+    let filled = export::filled(below, name)?;
+    filled.ok_or_else(|| invalid("subDir", "contains an unknown template"))
 }
 
-/// Octal; 0 and nothing leave the root as it is.
+/// 0 and nothing leave the root as it is.
 fn permissions(context: &Context) -> Result<Option<u32>, Failure> {
     let key = "mountPermissions";
-    let Some(text) = value(context, key)?.filter(|text| !text.is_empty()) else {
-        return Ok(None);
-    };
-    match u32::from_str_radix(text, 8) {
-        Ok(0) => Ok(None),
-        Ok(mode) if mode <= MODE_MAX && !text.starts_with('+') => Ok(Some(mode)),
-        _ => Err(invalid(
-            key,
-            &format!("{text:?} is not an octal mode of at most 7777"),
-        )),
-    }
+    let text = value(context, key)?.filter(|text| !text.is_empty());
+    let mode = text.map(export::mode).transpose();
+    let mode = mode.map_err(|why| invalid(key, &why))?;
+    Ok(mode.filter(|mode| *mode != 0))
 }
 
 fn invalid(key: &str, why: &str) -> Failure {

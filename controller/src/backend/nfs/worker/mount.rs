@@ -1,8 +1,8 @@
 //! Mounts a share by fsopen(2), attached nowhere: the mount ends with its descriptor.
 
 use super::super::call::Mount;
-use super::super::class::bare;
 use super::super::options::Parameter;
+use belay_contract::export::without_brackets;
 use belay_server::call::{Failure, Kind};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -79,7 +79,7 @@ fn at_any_address(mount: &Mount) -> Result<OwnedFd, Failure> {
 }
 
 fn addresses(server: &str) -> Result<Vec<IpAddr>, Failure> {
-    if let Ok(address) = bare(server).parse() {
+    if let Ok(address) = without_brackets(server).parse() {
         return Ok(vec![address]);
     }
     let unknown = |why: &str| {
@@ -208,7 +208,7 @@ fn create(
 
 /// As mount.nfs has it.
 fn source(mount: &Mount) -> String {
-    let bare = bare(&mount.server);
+    let bare = without_brackets(&mount.server);
     match bare.parse::<Ipv6Addr>() {
         Ok(_) => format!("[{bare}]:/{}", mount.share),
         Err(_) => format!("{bare}:/{}", mount.share),
