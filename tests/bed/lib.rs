@@ -2,7 +2,8 @@
 //! programs from outside: by their sockets, pages and flags. Links nothing from inside them.
 //!
 //! The demo is a shipped program: the bed has no dependency that the demo lacks, and what the demo
-//! calls returns errors. `chance`, `patience`, `tools` and `programs` are for tests, and panic.
+//! calls returns errors. `chance`, `patience`, `tools`, `programs` and `sanity` are for tests, and
+//! panic.
 
 pub mod chance;
 pub mod devices;
@@ -11,5 +12,6 @@ pub mod mounts;
 pub mod patience;
 pub mod programs;
 pub mod requests;
+pub mod sanity;
 pub mod scrape;
 pub mod tools;

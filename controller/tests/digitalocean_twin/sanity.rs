@@ -2,12 +2,11 @@
 
 use crate::site::{NODE, Site};
 use belay_bed::programs::{Running, binary, server};
+use belay_bed::sanity;
 use belay_twins::digitalocean::metadata;
 use belay_twins::http::{Request, Response};
 use belay_twins::{Server, Service};
 use std::fs::File;
-use std::path::Path;
-use std::process::Command;
 
 /// The metadata service of a droplet.
 struct Metadata;
@@ -47,19 +46,7 @@ async fn csi_sanity_passes_on_the_controller() {
         ))
         .stderr(File::create(path("node.log")).unwrap());
     let _agent = Running::serving(&mut agent, &socket).unwrap();
-    let option = |name: &str, value: &Path| format!("--csi.{name}={}", value.display());
-    let output = Command::new("csi-sanity")
-        .args(["--ginkgo.no-color", "--ginkgo.skip=Node Service"])
-        .arg(option("endpoint", &socket))
-        .arg(option("controllerendpoint", &site.socket()))
-        .arg(option("mountdir", &path("mount")))
-        .arg(option("stagingdir", &path("staging")))
-        .arg("--csi.testvolumeaccesstype=block")
-        .output()
-        .unwrap();
-    let words = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{words}");
-    assert!(words.contains(" 0 Failed"), "{words}");
+    sanity::passes_without_node_service(&socket, &site.socket(), dir.path(), "block");
     assert!(
         site.twin().attached().is_empty(),
         "the suite deletes its volumes"
