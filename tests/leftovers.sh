@@ -2,13 +2,19 @@
 # Runs a command and fails if it leaves anything behind: a mount, a bound loop device, a control
 # group, a process or a temporary file.
 #
-#   tests/leftovers.sh make test
+#   tests/leftovers.sh [--own] make test
 #
 # Mounts, loop devices and groups are compared before and after, so nothing else may make any
-# meanwhile.
+# meanwhile; with --own they are not looked at.
 # Processes are known by a mark in their environment, and files by a TMPDIR of the command's own.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/setup/env.sh"
+
+own=
+if [ "${1:-}" = --own ]; then
+    own=1
+    shift
+fi
 
 mark="BELAY_RUN=$$.$RANDOM$RANDOM"
 notes=$(mktemp -d)
@@ -41,9 +47,11 @@ files() {
 
 # What is there now and was not before.
 left() {
-    comm -13 "$notes/mounts" <(mounts) | sed 's/^/mount: /'
-    comm -13 "$notes/loops" <(loops) | sed 's/^/loop device: /'
-    comm -13 "$notes/groups" <(groups) | sed 's/^/control group: /'
+    if [ -z "$own" ]; then
+        comm -13 "$notes/mounts" <(mounts) | sed 's/^/mount: /'
+        comm -13 "$notes/loops" <(loops) | sed 's/^/loop device: /'
+        comm -13 "$notes/groups" <(groups) | sed 's/^/control group: /'
+    fi
     processes | sed 's/^/process: /'
     files | sed 's/^/file: /'
 }
