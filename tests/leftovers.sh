@@ -5,7 +5,7 @@
 #   tests/leftovers.sh [--own] make test
 #
 # Mounts, loop devices and groups are compared before and after, so nothing else may make any
-# meanwhile; with --own they are not looked at.
+# meanwhile; with --own they are not compared.
 # Processes are known by a mark in their environment, and files by a TMPDIR of the command's own.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/setup/env.sh"
