@@ -144,7 +144,7 @@ impl Operations {
     pub(super) fn sizes(&self, parameters: &Context, usage: &Usage) -> Result<Sizes, Failure> {
         let known = self.known();
         match self.rules.profile.parameters {
-            ParameterPolicy::Ignore => {}
+            ParameterPolicy::Ignore => support::refuse_encryption(PARAMETERS, parameters, &known)?,
             ParameterPolicy::Refuse => support::refuse_unknown(PARAMETERS, parameters, &known)?,
             ParameterPolicy::RefuseInAnyCase => {
                 support::refuse_unknown_of_any_case(PARAMETERS, parameters, &known)?;

@@ -105,6 +105,30 @@ pub(super) fn refuse_unknown_of_any_case(
     refuse_others(field, parameters, known, str::eq_ignore_ascii_case)
 }
 
+/// Refuses a request for encryption where unknown parameters are ignored: the data would be stored
+/// as it is.
+pub(super) fn refuse_encryption(
+    field: &str,
+    parameters: &Context,
+    known: &[&str],
+) -> Result<(), Failure> {
+    let asks = |(key, value): &(&str, &str)| {
+        let (key, value) = (key.to_ascii_lowercase(), value.trim().to_ascii_lowercase());
+        let is_meant = ["luks", "encrypt"].iter().any(|word| key.contains(word));
+        is_meant && !known.contains(&&*key) && !["", "false", "no", "0"].contains(&&*value)
+    };
+    match parameters.iter().find(asks) {
+        None => Ok(()),
+        Some((key, _)) => Err(Failure::invalid(
+            field,
+            format_args!(
+                "{key:?}: this driver does not encrypt, and would store the data unencrypted; \
+                 remove the parameter if that is meant"
+            ),
+        )),
+    }
+}
+
 fn refuse_others(
     field: &str,
     parameters: &Context,
@@ -194,6 +218,32 @@ mod tests {
         assert_eq!(usage(&[block(), mount("", one)]), of(""));
         let both = [mount("", one), mount("xfs", one), mount("ext4", one)];
         assert_eq!(usage(&both), of("xfs"));
+    }
+
+    #[test]
+    fn encryption_is_refused_by_any_of_its_names_unless_it_is_off() {
+        let refused = |key: &str, value: &str| {
+            let entry = [(key.to_owned(), value.to_owned())];
+            let parameters = Context::new("parameters", entry).unwrap();
+            refuse_encryption("parameters", &parameters, &["blockSize"])
+        };
+        for key in [
+            "luksEncrypted",
+            "encrypted",
+            "example.com/Encryption",
+            "luksCipher",
+        ] {
+            let why = refused(key, "true").unwrap_err();
+            let message = why.message;
+            assert!(
+                message.starts_with(&format!("parameters: {key:?}: ")),
+                "{message}"
+            );
+            for off in ["false", "False", "no", "0", ""] {
+                refused(key, off).unwrap();
+            }
+        }
+        refused("type", "encrypted-standard").unwrap();
     }
 
     #[test]

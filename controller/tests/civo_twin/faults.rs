@@ -167,6 +167,36 @@ async fn a_truth_that_comes_late_is_waited_for_and_never_acted_on() {
         life(&cloud, &mut client, &format!("pvc-{n}")).await;
     }
     assert_eq!(cloud.service().twin().broken, [] as [&str; 0]);
+    for kind in CHANGES.into_iter().filter(|kind| kind.starts_with("PUT")) {
+        assert_eq!(cloud.count(kind), 3, "{kind}: {:?}", cloud.kinds());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_read_after_a_detach_takes_the_volume_from_no_other_node() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    attached(&mut client, &id, &instance(1)).await.unwrap();
+    cloud.service().twin().lag(CHANGE * 10);
+    let moves = async {
+        asked(&cloud, DETACH).await;
+        let mut twin = cloud.service().twin();
+        assert_eq!(twin.state().volumes[&id].status, Status::Available);
+        let volume = twin.change().volumes.get_mut(&id).unwrap();
+        (volume.status, volume.instance) = (Status::Attached, Some(instance(2)));
+    };
+    let node = instance(1);
+    let (done, ()) = tokio::join!(detached(&mut client, &id, &node), moves);
+    done.unwrap();
+    assert_eq!(cloud.count(DETACH), 1, "{:?}", cloud.kinds());
+    let at = cloud.service().twin().state().volumes[&id].clone();
+    assert_eq!(
+        (at.status, at.instance),
+        (Status::Attached, Some(instance(2)))
+    );
 }
 
 const DETACH: &str = "PUT /v2/volumes/ID/detach";

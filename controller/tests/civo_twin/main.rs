@@ -12,6 +12,7 @@ mod crashes;
 mod economy;
 mod faults;
 mod nodes;
+mod pages;
 mod sanity;
 mod site;
 mod sizes;

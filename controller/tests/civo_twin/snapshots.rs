@@ -86,6 +86,56 @@ async fn a_snapshot_is_made_once_restored_and_deleted() {
     assert_eq!(made(&mut client, request).await.unwrap(), volume);
 }
 
+/// A raw volume of 10 GiB is one of 11 at Civo, since its disk is smaller (ADR 28).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_of_a_raw_volume_is_restored_with_the_size_of_its_claim() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let raw = |name: &str, bytes: i64, from: Option<&str>| csi::CreateVolumeRequest {
+        capacity_range: requests::range(bytes, 0).filter(|_| bytes > 0),
+        ..requests::create(name, crate::site::block(), from.map(requests::of_snapshot))
+    };
+    for (n, bytes) in [1 << 20, GIB, GIB * 3 / 2, 10 * GIB]
+        .into_iter()
+        .enumerate()
+    {
+        let source = made(&mut client, raw(&format!("pvc-{n}"), bytes, None));
+        let source = source.await.unwrap();
+        let snapshot = cut(&mut client, &format!("s-{n}"), &source.volume_id).await;
+        let snapshot = snapshot.unwrap();
+        assert!(snapshot.size_bytes <= bytes, "{bytes}: {snapshot:?}");
+        // The snapshot has recorded what its volume was promised.
+        deleted(&mut client, &source.volume_id).await.unwrap();
+        for asked in [0, bytes, snapshot.size_bytes] {
+            let name = format!("copy-{n}-{asked}");
+            let copy = raw(&name, asked, Some(&snapshot.snapshot_id));
+            let copy = made(&mut client, copy).await.unwrap();
+            assert_eq!(
+                copy.capacity_bytes, source.capacity_bytes,
+                "{bytes} {asked}"
+            );
+        }
+    }
+    // Of 9 GiB it would be smaller, and so it would in a class that promises the volume.
+    let list = client.list_snapshots(csi::ListSnapshotsRequest::default());
+    let listed = list.await.unwrap().into_inner().entries;
+    let largest = listed.into_iter().filter_map(|entry| entry.snapshot);
+    let largest = largest.max_by_key(|snapshot| snapshot.size_bytes).unwrap();
+    cloud.forget();
+    let small = raw("small", 9 * GIB, Some(&largest.snapshot_id));
+    let refused = made(&mut client, small).await.unwrap_err();
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
+    let refused = made(&mut client, restored("files", &largest.snapshot_id, 10)).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
+    assert!(refused.message().contains("volume of 11 GiB"), "{refused}");
+    assert_eq!(cloud.count("POST /v2/volumes"), 0);
+    let files = made(&mut client, restored("files", &largest.snapshot_id, 11));
+    assert_eq!(files.await.unwrap().capacity_bytes, 11 * GIB);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_that_is_listed_after_its_deletion_is_still_being_deleted() {
     let cloud = cloud(Duration::ZERO);

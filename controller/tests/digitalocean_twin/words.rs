@@ -111,3 +111,24 @@ async fn a_class_and_a_claim_of_csi_digitalocean_keep_their_meaning() {
         1 << 30
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d19_a_class_for_luks_gets_an_unencrypted_volume() {
+    let site = Site::new();
+    let _running = site.start();
+    let mut client = site.client().await;
+    let encrypted = |value: &str| csi::CreateVolumeRequest {
+        parameters: [("luksEncrypted".to_owned(), value.to_owned())].into(),
+        ..requests::create("pvc-1", crate::site::block(), None)
+    };
+    let refused = client.create_volume(encrypted("true")).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
+    assert!(
+        refused
+            .message()
+            .contains("\"luksEncrypted\": this driver does not encrypt"),
+        "{refused}"
+    );
+    assert!(site.twin().volumes().is_empty());
+    client.create_volume(encrypted("false")).await.unwrap();
+}

@@ -1,6 +1,7 @@
 //! Attach and detach. Each reads the volume first: Civo detaches without the name of an instance,
 //! so a late call could take the volume from the node that has it now.
 
+use super::begun::Change;
 use super::failures::{about, failed, not_found};
 use super::wire::{CivoVolume, Status};
 use super::{BEGAN, COPY, Civo, EMPTY};
@@ -31,6 +32,9 @@ impl Civo {
         instance: &str,
     ) -> Result<Option<Progress<Attachment>>, Failure> {
         let id = &order.id;
+        if self.begun.hidden(volume).is_some() {
+            return Ok(Some(Progress::Begun));
+        }
         let elsewhere = |other: &str| {
             let node = self.nodes.node(other)?;
             Err(Failure::precondition(format!(
@@ -64,8 +68,12 @@ impl Civo {
         if let Some(found) = self.found(order, &volume, instance)? {
             return Ok(found);
         }
+        let change = Change::Attach(instance.to_owned());
         let refused = match self.client.attach(id, instance).await {
-            Ok(()) => return Ok(Progress::Begun),
+            Ok(()) => {
+                self.begun.accepted(id, change);
+                return Ok(Progress::Begun);
+            }
             Err(refused) => refused,
         };
         // Another controller may have come first, and an answer may be lost.
@@ -74,6 +82,7 @@ impl Civo {
         {
             return Ok(found);
         }
+        self.begun.failed(id, change, &refused);
         let Failure {
             kind,
             message,
@@ -110,6 +119,9 @@ impl Civo {
         let Some(volume) = self.look(id).await? else {
             return Ok(Some(Progress::Done(())));
         };
+        if self.begun.hidden(&volume).is_some() {
+            return Ok(Some(Progress::Begun));
+        }
         let Some(instance) = volume.instance() else {
             return Ok(Some(match volume.status() {
                 // It may be on its way to the node.
@@ -139,21 +151,36 @@ impl Civo {
             // Whether it can be detached, Civo knows.
             Status::Attached | Status::Available | Status::Failed(_) => {}
         }
-        let refused = match self.client.detach(id, seen + SEEN_AGE_MAX).await {
-            Ok(true) => return Ok(Some(Progress::Begun)),
-            Ok(false) => return Ok(None),
-            Err(refused) => refused,
-        };
-        let left = match self.look(id).await {
-            Ok(None) => Progress::Done(()),
+        let change = Change::Detach(instance.to_owned());
+        match self.client.detach(id, seen + SEEN_AGE_MAX).await {
+            Ok(true) => {
+                self.begun.accepted(id, change);
+                Ok(Some(Progress::Begun))
+            }
+            Ok(false) => Ok(None),
+            Err(refused) => {
+                self.begun.failed(id, change, &refused);
+                self.left(id, instance, refused).await.map(Some)
+            }
+        }
+    }
+
+    /// What a detach that has failed has left.
+    async fn left(
+        &self,
+        id: &VolumeId,
+        instance: &str,
+        refused: Failure,
+    ) -> Result<Progress<()>, Failure> {
+        match self.look(id).await {
+            Ok(None) => Ok(Progress::Done(())),
             Ok(Some(now)) => match (now.instance(), now.status()) {
-                (Some(same), Status::Detaching) if same == instance => Progress::Begun,
-                (Some(same), _) if same == instance => return Err(about(id, refused)),
-                _ => Progress::Done(()),
+                (Some(same), Status::Detaching) if same == instance => Ok(Progress::Begun),
+                (Some(same), _) if same == instance => Err(about(id, refused)),
+                _ => Ok(Progress::Done(())),
             },
-            Err(_) => return Err(about(id, refused)),
-        };
-        Ok(Some(left))
+            Err(_) => Err(about(id, refused)),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! filesystem at the next stage.
 
 use super::Civo;
+use super::begun::Change;
 use super::failures::{about, failed, not_found};
 use super::size::{GIB, Promise};
 use super::wire::Status;
@@ -28,6 +29,9 @@ impl Expansion for Civo {
             if has >= bytes {
                 return Ok(Progress::Done(has));
             }
+            if self.begun.hidden(&volume).is_some() {
+                return Ok(Progress::Begun);
+            }
             if let Some(instance) = volume.instance() {
                 let node = self.nodes.node(instance)?;
                 return Err(Failure::precondition(format!(
@@ -40,8 +44,12 @@ impl Expansion for Civo {
                 Status::Failed(word) => return Err(about(&id, failed(&word))),
                 _ => return Ok(Progress::Begun),
             }
-            let refused = match self.client.resize(&id, promise.gib(bytes)).await {
-                Ok(()) => return Ok(Progress::Begun),
+            let gib = promise.gib(bytes);
+            let refused = match self.client.resize(&id, gib).await {
+                Ok(()) => {
+                    self.begun.accepted(&id, Change::Resize(gib));
+                    return Ok(Progress::Begun);
+                }
                 Err(refused) => refused,
             };
             // Another controller may have come first, and an answer may be lost.
@@ -54,6 +62,7 @@ impl Expansion for Civo {
                     return Ok(Progress::Begun);
                 }
             }
+            self.begun.failed(&id, Change::Resize(gib), &refused);
             Err(about(&id, refused))
         })
     }

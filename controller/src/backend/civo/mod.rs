@@ -3,6 +3,7 @@
 
 mod access;
 mod attach;
+mod begun;
 mod client;
 mod failures;
 mod grow;
@@ -22,6 +23,7 @@ use super::{
     Snapshots, Usage, Volume,
 };
 use crate::http;
+use begun::Begun;
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{
@@ -71,6 +73,7 @@ pub struct Civo {
     client: Arc<Client>,
     lists: Lists,
     nodes: Nodes,
+    begun: Begun,
     place: Option<Arc<Topology>>,
     cluster: OnceCell<Cluster>,
 }
@@ -95,6 +98,7 @@ impl Civo {
         Ok(Self {
             lists: Lists::new(Arc::clone(&client)),
             nodes: Nodes::new(Arc::clone(&client)),
+            begun: Begun::default(),
             client,
             place: place.transpose()?,
             cluster: OnceCell::new(),
@@ -137,8 +141,12 @@ impl Civo {
             _ => volume.instance(),
         };
         let nodes = instance.map(|instance| self.nodes.node(instance));
+        let hidden = self.begun.hidden(volume);
         let phase = match status {
-            Status::Available | Status::Attached => Phase::Ready,
+            Status::Available | Status::Attached => match hidden {
+                None => Phase::Ready,
+                Some(word) => Phase::Busy(word.to_owned()),
+            },
             Status::Attaching => Phase::Busy("attaching".to_owned()),
             Status::Detaching => Phase::Busy("detaching".to_owned()),
             Status::Deleting => Phase::Deleting,

@@ -9,10 +9,12 @@ use belay_server::request::Context;
 /// The parameter of a class.
 pub(super) const CAPACITY: &str = "capacity";
 const OF_VOLUME: &str = "volume";
-const OF_DISK: &str = "disk";
+pub(super) const OF_DISK: &str = "disk";
 
 /// Bytes of the unit of `size_gb`.
 pub(super) const GIB: u64 = 1 << 30;
+
+const MIB: u64 = 1 << 20;
 
 /// The size of a volume whose claim has none, as in civo-csi.
 pub(super) const DEFAULT_BYTES: u64 = 10 * GIB;
@@ -74,6 +76,15 @@ impl Promise {
         gib.saturating_mul(self.step())
     }
 
+    /// The smallest capacity that a claim for a copy must request, in bytes. Of a disk, the least
+    /// for which a volume of so many GiB is created: the source may have been claimed with that.
+    pub(super) fn least_of_copy(self, gib: u64) -> u64 {
+        match (self, gib.checked_sub(1)) {
+            (Self::Volume, _) | (Self::Disk, None) => self.bytes(gib),
+            (Self::Disk, Some(less)) => (self.bytes(less) + 1).next_multiple_of(MIB),
+        }
+    }
+
     /// The smallest volume with that capacity, in GiB.
     pub(super) fn gib(self, bytes: u64) -> u64 {
         bytes.div_ceil(self.step())
@@ -132,6 +143,19 @@ mod tests {
         }
         assert_eq!(Promise::Disk.gib(10 * GIB), 11);
         assert_eq!(Promise::Volume.gib(10 * GIB), 10);
+    }
+
+    #[test]
+    fn a_copy_can_be_claimed_with_the_size_of_its_source_and_never_gets_a_smaller_volume() {
+        for claimed in [1, MIB, GIB, GIB * 3 / 2, 10 * GIB, 1000 * GIB] {
+            let gib = Promise::Disk.gib(claimed);
+            let least = Promise::Disk.least_of_copy(gib);
+            assert!(least <= claimed.next_multiple_of(MIB), "{claimed}: {least}");
+            assert_eq!(Promise::Disk.gib(least), gib, "{claimed}");
+        }
+        assert_eq!(Promise::Volume.least_of_copy(10), 10 * GIB);
+        let unknown = [Promise::Volume, Promise::Disk].map(|promise| promise.least_of_copy(0));
+        assert_eq!(unknown, [0, 0]);
     }
 
     #[test]

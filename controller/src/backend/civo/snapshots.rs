@@ -3,8 +3,8 @@
 //! other one stays, since its ID may have been answered.
 
 use super::failures::{about, failed, not_found};
-use super::size::GIB;
-use super::wire::{CivoSnapshot, Status};
+use super::size::{CAPACITY, OF_DISK, Promise};
+use super::wire::{CivoSnapshot, CivoVolume, Status};
 use super::{AFTER, Civo, after, name};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::time;
@@ -17,23 +17,23 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 impl Civo {
-    /// Those that are of a volume, sorted by ID. The size of one that does not say it is that of
-    /// its volume; 0 if that is gone.
+    /// Those that are of a volume, sorted by ID. Size and name that one does not say are those of
+    /// its volume; the size is 0 if that is gone.
     async fn described(&self, found: Vec<CivoSnapshot>) -> Result<Vec<Snapshot>, Failure> {
-        let volumes = match found.iter().all(|snapshot| snapshot.gib().is_some()) {
+        let is_whole = |of: &CivoSnapshot| of.gib().is_some() && of.volume_name().is_some();
+        let volumes = match found.iter().all(is_whole) {
             true => Arc::default(),
             false => self.lists.all().await?,
-        };
-        let size_of = |id: &str| {
-            let volume = volumes.iter().find(|volume| volume.id == id);
-            volume.map_or(0, super::CivoVolume::gib)
         };
         let mut all = Vec::new();
         for snapshot in found {
             let Some(source) = snapshot.volume_id.as_deref().filter(|id| !id.is_empty()) else {
                 continue;
             };
-            let gib = snapshot.gib().unwrap_or_else(|| size_of(source));
+            let volume = volumes.iter().find(|volume| volume.id == source);
+            let own = snapshot.volume_name();
+            let own = own.or_else(|| volume.and_then(|volume| volume.name.as_deref()));
+            let gib = snapshot.gib().or_else(|| volume.map(CivoVolume::gib));
             let damage = snapshot.damage().map(|word| {
                 format!("Civo reports the state {word}; delete it and make another one")
             });
@@ -46,7 +46,7 @@ impl Civo {
                 },
                 mark: Mark::None,
                 source: VolumeId::new(source)?,
-                bytes: gib.saturating_mul(GIB),
+                bytes: name::promise(own.unwrap_or_default()).least_of_copy(gib.unwrap_or(0)),
                 created: created(&snapshot),
                 ready: snapshot.is_ready(),
                 damage,
@@ -61,6 +61,26 @@ impl Civo {
         let mut found = self.client.snapshots().await?;
         found.retain(|snapshot| snapshot.name.as_deref() == Some(name));
         Ok(self.described(found).await?.into_iter().next())
+    }
+
+    /// Refuses a volume of fewer GiB than its source: a class that promises volumes asks for fewer
+    /// than one that promises disks, and what Civo makes of that is not documented.
+    async fn refuse_smaller(&self, order: &Order, from: &SnapshotId) -> Result<(), Failure> {
+        let promise = Promise::of(&order.parameters, &order.usage)?;
+        if promise == Promise::Disk {
+            // The capacity of a snapshot is at least that of such a volume.
+            return Ok(());
+        }
+        let source = self.client.snapshot(from).await;
+        let source = source.map_err(Failure::nothing_happened)?;
+        let gib = source.and_then(|source| source.gib()).unwrap_or(0);
+        match promise.gib(order.bytes) < gib {
+            true => Err(Failure::range(format!(
+                "capacity_range.required_bytes: snapshot {from} is of a volume of {gib} GiB; \
+                 request at least that, or use a class with {CAPACITY}: {OF_DISK}"
+            ))),
+            false => Ok(()),
+        }
     }
 
     async fn cut_now(&self, order: &SnapshotOrder) -> Result<Snapshot, Failure> {
@@ -160,6 +180,7 @@ impl Snapshots for Civo {
 
     fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume> {
         measured(Verb::Restore, async move {
+            self.refuse_smaller(&order, &from).await?;
             self.made(&order, Some(&from)).await
         })
     }

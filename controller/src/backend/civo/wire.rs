@@ -97,6 +97,8 @@ pub(super) struct CivoSnapshot {
     #[serde(default)]
     pub(super) volume_id: Option<String>,
     #[serde(default)]
+    source_volume_name: Option<String>,
+    #[serde(default)]
     restore_size: Option<u64>,
     #[serde(default)]
     state: Option<String>,
@@ -109,6 +111,12 @@ impl CivoSnapshot {
     pub(super) fn gib(&self) -> Option<u64> {
         const NO_GIB: u64 = 1 << 20;
         self.restore_size.filter(|size| (1..NO_GIB).contains(size))
+    }
+
+    /// The name that its volume had, which records the promise of its class.
+    pub(super) fn volume_name(&self) -> Option<&str> {
+        let name = self.source_volume_name.as_deref();
+        name.filter(|name| !name.is_empty())
     }
 
     fn state(&self) -> &str {

@@ -39,7 +39,7 @@ fn unstage() -> String {
     format!("node unstage {ID} --staging /pods/staging")
 }
 
-fn start(guest: &mut Guest<'_>) {
+pub(crate) fn start(guest: &mut Guest<'_>) {
     let programs = seen_programs();
     guest.run(&format!(
         "mkdir -p /belay && mount --bind {programs} /belay"

@@ -9,6 +9,8 @@ mod blank;
 #[cfg(test)]
 mod cloud;
 #[cfg(test)]
+mod csi_digitalocean;
+#[cfg(test)]
 mod digitalocean;
 #[cfg(test)]
 mod disks;
