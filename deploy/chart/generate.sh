@@ -27,8 +27,9 @@ helm install belay CHART --namespace belay-system --create-namespace --values be
 With `drivers: [{backend: openstack}]` and a Secret `cloud-config`, volumes are those of Cinder; with
 `drivers: [{backend: digitalocean, region: SLUG}]` and a Secret `digitalocean`, those of DigitalOcean;
 with `drivers: [{backend: civo}]` and a Secret `civo-api-access`, those of Civo. With
-`drivers: [{backend: nfs}]`, the nodes mount PersistentVolumes of csi-driver-nfs. In the repository,
-`docs/openstack.md`, `docs/digitalocean.md`, `docs/civo.md` and `docs/nfs.md` describe them.
+`drivers: [{backend: nfs}]`, volumes are directories of NFS servers, which StorageClasses name, with the
+parameters of csi-driver-nfs. In the repository, `docs/openstack.md`, `docs/digitalocean.md`,
+`docs/civo.md` and `docs/nfs.md` describe them.
 
 Keep your values in a file and pass it to every command: Helm replaces lists as a whole, so with
 `--reuse-values --set 'drivers[0].overcommit=2'` the entry loses all its other values, and

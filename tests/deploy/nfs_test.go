@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"maps"
 	"os/exec"
 	"reflect"
 	"slices"
@@ -10,9 +11,11 @@ import (
 
 const nfs = chart + "/ci/nfs.yaml"
 
+const withoutController = chart + "/ci/nfs-without-controller.yaml"
+
 // hasController returns whether the drivers of a values file have one.
 func hasController(values string) bool {
-	return !strings.Contains(values, "/ci/nfs")
+	return values != withoutController
 }
 
 // Without this object, or with `attachRequired`, Kubernetes would wait for an attachment.
@@ -32,7 +35,7 @@ func TestTheObjectOfCsiDriverNfsStaysAsItIs(t *testing.T) {
 
 func TestTheObjectOfNfsCanBeLeftToAnotherRelease(t *testing.T) {
 	with := named(rendered(t, nfs))
-	without := named(rendered(t, nfs, "--set", "drivers[0].csiDriver.create=false"))
+	without := named(rendered(t, nfs, "--set", "drivers[0].csiDriver.create=false,drivers[0].controller.create=true"))
 	delete(with, "CSIDriver/nfs.csi.k8s.io")
 	if !reflect.DeepEqual(with, without) {
 		t.Errorf("more than the object is left out: %v", without)
@@ -66,16 +69,103 @@ func TestTheAgentOfNfsHasTheHostsNetworkAndResolvesServices(t *testing.T) {
 	}
 }
 
-func TestNfsAloneHasTheAgentAndNoController(t *testing.T) {
-	objects := rendered(t, nfs, "--set", "podMonitor.enabled=true,node.httpAddress=0.0.0.0,snapshots.enabled=true")
+const controller = "belay-controller-nfs"
+
+func TestNfsHasAnAgentAndOneController(t *testing.T) {
+	objects := rendered(t, nfs, "--set", "podMonitor.enabled=true,node.httpAddress=0.0.0.0,drivers[0].controller.httpAddress=0.0.0.0,snapshots.enabled=true")
 	var names []string
 	for _, one := range objects {
 		names = append(names, one.name())
 	}
 	slices.Sort(names)
-	want := []string{"CSIDriver/nfs.csi.k8s.io", "DaemonSet/belay-node", "Namespace/belay-system", "PodMonitor/belay-node", "ServiceAccount/belay-node"}
+	want := []string{
+		"CSIDriver/nfs.csi.k8s.io", "ClusterRole/" + controller + "-provisioner", "ClusterRole/" + controller + "-resizer",
+		"ClusterRoleBinding/" + controller + "-provisioner", "ClusterRoleBinding/" + controller + "-resizer",
+		"DaemonSet/belay-node", "Deployment/" + controller, "Namespace/belay-system", "PodMonitor/belay-controller", "PodMonitor/belay-node",
+		"Role/" + controller + "-leader", "RoleBinding/" + controller + "-leader", "ServiceAccount/" + controller, "ServiceAccount/belay-node",
+	}
 	if !slices.Equal(names, want) {
 		t.Errorf("%q, not %q", names, want)
+	}
+	deployment := named(objects)["Deployment/"+controller]
+	spec := deployment.at("spec")
+	if spec["replicas"] != float64(1) || deployment.text("spec", "strategy", "type") != "Recreate" {
+		t.Errorf("replicas %v, strategy %v", spec["replicas"], spec["strategy"])
+	}
+	pod := deployment.at("spec", "template", "spec")
+	if pod["hostNetwork"] != true || pod["dnsPolicy"] != "ClusterFirstWithHostNet" {
+		t.Errorf("hostNetwork %v, dnsPolicy %v", pod["hostNetwork"], pod["dnsPolicy"])
+	}
+	var containers []string
+	for _, container := range pod.list("containers") {
+		containers = append(containers, container.text("name"))
+	}
+	if want := []string{"belay-controller", "csi-provisioner", "csi-resizer"}; !slices.Equal(containers, want) {
+		t.Errorf("containers %q, not %q", containers, want)
+	}
+	provisioner := pod.list("containers")[1]["args"].([]any)
+	for _, flag := range []any{"--extra-create-metadata", "--leader-election"} {
+		if !slices.Contains(provisioner, flag) {
+			t.Errorf("csi-provisioner has no %v: %v", flag, provisioner)
+		}
+	}
+}
+
+// On the node's own address any host could read them.
+func TestThePagesOfTheControllerOfNfsAreOnLoopbackUnlessTheValuesSayOtherwise(t *testing.T) {
+	for setting, want := range map[string]string{
+		"drivers[0].shortName=": "127.0.0.1:29809", "httpAddress=0.0.0.0": "127.0.0.1:29809",
+		"drivers[0].controller.httpAddress=0.0.0.0": "0.0.0.0:29809", "controller.httpPort=9000": "127.0.0.1:29809",
+	} {
+		container := named(rendered(t, nfs, "--set", setting))["Deployment/"+controller].at("spec", "template", "spec").list("containers")[0]
+		if address := argument(container, "--http-endpoint"); address != want {
+			t.Errorf("%s: the pages are on %s, not %s", setting, address, want)
+		}
+		host := container.text("livenessProbe", "httpGet", "host")
+		if loopback := strings.HasPrefix(want, "127."); loopback != (host == "127.0.0.1") {
+			t.Errorf("%s: the kubelet asks %q", setting, host)
+		}
+	}
+}
+
+// As next to csi-driver-nfs, whose controller goes on.
+func TestWithoutItsControllerNfsHasTheAgentAlone(t *testing.T) {
+	var names []string
+	for _, one := range rendered(t, withoutController, "--set", "podMonitor.enabled=true,node.httpAddress=0.0.0.0,snapshots.enabled=true") {
+		names = append(names, one.name())
+	}
+	slices.Sort(names)
+	want := []string{"DaemonSet/belay-node", "Namespace/belay-system", "PodMonitor/belay-node", "ServiceAccount/belay-node"}
+	if !slices.Equal(names, want) {
+		t.Errorf("%q, not %q", names, want)
+	}
+}
+
+// The parameters of the class of the documentation, and the right to read the one Secret.
+func TestTheClassesOfNfsNameServerAndSecret(t *testing.T) {
+	all := named(rendered(t, chart+"/ci/nfs-every-value.yaml"))
+	secret := object{"csi.storage.k8s.io/provisioner-secret-name": "filer-options", "csi.storage.k8s.io/provisioner-secret-namespace": "belay-system"}
+	for class, want := range map[string]object{
+		"filer":   {"server": "filer.example.org", "share": "/exports", "subDir": "${pvc.metadata.namespace}/${pvc.metadata.name}/${pv.metadata.name}", "onDelete": "retain", "mountPermissions": "0750"},
+		"another": {"server": "fd00::5", "share": "/srv/six"},
+	} {
+		maps.Copy(want, secret)
+		if found := all["StorageClass/"+class].at("parameters"); !reflect.DeepEqual(found, want) {
+			t.Errorf("%s: %v, not %v", class, found, want)
+		}
+	}
+	if mode := all["StorageClass/another"].text("volumeBindingMode"); mode != "Immediate" {
+		t.Errorf("the volume waits for a pod: %s", mode)
+	}
+	rules := all["Role/belay-controller-filer-mount-options"].list("rules")
+	want := object{"apiGroups": []any{""}, "resources": []any{"secrets"}, "resourceNames": []any{"filer-options"}, "verbs": []any{"get"}}
+	if len(rules) != 1 || !reflect.DeepEqual(rules[0], want) {
+		t.Errorf("%v, not %v", rules, want)
+	}
+	for name := range named(rendered(t, nfs)) {
+		if strings.HasPrefix(name, "StorageClass/") || strings.HasSuffix(name, "-mount-options") {
+			t.Errorf("%s, but no server and no Secret is named", name)
+		}
 	}
 }
 
@@ -84,8 +174,18 @@ func TestAnNfsEntryThatCannotWorkIsRefused(t *testing.T) {
 		{"drivers[0].csiDriver.attachRequired=true", "drivers[0].csiDriver.attachRequired: with backend nfs it is false"},
 		{"drivers[0].csiDriver.storageCapacity=true", "backend nfs reports no capacity"},
 		{"drivers[0].replicas=2", "backend nfs has no such value"},
-		{"drivers[0].storageClasses[0].name=x", "backend nfs has no such value"},
-		{"podMonitor.enabled=true", `with drivers[0].backend "nfs" the node agent uses the host's network`},
+		{"drivers[0].storageClasses[0].fsType=ext4", "drivers[0].storageClasses[0].fsType: backend nfs has no such value"},
+		{"drivers[0].storageClasses[0].share=/srv", "drivers[0].storageClasses[0].server is empty"},
+		{"drivers[0].storageClasses[0].server=filer", "drivers[0].storageClasses[0].share is empty"},
+		{"drivers[0].storageClasses[0].server=a b", "/drivers/0/storageClasses/0/server"},
+		{"drivers[0].controller.create=false,drivers[0].storageClasses[0].server=filer,drivers[0].storageClasses[0].share=/srv", "no controller of this release creates their volumes"},
+		{"drivers[0].csiDriver.create=false", "drivers[0].controller.create: csiDriver.create is false"},
+		{"drivers[0].mountPermissions=0778", "/drivers/0/mountPermissions"},
+		{"drivers[0].onDelete=keep", "/drivers/0/onDelete"},
+		{"drivers[0].controller.httpPort=29808", "the node agent has port 29808"},
+		{"drivers[1].backend=nfs,drivers[1].name=second.example.org", `drivers[0].controller.httpPort and drivers[1].controller.httpPort are both "29809"`},
+		{"podMonitor.enabled=true,node.httpAddress=0.0.0.0", "set drivers[0].controller.httpAddress to 0.0.0.0, and restrict port 29809"},
+		{"podMonitor.enabled=true,drivers[0].controller.create=false", `with drivers[0].backend "nfs" the node agent uses the host's network`},
 	} {
 		out, err := helm("template", "belay", chart, "--values", nfs, "--set", c.settings)
 		if err == nil || !strings.Contains(out, c.why) {
@@ -94,10 +194,20 @@ func TestAnNfsEntryThatCannotWorkIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheNotesOfNfsNameNoControllerAndNoClass(t *testing.T) {
-	out, err := exec.Command("helm", "install", "belay", chart, "--dry-run=client", "--values", nfs).CombinedOutput()
-	_, notes, _ := strings.Cut(string(out), "\nNOTES:\n")
-	if err != nil || strings.Contains(notes, "deployment/") || strings.Contains(notes, "CLASS") || !strings.Contains(notes, "docs/nfs.md") {
-		t.Errorf("%v: %s", err, notes)
+func TestTheNotesOfNfsNameWhatIsThere(t *testing.T) {
+	for _, c := range []struct {
+		values      string
+		has, hasNot []string
+	}{
+		{nfs, []string{"deployment/" + controller, "create a StorageClass that names a server", "docs/nfs.md"}, []string{"CLASS", "Then create a volume"}},
+		{withoutController, []string{"for PersistentVolumes that exist (docs/nfs.md)"}, []string{"CLASS", "deployment/"}},
+		{chart + "/ci/nfs-every-value.yaml", []string{"storageClassName: filer"}, []string{"names a server"}},
+	} {
+		out, err := exec.Command("helm", "install", "belay", chart, "--dry-run=client", "--values", c.values).CombinedOutput()
+		_, notes, _ := strings.Cut(string(out), "\nNOTES:\n")
+		missing := func(part string) bool { return !strings.Contains(notes, part) }
+		if err != nil || slices.ContainsFunc(c.has, missing) || slices.ContainsFunc(c.hasNot, func(part string) bool { return !missing(part) }) {
+			t.Errorf("%s: %v: %s", c.values, err, notes)
+		}
 	}
 }

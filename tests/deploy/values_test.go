@@ -153,7 +153,7 @@ func TestTheReadmeIsMadeFromTheComments(t *testing.T) {
 
 func TestTheExamplesOfTheDocumentationAreTaken(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
-	for _, page := range []string{"../../docs/helm.md", "../../docs/digitalocean.md", "../../docs/openstack.md", "../../docs/operations.md", "../../deploy/images/README.md", "../../deploy/monitoring/README.md"} {
+	for _, page := range []string{"../../docs/helm.md", "../../docs/digitalocean.md", "../../docs/nfs.md", "../../docs/openstack.md", "../../docs/operations.md", "../../deploy/images/README.md", "../../deploy/monitoring/README.md"} {
 		found := 0
 		for _, match := range block.FindAllStringSubmatch(read(t, page), -1) {
 			// Prometheus' own configuration and objects of Kubernetes are none.
@@ -251,7 +251,7 @@ var only = []string{
 	"openstack: drivers[].backend", "openstack: drivers[].csiDriver.attachRequired", "openstack: drivers[].csiDriver.storageCapacity", "openstack: drivers[].formatMark.create", "openstack: drivers[].csiDriver.volumeLifecycleModes",
 	"digitalocean: drivers[].backend", "digitalocean: drivers[].csiDriver.attachRequired", "digitalocean: drivers[].csiDriver.storageCapacity", "digitalocean: drivers[].formatMark.create", "digitalocean: drivers[].csiDriver.volumeLifecycleModes", "digitalocean: drivers[].storageClasses[].default",
 	"civo: drivers[].backend", "civo: drivers[].csiDriver.attachRequired", "civo: drivers[].csiDriver.storageCapacity", "civo: drivers[].formatMark.create", "civo: drivers[].csiDriver.volumeLifecycleModes", "civo: drivers[].storageClasses[].default",
-	"nfs: drivers[].backend", "nfs: drivers[].csiDriver.create", "nfs: drivers[].csiDriver.attachRequired", "nfs: drivers[].csiDriver.storageCapacity", "nfs: drivers[].csiDriver.volumeLifecycleModes",
+	"nfs: drivers[].backend", "nfs: drivers[].controller.create", "nfs: drivers[].csiDriver.create", "nfs: drivers[].csiDriver.attachRequired", "nfs: drivers[].csiDriver.storageCapacity", "nfs: drivers[].csiDriver.volumeLifecycleModes",
 }
 
 // Set in addition to the other name, it is refused.

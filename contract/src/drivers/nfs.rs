@@ -19,7 +19,10 @@ pub const NFS: Profile = Profile {
     is_regional: false,
     metadata: None,
     instance_file: None,
-    capabilities: &[PluginCapability::OnlineExpansion],
+    capabilities: &[
+        PluginCapability::Controller,
+        PluginCapability::OnlineExpansion,
+    ],
     transport: TRANSPORT,
     disk_names: &[],
     disk_name_key: None,

@@ -3,6 +3,7 @@
 use super::{CIVO, DIGITALOCEAN, Kind, LOCAL, NFS, OPENSTACK};
 use crate::disk;
 use crate::transport::DISK;
+use belay_server::identity::PluginCapability;
 use belay_server::request::{AccessMode, Context};
 use clap::ValueEnum as _;
 use std::fs;
@@ -47,6 +48,15 @@ fn the_chart_renders_the_object_that_the_profile_describes() {
             let line = format!("\n  {key}: {value}\n");
             assert!(object.contains(&line), "{line} is not in {object}");
         }
+    }
+}
+
+/// Without it, the sidecars of a controller exit at their start.
+#[test]
+fn each_driver_advertises_a_controller() {
+    for profile in [LOCAL, OPENSTACK, DIGITALOCEAN, CIVO, NFS] {
+        let has = profile.capabilities.contains(&PluginCapability::Controller);
+        assert!(has, "{}", profile.name);
     }
 }
 

@@ -37,8 +37,13 @@
 {{- include "belay.checkKnown" (dict "where" (printf "drivers[%d]" $at) "backend" $backend "defaults" $defaults "entry" (omit $entry "backend")) -}}
 {{- $driver := include "belay.over" (dict "defaults" $defaults "entry" $entry) | fromJson -}}
 {{- $_ := set $driver "backend" $backend -}}
+{{/* The class of the defaults names no server: it only lists the keys. */}}
+{{- if and (eq $backend "nfs") (not (hasKey $entry "storageClasses")) -}}
+{{- $_ := set $driver "storageClasses" list -}}
+{{- end -}}
 {{- include "belay.named" $driver -}}
 {{- include "belay.check" (dict "at" $at "driver" $driver "defaults" $defaults "root" $) -}}
+{{- if eq $backend "nfs" }}{{ include "belay.checkNfs" (dict "at" $at "driver" $driver "entry" $entry "root" $) }}{{ end -}}
 {{- include "belay.checkStays" (dict "at" $at "driver" $driver "root" $) -}}
 {{- $drivers = append $drivers $driver -}}
 {{- $nodes = append $nodes ($driver.nodeName | default "") | uniq -}}
@@ -119,6 +124,31 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The same, of backend nfs. */}}
+{{- define "belay.checkNfs" -}}
+{{- $where := printf "drivers[%v]" .at -}}
+{{- if and (eq (toString .driver.csiDriver.create) "false") (not (hasKey (.entry.controller | default dict) "create")) -}}
+{{- fail (printf "%s.controller.create: csiDriver.create is false, so another release may have the driver's controller. Set it to false if csi-driver-nfs keeps its controller, or to true if that has been stopped: two of them must not run" $where) -}}
+{{- end -}}
+{{- range $number, $class := .driver.storageClasses -}}
+{{- range $key := list "server" "share" -}}
+{{- if not (get $class $key) -}}
+{{- fail (printf "%s.storageClasses[%d].%s is empty: volumes of the class are directories of a share of a server, so set both" $where $number $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .driver.storageClasses (not .driver.controller.create) -}}
+{{- fail (printf "%s.storageClasses: controller.create is false, so no controller of this release creates their volumes; remove them, or create the controller" $where) -}}
+{{- end -}}
+{{- $port := int .driver.controller.httpPort -}}
+{{- if and .driver.controller.create (include "belay.agents" .root) (eq (toString $port) (include "belay.agentPort" (dict "root" .root "host" "true"))) -}}
+{{- fail (printf "%s.controller.httpPort: the node agent has port %d of the host's network; set another port" $where $port) -}}
+{{- end -}}
+{{- if and .root.Values.podMonitor.enabled .driver.controller.create (not .driver.controller.httpAddress) -}}
+{{- fail (printf "podMonitor.enabled: with %s.backend \"nfs\" the controller uses the host's network, where its metrics are on 127.0.0.1; set %s.controller.httpAddress to 0.0.0.0, and restrict port %d with the nodes' firewall" $where $where $port) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What no two entries may have in common, and what one may not have beside others. */}}
 {{- define "belay.checkTogether" -}}
 {{- $several := gt (len .nodes) 1 -}}
@@ -134,6 +164,9 @@
 {{- end -}}
 {{- with .snapshotClass -}}
 {{- $claims = append $claims (list "snapshot class" (print $where ".snapshotClass.name") .name "a class belongs to one driver, so give each its own") -}}
+{{- end -}}
+{{- if include "belay.controllerOnHost" . -}}
+{{- $claims = append $claims (list "port" (print $where ".controller.httpPort") (int .controller.httpPort | toString) "both controllers use the host's network, so give each its own") -}}
 {{- end -}}
 {{- range $number, $class := .storageClasses -}}
 {{- $here := printf "%s.storageClasses[%d]" $where $number -}}
@@ -209,7 +242,7 @@
 {{- define "belay.controlled" -}}
 {{- $controlled := list -}}
 {{- range (include "belay.drivers" . | fromJson).drivers -}}
-{{- if ne .backend "nfs" }}{{ $controlled = append $controlled . }}{{ end -}}
+{{- if or (ne .backend "nfs") .controller.create }}{{ $controlled = append $controlled . }}{{ end -}}
 {{- end -}}
 {{- toJson (dict "drivers" $controlled) -}}
 {{- end -}}
@@ -221,6 +254,24 @@
 
 {{- define "belay.agentAddress" -}}
 {{- .root.Values.node.httpAddress | default (ternary "127.0.0.1" .root.Values.httpAddress (eq .host "true")) -}}
+{{- end -}}
+
+{{/* "true" or empty: whether the controller of this driver uses the host's network. */}}
+{{- define "belay.controllerOnHost" -}}
+{{- if eq .backend "nfs" }}{{ if .controller.create }}true{{ end }}{{ end -}}
+{{- end -}}
+
+{{/* The HTTP port and address of a controller. Take root and driver. */}}
+{{- define "belay.controllerPort" -}}
+{{- ternary (.driver.controller | default dict).httpPort .root.Values.controller.httpPort (eq (include "belay.controllerOnHost" .driver) "true") | int -}}
+{{- end -}}
+
+{{- define "belay.controllerAddress" -}}
+{{- if include "belay.controllerOnHost" .driver -}}
+{{- .driver.controller.httpAddress | default "127.0.0.1" -}}
+{{- else -}}
+{{- .root.Values.httpAddress -}}
+{{- end -}}
 {{- end -}}
 
 {{/* "true" or empty: whether the node agent is a DaemonSet. A release that is upgraded with the values of

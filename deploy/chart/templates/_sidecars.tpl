@@ -35,6 +35,7 @@
 {{- define "belay.sidecars" -}}
 {{- $unmodified := "--feature-gates=VolumeAttributesClass=false" -}}
 {{- $provisioner := list "--default-fstype=ext4" $unmodified -}}
+{{- if eq .driver.backend "nfs" }}{{ $provisioner = list $unmodified }}{{ end -}}
 {{- $attacher := list -}}
 {{- $resizer := list "--handle-volume-inuse-error=false" $unmodified -}}
 {{- $snapshotter := list -}}
@@ -42,7 +43,8 @@
 {{- $provisioner = list "--default-fstype=ext4" "--strict-topology" $unmodified -}}
 {{- else -}}
 {{/* Each sidecar has its own leader: belay-controller serves whichever asks. The metadata are the
-     names of the cluster's objects, which the cloud's volumes and snapshots then have. */}}
+     names of the cluster's objects, which the cloud's volumes and snapshots then have, and directories
+     of servers by templates. */}}
 {{- $provisioner = concat $provisioner (list "--extra-create-metadata" "--leader-election") -}}
 {{- $attacher = append $attacher "--leader-election" -}}
 {{- $resizer = append $resizer "--leader-election" -}}
@@ -56,7 +58,9 @@
 {{- $env = list (dict "name" "POD_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.name"))) (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
 {{- end -}}
 {{ include "belay.sidecar" (dict "root" .root "name" "provisioner" "args" $provisioner "env" $env) }}
+{{- if .driver.csiDriver.attachRequired }}
 {{ include "belay.sidecar" (dict "root" .root "name" "attacher" "args" $attacher) }}
+{{- end }}
 {{ include "belay.sidecar" (dict "root" .root "name" "resizer" "args" $resizer) }}
 {{- if include "belay.snapshotsOf" . }}
 {{ include "belay.sidecar" (dict "root" .root "name" "snapshotter" "args" $snapshotter) }}

@@ -2,6 +2,7 @@
 //! cluster's objects. Reads them from a file or standard input; connects to nothing and changes
 //! nothing.
 
+mod controller;
 mod objects;
 mod peer;
 mod remote;
@@ -65,6 +66,7 @@ fn judge(objects: &Objects, peer: &Peer, now: SystemTime) -> Report {
         remote::object(&mut report, objects, driver);
         remote::attachments(&mut report, objects, driver);
         remote::volumes(&mut report, objects, driver);
+        controller::findings(&mut report, objects, (peer, driver), now);
         return report;
     }
     running::leases(&mut report, objects, driver, now);

@@ -10,7 +10,7 @@ pub(crate) enum Kind {
     Digitalocean,
     /// civo-csi
     Civo,
-    /// csi-driver-nfs, its node plugin
+    /// csi-driver-nfs: its node plugin, or both programs
     Nfs,
 }
 
@@ -33,8 +33,8 @@ pub(super) struct Peer {
     pub(super) snapshot_parameters: &'static [&'static str],
     /// Belay attaches a volume to one node at a time.
     pub(super) one_node: bool,
-    /// Its volumes are directories of servers, and its controller goes on: Belay replaces the node
-    /// plugin.
+    /// Its volumes are directories of servers. Belay replaces the node plugin; its controller may
+    /// go on.
     pub(super) is_remote: bool,
 }
 
@@ -95,7 +95,7 @@ const NFS: Peer = Peer {
     drivers: &["nfs.csi.k8s.io"],
     backend: "nfs",
     images: &["nfsplugin"],
-    parameters: &[],
+    parameters: &["server", "share", "subDir", "onDelete", "mountPermissions"],
     ignores_parameters: false,
     topology_key: "topology.nfs.csi.k8s.io/node",
     snapshot_parameters: &[],

@@ -63,6 +63,18 @@ pub(super) fn workloads(report: &mut Report, objects: &Objects, peer: &Peer) {
     }
 }
 
+/// Its workloads that have pods and are no node plugin.
+pub(super) fn controllers<'a>(
+    objects: &'a Objects,
+    peer: &'a Peer,
+) -> impl Iterator<Item = Object<'a>> {
+    let kinds = WORKLOADS.iter().filter(|it| it.0 != "DaemonSet");
+    kinds.flat_map(move |&(kind, wanted, running)| {
+        let all = objects.of(kind).filter(|it| runs(*it, peer.images));
+        all.filter(move |it| it.number(wanted) + it.number(running) > 0)
+    })
+}
+
 /// Whether a container has one of these images.
 fn runs(workload: Object<'_>, images: &[&str]) -> bool {
     let containers = workload.list("/spec/template/spec/containers");
@@ -77,16 +89,23 @@ fn last_part(image: &str) -> &str {
     last.split(':').next().unwrap_or_default()
 }
 
-/// A sidecar whose lease is not expired may still call the driver.
+/// A sidecar whose lease is not expired may still call the driver. Those of Belay's own sidecars,
+/// after the switch, are in its namespace.
 pub(super) fn leases(report: &mut Report, objects: &Objects, driver: &str, now: SystemTime) {
     let name = "leases of the sidecars";
     if !objects.have("Lease") {
         return missing(report, name, "Lease");
     }
     let names = lease_names(driver);
+    let namespace = |it: Object<'_>| it.text("/metadata/namespace").to_owned();
+    let belays: Vec<_> = objects
+        .of("Deployment")
+        .filter(|it| it.text("/metadata/labels/app.kubernetes.io~1name") == "belay")
+        .map(namespace)
+        .collect();
     let ours = objects
         .of("Lease")
-        .filter(|it| names.contains(&it.name().to_owned()));
+        .filter(|it| names.contains(&it.name().to_owned()) && !belays.contains(&namespace(*it)));
     let held = Names::of(ours.filter(|lease| is_held(*lease, now)));
     if held.is_empty() {
         return report.add(Verdict::Ok, name, "none is held");

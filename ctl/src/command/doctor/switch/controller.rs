@@ -1,0 +1,265 @@
+//! Whether Belay's controller can replace that of a driver for directories of servers. If it
+//! cannot, the driver's own goes on: the node plugin is replaced alone. So nothing here is wrong,
+//! unless a sidecar of a controller that was stopped may still act.
+
+use std::time::SystemTime;
+
+use super::objects::{Object, Objects};
+use super::peer::Peer;
+use super::running;
+use super::{Names, about};
+use crate::report::{Report, Verdict};
+
+const NAME: &str = "controller";
+/// Parameters that the external-provisioner consumes have this prefix.
+const PROVISIONER: &str = "csi.storage.k8s.io/";
+/// The annotation of a volume that is deleted with a secret.
+const DELETION_SECRET: &str =
+    "/metadata/annotations/volume.kubernetes.io~1provisioner-deletion-secret-name";
+/// An ID is `server#share#directory#name#policy`, or in old versions `server/share/directory`.
+const ID_PARTS_MAX: usize = 5;
+
+/// An obstacle to a switch of the controller.
+struct Obstacle {
+    kind: &'static str,
+    /// Where such an object names its driver.
+    driver: &'static str,
+    is_there: fn(Object<'_>, &Peer) -> bool,
+    what: &'static str,
+    cure: &'static str,
+}
+
+const OBSTACLES: [Obstacle; 5] = [
+    Obstacle {
+        kind: "VolumeSnapshotContent",
+        driver: "/spec/driver",
+        is_there: |_, _| true,
+        what: "snapshots, which Belay's controller can neither restore nor delete",
+        cure: "keep the driver's controller while they are needed",
+    },
+    Obstacle {
+        kind: "PersistentVolume",
+        driver: "/spec/csi/driver",
+        is_there: |it, _| is_deleted_with_claim(it) && !is_read(it.text("/spec/csi/volumeHandle")),
+        what: "have an ID that Belay's controller does not read: it would leave their directories",
+        cure: "keep the driver's controller, or remove the directories by hand after the claims",
+    },
+    Obstacle {
+        kind: "PersistentVolume",
+        driver: "/spec/csi/driver",
+        is_there: |it, _| is_deleted_with_claim(it) && !it.text(DELETION_SECRET).is_empty(),
+        what: "are deleted with a secret, which the sidecars of Belay's chart may not read",
+        cure: "give their ServiceAccount the right to get it",
+    },
+    Obstacle {
+        kind: "StorageClass",
+        driver: "/provisioner",
+        is_there: has_refused_parameter,
+        what: "have a parameter that Belay's controller refuses",
+        cure: "create a class without it, and use that for new claims",
+    },
+    Obstacle {
+        kind: "StorageClass",
+        driver: "/provisioner",
+        is_there: |it, _| gives_one_directory(it),
+        what: "give all claims one directory, of which Belay's controller creates only the first",
+        cure: "add ${pv.metadata.name} to subDir in a new class, or write PersistentVolumes",
+    },
+];
+
+/// What speaks against Belay's controller, and whether the driver's own runs.
+pub(super) fn findings(
+    report: &mut Report,
+    objects: &Objects,
+    (peer, driver): (&Peer, &str),
+    now: SystemTime,
+) {
+    let runs = Names::of(running::controllers(objects, peer));
+    match runs.is_empty() {
+        true => running::leases(report, objects, driver, now),
+        false => {
+            let what = format!(
+                "{runs}: runs. It may go on: set controller.create to false in Belay's values. To \
+                 replace it as well, scale it to 0"
+            );
+            report.add(Verdict::Ok, NAME, what);
+        }
+    }
+    let mut is_good = true;
+    for obstacle in OBSTACLES {
+        let all = objects.of(obstacle.kind);
+        let ours = all.filter(|it| it.text(obstacle.driver) == driver);
+        let found = Names::of(ours.filter(|it| (obstacle.is_there)(*it, peer)));
+        is_good &= found.is_empty();
+        let Obstacle { what, cure, .. } = obstacle;
+        about(report, Verdict::Warn, NAME, &found, what, cure);
+    }
+    if is_good {
+        let what = "no known obstacle to Belay's controller, but it makes no snapshots and clones";
+        report.add(Verdict::Ok, NAME, what);
+    }
+}
+
+/// Whether a controller deletes the volume, and not an administrator.
+fn is_deleted_with_claim(volume: Object<'_>) -> bool {
+    volume.text("/spec/persistentVolumeReclaimPolicy") == "Delete"
+}
+
+/// As Belay's controller reads it, as far as the directory is concerned.
+fn is_read(id: &str) -> bool {
+    let parts: Vec<_> = id.split('#').collect();
+    let directory = match parts[..] {
+        [old] => {
+            let rest = old.split_once('/').map(|(_, rest)| rest);
+            rest.and_then(|rest| rest.rsplit_once('/')).map(|it| it.1)
+        }
+        [_, _, directory, ..] if parts.len() <= ID_PARTS_MAX => Some(directory),
+        _ => None,
+    };
+    let is_direct = |path: &str| {
+        let mut names = path.split('/');
+        !names.any(|name| ["", ".", ".."].contains(&name))
+    };
+    directory.is_some_and(|directory| is_direct(directory.trim_matches('/')))
+}
+
+fn has_refused_parameter(class: Object<'_>, peer: &Peer) -> bool {
+    let is_known = |key: &str| {
+        let mut known = peer.parameters.iter();
+        key.starts_with(PROVISIONER) || known.any(|it| it.eq_ignore_ascii_case(key))
+    };
+    class.keys("/parameters").any(|key| !is_known(key))
+}
+
+/// A subDir without the name of a claim or volume.
+fn gives_one_directory(class: Object<'_>) -> bool {
+    let mut keys = class.keys("/parameters");
+    let key = keys.find(|key| key.eq_ignore_ascii_case("subDir"));
+    let directory = key.map_or("", |key| class.text(&format!("/parameters/{key}")));
+    !directory.is_empty()
+        && !["${pv.metadata.name}", "${pvc.metadata.name}"]
+            .iter()
+            .any(|template| directory.contains(template))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use serde_json::{Value, json};
+
+    use super::super::{Kind, judge};
+    use super::*;
+
+    const DRIVER: &str = "nfs.csi.k8s.io";
+
+    fn controller(pods: u32) -> Value {
+        let image = "registry.k8s.io/sig-storage/nfsplugin:v4.11.0";
+        json!({"kind": "Deployment", "metadata": {"namespace": "kube-system", "name": "csi-nfs"},
+            "spec": {"replicas": pods, "template": {"spec": {"containers": [{"image": image}]}}},
+            "status": {"replicas": pods}})
+    }
+
+    fn lease(holder: &str) -> Value {
+        json!({"kind": "Lease", "metadata": {"namespace": "kube-system", "name": "nfs-csi-k8s-io"},
+            "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15,
+                "renewTime": "1970-01-01T00:00:00Z"}})
+    }
+
+    fn volume(id: &str) -> Value {
+        json!({"kind": "PersistentVolume", "metadata": {"name": "data"},
+            "spec": {"persistentVolumeReclaimPolicy": "Delete",
+                "csi": {"driver": DRIVER, "volumeHandle": id,
+                    "volumeAttributes": {"server": "filer", "share": "/exports"}}}})
+    }
+
+    fn class(parameters: &Value) -> Value {
+        json!({"kind": "StorageClass", "metadata": {"name": "files"}, "provisioner": DRIVER,
+            "parameters": parameters})
+    }
+
+    /// The findings about the controller and the leases, as text, in a cluster with these objects.
+    fn found(objects: &[Value]) -> String {
+        let driver = json!({"kind": "CSIDriver", "metadata": {"name": DRIVER},
+            "spec": {"attachRequired": false}});
+        let all = [&[driver, lease("")], objects].concat();
+        let text = json!({"kind": "List", "items": all}).to_string();
+        let objects = Objects::parse(&text).unwrap();
+        let report = judge(&objects, Kind::Nfs.peer(), UNIX_EPOCH).to_json();
+        let all = report["findings"].as_array().unwrap().iter();
+        let ours = all.filter(|it| it["name"] == NAME || it["name"] == "leases of the sidecars");
+        ours.map(|it| it.to_string() + "\n").collect()
+    }
+
+    #[test]
+    fn a_controller_that_runs_may_go_on_and_one_that_was_stopped_must_hold_no_lease() {
+        let running = found(&[controller(2), lease("pod")]);
+        assert!(running.contains("kube-system/csi-nfs: runs. It may go on"));
+        assert!(!running.contains("leases"), "{running}");
+        let stopped = found(&[controller(0), lease("pod")]);
+        assert!(stopped.contains("held: a sidecar"), "{stopped}");
+        let gone = found(&[lease("")]);
+        assert!(gone.contains("none is held") && gone.contains("no known obstacle"));
+    }
+
+    /// As after the switch: Belay's sidecars hold leases of the same names.
+    #[test]
+    fn leases_next_to_belays_own_controller_are_not_the_drivers() {
+        let mut own = controller(1);
+        own["metadata"] = json!({"namespace": "belay-system", "name": "belay-controller-nfs",
+            "labels": {"app.kubernetes.io/name": "belay"}});
+        own["spec"]["template"] = json!({});
+        let mut held = lease("pod");
+        held["metadata"]["namespace"] = json!("belay-system");
+        let with_own = found(&[own, held.clone()]);
+        assert!(with_own.contains("none is held"), "{with_own}");
+        assert!(found(&[held]).contains("held: a sidecar"));
+    }
+
+    #[test]
+    fn what_the_controller_cannot_take_over_is_a_warning() {
+        let content = json!({"kind": "VolumeSnapshotContent", "metadata": {"name": "cut"},
+            "spec": {"driver": DRIVER}});
+        let mut secret = volume("filer#exports#data##");
+        secret["metadata"]["annotations"] =
+            json!({"volume.kubernetes.io/provisioner-deletion-secret-name": "options"});
+        let foreign = json!({"server": "filer", "share": "/", "colour": "red"});
+        let constant =
+            json!({"server": "filer", "Share": "/", "SUBDIR": "x/${pvc.metadata.namespace}"});
+        for (object, part) in [
+            (content, "neither restore nor delete"),
+            (volume("filer#exports#data#n#delete#more"), "does not read"),
+            (volume("filer#exports##n#"), "does not read"),
+            (volume("filer#exports#a/../b#n#"), "does not read"),
+            (volume("filer"), "does not read"),
+            (volume("filer/exports"), "does not read"),
+            (secret, "right to get it"),
+            (class(&foreign), "refuses"),
+            (class(&constant), "one directory"),
+        ] {
+            let found = found(&[object]);
+            assert!(
+                found.contains(part) && found.contains("warn"),
+                "{part}: {found}"
+            );
+            assert!(!found.contains("no known obstacle"), "{found}");
+        }
+    }
+
+    #[test]
+    fn volumes_and_classes_of_csi_driver_nfs_are_no_obstacle() {
+        let mut static_one = volume("any text");
+        static_one["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+        let parameters = json!({"Server": "filer", "share": "/exports", "mountPermissions": "0",
+            "subdir": "${pvc.metadata.namespace}/${pvc.metadata.name}", "onDelete": "archive",
+            "csi.storage.k8s.io/provisioner-secret-name": "options"});
+        let found = found(&[
+            volume("filer#exports#data##"),
+            volume("filer##ns/data#pvc-1#archive"),
+            volume("filer/exports/data"),
+            static_one,
+            class(&parameters),
+        ]);
+        assert!(found.contains("no known obstacle"), "{found}");
+    }
+}
