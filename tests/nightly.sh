@@ -45,6 +45,7 @@ rights      | 15 | cluster | e2e PARTS=rights
 cinder      |  8 | cluster | e2e PARTS=openstack
 nodes       | 10 | cluster | e2e PARTS=guests GUESTS=2
 servers     | 15 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=openstack
+files       | 35 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=nfs FULL=1
 PARTS
 )
 

@@ -47,4 +47,5 @@ fi
 if wanted_by guest; then
     "$here/guest.sh"
     "$here/nfs.sh"
+    "$here/apparmor.sh"
 fi

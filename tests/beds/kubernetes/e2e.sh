@@ -16,7 +16,8 @@
 #   openstack   the chart's backend of that name, with a real Keystone, Cinder and Nova
 #   guests      GUESTS User-mode Linux guests as nodes, with volumes that are hot-plugged disks: main
 #               specs of the suite (all with FULL=1), and power cuts of nodes. With CLOUD=openstack,
-#               a real Keystone, Cinder and Nova create, attach and grow the volumes
+#               a real Keystone, Cinder and Nova create, attach and grow the volumes. With CLOUD=nfs, a
+#               further guest is an NFS server, and volumes are its directories
 # FULL=1 is all of them but focus; two hours. It includes guests only if GUESTS is set.
 # The logs of a failure stay in target/e2e; so do the suite's reports, or in SUITE_DIR.
 set -euo pipefail
@@ -120,12 +121,14 @@ run_openstack() {
 
 # Last, since it replaces the driver of the other parts.
 run_guests() {
-    local suite=("$here/cluster.sh" exec env SUITE=disk SUITE_DIR="$SUITE_DIR-disk${CLOUD:+-$CLOUD}")
+    local suite check=guests_check.sh of=disk directory=$SUITE_DIR-disk${CLOUD:+-$CLOUD}
     [ "${CLOUD:-}" != openstack ] || "$here/../../setup/openstack.sh" >/dev/null
+    [ "${CLOUD:-}" != nfs ] || of=nfs directory=$SUITE_DIR-nfs check=nfs_check.sh
+    suite=("$here/cluster.sh" exec env SUITE="$of" SUITE_DIR="$directory")
     step guests "$here/guests.sh" up "$bindir/belay-guest-cloud"
     step deploy-guests "$here/guests.sh" deploy "$work/images"
     step suite-guests "${suite[@]}" PARTS="${FULL:+parallel disruptive}" "$here/suite/run.sh"
-    step guests-checks "$here/guests_check.sh"
+    step guests-checks "$here/$check"
     memory
     step guests-down "$here/guests.sh" down
 }

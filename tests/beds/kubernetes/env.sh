@@ -19,11 +19,15 @@ api_port=443
 # Guests are on a bridge of their cluster. The cloud that runs them listens there.
 bridge_address=10.99.1.1
 cloud_address=$bridge_address:8774
+guests_network=10.99.1.0/24
+# The NFS server of the guests, see guests_nfs.sh.
+filer_address=10.99.1.254
 guests_driver=cinder.csi.openstack.org
 node_tools=$BELAY_CACHE/kubernetes/node
 components=(etcd containerd kube-apiserver kube-controller-manager kube-scheduler kubelet)
 
 export BASE=${BASE:-$BELAY_CACHE/kubernetes/cluster}
+[ ! -d "$BASE/filer" ] || guests_driver=nfs.csi.k8s.io
 export BED_NODE=$node
 
 # Where the binaries are; build.sh names its directory after their sources.

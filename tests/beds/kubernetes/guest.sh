@@ -45,7 +45,8 @@ make_network() {
     ip address add "$address/24" dev vec0
     ip route add default via "$bridge_address"
     echo 1 >/proc/sys/net/ipv4/ip_forward
-    printf '127.0.0.1 localhost\n%s %s\n' "$address" "$name" >/etc/hosts
+    # Pods with the host's network resolve by a copy of it.
+    printf '%s %s\n' 127.0.0.1 localhost "$address" "$name" "$filer_address" filer >/etc/hosts
     rm -f /etc/resolv.conf
     cp "$machine/resolv.conf" /etc/resolv.conf
 }
@@ -55,6 +56,18 @@ enable_controllers() {
     for controller in $(</sys/fs/cgroup/cgroup.controllers); do
         echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control
     done
+}
+
+# The runtime's own profile for each container that is not privileged, as on most nodes, if the
+# kernel was started with AppArmor.
+write_containerd() {
+    mount -t securityfs securityfs /sys/kernel/security
+    cp "$machine/guests/$name/containerd.toml" /run/containerd.toml
+    [ -e /sys/kernel/security/apparmor ] || return 0
+    sed -i 's/disable_apparmor = true/disable_apparmor = false/' /run/containerd.toml
+    ln -sf "$BELAY_CACHE/apparmor/sbin/apparmor_parser" /sbin/apparmor_parser
+    mkdir -p /etc/apparmor
+    touch /etc/apparmor/parser.conf
 }
 
 # What pods of the suite run. The links lead to paths of the machine.
@@ -77,8 +90,8 @@ remove_torn_files
 make_network
 enable_controllers
 modprobe --all bridge veth
-supervise containerd containerd --config "$machine/guests/$name/containerd.toml" \
-    >/dev/null 2>&1 &
+write_containerd
+supervise containerd containerd --config /run/containerd.toml >/dev/null 2>&1 &
 import_images
 supervise kubelet kubelet --config="$machine/guests/$name/kubelet.yaml" \
     --kubeconfig="$machine/guests/$name/kubeconfig" --hostname-override="$name" \

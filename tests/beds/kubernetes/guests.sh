@@ -2,7 +2,8 @@
 # Guests as nodes of a running cluster, next to node1: User-mode Linux machines, each with its kernel,
 # kubelet and disks. They are the servers of a small cloud (tests/beds/guest), whose volumes clients
 # of OpenStack create, and plug in as disks. With CLOUD=openstack at `up`, that cloud plugs disks in
-# for a real Keystone, Cinder and Nova (tests/beds/openstack), which clients use then.
+# for a real Keystone, Cinder and Nova (tests/beds/openstack), which clients use then. With CLOUD=nfs,
+# a further guest is an NFS server, and the guests have no disks but their own.
 #
 #   guests.sh up PROGRAM         starts the cloud, and as many guests as GUESTS said when the
 #                                cluster was started; returns when all are ready. PROGRAM:
@@ -20,6 +21,7 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 . "$here/guests_cloud.sh"
+. "$here/guests_nfs.sh"
 
 disk_gib=8
 memory_mib=1536
@@ -68,6 +70,7 @@ make_network() {
         inside ip link set "tap${name#node}" master br0 up
         inside ip route add "$(guest_pods "$name")" via "$(guest_address "$name")"
     done
+    ! is_nfs || make_filer_network
 }
 
 make_disk() {
@@ -85,8 +88,13 @@ start_cloud() {
         arguments="belay.name=$name ubd0=$BASE/guests/$name/disk"
         arguments+=" vec0:transport=tap,ifname=tap${name#node},depth=64,gro=1"
         arguments+=",mac=52:54:00:00:00:$(printf %02x "${name#node}")"
+        ! is_nfs || arguments+=" security=apparmor"
         servers+=("$name$(server_of "$name")=$(guest_address "$name")=$arguments")
     done
+    if is_nfs; then
+        make_disk "$filer/disk"
+        servers+=("filer=$filer_address=$(filer_arguments)")
+    fi
     printf '%s\n' "$1" >"$BASE/run/guests.program"
     inside setsid "$1" serve "$socket" "$address" "$BASE/cloud" "$slots" "$memory_mib" \
         "${servers[@]}" >"$BASE/log/guests.log" 2>&1 </dev/null &
@@ -94,6 +102,10 @@ start_cloud() {
 }
 
 boot() {
+    if [ "$1" = filer ]; then
+        boot_filer
+        return
+    fi
     cloud boot "$socket" "$1"
     run "$1" "$seconds_max" <<SH
 "/machine$here/guest.sh" "$1" "$BASE" "$(cat "$BASE/programs")" "$BELAY_CACHE"
@@ -118,13 +130,15 @@ each() {
 up() {
     names >/dev/null
     check_ready "$1"
+    [ "${CLOUD:-}" != nfs ] || mkdir "$filer"
     make_network
     case ${CLOUD:-mock} in
-        mock) ;;
+        mock | nfs) ;;
         openstack) start_openstack ;;
-        *) give_up "CLOUD=$CLOUD: there are: mock openstack" ;;
+        *) give_up "CLOUD=$CLOUD: there are: mock openstack nfs" ;;
     esac
     start_cloud "$(readlink -f "$1")"
+    ! is_nfs || boot filer
     each boot
     each await_ready
 }
@@ -159,16 +173,21 @@ await_registered() {
     await "$seconds_max" "the registration of $guests_driver with the kubelet of $1" is_registered "$1"
 }
 
-# Pods of the tests belong on guests; the controller has the first node for itself.
+# Pods of the tests belong on guests; the controller of a cloud has the first node for itself.
 deploy() {
-    local images=$1
-    inside ctr --namespace k8s.io images import "$images/belay-controller.tar" >/dev/null
+    local images=$1 settings
     each import "$images/belay-node.tar"
-    put_secret
-    helm upgrade --install belay "$here/../../../deploy/chart" --namespace "$namespace" \
-        --values "$here/guests.yaml" --set "drivers[0].maxVolumes=$slots" \
-        --set "drivers[0].metadata.address=$(metadata_address)" \
-        --wait --timeout 5m >"$BASE/log/helm.log" 2>&1 || {
+    if is_nfs; then
+        import_controllers "$images"
+        settings=(--values "$here/guests_nfs.yaml")
+    else
+        inside ctr --namespace k8s.io images import "$images/belay-controller.tar" >/dev/null
+        put_secret
+        settings=(--values "$here/guests.yaml" --set "drivers[0].maxVolumes=$slots"
+            --set "drivers[0].metadata.address=$(metadata_address)")
+    fi
+    helm upgrade --install belay "$here/../../../deploy/chart" --namespace "$namespace" --create-namespace \
+        "${settings[@]}" --wait --timeout 5m >"$BASE/log/helm.log" 2>&1 || {
         cat "$BASE/log/helm.log" >&2
         give_up "helm could not install the chart for the guests"
     }
@@ -182,6 +201,7 @@ logs() {
     mkdir -p "$1"
     cp "$BASE"/tmp/belay-guest-*/console* "$1" 2>/dev/null || true
     ! is_openstack || cp -r "$openstack_state/log" "$1/openstack"
+    ! is_nfs || run filer 60 <<<'dmesg | tail -n 200' >"$1/filer.log" 2>&1 || true
     for name in $(names); do
         run "$name" 60 >"$1/$name.log" 2>&1 <<'SH' || true
 cd /node/log
@@ -200,6 +220,7 @@ down() {
         kubectl delete node "$name" --ignore-not-found --timeout=60s >/dev/null
     done
     ! is_openstack || inside "$openstack/bed.py" --state "$openstack_state" remove
+    ! is_nfs || cloud cut "$socket" filer
 }
 
 command=${1:-}
@@ -212,7 +233,7 @@ case $command in
     cut) cloud cut "$socket" "${1:?the name of a guest}" ;;
     boot)
         boot "${1:?the name of a guest}"
-        await_ready "$1"
+        [ "$1" = filer ] || await_ready "$1"
         ;;
     logs) logs "${1:?a directory}" ;;
     down) down ;;

@@ -3,10 +3,13 @@
 #
 #   document.sh REPORTS            of `local`
 #   document.sh REPORTS guests     of the driver of the guests (SUITE=disk)
+#   document.sh REPORTS nfs        of SUITE=nfs
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 reports=$1
 of=${2:+ of $2}
+kinds=(ext4 xfs btrfs)
+[ "${2:-}" != nfs ] || kinds=(nfs)
 specs=$reports/specs.tsv
 page=$here/../../../../docs/conformance.md
 
@@ -46,13 +49,18 @@ run_facts() {
 }
 
 suites() {
-    printf '| suite | passed: ext4 | xfs | btrfs | failed | excepted | not applicable |\n'
-    printf '|---|--:|--:|--:|--:|--:|--:|\n'
-    awk -F '\t' '
-        function row(name, of) {
-            return sprintf("| %s | %d | %d | %d | %d | %d | %d |", name, n[of, "ext4"],
-                n[of, "xfs"], n[of, "btrfs"], n[of, "failed"], n[of, "excepted"], n[of, "unfit"])
+    printf '| suite | passed: %s |' "${kinds[0]}"
+    printf ' %s |' "${kinds[@]:1}" failed excepted 'not applicable'
+    printf '\n|---|'
+    printf -- '--:|%.0s' "${kinds[@]}" 1 2 3
+    printf '\n'
+    awk -F '\t' -v kinds="${kinds[*]} failed excepted unfit" '
+        function row(name, of,    at, text) {
+            text = "| " name " |"
+            for (at = 1; at <= columns; at++) text = text sprintf(" %d |", n[of, column[at]])
+            return text
         }
+        BEGIN { columns = split(kinds, column, " ") }
         function add(of, what) { n[of, what]++; n["", what]++ }
         {
             filesystem = $3

@@ -3,21 +3,34 @@
 # description and lists.
 #
 #   SUITE=disk    volumes of the cloud of the guests, on all guests; by default: local, on node1
+#   SUITE=nfs     directories of the NFS server of the guests, on all guests
 
 case ${SUITE:-local} in
     local)
         driver=local.csi.belay.dev
         files=$here
         nodes=("$BED_NODE")
+        kinds=(ext4 xfs btrfs)
+        bindings=(immediate late)
         ;;
     disk)
         driver=$guests_driver
         files=$here/disk
         # Each has a directory, see config.sh.
         mapfile -t nodes < <(ls "$BASE/guests")
+        kinds=(ext4 xfs btrfs)
+        bindings=(immediate late)
+        ;;
+    nfs)
+        driver=$guests_driver
+        files=$here/nfs
+        mapfile -t nodes < <(ls "$BASE/guests")
+        # One description: there are no filesystems to choose, and all nodes reach the server.
+        kinds=(nfs)
+        bindings=(immediate)
         ;;
     *)
-        printf 'SUITE=%s: please choose of: local disk\n' "$SUITE" >&2
+        printf 'SUITE=%s: please choose of: local disk nfs\n' "$SUITE" >&2
         exit 64
         ;;
 esac

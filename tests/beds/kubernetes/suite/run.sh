@@ -4,7 +4,7 @@
 #   cluster.sh exec suite/run.sh            the specs of focus.txt
 #   PARTS="parallel disruptive" cluster.sh exec suite/run.sh    all that apply
 #   FOCUS=REGEX cluster.sh exec suite/run.sh    those that stop the kubelet only with PROCS=1
-#   SUITE=disk cluster.sh exec suite/run.sh    the driver of the guests, see driver.sh
+#   SUITE=disk cluster.sh exec suite/run.sh    the driver of the guests, or SUITE=nfs; see driver.sh
 #
 # PROCS specs run at a time; the disruptive ones stop the kubelet and run one at a time. A spec that
 # failed is run once more, and if it passes then, the report says so. SUITE_DIR keeps reports and
@@ -19,7 +19,6 @@ here=$(dirname "$(readlink -f "$0")")
 : "${BIN:?}" "${KUBECONFIG:?is set by cluster.sh exec}"
 reports=${SUITE_DIR:-$BASE/suite}
 procs=${PROCS:-8}
-filesystems=(ext4 xfs btrfs)
 helpers=()
 
 # of_driver NODE FIELD: what the node reports of the driver.
@@ -34,10 +33,10 @@ check_cluster() {
             give_up "the kubelet of $name has no driver $driver; is the chart installed and" \
                 "belay-node ready?"
         # Without it volumeLimits would fail after minutes, without a reason.
-        of_driver "$name" allocatable.count | grep -q . ||
+        [ "${SUITE:-local}" = nfs ] || of_driver "$name" allocatable.count | grep -q . ||
             give_up "the driver has no limit of volumes on $name; please install it with maxVolumes"
     done
-    [ "${SUITE:-local}" = disk ] ||
+    [ "${SUITE:-local}" != local ] ||
         kubectl get crd volumesnapshots.snapshot.storage.k8s.io >/dev/null ||
         give_up "the cluster has no CRDs of the snapshot API"
 }
@@ -216,9 +215,8 @@ export KUBE_TEST_REPO_LIST=$reports/registries.yaml
 write_facts
 trap end_helpers EXIT
 start_ssh
-for filesystem in "${filesystems[@]}"; do
-    describe "$filesystem" immediate
-    describe "$filesystem" late
+for filesystem in "${kinds[@]}"; do
+    for binding in "${bindings[@]}"; do describe "$filesystem" "$binding"; done
 done
 if [ -n "${PARTS:-}" ]; then
     import_populator
