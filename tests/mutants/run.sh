@@ -3,7 +3,10 @@
 #
 #   run.sh             all faults where data is at stake, and a sample of the others
 #   run.sh --unit      against unit tests alone
+#   run.sh --data      those where data is at stake alone
 #   run.sh --others    the sample alone
+#   run.sh --missed    those alone that the last report lists as noticed by no test, also with --data
+#                      or --others
 #
 # SAMPLE=n  how many of the others (40)
 # CONSTANTS=n  how many of those in constants, which take a build each (SAMPLE)
@@ -27,7 +30,9 @@ cd "$here/../.."
 . tests/setup/env.sh
 
 # Here an unnoticed fault may cost data.
-data='^(node-agent/src/(filesystem|device)|controller/src/backend/local/(files|snapshot|record|recover))'
+data='^(node-agent/src/(filesystem|device)|controller/src/backend/('
+data+='local/(files|snapshot|record|recover)|'
+data+='nfs/worker/(archive|claims|create|delete|remove|tree)\.rs))'
 noticed_min=90
 
 : "${SAMPLE:=40}"
@@ -38,7 +43,7 @@ place=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 out=$place/out
 tool=$place/belay-mutants
 packages=(controller node-agent)
-programs=(process cloud openstack_twin digitalocean_twin civo_twin create_key)
+programs=(process cloud openstack_twin digitalocean_twin civo_twin create_key nfs)
 results=("$out"/{unit,slow,alone,mounts,mounts_of_programs} "${programs[@]/#/$out/}")
 
 # Copies: an interrupted run leaves no fault in the checkout. In `plain` a fault is put in by itself.
@@ -71,11 +76,24 @@ of() {
 # build, so that only a sample of them is.
 choose() {
     local list=$out/$1
-    accepted | grep -vEf - "$list" | grep -E -- "$(printf '^[0-9]+\t')${FILES:-}" >"$list.all" || true
+    accepted | grep -vEf - "$list" | grep -E -- "$(printf '^[0-9]+\t')${FILES:-}" |
+        if [ -n "$missed" ]; then those_missed; else cat; fi >"$list.all" || true
     grep -E "$(of "$data")" "$list.all" >"$list.data" || true
-    [ -z "$others" ] || : >"$list.data"
-    { grep -vE "$(of "$data")" "$list.all" || true; } | sample "$2" >"$list"
+    grep -vE "$(of "$data")" "$list.all" >"$list.others" || true
+    case $only in
+        data) : >"$list.others" ;;
+        others) : >"$list.data" ;;
+    esac
+    sample "$2" <"$list.others" >"$list"
     if [ "$1" = left ]; then sample "$2" <"$list.data"; else cat "$list.data"; fi >>"$list"
+}
+
+# Of the faults in the input, those that the last report has as noticed by no test.
+those_missed() {
+    awk -F '\t' '
+        function place(name) { sub(/:[0-9]+:[0-9]+:/, ":", name); return name }
+        NR == FNR { missed[place($0)]; next }
+        place($2) in missed' "$place/missed" -
 }
 
 # Everything but the results is kept from the last run.
@@ -83,7 +101,7 @@ build() {
     local key
     key=$(git ls-files -s controller node-agent server contract proto tests/mutants Cargo.lock |
         cat - <(git diff HEAD) | sha256sum)
-    key="$key $SAMPLE $CONSTANTS $SEED $others ${FILES:-}"
+    key="$key $SAMPLE $CONSTANTS $SEED $only $missed ${FILES:-}"
     mkdir -p "$out"
     chmod 1777 "$out"
     [ "$(cat "$out/key" 2>/dev/null)" != "$key" ] || return 0
@@ -187,7 +205,7 @@ report() {
     local directory of_data by_data new stale
     "$tool" verdicts "$out" >"$place/verdicts"
     printf '\n%-32s %6s %8s %8s %8s %7s %7s\n' directory faults units programs mounts missed share
-    for directory in node-agent/src/filesystem node-agent/src/device controller/src/backend/local; do
+    for directory in node-agent/src/{filesystem,device} controller/src/backend/{local,nfs/worker}; do
         row "$directory" "$directory/"
     done
     row 'where data is at stake' "$data"
@@ -208,16 +226,18 @@ report() {
         give_up 'mutants: a fault where data is at stake was noticed by no test'
     }
     stale=$(grep -v '^#' "$here/known.txt" | grep -vxFf <(without_lines <"$place/missed") || true)
-    [ -z "$stale" ] || [ -n "${FILES:-}$others" ] ||
+    [ -z "$stale" ] || [ -n "${FILES:-}$only" ] ||
         printf '\nnoticed now, or not tried; remove from known.txt what is noticed:\n%s\n' "$stale"
-    [ $((100 * noticed)) -ge $((noticed_min * all)) ] || give_up "mutants: under $noticed_min % noticed"
+    [ -n "$missed" ] || [ $((100 * noticed)) -ge $((noticed_min * all)) ] ||
+        give_up "mutants: under $noticed_min % noticed"
 }
 
-unit='' others=''
+unit='' only='' missed=''
 for flag; do
     case $flag in
         --unit) unit=1 ;;
-        --others) others=1 ;;
+        --data | --others) only=${flag#--} ;;
+        --missed) missed=1 ;;
         *) give_up "run.sh: unknown flag $flag" ;;
     esac
 done
@@ -235,6 +255,13 @@ export CARGO_TARGET_DIR=$target CARGO_PROFILE_DEV_OPT_LEVEL=1
 export RUSTC_WORKSPACE_WRAPPER=$here/without_lints.sh
 cargo=(--workspace)
 
+# Only their files are compiled with faults, and all of them are tried.
+if [ -n "$missed" ]; then
+    [ -s "$place/missed" ] || give_up 'mutants: the last report lists none that were missed'
+    FILES="($(cut -d : -f 1 "$place/missed" | sort -u | paste -s -d '|'))"
+    SAMPLE=$(wc -l <"$place/missed")
+    CONSTANTS=$SAMPLE
+fi
 build
 export BELAY_MUTANTS_UNTIL=$(($(date +%s) + 60 * MINUTES))
 for package in "${packages[@]}"; do

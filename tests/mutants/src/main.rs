@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 /// The files of OUT with verdicts.
-const STAGES: [&str; 11] = [
+const STAGES: [&str; 12] = [
     "unit",
     "slow",
     "alone",
@@ -42,6 +42,7 @@ const STAGES: [&str; 11] = [
     "digitalocean_twin",
     "civo_twin",
     "create_key",
+    "nfs",
     "mounts",
     "mounts_of_programs",
 ];
