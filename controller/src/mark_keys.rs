@@ -114,6 +114,10 @@ mod tests {
         assert_eq!(after[1..], before);
         assert_ne!(after[0], before[0]);
         assert_eq!(MarkKeys::default().secrets(&volume("vol-1")), []);
+        let all = read(&format!("{old}\n").repeat(SECRETS_MAX)).unwrap();
+        assert_eq!(all.secrets(&volume("vol-1")).len(), SECRETS_MAX);
+        let longest = format!("{old}{}", "\n".repeat(4096 - old.len()));
+        assert_eq!(read(&longest).unwrap().secrets(&volume("vol-1")), before);
     }
 
     #[test]
@@ -122,6 +126,8 @@ mod tests {
         for (text, why) in [
             (String::new(), "has 0 keys"),
             (format!("{}\n", "k".repeat(32)).repeat(5), "has 5 keys"),
+            ("k".repeat(31), "key 1 has less than 32"),
+            (format!("{canary}{}", "\n".repeat(4091)), "is longer than"),
             (
                 format!("{}\n{canary}", "k".repeat(32)),
                 "key 2 has less than 32",

@@ -133,4 +133,37 @@ mod tests {
         let rules = include_str!("../../../deploy/monitoring/rules.yaml");
         assert!(rules.contains("{outcome=~\"unreachable|system|bug\"}"));
     }
+    #[tokio::test]
+    async fn a_verb_is_counted_by_its_name_and_how_it_ended() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let guard = metrics::set_default_local_recorder(&recorder);
+        describe();
+        measured(Verb::ListSnapshots, async { Ok(()) })
+            .await
+            .unwrap();
+        let busy = measured::<()>(Verb::Attach, async { Err(Failure::busy("why")) });
+        busy.await.unwrap_err();
+        // It is not counted.
+        drop(measured(
+            Verb::Create,
+            std::future::pending::<Result<(), _>>(),
+        ));
+        drop(guard);
+        let page = recorder.handle().render();
+        assert!(
+            page.contains("# HELP belay_backend_duration_seconds How"),
+            "{page}"
+        );
+        let counts: Vec<_> = page
+            .lines()
+            .filter(|line| line.contains("_count{"))
+            .collect();
+        assert_eq!(counts.len(), 2, "{page}");
+        for labels in [
+            r#"{verb="list_snapshots",outcome="ok"} 1"#,
+            r#"{verb="attach",outcome="busy"} 1"#,
+        ] {
+            assert!(counts.iter().any(|line| line.ends_with(labels)), "{page}");
+        }
+    }
 }

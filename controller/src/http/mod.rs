@@ -14,6 +14,7 @@ use belay_server::call::{Failure, Kind};
 use bytes::Bytes;
 use connect::Connector;
 use http::header::{HeaderMap, PROXY_AUTHORIZATION, RETRY_AFTER};
+use http::response::Parts;
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client as Pool;
@@ -246,18 +247,7 @@ impl Client {
         let body = body
             .map_err(|error| broken(true, error.as_ref()))?
             .to_bytes();
-        let words = match head.status.is_success() {
-            true => String::new(),
-            false => words::of(&body, &secrets),
-        };
-        Ok(Answer {
-            status: head.status,
-            headers: head.headers,
-            body,
-            what: call.what(),
-            words,
-            secrets,
-        })
+        Ok(Answer::new(head, body, call.what(), secrets))
     }
 
     fn measure(&self, call: &Call<'_>, code: &'static str, begun: Instant) {
@@ -325,6 +315,21 @@ impl Broken {
 }
 
 impl Answer {
+    fn new(head: Parts, body: Bytes, what: String, secrets: Secrets) -> Self {
+        let words = match head.status.is_success() {
+            true => String::new(),
+            false => words::of(&body, &secrets),
+        };
+        Self {
+            status: head.status,
+            headers: head.headers,
+            body,
+            what,
+            words,
+            secrets,
+        }
+    }
+
     /// The body, read as JSON.
     ///
     /// # Errors

@@ -29,6 +29,16 @@ impl Act {
     }
 }
 
+impl Answer {
+    /// That answer to a call, for tests of what a cloud's words mean.
+    pub(crate) fn example(status: u16, body: &str) -> Self {
+        let response = http::Response::builder().status(status).body(()).unwrap();
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        let what = "POST /v2/example".to_owned();
+        Self::new(response.into_parts().0, body, what, Secrets::default())
+    }
+}
+
 struct Server {
     address: SocketAddr,
     seen: Arc<Mutex<Vec<String>>>,
@@ -311,14 +321,7 @@ async fn a_429_about_one_call_is_its_answer_and_slows_down_no_other() {
 #[test]
 fn an_exhausted_budget_says_when_it_is_filled_again() {
     let after = |headers: &[(&'static str, u64)]| {
-        let mut answer = Answer {
-            status: StatusCode::TOO_MANY_REQUESTS,
-            headers: HeaderMap::new(),
-            body: Bytes::new(),
-            what: String::new(),
-            words: String::new(),
-            secrets: Secrets::default(),
-        };
+        let mut answer = Answer::example(429, "");
         for (name, value) in headers {
             answer.headers.insert(*name, (*value).into());
         }
@@ -399,6 +402,31 @@ async fn a_proxy_gets_whole_urls_and_its_own_credentials() {
     }
 }
 
+#[tokio::test]
+async fn a_proxy_makes_a_tunnel_to_a_secure_service_and_sees_no_call() {
+    let proxy = Server::start([Act::answer("403 Forbidden", "")]).await;
+    let url = format!("http://user:secret@{}", proxy.address);
+    let proxies = Matcher::builder().https(url).build();
+    let client = Client::by_proxy("test", None, proxies).unwrap();
+    let call = Call {
+        uri: "https://cloud.example.org/v3/volumes".parse().unwrap(),
+        deadline: Duration::from_millis(200),
+        ..proxy.call(Method::POST)
+    };
+    let failure = client.call(&call).await.unwrap_err();
+    assert_no_secret(&failure.message);
+    let seen = proxy.seen.lock().unwrap().concat();
+    assert!(
+        seen.starts_with("connect cloud.example.org:443 http/1.1\r\n"),
+        "{seen}"
+    );
+    assert!(seen.contains("\r\nproxy-authorization: basic "), "{seen}");
+    assert!(
+        !seen.contains("volumes") && !seen.contains("canary"),
+        "{seen}"
+    );
+}
+
 #[test]
 fn a_file_without_certificates_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -433,15 +461,9 @@ fn a_status_is_counted_by_itself_if_it_is_known_and_else_by_its_class() {
 #[test]
 fn a_service_is_left_alone_for_as_long_as_it_wants_within_bounds() {
     let after = |value: &'static str| {
-        let headers = [(RETRY_AFTER, HeaderValue::from_static(value))];
-        let answer = Answer {
-            status: StatusCode::TOO_MANY_REQUESTS,
-            headers: HeaderMap::from_iter(headers),
-            body: Bytes::new(),
-            what: String::new(),
-            words: String::new(),
-            secrets: Secrets::default(),
-        };
+        let mut answer = Answer::example(429, "");
+        let value = HeaderValue::from_static(value);
+        answer.headers.insert(RETRY_AFTER, value);
         answer.retry_after()
     };
     let seconds = |count| Some(Duration::from_secs(count));

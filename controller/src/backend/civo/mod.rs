@@ -393,3 +393,96 @@ impl Capacity for Civo {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn civo() -> Civo {
+        let sources = Sources {
+            key: Some(ApiKey::new("key")),
+            // Nothing answers there.
+            url: Some("http://127.0.0.1:1".to_owned()),
+            region: Some("LON1".to_owned()),
+            cluster: Some("cluster-1".to_owned()),
+            ..Sources::default()
+        };
+        let topology_key = Some("region");
+        let config = Config {
+            sources,
+            topology_key,
+        };
+        Civo::open(config).unwrap()
+    }
+
+    fn volume(status: &str, more: &Value) -> CivoVolume {
+        let mut body = json!({
+            "id": "v-1", "name": "pvc-1", "size_gb": 10, "instance_id": "i-1", "status": status,
+        });
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        serde_json::from_value(body).unwrap()
+    }
+
+    #[test]
+    fn a_status_is_a_phase_and_an_available_volume_is_attached_nowhere() {
+        let civo = civo();
+        let busy = |word: &str| Phase::Busy(word.to_owned());
+        for (status, phase, nodes) in [
+            ("available", Phase::Ready, 0),
+            ("attached", Phase::Ready, 1),
+            ("attaching", busy("attaching"), 1),
+            ("detaching", busy("detaching"), 1),
+            ("deleting", Phase::Deleting, 1),
+            ("resizing", busy("resizing"), 1),
+        ] {
+            let seen = civo.seen(&volume(status, &json!({}))).unwrap();
+            assert_eq!((seen.phase, seen.nodes.len()), (phase, nodes), "{status}");
+            assert_eq!(seen.bytes, 10 * GIB);
+            let place = Topology::new("region", "LON1").unwrap();
+            assert_eq!(seen.place.unwrap().segments(), place.segments());
+        }
+        let failed = civo.seen(&volume("error", &json!({}))).unwrap();
+        assert!(matches!(failed.phase, Phase::Failed(_)));
+    }
+
+    #[test]
+    fn a_volume_without_a_cluster_is_ours_and_one_of_another_is_not() {
+        let civo = civo();
+        for (cluster, is_ours) in [("cluster-1", true), ("", true), ("cluster-2", false)] {
+            let seen = volume("available", &json!({ "cluster_id": cluster }));
+            assert_eq!(civo.is_ours(&seen), is_ours, "{cluster}");
+        }
+    }
+
+    #[test]
+    fn a_volume_says_how_it_began() {
+        let civo = civo();
+        let made = || civo.volume(VolumeId::new("v-1").unwrap(), Phase::Ready);
+        let snapshot = ContentSource::Snapshot(SnapshotId::new("s-1").unwrap());
+        for (source, began) in [(None, "empty"), (Some(&snapshot), "copy")] {
+            let complete = civo.complete(made(), source);
+            assert_eq!(complete.source.as_ref(), source);
+            let context = complete.context.unwrap();
+            assert_eq!(context.get("belay.dev/began"), Some(began));
+        }
+    }
+
+    #[test]
+    fn what_an_operator_must_correct_ends_the_start() {
+        for kind in Kind::ALL {
+            let expected = [Kind::Precondition, Kind::Unauthenticated, Kind::Denied];
+            assert_eq!(is_final(*kind), expected.contains(kind), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_names_the_last_id_before_the_page() {
+        assert_eq!(after(None), Ok(None));
+        assert_eq!(after(Some("after:v-1")), Ok(Some("v-1")));
+        let refused = after(Some("v-1")).unwrap_err();
+        assert_eq!(refused.kind, Kind::BadToken);
+        assert!(refused.message.contains("\"v-1\""), "{refused}");
+    }
+}

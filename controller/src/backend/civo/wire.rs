@@ -260,6 +260,7 @@ fn kind(code: &str) -> Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belay_server::call::Certainty;
     use serde_json::json;
 
     fn volume(more: Value) -> CivoVolume {
@@ -374,10 +375,102 @@ mod tests {
                 Kind::Precondition,
             ),
             ("database_volume_cannot_multiple_attach", Kind::Busy),
+            ("region_unavailable", Kind::Unreachable),
+            ("database_snapshot_limit", Kind::Quota),
+            ("database_limit", Kind::Precondition),
+            ("database_snapshot", Kind::Precondition),
+            ("databaseVolumeNotFound", Kind::NotFound),
             ("never_heard_of", Kind::Precondition),
             ("", Kind::Precondition),
         ] {
             assert_eq!(kind(code), expected, "{code}");
         }
+    }
+    fn answer(status: u16, code: &str, result: Option<&str>) -> Answer {
+        let body = json!({ "code": code, "reason": "the reason", "result": result });
+        Answer::example(status, &body.to_string())
+    }
+
+    #[test]
+    fn the_code_decides_and_the_status_where_the_code_says_nothing() {
+        for (status, code, kind) in [
+            (404, "", Kind::Unreachable),
+            (404, "never_heard_of", Kind::Precondition),
+            (404, "database_volume_not_found", Kind::NotFound),
+            (403, "", Kind::Denied),
+            (429, "", Kind::Busy),
+            (429, "quota_limit_reached", Kind::Quota),
+            (400, "", Kind::Precondition),
+            (500, "", Kind::Unreachable),
+            (500, "quota_limit_reached", Kind::Quota),
+            (401, "", Kind::Unauthenticated),
+        ] {
+            let failure = refused(&answer(status, code, None));
+            assert_eq!(failure.kind, kind, "{status} {failure}");
+            let certainty = match status {
+                500 => Certainty::MayBeRunning,
+                _ => Certainty::NothingHappened,
+            };
+            assert_eq!(failure.certainty, certainty, "{failure}");
+            assert!(failure.message.contains(": the reason"), "{failure}");
+            let shown = format!(" ({code})");
+            assert_eq!(
+                failure.message.contains(&shown),
+                !code.is_empty(),
+                "{failure}"
+            );
+            let is_of_key = failure.message.contains("check CIVO_API_KEY");
+            assert_eq!(is_of_key, status == 401, "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_refused_by_the_status_or_by_the_result_of_a_refusal() {
+        for (status, result, is_refused) in [
+            (401, None, true),
+            (403, Some("requires_authentication"), true),
+            (403, Some("success"), false),
+            (403, None, false),
+            (200, Some("requires_authentication"), false),
+        ] {
+            let answer = answer(status, "", result);
+            assert_eq!(refuses_key(&answer), is_refused, "{status} {result:?}");
+        }
+    }
+
+    #[test]
+    fn an_instance_is_missing_only_if_the_code_says_both() {
+        for (code, is_missing) in [
+            ("database_instance_find", true),
+            ("database_Instance_not_found", true),
+            ("database_volume_not_found", false),
+            ("database_instance_broken", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                has_no_instance(&answer(404, code, None)),
+                is_missing,
+                "{code}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_change_is_accepted_if_neither_its_status_nor_its_result_says_otherwise() {
+        for result in [Some("success"), Some(""), None] {
+            accepted(&answer(202, "", result)).unwrap();
+        }
+        accepted(&Answer::example(200, "[]")).unwrap();
+        let failure = accepted(&answer(202, "quota_limit_reached", Some("no"))).unwrap_err();
+        assert_eq!(
+            (failure.kind, failure.certainty),
+            (Kind::Quota, Certainty::MayBeRunning)
+        );
+        assert!(
+            failure.message.ends_with(": the result is \"no\""),
+            "{failure}"
+        );
+        let failure = accepted(&answer(400, "", Some("success"))).unwrap_err();
+        assert_eq!(failure.kind, Kind::Precondition, "{failure}");
     }
 }

@@ -367,3 +367,37 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_uuid_gets_into_a_path() {
+        let uuid = "7f8b1c2d-1111-4222-8333-44445555AAff";
+        assert!(is_uuid(uuid));
+        for at in 0..uuid.len() {
+            // No digit in the place of a dash, and no other character in that of a digit.
+            let wrong = match &uuid[at..=at] {
+                "-" => "0",
+                _ => "g",
+            };
+            let mut id = uuid.to_owned();
+            id.replace_range(at..=at, wrong);
+            assert!(!is_uuid(&id), "{id}");
+        }
+        for id in [
+            "",
+            &uuid[1..],
+            &format!("{uuid}0"),
+            "../../../../../../../../../../account",
+        ] {
+            assert!(!is_uuid(id), "{id}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_encoded_but_for_the_characters_of_an_id() {
+        assert_eq!(encoded("pvc-1_a~b.c/d e"), "pvc-1_a~b%2Ec%2Fd%20e");
+    }
+}

@@ -426,4 +426,141 @@ mod tests {
             Seen::Unsure(ATTACH)
         ));
     }
+    #[test]
+    fn a_change_is_done_when_the_volume_shows_it_and_has_a_word_until_then() {
+        for (change, droplets, is_done, word) in [
+            (ATTACH, &[1, 2][..], true, "being attached to droplet 1"),
+            (ATTACH, &[2][..], false, "being attached to droplet 1"),
+            (DETACH, &[2][..], true, "being detached from droplet 1"),
+            (DETACH, &[2, 1][..], false, "being detached from droplet 1"),
+            (Change::Resize(1), &[][..], true, "being expanded to 1 GiB"),
+            (Change::Resize(2), &[][..], false, "being expanded to 2 GiB"),
+        ] {
+            assert_eq!(change.is_done(&volume(droplets)), is_done, "{change:?}");
+            assert_eq!(change.word(), word);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_try_that_could_not_begin_is_repeated_later_than_the_one_before() {
+        let short = Duration::from_millis(1);
+        for (tries, seconds) in [(0, 1), (1, 2), (2, 4), (3, 8), (4, 8), (100, 8)] {
+            let pending = Pending::default();
+            pending.wait(&id(), ATTACH, tries);
+            assert!(matches!(pending.take(&id(), ATTACH), Found::Running));
+            tokio::time::advance(Duration::from_secs(seconds) - short).await;
+            let seen = pending.seen(&id(), &volume(&[]));
+            assert!(matches!(seen, Seen::Busy(ATTACH)), "{tries}: {seen:?}");
+            tokio::time::advance(short).await;
+            let seen = pending.seen(&id(), &volume(&[]));
+            assert!(matches!(seen, Seen::Ended), "{tries}: {seen:?}");
+            pending.ended(&id(), volume(&[]));
+            let Found::Ended(Outcome::Seen(look)) = pending.take(&id(), ATTACH) else {
+                panic!("{tries}: no result");
+            };
+            assert_eq!(
+                (look.tries, look.began, look.is_first),
+                (tries + 1, None, false)
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_action_that_may_run_unknown_is_looked_for_rarely() {
+        let pending = Pending::default();
+        pending.wait(&id(), ATTACH, 0);
+        tokio::time::advance(PAUSE).await;
+        for _ in 0..2 {
+            let seen = pending.seen(&id(), &volume(&[1]));
+            assert!(matches!(seen, Seen::Unsure(ATTACH)), "{seen:?}");
+            tokio::time::advance(ASK - Duration::from_millis(1)).await;
+            let seen = pending.seen(&id(), &volume(&[1]));
+            assert!(matches!(seen, Seen::Busy(ATTACH)), "{seen:?}");
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_may_show_a_change_some_time_after_its_action() {
+        let pending = Pending::default();
+        assert!(matches!(pending.seen(&id(), &volume(&[])), Seen::Idle));
+        pending.completed(&id());
+        pending.begin(&id(), ATTACH, 7, Some(5));
+        pending.completed(&id());
+        tokio::time::advance(LAG_MAX - Duration::from_millis(1)).await;
+        // Again: it counts from the first time.
+        pending.completed(&id());
+        let seen = pending.seen(&id(), &volume(&[]));
+        assert!(matches!(seen, Seen::Busy(ATTACH)), "{seen:?}");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(matches!(pending.seen(&id(), &volume(&[])), Seen::Ended));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_attach_is_known_for_a_while_unless_the_volume_leaves_its_droplet() {
+        let pending = Pending::default();
+        pending.is_first(&id(), 7);
+        assert!(pending.first(&id()).is_none(), "no action of this process");
+        pending.begin(&id(), ATTACH, 7, Some(5));
+        pending.is_first(&id(), 7);
+        let first = pending.first(&id()).unwrap();
+        assert_eq!((first.action, first.began), (7, Some(5)));
+        pending.ended(&id(), volume(&[1]));
+        let Found::Ended(Outcome::Seen(look)) = pending.take(&id(), ATTACH) else {
+            panic!("no result");
+        };
+        assert_eq!((look.is_first, look.began, look.tries), (true, Some(5), 0));
+        tokio::time::advance(FIRST_AGE_MAX - Duration::from_millis(1)).await;
+        assert!(pending.first(&id()).is_some());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(pending.first(&id()).is_none());
+
+        for forget in [Pending::forget, Pending::forget_first] {
+            pending.begin(&id(), ATTACH, 8, None);
+            pending.is_first(&id(), 8);
+            assert_eq!(
+                pending.firsts().len(),
+                1,
+                "the one that was too old is dropped"
+            );
+            forget(&pending, &id());
+            assert!(pending.first(&id()).is_none());
+        }
+        pending.forget(&id());
+        assert!(matches!(pending.take(&id(), ATTACH), Found::Nothing));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_that_stays_incomplete_says_why_until_it_is_complete() {
+        let pending = Pending::default();
+        let grow = Change::Resize(2);
+        assert!(!pending.is_broken(&id()));
+        pending.begin(&id(), grow, 7, None);
+        assert!(!pending.is_broken(&id()));
+        pending.broke(&id(), "the reason".to_owned());
+        assert!(pending.is_broken(&id()));
+        let seen = pending.seen(&id(), &volume(&[]));
+        assert!(
+            matches!(&seen, Seen::Broken(why) if why == "the reason"),
+            "{seen:?}"
+        );
+        let mut grown = volume(&[]);
+        grown.size_gigabytes = 2;
+        assert!(matches!(pending.seen(&id(), &grown), Seen::Ended));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_reason_of_a_failed_action_is_that_of_the_verb_that_has_begun_it() {
+        let pending = Pending::default();
+        pending.begin(&id(), ATTACH, 7, None);
+        pending.failed(&id(), "the reason".to_owned());
+        assert!(matches!(pending.seen(&id(), &volume(&[])), Seen::Idle));
+        let found = pending.take(&id(), ATTACH);
+        let is_reason = |why: &str| why == "the reason";
+        assert!(
+            matches!(&found, Found::Ended(Outcome::Failed(why)) if is_reason(why)),
+            "{found:?}"
+        );
+        assert!(matches!(pending.take(&id(), ATTACH), Found::Nothing));
+    }
 }

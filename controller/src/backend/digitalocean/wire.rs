@@ -315,15 +315,229 @@ pub(super) fn refused(answer: &Answer) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use belay_server::call::Certainty;
+    use serde_json::{Value, json};
+
+    fn links(pages: Value) -> Links {
+        serde_json::from_value(json!({ "pages": pages })).unwrap()
+    }
+
     #[test]
     fn the_last_page_is_that_of_its_address() {
-        let last = |last: &str| {
-            let links = serde_json::json!({ "pages": { "last": last } });
-            super::last(Some(&serde_json::from_value(links).unwrap()))
-        };
+        let last = |last: &str| super::last(Some(&links(json!({ "last": last }))));
         assert_eq!(last("https://a/v2/b/actions?per_page=200&page=3"), Some(3));
         assert_eq!(last("https://a/v2/b/actions?page=12&per_page=1"), Some(12));
         assert_eq!(last("https://a/v2/b/actions?per_page=200"), None);
         assert_eq!(super::last(None), None);
+    }
+
+    #[test]
+    fn another_page_follows_only_if_it_has_an_address() {
+        assert!(has_next(Some(&links(
+            json!({ "next": "https://a?page=2" })
+        ))));
+        for none in [
+            json!({ "next": "" }),
+            json!({ "last": "https://a" }),
+            json!(null),
+        ] {
+            assert!(!has_next(Some(&links(none.clone()))), "{none}");
+        }
+        assert!(!has_next(None));
+    }
+
+    #[test]
+    fn an_unknown_word_is_that_of_an_action_that_runs_and_may_attach() {
+        let action = |status: &str, kind: &str| -> Action {
+            let begun = "2001-09-09T01:46:40Z";
+            let action = json!({ "id": 7, "status": status, "type": kind, "started_at": begun });
+            serde_json::from_value(action).unwrap()
+        };
+        for (word, status) in [
+            ("completed", Status::Completed),
+            ("errored", Status::Errored),
+            ("in-progress", Status::Running),
+            ("perplexed", Status::Running),
+        ] {
+            assert_eq!(action(word, "attach").status(), status, "{word}");
+        }
+        for (kind, is_attach) in [
+            ("attach", true),
+            ("attach_volume", true),
+            ("", true),
+            ("detach", false),
+            ("detach_volume", false),
+            ("resize_volume", false),
+        ] {
+            assert_eq!(action("completed", kind).is_attach(), is_attach, "{kind}");
+        }
+        assert_eq!(action("completed", "").began(), Some(1_000_000_000));
+    }
+
+    fn volume(more: Value) -> DoVolume {
+        let mut body = json!({
+            "id": "v-1", "name": "pvc-1", "region": { "slug": "nyc1" }, "size_gigabytes": 10,
+        });
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        serde_json::from_value(body).unwrap()
+    }
+
+    #[test]
+    fn only_an_empty_volume_of_belay_that_no_node_was_given_is_new() {
+        let by_belay = "Created by Belay";
+        let restored = "Created by Belay; snapshot=s-1; gib=20";
+        for (description, tags, content) in [
+            (None, json!([]), Content::Unknown),
+            (
+                Some("Created by csi-digitalocean"),
+                json!([]),
+                Content::Unknown,
+            ),
+            (Some(by_belay), Value::Null, Content::New),
+            (Some(by_belay), json!(["belay-cluster:a"]), Content::New),
+            (Some(by_belay), json!(["a", "Belay-Used"]), Content::Used),
+            (Some(restored), json!([]), Content::Populated),
+            (Some(restored), json!([USED]), Content::Populated),
+        ] {
+            let seen = volume(json!({ "description": description, "tags": tags }));
+            assert_eq!(seen.content(), content, "{description:?} {tags}");
+        }
+    }
+
+    #[test]
+    fn a_restored_volume_is_incomplete_until_it_has_its_size() {
+        for (description, gib, is_incomplete) in [
+            ("Created by Belay; snapshot=s-1; gib=20", 19, true),
+            ("Created by Belay; snapshot=s-1; gib=20", 20, false),
+            ("Created by Belay; snapshot=s-1; gib=20", 21, false),
+            ("Created by Belay", 1, false),
+            ("by hand; gib=20", 1, false),
+        ] {
+            let seen = volume(json!({ "description": description, "size_gigabytes": gib }));
+            assert_eq!(seen.is_incomplete(), is_incomplete, "{description} {gib}");
+        }
+    }
+
+    #[test]
+    fn a_volume_has_its_droplets_place_and_source() {
+        let description = "Created by Belay; snapshot=s-1; gib=5";
+        let seen = volume(json!({ "description": description, "droplet_ids": [3, 4] }));
+        let shown = seen.volume(Phase::Ready, "region").unwrap();
+        let nodes: Vec<_> = shown.nodes.iter().map(NodeId::as_str).collect();
+        assert_eq!((shown.bytes, nodes), (10 * GIB, vec!["3", "4"]));
+        assert_eq!(shown.content, Some(Content::Populated));
+        assert!(shown.source.is_some());
+        let place = Topology::new("region", "nyc1").unwrap();
+        assert_eq!(shown.place.unwrap().segments(), place.segments());
+        let detached = volume(json!({ "droplet_ids": null }));
+        assert_eq!(detached.droplets(), [0; 0]);
+    }
+
+    #[test]
+    fn a_snapshot_of_a_droplet_is_none_and_that_of_a_volume_has_its_size_and_time() {
+        let snapshot = |of: &str, created: Value| -> DoSnapshot {
+            let snapshot = json!({
+                "id": "s-1", "name": "snap", "resource_id": "v-1", "resource_type": of,
+                "min_disk_size": 3, "created_at": created,
+            });
+            serde_json::from_value(snapshot).unwrap()
+        };
+        let droplet = snapshot("droplet", Value::Null).snapshot();
+        assert!(droplet.unwrap().is_none());
+        for (time, seconds) in [
+            (json!("2001-09-09T01:46:40Z"), 1_000_000_000),
+            (Value::Null, 0),
+        ] {
+            let seen = snapshot("volume", time).snapshot().unwrap().unwrap();
+            assert_eq!(seen.created, UNIX_EPOCH + Duration::from_secs(seconds));
+            assert_eq!((seen.bytes, seen.ready), (3 * GIB, true));
+            assert_eq!(seen.source.as_str(), "v-1");
+        }
+    }
+
+    /// Statuses with the words of the cloud, and what they mean.
+    const REFUSALS: [(u16, &str, Refusal, Kind); 16] = [
+        (
+            401,
+            "Unable to authenticate you",
+            Refusal::Other,
+            Kind::Unauthenticated,
+        ),
+        (403, "You are not authorized", Refusal::Other, Kind::Denied),
+        (
+            403,
+            "volume Capacity limit exceeded",
+            Refusal::Other,
+            Kind::Quota,
+        ),
+        (404, "not found", Refusal::NotFound, Kind::NotFound),
+        (
+            409,
+            "a volume has the name",
+            Refusal::NameTaken,
+            Kind::Precondition,
+        ),
+        (412, "no", Refusal::Other, Kind::Precondition),
+        (
+            422,
+            "Droplet has a Pending Event.",
+            Refusal::Pending,
+            Kind::Busy,
+        ),
+        (
+            422,
+            "volume is already attached",
+            Refusal::AttachedAlready,
+            Kind::Precondition,
+        ),
+        (
+            422,
+            "Attachment not found",
+            Refusal::NotAttached,
+            Kind::Precondition,
+        ),
+        (
+            422,
+            "cannot attach more than 15",
+            Refusal::Other,
+            Kind::Quota,
+        ),
+        (422, "capacity limit exceeded", Refusal::Other, Kind::Quota),
+        (422, "invalid size", Refusal::Other, Kind::Range),
+        (422, "perplexed", Refusal::Other, Kind::Precondition),
+        (400, "pending event", Refusal::Other, Kind::Precondition),
+        (429, "too many requests", Refusal::Other, Kind::Quota),
+        (503, "pending event", Refusal::Other, Kind::Unreachable),
+    ];
+
+    #[test]
+    fn the_words_of_a_refusal_decide_within_its_status() {
+        for (status, words, why, kind) in REFUSALS {
+            let answer = Answer::example(status, &json!({ "message": words }).to_string());
+            assert_eq!(refusal(&answer), why, "{status} {words}");
+            let failure = refused(&answer);
+            assert_eq!(failure.kind, kind, "{failure}");
+            assert!(failure.message.ends_with(words), "{failure}");
+            let certainty = match status {
+                503 => Certainty::MayBeRunning,
+                _ => Certainty::NothingHappened,
+            };
+            assert_eq!(failure.certainty, certainty, "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_429_is_about_the_rate_of_calls_unless_it_says_something_else() {
+        for (words, is_rate) in [
+            ("API Rate limit exceeded.", true),
+            ("", true),
+            ("Volume capacity limit exceeded", false),
+            ("Snapshots: One request per 10m0s is allowed", false),
+        ] {
+            let answer = Answer::example(429, words);
+            assert_eq!(is_too_fast(&answer), is_rate, "{words}");
+        }
     }
 }

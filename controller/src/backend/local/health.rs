@@ -145,7 +145,9 @@ impl Store {
         };
         let (mut conditions, is_suspect) = judged(least_bytes);
         if is_suspect && record.must_hold_data(self.tells_holes) {
-            self.judge_data(id, &mut conditions);
+            let file = self.files.get_for_reading(id.as_str());
+            let holds_data = file.and_then(|file| file.holds_data());
+            judge_data(&path, holds_data, &mut conditions);
         }
         // The file of a volume that is being deleted is not lost. The record is marked before the
         // file is removed, so it is read after the file.
@@ -153,23 +155,6 @@ impl Store {
             return Ok(None);
         }
         Ok(Some(conditions))
-    }
-}
-
-impl Store {
-    /// Reports the file of a filesystem that was in use, if it holds no data.
-    fn judge_data(&self, id: &VolumeId, conditions: &mut Conditions) {
-        let file = self.files.get_for_reading(id.as_str());
-        match file.and_then(|file| file.holds_data()) {
-            Ok(true) => {}
-            Ok(false) => conditions.add(
-                volume::BACKING_FILE_EMPTY,
-                emptied(self.files.path_of(id.as_str()).display()),
-            ),
-            // The agent holds a lease for a moment; the next call checks again.
-            Err(failure) if failure.kind == Kind::Busy => {}
-            Err(failure) => conditions.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
-        }
     }
 }
 
@@ -248,6 +233,17 @@ fn judge_file(path: &str, least_bytes: u64, named: Named, conditions: &mut Condi
             truncated(path, bytes, least_bytes),
         ),
         Named::File { .. } => {}
+    }
+}
+
+/// The health of the file of a filesystem that was in use.
+fn judge_data(path: &str, holds_data: Result<bool, Failure>, conditions: &mut Conditions) {
+    match holds_data {
+        Ok(true) => {}
+        Ok(false) => conditions.add(volume::BACKING_FILE_EMPTY, emptied(path)),
+        // The agent holds a lease for a moment; the next call checks again.
+        Err(failure) if failure.kind == Kind::Busy => {}
+        Err(failure) => conditions.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
     }
 }
 
@@ -335,6 +331,33 @@ mod tests {
         let conditions = judge("/volumes/vol-1", 64 * MIB, &Err(eio()), &Ok(WELL));
         let message = &conditions.iter().next().unwrap().message;
         assert!(message.contains("/volumes/vol-1: EIO"), "{message}");
+    }
+
+    #[test]
+    fn a_file_without_data_is_empty_and_one_that_is_leased_is_checked_the_next_time() {
+        let eio = os("stat", Path::new("/volumes/vol-1"), Errno::IO);
+        for (holds_data, expected) in [
+            (Ok(true), None),
+            (Ok(false), Some(volume::BACKING_FILE_EMPTY)),
+            (Err(Failure::busy("a lease")), None),
+            (Err(eio), Some(volume::BACKING_FILE_UNREADABLE)),
+        ] {
+            let mut conditions = Conditions::default();
+            judge_data("/volumes/vol-1", holds_data, &mut conditions);
+            let found = conditions.iter().next();
+            assert_eq!(found.map(|condition| condition.reason), expected);
+            assert!(found.is_none_or(|it| it.message.contains("/volumes/vol-1")));
+        }
+    }
+
+    #[test]
+    fn the_reserve_is_a_part_of_the_filesystem_up_to_a_maximum() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::open(dir.path().join("files")).unwrap();
+        let (storage, stat) = (files.storage().unwrap(), files.statvfs().unwrap());
+        let total = stat.f_blocks * stat.f_frsize;
+        assert_eq!(storage.reserve, (total / 20).min(10 << 30));
+        assert!((1..=total).contains(&storage.free) && !storage.read_only);
     }
 
     #[test]

@@ -233,3 +233,78 @@ impl Expansion for Nfs {
         measured(Verb::Resize, async move { Ok(Progress::Done(bytes)) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::call::{Certainty, Kind};
+
+    fn nfs() -> Nfs {
+        Nfs::new(Config {
+            permissions: Mode::default(),
+            on_delete: OnDelete::Delete,
+            removes_archived: false,
+        })
+    }
+
+    fn id() -> VolumeId {
+        VolumeId::new("filer#share#dir#pvc-1#").unwrap()
+    }
+
+    #[test]
+    fn a_volume_has_the_recorded_size_and_is_deleting_or_ready() {
+        for (is_deleting, phase) in [(true, Phase::Deleting), (false, Phase::Ready)] {
+            let seen = Seen {
+                bytes: 7,
+                is_deleting,
+            };
+            let found = volume(id(), seen);
+            assert_eq!((found.bytes, found.phase), (7, phase));
+        }
+    }
+
+    #[test]
+    fn a_failure_names_its_volume() {
+        let failure = about(&id(), Failure::busy("why").may_be_running());
+        assert_eq!(failure.message, "volume filer#share#dir#pvc-1#: why");
+        let state = (failure.kind, failure.certainty);
+        assert_eq!(state, (Kind::Busy, Certainty::MayBeRunning));
+    }
+
+    #[tokio::test]
+    async fn a_directory_has_any_size_and_grows_at_once() {
+        let nfs = self::nfs();
+        let parameters = nfs.sizes(&Context::default()).unwrap();
+        assert_eq!((parameters.step, parameters.min), (1, 1));
+        assert_eq!(parameters.max, i64::MAX.unsigned_abs());
+        let expansion = nfs.expansion().unwrap();
+        let seen = Seen {
+            bytes: 7,
+            is_deleting: false,
+        };
+        let grown = expansion.grown_sizes(&volume(id(), seen));
+        assert_eq!((grown.step, grown.min, grown.max), (1, 1, parameters.max));
+        let resized = expansion.resize(id(), 9, Secrets::default()).await;
+        assert_eq!(resized, Ok(Progress::Done(9)));
+    }
+
+    #[tokio::test]
+    async fn what_only_a_server_knows_is_not_listed() {
+        let nfs = self::nfs();
+        assert!(!nfs.lists());
+        let listed = nfs.list(None, 1, Secrets::default()).await;
+        assert_eq!(listed.err().unwrap().kind, Kind::Unsupported);
+        let found = nfs.find(Name::new("pvc-1").unwrap(), Secrets::default());
+        assert!(found.await.unwrap().is_empty());
+        assert_eq!(nfs.parameters(), &class::KEYS);
+        assert!(!nfs.reaches_preferred());
+        assert_eq!((nfs.default_bytes(), nfs.begins_max()), (1 << 30, 2));
+        assert_eq!(nfs.poll_interval(), Duration::from_millis(250));
+        // No volume can have this ID, so no server is asked.
+        let unknown = VolumeId::new("x").unwrap();
+        let found = nfs.get(unknown.clone(), Secrets::default()).await;
+        assert!(found.unwrap().is_none());
+        let deleted = nfs.delete(unknown, Secrets::default()).await;
+        assert_eq!(deleted, Ok(Progress::Done(())));
+    }
+}

@@ -240,3 +240,103 @@ async fn permit(slots: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure>
     let permit = Arc::clone(slots).acquire_owned().await;
     permit.map_err(|_| Failure::bug("the slots of a server were closed"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::call::{NewVolume, Owned};
+    use super::super::class::OnDelete;
+    use super::super::path::Dir;
+    use super::*;
+    use belay_server::call::Certainty;
+
+    fn owned() -> Owned {
+        Owned {
+            dir: Dir::read("data").unwrap().unwrap(),
+            name: "pvc-1".to_owned(),
+        }
+    }
+
+    fn mount() -> Mount {
+        Mount {
+            server: "Filer".to_owned(),
+            share: "share".to_owned(),
+            options: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_server_with_too_many_hung_processes_is_asked_no_more() {
+        let processes = Processes::new();
+        let server = processes.of("filer");
+        server.killed.store(KILLED_MAX - 1, Ordering::Relaxed);
+        server.refuse_hung("filer").unwrap();
+        server.killed.store(KILLED_MAX, Ordering::Relaxed);
+        let failure = server.refuse_hung("filer").unwrap_err();
+        assert_eq!(failure.kind, Kind::Unreachable);
+        let expected = "server filer: 8 killed processes have not exited";
+        assert!(failure.message.starts_with(expected), "{failure}");
+    }
+
+    #[test]
+    fn a_server_is_known_while_a_call_has_it() {
+        let processes = Processes::new();
+        let server = processes.of("filer");
+        assert!(Arc::ptr_eq(&server, &processes.of("filer")));
+        assert!(!Arc::ptr_eq(&server, &processes.of("other")));
+        drop(server);
+        drop(processes.of("third"));
+        let known = processes.servers.lock().unwrap();
+        assert_eq!(known.keys().collect::<Vec<_>>(), ["third"]);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_refused_starts_no_process_whatever_the_case_of_the_servers_name() {
+        let processes = Processes::new();
+        let server = processes.of("filer");
+        server.killed.store(KILLED_MAX, Ordering::Relaxed);
+        let asked = processes.ask(mount(), Work::Look(owned()), Duration::from_secs(60));
+        assert_eq!(asked.await.unwrap_err().kind, Kind::Unreachable);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_without_a_slot_ends_in_time_and_was_not_begun() {
+        let processes = Processes::new();
+        let server = processes.of("filer");
+        let slots = u32::try_from(OF_SERVER).unwrap();
+        let _all = Arc::clone(&server.slots).acquire_many_owned(slots).await;
+        let begun = Instant::now();
+        let asked = processes.ask(mount(), Work::Look(owned()), Duration::from_secs(7));
+        let failure = asked.await.unwrap_err();
+        assert!(begun.elapsed() >= Duration::from_secs(7));
+        let state = (failure.kind, failure.certainty);
+        assert_eq!(state, (Kind::Timeout, Certainty::NothingHappened));
+        assert!(
+            failure
+                .message
+                .contains("within 7 s; this call was not begun")
+        );
+    }
+
+    /// This program is no worker process, so it ends without an answer.
+    #[tokio::test]
+    async fn a_process_that_ends_without_an_answer_may_have_changed_something() {
+        let processes = Processes::new();
+        let new = NewVolume {
+            at: owned(),
+            is_named_so: true,
+            on_delete: OnDelete::Delete,
+            bytes: 7,
+            permissions: None,
+        };
+        for (work, certainty) in [
+            (Work::Look(owned()), Certainty::NothingHappened),
+            (Work::Create(new), Certainty::MayBeRunning),
+        ] {
+            let asked = processes.ask(mount(), work, Duration::from_secs(60));
+            let failure = asked.await.unwrap_err();
+            let begin = "the worker process that asked the server has failed: ";
+            assert!(failure.message.starts_with(begin), "{failure}");
+            assert_eq!((failure.kind, failure.certainty), (Kind::System, certainty));
+        }
+    }
+}

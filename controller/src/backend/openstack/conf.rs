@@ -436,4 +436,62 @@ mod tests {
             assert!(refused.contains(why), "{text:?}: {refused}");
         }
     }
+    #[test]
+    fn a_value_ends_at_a_comment_and_has_the_escapes_of_gcfg() {
+        for (value, expected) in [
+            (r#"a b ; c"#, Some("a b")),
+            (r#"a # c"#, Some("a")),
+            (r#""a # c" "#, Some("a # c")),
+            (r#""a " b "#, Some("a  b")),
+            (r#""a" "" "#, Some("a ")),
+            (r#"\\ \" \n\t\b"#, Some("\\ \" \n\t\u{8}")),
+            (r#""a"#, None),
+            (r#"a\x"#, None),
+            (r#"a\"#, None),
+            ("", Some("")),
+        ] {
+            assert_eq!(unquoted(value).as_deref(), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_ends_in_a_backslash_continues_unless_that_is_escaped() {
+        for (text, expected) in [
+            ("a = b\\\n c\\\nd\ne = f", &[("a", "b cd"), ("e", "f")][..]),
+            ("a = b\\\\\ne = f", &[("a", "b\\"), ("e", "f")][..]),
+            ("a = b\\", &[("a", "b")][..]),
+            (
+                "[other]\na = b\n[ MEANT \"x\" ]\n[Meant]\nc",
+                &[("c", "true")][..],
+            ),
+        ] {
+            let text = match text.starts_with('[') {
+                true => text.to_owned(),
+                false => format!("[meant]\n{text}"),
+            };
+            let found = section(&text, "meant").unwrap();
+            let found: Vec<_> = found
+                .iter()
+                .map(|(key, value)| (&**key, &**value))
+                .collect();
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_switch_has_the_words_of_gcfg_and_the_last_of_a_key_counts() {
+        let is = |value: &str| Section(vec![("a".to_owned(), value.to_owned())]).is("a");
+        for word in ["true", "Yes", "ON", "1"] {
+            assert_eq!(is(word), Some(true), "{word}");
+        }
+        for word in ["false", "No", "OFF", "0", ""] {
+            assert_eq!(is(word), Some(false), "{word}");
+        }
+        assert_eq!(is("maybe"), None);
+        let twice = [("a", "1"), ("a", "2"), ("b", "3")];
+        let twice = Section(twice.map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec());
+        assert_eq!(twice.get("a"), Some("2"));
+        assert_eq!(twice.get("c"), None);
+        assert_eq!(twice.required("b"), Ok("3"));
+    }
 }

@@ -387,6 +387,7 @@ fn failed(status: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belay_server::call::Certainty;
     use serde_json::json;
 
     #[test]
@@ -525,5 +526,41 @@ mod tests {
         assert_eq!(volume.bytes, 3 << 30);
         assert_eq!(volume.nodes, [NodeId::new("s-1").unwrap()]);
         assert_eq!(volume.place.unwrap().describe(), "topology/zone=az-a");
+    }
+    #[test]
+    fn a_refusal_has_the_kind_of_its_status() {
+        for (status, kind) in [
+            (400, Kind::Precondition),
+            (401, Kind::Precondition),
+            (403, Kind::Precondition),
+            (404, Kind::NotFound),
+            (409, Kind::Busy),
+            (413, Kind::Quota),
+            (429, Kind::Busy),
+            (500, Kind::Unreachable),
+            (503, Kind::Unreachable),
+        ] {
+            let failure = refused(&Answer::example(status, "the reason"));
+            assert_eq!(failure.kind, kind, "{failure}");
+            assert!(failure.message.ends_with(": the reason"), "{failure}");
+            let certainty = match status {
+                500.. => Certainty::MayBeRunning,
+                _ => Certainty::NothingHappened,
+            };
+            assert_eq!(failure.certainty, certainty, "{failure}");
+        }
+    }
+
+    #[test]
+    fn only_the_plain_status_of_failure_leaves_open_that_the_data_may_be_lost() {
+        for (status, is_intact) in [("error", false), ("error_deleting", true)] {
+            let Phase::Failed(failure) = volume(status, json!({})).phase() else {
+                panic!("{status}");
+            };
+            assert!(failure.message.contains(status), "{failure}");
+            let is_said = failure.message.contains("its data may be intact");
+            assert_eq!(is_said, is_intact, "{failure}");
+            assert!(failure.message.contains("volume message list"), "{failure}");
+        }
     }
 }

@@ -123,8 +123,16 @@ pub(super) fn write_new(above: &OwnedFd, name: &str, content: &[u8], shown: &str
         let written = retry_on_intr(|| rustix::io::write(&file, rest));
         rest = &rest[written.map_err(at("write", shown))?..];
     }
+    sync(&file, shown)
+}
+
+/// Has the server write a file to its disk.
+fn sync(file: &OwnedFd, shown: &str) -> Result<()> {
     alive().map_err(at("fsync", shown))?;
-    retry_on_intr(|| rustix::fs::fsync(&file)).map_err(at("fsync", shown))
+    retry_on_intr(|| rustix::fs::fsync(file)).map_err(at("fsync", shown))?;
+    #[cfg(test)]
+    super::tests::killed::note_sync();
+    Ok(())
 }
 
 /// The whole file, if it is not longer than `bytes_max`.

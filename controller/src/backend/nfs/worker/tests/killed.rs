@@ -9,6 +9,13 @@ thread_local! {
     /// How many changes this thread may still make; none = any number.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
     static IS_KILLED: Cell<bool> = const { Cell::new(false) };
+    /// How many files this thread has synced.
+    static SYNCED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Called after each fsync.
+pub(in super::super) fn note_sync() {
+    SYNCED.set(SYNCED.get() + 1);
 }
 
 /// Called before each change: fails once as many were made as the test allows.
@@ -82,6 +89,23 @@ fn a_creation_that_was_killed_is_completed_by_the_next_one() {
         },
     );
     assert!(killed > 10, "{killed}");
+}
+
+/// What a server that loses its memory keeps: a claim that has its name has its content.
+#[test]
+fn a_claim_is_on_the_servers_disk_before_it_has_its_name() {
+    let order = volume("ns/data", "pvc-1");
+    killed_at_each(
+        |_| SYNCED.set(0),
+        |share| share.create(&order).map(drop),
+        |share, is_done| {
+            let claims = names(&share.path(".belay/claims")).len();
+            // Written twice: as creating, and as ready.
+            let ready = usize::from(share.look(&order.at).is_some());
+            assert!(SYNCED.get() >= claims + ready, "{claims} {ready}");
+            assert_eq!(is_done, claims + ready == 3);
+        },
+    );
 }
 
 /// Another volume takes the directory after the kill.
