@@ -306,3 +306,185 @@ fn registration(config: &Config, driver: &Driver, own: &Readiness) -> Option<Reg
 fn failed(what: &str, why: &dyn Display) -> StartError {
     StartError(format!("{what}: {why}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::fake::Machine as FakeMachine;
+    use belay_contract::drivers::LOCAL;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+    use std::path::Path;
+
+    fn config(more: &[&str]) -> Config {
+        let own = ["belay-node", "--node-id=n1"];
+        Config::of_words(own.iter().chain(more))
+    }
+
+    const LOOPS: [&str; 2] = ["--endpoint=/csi/csi.sock", "--loop-dir=/volumes"];
+
+    #[test]
+    fn an_error_of_the_start_names_its_flag() {
+        let error = failed("--endpoint", &"no such directory");
+        assert_eq!(error.to_string(), "--endpoint: no such directory");
+    }
+
+    #[test]
+    fn an_agent_whose_mounts_the_kubelet_does_not_see_is_unhealthy() {
+        assert_eq!(readiness_in(None), State::Ready);
+        let machine = FakeMachine::new();
+        let kernel = machine.process();
+        let open = || KubeletDir::open(&kernel, Path::new("/")).unwrap();
+        machine.keep_mounts_here(true);
+        let hidden = open();
+        let why = hidden.hidden().unwrap().to_owned();
+        assert_eq!(readiness_in(Some(&hidden)), State::Unhealthy(why));
+    }
+
+    #[test]
+    fn rings_are_made_only_for_disks() {
+        let kernel = Linux::for_helper();
+        let has_rings = |kernel: &Linux| !format!("{kernel:?}").contains("Rings(0)");
+        assert!(!has_rings(&with_rings(&config(&LOOPS), kernel.clone())));
+        let disks = ["--driver-kind=openstack", "--endpoint=/csi/csi.sock"];
+        // Some machines refuse them.
+        let can_have = kernel.clone().with_rings().is_ok();
+        assert_eq!(has_rings(&with_rings(&config(&disks), kernel)), can_have);
+    }
+
+    #[test]
+    fn each_metric_of_the_agent_has_its_help_on_the_page() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let _guard = ::metrics::set_default_local_recorder(&recorder);
+        operation::announce();
+        work::announce();
+        rpc::announce();
+        for name in [
+            "belay_formats_total",
+            "belay_format_refusals_total",
+            "belay_filesystem_checks_total",
+            "belay_grow_refusals_total",
+            "belay_openers_unchecked_total",
+            "belay_unflushed_unpublishes_total",
+            "belay_removed_disk_unmounts_total",
+            "belay_helper_kills_total",
+        ] {
+            ::metrics::counter!(name).increment(1);
+        }
+        for name in [
+            "belay_pool_threads",
+            "belay_pool_waiting",
+            "belay_helper_processes",
+            "belay_helper_waiting",
+        ] {
+            ::metrics::gauge!(name).set(1.0);
+        }
+        ::metrics::histogram!("belay_operation_phase_duration_seconds").record(1.0);
+        let page = recorder.handle().render();
+        let lines = |begin: &str| page.lines().filter(|line| line.starts_with(begin)).count();
+        assert_eq!(lines("# TYPE "), 13, "{page}");
+        assert_eq!(lines("# HELP "), 13, "{page}");
+    }
+
+    #[test]
+    fn a_sandbox_that_is_off_shows_on_the_page() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let _guard = ::metrics::set_default_local_recorder(&recorder);
+        enter_sandbox(Sandbox::Off);
+        let page = recorder.handle().render();
+        assert!(page.contains("\nbelay_sandbox 0\n"), "{page}");
+        assert!(page.contains("# HELP belay_sandbox Whether"), "{page}");
+    }
+
+    #[test]
+    fn a_driver_is_registered_if_there_is_a_directory_for_that() {
+        let readiness = Readiness::new(State::Ready);
+        let of = |config: &Config| {
+            let driver = config.drivers().next().unwrap().clone();
+            registration(config, &driver, &readiness)
+        };
+        assert!(of(&config(&LOOPS)).is_none());
+        let flags = [
+            "--registration-dir=/registry",
+            "--kubelet-registration-path=/plugins/csi.sock",
+        ];
+        let found = of(&config(&[&LOOPS[..], &flags].concat())).unwrap();
+        assert_eq!(found.directory, Path::new("/registry"));
+        assert_eq!(found.endpoint.path, Path::new("/plugins/csi.sock"));
+        assert_eq!(found.driver.as_str(), LOCAL.name);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_start_waits_for_each_driver_and_not_for_a_hung_disk() {
+        let tries = || -> (Vec<_>, Vec<_>) { (0..3).map(|_| oneshot::channel()).unzip() };
+        let (mut senders, receivers) = tries();
+        // The last one hangs.
+        let hung = senders.pop();
+        for sender in senders {
+            sender.send(Ok(())).unwrap();
+        }
+        let begun = Instant::now();
+        tried(receivers).await.unwrap();
+        assert!((FIRST_TRY..2 * FIRST_TRY).contains(&begun.elapsed()));
+        drop(hung);
+
+        let (mut senders, receivers) = tries();
+        let refused = senders.remove(1);
+        refused
+            .send(Err("another driver has it".to_owned()))
+            .unwrap();
+        let error = tried(receivers).await.unwrap_err();
+        assert_eq!(error.to_string(), "another driver has it");
+    }
+
+    #[tokio::test]
+    async fn the_drivers_of_a_server_are_up_unless_a_capability_is_missing() {
+        let config = config(
+            &[
+                &LOOPS[..],
+                &[
+                    "--next-driver",
+                    "--driver-kind=nfs",
+                    "--endpoint=/csi/nfs.sock",
+                ],
+                &["--node-id=n1"],
+            ]
+            .concat(),
+        );
+        let machine = Machine::new(&config, Linux::for_helper(), None);
+        let servers = Servers::new();
+        let lacking = "no capability".to_owned();
+        for (lacking, state) in [
+            (None, State::Ready),
+            (Some(&lacking), State::Starting(lacking.clone())),
+        ] {
+            let readiness = Readiness::new(State::Ready);
+            let found = remote_services(&config, &machine, &readiness, &servers, lacking);
+            let [(driver, _, own)] = &found[..] else {
+                panic!("{} drivers", found.len());
+            };
+            assert!(driver.is_remote());
+            assert_eq!(own.own(), state);
+            assert_eq!(readiness.state(), state);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_driver_has_its_socket_and_its_facts() {
+        let dir = tempfile::tempdir().unwrap();
+        let endpoint = format!("--endpoint={}", dir.path().join("csi.sock").display());
+        let config = config(&[&endpoint, "--loop-dir=/volumes"]);
+        let driver = config.drivers().next().unwrap();
+        let profile = driver.common.kind.profile();
+        let service = Arc::new(NodeService::<Linux>::new("why", Pool::new(), profile));
+        let readiness = Readiness::new(State::Ready);
+        let found = served(&config, driver, Arc::clone(&service), &readiness).unwrap();
+        assert_eq!(found.name, driver.common.driver_name);
+        assert_eq!(found.socket.path(), dir.path().join("csi.sock"));
+        assert!(found.facts.is_some() && found.registration.is_none());
+        let mut nowhere = driver.clone();
+        nowhere.common.endpoint.path = dir.path().join("absent/csi.sock");
+        let refused = served(&config, &nowhere, service, &readiness);
+        let error = refused.err().unwrap();
+        assert!(error.to_string().starts_with("--endpoint: "), "{error}");
+    }
+}

@@ -402,6 +402,8 @@ async fn free(service: Arc<NodeService<Linux>>, number: u32, volume: VolumeId) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work::Pool;
+    use tempfile::TempDir;
 
     #[test]
     fn a_socket_is_in_the_directory_that_contains_it_by_whatever_path() {
@@ -414,5 +416,155 @@ mod tests {
         assert!(!is_folder_of(&socket, inode(&other).unwrap()));
         let nowhere = endpoint(dir.path().join("absent/csi.sock"));
         assert!(!is_folder_of(&nowhere, inode(dir.path()).unwrap()));
+    }
+    fn config(words: &[&str]) -> Config {
+        Config::of_words(["belay-node", "--node-id=n1"].iter().chain(words))
+    }
+
+    fn source(folder: &Path) -> Source {
+        Source::Folder(folder.to_owned())
+    }
+
+    #[test]
+    fn the_source_of_a_driver_is_its_directory_or_the_disks_and_says_what_it_waits_for() {
+        let opening = |words: &[&str]| {
+            let config = config(words);
+            let driver = config.drivers().next().unwrap();
+            Source::of(driver).opening(&driver.common.driver_name)
+        };
+        let files = opening(&["--endpoint=/csi/csi.sock", "--loop-dir=/volumes"]);
+        let expected = "local.csi.belay.dev: --loop-dir /volumes is being opened; while this \
+                        persists, its disk does not answer";
+        assert_eq!(files, expected);
+        let disks = opening(&["--endpoint=/csi/csi.sock", "--driver-kind=openstack"]);
+        assert!(
+            disks.ends_with(": the disks of the node are being listed"),
+            "{disks}"
+        );
+    }
+
+    /// An agent with two drivers, whose sockets are in `sockets`.
+    fn machine(sockets: &Path) -> Machine {
+        let endpoints = ["a", "b"].map(|name| format!("--endpoint={}/{name}", sockets.display()));
+        let words = [
+            "--loop-dir=/a",
+            &endpoints[0],
+            "--next-driver",
+            "--driver-name=b.belay.dev",
+            "--node-id=n1",
+            "--loop-dir=/b",
+            &endpoints[1],
+        ];
+        Machine::new(&config(&words), Linux::detect().unwrap(), None)
+    }
+
+    #[test]
+    fn a_directory_is_that_of_one_driver_and_of_one_agent() {
+        let (dir, sockets) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let (volumes, link) = (dir.path().join("volumes"), dir.path().join("link"));
+        std::os::unix::fs::symlink(&volumes, &link).unwrap();
+        let agent = machine(sockets.path());
+        let [a, b]: [DriverName; 2] = ["a.belay.dev", "b.belay.dev"].map(|it| it.parse().unwrap());
+
+        let Err(Refused::ForNow(why)) = agent.open(&a, &source(&link)) else {
+            panic!("a directory that does not exist");
+        };
+        assert!(
+            why.starts_with(&format!("--loop-dir {}: ", link.display())),
+            "{why}"
+        );
+        std::fs::create_dir(&volumes).unwrap();
+        let opened = agent.open(&a, &source(&link)).ok().unwrap();
+        assert!(!opened.is_beside_socket);
+        let Err(Refused::Taken(why)) = agent.open(&b, &source(&volumes)) else {
+            panic!("the directory of another driver");
+        };
+        let expected = format!(
+            "--loop-dir {}: another driver has it, a.belay.dev; give each its own",
+            volumes.display()
+        );
+        assert_eq!(why, expected);
+        // It has the lock as long as it runs.
+        let Err(Refused::ForNow(why)) = machine(sockets.path()).open(&a, &source(&volumes)) else {
+            panic!("the directory of another agent");
+        };
+        let holder = format!("process {} has its lock", std::process::id());
+        assert!(why.contains(&holder), "{why}");
+        drop(opened);
+        let next = machine(sockets.path());
+        next.open(&a, &source(&volumes)).ok().unwrap();
+    }
+
+    #[test]
+    fn the_directory_of_a_socket_is_served_although_its_lock_is_another_ones() {
+        let dir = TempDir::new().unwrap();
+        let name = "a.belay.dev".parse().unwrap();
+        let one = machine(dir.path()).open(&name, &source(dir.path()));
+        let two = machine(dir.path()).open(&name, &source(dir.path()));
+        assert!(one.ok().unwrap().is_beside_socket && two.ok().unwrap().is_beside_socket);
+    }
+
+    type Coming = (Arc<NodeService<Linux>>, Readiness);
+
+    fn start(machine: &Arc<Machine>, name: &str, folder: &Path) -> (Start, Coming) {
+        let config = config(&["--endpoint=/csi/csi.sock", "--loop-dir=/volumes"]);
+        let mut driver = config.drivers().next().unwrap().clone();
+        driver.common.driver_name = name.parse().unwrap();
+        let profile = driver.common.kind.profile();
+        let service = Arc::new(NodeService::new("not yet", Pool::new(), profile));
+        let readiness = Readiness::new(State::Starting("not yet".to_owned()));
+        let own = readiness.clone();
+        let start = Start::new(
+            machine,
+            &driver,
+            source(folder),
+            &service,
+            own,
+            State::Ready,
+        );
+        (start, (service, readiness))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_whose_directory_is_missing_comes_up_once_it_exists() {
+        let dir = TempDir::new().unwrap();
+        let volumes = dir.path().join("volumes");
+        let machine = Arc::new(machine(Path::new("/elsewhere")));
+        let (start, (service, readiness)) = start(&machine, "a.belay.dev", &volumes);
+        let (first, tried) = oneshot::channel();
+        let run = tokio::spawn(start.run(first, None));
+        assert_eq!(tried.await, Ok(Ok(())));
+        let State::Starting(why) = readiness.own() else {
+            panic!("it is up");
+        };
+        let begin = format!("a.belay.dev: --loop-dir {}: ", volumes.display());
+        assert!(
+            why.starts_with(&begin) && why.ends_with("; retrying"),
+            "{why}"
+        );
+        let failure = service.node().err().unwrap();
+        assert_eq!(failure.message, why);
+        std::fs::create_dir(&volumes).unwrap();
+        // Without the kubelet's directory there is nothing to look after.
+        run.await.unwrap();
+        assert_eq!(readiness.own(), State::Ready);
+        assert!(service.node().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_of_another_driver_ends_the_start_with_the_drivers_name() {
+        let dir = TempDir::new().unwrap();
+        let machine = Arc::new(machine(Path::new("/elsewhere")));
+        let (one, (up, _)) = start(&machine, "a.belay.dev", dir.path());
+        let (first, tried) = oneshot::channel();
+        one.run(first, None).await;
+        assert_eq!(tried.await, Ok(Ok(())));
+        let (two, (refused, _)) = start(&machine, "b.belay.dev", dir.path());
+        let (first, tried) = oneshot::channel();
+        two.run(first, None).await;
+        let why = tried.await.unwrap().unwrap_err();
+        let begin = format!("b.belay.dev: --loop-dir {}: another", dir.path().display());
+        assert!(why.starts_with(&begin), "{why}");
+        assert!(refused.node().is_err() && up.node().is_ok());
     }
 }

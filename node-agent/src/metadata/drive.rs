@@ -42,11 +42,22 @@ pub(super) fn read(
             Err(error) => others.push(format!("{} ({error})", disk.name)),
         }
     }
-    match &found[..] {
-        [(disk, label)] => {
-            let text = mounted(kernel, disk, label, document, bytes_max);
-            text.map_err(|why| format!("{}: {why}", disk.name))
-        }
+    let (disk, found) = the_one(&found, &others, label)?;
+    let text = mounted(kernel, disk, found, document, bytes_max);
+    text.map_err(|why| format!("{}: {why}", disk.name))
+}
+
+/// The only disk that has the label.
+///
+/// # Errors
+/// In words: there is none, or there are several.
+fn the_one<'a>(
+    found: &'a [(Disk, Label)],
+    others: &[String],
+    label: &str,
+) -> Result<&'a (Disk, Label), String> {
+    match found {
+        [one] => Ok(one),
         [] if others.is_empty() => Err(format!(
             "no disk of less than 1 GiB, so none with the label {label}"
         )),
@@ -135,6 +146,95 @@ fn file(
         if more == 0 || length == text.len() {
             text.truncate(length);
             return Ok(text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Cause, Dev};
+    use std::os::unix::fs::symlink;
+
+    /// A directory is opened like the root of a mount.
+    fn file_in(dir: &Path, document: &str, bytes_max: usize) -> kernel::Result<Vec<u8>> {
+        let kernel = Linux::for_helper();
+        let root = kernel.open(dir, Open::Directory).unwrap();
+        file(&kernel, &root, document, bytes_max)
+    }
+
+    #[test]
+    fn a_document_is_found_below_its_directories_and_through_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let latest = dir.path().join("openstack/latest");
+        std::fs::create_dir_all(&latest).unwrap();
+        std::fs::write(latest.join("meta_data.json"), "{}").unwrap();
+        std::fs::write(dir.path().join("top"), "of the disk").unwrap();
+        symlink("latest", dir.path().join("openstack/link")).unwrap();
+        let read = |document| file_in(dir.path(), document, 64);
+        for document in [
+            "openstack/latest/meta_data.json",
+            "/openstack//latest/meta_data.json",
+        ] {
+            assert_eq!(read(document).unwrap(), b"{}", "{document}");
+        }
+        assert_eq!(read("top").unwrap(), b"of the disk");
+        for (document, cause) in [
+            ("openstack/link/meta_data.json", Cause::Escapes),
+            ("openstack/absent/meta_data.json", Cause::Missing),
+            ("absent", Cause::Missing),
+        ] {
+            assert_eq!(read(document).unwrap_err().cause(), cause, "{document}");
+        }
+    }
+
+    #[test]
+    fn of_a_long_document_one_byte_too_many_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("document"), "x".repeat(100)).unwrap();
+        for (bytes_max, length) in [(98, 99), (99, 100), (100, 100), (101, 100)] {
+            let text = file_in(dir.path(), "document", bytes_max).unwrap();
+            assert_eq!(text.len(), length, "{bytes_max}");
+        }
+    }
+
+    #[test]
+    fn only_one_disk_may_have_the_label() {
+        let disk = |name: &str| {
+            let mut start = vec![0; label::BYTES];
+            start[32_768..32_775].copy_from_slice(b"\x01CD001\x01");
+            start[32_808..32_816].copy_from_slice(b"config-2");
+            let disk = Disk {
+                dev: Dev { major: 8, minor: 0 },
+                name: name.to_owned(),
+                diskseq: 1,
+                bytes: 1 << 20,
+            };
+            (disk, label::of(&start).unwrap())
+        };
+        let (sda, sdb) = (disk("sda"), disk("sdb"));
+        let others = ["vda".to_owned(), "vdb (EIO)".to_owned()];
+        let one = the_one(std::slice::from_ref(&sda), &others, "config-2").unwrap();
+        assert_eq!(one.0.name, "sda");
+        assert_eq!(path(&one.0), "/dev/sda");
+        for (found, others, why) in [
+            (
+                &[][..],
+                &[][..],
+                "no disk of less than 1 GiB, so none with the label config-2",
+            ),
+            (
+                &[][..],
+                &others[..],
+                "no disk has the label config-2; checked: vda, vdb (EIO)",
+            ),
+            (
+                &[sda, sdb][..],
+                &[][..],
+                "sda and sdb both have the label config-2, so neither is used",
+            ),
+        ] {
+            assert_eq!(the_one(found, others, "config-2").unwrap_err(), why);
         }
     }
 }

@@ -138,7 +138,12 @@ mod tests {
         let path = dir.path().join("civostatsd");
         std::fs::write(&path, "instance_id = \"7f8b\"\n").unwrap();
         assert_eq!(read(&path, keys), Ok(found("7f8b", "")));
-        std::fs::write(&path, "#".repeat(1 << 17)).unwrap();
-        assert!(read(&path, keys).unwrap_err().contains("more than"));
+        std::fs::write(&path, "#".repeat(64 << 10)).unwrap();
+        assert_eq!(read(&path, keys), Ok(Facts::default()));
+        std::fs::write(&path, "#".repeat((64 << 10) + 1)).unwrap();
+        assert_eq!(
+            read(&path, keys),
+            Err("has more than 65536 bytes".to_owned())
+        );
     }
 }

@@ -267,6 +267,11 @@ mod tests {
                 "302, a redirect",
             ),
             ("HTTP/1.1 500 Oh\r\n\r\n", "status 500: the service fails"),
+            ("HTTP/1.1 403 No\r\n\r\n", "HTTP status 403"),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length 5\r\n\r\nhello",
+                "a header without a colon",
+            ),
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: 33\r\n\r\n",
                 "more than 32 bytes",
@@ -313,6 +318,37 @@ mod tests {
         ] {
             let refused = read(response.as_bytes()).unwrap_err();
             assert!(refused.contains(why), "{response}: {refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_as_long_as_it_may_be_is_read() {
+        let body = "y".repeat(BYTES_MAX);
+        let ok = "HTTP/1.1 200 OK\r\n";
+        let line = |length: usize| format!("X: {}\r\n", "y".repeat(length - "X: \r\n".len()));
+        let longest = usize::try_from(LINE_MAX).unwrap();
+        // The empty line that ends the head is one.
+        let lines = |count: usize| "X: y\r\n".repeat(count - 1);
+        for (head, is_read) in [
+            (format!("Content-Length: {BYTES_MAX}\r\n"), true),
+            (line(longest), true),
+            (line(longest + 1), false),
+            (lines(LINES_MAX), true),
+            (lines(LINES_MAX + 1), false),
+        ] {
+            let read = read(format!("{ok}{head}\r\n{body}").as_bytes());
+            assert_eq!(
+                read.is_ok_and(|read| read == body.as_bytes()),
+                is_read,
+                "{head}"
+            );
+        }
+        let half = BYTES_MAX / 2;
+        let chunk = |bytes: usize| format!("{bytes:x}\r\n{}\r\n", "y".repeat(bytes));
+        for (last, is_read) in [(half, true), (half + 1, false)] {
+            let chunks = chunk(half) + &chunk(last) + "0\r\n";
+            let whole = format!("{ok}Transfer-Encoding: chunked\r\n\r\n{chunks}");
+            assert_eq!(read(whole.as_bytes()).is_ok(), is_read, "{last}");
         }
     }
 

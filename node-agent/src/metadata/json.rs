@@ -240,6 +240,45 @@ mod tests {
         assert_eq!(number[0].as_deref(), Some("123456789012345678"));
         let last = both(r#"{"uuid":"1","uu\u0069d":"2"}"#).unwrap();
         assert_eq!(last[0].as_deref(), Some("2"));
+        let escaped = both(r#"{"uuid":"\"\\\/\b\f\n\r\t\u000a"}"#).unwrap();
+        assert_eq!(escaped[0].as_deref(), Some("\"\\/\u{8}\u{c}\n\r\t\n"));
+        let spaced = both("\t{\r\n\"uuid\" :\t\"1\"\r}\n").unwrap();
+        assert_eq!(spaced[0].as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn a_refusal_says_where_and_what_was_expected() {
+        for (json, why) in [
+            ("[", "0: expected an object"),
+            ("{a", "1: expected a text"),
+            ("{\"a\" 1", "5: expected a colon"),
+            ("{\"a\":1;", "6: expected the end of a list or object"),
+            ("{\"a\":[1;", "7: expected the end of a list or object"),
+            ("{} x", "3: more text after the object"),
+            ("{\"a\":x", "5: expected a value"),
+            ("{\"uuid\":1.5}", "11: expected a text or a whole number"),
+            ("{\"uuid\":\"\\ud83d\"}", "16: half of a surrogate pair"),
+            ("{\"uuid\":\"a", "9: a text without an end"),
+            ("{\"a\":\"\\x\"}", "6: an unknown escape"),
+            ("{\"a\":\"\t\"}", "6: a control character in a text"),
+        ] {
+            let refused = both(json).unwrap_err().to_string();
+            assert_eq!(refused, format!("not valid JSON at byte {why}"), "{json}");
+        }
+    }
+
+    #[test]
+    fn an_object_may_be_nested_up_to_a_depth() {
+        let nested = |open: &str, close: &str, depth: usize| {
+            // The object itself is one.
+            let (open, close) = (open.repeat(depth - 1), close.repeat(depth - 1));
+            both(&format!("{{\"a\":{open}1{close}}}"))
+        };
+        for (open, close) in [("[", "]"), ("{\"b\":", "}")] {
+            assert!(nested(open, close, DEPTH_MAX).is_ok(), "{open}");
+            let refused = nested(open, close, DEPTH_MAX + 1).unwrap_err();
+            assert_eq!(refused.why, "nested too deep", "{open}");
+        }
     }
 
     #[test]

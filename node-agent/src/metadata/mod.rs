@@ -152,6 +152,8 @@ fn instance(
 mod tests {
     use super::*;
     use belay_contract::drivers::OPENSTACK;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
     fn read(document: &str) -> Result<Instance, String> {
         let metadata = OPENSTACK.metadata.unwrap();
@@ -177,6 +179,56 @@ mod tests {
                 .zone,
             None
         );
+    }
+
+    /// A metadata service that answers one request after the other so.
+    async fn service(responses: Vec<String>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            for response in responses {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    stream.read_buf(&mut request).await.unwrap();
+                }
+                // A client that has read enough may have closed it.
+                stream.write_all(response.as_bytes()).await.ok();
+            }
+        });
+        address
+    }
+
+    async fn asked(at: SocketAddr) -> Result<Instance, String> {
+        let metadata = OPENSTACK.metadata.unwrap();
+        let order = vec![MetadataSource::Service; 2];
+        let mut sources = Sources::new(metadata, order, at, Linux::for_helper());
+        sources.read(false).await
+    }
+
+    #[tokio::test]
+    async fn a_source_that_does_not_know_the_node_is_followed_by_the_next_one() {
+        let unknown = "HTTP/1.1 404 Not Found\r\n\r\n";
+        let padding = "x".repeat(300 << 10);
+        let document = format!(r#"{{"uuid":"7f8b","padding":"{padding}"}}"#);
+        let known = format!("HTTP/1.1 200 OK\r\n\r\n{document}");
+        let at = service(vec![unknown.to_owned(), known]).await;
+        let found = asked(at).await.unwrap();
+        assert_eq!(
+            (found.id.as_str(), found.source),
+            ("7f8b", "metadataService")
+        );
+
+        let broken = "HTTP/1.1 503 Oh\r\n\r\n";
+        let at = service(vec![unknown.to_owned(), broken.to_owned()]).await;
+        let url = format!("http://{at}/{}", OPENSTACK.metadata.unwrap().document);
+        let source = format!("metadataService ({url}): HTTP status");
+        let expected = format!(
+            "the ID of this node cannot be read from the cloud's metadata: {source} 404: the \
+             service does not know this node, or does not have this document; {source} 503: the \
+             service fails"
+        );
+        assert_eq!(asked(at).await, Err(expected));
     }
 
     #[test]

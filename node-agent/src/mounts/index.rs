@@ -396,23 +396,34 @@ fn mirrors<K: Kernel>(kernel: &K, path: &Path, stat: &Stat, except: &[&Path]) ->
 mod tests {
     use super::*;
 
+    const fn device(minor: u32) -> Dev {
+        Dev { major: 7, minor }
+    }
+
+    /// The root of a mount on the first device.
+    fn root(kind: FileKind, mount_id: u64) -> Stat {
+        Stat {
+            kind,
+            dev: device(1),
+            rdev: device(0),
+            ino: 2,
+            bytes: 0,
+            allocated: 0,
+            links: 2,
+            mount_root: true,
+            mount_id,
+        }
+    }
+
+    fn volume(name: &str) -> VolumeId {
+        VolumeId::new(name).unwrap()
+    }
+
     #[test]
     fn a_path_is_listed_for_the_volume_and_the_device_that_it_was_noted_for_last() {
         let index = MountIndex::default();
-        let volume = |name| VolumeId::new(name).unwrap();
-        let device = |minor| Dev { major: 7, minor };
         let note = |path: &str, name, mount_id| {
-            let stat = Stat {
-                kind: FileKind::Directory,
-                dev: device(1),
-                rdev: device(0),
-                ino: 2,
-                bytes: 0,
-                allocated: 0,
-                links: 2,
-                mount_root: true,
-                mount_id,
-            };
+            let stat = root(FileKind::Directory, mount_id);
             index.note(Path::new(path), &stat, device(1), &volume(name));
         };
         let listed = |name| {
@@ -434,5 +445,86 @@ mod tests {
         }
         let inner = index.lock();
         assert!(!inner.by_device.contains_key(&device(1)) && inner.by_volume.is_empty());
+    }
+    #[test]
+    fn a_mount_proves_its_volume_only_while_it_is_the_one_that_was_noted() {
+        let index = MountIndex::default();
+        let (path, one, two) = (Path::new("/staging"), volume("one"), volume("two"));
+        let stat = root(FileKind::Directory, 5);
+        index.note(path, &stat, device(1), &one);
+        let other_id = root(FileKind::Directory, 6);
+        let beneath = Stat {
+            mount_root: false,
+            ..stat
+        };
+        for (stat, is_it) in [(stat, true), (other_id, false), (beneath, false)] {
+            let device = is_it.then_some(device(1));
+            assert_eq!(index.proven(path, &stat, &one), device);
+            assert_eq!(index.proven(path, &stat, &two), None);
+            assert_eq!(index.noted(path, &stat).is_some(), is_it);
+            assert_eq!(index.is_noted_for(path, &stat, &one), is_it);
+            assert!(!index.is_noted_for(path, &stat, &two));
+        }
+        assert!(index.is_noted_for_another(path, &two));
+        assert!(!index.is_noted_for_another(path, &one));
+        // A bind does not hold its device.
+        let bind = root(FileKind::BlockDevice, 7);
+        index.note(path, &bind, device(0), &one);
+        assert_eq!(index.proven(path, &bind, &one), None);
+        assert_eq!(index.noted(path, &bind), Some(one));
+    }
+
+    #[test]
+    fn the_file_behind_a_device_is_known_while_a_mount_of_it_is() {
+        let index = MountIndex::default();
+        let file = Inode {
+            dev: device(9),
+            ino: 3,
+        };
+        let stat = root(FileKind::Directory, 5);
+        for path in ["/a", "/b"] {
+            index.note(Path::new(path), &stat, device(1), &volume("one"));
+        }
+        index.note_file(device(1), None);
+        assert_eq!(index.file_behind(device(1)), None);
+        index.note_file(device(1), Some(file));
+        for path in ["/a", "/b"] {
+            assert_eq!(index.file_behind(device(1)), Some(file), "{path}");
+            index.forget(Path::new(path));
+        }
+        assert_eq!(index.file_behind(device(1)), None);
+        assert!(!index.has(device(1)));
+    }
+
+    #[test]
+    fn a_mount_that_the_scan_has_found_may_show_any_number_until_it_was_seen() {
+        let index = MountIndex::default();
+        let scanned = |device: Dev, root: Option<Dev>| Entry {
+            root,
+            device,
+            noted: None,
+            label: None,
+        };
+        let [staging, target] = ["/staging", "/target"].map(Path::new);
+        index
+            .lock()
+            .insert_scanned(staging, scanned(device(1), None));
+        index
+            .lock()
+            .insert_scanned(target, scanned(device(2), Some(device(2))));
+        assert!(index.has_unseen(device(1)) && !index.has_unseen(device(2)));
+        assert!(index.shows(device(7)));
+        index.learn(staging, device(3));
+        assert!(!index.has_unseen(device(1)) && !index.shows(device(7)));
+        assert!(index.shows(device(3)) && index.shows(device(2)));
+        // Once it was seen it stays so.
+        index.learn(staging, device(4));
+        assert!(index.shows(device(3)) && !index.shows(device(4)));
+        // Another mount of the same device covers nothing; one of another device covers the first.
+        for (above, stacked) in [(device(1), &[][..]), (device(2), &[staging][..])] {
+            index.lock().insert_scanned(staging, scanned(above, None));
+            assert_eq!(index.lock().stacked_of(device(1)), stacked, "{above}");
+            assert!(index.lock().stacked_of(device(2)).is_empty());
+        }
     }
 }

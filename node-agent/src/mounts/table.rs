@@ -274,3 +274,43 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(lines.find(|line| Some(&line.root) == root.as_ref()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::LoopDir;
+    use crate::kernel::fake::Machine;
+
+    #[test]
+    fn a_line_shows_a_loop_device_by_its_number_its_node_or_its_source() {
+        let kernel = Machine::new().process();
+        let volumes = Path::new("/volumes");
+        kernel.mkdir(volumes, 0o700).unwrap();
+        let driver = "local.csi.belay.dev".parse().unwrap();
+        let transport = Transport::Loops(LoopDir::open(&kernel, &driver, volumes).unwrap());
+        let (loop3, other) = (kernel.loop_dev(3), Dev { major: 8, minor: 1 });
+        for (fs_type, dev, root, source, device, is_root_known) in [
+            ("ext4", loop3, "/", "/dev/sda1", Some(loop3), true),
+            ("ext4", other, "/", "/dev/loop3", None, false),
+            ("xfs", loop3, "/sub", "any", Some(loop3), true),
+            ("devtmpfs", other, "/loop3", "dev", Some(loop3), true),
+            ("tmpfs", other, "/loop3", "tmpfs", Some(loop3), true),
+            ("tmpfs", loop3, "/file", "/dev/loop3", None, false),
+            ("btrfs", other, "/", "/dev/loop3", Some(loop3), false),
+            ("btrfs", loop3, "/loop3", "/dev/sda1", None, false),
+        ] {
+            let line = MountEntry {
+                dev,
+                root: root.into(),
+                point: "/staging".into(),
+                fs_type: fs_type.to_owned(),
+                source: source.into(),
+                peer_group: 0,
+            };
+            let shown = shown_by(&kernel, &transport, &line).unwrap();
+            assert_eq!(shown.as_ref().map(|shown| shown.device), device, "{line:?}");
+            let known = shown.and_then(|shown| shown.root);
+            assert_eq!(known, device.filter(|_| is_root_known), "{line:?}");
+        }
+    }
+}

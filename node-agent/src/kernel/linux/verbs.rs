@@ -1,12 +1,16 @@
 //! The verbs of the trait that need no privileges, on the kernel of this machine.
 
+use std::net::IpAddr;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use tempfile::TempDir;
 
 use super::Linux;
-use crate::kernel::{Cause, Dev, Disks as _, FileKind, Kernel as _, Open, Surroundings as _};
+use crate::kernel::{
+    Cause, Dev, Disks as _, FileKind, Kernel as _, LoopMode, MountAttrs, Open, Remotes as _,
+    Surroundings as _,
+};
 
 /// A number that no loop device has.
 const ABSENT: u32 = 1_000_000;
@@ -140,4 +144,100 @@ fn what_no_file_is_asked_for_is_right() {
     assert!(uuids.iter().all(|uuid| uuid.len() == 36) && uuids[0] != uuids[1]);
     // Since this test was written.
     assert!(kernel.realtime() > 1_700_000_000);
+}
+
+#[test]
+fn an_attribute_is_absent_until_it_is_set_and_after_it_was_removed() {
+    const NAME: &str = "user.belay";
+    let (kernel, dir) = machine();
+    let path = dir.path().join("file");
+    std::fs::write(&path, "").unwrap();
+    let file = kernel.open(&path, Open::FileWrite).unwrap();
+    match kernel.set_xattr(&file, NAME, b"value") {
+        // Before Linux 6.6, tmpfs has none.
+        Err(error) => assert_eq!(error.cause(), Cause::Unsupported, "{error}"),
+        Ok(()) => {
+            assert_eq!(kernel.xattr(&file, NAME).unwrap().unwrap(), b"value");
+            kernel.remove_xattr(&file, NAME).unwrap();
+            assert_eq!(kernel.xattr(&file, NAME).unwrap(), None);
+            kernel.remove_xattr(&file, NAME).unwrap();
+            // Too long for any that the agent sets.
+            kernel.set_xattr(&file, NAME, &[1; 65]).unwrap();
+            assert_eq!(kernel.xattr(&file, NAME).unwrap(), Some(Vec::new()));
+        }
+    }
+}
+
+#[test]
+fn a_mode_is_set_and_read_without_the_type() {
+    let (kernel, dir) = machine();
+    let folder = kernel.open(dir.path(), Open::Directory).unwrap();
+    for mode in [0o700, 0o2755, 0o1777] {
+        kernel.chmod(&folder, mode).unwrap();
+        assert_eq!(kernel.mode(&folder).unwrap(), mode);
+    }
+}
+
+#[test]
+fn a_mount_has_a_source_and_a_directory_in_it_has_none() {
+    let (kernel, dir) = machine();
+    for kernel in [kernel, Linux::for_helper()] {
+        let found = kernel.mount_source(Path::new("/proc")).unwrap().unwrap();
+        assert_eq!(found.fs_type, "proc");
+        assert!(!found.source.is_empty() && !found.superblock_read_only);
+        assert_eq!(kernel.mount_source(dir.path()).unwrap(), None);
+        assert_eq!(
+            kernel.mount_source(&dir.path().join("absent")).unwrap(),
+            None
+        );
+    }
+}
+
+#[test]
+fn an_address_is_its_own_and_each_address_of_a_name_is_returned_once() {
+    let (kernel, _) = machine();
+    for address in ["192.0.2.7", "2001:db8::7"] {
+        let found = kernel.addresses(address).unwrap();
+        assert_eq!(found, [address.parse::<IpAddr>().unwrap()]);
+    }
+    // The resolver returns it for each type of socket.
+    let found = kernel.addresses("localhost").unwrap();
+    let is_first = |(at, address): (usize, &IpAddr)| !found[..at].contains(address);
+    assert!(found.iter().enumerate().all(is_first), "{found:?}");
+    assert!(found.iter().any(IpAddr::is_loopback), "{found:?}");
+}
+
+#[test]
+fn an_agent_is_beside_the_first_process_if_both_have_one_mount_namespace() {
+    let (kernel, _) = machine();
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
+    let first = namespace("1").ok();
+    let is_beside = first == namespace("self").ok();
+    assert_eq!(kernel.is_beside_first_process(), is_beside);
+}
+
+#[test]
+fn what_is_not_a_block_device_has_no_size_and_no_number() {
+    let (kernel, dir) = machine();
+    let path = dir.path().join("file");
+    std::fs::write(&path, "12345").unwrap();
+    let file = kernel.open(&path, Open::FileRead).unwrap();
+    assert!(kernel.device_bytes(&file).is_err());
+    assert!(kernel.device_block_bytes(&file).is_err());
+    assert_eq!(kernel.diskseq(&file).unwrap(), 0);
+    let mode = LoopMode {
+        read_only: true,
+        autoclear: true,
+    };
+    assert!(kernel.loop_configure(&file, &file, mode, "a").is_err());
+    assert!(kernel.loop_status(&file).is_err());
+    assert!(kernel.loop_set_autoclear(&file, true).is_err());
+    assert!(kernel.loop_clr_fd(&file).is_err());
+    assert!(kernel.loop_set_capacity(&file).is_err());
+    assert!(kernel.fsconfig_set(&file, "ro", None).is_err());
+    assert!(kernel.fsconfig_create(&file, false).is_err());
+    assert!(kernel.mount_setattr(&file, MountAttrs::READ_ONLY).is_err());
+    assert!(kernel.move_mount(&file, &file).is_err());
+    assert!(kernel.umount(&path).is_err());
+    assert!(kernel.umount_lazily(&path).is_err());
 }
