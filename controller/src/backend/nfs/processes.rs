@@ -243,8 +243,7 @@ async fn permit(slots: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure>
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::{NewVolume, Owned};
-    use super::super::class::OnDelete;
+    use super::super::call::Owned;
     use super::super::path::Dir;
     use super::*;
     use belay_server::call::Certainty;
@@ -315,28 +314,5 @@ mod tests {
                 .message
                 .contains("within 7 s; this call was not begun")
         );
-    }
-
-    /// This program is no worker process, so it ends without an answer.
-    #[tokio::test]
-    async fn a_process_that_ends_without_an_answer_may_have_changed_something() {
-        let processes = Processes::new();
-        let new = NewVolume {
-            at: owned(),
-            is_named_so: true,
-            on_delete: OnDelete::Delete,
-            bytes: 7,
-            permissions: None,
-        };
-        for (work, certainty) in [
-            (Work::Look(owned()), Certainty::NothingHappened),
-            (Work::Create(new), Certainty::MayBeRunning),
-        ] {
-            let asked = processes.ask(mount(), work, Duration::from_secs(60));
-            let failure = asked.await.unwrap_err();
-            let begin = "the worker process that asked the server has failed: ";
-            assert!(failure.message.starts_with(begin), "{failure}");
-            assert_eq!((failure.kind, failure.certainty), (Kind::System, certainty));
-        }
     }
 }
