@@ -9,6 +9,8 @@ thread_local! {
     /// How many changes this thread may still make; none = any number.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
     static IS_KILLED: Cell<bool> = const { Cell::new(false) };
+    /// After so many changes, one fails so.
+    static FAILS: Cell<Option<(usize, Errno)>> = const { Cell::new(None) };
     /// How many files this thread has synced.
     static SYNCED: Cell<usize> = const { Cell::new(0) };
 }
@@ -20,6 +22,10 @@ pub(in super::super) fn note_sync() {
 
 /// Called before each change: fails once as many were made as the test allows.
 pub(in super::super) fn check() -> rustix::io::Result<()> {
+    match FAILS.take() {
+        Some((0, errno)) => return Err(errno),
+        other => FAILS.set(other.map(|(left, errno)| (left - 1, errno))),
+    }
     LEFT.with(|left| match left.get() {
         None => Ok(()),
         Some(0) => {
@@ -225,5 +231,105 @@ fn a_failure_after_the_first_change_says_that_it_may_be_running() {
                 "{changes}: {failure}"
             );
         }
+    }
+}
+
+/// Makes the call in new shares, in each of which another change fails so. Returns the results.
+fn failing_at_each(
+    errno: Errno,
+    prepare: impl Fn(&Share),
+    call: impl Fn(&Share) -> Result<(), Failure>,
+    after: impl Fn(&Share),
+) -> Vec<Result<(), Failure>> {
+    let mut results = Vec::new();
+    loop {
+        let share = Share::new();
+        prepare(&share);
+        FAILS.set(Some((results.len(), errno)));
+        let result = call(&share);
+        if FAILS.take().is_some() {
+            result.unwrap();
+            return results;
+        }
+        results.push(result);
+        call(&share).unwrap();
+        after(&share);
+    }
+}
+
+/// A volume with files.
+fn volume_with_files(share: &Share, on_delete: OnDelete) {
+    let order = NewVolume {
+        on_delete,
+        ..volume("ns/data", "pvc-1")
+    };
+    share.create(&order).unwrap();
+    share.write("ns/data/a/file");
+    if on_delete == OnDelete::Archive {
+        share.write("archived-ns/data/old");
+    }
+}
+
+#[test]
+fn no_change_that_the_server_does_not_confirm_counts_as_made() {
+    let order = volume("ns/data", "pvc-1");
+    for errno in [Errno::IO, Errno::STALE] {
+        let created = failing_at_each(
+            errno,
+            |_| {},
+            |share| share.create(&order).map(drop),
+            |share| assert_eq!(share.look(&order.at).map(|it| it.bytes), Some(7)),
+        );
+        let deleted = failing_at_each(
+            errno,
+            |share| volume_with_files(share, OnDelete::Delete),
+            |share| share.delete(&old(&order, OnDelete::Delete)),
+            |share| {
+                assert_eq!(names(&share.path("")), [".belay"]);
+                share.assert_clean();
+            },
+        );
+        let archived = failing_at_each(
+            errno,
+            |share| volume_with_files(share, OnDelete::Archive),
+            |share| {
+                share.delete(&OldVolume {
+                    removes_archived: true,
+                    ..old(&order, OnDelete::Archive)
+                })
+            },
+            |share| {
+                assert_eq!(names(&share.path("archived-ns/data")), ["a"]);
+                for own in [".belay/tmp", ".belay/trash"] {
+                    assert_eq!(names(&share.path(own)), [""; 0], "{own}");
+                }
+            },
+        );
+        for results in [created, deleted, archived] {
+            assert!(results.len() > 4, "{}", results.len());
+            for (at, result) in results.into_iter().enumerate() {
+                let Err(failure) = result else {
+                    panic!("change {at} counts as made");
+                };
+                assert_eq!(failure.kind, Kind::Unreachable, "{at}: {failure}");
+            }
+        }
+    }
+}
+
+/// The server may refuse to remove a directory above.
+#[test]
+fn a_deleted_volume_is_not_kept_for_a_directory_above_it_that_cannot_be_removed() {
+    let order = volume("ns/data", "pvc-1");
+    let results = failing_at_each(
+        Errno::ACCESS,
+        |share| volume_with_files(share, OnDelete::Delete),
+        |share| share.delete(&old(&order, OnDelete::Delete)),
+        |share| assert!(!share.path("ns/data").exists()),
+    );
+    let done: Vec<_> = results.iter().filter(|result| result.is_ok()).collect();
+    assert_eq!(done.len(), 1, "{results:?}");
+    for failure in results.into_iter().filter_map(Result::err) {
+        assert_eq!(failure.kind, Kind::Precondition, "{failure}");
     }
 }
