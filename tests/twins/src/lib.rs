@@ -4,10 +4,12 @@
 pub mod civo;
 pub mod digitalocean;
 pub mod http;
+mod hypervisor;
 mod lag;
 mod server;
 pub mod time;
 
+pub use hypervisor::{Hypervisor, Model};
 pub use lag::Lag;
 pub use server::{Call, Fault, Server, Service};
 

@@ -1,19 +1,45 @@
-//! Serves the twin of DigitalOcean to a program of another language: prints its URL, and serves
-//! until its input ends.
+//! Serves the twin of DigitalOcean to programs of another language, and to a cluster of guests.
 //!
-//! `belay-twins [--delay-ms N] [--calls-a-minute N] DROPLET...`
+//! ```text
+//! belay-twins [FLAG...] DROPLET[=NAME=IP]...
+//!   --delay-ms N               how long an action takes at least
+//!   --calls-a-minute N         in place of 250
+//!   --address IP:PORT          serves there until it is killed; without it, on a free port of
+//!                              loopback until its input ends, and its first line is the URL
+//!   --metadata IP:PORT         serves the metadata of the droplet that has the caller's IP
+//!   --disks SOCKET DIRECTORY   volumes are files of the directory, plugged into the guest NAME by
+//!                              belay-guest-cloud, whose socket of the operator that is
+//! ```
 
-use belay_twins::Server;
-use belay_twins::digitalocean::DigitalOcean;
-use std::io::{self, Read as _, Write as _};
+use belay_twins::digitalocean::{DigitalOcean, MODEL, metadata};
+use belay_twins::http::{Request, Response};
+use belay_twins::{Hypervisor, Server};
+use std::io::{self, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// The regions of the cloud; the droplets are in the first.
 const REGIONS: &[&str] = &["nyc1", "fra1"];
 
+#[derive(Default)]
+struct Settings {
+    delay_ms: u64,
+    calls: Option<usize>,
+    address: Option<String>,
+    metadata: Option<String>,
+    disks: Option<(String, String)>,
+    droplets: Vec<Droplet>,
+}
+
+struct Droplet {
+    id: u64,
+    /// Its name, and its address.
+    guest: Option<(String, IpAddr)>,
+}
+
 fn main() -> ExitCode {
-    match serve() {
+    match settings().and_then(serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("belay-twins: {error}");
@@ -22,31 +48,106 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve() -> io::Result<()> {
-    let (mut delay, mut calls, mut droplets) = (0, None, Vec::new());
+fn settings() -> io::Result<Settings> {
+    let mut settings = Settings::default();
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
+        let mut next = || {
+            let value = words.next();
+            value.ok_or_else(|| io::Error::other(format!("{word}: a value is missing")))
+        };
         match word.as_str() {
-            "--delay-ms" => delay = number(words.next())?,
-            "--calls-a-minute" => calls = Some(number(words.next())?),
-            _ => droplets.push(number(Some(word))?),
+            "--delay-ms" => settings.delay_ms = parsed(&next()?)?,
+            "--calls-a-minute" => settings.calls = Some(parsed(&next()?)?),
+            "--address" => settings.address = Some(next()?),
+            "--metadata" => settings.metadata = Some(next()?),
+            "--disks" => settings.disks = Some((next()?, next()?)),
+            droplet => settings.droplets.push(named(droplet)?),
         }
     }
-    let cloud = DigitalOcean::new(REGIONS, &droplets);
-    cloud.settings().delay = Duration::from_millis(delay);
-    if let Some(calls) = calls.and_then(|calls| usize::try_from(calls).ok()) {
-        let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
-        cloud.limit((calls, minute), (5000, hour));
-    }
-    let server = Server::start(cloud)?;
-    let mut output = io::stdout();
-    writeln!(output, "{}", server.url())?;
-    output.flush()?;
-    io::stdin().read_to_end(&mut Vec::new()).map(drop)
+    Ok(settings)
 }
 
-fn number(word: Option<String>) -> io::Result<u64> {
-    let word = word.unwrap_or_default();
+fn named(word: &str) -> io::Result<Droplet> {
+    let parts: Vec<&str> = word.split('=').collect();
+    let guest = match parts[..] {
+        [_, name, address] => Some((name.to_owned(), parsed(address)?)),
+        _ => None,
+    };
+    let id = parsed(parts.first().copied().unwrap_or_default())?;
+    Ok(Droplet { id, guest })
+}
+
+fn parsed<T: std::str::FromStr>(word: &str) -> io::Result<T>
+where
+    T::Err: std::fmt::Display,
+{
     let parsed = word.parse();
-    parsed.map_err(|error| io::Error::other(format!("{word:?}: must be a number: {error}")))
+    parsed.map_err(|error| io::Error::other(format!("{word:?}: {error}")))
+}
+
+fn serve(settings: Settings) -> io::Result<()> {
+    let ids: Vec<_> = settings.droplets.iter().map(|droplet| droplet.id).collect();
+    let mut cloud = DigitalOcean::new(REGIONS, &ids);
+    cloud.settings().delay = Duration::from_millis(settings.delay_ms);
+    if let Some(calls) = settings.calls {
+        let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
+        cloud.limit((calls, minute), (calls.saturating_mul(60).max(5000), hour));
+    }
+    if let Some((socket, directory)) = settings.disks {
+        let disks = Hypervisor::new(socket.into(), directory.into(), MODEL);
+        cloud = cloud.with_disks(disks);
+    }
+    for Droplet { id, guest } in &settings.droplets {
+        if let Some((name, _)) = guest {
+            cloud.rename(*id, name);
+        }
+    }
+    if let Some(address) = settings.metadata {
+        let listener = TcpListener::bind(address)?;
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                // A client may break its connection.
+                drop(describe(&stream, &settings.droplets));
+            }
+        });
+    }
+    let Some(address) = settings.address else {
+        let server = Server::start(cloud)?;
+        let mut output = io::stdout();
+        writeln!(output, "{}", server.url())?;
+        output.flush()?;
+        return io::stdin().read_to_end(&mut Vec::new()).map(drop);
+    };
+    let _server = Server::serve(TcpListener::bind(address)?, cloud)?;
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The metadata service, for the requests of a connection.
+fn describe(stream: &TcpStream, droplets: &[Droplet]) -> io::Result<()> {
+    let caller = stream.peer_addr()?.ip();
+    let has_called = |droplet: &&Droplet| {
+        let guest = droplet.guest.as_ref();
+        guest.is_some_and(|(_, address)| *address == caller)
+    };
+    let droplet = droplets.iter().find(has_called);
+    let region = REGIONS.first().copied().unwrap_or_default();
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut reader = BufReader::new(stream);
+    while let Some(request) = Request::read(&mut reader)? {
+        let about = droplet.and_then(|droplet| metadata(droplet.id, region, &request.path));
+        let response = Response {
+            status: if about.is_some() { 200 } else { 404 },
+            headers: Vec::new(),
+            body: about.unwrap_or_default(),
+        };
+        let mut stream = stream;
+        response.write(&mut stream)?;
+        if request.is_last() {
+            break;
+        }
+    }
+    Ok(())
 }

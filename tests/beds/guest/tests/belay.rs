@@ -5,7 +5,7 @@ use belay_guest::{Gone, Guest, Output};
 use serde_json::Value;
 
 /// The shell setup of both programs and the calls.
-const SETUP: &str = "\
+pub(crate) const SETUP: &str = "\
 export PATH=/belay:$PATH
 node() { belayctl --endpoint /run/node.sock --output json node \"$@\"; }
 controller() { belayctl --endpoint /run/controller.sock --output json controller \"$@\"; }

@@ -15,16 +15,17 @@ use crate::rig::until;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_belay-guest-cloud");
 
-/// A cloud with one server, which is off.
-struct Cloud {
+/// A cloud whose servers are off.
+pub(crate) struct Cloud {
     address: SocketAddr,
-    socket: PathBuf,
+    pub(crate) socket: PathBuf,
     _running: Running,
     _directory: TempDir,
 }
 
 impl Cloud {
-    fn start() -> Self {
+    /// With so many slots, and these servers.
+    pub(crate) fn start(slots: &str, names: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let address = scrape::free_port().expect("a port");
         let socket = directory.path().join("operator");
@@ -33,7 +34,12 @@ impl Cloud {
             .arg(&socket)
             .arg(address.to_string())
             .arg(directory.path())
-            .args(["2", "512", "guest=127.0.0.1=belay.name=one"])
+            .args([slots, "512"])
+            .args(
+                names
+                    .iter()
+                    .map(|name| format!("{name}=127.0.0.1=belay.name={name}")),
+            )
             .env("TMPDIR", directory.path());
         let running = Running::start(&mut serve).expect("the cloud");
         patience::until("the cloud is served", || socket.exists());
@@ -46,9 +52,10 @@ impl Cloud {
     }
 
     /// A verb of the operator; the exit code and the output.
-    fn operate(&self, verb: &str, more: &[&str], script: &str) -> (Option<i32>, String) {
+    pub(crate) fn operate(&self, words: &[&str], script: &str) -> (Option<i32>, String) {
         let mut command = Command::new(PROGRAM);
-        command.arg(verb).arg(&self.socket).arg("guest").args(more);
+        let (verb, more) = words.split_first().expect("a verb");
+        command.arg(verb).arg(&self.socket).args(more);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the program");
         let input = child.stdin.take().expect("a pipe");
@@ -59,8 +66,8 @@ impl Cloud {
     }
 
     #[track_caller]
-    fn run(&self, script: &str) -> String {
-        let (code, text) = self.operate("run", &["100"], script);
+    pub(crate) fn run(&self, name: &str, script: &str) -> String {
+        let (code, text) = self.operate(&["run", name, "100"], script);
         assert_eq!(code, Some(0), "{script}\n{text}");
         text
     }
@@ -95,9 +102,9 @@ impl Cloud {
 #[test]
 #[ignore = "needs User-mode Linux: make guest"]
 fn volumes_of_the_cloud_are_disks_that_outlive_the_power_of_their_server() {
-    let cloud = Cloud::start();
+    let cloud = Cloud::start("2", &["one"]);
     assert_eq!(
-        cloud.operate("run", &["9"], "true").0,
+        cloud.operate(&["run", "one", "9"], "true").0,
         Some(125),
         "it is off"
     );
@@ -119,11 +126,11 @@ fn volumes_of_the_cloud_are_disks_that_outlive_the_power_of_their_server() {
 
     // Before the boot, and while it runs.
     attach(&first);
-    assert_eq!(cloud.operate("boot", &[], "").0, Some(0));
-    assert_eq!(cloud.run("uname -n"), "one");
-    cloud.run(&until(&format!("[ -b {} ]", link(&first))));
+    assert_eq!(cloud.operate(&["boot", "one"], "").0, Some(0));
+    assert_eq!(cloud.run("one", "uname -n"), "one");
+    cloud.run("one", &until(&format!("[ -b {} ]", link(&first))));
     attach(&second);
-    cloud.run(&until(&format!("[ -b {} ]", link(&second))));
+    cloud.run("one", &until(&format!("[ -b {} ]", link(&second))));
 
     let grow = json!({ "os-extend": { "new_size": 2 } });
     cloud.call(
@@ -136,33 +143,88 @@ fn volumes_of_the_cloud_are_disks_that_outlive_the_power_of_their_server() {
         link(&second),
         2_u64 << 30
     );
-    cloud.run(&until(&size));
+    cloud.run("one", &until(&size));
 
     // One block is flushed, the other is in the cache of the disk.
     let write = |flag: &str, at: u32| {
         let disk = link(&second);
         let dd = "dd of=$disk bs=4096 count=1 status=none";
-        cloud.run(&format!(
-            "disk={disk}; tr '\\0' x </dev/zero | head -c 4096 | {dd} seek={at} {flag}"
-        ));
+        cloud.run(
+            "one",
+            &format!("disk={disk}; tr '\\0' x </dev/zero | head -c 4096 | {dd} seek={at} {flag}"),
+        );
     };
     write("oflag=direct conv=fsync", 1);
     write("oflag=direct", 2);
-    assert_eq!(cloud.operate("cut", &[], "").0, Some(0));
-    assert_eq!(cloud.operate("boot", &[], "").0, Some(0));
-    cloud.run(&until(&format!("[ -b {} ]", link(&second))));
+    assert_eq!(cloud.operate(&["cut", "one"], "").0, Some(0));
+    assert_eq!(cloud.operate(&["boot", "one"], "").0, Some(0));
+    cloud.run("one", &until(&format!("[ -b {} ]", link(&second))));
     let read = |at: u32| {
         let disk = link(&second);
-        cloud.run(&format!(
-            "dd if={disk} bs=4096 count=1 skip={at} iflag=direct status=none |
+        cloud.run(
+            "one",
+            &format!(
+                "dd if={disk} bs=4096 count=1 skip={at} iflag=direct status=none |
                  tr '\\0' - | head -c 3"
-        ))
+            ),
+        )
     };
     assert_eq!([read(1), read(2)], ["xxx", "---"]);
 
     cloud.call("DELETE", &format!("{attachments}/{second}"), &json!({}));
     cloud.has_status(&second, "available");
-    cloud.run(&until(&format!("[ ! -e {} ]", link(&second))));
-    assert_eq!(cloud.operate("cut", &[], "").0, Some(0));
-    assert_eq!(cloud.operate("run", &["9"], "true").0, Some(125));
+    cloud.run("one", &until(&format!("[ ! -e {} ]", link(&second))));
+    assert_eq!(cloud.operate(&["cut", "one"], "").0, Some(0));
+    assert_eq!(cloud.operate(&["run", "one", "9"], "true").0, Some(125));
+}
+
+/// As another cloud has it plugged: by the operator, on the bus SCSI.
+#[test]
+#[ignore = "needs User-mode Linux: make guest"]
+fn a_scsi_disk_of_another_cloud_is_plugged_grown_copied_and_unplugged() {
+    let cloud = Cloud::start("1+1", &["one"]);
+    let file = |name: &str| cloud.socket.with_file_name(name).display().to_string();
+    let operate = |words: &[&str]| cloud.operate(words, "").0;
+    std::fs::File::create(file("disk"))
+        .and_then(|disk| disk.set_len(64 << 20))
+        .expect("a file");
+    assert_eq!(operate(&["boot", "one"]), Some(0));
+    let plug = [
+        "plug",
+        "one",
+        "pvc-of-more-than-20-characters",
+        &file("disk"),
+    ];
+    let scsi = [&plug[..], &["QEMU", "QEMU_HARDDISK"]].concat();
+    assert_eq!(operate(&scsi), Some(0));
+    assert_eq!(operate(&scsi), Some(1), "its one slot is taken");
+    let link = format!("/dev/disk/by-id/scsi-0QEMU_QEMU_HARDDISK_{}", plug[2]);
+    cloud.run("one", &until(&format!("[ -b {link} ]")));
+    // It is in the cache of the disk.
+    cloud.run(
+        "one",
+        &format!("printf written | dd of={link} bs=512 conv=sync oflag=direct status=none"),
+    );
+    assert_eq!(operate(&["copy", "one", plug[2], &file("copy")]), Some(0));
+    let copy = std::fs::read(file("copy")).expect("the copy");
+    assert_eq!((&copy[..7], copy.len()), (&b"written"[..], 64 << 20));
+    let bytes = (96 << 20).to_string();
+    assert_eq!(operate(&["grow", "one", plug[2], &bytes]), Some(0));
+    cloud.run(
+        "one",
+        &format!(
+            "cd /sys/block/$(basename $(readlink -f {link})) && echo 1 >device/rescan
+             {}",
+            until("[ $(cat size) = 196608 ]")
+        ),
+    );
+    assert_eq!(operate(&["unplug", "one", plug[2]]), Some(0));
+    cloud.run("one", &until(&format!("[ ! -e {link} ]")));
+    assert_eq!(operate(&["copy", "one", plug[2], &file("copy")]), Some(1));
+    // Next to it, a virtio disk.
+    assert_eq!(operate(&plug), Some(0));
+    cloud.run(
+        "one",
+        &until(&format!("[ -b /dev/disk/by-id/virtio-{} ]", &plug[2][..20])),
+    );
 }

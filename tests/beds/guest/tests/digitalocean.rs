@@ -13,8 +13,8 @@ const NAME: &str = "pvc-7f8b1c2d-1111-4222-8333-444455556666";
 /// Of the SCSI disk.
 const SLOT: usize = 2;
 
-/// The metadata service of a droplet, and the agent.
-const START: &str = "\
+/// The metadata service of droplet 101, and the agent.
+pub(crate) const START: &str = "\
 mkdir -p /pods /run/droplet/metadata
 echo '{\"droplet_id\": 101, \"region\": \"nyc1\"}' >/run/droplet/metadata/v1.json
 [ -e /run/droplet/pid ] || {

@@ -45,4 +45,6 @@ mod repaired;
 #[cfg(test)]
 mod rig;
 #[cfg(test)]
+mod twin;
+#[cfg(test)]
 mod udev;

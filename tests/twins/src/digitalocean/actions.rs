@@ -31,10 +31,11 @@ impl DigitalOcean {
         let state = state.change();
         let action = self.begin(state, id, &volume.region, change);
         match state.actions.get(&action) {
-            Some(begun) => Ok(Response::json(
-                202,
-                &json!({ "action": show::action(action, begun) }),
-            )),
+            Some(begun) => {
+                self.perform(state, action, begun.clone());
+                let shown = show::action(action, begun);
+                Ok(Response::json(202, &json!({ "action": shown })))
+            }
             None => not_found(),
         }
     }

@@ -2,6 +2,7 @@
 //! docs.digitalocean.com/reference/api), and the metadata service of a droplet.
 
 mod actions;
+mod disks;
 mod limits;
 mod show;
 mod snapshots;
@@ -12,13 +13,14 @@ mod tests;
 mod volumes;
 
 use crate::http::{Request, Response};
-use crate::{Lag, Service, lock};
+use crate::{Hypervisor, Lag, Service, lock};
+pub use disks::MODEL;
 use limits::{Limits, Window};
 use serde_json::{Value, json};
 use state::State;
 use state::{Change, Droplet, after};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The token that it accepts.
@@ -72,7 +74,8 @@ impl Default for Settings {
 /// The cloud.
 pub struct DigitalOcean {
     regions: &'static [&'static str],
-    state: Mutex<Lag<State>>,
+    state: Arc<Mutex<Lag<State>>>,
+    disks: Option<Arc<Hypervisor>>,
     settings: Mutex<Settings>,
     limits: Mutex<Limits>,
 }
@@ -105,7 +108,8 @@ impl DigitalOcean {
         }
         Self {
             regions,
-            state: Mutex::new(Lag::new(state)),
+            state: Arc::new(Mutex::new(Lag::new(state))),
+            disks: None,
             settings: Mutex::default(),
             limits: Mutex::new(Limits::new()),
         }
@@ -251,7 +255,8 @@ impl DigitalOcean {
             volume: volume.to_owned(),
             change,
             region: region.to_owned(),
-            due: after(settings.delay).filter(|_| !settings.is_stuck),
+            // With disks, when the change of its disk is done.
+            due: after(settings.delay).filter(|_| !settings.is_stuck && self.disks.is_none()),
             fails,
             status: state::Status::Running,
             started_at: state::now(),

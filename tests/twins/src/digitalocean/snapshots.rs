@@ -51,6 +51,7 @@ impl DigitalOcean {
             tags: tags.iter().map(|tag| state.tag(tag)).collect(),
             created_at: now(),
         };
+        self.disk("cut", |disks| disks.copy(id, &new))?;
         if let Some(volume) = state.volumes.get_mut(id) {
             volume.last_snapshot = Some(Instant::now());
         }
@@ -105,7 +106,10 @@ impl DigitalOcean {
             return refused(400, "the resource is not a snapshot");
         }
         match self.state().change().snapshots.remove(id) {
-            Some(_) => Ok(Response::json(204, &Value::Null)),
+            Some(_) => {
+                self.disk("remove", |disks| disks.remove(id))?;
+                Ok(Response::json(204, &Value::Null))
+            }
             None => not_found(),
         }
     }

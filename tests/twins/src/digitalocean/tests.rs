@@ -140,3 +140,52 @@ fn a_droplet_learns_its_id_and_region() {
     );
     assert_eq!(metadata(7, "nyc1", "/metadata/v1/"), None);
 }
+
+#[test]
+fn a_volume_with_a_disk_is_a_file_and_an_action_ends_with_what_became_of_its_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let nowhere = dir.path().join("socket");
+    let hypervisor = crate::Hypervisor::new(nowhere, dir.path().to_owned(), MODEL);
+    let bed = Bed(DigitalOcean::new(&["nyc1"], &[7]).with_disks(hypervisor));
+    let id = bed.created(NAME);
+    let bytes = |id: &str| std::fs::metadata(dir.path().join(id)).map_or(0, |file| file.len());
+    assert_eq!(bytes(&id), 1 << 30);
+    let cut = bed.done(
+        "POST",
+        &format!("/v2/volumes/{id}/snapshots"),
+        &json!({"name": "s"}),
+    );
+    let cut = cut["snapshot"]["id"].as_str().unwrap();
+    let ended = |id: &str, body: &Value| {
+        let action = bed.done("POST", &format!("/v2/volumes/{id}/actions"), body);
+        let path = format!("/v2/volumes/{id}/actions/{}", action["action"]["id"]);
+        loop {
+            let action = bed.done("GET", &path, &Value::Null);
+            if action["action"]["status"] != "in-progress" {
+                return action["action"]["status"].clone();
+            }
+            std::thread::yield_now();
+        }
+    };
+    let grow = json!({"type": "resize", "size_gigabytes": 2});
+    assert_eq!(ended(&id, &grow), "completed");
+    assert_eq!(bytes(&id), 2 << 30);
+    bed.0.settings().restores_larger = true;
+    let restored = json!({"name": "pvc-2", "region": "nyc1", "size_gigabytes": 3,
+                          "snapshot_id": cut});
+    let restored = bed.done("POST", "/v2/volumes", &restored);
+    let copy = restored["volume"]["id"].as_str().unwrap();
+    assert_eq!((bytes(cut), bytes(copy)), (1 << 30, 3 << 30));
+    // No hypervisor answers.
+    let attach = json!({"type": "attach", "droplet_id": 7});
+    assert_eq!(ended(&id, &attach), "errored");
+    assert_eq!(bed.0.attached()[&id], None);
+    for path in [
+        format!("volumes/{id}"),
+        format!("volumes/{copy}"),
+        format!("snapshots/{cut}"),
+    ] {
+        bed.done("DELETE", &format!("/v2/{path}"), &Value::Null);
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}

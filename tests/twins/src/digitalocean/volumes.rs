@@ -106,6 +106,14 @@ impl DigitalOcean {
             created_at: now(),
             last_snapshot: None,
         };
+        let source = given(body, "snapshot_id");
+        self.disk("create", |disks| match source {
+            None => disks.create(&id, size << 30),
+            Some(source) => {
+                disks.copy(source, &id)?;
+                disks.grow(&id, size << 30)
+            }
+        })?;
         let shown = state.volume(&id, &volume, false);
         state.volumes.insert(id, volume);
         Ok(Response::json(201, &json!({ "volume": shown })))
@@ -120,6 +128,7 @@ impl DigitalOcean {
                 refused(409, "attached volume cannot be deleted")
             }
             Some(_) => {
+                self.disk("remove", |disks| disks.remove(id))?;
                 state.change().volumes.remove(id);
                 Ok(Response::json(204, &Value::Null))
             }

@@ -5,9 +5,10 @@
 //! ```text
 //! belay-guest-cloud serve SOCKET IP:PORT DIRECTORY SLOTS MEMORY_MIB NAME[/ID]=IP=ARGUMENTS...
 //! belay-guest-cloud boot|cut SOCKET NAME
-//! belay-guest-cloud plug SOCKET NAME SERIAL FILE
+//! belay-guest-cloud plug SOCKET NAME SERIAL FILE [VENDOR PRODUCT]
 //! belay-guest-cloud grow SOCKET NAME SERIAL BYTES
 //! belay-guest-cloud unplug SOCKET NAME SERIAL
+//! belay-guest-cloud copy SOCKET NAME SERIAL FILE
 //! belay-guest-cloud run SOCKET NAME SECONDS <SCRIPT
 //! belay-guest-cloud secret
 //! ```
@@ -15,8 +16,9 @@
 //! ARGUMENTS of a guest's kernel are separated by spaces. ID is that of the server, by default a
 //! generated one; the operator may write it in place of the NAME. The exit code of `run` is the
 //! script's; 125 if there is no such guest, it is off, or it did not answer in time. `plug` is for
-//! another cloud, whose volumes these guests have: a file becomes a disk with that serial, cut as
-//! libvirt cuts it.
+//! another cloud, whose volumes these guests have: a file becomes a virtio disk with that serial,
+//! cut as libvirt cuts it, or a SCSI disk of that vendor and product, where `_` is a space. SLOTS
+//! is the number for virtio disks, or `BLOCKS+SCSIS`. `copy` copies a disk at one moment.
 
 mod api;
 mod server;
@@ -60,9 +62,11 @@ fn main() -> ExitCode {
             ref servers @ ..,
         ] => serve([socket, address, directory, slots, memory], servers),
         [verb @ ("boot" | "cut"), socket, name] => call(socket, &format!("{verb} {name} 0\n")),
-        [verb @ ("plug" | "grow" | "unplug"), socket, ref more @ ..] => {
-            call(socket, &format!("{verb} {}\n", more.join(" ")))
-        }
+        [
+            verb @ ("plug" | "grow" | "unplug" | "copy"),
+            socket,
+            ref more @ ..,
+        ] => call(socket, &format!("{verb} {}\n", more.join(" "))),
         ["run", socket, name, seconds] => io::read_to_string(io::stdin())
             .map_err(Into::into)
             .and_then(|script| call(socket, &format!("run {name} {seconds}\n{script}"))),
@@ -100,7 +104,8 @@ fn serve(
     [socket, address, directory, slots, memory]: [&str; 5],
     servers: &[&str],
 ) -> Result<ExitCode> {
-    let blocks = slots.parse()?;
+    let (blocks, scsis) = slots.split_once('+').unwrap_or((slots, "0"));
+    let (blocks, scsis) = (blocks.parse()?, scsis.parse()?);
     let kernel = Kernel::newest().unwrap_or_else(Kernel::of_distribution);
     let mut named = Vec::new();
     for (at, server) in servers.iter().enumerate() {
@@ -111,16 +116,16 @@ fn serve(
         let (name, id) = name.split_once('/').unwrap_or((name, &generated));
         let hardware = Hardware {
             blocks,
-            scsis: 0,
+            scsis,
             memory: memory.parse()?,
             more: more.split_whitespace().map(str::to_owned).collect(),
         };
         let machine = Machine::new(kernel.clone(), hardware);
         named.push((name, id.to_owned(), ip.parse::<IpAddr>()?, machine));
     }
-    let servers = named
-        .iter()
-        .map(|(name, id, address, machine)| Server::new((name, id), *address, machine, blocks));
+    let servers = named.iter().map(|(name, id, address, machine)| {
+        Server::new((name, id), *address, machine, (blocks, scsis))
+    });
     let api = Api {
         volumes: Volumes::new(servers.collect(), Path::new(directory).to_owned()),
         url: format!("http://{address}"),
@@ -193,19 +198,35 @@ fn obey(api: &Api<Server<'_>>, mut stream: UnixStream) -> io::Result<()> {
 
 /// The exit code and the output of a request for that guest.
 fn done(server: &Server<'_>, words: &[&str], script: &str) -> (i32, String) {
-    let serial = |id| volumes::serial(id);
+    // In full, or cut.
+    let serial = |id| match server.has(id) {
+        true => id,
+        false => volumes::serial(id),
+    };
     match *words {
         ["boot", ..] => server.boot(),
         ["cut", ..] => server.cut(),
-        ["plug", _, id, file] => match fs::metadata(file) {
+        ["plug", _, id, file, ref model @ ..] => match fs::metadata(file) {
             Ok(about) => {
                 let medium = Arc::new(Medium::new(Path::new(file), about.len()));
-                if let Err(why) = server.plug(serial(id), &medium) {
+                let plugged = match *model {
+                    [vendor, product] => {
+                        let product = product.replace('_', " ");
+                        server.plug_scsi((vendor, &product), id, &medium)
+                    }
+                    _ => server.plug(serial(id), &medium),
+                };
+                if let Err(why) = plugged {
                     return (1, why);
                 }
             }
             Err(error) => return (1, format!("{file}: {error}")),
         },
+        ["copy", _, id, file] => {
+            if let Err(error) = server.copy(serial(id), Path::new(file)) {
+                return (1, format!("{file}: {error}"));
+            }
+        }
         ["grow", _, id, bytes] => match bytes.parse() {
             Ok(bytes) => server.grow(serial(id), bytes),
             Err(error) => return (1, format!("{bytes}: {error}")),

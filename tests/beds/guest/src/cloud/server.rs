@@ -1,7 +1,10 @@
 //! A server of the cloud: a guest that is on or off, with its slots for disks. A disk can be
 //! plugged either way. Must not know volumes.
 
+use std::io;
 use std::net::IpAddr;
+use std::ops::Range;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +39,8 @@ pub(crate) struct Server<'a> {
     guest: Mutex<Option<Guest<'a>>>,
     /// Of the running guest. To be locked for a moment only, unlike the guest.
     power: Mutex<Option<Power>>,
+    /// Those before that number are for virtio-blk, the others for SCSI.
+    blocks: usize,
     slots: Mutex<Vec<Option<Plugged>>>,
 }
 
@@ -46,12 +51,12 @@ struct Plugged {
 }
 
 impl<'a> Server<'a> {
-    /// A server that is off, with that many slots.
+    /// A server that is off, with so many slots for virtio-blk and for SCSI.
     pub(crate) fn new(
         (name, id): (&str, &str),
         address: IpAddr,
         machine: &'a Machine,
-        slots: usize,
+        (blocks, scsis): (usize, usize),
     ) -> Self {
         Server {
             name: name.to_owned(),
@@ -60,7 +65,8 @@ impl<'a> Server<'a> {
             machine,
             guest: Mutex::new(None),
             power: Mutex::new(None),
-            slots: Mutex::new(vec![None; slots]),
+            blocks,
+            slots: Mutex::new(vec![None; blocks + scsis]),
         }
     }
 
@@ -115,6 +121,58 @@ impl<'a> Server<'a> {
         }
     }
 
+    /// Plugs a SCSI disk of that vendor and product.
+    ///
+    /// # Errors
+    /// In words: all slots are taken.
+    pub(crate) fn plug_scsi(
+        &self,
+        (vendor, product): (&str, &str),
+        serial: &str,
+        medium: &Arc<Medium>,
+    ) -> Result<(), String> {
+        let disk = Disk::scsi(vendor, product, serial, medium);
+        self.put(self.blocks..usize::MAX, disk, serial, medium)
+    }
+
+    /// Puts a disk into one of these slots.
+    fn put(
+        &self,
+        among: Range<usize>,
+        disk: Disk,
+        serial: &str,
+        medium: &Arc<Medium>,
+    ) -> Result<(), String> {
+        let slot = {
+            let mut slots = lock(&self.slots);
+            let is_free = |slot: &usize| slots[*slot].is_none();
+            let free = (among.start..among.end.min(slots.len())).find(is_free);
+            let slot = free.ok_or_else(|| format!("{} has no free slot", self.name))?;
+            slots[slot] = Some(Plugged {
+                serial: serial.to_owned(),
+                medium: Arc::clone(medium),
+            });
+            // Before a guest that boots just now can see the slot empty and as taken.
+            self.machine.slot(slot).insert(disk);
+            slot
+        };
+        self.driver("bind", slot);
+        Ok(())
+    }
+
+    /// Copies a plugged disk, as it is now, to a file.
+    pub(crate) fn copy(&self, serial: &str, to: &Path) -> io::Result<()> {
+        let slot = self.slot_of(serial);
+        let plugged = slot.and_then(|slot| lock(&self.slots)[slot].clone());
+        let plugged = plugged.ok_or_else(|| io::Error::other("no such disk"))?;
+        plugged.medium.copy(to)
+    }
+
+    /// Whether it has a disk with that serial.
+    pub(crate) fn has(&self, serial: &str) -> bool {
+        self.slot_of(serial).is_some()
+    }
+
     fn slot_of(&self, serial: &str) -> Option<usize> {
         let slots = lock(&self.slots);
         let is_it = |slot: &Option<Plugged>| slot.as_ref().is_some_and(|it| it.serial == serial);
@@ -132,20 +190,7 @@ impl Host for Server<'_> {
     }
 
     fn plug(&self, serial: &str, medium: &Arc<Medium>) -> Result<(), String> {
-        let slot = {
-            let mut slots = lock(&self.slots);
-            let free = slots.iter().position(Option::is_none);
-            let slot = free.ok_or_else(|| format!("{} has no free slot", self.name))?;
-            slots[slot] = Some(Plugged {
-                serial: serial.to_owned(),
-                medium: Arc::clone(medium),
-            });
-            // Before a guest that boots just now can see the slot empty and as taken.
-            self.machine.slot(slot).insert(Disk::block(serial, medium));
-            slot
-        };
-        self.driver("bind", slot);
-        Ok(())
+        self.put(0..self.blocks, Disk::block(serial, medium), serial, medium)
     }
 
     fn unplug(&self, serial: &str) {
@@ -153,7 +198,7 @@ impl Host for Server<'_> {
             return;
         };
         self.driver("unbind", slot);
-        self.machine.slot(slot).remove();
+        self.machine.slot(slot).eject();
         if let Some(plugged) = lock(&self.slots)[slot].take() {
             // No power is lost, and another server may read the file next.
             plugged.medium.lose_cache(Survival::Everything);

@@ -1,6 +1,8 @@
 //! The content of a disk: a file of the machine, with a write-back cache that a power cut loses.
 //! Knows bytes, offsets and faults; must not know how requests arrive.
 
+mod copy;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;

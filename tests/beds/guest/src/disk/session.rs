@@ -194,9 +194,10 @@ impl<'a> Session<'a> {
         if bytes != self.bytes {
             self.bytes = bytes;
             self.inserted.disk.has_grown();
-            if let Some(back) = &self.back {
-                wire::request(back, CONFIG_CHANGE)?;
-            }
+            // A guest that unbinds the disk has closed this end first. To end the connection under
+            // it would crash its kernel (vu_conn_broken).
+            self.back
+                .take_if(|back| wire::request(back, CONFIG_CHANGE).is_err());
         }
         let queues: Vec<u32> = self.queues.keys().copied().collect();
         queues.into_iter().try_for_each(|index| self.perform(index))

@@ -75,6 +75,14 @@ impl Slot {
         self.shared.wake();
     }
 
+    /// Removes the disk once no guest is connected to it. A guest that has unbound it may hold it
+    /// for a moment longer, as long as a program has it open; its kernel crashes if the connection
+    /// ends meanwhile (vu_conn_broken).
+    pub fn eject(&self) {
+        self.wait_for_end();
+        self.remove();
+    }
+
     /// Grows the medium to that size in bytes, and notifies the guest.
     ///
     /// # Panics
