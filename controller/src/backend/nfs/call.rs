@@ -39,6 +39,17 @@ pub(super) enum Work {
     Look(Owned),
 }
 
+impl Work {
+    /// The directory that it may change.
+    pub(super) fn changed(&self) -> Option<&Dir> {
+        match self {
+            Self::Create(order) => Some(&order.at.dir),
+            Self::Delete(order) => Some(&order.at.dir),
+            Self::Look(_) => None,
+        }
+    }
+}
+
 /// The directory of a volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Owned {

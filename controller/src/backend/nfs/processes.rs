@@ -3,15 +3,17 @@
 //! A call that a server must answer is made by a separate process, with a deadline: after it, the
 //! process is killed, and not waited for, since it may remain until its server answers. Bounded for
 //! each server and in all, so that a server that does not answer delays no calls for another one.
+//!
+//! Two processes never change one directory at a time, whichever volumes the calls are for.
 
 use super::call::{Call, Done, Fault, Mount, Work};
 use super::worker::ARGUMENT;
 use belay_server::call::{Failure, Kind};
 use metrics::{counter, gauge};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
@@ -20,11 +22,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// This program, also if its file was replaced meanwhile.
 const PROGRAM: &str = "/proc/self/exe";
-/// Processes of one server at a time.
+/// Processes of one server at a time, with those that were killed and have not exited. If these are
+/// so many, it is asked no more.
 const OF_SERVER: usize = 8;
-/// Killed processes of one server that have not exited. With so many, it is asked no more.
-const KILLED_MAX: usize = 8;
-/// All processes, of all servers.
+/// All processes, of all servers, without those that were killed: servers that do not answer must
+/// leave slots for others.
 const TOTAL: usize = 64;
 /// The longest answer, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
@@ -40,6 +42,27 @@ const KILLS: &str = "belay_worker_kills_total";
 pub(super) struct Processes {
     servers: Mutex<HashMap<String, Arc<Server>>>,
     all: Arc<Semaphore>,
+    directories: Directories,
+}
+
+/// The directories that a process is changing.
+#[derive(Clone, Default)]
+struct Directories(Arc<Mutex<HashSet<Directory>>>);
+
+/// A server, in lower case, a share and a directory below it.
+type Directory = (String, String, String);
+
+/// The right to change a directory, until it is dropped.
+struct Turn {
+    all: Directories,
+    of: Directory,
+}
+
+/// The slots of a process.
+struct Slots {
+    _of_server: OwnedSemaphorePermit,
+    /// None once it was killed.
+    of_all: Option<OwnedSemaphorePermit>,
 }
 
 struct Server {
@@ -52,8 +75,10 @@ struct Running(Option<Process>);
 
 struct Process {
     child: Child,
-    slots: [OwnedSemaphorePermit; 2],
+    slots: Slots,
     server: Arc<Server>,
+    /// What it may still change.
+    turn: Option<Turn>,
     /// It has answered, and is given time to exit.
     has_answered: bool,
 }
@@ -70,6 +95,7 @@ impl Processes {
         Self {
             servers: Mutex::default(),
             all: Arc::new(Semaphore::new(TOTAL)),
+            directories: Directories::default(),
         }
     }
 
@@ -77,7 +103,8 @@ impl Processes {
     ///
     /// # Errors
     /// The failure of the call; `Unreachable` at once if too many processes hang on the server;
-    /// `Timeout` if it does not answer in time: the call may then still have an effect.
+    /// `Busy` if another process changes the directory; `Timeout` if the server does not answer in
+    /// time: the call may then still have an effect.
     pub(super) async fn ask(
         &self,
         mount: Mount,
@@ -88,6 +115,14 @@ impl Processes {
         let name = mount.server.to_ascii_lowercase();
         let server = self.of(&name);
         server.refuse_hung(&name)?;
+        let turn = match work.changed() {
+            Some(dir) => Some(self.directories.turn((
+                name.clone(),
+                mount.share.clone(),
+                dir.to_string(),
+            ))?),
+            None => None,
+        };
         let slots = timeout_at(end, self.slots(&server)).await.map_err(|_| {
             Failure::timeout(format!(
                 "server {name}: no answer to earlier calls within {} s; this call was not begun; \
@@ -102,9 +137,9 @@ impl Processes {
             mount,
             work,
         };
-        let changes = !matches!(call.work, Work::Look(_));
+        let changes = call.work.changed().is_some();
         let text = serde_json::to_vec(&call).map_err(|error| Failure::bug(error.to_string()))?;
-        let mut running = Running::start(slots, server)?;
+        let mut running = Running::start(slots, server, turn)?;
         let answer = match timeout_at(end, running.answer(&text)).await {
             Ok(answer) => answer,
             Err(_) => Err(Failure::timeout(format!(
@@ -119,8 +154,11 @@ impl Processes {
         }
     }
 
-    async fn slots(&self, server: &Server) -> Result<[OwnedSemaphorePermit; 2], Failure> {
-        Ok([permit(&server.slots).await?, permit(&self.all).await?])
+    async fn slots(&self, server: &Server) -> Result<Slots, Failure> {
+        Ok(Slots {
+            _of_server: permit(&server.slots).await?,
+            of_all: Some(permit(&self.all).await?),
+        })
     }
 
     fn of(&self, name: &str) -> Arc<Server> {
@@ -137,10 +175,38 @@ impl Processes {
     }
 }
 
+impl Directories {
+    /// The right to change one.
+    ///
+    /// # Errors
+    /// `Busy` if another process has it.
+    fn turn(&self, of: Directory) -> Result<Turn, Failure> {
+        if !self.all().insert(of.clone()) {
+            return Err(Failure::busy(format!(
+                "directory {} of server {}: another call is changing it, or was killed and has not \
+                 exited, since the server does not answer; repeat the call",
+                of.2, of.0
+            )));
+        }
+        let all = self.clone();
+        Ok(Turn { all, of })
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashSet<Directory>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.all.all().remove(&self.of);
+    }
+}
+
 impl Server {
     fn refuse_hung(&self, name: &str) -> Result<(), Failure> {
         let killed = self.killed.load(Ordering::Relaxed);
-        if killed < KILLED_MAX {
+        if killed < OF_SERVER {
             return Ok(());
         }
         let message = format!(
@@ -152,7 +218,7 @@ impl Server {
 }
 
 impl Running {
-    fn start(slots: [OwnedSemaphorePermit; 2], server: Arc<Server>) -> Result<Self, Failure> {
+    fn start(slots: Slots, server: Arc<Server>, turn: Option<Turn>) -> Result<Self, Failure> {
         let child = Command::new(PROGRAM)
             .arg(ARGUMENT)
             .env_clear()
@@ -170,6 +236,7 @@ impl Running {
             child,
             slots,
             server,
+            turn,
             has_answered: false,
         })))
     }
@@ -196,7 +263,11 @@ impl Running {
         process.has_answered = true;
         let answer: Result<Result<Done, Fault>, _> = serde_json::from_slice(&answer);
         match answer {
-            Ok(answer) => answer.map_err(Failure::from),
+            Ok(answer) => {
+                // It changes nothing after that.
+                process.turn = None;
+                answer.map_err(Failure::from)
+            }
             Err(_) => Err(broken(&"it has ended without an answer")),
         }
     }
@@ -214,8 +285,8 @@ impl Drop for Running {
 }
 
 impl Process {
-    /// Waits until it has exited, and kills it if it does not: it holds its slots until then, and
-    /// counts as killed after that.
+    /// Waits until it has exited, and kills it if it does not. It holds the slot of its server
+    /// until it has exited, and that of all servers until it is killed.
     async fn see_to_its_end(mut self) {
         let exits = self.has_answered && timeout(EXIT_MAX, self.child.wait()).await.is_ok();
         gauge!(PROCESSES, "state" => "running").decrement(1.0);
@@ -225,10 +296,9 @@ impl Process {
         counter!(KILLS).increment(1);
         // It may have exited.
         self.child.start_kill().ok();
-        let [of_server, _of_all] = self.slots;
+        self.slots.of_all = None;
         self.server.killed.fetch_add(1, Ordering::Relaxed);
         gauge!(PROCESSES, "state" => "killed").increment(1.0);
-        drop(of_server);
         // An error of the runtime, which is being shut down.
         self.child.wait().await.ok();
         self.server.killed.fetch_sub(1, Ordering::Relaxed);
@@ -242,77 +312,4 @@ async fn permit(slots: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::call::Owned;
-    use super::super::path::Dir;
-    use super::*;
-    use belay_server::call::Certainty;
-
-    fn owned() -> Owned {
-        Owned {
-            dir: Dir::read("data").unwrap().unwrap(),
-            name: "pvc-1".to_owned(),
-        }
-    }
-
-    fn mount() -> Mount {
-        Mount {
-            server: "Filer".to_owned(),
-            share: "share".to_owned(),
-            options: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn a_server_with_too_many_hung_processes_is_asked_no_more() {
-        let processes = Processes::new();
-        let server = processes.of("filer");
-        server.killed.store(KILLED_MAX - 1, Ordering::Relaxed);
-        server.refuse_hung("filer").unwrap();
-        server.killed.store(KILLED_MAX, Ordering::Relaxed);
-        let failure = server.refuse_hung("filer").unwrap_err();
-        assert_eq!(failure.kind, Kind::Unreachable);
-        let expected = "server filer: 8 killed processes have not exited";
-        assert!(failure.message.starts_with(expected), "{failure}");
-    }
-
-    #[test]
-    fn a_server_is_known_while_a_call_has_it() {
-        let processes = Processes::new();
-        let server = processes.of("filer");
-        assert!(Arc::ptr_eq(&server, &processes.of("filer")));
-        assert!(!Arc::ptr_eq(&server, &processes.of("other")));
-        drop(server);
-        drop(processes.of("third"));
-        let known = processes.servers.lock().unwrap();
-        assert_eq!(known.keys().collect::<Vec<_>>(), ["third"]);
-    }
-
-    #[tokio::test]
-    async fn a_call_that_is_refused_starts_no_process_whatever_the_case_of_the_servers_name() {
-        let processes = Processes::new();
-        let server = processes.of("filer");
-        server.killed.store(KILLED_MAX, Ordering::Relaxed);
-        let asked = processes.ask(mount(), Work::Look(owned()), Duration::from_secs(60));
-        assert_eq!(asked.await.unwrap_err().kind, Kind::Unreachable);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_call_without_a_slot_ends_in_time_and_was_not_begun() {
-        let processes = Processes::new();
-        let server = processes.of("filer");
-        let slots = u32::try_from(OF_SERVER).unwrap();
-        let _all = Arc::clone(&server.slots).acquire_many_owned(slots).await;
-        let begun = Instant::now();
-        let asked = processes.ask(mount(), Work::Look(owned()), Duration::from_secs(7));
-        let failure = asked.await.unwrap_err();
-        assert!(begun.elapsed() >= Duration::from_secs(7));
-        let state = (failure.kind, failure.certainty);
-        assert_eq!(state, (Kind::Timeout, Certainty::NothingHappened));
-        assert!(
-            failure
-                .message
-                .contains("within 7 s; this call was not begun")
-        );
-    }
-}
+mod tests;

@@ -1,0 +1,128 @@
+//! How many processes there are for a server, for all servers, and for a directory.
+
+use super::super::call::Owned;
+use super::super::path::Dir;
+use super::*;
+use belay_server::call::Certainty;
+
+fn owned() -> Owned {
+    Owned {
+        dir: Dir::read("data").unwrap().unwrap(),
+        name: "pvc-1".to_owned(),
+    }
+}
+
+fn mount() -> Mount {
+    Mount {
+        server: "Filer".to_owned(),
+        share: "share".to_owned(),
+        options: Vec::new(),
+    }
+}
+
+#[test]
+fn a_server_with_too_many_hung_processes_is_asked_no_more() {
+    let processes = Processes::new();
+    let server = processes.of("filer");
+    server.killed.store(KILLED_MAX - 1, Ordering::Relaxed);
+    server.refuse_hung("filer").unwrap();
+    server.killed.store(KILLED_MAX, Ordering::Relaxed);
+    let failure = server.refuse_hung("filer").unwrap_err();
+    assert_eq!(failure.kind, Kind::Unreachable);
+    let expected = "server filer: 8 killed processes have not exited";
+    assert!(failure.message.starts_with(expected), "{failure}");
+}
+
+#[test]
+fn a_server_is_known_while_a_call_has_it() {
+    let processes = Processes::new();
+    let server = processes.of("filer");
+    assert!(Arc::ptr_eq(&server, &processes.of("filer")));
+    assert!(!Arc::ptr_eq(&server, &processes.of("other")));
+    drop(server);
+    drop(processes.of("third"));
+    let known = processes.servers.lock().unwrap();
+    assert_eq!(known.keys().collect::<Vec<_>>(), ["third"]);
+}
+
+#[tokio::test]
+async fn a_call_that_is_refused_starts_no_process_whatever_the_case_of_the_servers_name() {
+    let processes = Processes::new();
+    let server = processes.of("filer");
+    server.killed.store(KILLED_MAX, Ordering::Relaxed);
+    let asked = processes.ask(mount(), Work::Look(owned()), Duration::from_secs(60));
+    assert_eq!(asked.await.unwrap_err().kind, Kind::Unreachable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_slot_ends_in_time_and_was_not_begun() {
+    let processes = Processes::new();
+    let server = processes.of("filer");
+    let slots = u32::try_from(OF_SERVER).unwrap();
+    let _all = Arc::clone(&server.slots).acquire_many_owned(slots).await;
+    let begun = Instant::now();
+    let asked = processes.ask(mount(), Work::Look(owned()), Duration::from_secs(7));
+    let failure = asked.await.unwrap_err();
+    assert!(begun.elapsed() >= Duration::from_secs(7));
+    let state = (failure.kind, failure.certainty);
+    assert_eq!(state, (Kind::Timeout, Certainty::NothingHappened));
+    assert!(
+        failure
+            .message
+            .contains("within 7 s; this call was not begun")
+    );
+}
+
+/// Those that are free now.
+async fn slots(processes: &Processes, server: &Server) -> Option<Slots> {
+    let slots = timeout(Duration::from_millis(1), processes.slots(server)).await;
+    slots.ok().map(Result::unwrap)
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_processes_of_some_servers_leave_the_slots_of_others() {
+    let processes = Processes::new();
+    let dead: Vec<_> = (0..TOTAL / OF_SERVER)
+        .map(|n| processes.of(&format!("dead-{n}")))
+        .collect();
+    let one_more = processes.of("one-more");
+    let mut held = Vec::new();
+    for server in &dead {
+        for _ in 0..OF_SERVER {
+            held.push(slots(&processes, server).await.unwrap());
+        }
+        assert!(slots(&processes, server).await.is_none());
+    }
+    assert!(slots(&processes, &one_more).await.is_none(), "all run");
+    for slots in &mut held {
+        slots.of_all = None;
+    }
+    for _ in 0..OF_SERVER {
+        held.push(slots(&processes, &one_more).await.unwrap());
+    }
+    for server in &dead {
+        assert!(slots(&processes, server).await.is_none(), "until they exit");
+    }
+    held.clear();
+    for server in &dead {
+        assert!(slots(&processes, server).await.is_some());
+    }
+}
+
+#[test]
+fn one_process_at_a_time_changes_a_directory() {
+    let all = Directories::default();
+    let of = |server: &str, share: &str, dir: &str| {
+        all.turn((server.to_owned(), share.to_owned(), dir.to_owned()))
+    };
+    let turn = of("s", "a", "b/c").unwrap();
+    let refused = of("s", "a", "b/c").err().unwrap();
+    assert_eq!(refused.kind, Kind::Busy);
+    assert!(refused.message.contains("b/c"), "{refused}");
+    let others = [of("t", "a", "b/c"), of("s", "", "b/c"), of("s", "a", "b")];
+    assert!(others.iter().all(Result::is_ok));
+    drop(turn);
+    of("s", "a", "b/c").unwrap();
+    drop(others);
+    assert!(all.all().is_empty());
+}
