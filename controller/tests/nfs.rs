@@ -101,6 +101,7 @@ async fn a_request_that_no_server_could_serve_reaches_none() {
             "--extra-create-metadata",
         ),
         (("onDelete", "keep"), "not one of delete, retain, archive"),
+        (("share", &"d".repeat(250)), "has 266 bytes"),
         (("blockSize", "4096"), "\"blockSize\" is unknown"),
         (("sever", "x"), "\"sever\" is unknown"),
     ] {
@@ -118,15 +119,21 @@ async fn a_request_that_no_server_could_serve_reaches_none() {
     }
     let refused = site.create(flagged).await;
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
-    // No volume can have these IDs, so there is nothing to delete.
-    for id in [
-        "x",
-        "s#a##n#",
-        "s#../a#d#n#",
-        "s#a#d/../..#n#",
-        "s#a#.belay#n#",
+    // No driver has given this one out, so there is nothing to delete.
+    site.delete("x").await.unwrap();
+    // csi-driver-nfs may have created these.
+    for (id, part) in [
+        ("s#a##n#", "subDir: names the share itself"),
+        ("s#../a#d#n#", "share: has the part \"..\""),
+        ("s#a#d//x#n#", "subDir: has the part \"\""),
+        ("s#a#.belay#n#", "subDir: begins with .belay"),
+        ("s#a#d#n##", "onDelete: "),
     ] {
-        site.delete(id).await.unwrap();
+        let refused = site.delete(id).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        let start = format!("volume {id}: ");
+        assert!(refused.message().starts_with(&start), "{refused}");
+        assert!(refused.message().contains(part), "{refused}");
     }
 }
 

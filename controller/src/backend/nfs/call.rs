@@ -77,8 +77,10 @@ pub(super) struct NewVolume {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct OldVolume {
     pub(super) at: Owned,
-    /// For a volume that has none recorded.
-    pub(super) on_delete: OnDelete,
+    /// What its ID says.
+    pub(super) on_delete: Option<OnDelete>,
+    /// For a volume whose ID says nothing, and which has none recorded.
+    pub(super) default: OnDelete,
     /// An older archive may be removed.
     pub(super) removes_archived: bool,
 }

@@ -17,17 +17,28 @@ const SUB_DIR: &str = "subDir";
 const ON_DELETE: &str = "onDelete";
 const PERMISSIONS: &str = "mountPermissions";
 
-/// What the deletion of a volume does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+/// What the deletion of a volume does; the later ones keep more.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum OnDelete {
     /// Removes its directory.
     #[default]
     Delete,
-    /// Nothing.
-    Retain,
     /// Renames its directory.
     Archive,
+    /// Nothing.
+    Retain,
 }
 
 impl FromStr for OnDelete {
@@ -140,15 +151,40 @@ impl Class {
             (Some(_), _) => self.policy.clone(),
             (None, default) => default.to_string(),
         };
+        let on_delete = self.on_delete.unwrap_or(default);
+        self.refuse_long(&dir, on_delete)?;
         let place = Place {
             server: self.server.clone(),
             share: self.share.clone(),
             dir,
             name: self.below.as_ref().map(|_| name.as_str().to_owned()),
-            on_delete: Some(self.on_delete.unwrap_or(default)),
+            on_delete: Some(on_delete),
         };
         let id = place.id(&spelled)?;
         Ok((place, id))
+    }
+
+    /// Refuses what no node could mount, and no deletion archive.
+    fn refuse_long(&self, dir: &Dir, on_delete: OnDelete) -> Result<(), Failure> {
+        let field = match self.below {
+            None => "name".to_owned(),
+            Some(_) => format!("{FIELD}: {SUB_DIR}"),
+        };
+        let parts = [self.share.as_str(), &dir.to_string()];
+        let path = parts.into_iter().filter(|part| !part.is_empty());
+        let source = path::source(&self.server, &path.collect::<Vec<_>>().join("/"));
+        if source.len() > path::SOURCE_BYTES_MAX {
+            return Err(Failure::invalid(&field, path::too_long(&source)));
+        }
+        match dir.archive_too_long() {
+            Some(why) if on_delete == OnDelete::Archive => Err(Failure::invalid(
+                &field,
+                format_args!(
+                    "cannot be archived: {why}; choose a shorter one, or another onDelete"
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -311,6 +347,42 @@ mod tests {
             let parameters = context_of(&[("server", server), ("share", share)]);
             assert!(Class::of(&parameters).is_err(), "{server} {share}");
         }
+    }
+
+    /// Before anything is created.
+    #[test]
+    fn a_volume_that_could_not_be_mounted_or_archived_is_refused() {
+        let below = |bytes: usize| "d".repeat(bytes);
+        for (dir, policy, refused) in [
+            (below(250), "delete", None),
+            (
+                below(251),
+                "delete",
+                Some("has 256 bytes, and the kernel mounts at most 255"),
+            ),
+            (below(246), "archive", None),
+            (
+                below(247),
+                "archive",
+                Some("cannot be archived: its name has 256 bytes"),
+            ),
+        ] {
+            let result = place(&[("subDir", &dir), ("onDelete", policy)], OnDelete::Delete);
+            match (result, refused) {
+                (Ok(_), None) => {}
+                (Err(message), Some(words)) => {
+                    assert!(message.starts_with("parameters: subDir: "), "{message}");
+                    assert!(message.contains(words), "{message}");
+                }
+                (result, refused) => panic!("{result:?} {refused:?}"),
+            }
+        }
+        let parameters = context_of(&[("server", "s"), ("share", &below(200))]);
+        let name = Name::new("n".repeat(60)).unwrap();
+        let class = Class::of(&parameters).unwrap();
+        let refused = class.place(&name, &parameters, OnDelete::Delete);
+        let message = refused.unwrap_err().message;
+        assert!(message.starts_with("name: "), "{message}");
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! Volume IDs: `server#share#directory#name#policy`, those of csi-driver-nfs. Makes no calls.
 
 use super::class::OnDelete;
-use super::path::Dir;
+use super::path::{self, Dir};
 use belay_contract::drivers::NFS_ID_BYTES_MAX;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 const SEPARATOR: char = '#';
+/// The most parts that an ID has.
+const PARTS_MAX: usize = 5;
 
 /// A volume, as its ID describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,31 +56,58 @@ impl Place {
         VolumeId::at_most(NFS_ID_BYTES_MAX, id)
     }
 
-    /// The volume of that ID; none if no volume can have it.
-    pub(super) fn of(id: &VolumeId) -> Option<Self> {
+    /// The volume of that ID; none if no driver can ever have given it out.
+    ///
+    /// # Errors
+    /// `Precondition`, naming the part, for an ID that Belay does not give out, and csi-driver-nfs
+    /// may have: there may be a directory.
+    pub(super) fn of(id: &VolumeId) -> Result<Option<Self>, Failure> {
         let parts: Vec<_> = id.as_str().split(SEPARATOR).collect();
-        let given = |at: usize| parts.get(at).filter(|part| !part.is_empty());
-        let (server, share, dir) = match parts[..] {
-            [server, share, dir, ..] if parts.len() <= 5 => (server, share, dir),
-            [old] => old_parts(old)?,
-            _ => return None,
-        };
-        let dir = Dir::read(dir).ok()??;
-        let name = given(3).map(|name| (*name).to_owned());
-        // Its parts are no path, but csi-driver-nfs has it in the names of files.
-        let is_name = |name: &String| !name.split(['/', '\\']).any(|part| part == "..");
-        let on_delete = given(4).map(|policy| policy.parse());
-        Some(Self {
-            server: super::class::server(server).ok()?,
-            share: super::path::share(share).ok()?,
-            dir,
-            name: match name {
-                Some(name) if !is_name(&name) => return None,
-                name => name,
+        let (server, share, dir, more) = match parts[..] {
+            [server, share, dir, ref more @ ..] => (server, share, dir, more),
+            // Its answer to others, too, is that the volume does not exist.
+            _ => match old_parts(id.as_str()) {
+                Some((server, share, dir)) => (server, share, dir, &[][..]),
+                None => return Ok(None),
             },
-            on_delete: on_delete.transpose().ok()?,
-        })
+        };
+        let unread = |part: &str, why: &str| unread(id, part, why);
+        if parts.len() > PARTS_MAX || parts.len() == 2 {
+            let why = format!("{SEPARATOR:?} is in one of its parts, so it is not known which");
+            return Err(unread("server, share, subDir, name, onDelete", &why));
+        }
+        let given = |at: usize| more.get(at).copied().filter(|part| !part.is_empty());
+        let server = super::class::server(server).map_err(|why| unread("server", &why))?;
+        let share = path::share(share).map_err(|why| unread("share", &why))?;
+        let dir = Dir::read(dir).map_err(|why| unread("subDir", &why))?;
+        let dir = dir.ok_or_else(|| unread("subDir", "names the share itself"))?;
+        let name = given(0);
+        // Its parts are no path, but csi-driver-nfs has it in the names of files.
+        if name.is_some_and(|name| name.split(['/', '\\']).any(|part| part == "..")) {
+            return Err(unread("name", "has the part \"..\""));
+        }
+        let on_delete = given(1).map(str::parse).transpose();
+        let on_delete = on_delete.map_err(|why: String| unread("onDelete", &why))?;
+        let source = path::source(&server, &share);
+        if source.len() > path::SOURCE_BYTES_MAX {
+            return Err(unread("server and share", &path::too_long(&source)));
+        }
+        Ok(Some(Self {
+            server,
+            share,
+            dir,
+            name: name.map(str::to_owned),
+            on_delete,
+        }))
     }
+}
+
+fn unread(id: &VolumeId, part: &str, why: &str) -> Failure {
+    Failure::precondition(format!(
+        "volume {id}: {part}: {why}; Belay gives out no such ID, and leaves what another driver \
+         has created as it is: remove the directory by hand, and then the finalizers of the \
+         PersistentVolume"
+    ))
 }
 
 /// The parts of an ID of csi-driver-nfs before 4.0: `server/share/directory`.
@@ -91,9 +120,14 @@ fn old_parts(id: &str) -> Option<(&str, &str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belay_server::call::Kind;
+
+    fn of(id: &str) -> Result<Option<Place>, Failure> {
+        Place::of(&VolumeId::at_most(NFS_ID_BYTES_MAX, id.to_owned()).unwrap())
+    }
 
     fn read(id: &str) -> Option<Place> {
-        Place::of(&VolumeId::at_most(NFS_ID_BYTES_MAX, id.to_owned()).unwrap())
+        of(id).unwrap()
     }
 
     fn place(server: &str, share: &str, dir: &str, name: Option<&str>) -> Place {
@@ -153,58 +187,80 @@ mod tests {
         assert_eq!(read(&id).unwrap().dir.to_string(), dir);
     }
 
-    /// Each would lead to the share itself, out of it, to Belay's own files, or to two volumes.
     #[test]
-    fn no_volume_has_a_hostile_id() {
-        for id in [
-            "",
-            "x",
-            "s/",
-            "/s/a",
-            "s/a",
-            "s#a",
-            "s#a#",
-            "s#a##pvc-1#",
-            "s#a#/#pvc-1#",
-            "s#a#.#n#",
-            "s#a#..#n#",
-            "s#a#../b#n#",
-            "s#a#b/..#n#",
-            "s#a#b/../..#n#",
-            "s#a#b//c#n#",
-            "s#a#b/./c#n#",
-            "s#..#b#n#",
-            "s#a/..#b#n#",
-            "s#a/../b#c#n#",
-            "s#./a#b#n#",
-            "s#a#b#..#",
-            "s#a#b#../c#",
-            "s#a#b#c\\..#",
-            "s#a#b\\..\\c#n#",
-            "s#a#..\\b#n#",
-            "s#a#.belay#n#",
-            "s#a#.belay/claims#n#",
-            "s#a#.belay/trash/x#n#",
-            "s#a#b#n#keep",
-            "s#a#b#n#delete#x",
-            "s#a#b#n##",
-            "#a#b#n#",
-            "s:/x#a#b#n#",
-            "s t#a#b#n#",
-            "-s#a#b#n#",
-            "s,addr=1.1.1.1#a#b#n#",
-            "[s#a#b#n#",
-            "s/../b",
-            "s/a/..",
-            "s/a/.",
-            "s/a/.belay",
-            "s/../../etc",
-            "s//../b",
-        ]
-        .iter()
-        .filter(|id| !id.is_empty())
-        {
+    fn an_id_that_no_driver_gives_out_is_that_of_no_volume() {
+        for id in ["x", "s/", "/s/a", "s/a", "s#a", "#", "pvc-1"] {
             assert_eq!(read(id), None, "{id}");
+        }
+    }
+
+    /// Each would lead to the share itself, out of it, to Belay's own files, or to two volumes, and
+    /// there may be a directory of csi-driver-nfs.
+    #[test]
+    fn an_id_that_is_not_read_is_refused_by_the_part_that_is_not() {
+        let long = format!("s#{}#d##", "n".repeat(254));
+        for (part, ids) in [
+            (
+                "subDir",
+                &[
+                    "s#a#",
+                    "s#a##pvc-1#",
+                    "s#a#/#pvc-1#",
+                    "s#a#.#n#",
+                    "s#a#..#n#",
+                    "s#a#../b#n#",
+                    "s#a#b/..#n#",
+                    "s#a#b/../..#n#",
+                    "s#a#b//c#n#",
+                    "s#a#b/./c#n#",
+                    "s#a#b\\..\\c#n#",
+                    "s#a#..\\b#n#",
+                    "s#a#.belay#n#",
+                    "s#a#.belay/claims#n#",
+                    "s#a#.belay/trash/x#n#",
+                    "s/a/..",
+                    "s/a/.",
+                    "s/a/.belay",
+                    "s#a###",
+                ][..],
+            ),
+            (
+                "share",
+                &[
+                    "s#..#b#n#",
+                    "s#a/..#b#n#",
+                    "s#a/../b#c#n#",
+                    "s#./a#b#n#",
+                    "s/../b",
+                    "s/../../etc",
+                    "s//../b",
+                ],
+            ),
+            ("name", &["s#a#b#..#", "s#a#b#../c#", "s#a#b#c\\..#"]),
+            ("onDelete", &["s#a#b#n#keep"]),
+            (
+                "name, onDelete",
+                &["s#a#b#n#delete#x", "s#a#b#n##", "s/a#b/c"],
+            ),
+            (
+                "server",
+                &[
+                    "#a#b#n#",
+                    "s:/x#a#b#n#",
+                    "s t#a#b#n#",
+                    "-s#a#b#n#",
+                    "s,addr=1.1.1.1#a#b#n#",
+                    "[s#a#b#n#",
+                ],
+            ),
+            ("server and share", &[&long]),
+        ] {
+            for id in ids {
+                let refused = of(id).unwrap_err();
+                assert_eq!(refused.kind, Kind::Precondition, "{id}");
+                let named = refused.message.contains(&format!("{part}: "));
+                assert!(named, "{id}: {refused}");
+            }
         }
     }
 
@@ -249,7 +305,7 @@ mod tests {
                     format!("s/a/{path}"),
                 ] {
                     count += 1;
-                    let Some(place) = read(&id) else { continue };
+                    let Ok(Some(place)) = of(&id) else { continue };
                     let share = place.share.split('/').filter(|_| !place.share.is_empty());
                     let names = place.dir.names().iter().map(String::as_str);
                     for name in names.clone().chain(share) {

@@ -90,7 +90,7 @@ impl Nfs {
     }
 
     async fn look(&self, id: VolumeId, secrets: &Secrets) -> Result<Option<Volume>, Failure> {
-        let Some(place) = Place::of(&id) else {
+        let Some(place) = Place::of(&id)? else {
             return Ok(None);
         };
         let mount = place.mount(secret_options(secrets)?);
@@ -103,14 +103,15 @@ impl Nfs {
     }
 
     async fn deleted(&self, id: VolumeId, secrets: &Secrets) -> Result<(), Failure> {
-        let Some(place) = Place::of(&id) else {
-            tracing::warn!(%id, "deleted, since no volume can have this ID");
+        let Some(place) = Place::of(&id)? else {
+            tracing::warn!(%id, "deleted, since no driver gives out such an ID");
             return Ok(());
         };
         let mount = place.mount(secret_options(secrets)?);
         let work = Work::Delete(OldVolume {
             at: place.owned(),
-            on_delete: place.on_delete.unwrap_or(self.config.on_delete),
+            on_delete: place.on_delete,
+            default: self.config.on_delete,
             removes_archived: self.config.removes_archived,
         });
         let asked = self.processes.ask(mount, work, DELETE_MAX);

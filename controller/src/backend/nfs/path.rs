@@ -1,13 +1,21 @@
 //! Paths below a share. Makes no calls.
 
+use belay_contract::export::without_brackets;
 use std::fmt;
+use std::net::Ipv6Addr;
 
 /// The directory of Belay's own files in a share.
 pub(super) const OWN: &str = ".belay";
 
+/// The prefix of archives.
+const ARCHIVED: &str = "archived-";
+
 /// Longest name of a directory, in bytes (NAME_MAX), and deepest path.
 const NAME_BYTES_MAX: usize = 255;
 const DEPTH_MAX: usize = 64;
+
+/// fsconfig(2) accepts strings of at most this many bytes.
+pub(super) const SOURCE_BYTES_MAX: usize = 255;
 
 /// A directory below a share, and not the share itself: names that are not empty, `.` or `..`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -51,9 +59,24 @@ impl Dir {
     pub(super) fn archived(&self) -> Self {
         let mut names = self.0.clone();
         if let Some(first) = names.first_mut() {
-            first.insert_str(0, "archived-");
+            first.insert_str(0, ARCHIVED);
         }
         Self(names)
+    }
+
+    /// Why its archive cannot have its name, if it is too long.
+    pub(super) fn archive_too_long(&self) -> Option<String> {
+        let bytes = ARCHIVED.len() + self.0.first()?.len();
+        let why = || format!("its name has {bytes} bytes then, of at most {NAME_BYTES_MAX}");
+        (bytes > NAME_BYTES_MAX).then(why)
+    }
+
+    /// The directory in the share with the archives that this one is in, if it is called so.
+    pub(super) fn archives(&self) -> Option<Self> {
+        let first = self.0.first()?;
+        first
+            .starts_with(ARCHIVED)
+            .then(|| Self(vec![first.clone()]))
     }
 
     #[cfg(test)]
@@ -66,6 +89,21 @@ impl fmt::Display for Dir {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join("/"))
     }
+}
+
+/// What is mounted, as mount.nfs spells it.
+pub(super) fn source(server: &str, path: &str) -> String {
+    let bare = without_brackets(server);
+    match bare.parse::<Ipv6Addr>() {
+        Ok(_) => format!("[{bare}]:/{path}"),
+        Err(_) => format!("{bare}:/{path}"),
+    }
+}
+
+/// Why the kernel does not mount it.
+pub(super) fn too_long(source: &str) -> String {
+    let bytes = source.len();
+    format!("{source:?} has {bytes} bytes, and the kernel mounts at most {SOURCE_BYTES_MAX}")
 }
 
 /// The share without slashes at its ends.

@@ -28,6 +28,7 @@ mod marks;
 mod metadata;
 #[cfg(test)]
 mod nfs;
+mod nfs_claims;
 #[cfg(test)]
 mod nfs_controller;
 #[cfg(test)]

@@ -24,14 +24,19 @@ id_of() { sed -n 's/.*\"volume_id\": *\"\\([^\"]*\\)\".*/\\1/p'; }
 create() {
     local name=$1
     shift
-    controller create $name --size 1GiB --parameter server=10.9.0.1 \\
-        --parameter share=${share:-/} \"$@\" >/run/created.json && id_of </run/created.json
+    local created
+    created=$(controller create $name --size 1GiB --parameter server=10.9.0.1 \\
+        --parameter share=${share:-/} \"$@\") && id_of <<<\"$created\"
 }
 delete() { controller delete \"$@\"; }
+refuses() {
+    if create \"$@\" 2>/run/refused; then return 1; fi
+    grep -q ALREADY_EXISTS /run/refused
+}
 workers() { pgrep -fc -- --nfs-worker-process; }
 ";
 
-const START: &str = "\
+pub(crate) const START: &str = "\
 setsid belay-controller --endpoint /run/controller.sock --backend nfs \\
     --http-endpoint 127.0.0.1:9810 >>/run/controller.log 2>&1 3>&- &
 ready /run/controller.sock >/dev/null 2>&1 || { cat /run/controller.log; exit 1; }";
@@ -43,17 +48,17 @@ setsid belay-node --driver-kind nfs --endpoint /run/nfs.sock --node-name guest \
 ready /run/nfs.sock >/dev/null 2>&1 || { cat /run/node.log; exit 1; }";
 
 #[track_caller]
-fn run(guest: &mut Guest<'_>, script: &str) -> String {
+pub(crate) fn run(guest: &mut Guest<'_>, script: &str) -> String {
     call(guest, &format!("{SETUP}{script}")).expect("power")
 }
 
 /// The output of a script that fails.
 #[track_caller]
-fn fails(guest: &mut Guest<'_>, script: &str) -> String {
+pub(crate) fn fails(guest: &mut Guest<'_>, script: &str) -> String {
     run(guest, &format!("! {{ {script}; }} 2>&1"))
 }
 
-fn with_filer(kernel: Kernel, test: impl FnOnce(&mut Guest<'_>)) {
+pub(crate) fn with_filer(kernel: Kernel, test: impl FnOnce(&mut Guest<'_>)) {
     let (machine, _) = machine_with_state(kernel, "ext4");
     let mut guest = boot(&machine);
     filer::start(&mut guest);
@@ -122,6 +127,14 @@ fn policies(guest: &mut Guest<'_>) {
              delete $retained
              [ $(cat {SHARE}/archived-ns/data/file) = 2 ]
              [ $(cat {SHARE}/pvc-3/file) = 3 ]
+             # Neither becomes a new volume.
+             refuses pvc-3
+             refuses pvc-5 --parameter subDir=pvc-3/x
+             refuses pvc-5 --parameter subDir=archived-ns/data
+             refuses pvc-5 --parameter subDir=archived-ns/data/x
+             mv {SHARE}/pvc-3 {SHARE}/kept
+             delete $(create pvc-3)
+             [ $(cat {SHARE}/kept/file) = 3 ]
              # As csi-driver-nfs has made it.
              mkdir -p {SHARE}/old/pvc
              echo 4 >{SHARE}/old/pvc/file
@@ -144,15 +157,16 @@ fn refusals(guest: &mut Guest<'_>) {
         ("controller list", "UNIMPLEMENTED"),
         ("controller get 10.9.0.1##pvc-5##", "NOT_FOUND"),
         ("controller get nonsense", "NOT_FOUND"),
+        ("delete '10.9.0.1#../..#x##'", "share: has the part"),
+        ("delete 10.9.0.1####", "FAILED_PRECONDITION"),
+        ("delete 10.9.0.1##vol1/.#pvc-5#", "FAILED_PRECONDITION"),
+        ("delete 10.9.0.1##vol1#pvc-5##", "FAILED_PRECONDITION"),
     ] {
         let text = fails(guest, script);
         assert!(text.contains(words), "{script}: {text}");
     }
     assert_eq!(run(guest, &format!("ls -A {SHARE}")), before);
-    run(
-        guest,
-        "delete nonsense; delete '10.9.0.1#../..#x##'; delete 10.9.0.1####",
-    );
+    run(guest, "delete nonsense");
 }
 
 /// The controller and its workers are killed at any moment; the same call, repeated, ends well.

@@ -1,228 +1,314 @@
-//! Claims: which volume a directory belongs to. Each is a file in `.belay/claims` of the share,
-//! outside every volume, called by the SHA-256 of the directory's path. The first one of a path is
-//! made by link(2), which decides between two controllers; only its volume changes it after that.
+//! Claims: which volume a directory belongs to. `.belay/claims` of the share, outside every volume,
+//! has a directory for each claimed path, called by the SHA-256 of the path. In it is either the
+//! claim of one volume, a file `NONCE.STATE`, or the directory `below`
+//! ([`super::above`]) if the path is above that of a volume.
 //!
-//! The directories above a volume's are claimed too, so that none of them becomes a volume.
+//! A claim is made by renaming a directory to a name that must be free, and changed by renaming its
+//! file, whose name has the claim's nonce. So a call that was killed, and whose last request the
+//! server executes late, changes no claim but its own: that of a later volume has another nonce.
 
-use super::super::class::OnDelete;
 use super::super::path::{Dir, OWN};
-use super::error::Result as Done;
+use super::claim::{Claim, Record, State, file_name, nonce};
+use super::error::{self, Error};
 use super::list;
+use super::own::Own;
 use super::tree::{self, Tree};
 use belay_server::call::Failure;
-use ring::digest::{SHA256, digest};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
 
 const CLAIMS: &str = "claims";
 /// Where claims are written, before they get their names.
 const TEMPORARY: &str = "tmp";
+/// The volumes below a path.
+pub(super) const BELOW: &str = "below";
 /// The longest claim, in bytes: a path, a name, and room for the escapes of JSON.
 const BYTES_MAX: usize = 64 << 10;
+/// How often a claim is read that another call is changing.
+const ATTEMPTS: usize = 4;
+/// After so many seconds, a creation is not in progress.
+const CREATING_MAX: i64 = 3600;
 
-/// What is known of a directory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Claim {
-    /// Which.
-    pub(super) dir: String,
-    /// The name of its volume; empty where there is none.
-    pub(super) name: String,
-    pub(super) state: State,
-    pub(super) on_delete: OnDelete,
-    /// The size that was asked for.
-    pub(super) bytes: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum State {
-    /// Volumes are below it.
+/// To which volume a path belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    /// To none.
+    Free,
+    /// Volumes may be below it.
     Above,
-    /// No caller knows the volume.
-    Creating,
-    /// The volume exists.
-    Ready,
-    /// Its deletion was begun.
-    Deleting,
+    By(Claim),
 }
 
 /// The claims of a share.
 pub(super) struct Claims {
     /// Belay's own directory.
-    own: OwnedFd,
-    claims: OwnedFd,
+    pub(super) own: Own,
+    pub(super) claims: OwnedFd,
 }
 
 impl Claims {
-    /// Those of the share, for a volume that is created.
-    pub(super) fn open(tree: &Tree) -> Done<Self> {
-        let own = tree::own(tree.root(), OWN, OWN)?;
-        let claims = tree::own(&own, CLAIMS, ".belay/claims")?;
+    /// Those of the share, for a volume that gets a claim.
+    pub(super) fn open(tree: &Tree) -> Result<Self, Failure> {
+        let own = Own::make(tree)?;
+        let claims = own.make_directory(CLAIMS)?;
         Ok(Self { own, claims })
     }
 
-    /// Those of the share; none if no volume was created there.
-    pub(super) fn find(tree: &Tree) -> Done<Option<Self>> {
-        let found = tree::open(tree.root(), OWN, OWN).and_then(|own| {
-            let claims = tree::open(&own, CLAIMS, ".belay/claims")?;
-            Ok(Self { own, claims })
-        });
-        match found {
-            Ok(claims) => Ok(Some(claims)),
-            Err(error) if error.errno == Errno::NOENT => Ok(None),
-            Err(error) => Err(error),
+    /// Those of the share; none if no volume has one there.
+    pub(super) fn find(tree: &Tree) -> Result<Option<Self>, Failure> {
+        let Some(own) = Own::find(tree)? else {
+            return Ok(None);
+        };
+        let found = own.find_directory(CLAIMS)?;
+        Ok(found.map(|claims| Self { own, claims }))
+    }
+
+    /// To which volume the directory belongs.
+    ///
+    /// # Errors
+    /// `Precondition` if its claim is damaged; `Busy` if other calls change it all the time.
+    pub(super) fn read(&self, dir: &Dir) -> Result<Held, Failure> {
+        let mut files = Vec::new();
+        for _ in 0..ATTEMPTS {
+            let Some(directory) = self.directory(dir)? else {
+                return Ok(Held::Free);
+            };
+            let names = list::names(&directory, &shown(dir))?;
+            let has_below = names.iter().any(|name| name == BELOW);
+            files = names;
+            files.retain(|name| name != BELOW);
+            match &files[..] {
+                [] if has_below => return Ok(Held::Above),
+                [name] => {
+                    if let Some(claim) = self.claim(dir, &directory, name)? {
+                        return Ok(Held::By(claim));
+                    }
+                }
+                // Its file is being renamed, or the last one was just removed.
+                _ => {}
+            }
+        }
+        match &files[..] {
+            [] => Ok(Held::Free),
+            [_] => Err(changing(dir)),
+            _ => Err(Failure::precondition(format!(
+                "{:?} in the share: has more than one claim on {dir}: {}; remove those of volumes \
+                 that do not exist",
+                shown(dir),
+                files.join(", ")
+            ))),
         }
     }
 
-    /// The claim on a directory.
-    ///
-    /// # Errors
-    /// `Precondition` if its file is damaged.
-    pub(super) fn read(&self, dir: &Dir) -> Result<Option<Claim>, Failure> {
-        let shown = shown(dir);
-        let Some(file) = tree::open_file(&self.claims, &file_name(dir), &shown)? else {
-            return Ok(None);
-        };
-        let content = tree::read(&file, BYTES_MAX, &shown)?;
-        let claim: Option<Claim> =
-            content.and_then(|content| serde_json::from_slice(&content).ok());
-        match claim {
-            Some(claim) if claim.dir == dir.to_string() => Ok(Some(claim)),
-            _ => Err(Failure::precondition(format!(
+    /// The claim in a file.
+    fn claim(&self, dir: &Dir, directory: &OwnedFd, name: &str) -> Result<Option<Claim>, Failure> {
+        let shown = format!("{}/{name}", shown(dir));
+        match record(directory, name, &shown)? {
+            None => Ok(None),
+            Some(Some(claim)) if claim.of.dir == dir.to_string() => Ok(Some(claim)),
+            Some(_) => Err(Failure::precondition(format!(
                 "{shown:?} in the share: is no claim on {dir}; if no volume of Belay has that \
                  directory, remove the file"
             ))),
         }
     }
 
-    /// Claims a directory, unless it is claimed, for the volume with the directory `of`.
-    ///
-    /// # Errors
-    /// Those of the server, EEXIST excepted.
-    pub(super) fn make(&self, dir: &Dir, of: &Dir, claim: &Claim) -> Result<(), Failure> {
-        let (temporary, name) = self.written(of, claim)?;
-        let to = (&self.claims, file_name(dir));
-        let linked = tree::link((&temporary, &name), (to.0, &to.1), &shown(dir));
-        let dropped = tree::unlink(&temporary, &name, &shown(dir));
-        match linked {
-            Err(error) if error.errno == Errno::EXIST => Ok(dropped?),
-            result => Ok(result.and(dropped)?),
+    /// The one claim in the directory of a path, and the path; none if it is damaged or changing.
+    pub(super) fn by_hash(&self, hash: &str) -> Result<Option<(Dir, Claim)>, Failure> {
+        let Some(directory) = tree::open_existing(&self.claims, hash, hash)? else {
+            return Ok(None);
+        };
+        let names = list::names(&directory, hash)?;
+        let [name] = &names[..] else {
+            return Ok(None);
+        };
+        let claim = record(&directory, name, hash)?.flatten();
+        let dir = claim.as_ref().map(|claim| Dir::read(&claim.of.dir));
+        match (dir, claim) {
+            (Some(Ok(Some(dir))), Some(claim)) if file_name(&dir) == hash => Ok(Some((dir, claim))),
+            _ => Ok(None),
         }
     }
 
-    /// Changes the claim of this volume.
-    pub(super) fn replace(&self, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
-        let (temporary, name) = self.written(dir, claim)?;
-        let to = (&self.claims, file_name(dir));
-        Ok(tree::rename(
-            (&temporary, &name),
-            (to.0, &to.1),
-            &shown(dir),
-        )?)
+    /// Claims a directory; whether it was free.
+    pub(super) fn publish(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
+        let name = format!("{}.{}", file_name(dir), claim.nonce);
+        let temporary = self.own.make_directory(TEMPORARY)?;
+        let content = serde_json::to_vec_pretty(&claim.of);
+        let content = content.map_err(|error| Failure::bug(error.to_string()))?;
+        let written = tree::own(&temporary, &name, TEMPORARY)?;
+        tree::write_new(&written, &claim.file(), &content, &shown(dir))?;
+        let rename = || {
+            let to = (&self.claims, &*file_name(dir));
+            tree::rename((&temporary, &name), to, &shown(dir))
+        };
+        let mut renamed = rename();
+        // A server may not replace an empty directory, which is left if a call was killed.
+        if matches!(&renamed, Err(error) if is_taken(error)) && self.vacate(dir)? {
+            renamed = rename();
+        }
+        match renamed {
+            Ok(()) => Ok(true),
+            Err(error) if is_taken(&error) => {
+                self.forget(&temporary, &name)?;
+                Ok(false)
+            }
+            // It was done, and the answer was lost.
+            Err(error) if error.errno == Errno::NOENT => Ok(self.is_current(dir, claim)?),
+            Err(error) => Err(error.into()),
+        }
     }
 
-    /// Removes the claim of this volume, and what calls that were killed have written for it.
-    pub(super) fn remove(&self, dir: &Dir) -> Done<()> {
-        tree::unlink(&self.claims, &file_name(dir), &shown(dir))?;
-        let temporary = match tree::open(&self.own, TEMPORARY, TEMPORARY) {
-            Err(error) if error.errno == Errno::NOENT => return Ok(()),
+    /// Changes the state of a claim.
+    ///
+    /// # Errors
+    /// `Busy` if another call has changed it; those of the server.
+    pub(super) fn advance(&self, dir: &Dir, claim: &Claim, state: State) -> Result<Claim, Failure> {
+        let new = Claim {
+            state,
+            ..claim.clone()
+        };
+        if new.state == claim.state {
+            return Ok(new);
+        }
+        let directory = self.directory(dir)?.ok_or_else(|| changing(dir))?;
+        let (from, to) = (claim.file(), new.file());
+        match tree::rename((&directory, &from), (&directory, &to), &shown(dir)) {
+            // It was done, and the answer was lost; or another call has done the same.
+            Err(error) if error.errno == Errno::NOENT && self.is_current(dir, &new)? => Ok(new),
+            Err(error) if error.errno == Errno::NOENT => Err(changing(dir)),
+            result => Ok(result.map(|()| new)?),
+        }
+    }
+
+    /// Whether the volume was not created, since the call was killed and is not repeated. A call
+    /// that is slower than that fails.
+    pub(super) fn is_abandoned(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
+        let directory = match claim.state {
+            State::Creating => self.directory(dir)?,
+            _ => None,
+        };
+        let Some(directory) = directory else {
+            return Ok(false);
+        };
+        let shown = shown(dir);
+        let Some(made) = tree::modified(&directory, &claim.file(), &shown)? else {
+            return Ok(false);
+        };
+        let temporary = self.own.make_directory(TEMPORARY)?;
+        let name = format!("{}.{}", file_name(dir), nonce()?);
+        let (_, now) = tree::probe(&temporary, &name, &shown)?;
+        Ok(now.saturating_sub(made) > CREATING_MAX)
+    }
+
+    /// That the claim is as this call has seen it, before a change of the directory.
+    ///
+    /// # Errors
+    /// `Busy` if it is not; those of the server.
+    pub(super) fn check(&self, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
+        match self.is_current(dir, claim)? {
+            true => Ok(()),
+            false => Err(changing(dir)),
+        }
+    }
+
+    /// Removes a claim with those above it, and what calls that were killed have written for it;
+    /// whether it was as this call has seen it.
+    pub(super) fn remove(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
+        // One that is creating may be completed meanwhile, and then holds them.
+        let is_first = claim.state == State::Creating;
+        if is_first && !self.unlink(dir, claim)? || !is_first && !self.is_current(dir, claim)? {
+            return Ok(false);
+        }
+        self.release_above(dir, claim)?;
+        if !is_first {
+            self.unlink(dir, claim)?;
+        }
+        self.vacate(dir)?;
+        if let Some(temporary) = self.own.find_directory(TEMPORARY)? {
+            let prefix = format!("{}.", file_name(dir));
+            for name in list::names(&temporary, TEMPORARY)? {
+                if name.starts_with(&prefix) {
+                    self.forget(&temporary, &name)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn unlink(&self, dir: &Dir, claim: &Claim) -> error::Result<bool> {
+        match self.directory(dir)? {
+            Some(directory) => tree::unlink_existing(&directory, &claim.file(), &shown(dir)),
+            None => Ok(false),
+        }
+    }
+
+    /// Removes the directory of a path without a claim; whether it had none.
+    pub(super) fn vacate(&self, dir: &Dir) -> error::Result<bool> {
+        tree::rmdir_if_empty(&self.claims, &file_name(dir), &shown(dir))
+    }
+
+    /// Removes a claim that was written and not made.
+    fn forget(&self, temporary: &OwnedFd, name: &str) -> error::Result<()> {
+        let written = match tree::open_existing(temporary, name, TEMPORARY) {
+            Err(error) if error.errno == Errno::NOTDIR => {
+                return tree::unlink(temporary, name, TEMPORARY);
+            }
             result => result?,
         };
-        let prefix = format!("{}.", file_name(dir));
-        for entry in list::entries(&temporary, TEMPORARY)? {
-            match entry.name.to_str() {
-                Ok(name) if name.starts_with(&prefix) => {
-                    tree::unlink(&temporary, name, &shown(dir))?;
-                }
-                _ => {}
+        if let Some(written) = written {
+            for file in list::names(&written, TEMPORARY)? {
+                tree::unlink(&written, &file, TEMPORARY)?;
             }
         }
-        Ok(())
+        tree::rmdir(temporary, name, TEMPORARY)
     }
 
-    /// Claims the directories above a volume's.
-    ///
-    /// # Errors
-    /// `Incompatible` if one of them is a volume's.
-    pub(super) fn hold_above(&self, dir: &Dir) -> Result<(), Failure> {
-        for above in dir.above() {
-            let claim = match self.read(&above)? {
-                Some(claim) => Some(claim),
-                None => {
-                    self.make(&above, dir, &Claim::above(&above))?;
-                    self.read(&above)?
-                }
-            };
-            match claim {
-                Some(claim) if claim.state != State::Above => {
-                    return Err(Failure::incompatible(format!(
-                        "subDir {dir}: is inside {above}, the directory of volume {:?}; choose \
-                         another directory",
-                        claim.name
-                    )));
-                }
-                // Removed meanwhile, with the last volume below it.
-                _ => {}
-            }
-        }
-        Ok(())
+    fn is_current(&self, dir: &Dir, claim: &Claim) -> error::Result<bool> {
+        let file = claim.file();
+        Ok(self.files(&file_name(dir))?.contains(&file))
     }
 
-    /// A new file with a claim for the volume with the directory `of`: its directory and its name.
-    fn written(&self, of: &Dir, claim: &Claim) -> Result<(OwnedFd, String), Failure> {
-        let name = format!("{}.{}", file_name(of), nonce()?);
-        let content = serde_json::to_vec_pretty(claim);
-        let content = content.map_err(|error| Failure::bug(error.to_string()))?;
-        let temporary = tree::own(&self.own, TEMPORARY, TEMPORARY)?;
-        tree::write_new(&temporary, &name, &content, &shown(of))?;
-        Ok((temporary, name))
-    }
-}
-
-impl Claim {
-    fn above(dir: &Dir) -> Self {
-        Self {
-            dir: dir.to_string(),
-            name: String::new(),
-            state: State::Above,
-            on_delete: OnDelete::Retain,
-            bytes: 0,
+    /// The names in the directory of a path.
+    pub(super) fn files(&self, hash: &str) -> error::Result<Vec<String>> {
+        match tree::open_existing(&self.claims, hash, hash)? {
+            Some(directory) => list::names(&directory, hash),
+            None => Ok(Vec::new()),
         }
     }
+
+    /// The directory of a path; none if it does not exist.
+    fn directory(&self, dir: &Dir) -> error::Result<Option<OwnedFd>> {
+        tree::open_existing(&self.claims, &file_name(dir), &shown(dir))
+    }
 }
 
-/// The name of the file with the claim on a directory.
-pub(super) fn file_name(dir: &Dir) -> String {
-    let digest = digest(&SHA256, dir.to_string().as_bytes());
-    hexadecimal(digest.as_ref())
+/// The claim in a file, if it is one; none if the file does not exist.
+fn record(directory: &OwnedFd, name: &str, shown: &str) -> error::Result<Option<Option<Claim>>> {
+    let Some(file) = tree::open_file(directory, name, shown)? else {
+        return Ok(None);
+    };
+    let content = tree::read(&file, BYTES_MAX, shown)?;
+    let of: Option<Record> = content.and_then(|it| serde_json::from_slice(&it).ok());
+    let (nonce, state) = name.split_once('.').unwrap_or((name, ""));
+    Ok(Some(of.zip(State::of(state)).map(|(of, state)| Claim {
+        of,
+        nonce: nonce.to_owned(),
+        state,
+    })))
 }
 
-/// 64 random bits, for names that no other process chooses.
-///
-/// # Errors
-/// `System` if the kernel has none.
-pub(super) fn nonce() -> Result<String, Failure> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        Failure::new(
-            belay_server::call::Kind::System,
-            format!("getrandom: {error}"),
-        )
-    })?;
-    Ok(hexadecimal(&bytes))
+/// A rename that was refused since its target has something in it. Servers have either.
+fn is_taken(error: &Error) -> bool {
+    [Errno::NOTEMPTY, Errno::EXIST].contains(&error.errno)
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // A string takes all that is written to it.
-        write!(text, "{byte:02x}").ok();
-        text
-    })
+pub(super) fn changing(dir: &Dir) -> Failure {
+    Failure::busy(format!(
+        "directory {dir}: another call changes its volume; repeat the call"
+    ))
 }
 
-fn shown(dir: &Dir) -> String {
-    format!(".belay/claims/{}", file_name(dir))
+pub(super) fn shown(dir: &Dir) -> String {
+    format!("{OWN}/{CLAIMS}/{}", file_name(dir))
 }

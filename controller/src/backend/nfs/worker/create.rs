@@ -2,19 +2,23 @@
 //! never becomes that of another volume:
 //!
 //! 1. a directory that exists and is not claimed is refused, unless it is called as the volume;
-//! 2. the directory is claimed, as *creating*;
+//! 2. the directory is claimed, as *creating*, and then those above it;
 //! 3. it is made; if it exists by now, it must be empty: no caller knows the volume yet;
 //! 4. the claim becomes *ready*, and the caller gets its answer.
 
 use super::super::call::{NewVolume, Seen};
-use super::claims::{Claim, Claims, State};
+use super::super::path::Dir;
+use super::claim::{Claim, Record, State};
+use super::claims::{Claims, Held, changing};
+use super::own::is_missing;
 use super::tree::{self, Tree};
 use super::{error, list};
-use belay_server::call::Failure;
+use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// How often the directories above are made again when another call removes them meanwhile.
+/// How often the directories above are made again when another call removes them meanwhile, and the
+/// claim is read again when another call changes it.
 const ATTEMPTS: usize = 8;
 
 /// Creates it, or finds it.
@@ -24,73 +28,36 @@ const ATTEMPTS: usize = 8;
 /// was begun; those of the server.
 pub(super) fn create(tree: &Tree, order: &NewVolume) -> Result<Seen, Failure> {
     let claims = Claims::open(tree)?;
-    let dir = &order.at.dir;
-    if let Some(claim) = claims.read(dir)? {
-        if let Some(seen) = owned(tree, order, &claim)? {
-            return Ok(seen);
-        }
-    } else {
-        if !order.is_named_so && tree.exists(dir)? {
-            return Err(foreign(order));
-        }
-        claims.hold_above(dir)?;
-        // Later failures leave it.
-        let made = claims.make(dir, dir, &order.claim(State::Creating));
-        made.map_err(Failure::may_be_running)?;
-        let claim = claims.read(dir).map_err(Failure::may_be_running)?;
-        let claim = claim.ok_or_else(|| changed(order))?;
-        if let Some(seen) = owned(tree, order, &claim)? {
-            return Ok(seen);
-        }
-    }
-    match make(tree, &claims, order) {
-        Ok(()) => {}
-        Err(Refusal::Foreign) => return refuse(tree, &claims, order),
-        Err(Refusal::Error(failure, true)) if withdrawn(tree, &claims, order) => {
-            return Err(failure.rolled_back());
-        }
-        Err(Refusal::Error(failure, _)) => return Err(failure.may_be_running()),
-    }
-    let ready = claims.replace(dir, &order.claim(State::Ready));
-    ready.map_err(Failure::may_be_running)?;
-    Ok(Seen {
-        bytes: order.bytes,
-        is_deleting: false,
+    let creation = Creation {
+        tree,
+        claims,
+        order,
+        dir: &order.at.dir,
+    };
+    let claim = match creation.claimed()? {
+        Claimed::Complete(seen) => return Ok(seen),
+        Claimed::Creating(claim) => claim,
+    };
+    // Later failures leave it, if they do not say otherwise.
+    let done = creation.complete(&claim);
+    done.map_err(|failure| match failure.certainty {
+        belay_server::call::Certainty::RolledBack => failure,
+        _ => failure.may_be_running(),
     })
 }
 
-/// The volume, if the claim is that of a volume of this name that is complete; none if it has to be
-/// completed.
-fn owned(tree: &Tree, order: &NewVolume, claim: &Claim) -> Result<Option<Seen>, Failure> {
-    let dir = &order.at.dir;
-    if claim.state == State::Above {
-        return Err(Failure::incompatible(format!(
-            "subDir {dir}: has the directories of other volumes; choose another directory"
-        )));
-    }
-    if claim.name != order.at.name {
-        return Err(Failure::incompatible(format!(
-            "subDir {dir}: is the directory of volume {:?}; choose another directory, for example \
-             with ${{pv.metadata.name}}",
-            claim.name
-        )));
-    }
-    match claim.state {
-        State::Ready if tree.is_directory(dir)? => Ok(Some(Seen {
-            bytes: claim.bytes,
-            is_deleting: false,
-        })),
-        State::Ready => Err(Failure::precondition(format!(
-            "name {:?}: its directory {dir} is missing in the share; restore it, or delete the \
-             volume",
-            order.at.name
-        ))),
-        State::Deleting => Err(Failure::busy(format!(
-            "name {:?}: the volume of that name is being deleted",
-            order.at.name
-        ))),
-        State::Creating | State::Above => Ok(None),
-    }
+struct Creation<'a> {
+    tree: &'a Tree,
+    claims: Claims,
+    order: &'a NewVolume,
+    dir: &'a Dir,
+}
+
+enum Claimed {
+    /// The volume exists.
+    Complete(Seen),
+    /// It has to be completed.
+    Creating(Claim),
 }
 
 /// Why the directory was not made.
@@ -108,102 +75,222 @@ impl From<error::Error> for Refusal {
     }
 }
 
-fn make(tree: &Tree, claims: &Claims, order: &NewVolume) -> Result<(), Refusal> {
-    let dir = &order.at.dir;
-    let above = made(tree, order)?;
-    let directory = match tree::open(&above, dir.name(), &dir.to_string()) {
-        // A file or a link.
-        Err(error) if [Errno::NOTDIR, Errno::LOOP].contains(&error.errno) => {
-            return Err(Refusal::Foreign);
+impl Creation<'_> {
+    /// The claim of the volume, which is made if there is none.
+    fn claimed(&self) -> Result<Claimed, Failure> {
+        // Its directory may exist, and is empty.
+        let mut was_abandoned = false;
+        for _ in 0..ATTEMPTS {
+            match self.claims.read(self.dir)? {
+                Held::Above if self.claims.is_above(self.tree, self.dir)? => {
+                    return Err(Failure::incompatible(format!(
+                        "subDir {}: has the directories of other volumes; choose another directory",
+                        self.dir
+                    )));
+                }
+                Held::By(claim)
+                    if claim.state != State::Creating
+                        && self.claims.is_void(self.tree, self.dir, &claim)? =>
+                {
+                    self.claims.remove(self.dir, &claim)?;
+                }
+                Held::By(claim)
+                    if claim.of.name != self.order.at.name
+                        && self.claims.is_abandoned(self.dir, &claim)? =>
+                {
+                    was_abandoned = self.claims.remove(self.dir, &claim)?;
+                    continue;
+                }
+                Held::By(claim) => return self.owned(claim),
+                Held::Free | Held::Above => {}
+            }
+            if !was_abandoned {
+                self.refuse_foreign()?;
+            }
+            let claim = Claim::new(self.record(), State::Creating)?;
+            let made = self.claims.publish(self.dir, &claim);
+            if made.map_err(Failure::may_be_running)? {
+                return Ok(Claimed::Creating(claim));
+            }
+            was_abandoned = false;
         }
-        result => result?,
-    };
-    let unfinished = |failure| Refusal::Error(failure, false);
-    let has_files = || list::entries(&directory, &dir.to_string()).map(|found| !found.is_empty());
-    if !order.is_named_so && has_files()? {
-        return Err(Refusal::Foreign);
+        Err(changing(self.dir))
     }
-    // Another call may have removed their claims with the directories.
-    claims.hold_above(dir).map_err(unfinished)?;
-    if let Some(mode) = order.permissions {
-        let set = tree::chmod(&directory, mode, &dir.to_string());
-        set.map_err(|error| unfinished(error.into()))?;
-    }
-    Ok(())
-}
 
-/// Makes the directory, unless there is a file of any type; returns the one above.
-fn made(tree: &Tree, order: &NewVolume) -> error::Result<OwnedFd> {
-    let dir = &order.at.dir;
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
-        let above = tree.make_above(dir);
-        let above = match above {
-            Err(error) if error.errno == Errno::NOENT && attempts < ATTEMPTS => continue,
+    /// The volume, if the claim is that of a volume of this name.
+    fn owned(&self, claim: Claim) -> Result<Claimed, Failure> {
+        let (dir, name) = (self.dir, &self.order.at.name);
+        if matches!(
+            claim.state,
+            State::Retained | State::Placing | State::Archived
+        ) {
+            return Err(Failure::incompatible(format!(
+                "subDir {dir}: {}; move the directory away, and repeat the call, or create a \
+                 PersistentVolume for it by hand",
+                claim.describe()
+            )));
+        }
+        if claim.of.name != *name {
+            return Err(Failure::incompatible(format!(
+                "subDir {dir}: {}; choose another directory, for example with \
+                 ${{pv.metadata.name}}",
+                claim.describe()
+            )));
+        }
+        match claim.state {
+            State::Creating => Ok(Claimed::Creating(claim)),
+            State::Ready if self.tree.is_directory(dir)? => Ok(Claimed::Complete(Seen {
+                bytes: claim.of.bytes,
+                is_deleting: false,
+            })),
+            State::Ready => Err(Failure::precondition(format!(
+                "name {name:?}: its directory {dir} is missing in the share; restore it, or delete \
+                 the volume"
+            ))),
+            _ => Err(Failure::busy(format!(
+                "name {name:?}: the volume of that name is being deleted"
+            ))),
+        }
+    }
+
+    /// Refuses a directory that is, or is inside, another program's.
+    fn refuse_foreign(&self) -> Result<(), Failure> {
+        let exists = self.tree.exists(self.dir)?;
+        if exists && !self.order.is_named_so {
+            return Err(self.foreign());
+        }
+        if let Some(archives) = self.dir.archives()
+            && self.claims.read(&archives)? == Held::Free
+            && self.tree.exists(&archives)?
+        {
+            return Err(Failure::incompatible(format!(
+                "subDir {}: {archives} exists, and is called as an archive; choose another \
+                 directory, or move that one away",
+                self.dir
+            )));
+        }
+        for above in self.dir.above() {
+            if self.claims.read(&above)? != Held::Free {
+                continue;
+            }
+            let Some(directory) = self.tree.open_directory(&above)? else {
+                break;
+            };
+            if list::has_files(&directory, &above.to_string())? {
+                return Err(Failure::incompatible(format!(
+                    "subDir {}: is inside {above}, which has files, and may be the volume of \
+                     another program; choose another directory, or move the files away",
+                    self.dir
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&self, claim: &Claim) -> Result<Seen, Failure> {
+        match self.claims.hold_above(self.dir, claim) {
+            Err(failure) if failure.kind == Kind::Incompatible => {
+                self.claims.remove(self.dir, claim)?;
+                return Err(failure.rolled_back());
+            }
+            result => result?,
+        }
+        match self.make(claim) {
+            Ok(()) => {}
+            Err(Refusal::Foreign) => return self.refuse(claim),
+            Err(Refusal::Error(failure, true)) if self.withdrawn(claim) => {
+                return Err(failure.rolled_back());
+            }
+            Err(Refusal::Error(failure, _)) => return Err(failure),
+        }
+        let ready = self.claims.advance(self.dir, claim, State::Ready)?;
+        Ok(Seen {
+            bytes: ready.of.bytes,
+            is_deleting: false,
+        })
+    }
+
+    fn make(&self, claim: &Claim) -> Result<(), Refusal> {
+        let shown = self.dir.to_string();
+        let above = self.made()?;
+        let directory = match tree::open(&above, self.dir.name(), &shown) {
+            // A file or a link.
+            Err(error) if [Errno::NOTDIR, Errno::LOOP].contains(&error.errno) => {
+                return Err(Refusal::Foreign);
+            }
             result => result?,
         };
-        match tree::make_volume(&above, dir) {
-            Err(error) if error.errno == Errno::NOENT && attempts < ATTEMPTS => {}
-            Err(error) if error.errno != Errno::EXIST => return Err(error),
-            _ => return Ok(above),
+        let has_files = || list::entries(&directory, &shown).map(|found| !found.is_empty());
+        if !self.order.is_named_so && has_files()? {
+            return Err(Refusal::Foreign);
+        }
+        if let Some(mode) = self.order.permissions {
+            let unfinished = |failure| Refusal::Error(failure, false);
+            self.claims.check(self.dir, claim).map_err(unfinished)?;
+            let set = tree::chmod(&directory, mode, &shown);
+            set.map_err(|error| unfinished(error.into()))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the directory, unless there is a file of any type; returns the one above.
+    fn made(&self) -> error::Result<OwnedFd> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let above = match self.tree.make_above(self.dir) {
+                Err(error) if error.errno == Errno::NOENT && attempts < ATTEMPTS => continue,
+                result => result?,
+            };
+            match tree::make_volume(&above, self.dir) {
+                Err(error) if error.errno == Errno::NOENT && attempts < ATTEMPTS => {}
+                Err(error) if error.errno != Errno::EXIST => return Err(error),
+                _ => return Ok(above),
+            }
         }
     }
-}
 
-/// The server refuses the directory: without it, the claim is withdrawn, and a repeated call begins
-/// again. Whether that was possible.
-fn withdrawn(tree: &Tree, claims: &Claims, order: &NewVolume) -> bool {
-    let dir = &order.at.dir;
-    let is_own = |claim: &Claim| claim.name == order.at.name && claim.state == State::Creating;
-    let is_missing = match tree.exists(dir) {
-        Ok(is_there) => !is_there,
-        // Something else is in the path.
-        Err(error) => [Errno::NOTDIR, Errno::LOOP].contains(&error.errno),
-    };
-    let may = is_missing && matches!(claims.read(dir), Ok(Some(claim)) if is_own(&claim));
-    may && claims.remove(dir).is_ok()
-}
-
-/// The directory has files, or is none: unless another call has completed the volume, the claim is
-/// withdrawn.
-fn refuse(tree: &Tree, claims: &Claims, order: &NewVolume) -> Result<Seen, Failure> {
-    let claim = claims
-        .read(&order.at.dir)
-        .map_err(Failure::may_be_running)?;
-    if let Some(claim) = claim
-        && let Some(seen) = owned(tree, order, &claim)?
-    {
-        return Ok(seen);
+    /// The server refuses the directory: without it, the claim is withdrawn, and a repeated call
+    /// begins again. Whether that was possible.
+    fn withdrawn(&self, claim: &Claim) -> bool {
+        let is_there = match self.tree.exists(self.dir) {
+            // Something else is in the path.
+            Err(error) => !is_missing(error.errno),
+            Ok(is_there) => is_there,
+        };
+        !is_there && matches!(self.claims.remove(self.dir, claim), Ok(true))
     }
-    let removed = claims.remove(&order.at.dir);
-    removed.map_err(|error| Failure::from(error).may_be_running())?;
-    Err(foreign(order).rolled_back())
-}
 
-fn foreign(order: &NewVolume) -> Failure {
-    Failure::incompatible(format!(
-        "subDir {}: exists in the share, and is not known to be this volume's; choose another \
-         directory, for example with ${{pv.metadata.name}}, or create a PersistentVolume for it by \
-         hand",
-        order.at.dir
-    ))
-}
+    /// The directory has files, or is none: unless another call has completed the volume, the claim
+    /// is withdrawn.
+    fn refuse(&self, claim: &Claim) -> Result<Seen, Failure> {
+        if self.claims.remove(self.dir, claim)? {
+            return Err(self.foreign().rolled_back());
+        }
+        match self.claims.read(self.dir)? {
+            Held::By(claim) => match self.owned(claim)? {
+                Claimed::Complete(seen) => Ok(seen),
+                Claimed::Creating(_) => Err(changing(self.dir)),
+            },
+            Held::Free | Held::Above => Err(changing(self.dir)),
+        }
+    }
 
-fn changed(order: &NewVolume) -> Failure {
-    let name = &order.at.name;
-    let message = format!("name {name:?}: another call changes the volume; repeat the call");
-    Failure::busy(message).may_be_running()
-}
+    fn foreign(&self) -> Failure {
+        Failure::incompatible(format!(
+            "subDir {}: exists in the share, and is not known to be this volume's; choose another \
+             directory, for example with ${{pv.metadata.name}}, or create a PersistentVolume for \
+             it by hand",
+            self.dir
+        ))
+    }
 
-impl NewVolume {
-    fn claim(&self, state: State) -> Claim {
-        Claim {
-            dir: self.at.dir.to_string(),
-            name: self.at.name.clone(),
-            state,
-            on_delete: self.on_delete,
-            bytes: self.bytes,
+    fn record(&self) -> Record {
+        Record {
+            dir: self.dir.to_string(),
+            name: self.order.at.name.clone(),
+            on_delete: self.order.on_delete,
+            bytes: self.order.bytes,
         }
     }
 }

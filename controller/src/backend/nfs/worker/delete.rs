@@ -1,19 +1,34 @@
-//! Deletes a volume: what its policy says.
+//! Deletes a volume: what its policy says. A volume of csi-driver-nfs is claimed first, so that no
+//! other call meets half of it, and a retained one is known as such.
 
 use super::super::call::OldVolume;
 use super::super::class::OnDelete;
 use super::super::path::Dir;
-use super::claims::{Claim, Claims, State};
+use super::archive;
+use super::claim::{Claim, Record, State};
+use super::claims::{Claims, Held, changing};
+use super::list;
+use super::own::is_missing;
 use super::remove::Trash;
 use super::tree::{self, Found, Tree};
-use super::{archive, error};
-use belay_server::call::Failure;
+use belay_server::call::{Failure, Kind};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::time::Instant;
 
 /// How many empty directories above a deleted one are removed, as csi-driver-nfs does.
 const ABOVE_MAX: usize = 10;
+/// How often the trash is emptied that a slower call of the same deletion fills meanwhile.
+const PASSES_MAX: usize = 8;
+
+/// A deletion that was begun.
+pub(super) struct Deletion<'a> {
+    pub(super) tree: &'a Tree,
+    pub(super) claims: Claims,
+    pub(super) dir: &'a Dir,
+    pub(super) end: Instant,
+    pub(super) removes_archived: bool,
+}
 
 /// Deletes it; OK if it does not exist, or its directory is another volume's.
 ///
@@ -21,64 +36,221 @@ const ABOVE_MAX: usize = 10;
 /// `Precondition` if what has its name is not the directory of one volume; `Busy` if files remain
 /// at `end`; those of the server.
 pub(super) fn delete(tree: &Tree, order: &OldVolume, end: Instant) -> Result<(), Failure> {
-    let dir = &order.at.dir;
-    let claims = Claims::find(tree)?;
-    let claim = claims.as_ref().map(|claims| claims.read(dir)).transpose()?;
-    let claim = claim.flatten();
-    match &claim {
-        Some(claim) if claim.state == State::Above => {
-            return Err(Failure::precondition(format!(
-                "directory {dir}: has the directories of other volumes, so it is not deleted; \
-                 delete those volumes first"
-            )));
-        }
-        Some(claim) if claim.name != order.at.name => return Ok(()),
-        _ => {}
-    }
-    let policy = claim.as_ref().map_or(order.on_delete, |it| it.on_delete);
-    let claims = claims.zip(claim);
-    let done = match policy {
-        OnDelete::Retain => Ok(()),
-        OnDelete::Archive => begun(claims.as_ref(), dir)
-            .and_then(|()| archive::archive(tree, dir, order.removes_archived, end)),
-        OnDelete::Delete => begun(claims.as_ref(), dir).and_then(|()| removed(tree, dir, end)),
-    };
-    done.map_err(Failure::may_be_running)?;
-    if let Some((claims, _)) = claims {
-        let dropped = claims.remove(dir);
-        dropped.map_err(|error| Failure::from(error).may_be_running())?;
-    }
-    Ok(())
-}
-
-/// Records that the deletion was begun, so that no call creates or finds the volume meanwhile.
-fn begun(claim: Option<&(Claims, Claim)>, dir: &Dir) -> Result<(), Failure> {
-    match claim {
-        Some((claims, claim)) if claim.state != State::Deleting => {
-            let mut claim = claim.clone();
-            claim.state = State::Deleting;
-            claims.replace(dir, &claim)
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Moves the directory away, and removes it there: no other process meets half of it.
-fn removed(tree: &Tree, dir: &Dir, end: Instant) -> Result<(), Failure> {
-    let is_there = tree.find(dir)?;
-    refuse_other(dir, is_there)?;
-    let trash = match is_there {
-        Some(_) => Some(Trash::open(tree)?),
-        None => Trash::find(tree)?,
-    };
-    let Some(trash) = trash else {
+    let Some((claims, claim)) = claimed(tree, order)? else {
         return Ok(());
     };
-    if is_there.is_some() {
-        trash.take(tree, dir)?;
+    let deletion = Deletion {
+        tree,
+        claims,
+        dir: &order.at.dir,
+        end,
+        removes_archived: order.removes_archived,
+    };
+    let done = match policy(&claim, order) {
+        _ if claim.state == State::Gone => deletion.finish(&claim),
+        OnDelete::Retain => deletion.retain(&claim),
+        OnDelete::Archive => archive::archive(&deletion, &claim),
+        OnDelete::Delete => deletion.removed(&claim),
+    };
+    done.map_err(Failure::may_be_running)
+}
+
+/// What has begun is completed. Otherwise, neither the claim nor the ID allows more than the other.
+fn policy(claim: &Claim, order: &OldVolume) -> OnDelete {
+    match claim.state {
+        State::Deleting => OnDelete::Delete,
+        State::Archiving => OnDelete::Archive,
+        _ => order.on_delete.unwrap_or_default().max(claim.of.on_delete),
     }
-    trash.empty(dir, end)?;
-    Ok(tidy(tree, dir)?)
+}
+
+/// The claim of the volume; none if there is nothing to do.
+fn claimed(tree: &Tree, order: &OldVolume) -> Result<Option<(Claims, Claim)>, Failure> {
+    let dir = &order.at.dir;
+    let Some(claims) = Claims::find(tree)? else {
+        return unclaimed(tree, order);
+    };
+    match claims.read(dir)? {
+        Held::Free => unclaimed(tree, order),
+        Held::Above if claims.is_above(tree, dir)? => Err(Failure::precondition(format!(
+            "directory {dir}: has the directories of other volumes, so it is not deleted; delete \
+             those volumes first"
+        ))),
+        Held::Above => unclaimed(tree, order),
+        Held::By(claim) if claim.of.name != order.at.name => Ok(None),
+        Held::By(claim) => match claim.state {
+            State::Placing | State::Archived => Ok(None),
+            State::Ready | State::Gone => Ok(Some((claims, claim))),
+            // The call that made it may have been killed.
+            _ => held(claims, claim, dir),
+        },
+    }
+}
+
+/// Claims a volume of csi-driver-nfs.
+fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Option<(Claims, Claim)>, Failure> {
+    let dir = &order.at.dir;
+    let policy = order.on_delete.unwrap_or(order.default);
+    let found = match tree.find(dir) {
+        Err(error) if policy == OnDelete::Retain && is_missing(error.errno) => None,
+        result => result?,
+    };
+    match found.map(|found| found.file_type) {
+        None => return Ok(None),
+        Some(FileType::Directory) => {}
+        Some(_) if policy == OnDelete::Retain => return Ok(None),
+        Some(_) => refuse_other(dir, found)?,
+    }
+    if policy == OnDelete::Archive {
+        archive::refuse_long(dir)?;
+    }
+    let claims = Claims::open(tree)?;
+    let record = Record {
+        dir: dir.to_string(),
+        name: order.at.name.clone(),
+        on_delete: policy,
+        bytes: 0,
+    };
+    let state = match policy {
+        OnDelete::Delete => State::Deleting,
+        OnDelete::Archive => State::Archiving,
+        OnDelete::Retain => State::Retained,
+    };
+    let claim = Claim::new(record, state)?;
+    if !claims.publish(dir, &claim)? {
+        return Err(changing(dir));
+    }
+    held(claims, claim, dir)
+}
+
+/// Claims the directories above; none if there is nothing to delete.
+fn held(claims: Claims, claim: Claim, dir: &Dir) -> Result<Option<(Claims, Claim)>, Failure> {
+    match claims.hold_above(dir, &claim) {
+        Err(failure) if failure.kind == Kind::Incompatible => {
+            claims
+                .remove(dir, &claim)
+                .map_err(Failure::may_be_running)?;
+            match claim.state {
+                State::Deleting | State::Archiving => Err(inside(&failure)),
+                // It was not created; or no volume can be created there.
+                _ => Ok(None),
+            }
+        }
+        Err(failure) => Err(failure.may_be_running()),
+        Ok(()) if claim.state == State::Retained => Ok(None),
+        Ok(()) => Ok(Some((claims, claim))),
+    }
+}
+
+fn inside(failure: &Failure) -> Failure {
+    let why = &failure.message;
+    Failure::precondition(format!(
+        "{why}; a part of another volume is not deleted; remove it by hand"
+    ))
+}
+
+impl Deletion<'_> {
+    /// Leaves the directory, and records that it is no longer a volume.
+    fn retain(&self, claim: &Claim) -> Result<(), Failure> {
+        let exists = match self.tree.exists(self.dir) {
+            Err(error) if is_missing(error.errno) => false,
+            result => result?,
+        };
+        match exists {
+            true => self
+                .claims
+                .advance(self.dir, claim, State::Retained)
+                .map(drop),
+            false => self.claims.remove(self.dir, claim).map(drop),
+        }
+    }
+
+    /// Moves the directory away, and removes it there: no other process meets half of it.
+    fn removed(&self, claim: &Claim) -> Result<(), Failure> {
+        let is_there = self.tree.find(self.dir)?;
+        refuse_other(self.dir, is_there)?;
+        if claim.state == State::Creating && self.is_foreign(claim)? {
+            return self.claims.remove(self.dir, claim).map(drop);
+        }
+        let claim = self.claims.advance(self.dir, claim, State::Deleting)?;
+        if is_there.is_some() {
+            let trash = Trash::open(&self.claims, self.dir, &claim)?;
+            // Only as long as the claim is so, this trash is the volume's.
+            self.claims.check(self.dir, &claim)?;
+            trash.take(self.tree, self.dir)?;
+        }
+        if let Some(trash) = Trash::find(&self.claims, self.dir, &claim)? {
+            trash.empty(self.end)?;
+        }
+        self.finish(&claim)
+    }
+
+    /// No caller knew the volume, so files in its directory are another program's, unless it was
+    /// called as the volume.
+    fn is_foreign(&self, claim: &Claim) -> Result<bool, Failure> {
+        let shown = self.dir.to_string();
+        match self.tree.open_directory(self.dir)? {
+            Some(directory) if shown != claim.of.name => {
+                Ok(!list::entries(&directory, &shown)?.is_empty())
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Removes the trash and the claim, in an order that lets no slower call of the same deletion
+    /// move a later volume: it finds the claim *gone*, or its trash removed.
+    pub(super) fn finish(&self, claim: &Claim) -> Result<(), Failure> {
+        let gone = self.claims.advance(self.dir, claim, State::Gone)?;
+        self.settle()?;
+        let mut passes = 0;
+        while let Some(trash) = Trash::find(&self.claims, self.dir, &gone)? {
+            trash.empty(self.end)?;
+            if trash.remove()? {
+                break;
+            }
+            if trash.kept()?.is_some() {
+                return Err(Failure::precondition(format!(
+                    "directory {}: another one of that name was moved to {} after the volume was \
+                     archived; move it away, and repeat the call",
+                    self.dir,
+                    trash.path()
+                )));
+            }
+            passes += 1;
+            if passes == PASSES_MAX {
+                return Err(changing(self.dir));
+            }
+        }
+        self.tidy(&gone)?;
+        match self.claims.remove(self.dir, &gone)? {
+            true => Ok(()),
+            false => Err(changing(self.dir)),
+        }
+    }
+
+    /// Removes the empty directories above.
+    fn tidy(&self, gone: &Claim) -> Result<(), Failure> {
+        if gone.of.on_delete != OnDelete::Delete {
+            return Ok(());
+        }
+        let mut above: Vec<_> = self.dir.above().collect();
+        above.reverse();
+        for above in above.iter().take(ABOVE_MAX) {
+            let parent = match self.tree.open_above(above) {
+                Err(error) if error.errno == Errno::NOENT => continue,
+                result => result?,
+            };
+            self.claims.check(self.dir, gone)?;
+            match tree::rmdir_if_empty(&parent, above.name(), &above.to_string()) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // A volume that is gone is not kept for a directory above it.
+                Err(error) if error.is_answered() => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A link, a file or a device is no volume.
@@ -90,31 +262,4 @@ pub(super) fn refuse_other(dir: &Dir, found: Option<Found>) -> Result<(), Failur
              touched; move it away, and repeat the call"
         ))),
     }
-}
-
-/// Removes the empty directories above, and their claims.
-fn tidy(tree: &Tree, dir: &Dir) -> error::Result<()> {
-    let claims = Claims::find(tree)?;
-    let mut above: Vec<_> = dir.above().collect();
-    above.reverse();
-    for above in above.iter().take(ABOVE_MAX) {
-        let parent = match tree.open_above(above) {
-            Err(error) if error.errno == Errno::NOENT => continue,
-            result => result?,
-        };
-        match tree::rmdir(&parent, above.name(), &above.to_string()) {
-            // The server may know one of both.
-            Err(error) if [Errno::NOTEMPTY, Errno::EXIST].contains(&error.errno) => break,
-            // A volume that is gone is not kept for a directory above it.
-            Err(error) if error.is_answered() => break,
-            result => result?,
-        }
-        // It exists only as long as the directory.
-        if let Some(claims) = &claims
-            && matches!(claims.read(above), Ok(Some(claim)) if claim.state == State::Above)
-        {
-            claims.remove(above)?;
-        }
-    }
-    Ok(())
 }

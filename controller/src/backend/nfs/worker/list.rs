@@ -14,16 +14,17 @@ const NAMES_MAX: usize = 4096;
 pub(super) struct Entry {
     pub(super) name: CString,
     /// As far as the server says so; a hint.
-    pub(super) may_be_directory: bool,
+    file_type: FileType,
+}
+
+impl Entry {
+    pub(super) fn may_be_directory(&self) -> bool {
+        matches!(self.file_type, FileType::Directory | FileType::Unknown)
+    }
 }
 
 /// The names in a directory, or as many as are held at once. `.` and `..` are none.
 pub(super) fn entries(directory: &OwnedFd, shown: &str) -> Result<Vec<Entry>> {
-    entries_of(directory, "", shown)
-}
-
-/// Those that begin so. Others are skipped, however many there are.
-pub(super) fn entries_of(directory: &OwnedFd, prefix: &str, shown: &str) -> Result<Vec<Entry>> {
     // Its own position, so that each call begins at the start.
     let own = tree::open(directory, ".", shown)?;
     let failed = |errno: Errno| at("getdents64", shown)(errno);
@@ -31,17 +32,47 @@ pub(super) fn entries_of(directory: &OwnedFd, prefix: &str, shown: &str) -> Resu
     let mut found = Vec::new();
     for entry in reader {
         let entry = entry.map_err(|errno| at("getdents64", shown)(errno))?;
-        let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") || !name.starts_with(prefix.as_bytes()) {
+        if matches!(entry.file_name().to_bytes(), b"." | b"..") {
             continue;
         }
         found.push(Entry {
             name: entry.file_name().to_owned(),
-            may_be_directory: matches!(entry.file_type(), FileType::Directory | FileType::Unknown),
+            file_type: entry.file_type(),
         });
         if found.len() == NAMES_MAX {
             break;
         }
     }
     Ok(found)
+}
+
+/// The names in a directory of Belay's own, without those that the NFS client keeps open files
+/// under.
+pub(super) fn names(directory: &OwnedFd, shown: &str) -> Result<Vec<String>> {
+    let found = match entries(directory, shown) {
+        // It was removed meanwhile.
+        Err(error) if error.errno == Errno::NOENT => Vec::new(),
+        result => result?,
+    };
+    let names = found
+        .into_iter()
+        .map(|entry| entry.name.to_string_lossy().into_owned());
+    Ok(names.filter(|name| !name.starts_with(".nfs")).collect())
+}
+
+/// Whether there is anything but directories, as far as it is read.
+pub(super) fn has_files(directory: &OwnedFd, shown: &str) -> Result<bool> {
+    for entry in entries(directory, shown)? {
+        let file_type = match entry.file_type {
+            FileType::Unknown => {
+                let name = entry.name.to_string_lossy();
+                tree::find(directory, &name, shown)?.map(|found| found.file_type)
+            }
+            known => Some(known),
+        };
+        if file_type.is_some_and(|it| it != FileType::Directory) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -3,13 +3,16 @@
 //! Each system call may wait for the server, forever; the controller then kills the process. So a
 //! kill at any call must leave a state from which the same call continues.
 
+mod above;
 mod archive;
+mod claim;
 mod claims;
 mod create;
 mod delete;
 mod error;
 mod list;
 mod mount;
+mod own;
 mod remove;
 #[cfg(test)]
 mod tests;
@@ -17,7 +20,8 @@ mod tree;
 
 use super::call::{Call, Done, Fault, Owned, Seen, Work};
 use belay_server::call::Failure;
-use claims::{Claims, State};
+use claim::State;
+use claims::{Claims, Held};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
@@ -83,24 +87,25 @@ fn perform(tree: &Tree, work: &Work, end: Instant) -> Result<Done, Failure> {
 
 /// The volume; none if another one has the directory.
 fn look(tree: &Tree, at: &Owned) -> Result<Option<Seen>, Failure> {
-    let claim = Claims::find(tree)?.map(|claims| claims.read(&at.dir));
-    let seen = match claim.transpose()?.flatten() {
-        None => Seen {
-            bytes: 0,
-            is_deleting: false,
-        },
-        // Not answered yet, so no caller can know it.
-        Some(claim) if claim.name != at.name || claim.state == State::Creating => return Ok(None),
-        Some(claim) if claim.state == State::Deleting => {
-            return Ok(Some(Seen {
-                bytes: claim.bytes,
-                is_deleting: true,
-            }));
-        }
-        Some(claim) => Seen {
-            bytes: claim.bytes,
-            is_deleting: false,
+    let held = Claims::find(tree)?.map(|claims| claims.read(&at.dir));
+    let bytes = match held.transpose()? {
+        None | Some(Held::Free | Held::Above) => 0,
+        Some(Held::By(claim)) if claim.of.name != at.name => return Ok(None),
+        Some(Held::By(claim)) => match claim.state {
+            State::Ready => claim.of.bytes,
+            State::Deleting | State::Archiving => {
+                return Ok(Some(Seen {
+                    bytes: claim.of.bytes,
+                    is_deleting: true,
+                }));
+            }
+            // Not answered yet, so no caller can know it; or deleted.
+            _ => return Ok(None),
         },
     };
-    Ok(tree.is_directory(&at.dir)?.then_some(seen))
+    let is_there = tree.is_directory(&at.dir)?;
+    Ok(is_there.then_some(Seen {
+        bytes,
+        is_deleting: false,
+    }))
 }

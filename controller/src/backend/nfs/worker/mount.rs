@@ -2,12 +2,13 @@
 
 use super::super::call::Mount;
 use super::super::options::Parameter;
+use super::super::path;
 use belay_contract::export::without_brackets;
 use belay_server::call::{Failure, Kind};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
-use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs as _};
+use std::net::{IpAddr, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
 
 /// The versions of NFS, the best first.
@@ -17,8 +18,6 @@ const VERSION_PARAMETERS: [&str; 3] = ["vers", "nfsvers", "minorversion"];
 const TRANSPORT_PARAMETERS: [&str; 3] = ["mountproto", "proto", "udp"];
 /// How many addresses of a host are tried.
 const ADDRESSES_MAX: usize = 4;
-/// fsconfig(2) accepts strings of at most this many bytes.
-const SOURCE_BYTES_MAX: usize = 255;
 
 /// Errors are wanted, instead of a wait without end; 5 s, and 2 retries.
 const PATIENCE: [(&str, &str); 2] = [("timeo", "50"), ("retrans", "2")];
@@ -178,6 +177,10 @@ fn parameters(
     if !has(&["sharecache", "nosharecache"]) {
         found.push(flag("nosharecache"));
     }
+    // Nor may this one miss what another one has created since a look.
+    if !has(&["lookupcache"]) {
+        found.push(valued("lookupcache", "pos"));
+    }
     found.extend(options.iter().map(|it| (*it).clone()));
     found
 }
@@ -206,13 +209,8 @@ fn create(
     Ok(context)
 }
 
-/// As mount.nfs has it.
 fn source(mount: &Mount) -> String {
-    let bare = without_brackets(&mount.server);
-    match bare.parse::<Ipv6Addr>() {
-        Ok(_) => format!("[{bare}]:/{}", mount.share),
-        Err(_) => format!("{bare}:/{}", mount.share),
-    }
+    path::source(&mount.server, &mount.share)
 }
 
 /// The filesystem's messages: one a read(2), prefixed with its level.
@@ -251,7 +249,6 @@ fn failure(mount: &Mount, refused: &Refused) -> Failure {
     let Refused { call, errno, log } = refused;
     let source = source(mount);
     let advice = match *errno {
-        _ if source.len() > SOURCE_BYTES_MAX => "server and share are too long for the kernel",
         Errno::NOENT => "the server does not have that share",
         Errno::ACCESS => "the server does not export the share to this host",
         Errno::PERM => "the controller needs CAP_SYS_ADMIN, or the server refuses this host",
@@ -310,10 +307,11 @@ mod tests {
             "timeo=50",
             "retrans=2",
             "nosharecache",
+            "lookupcache=pos",
         ];
         assert_eq!(shown(&[]), all);
         let chosen = [("nfsvers", "4.1"), ("hard", ""), ("sharecache", "")];
-        let given = ["nfsvers=4.1", "hard", "sharecache"];
+        let given = ["lookupcache=pos", "nfsvers=4.1", "hard", "sharecache"];
         assert_eq!(shown(&chosen), [&all[..2], &given].concat());
         let four = shown(&[("vers", "4")]);
         assert_eq!(four[2], "vers=4.0");

@@ -1,13 +1,17 @@
 //! Removes directories with their files, in `.belay/trash` of the share, where they were moved.
 //!
-//! A tenant may still have one mounted, and rename and link in it meanwhile. So each directory is
-//! opened without following a link, by its name in a directory that is open, and a name is removed
-//! only from an open directory. What is no directory is unlinked, so a link is removed and never
-//! followed. A directory below a certain depth is moved up, so neither descriptors nor the length
-//! of a path limit the depth.
+//! Each claim has a separate directory there, which is removed before the claim: a request to move
+//! a volume there that the server executes late finds no directory, and so moves no later volume.
+//!
+//! A tenant may still have a volume mounted, and rename and link in it meanwhile. So each
+//! directory is opened without following a link, by its name in a directory that is open, and a
+//! name is removed only from an open directory. What is no directory is unlinked, so a link is
+//! removed and never followed. A directory below a certain depth is moved up, so neither
+//! descriptors nor the length of a path limit the depth.
 
-use super::super::path::{Dir, OWN};
-use super::claims::{file_name, nonce};
+use super::super::path::Dir;
+use super::claim::{Claim, file_name, nonce};
+use super::claims::Claims;
 use super::error::{Error, Result as Done, at};
 use super::list::{self, Entry};
 use super::tree::{self, Found, INSIDE, Tree};
@@ -18,14 +22,25 @@ use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-const TRASH: &str = ".belay/trash";
+const TRASH: &str = "trash";
+/// A directory that is not removed, but archived.
+pub(super) const KEPT: &str = "volume";
+/// The prefix of older archives that a new one replaces, until it has replaced them.
+const OLDER: &str = "older.";
 /// How deep directories are held open.
 const DEPTH_MAX: usize = 32;
 /// How often a directory is emptied that another process fills meanwhile.
 const PASSES_MAX: usize = 16;
 
-/// The trash of a share.
-pub(super) struct Trash(OwnedFd);
+/// What was moved away for one claim.
+pub(super) struct Trash {
+    /// That of all claims.
+    all: OwnedFd,
+    own: OwnedFd,
+    name: String,
+    /// The directory of the volume.
+    shown: String,
+}
 
 /// Why a directory remains.
 enum Left {
@@ -42,76 +57,145 @@ impl From<Error> for Left {
 }
 
 impl Trash {
-    /// That of the share, which is made if it is missing.
-    pub(super) fn open(tree: &Tree) -> Done<Self> {
-        let own = tree::own(tree.root(), OWN, OWN)?;
-        tree::own(&own, "trash", TRASH).map(Self)
+    /// That of the claim, which is made if it is missing.
+    pub(super) fn open(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Self, Failure> {
+        let all = claims.own.make_directory(TRASH)?;
+        let name = format!("{}.{}", file_name(dir), claim.nonce);
+        let own = tree::own(&all, &name, TRASH)?;
+        Ok(Self {
+            all,
+            own,
+            name,
+            shown: dir.to_string(),
+        })
     }
 
-    /// That of the share; none if nothing was ever deleted.
-    pub(super) fn find(tree: &Tree) -> Done<Option<Self>> {
-        match tree::open(tree.root(), TRASH, TRASH) {
-            Ok(trash) => Ok(Some(Self(trash))),
-            Err(error) if error.errno == Errno::NOENT => Ok(None),
-            Err(error) => Err(error),
-        }
+    /// That of the claim; none if nothing was moved there.
+    pub(super) fn find(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Option<Self>, Failure> {
+        let Some(all) = claims.own.find_directory(TRASH)? else {
+            return Ok(None);
+        };
+        let name = format!("{}.{}", file_name(dir), claim.nonce);
+        let own = tree::open_existing(&all, &name, TRASH)?;
+        Ok(own.map(|own| Self {
+            all,
+            own,
+            name,
+            shown: dir.to_string(),
+        }))
     }
 
-    /// Moves a directory here, where [`Self::empty`] finds it.
+    /// Where it is in the share.
+    pub(super) fn path(&self) -> String {
+        format!(".belay/{TRASH}/{}", self.name)
+    }
+
+    /// What is here and not to be removed.
+    pub(super) fn kept(&self) -> Done<Option<Found>> {
+        tree::find(&self.own, KEPT, &self.shown)
+    }
+
+    /// Moves a directory here, to be removed.
     pub(super) fn take(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
-        self.take_other(tree, dir, None)
+        self.move_here(tree, dir, &nonce()?)
     }
 
-    /// Moves a directory here, unless it is `kept`: another call may just have given that the name
-    /// of `dir`, and it gets the name again.
-    pub(super) fn take_other(
-        &self,
-        tree: &Tree,
-        dir: &Dir,
-        kept: Option<Found>,
-    ) -> Result<(), Failure> {
+    /// Moves a directory here, to be archived.
+    pub(super) fn keep(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
+        self.move_here(tree, dir, KEPT)
+    }
+
+    fn move_here(&self, tree: &Tree, dir: &Dir, name: &str) -> Result<(), Failure> {
         let (above, shown) = (tree.open_above(dir)?, dir.to_string());
-        let name = format!("{}.{}", file_name(dir), nonce()?);
-        match tree::rename((&above, dir.name()), (&self.0, &name), &shown) {
+        match tree::rename((&above, dir.name()), (&self.own, name), &shown) {
             // It was done, and the answer was lost; or another call has done it.
-            Err(error) if error.errno == Errno::NOENT => return Ok(()),
-            result => result?,
+            Err(error) if error.errno == Errno::NOENT => Ok(()),
+            result => Ok(result?),
         }
-        if kept.is_some() && tree::find(&self.0, &name, &shown)? == kept {
-            tree::rename((&self.0, &name), (&above, dir.name()), &shown)?;
+    }
+
+    /// Moves an older archive here, unless it is `kept`: another call may just have given that the
+    /// name of `dir`, and it gets the name again.
+    pub(super) fn take_older(&self, tree: &Tree, dir: &Dir, kept: Found) -> Result<(), Failure> {
+        let (name, shown) = (format!("{OLDER}{}", nonce()?), dir.to_string());
+        self.move_here(tree, dir, &name)?;
+        if tree::find(&self.own, &name, &shown)? == Some(kept) {
+            let above = tree.open_above(dir)?;
+            tree::rename((&self.own, &name), (&above, dir.name()), &shown)?;
         }
         Ok(())
     }
 
-    /// Removes all that was moved here of that directory.
+    /// What was replaced by the archive `dir` can be removed.
+    ///
+    /// # Errors
+    /// `Precondition` if there is no archive: this may be the only copy.
+    pub(super) fn release_older(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
+        // In this order: another call may be restoring one.
+        let mut names = list::names(&self.own, &self.shown)?;
+        names.retain(|name| name.starts_with(OLDER));
+        if !names.is_empty() && !tree.exists(dir)? {
+            return Err(Failure::precondition(format!(
+                "directory {dir}: is missing, and what it has replaced is in {}; move that away, \
+                 and repeat the call",
+                self.path()
+            )));
+        }
+        for name in names {
+            let (from, to) = ((&self.own, &*name), (&self.own, &*nonce()?));
+            match tree::rename(from, to, &self.shown) {
+                Err(error) if error.errno == Errno::NOENT => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives what is kept here its name; `NOENT` if another call has done that.
+    pub(super) fn place(&self, above: &OwnedFd, dir: &Dir) -> Done<()> {
+        tree::rename((&self.own, KEPT), (above, dir.name()), &dir.to_string())
+    }
+
+    /// Removes all that was moved here to be removed.
     ///
     /// # Errors
     /// `Busy` if files remain at `end`; those of the server.
-    pub(super) fn empty(&self, dir: &Dir, end: Instant) -> Result<(), Failure> {
-        let prefix = format!("{}.", file_name(dir));
+    pub(super) fn empty(&self, end: Instant) -> Result<(), Failure> {
+        let emptying = Emptying {
+            trash: &self.own,
+            shown: &self.shown,
+            end,
+        };
         loop {
-            let own = list::entries_of(&self.0, &prefix, TRASH)?;
+            let own = self.entries()?;
             if own.is_empty() {
                 return Ok(());
             }
-            let emptying = Emptying {
-                trash: &self.0,
-                prefix: &prefix,
-                shown: dir.to_string(),
-                end,
-            };
             for entry in &own {
-                let removed = emptying.remove(&self.0, entry, 0);
+                let removed = emptying.remove(&self.own, entry, 0);
                 removed.map_err(|left| emptying.failure(left))?;
             }
         }
+    }
+
+    /// Removes this; whether it was empty.
+    pub(super) fn remove(&self) -> Done<bool> {
+        tree::rmdir_if_empty(&self.all, &self.name, &self.shown)
+    }
+
+    fn entries(&self) -> Done<Vec<Entry>> {
+        let mut found = list::entries(&self.own, &self.shown)?;
+        found.retain(|entry| {
+            let name = entry.name.to_bytes();
+            name != KEPT.as_bytes() && !name.starts_with(OLDER.as_bytes())
+        });
+        Ok(found)
     }
 }
 
 struct Emptying<'a> {
     trash: &'a OwnedFd,
-    prefix: &'a str,
-    shown: String,
+    shown: &'a str,
     end: Instant,
 }
 
@@ -121,7 +205,7 @@ impl Emptying<'_> {
         if Instant::now() >= self.end {
             return Err(Left::Time);
         }
-        if !entry.may_be_directory {
+        if !entry.may_be_directory() {
             match self.unlink(above, &entry.name, AtFlags::empty()) {
                 Err(error) if is_directory(error.errno) => {}
                 result => return Ok(result?),
@@ -139,7 +223,7 @@ impl Emptying<'_> {
         let mut passes = 0;
         loop {
             loop {
-                let found = list::entries(&directory, &self.shown)?;
+                let found = list::entries(&directory, self.shown)?;
                 if found.is_empty() {
                     break;
                 }
@@ -163,14 +247,14 @@ impl Emptying<'_> {
 
     /// A directory, whatever it has in it, is removed later.
     fn move_up(&self, above: &OwnedFd, name: &CStr) -> Result<(), Left> {
-        let new = format!("{}{}", self.prefix, nonce().map_err(Left::Failure)?);
+        let new = nonce().map_err(Left::Failure)?;
         let rename = || {
             tree::alive()?;
             rustix::fs::renameat(above, name, self.trash, new.as_str())
         };
         match retry_on_intr(rename) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(at("renameat", &self.shown)(errno).into()),
+            Err(errno) => Err(at("renameat", self.shown)(errno).into()),
         }
     }
 
@@ -180,7 +264,7 @@ impl Emptying<'_> {
         match tree::retry(open) {
             Ok(directory) => Ok(Some(directory)),
             Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => Ok(None),
-            Err(errno) => Err(at("openat2", &self.shown)(errno)),
+            Err(errno) => Err(at("openat2", self.shown)(errno)),
         }
     }
 
@@ -191,7 +275,7 @@ impl Emptying<'_> {
         };
         match retry_on_intr(unlink) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(at("unlinkat", &self.shown)(errno)),
+            Err(errno) => Err(at("unlinkat", self.shown)(errno)),
         }
     }
 

@@ -52,6 +52,12 @@ impl Tree {
         Ok(here)
     }
 
+    /// A directory, to read it; none if it does not exist.
+    pub(super) fn open_directory(&self, dir: &Dir) -> Result<Option<OwnedFd>> {
+        let path = dir.to_string();
+        open_existing(&self.0, &path, &path)
+    }
+
     /// Whether there is a file of any type.
     pub(super) fn exists(&self, dir: &Dir) -> Result<bool> {
         self.find(dir).map(|found| found.is_some())
@@ -85,6 +91,14 @@ pub(super) fn open(from: &OwnedFd, path: &str, shown: &str) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || rustix::fs::openat2(from, path, flags, Mode::empty(), INSIDE);
     retry(open).map_err(at("openat2", shown))
+}
+
+/// The same; none if it does not exist.
+pub(super) fn open_existing(from: &OwnedFd, path: &str, shown: &str) -> Result<Option<OwnedFd>> {
+    match open(from, path, shown) {
+        Err(error) if error.errno == Errno::NOENT => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// Opens a file to read it; none if it does not exist.
@@ -133,6 +147,35 @@ fn sync(file: &OwnedFd, shown: &str) -> Result<()> {
     #[cfg(test)]
     super::tests::killed::note_sync();
     Ok(())
+}
+
+/// Creates an empty file for Belay alone, unless it exists.
+pub(super) fn touch(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let create = || {
+        alive()?;
+        rustix::fs::openat(above, name, flags, PRIVATE_FILE)
+    };
+    retry_on_intr(create).map(drop).map_err(at("openat", shown))
+}
+
+/// The user to whom a file belongs that this process creates there, and its time of modification,
+/// by the server's clock.
+pub(super) fn probe(above: &OwnedFd, name: &str, shown: &str) -> Result<(u32, i64)> {
+    write_new(above, name, b"", shown)?;
+    let stat = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
+    let found = stat.map(|stat| (stat.st_uid, stat.st_mtime));
+    unlink(above, name, shown)?;
+    found.map_err(at("fstatat", shown))
+}
+
+/// The time of modification of a file; none if it does not exist.
+pub(super) fn modified(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<i64>> {
+    match retry_on_intr(|| rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW)) {
+        Ok(stat) => Ok(Some(stat.st_mtime)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(at("fstatat", shown)(errno)),
+    }
 }
 
 /// The whole file, if it is not longer than `bytes_max`.
@@ -211,37 +254,39 @@ pub(super) fn rename(
     retry_on_intr(rename).map_err(at("renameat", shown))
 }
 
-/// Gives a file a second name, unless that exists.
-pub(super) fn link(
-    (from, name): (&OwnedFd, &str),
-    (to, new): (&OwnedFd, &str),
-    shown: &str,
-) -> Result<()> {
-    let link = || {
-        alive()?;
-        rustix::fs::linkat(from, name, to, new, AtFlags::empty())
-    };
-    retry_on_intr(link).map_err(at("linkat", shown))
-}
-
 /// Removes a file that is no directory; one that does not exist is removed already.
 pub(super) fn unlink(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
+    unlink_existing(above, name, shown).map(drop)
+}
+
+/// The same; whether it existed.
+pub(super) fn unlink_existing(above: &OwnedFd, name: &str, shown: &str) -> Result<bool> {
     removed(above, name, AtFlags::empty()).map_err(at("unlinkat", shown))
 }
 
 /// Removes an empty directory; one that does not exist is removed already.
 pub(super) fn rmdir(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
-    removed(above, name, AtFlags::REMOVEDIR).map_err(at("rmdir", shown))
+    let removed = removed(above, name, AtFlags::REMOVEDIR);
+    removed.map(drop).map_err(at("rmdir", shown))
 }
 
-fn removed(above: &OwnedFd, name: &str, flags: AtFlags) -> rustix::io::Result<()> {
+/// The same, unless it is not empty; whether it was empty. Servers have either error.
+pub(super) fn rmdir_if_empty(above: &OwnedFd, name: &str, shown: &str) -> Result<bool> {
+    match rmdir(above, name, shown) {
+        Err(error) if [Errno::NOTEMPTY, Errno::EXIST].contains(&error.errno) => Ok(false),
+        result => result.map(|()| true),
+    }
+}
+
+/// Whether it existed.
+fn removed(above: &OwnedFd, name: &str, flags: AtFlags) -> rustix::io::Result<bool> {
     let remove = || {
         alive()?;
         rustix::fs::unlinkat(above, name, flags)
     };
     match retry_on_intr(remove) {
-        Err(Errno::NOENT) => Ok(()),
-        result => result,
+        Err(Errno::NOENT) => Ok(false),
+        result => result.map(|()| true),
     }
 }
 

@@ -1,6 +1,7 @@
 //! A directory is that of one volume.
 
-use super::super::claims::{Claims, file_name};
+use super::super::claim::{Claim, State};
+use super::super::claims::{Claims, Held};
 use super::*;
 use std::sync::Barrier;
 
@@ -32,7 +33,7 @@ fn a_volume_is_not_created_in_another_one_nor_around_it() {
     refused(
         inside,
         Kind::Incompatible,
-        "is inside a/b, the directory of volume \"pvc-1\"",
+        "is inside a/b, which is the directory of volume \"pvc-1\"",
     );
     let around = share.create(&volume("a", "pvc-3"));
     refused(
@@ -120,10 +121,7 @@ fn a_damaged_claim_is_refused_by_its_path_and_decides_nothing() {
     let order = plain("pvc-1");
     share.create(&order).unwrap();
     share.write("pvc-1/file");
-    let claim = share.path(".belay/claims").join(file_name(&order.at.dir));
-    let other = share
-        .path(".belay/claims")
-        .join(file_name(&owned("x", "x").dir));
+    let claim = claim_of(&share, "pvc-1");
     let sound = fs::read(&claim).unwrap();
     for content in [
         &b""[..],
@@ -140,14 +138,179 @@ fn a_damaged_claim_is_refused_by_its_path_and_decides_nothing() {
             refused(result, Kind::Precondition, "is no claim on pvc-1");
         }
     }
-    // That of another directory.
-    fs::copy(&claim, &other).unwrap();
-    fs::write(&other, &sound).unwrap();
+    // That of another directory, a state that does not exist, and a file of an earlier version.
+    share.create(&plain("x")).unwrap();
+    fs::write(claim_of(&share, "x"), &sound).unwrap();
     refused(
         share.create(&plain("x")),
         Kind::Precondition,
         "is no claim on x",
     );
+    fs::write(&claim, &sound).unwrap();
+    fs::rename(&claim, claim.with_extension("strange")).unwrap();
+    refused(
+        share.create(&order),
+        Kind::Precondition,
+        "is no claim on pvc-1",
+    );
+    let path = claim.parent().unwrap();
+    fs::remove_dir_all(path).unwrap();
+    fs::write(path, &sound).unwrap();
+    for result in [
+        share.create(&order).map(drop),
+        share.delete(&old(&order, OnDelete::Delete)),
+    ] {
+        refused(result, Kind::Precondition, "in the place of a directory");
+    }
     assert_eq!(names(&share.path("pvc-1")), ["file"]);
-    assert!(Claims::find(&share.tree()).unwrap().is_some());
+}
+
+/// Its directory remains, since it has other files.
+#[test]
+fn a_directory_can_be_used_when_the_last_volume_below_it_is_gone() {
+    for policy in [OnDelete::Delete, OnDelete::Archive] {
+        let share = Share::new();
+        let inner = NewVolume {
+            on_delete: policy,
+            ..volume("pvc-1/a/b", "pvc-2")
+        };
+        fs::create_dir(share.path("pvc-1")).unwrap();
+        share.create(&inner).unwrap();
+        share.write("pvc-1/file");
+        let outer = plain("pvc-1");
+        for result in [
+            share.create(&outer).map(drop),
+            share.delete(&old(&outer, OnDelete::Delete)),
+        ] {
+            assert!(result.unwrap_err().message.contains("of other volumes"));
+        }
+        share.delete(&old(&inner, OnDelete::Delete)).unwrap();
+        share.create(&outer).unwrap();
+        share.delete(&old(&outer, OnDelete::Delete)).unwrap();
+        assert!(!share.path("pvc-1").exists());
+    }
+}
+
+/// A refused volume does not hold the directories above it.
+#[test]
+fn a_volume_that_was_not_created_is_above_nothing() {
+    let share = Share::new();
+    share.create(&plain("pvc-1")).unwrap();
+    fs::create_dir_all(share.path("a/b")).unwrap();
+    share.create(&volume("a/b", "pvc-2")).unwrap_err();
+    share.create(&volume("pvc-1/x/y", "pvc-2")).unwrap_err();
+    fs::write(share.path("file"), "").unwrap();
+    share.create(&volume("file/x", "pvc-2")).unwrap_err();
+    fs::remove_dir_all(share.path("a")).unwrap();
+    assert_eq!(names(&share.path(".belay/claims")).len(), 1);
+    for free in ["a", "pvc-1/x"] {
+        let dir = owned(free, "x").dir;
+        let claims = Claims::find(&share.tree()).unwrap().unwrap();
+        assert_eq!(claims.read(&dir).unwrap(), Held::Free);
+    }
+    share.create(&volume("a", "pvc-3")).unwrap();
+}
+
+/// Another process of the same call has left this: no volume has the claim.
+#[test]
+fn what_is_left_of_a_claim_above_is_no_obstacle() {
+    let share = Share::new();
+    let order = volume("a/b/c", "pvc-1");
+    share.create(&order).unwrap();
+    // An operator has removed the claim, and the directory.
+    let claim = claim_of(&share, "a/b/c");
+    fs::remove_dir_all(claim.parent().unwrap()).unwrap();
+    fs::remove_dir_all(share.path("a")).unwrap();
+    share.create(&volume("a", "pvc-2")).unwrap();
+    share
+        .delete(&old(&volume("a", "pvc-2"), OnDelete::Delete))
+        .unwrap();
+    share.create(&volume("a/b", "pvc-3")).unwrap();
+}
+
+/// A slow worker of a volume that is gone meets the next one with its directory.
+#[test]
+fn a_call_for_an_earlier_volume_changes_nothing_of_a_later_one() {
+    let share = Share::new();
+    let order = volume("ns/data", "pvc-1");
+    let dir = &order.at.dir;
+    share.create(&order).unwrap();
+    let claims = Claims::find(&share.tree()).unwrap().unwrap();
+    let seen = |state| match claims.read(dir).unwrap() {
+        Held::By(claim) => Claim { state, ..claim },
+        other => panic!("{other:?}"),
+    };
+    let states = [
+        State::Creating,
+        State::Ready,
+        State::Deleting,
+        State::Archiving,
+        State::Gone,
+        State::Retained,
+    ];
+    let earlier: Vec<_> = states.into_iter().map(seen).collect();
+    let trash = super::super::remove::Trash::open(&claims, dir, &earlier[2]).unwrap();
+    share.delete(&old(&order, OnDelete::Delete)).unwrap();
+    // The same name, too.
+    share.create(&order).unwrap();
+    share.write("ns/data/file");
+    let now = claims.read(dir).unwrap();
+    for claim in &earlier {
+        for state in states {
+            if state != claim.state {
+                let changed = claims.advance(dir, claim, state);
+                refused(changed, Kind::Busy, "another call changes its volume");
+            }
+        }
+        refused(
+            claims.check(dir, claim),
+            Kind::Busy,
+            "another call changes its volume",
+        );
+        assert!(!claims.remove(dir, claim).unwrap());
+        assert!(!claims.publish(dir, claim).unwrap());
+    }
+    // The last request of a worker that was killed.
+    trash.take(&share.tree(), dir).unwrap();
+    assert_eq!(claims.read(dir).unwrap(), now);
+    assert_eq!(names(&share.path("ns/data")), ["file"]);
+    assert!(share.look(&order.at).is_some());
+}
+
+/// Its controller was killed, and its PersistentVolumeClaim deleted.
+#[test]
+fn a_creation_that_no_call_repeats_does_not_keep_its_directory_forever() {
+    for has_files in [false, true] {
+        let share = Share::new();
+        let (first, next) = (volume("ns/data", "pvc-1"), volume("ns/data", "pvc-2"));
+        share.create(&first).unwrap();
+        let ready = claim_of(&share, "ns/data");
+        let creating = ready.with_extension("creating");
+        fs::rename(&ready, &creating).unwrap();
+        refused(
+            share.create(&next),
+            Kind::Incompatible,
+            "is the directory of volume \"pvc-1\"",
+        );
+        let file = fs::File::options().write(true).open(&creating).unwrap();
+        let long_ago = std::time::SystemTime::now() - Duration::from_secs(7200);
+        file.set_modified(long_ago).unwrap();
+        if has_files {
+            share.write("ns/data/file");
+            refused(
+                share.create(&next),
+                Kind::Incompatible,
+                "is not known to be this volume's",
+            );
+            assert_eq!(names(&share.path("ns/data")), ["file"]);
+            continue;
+        }
+        share.create(&next).unwrap();
+        refused(
+            share.create(&first),
+            Kind::Incompatible,
+            "is the directory of volume \"pvc-2\"",
+        );
+        assert!(share.look(&next.at).is_some());
+    }
 }

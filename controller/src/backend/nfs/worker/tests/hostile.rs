@@ -1,7 +1,7 @@
 //! Links, files and renames in the way: nothing outside of the volume is touched.
 
 use super::*;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
@@ -50,6 +50,40 @@ fn a_link_in_the_place_of_belays_own_directories_is_not_followed() {
         }
         assert_eq!(names(&share.path("data")), ["file"]);
         share.assert_outside();
+    }
+}
+
+/// What is recorded there may be forged.
+#[test]
+fn a_directory_of_belays_own_that_others_can_write_in_is_not_trusted() {
+    for own in [".belay", ".belay/claims", ".belay/tmp", ".belay/trash"] {
+        let share = Share::new();
+        let order = plain("pvc-1");
+        share.create(&order).unwrap();
+        share.write("pvc-1/file");
+        fs::create_dir_all(share.path(own)).unwrap();
+        fs::set_permissions(share.path(own), fs::Permissions::from_mode(0o770)).unwrap();
+        let words = format!("directory {own} in the share: has mode 0770");
+        let created = share.create(&plain("pvc-2"));
+        let deleted = share.delete(&old(&order, OnDelete::Delete));
+        match own {
+            ".belay/trash" => {
+                refused(deleted, Kind::Precondition, &words);
+                created.unwrap();
+            }
+            ".belay/tmp" => refused(created, Kind::Precondition, &words),
+            _ => {
+                refused(created, Kind::Precondition, &words);
+                refused(deleted, Kind::Precondition, &words);
+                let looked = share.perform(&Work::Look(order.at.clone()));
+                refused(looked, Kind::Precondition, &words);
+            }
+        }
+        if own != ".belay/tmp" {
+            assert_eq!(names(&share.path("pvc-1")), ["file"]);
+        }
+        fs::set_permissions(share.path(own), fs::Permissions::from_mode(0o700)).unwrap();
+        share.delete(&old(&order, OnDelete::Delete)).unwrap();
     }
 }
 

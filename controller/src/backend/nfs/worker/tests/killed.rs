@@ -201,10 +201,14 @@ fn an_archive_that_was_interrupted_is_completed_by_the_next_call() {
         },
         |share| share.delete(&deletion),
         |share, is_done| {
-            assert_eq!(
-                share.path("ns/data").exists(),
-                !share.path("archived-ns/data/new").exists()
-            );
+            let trash = share.path(".belay/trash");
+            let trash = names(&trash)
+                .into_iter()
+                .map(|it| trash.join(it).join("volume"));
+            let places = [share.path("ns/data"), share.path("archived-ns/data")];
+            let has_new = |place: &PathBuf| place.join("new").exists();
+            let found: Vec<_> = places.into_iter().chain(trash).filter(has_new).collect();
+            assert_eq!(found.len(), 1, "{found:?}");
             assert!(!is_done || share.path("archived-ns/data/new").exists());
             share.delete(&deletion).unwrap();
             share.delete(&deletion).unwrap();
@@ -217,20 +221,65 @@ fn an_archive_that_was_interrupted_is_completed_by_the_next_call() {
 
 #[test]
 fn a_failure_after_the_first_change_says_that_it_may_be_running() {
-    let order = volume("data", "pvc-1");
-    for changes in 0..6 {
+    let order = volume("ns/data", "pvc-1");
+    let mut was_claimed = 0;
+    for changes in 0..14 {
         let share = Share::new();
         LEFT.set(Some(changes));
         let failure = share.create(&order).unwrap_err();
         LEFT.set(None);
         let is_claimed = !names(&share.path(".belay/claims")).is_empty();
         if is_claimed {
+            was_claimed += 1;
             assert_eq!(
                 failure.certainty,
                 Certainty::MayBeRunning,
                 "{changes}: {failure}"
             );
         }
+    }
+    assert!(was_claimed > 3, "{was_claimed}");
+}
+
+#[test]
+fn files_in_the_directory_of_a_volume_that_was_not_created_are_not_deleted() {
+    let share = Share::new();
+    let order = volume("data", "pvc-1");
+    share.create(&order).unwrap();
+    let ready = claim_of(&share, "data");
+    fs::rename(&ready, ready.with_extension("creating")).unwrap();
+    share.write("data/file");
+    share.delete(&old(&order, OnDelete::Delete)).unwrap();
+    assert_eq!(names(&share.path("data")), ["file"]);
+    share.assert_clean();
+}
+
+#[test]
+fn a_retention_that_was_killed_is_completed_by_the_next_one() {
+    let order = volume("ns/data", "pvc-1");
+    for is_claimed in [true, false] {
+        let deletion = OldVolume {
+            on_delete: Some(OnDelete::Retain),
+            ..old(&order, OnDelete::Delete)
+        };
+        killed_at_each(
+            |share| {
+                if is_claimed {
+                    share.create(&order).unwrap();
+                }
+                share.write("ns/data/file");
+            },
+            |share| share.delete(&deletion),
+            |share, is_done| {
+                assert!(!is_done || share.look(&order.at).is_none());
+                share.delete(&deletion).unwrap();
+                let again = share.create(&volume("ns/data", "pvc-2"));
+                refused(again, Kind::Incompatible, "was retained when its volume");
+                let above = share.create(&volume("ns", "pvc-2"));
+                refused(above, Kind::Incompatible, "has the directories of other");
+                assert_eq!(names(&share.path("ns/data")), ["file"]);
+            },
+        );
     }
 }
 

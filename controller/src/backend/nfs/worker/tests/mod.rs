@@ -3,11 +3,13 @@
 mod claimed;
 mod hostile;
 pub(super) mod killed;
+mod left;
 mod verbs;
 
 use super::super::call::{Done, NewVolume, OldVolume, Owned, Seen, Work};
 use super::super::class::OnDelete;
 use super::super::path::Dir;
+use super::claim::file_name;
 use super::perform;
 use super::tree::Tree;
 use belay_server::call::{Failure, Kind};
@@ -130,12 +132,23 @@ fn plain(name: &str) -> NewVolume {
     }
 }
 
-fn old(volume: &NewVolume, on_delete: OnDelete) -> OldVolume {
+/// Its deletion by a controller with that default.
+fn old(volume: &NewVolume, default: OnDelete) -> OldVolume {
     OldVolume {
         at: volume.at.clone(),
-        on_delete,
+        on_delete: None,
+        default,
         removes_archived: false,
     }
+}
+
+/// The file of a claim.
+fn claim_of(share: &Share, dir: &str) -> PathBuf {
+    let dir = Dir::read(dir).unwrap().unwrap();
+    let path = share.path(".belay/claims").join(file_name(&dir));
+    let found = names(&path);
+    assert_eq!(found.len(), 1, "{found:?}");
+    path.join(&found[0])
 }
 
 #[track_caller]

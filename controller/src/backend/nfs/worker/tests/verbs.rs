@@ -1,5 +1,7 @@
 //! What the calls do.
 
+use super::super::claim::{Claim, Record, State};
+use super::super::claims::Claims;
 use super::super::remove::Trash;
 use super::*;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -69,11 +71,13 @@ fn the_recorded_policy_decides_and_not_the_default_of_today() {
         };
         share.create(&order).unwrap();
         share.write(&format!("{name}/file"));
-        for other in [OnDelete::Archive, OnDelete::Delete, OnDelete::Retain] {
-            // A repeated call has another default.
-            if other != recorded && names(&share.path(".belay/claims")).len() == 1 {
-                share.delete(&old(&order, other)).unwrap();
-            }
+        let other = match recorded {
+            OnDelete::Delete => OnDelete::Retain,
+            _ => OnDelete::Delete,
+        };
+        // The second call finds it deleted.
+        for _ in 0..2 {
+            share.delete(&old(&order, other)).unwrap();
         }
     }
     assert_eq!(
@@ -81,7 +85,41 @@ fn the_recorded_policy_decides_and_not_the_default_of_today() {
         [".belay", "archived-archive", "retain"]
     );
     assert_eq!(names(&share.path("retain")), ["file"]);
-    share.assert_clean();
+    assert_eq!(names(&share.path(".belay/claims")).len(), 2);
+    assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+}
+
+#[test]
+fn neither_the_id_nor_the_claim_allows_more_than_the_other() {
+    let (delete, archive, retain) = (OnDelete::Delete, OnDelete::Archive, OnDelete::Retain);
+    for (recorded, says, left) in [
+        (delete, delete, None),
+        (delete, archive, Some("archived-pvc-1")),
+        (delete, retain, Some("pvc-1")),
+        (archive, delete, Some("archived-pvc-1")),
+        (archive, retain, Some("pvc-1")),
+        (retain, delete, Some("pvc-1")),
+        (retain, archive, Some("pvc-1")),
+    ] {
+        let share = Share::new();
+        let order = NewVolume {
+            on_delete: recorded,
+            ..plain("pvc-1")
+        };
+        share.create(&order).unwrap();
+        share.write("pvc-1/file");
+        let deletion = OldVolume {
+            on_delete: Some(says),
+            ..old(&order, delete)
+        };
+        share.delete(&deletion).unwrap();
+        let mut found = names(&share.path(""));
+        found.retain(|name| name != ".belay");
+        assert_eq!(found, Vec::from_iter(left), "{recorded} {says}");
+        if let Some(left) = left {
+            assert_eq!(names(&share.path(left)), ["file"], "{recorded} {says}");
+        }
+    }
 }
 
 #[test]
@@ -139,48 +177,62 @@ fn an_archive_replaces_an_older_one_only_if_the_operator_says_so() {
     assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
 }
 
+/// A claim as a call of another controller has it.
+fn claimed(share: &Share, name: &str, state: State) -> (Claims, Claim) {
+    let claims = Claims::open(&share.tree()).unwrap();
+    let record = Record {
+        dir: name.to_owned(),
+        name: "pvc-1".to_owned(),
+        on_delete: OnDelete::Archive,
+        bytes: 7,
+    };
+    let claim = Claim::new(record, state).unwrap();
+    assert!(claims.publish(&dir(name), &claim).unwrap());
+    (claims, claim)
+}
+
 #[test]
 fn an_archive_that_another_controller_has_just_made_is_kept() {
     let share = Share::new();
-    let (dir, archived) = (dir("ns/data"), dir("archived-ns/data"));
+    let archived = dir("archived-ns/data");
     share.write("ns/data/only-copy");
-    let tree = share.tree();
-    let moved = tree.find(&dir).unwrap();
+    let (claims, claim) = claimed(&share, "ns/data", State::Archiving);
+    let trash = Trash::open(&claims, &dir("ns/data"), &claim).unwrap();
+    trash.keep(&share.tree(), &dir("ns/data")).unwrap();
+    let moved = trash.kept().unwrap().unwrap();
     // The other one renames it after this one has seen an older archive.
-    fs::create_dir(share.path("archived-ns")).unwrap();
-    fs::rename(share.path("ns/data"), share.path("archived-ns/data")).unwrap();
-    let trash = Trash::open(&tree).unwrap();
-    trash.take_other(&tree, &archived, moved).unwrap();
+    let above = share.tree().make_above(&archived).unwrap();
+    trash.place(&above, &archived).unwrap();
+    trash.take_older(&share.tree(), &archived, moved).unwrap();
     assert_eq!(names(&share.path("archived-ns/data")), ["only-copy"]);
-    assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+    assert_eq!(names(&share.path(&trash.path())), [""; 0]);
 }
 
 #[test]
-fn what_is_in_the_trash_stays_while_there_is_no_archive() {
+fn what_an_archive_has_replaced_stays_while_there_is_no_archive() {
     let share = Share::new();
-    let archived = dir("archived-ns/data");
+    let order = volume("ns/data", "pvc-1");
     share.write("archived-ns/data/only-copy");
-    let tree = share.tree();
-    Trash::open(&tree).unwrap().take(&tree, &archived).unwrap();
+    let (claims, claim) = claimed(&share, "ns/data", State::Archiving);
+    let trash = Trash::open(&claims, &order.at.dir, &claim).unwrap();
+    let other = share.tree().find(&dir("archived-ns")).unwrap().unwrap();
+    trash
+        .take_older(&share.tree(), &dir("archived-ns/data"), other)
+        .unwrap();
     let deletion = OldVolume {
         removes_archived: true,
-        ..old(&volume("ns/data", "pvc-1"), OnDelete::Archive)
+        ..old(&order, OnDelete::Archive)
     };
-    share.delete(&deletion).unwrap();
-    assert_eq!(names(&share.path(".belay/trash")).len(), 1);
-}
-
-#[test]
-fn a_deletion_finds_its_files_among_any_number_of_others() {
-    let share = Share::new();
-    let order = plain("pvc-1");
-    share.create(&order).unwrap();
-    share.write("pvc-1/file");
-    for n in 0..5000 {
-        fs::create_dir_all(share.path(&format!(".belay/trash/other.{n}"))).unwrap();
-    }
-    share.delete(&old(&order, OnDelete::Delete)).unwrap();
-    assert_eq!(names(&share.path(".belay/trash")).len(), 5000);
+    refused(
+        share.delete(&deletion),
+        Kind::Precondition,
+        "what it has replaced is in .belay/trash/",
+    );
+    let kept = share.path(&trash.path());
+    let [older] = &names(&kept)[..] else {
+        panic!("{kept:?}");
+    };
+    assert_eq!(names(&kept.join(older)), ["only-copy"]);
 }
 
 #[test]

@@ -1,0 +1,151 @@
+//! The directories above that of a volume: none of them may become a volume. Each has, in the
+//! directory of its claims, a directory `below` with a file for each volume below it. It is removed
+//! with the last of these, so nothing remains of a volume that is gone. Files of volumes without a
+//! claim are removed when they are in the way.
+
+use super::super::path::Dir;
+use super::claim::{Claim, State, file_name};
+use super::claims::{BELOW, Claims, Held, changing, shown};
+use super::error;
+use super::list;
+use super::own::is_missing;
+use super::tree::{self, Tree};
+use belay_server::call::Failure;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+
+/// How often this is tried again when another call removes what is empty meanwhile.
+const ATTEMPTS: usize = 32;
+
+impl Claims {
+    /// Claims the directories above that of a volume.
+    ///
+    /// # Errors
+    /// `Incompatible` if one of them is a volume's, or was; those of the server.
+    pub(super) fn hold_above(&self, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
+        for above in dir.above() {
+            if let Some(other) = self.hold(&above, &reference(dir, claim))? {
+                return Err(Failure::incompatible(format!(
+                    "subDir {dir}: is inside {above}, which {}; choose another directory",
+                    other.describe()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The reverse.
+    pub(super) fn release_above(&self, dir: &Dir, claim: &Claim) -> error::Result<()> {
+        for above in dir.above() {
+            self.release(&above, &reference(dir, claim))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a volume is below the directory.
+    pub(super) fn is_above(&self, tree: &Tree, dir: &Dir) -> Result<bool, Failure> {
+        let hash = file_name(dir);
+        if let Some(below) = self.below(&hash)? {
+            loop {
+                let names = list::names(&below, &shown(dir))?;
+                if names.is_empty() {
+                    break;
+                }
+                for name in names {
+                    if self.stands(tree, &name)? {
+                        return Ok(true);
+                    }
+                    tree::unlink(&below, &name, &shown(dir))?;
+                }
+            }
+        }
+        self.vacate_above(dir)?;
+        Ok(false)
+    }
+
+    /// Whether the claim of a volume is all that is left of it: it was retained or archived, and
+    /// moved away, or never created.
+    pub(super) fn is_void(&self, tree: &Tree, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
+        let may_be = match claim.state {
+            State::Retained | State::Archived => true,
+            State::Creating => self.is_abandoned(dir, claim)?,
+            _ => false,
+        };
+        match tree.exists(dir) {
+            Ok(is_there) => Ok(may_be && !is_there),
+            Err(error) if is_missing(error.errno) => Ok(may_be),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Adds a volume; the claim of the directory if that is a volume's, and nothing was added.
+    fn hold(&self, above: &Dir, reference: &str) -> Result<Option<Claim>, Failure> {
+        for _ in 0..ATTEMPTS {
+            match self.add(above, reference) {
+                Err(error) if [Errno::NOENT, Errno::STALE].contains(&error.errno) => continue,
+                result => result?,
+            }
+            return match self.read(above)? {
+                Held::By(claim) => {
+                    self.release(above, reference)?;
+                    Ok(Some(claim))
+                }
+                Held::Free | Held::Above => Ok(None),
+            };
+        }
+        Err(changing(above))
+    }
+
+    fn add(&self, above: &Dir, reference: &str) -> error::Result<()> {
+        let path = tree::own(&self.claims, &file_name(above), &shown(above))?;
+        let below = tree::own(&path, BELOW, &shown(above))?;
+        tree::touch(&below, reference, &shown(above))
+    }
+
+    fn release(&self, above: &Dir, reference: &str) -> error::Result<()> {
+        if let Some(below) = self.below(&file_name(above))? {
+            tree::unlink(&below, reference, &shown(above))?;
+        }
+        self.vacate_above(above)
+    }
+
+    fn vacate_above(&self, above: &Dir) -> error::Result<()> {
+        let (hash, shown) = (file_name(above), shown(above));
+        if let Some(path) = tree::open_existing(&self.claims, &hash, &shown)?
+            && tree::rmdir_if_empty(&path, BELOW, &shown)?
+        {
+            self.vacate(above)?;
+        }
+        Ok(())
+    }
+
+    fn below(&self, hash: &str) -> error::Result<Option<OwnedFd>> {
+        match tree::open_existing(&self.claims, hash, hash)? {
+            Some(path) => tree::open_existing(&path, BELOW, hash),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether a volume that was added is there. Its claim was made before that.
+    fn stands(&self, tree: &Tree, reference: &str) -> Result<bool, Failure> {
+        let (hash, nonce) = reference.split_once('.').unwrap_or((reference, ""));
+        let own = format!("{nonce}.");
+        // A list that is made during a rename may have neither name.
+        for _ in 0..2 {
+            let files = self.files(hash)?;
+            if files.iter().any(|file| file.starts_with(&own)) {
+                return Ok(match self.by_hash(hash)? {
+                    Some((dir, claim)) if self.is_void(tree, &dir, &claim)? => {
+                        !self.remove(&dir, &claim)?
+                    }
+                    _ => true,
+                });
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn reference(dir: &Dir, claim: &Claim) -> String {
+    format!("{}.{}", file_name(dir), claim.nonce)
+}

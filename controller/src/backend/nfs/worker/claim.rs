@@ -1,0 +1,136 @@
+//! A claim, and the names of its files. Makes no calls.
+
+use super::super::class::OnDelete;
+use super::super::path::Dir;
+use belay_server::call::{Failure, Kind};
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Write as _};
+
+/// What is recorded of a volume, and never changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Record {
+    /// Its directory.
+    pub(super) dir: String,
+    /// Its name.
+    pub(super) name: String,
+    pub(super) on_delete: OnDelete,
+    /// The size that was asked for.
+    pub(super) bytes: u64,
+}
+
+/// The claim of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) of: Record,
+    /// No other claim has it.
+    pub(super) nonce: String,
+    pub(super) state: State,
+}
+
+/// The suffix of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// No caller knows the volume.
+    Creating,
+    /// The volume exists.
+    Ready,
+    /// Its directory is being removed.
+    Deleting,
+    /// Its directory is being archived.
+    Archiving,
+    /// Its directory was removed or archived.
+    Gone,
+    /// The volume was deleted, and its directory was not.
+    Retained,
+    /// An archive is being moved here.
+    Placing,
+    /// The archive of a volume.
+    Archived,
+}
+
+impl Claim {
+    /// A new one.
+    ///
+    /// # Errors
+    /// Those of [`nonce`].
+    pub(super) fn new(of: Record, state: State) -> Result<Self, Failure> {
+        Ok(Self {
+            of,
+            nonce: nonce()?,
+            state,
+        })
+    }
+
+    /// The name of its file.
+    pub(super) fn file(&self) -> String {
+        format!("{}.{}", self.nonce, self.state.word())
+    }
+
+    /// What the directory is.
+    pub(super) fn describe(&self) -> impl fmt::Display {
+        let what = match self.state {
+            State::Retained => "was retained when its volume was deleted: that of",
+            State::Placing | State::Archived => "is the archive of",
+            _ => "is the directory of",
+        };
+        format!("{what} volume {:?}", self.of.name)
+    }
+}
+
+impl State {
+    const ALL: [Self; 8] = [
+        Self::Creating,
+        Self::Ready,
+        Self::Deleting,
+        Self::Archiving,
+        Self::Gone,
+        Self::Retained,
+        Self::Placing,
+        Self::Archived,
+    ];
+
+    /// That of a file.
+    pub(super) fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.word() == word)
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Ready => "ready",
+            Self::Deleting => "deleting",
+            Self::Archiving => "archiving",
+            Self::Gone => "gone",
+            Self::Retained => "retained",
+            Self::Placing => "placing",
+            Self::Archived => "archived",
+        }
+    }
+}
+
+/// The name of the directory with the claim on a path.
+pub(super) fn file_name(dir: &Dir) -> String {
+    let digest = digest(&SHA256, dir.to_string().as_bytes());
+    hexadecimal(digest.as_ref())
+}
+
+/// 64 random bits, for names that no other process chooses.
+///
+/// # Errors
+/// `System` if the kernel has none.
+pub(super) fn nonce() -> Result<String, Failure> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Failure::new(Kind::System, format!("getrandom: {error}")))?;
+    Ok(hexadecimal(&bytes))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // A string takes all that is written to it.
+        write!(text, "{byte:02x}").ok();
+        text
+    })
+}

@@ -1,0 +1,106 @@
+//! Belay's own directory in a share, `.belay`. It decides which directories are deleted, so it is
+//! used only if no other user can write in it.
+
+use super::super::path::OWN;
+use super::claim::nonce;
+use super::error::at;
+use super::tree::{self, Tree};
+use belay_server::call::Failure;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+
+/// The permissions of others to change a directory.
+const WRITABLE: u32 = 0o022;
+
+/// See the module.
+pub(super) struct Own {
+    directory: OwnedFd,
+    /// Its user, as whom the server sees this process, or root.
+    owner: u32,
+}
+
+impl Own {
+    /// That of the share, which is made if it is missing.
+    ///
+    /// # Errors
+    /// `Precondition` if it may be another user's; those of the server.
+    pub(super) fn make(tree: &Tree) -> Result<Self, Failure> {
+        Self::of(tree::own(tree.root(), OWN, OWN)?)
+    }
+
+    /// That of the share; none if it does not exist.
+    ///
+    /// # Errors
+    /// Those of [`Self::make`].
+    pub(super) fn find(tree: &Tree) -> Result<Option<Self>, Failure> {
+        let found = tree::open_existing(tree.root(), OWN, OWN)?;
+        found.map(Self::of).transpose()
+    }
+
+    /// A directory in it, which is made if it is missing.
+    ///
+    /// # Errors
+    /// Those of [`Self::make`].
+    pub(super) fn make_directory(&self, name: &str) -> Result<OwnedFd, Failure> {
+        let directory = tree::own(&self.directory, name, &format!("{OWN}/{name}"))?;
+        self.trusted(directory, name)
+    }
+
+    /// A directory in it; none if it does not exist.
+    ///
+    /// # Errors
+    /// Those of [`Self::make`].
+    pub(super) fn find_directory(&self, name: &str) -> Result<Option<OwnedFd>, Failure> {
+        let found = tree::open_existing(&self.directory, name, &format!("{OWN}/{name}"))?;
+        found.map(|found| self.trusted(found, name)).transpose()
+    }
+
+    fn of(directory: OwnedFd) -> Result<Self, Failure> {
+        let owner = owner(&directory, OWN)?;
+        let own = rustix::process::geteuid().as_raw();
+        // A server may map root to another user.
+        if ![0, own].contains(&owner) {
+            let (seen_as, _) = tree::probe(&directory, &format!("probe.{}", nonce()?), OWN)?;
+            if seen_as != owner {
+                return Err(foreign(OWN, owner, seen_as));
+            }
+        }
+        Ok(Self { directory, owner })
+    }
+
+    fn trusted(&self, directory: OwnedFd, name: &str) -> Result<OwnedFd, Failure> {
+        let shown = format!("{OWN}/{name}");
+        let owner = owner(&directory, &shown)?;
+        match [0, self.owner].contains(&owner) {
+            true => Ok(directory),
+            false => Err(foreign(&shown, owner, self.owner)),
+        }
+    }
+}
+
+/// The user of a directory that no other user can write in.
+fn owner(directory: &OwnedFd, shown: &str) -> Result<u32, Failure> {
+    let stat = rustix::fs::fstat(directory).map_err(at("fstat", shown));
+    let stat = stat.map_err(Failure::from)?;
+    let mode = stat.st_mode & 0o7777;
+    if mode & WRITABLE != 0 {
+        return Err(Failure::precondition(format!(
+            "directory {shown} in the share: has mode {mode:04o}, so other users can write in it \
+             and forge what Belay records; inspect it, and set mode 0700, or move it away"
+        )));
+    }
+    Ok(stat.st_uid)
+}
+
+fn foreign(shown: &str, owner: u32, own: u32) -> Failure {
+    Failure::precondition(format!(
+        "directory {shown} in the share: belongs to UID {owner}, not to {own} as whom the server \
+         sees the controller, so what it records may be forged; inspect it, and change its owner, \
+         or move it away"
+    ))
+}
+
+/// Whether a lookup failed since there is nothing, or nothing below what is there.
+pub(super) fn is_missing(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
+}

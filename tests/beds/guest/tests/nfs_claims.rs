@@ -1,0 +1,118 @@
+//! Claims of the controller's backend `nfs` in guests, with a real NFS server: who may write them,
+//! and what calls of an earlier volume do to a later one.
+
+use crate::filer::SHARE;
+use crate::nfs_controller::{START, fails, run, with_filer};
+use crate::rig::{newest_kernel, until};
+
+/// The directory with the claims is another user's, or the server maps root to another user.
+#[test]
+#[ignore = "needs User-mode Linux: make nfs"]
+fn claims_are_trusted_only_if_they_are_the_controllers() {
+    with_filer(newest_kernel(), |guest| {
+        let id = run(guest, "share=/ create pvc-1");
+        let id = id.trim();
+        run(
+            guest,
+            &format!("echo data >{SHARE}/pvc-1/file; chown 1000 {SHARE}/.belay"),
+        );
+        for script in ["share=/ create pvc-2", &format!("delete {id}")] {
+            let text = fails(guest, script);
+            assert!(text.contains("FAILED_PRECONDITION"), "{text}");
+            assert!(text.contains("belongs to UID 1000, not to 0"), "{text}");
+        }
+        run(
+            guest,
+            &format!("chown 0 {SHARE}/.belay; chmod 777 {SHARE}/.belay"),
+        );
+        let text = fails(guest, &format!("delete {id}"));
+        assert!(text.contains("has mode 0777"), "{text}");
+        run(
+            guest,
+            &format!(
+                "[ $(cat {SHARE}/pvc-1/file) = data ]
+                 chmod 700 {SHARE}/.belay
+                 delete {id}
+                 rm -r {SHARE}/.belay
+                 chmod 777 {SHARE}
+                 # In place: the server has this file mounted.
+                 squash=s/no_root_squash/all_squash,anonuid=1000,anongid=1000/
+                 sed $squash /run/filer/exports >/run/exports
+                 cat /run/exports >/run/filer/exports
+                 . /run/filer.sh
+                 inside exportfs -ra
+                 share=/
+                 id=$(create pvc-3)
+                 [ $(stat -c %u {SHARE}/.belay) = 1000 ]
+                 [ $(create pvc-3) = $id ]
+                 delete $id
+                 [ ! -e {SHARE}/pvc-3 ]"
+            ),
+        );
+    });
+}
+
+/// A worker of another controller stops at any moment, and goes on when the next volume has its
+/// directory.
+#[test]
+#[ignore = "needs User-mode Linux: make nfs"]
+fn a_slow_worker_of_another_controller_changes_no_later_volume() {
+    let rounds = match std::env::var_os("BELAY_NIGHTLY") {
+        Some(_) => 40,
+        None => 10,
+    };
+    with_filer(newest_kernel(), |guest| {
+        run(
+            guest,
+            &START
+                .replace("controller.sock", "other.sock")
+                .replace("9810", "9811"),
+        );
+        for round in 0..rounds {
+            // Of a call of the other controller, and the preparation for it.
+            let (prepare, slow) = match round % 2 {
+                0 => ("true", "create pvc-1 --parameter subDir=ns/data"),
+                _ => (
+                    "create pvc-1 --parameter subDir=ns/data; mkdir -p $data/a/b/c",
+                    "delete $id",
+                ),
+            };
+            let pause = format!("0.{:02}", round * 40 / rounds);
+            run(
+                guest,
+                &format!(
+                    "share=/
+                     data={SHARE}/ns/data
+                     id=10.9.0.1##ns/data#pvc-1#
+                     other() {{ (
+                         controller() {{
+                             belayctl --timeout 60 --endpoint /run/other.sock --output json \\
+                                 controller \"$@\"
+                         }}
+                         \"$@\"
+                     ) }}
+                     {prepare}
+                     other {slow} >/run/slow 2>&1 3>&- &
+                     slow=$!
+                     sleep {pause}
+                     pkill -STOP -f -- --nfs-worker-process || true
+                     {}
+                     # A creation that is late leaves a directory that is no volume.
+                     for _ in $(seq 20); do
+                         create pvc-2 --parameter subDir=ns/data && break
+                         rmdir $data
+                     done
+                     echo precious >$data/file
+                     pkill -CONT -f -- --nfs-worker-process || true
+                     wait $slow || true
+                     [ $(cat $data/file) = precious ]
+                     [ $(create pvc-2 --parameter subDir=ns/data) = 10.9.0.1##ns/data#pvc-2# ]
+                     delete 10.9.0.1##ns/data#pvc-2#
+                     [ ! -e $data ]
+                     [ -z \"$(ls {SHARE}/.belay/claims | grep -v :)\" ]",
+                    until("delete $id"),
+                ),
+            );
+        }
+    });
+}
