@@ -24,9 +24,9 @@ fn mount() -> Mount {
 fn a_server_with_too_many_hung_processes_is_asked_no_more() {
     let processes = Processes::new();
     let server = processes.of("filer");
-    server.killed.store(KILLED_MAX - 1, Ordering::Relaxed);
+    server.killed.store(OF_SERVER - 1, Ordering::Relaxed);
     server.refuse_hung("filer").unwrap();
-    server.killed.store(KILLED_MAX, Ordering::Relaxed);
+    server.killed.store(OF_SERVER, Ordering::Relaxed);
     let failure = server.refuse_hung("filer").unwrap_err();
     assert_eq!(failure.kind, Kind::Unreachable);
     let expected = "server filer: 8 killed processes have not exited";
@@ -49,7 +49,7 @@ fn a_server_is_known_while_a_call_has_it() {
 async fn a_call_that_is_refused_starts_no_process_whatever_the_case_of_the_servers_name() {
     let processes = Processes::new();
     let server = processes.of("filer");
-    server.killed.store(KILLED_MAX, Ordering::Relaxed);
+    server.killed.store(OF_SERVER, Ordering::Relaxed);
     let asked = processes.ask(mount(), Work::Look(owned()), Duration::from_secs(60));
     assert_eq!(asked.await.unwrap_err().kind, Kind::Unreachable);
 }
