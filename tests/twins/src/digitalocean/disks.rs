@@ -52,6 +52,8 @@ impl DigitalOcean {
         let server = droplet.map_or_else(String::new, |droplet| droplet.name.clone());
         let (state, delay) = (Arc::clone(&self.state), self.settings().delay);
         std::thread::spawn(move || {
+            // A hypervisor takes so long.
+            #[expect(clippy::disallowed_methods, reason = "no event comes before it")]
             std::thread::sleep(delay);
             let Action { volume, fails, .. } = action;
             let done = match action.change {

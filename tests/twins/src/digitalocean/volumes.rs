@@ -1,7 +1,7 @@
 //! Volumes: list, create, get, delete.
 
-use super::state::{Volume, now};
-use super::{Answer, DigitalOcean, given, not_found, refused, show, texts};
+use super::state::{State, Volume, now};
+use super::{Answer, DigitalOcean, Refusal, given, not_found, refused, show, texts};
 use crate::http::{Request, Response};
 use serde_json::{Value, json};
 
@@ -87,36 +87,21 @@ impl DigitalOcean {
         self.has_room(state.latest(), size, "failed to create volume")?;
         let state = state.change();
         let id = state.uuid();
-        let tags = texts(&body["tags"]);
-        let volume = Volume {
-            name: name.to_owned(),
-            region: region.to_owned(),
-            size,
-            description: given(body, "description").unwrap_or_default().to_owned(),
-            filesystem: (
-                given(body, "filesystem_type")
-                    .unwrap_or_default()
-                    .to_owned(),
-                given(body, "filesystem_label")
-                    .unwrap_or_default()
-                    .to_owned(),
-            ),
-            tags: tags.iter().map(|tag| state.tag(tag)).collect(),
-            droplet: None,
-            created_at: now(),
-            last_snapshot: None,
-        };
-        let source = given(body, "snapshot_id");
-        self.disk("create", |disks| match source {
-            None => disks.create(&id, size << 30),
-            Some(source) => {
-                disks.copy(source, &id)?;
-                disks.grow(&id, size << 30)
-            }
-        })?;
+        let volume = new_volume(state, body, (name, region, size));
+        self.make_disk(&id, size, from.and(given(body, "snapshot_id")))?;
         let shown = state.volume(&id, &volume, false);
         state.volumes.insert(id, volume);
         Ok(Response::json(201, &json!({ "volume": shown })))
+    }
+
+    fn make_disk(&self, id: &str, size: u64, source: Option<&str>) -> Result<(), Refusal> {
+        self.disk("create", |disks| match source {
+            None => disks.create(id, size << 30),
+            Some(source) => {
+                disks.copy(source, id)?;
+                disks.grow(id, size << 30)
+            }
+        })
     }
 
     pub(super) fn delete_volume(&self, id: &str) -> Answer {
@@ -133,5 +118,24 @@ impl DigitalOcean {
                 Ok(Response::json(204, &Value::Null))
             }
         }
+    }
+}
+
+/// As a client asks for it, with its name, region and GiB.
+fn new_volume(state: &mut State, body: &Value, (name, region, size): (&str, &str, u64)) -> Volume {
+    let text = |key| given(body, key).unwrap_or_default().to_owned();
+    Volume {
+        name: name.to_owned(),
+        region: region.to_owned(),
+        size,
+        description: text("description"),
+        filesystem: (text("filesystem_type"), text("filesystem_label")),
+        tags: texts(&body["tags"])
+            .iter()
+            .map(|tag| state.tag(tag))
+            .collect(),
+        droplet: None,
+        created_at: now(),
+        last_snapshot: None,
     }
 }
