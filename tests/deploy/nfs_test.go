@@ -144,7 +144,11 @@ func TestWithoutItsControllerNfsHasTheAgentAlone(t *testing.T) {
 // The parameters of the class of the documentation, and the right to read the one Secret.
 func TestTheClassesOfNfsNameServerAndSecret(t *testing.T) {
 	all := named(rendered(t, chart+"/ci/nfs-every-value.yaml"))
-	secret := object{"csi.storage.k8s.io/provisioner-secret-name": "filer-options", "csi.storage.k8s.io/provisioner-secret-namespace": "belay-system"}
+	secret := object{}
+	for _, call := range []string{"provisioner", "controller-expand"} {
+		secret["csi.storage.k8s.io/"+call+"-secret-name"] = "filer-options"
+		secret["csi.storage.k8s.io/"+call+"-secret-namespace"] = "belay-system"
+	}
 	for class, want := range map[string]object{
 		"filer":   {"server": "filer.example.org", "share": "/exports", "subDir": "${pvc.metadata.namespace}/${pvc.metadata.name}/${pv.metadata.name}", "onDelete": "retain", "mountPermissions": "0750"},
 		"another": {"server": "fd00::5", "share": "/srv/six"},

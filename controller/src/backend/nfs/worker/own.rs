@@ -86,7 +86,8 @@ fn owner(directory: &OwnedFd, shown: &str) -> Result<u32, Failure> {
     if mode & WRITABLE != 0 {
         return Err(Failure::precondition(format!(
             "directory {shown} in the share: has mode {mode:04o}, so other users can write in it \
-             and forge what Belay records; inspect it, and set mode 0700, or move it away"
+             and forge what Belay records; inspect it, and set mode 0700. Moved away, the record \
+             of all volumes is lost"
         )));
     }
     Ok(stat.st_uid)
@@ -95,8 +96,8 @@ fn owner(directory: &OwnedFd, shown: &str) -> Result<u32, Failure> {
 fn foreign(shown: &str, owner: u32, own: u32) -> Failure {
     Failure::precondition(format!(
         "directory {shown} in the share: belongs to UID {owner}, not to {own} as whom the server \
-         sees the controller, so what it records may be forged; inspect it, and change its owner, \
-         or move it away"
+         sees the controller, so what it records may be forged; inspect it, and change its owner. \
+         Moved away, the record of all volumes is lost"
     ))
 }
 
