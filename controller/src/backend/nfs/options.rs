@@ -55,6 +55,23 @@ const WITHOUT_EFFECT: &[&str] = &[
     "sloppy",
 ];
 
+/// How long a client believes what it has seen. For a volume that is the tenant's choice; the
+/// controller compares directories and claims with what other workers have changed just now.
+const OF_CACHES: &[&str] = &[
+    "ac",
+    "noac",
+    "acdirmax",
+    "acdirmin",
+    "acregmax",
+    "acregmin",
+    "actimeo",
+    "cto",
+    "nocto",
+    "lookupcache",
+    "sharecache",
+    "nosharecache",
+];
+
 /// They make another mount than the class says.
 const REFUSED: &[&str] = &[
     "addr",
@@ -95,7 +112,8 @@ pub(super) fn parameters<'a>(
             let why = format_args!("the mount option {name:?} is not accepted");
             return Err(Failure::invalid(field, why));
         }
-        if !WITHOUT_EFFECT.contains(&name) && !name.starts_with("x-") {
+        let is_without_effect = WITHOUT_EFFECT.contains(&name) || OF_CACHES.contains(&name);
+        if !is_without_effect && !name.starts_with("x-") {
             found.push((name.to_owned(), value.map(str::to_owned)));
         }
     }
@@ -113,6 +131,7 @@ mod tests {
             " noatime , _netdev,x-systemd.automount",
             "ro",
             "nconnect=4",
+            "nocto,actimeo=600,lookupcache=all,sharecache",
         ];
         let found = parameters("secrets", given).unwrap();
         let shown: Vec<_> = found

@@ -161,7 +161,15 @@ impl Deletion<'_> {
                 .claims
                 .advance(self.dir, claim, State::Retained)
                 .map(drop),
-            false => self.claims.remove(self.dir, claim).map(drop),
+            false => self.release(claim),
+        }
+    }
+
+    /// Removes the claim, and all that is left of the volume with it.
+    fn release(&self, claim: &Claim) -> Result<(), Failure> {
+        match self.claims.remove(self.dir, claim)? {
+            true => Ok(()),
+            false => Err(changing(self.dir)),
         }
     }
 
@@ -170,7 +178,7 @@ impl Deletion<'_> {
         let is_there = self.tree.find(self.dir)?;
         refuse_other(self.dir, is_there)?;
         if claim.state == State::Creating && self.is_foreign(claim)? {
-            return self.claims.remove(self.dir, claim).map(drop);
+            return self.release(claim);
         }
         let claim = self.claims.advance(self.dir, claim, State::Deleting)?;
         if is_there.is_some() {
@@ -179,9 +187,7 @@ impl Deletion<'_> {
             self.claims.check(self.dir, &claim)?;
             trash.take(self.tree, self.dir)?;
         }
-        if let Some(trash) = Trash::find(&self.claims, self.dir, &claim)? {
-            trash.empty(self.end)?;
-        }
+        // At once: what has the name later, while the files are removed, is not the volume.
         self.finish(&claim)
     }
 
@@ -222,10 +228,7 @@ impl Deletion<'_> {
             }
         }
         self.tidy(&gone)?;
-        match self.claims.remove(self.dir, &gone)? {
-            true => Ok(()),
-            false => Err(changing(self.dir)),
-        }
+        self.release(&gone)
     }
 
     /// Removes the empty directories above.

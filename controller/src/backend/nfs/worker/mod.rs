@@ -93,7 +93,7 @@ fn look(tree: &Tree, at: &Owned) -> Result<Option<Seen>, Failure> {
         Some(Held::By(claim)) if claim.of.name != at.name => return Ok(None),
         Some(Held::By(claim)) => match claim.state {
             State::Ready => claim.of.bytes,
-            State::Deleting | State::Archiving => {
+            State::Deleting | State::Archiving | State::Gone => {
                 return Ok(Some(Seen {
                     bytes: claim.of.bytes,
                     is_deleting: true,

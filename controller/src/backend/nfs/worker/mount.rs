@@ -174,13 +174,9 @@ fn parameters(
         found.extend(PATIENCE.map(|(name, value)| valued(name, value)));
     }
     // Another process may have the share mounted, with an older view of it.
-    if !has(&["sharecache", "nosharecache"]) {
-        found.push(flag("nosharecache"));
-    }
+    found.push(flag("nosharecache"));
     // Nor may this one miss what another one has created since a look.
-    if !has(&["lookupcache"]) {
-        found.push(valued("lookupcache", "pos"));
-    }
+    found.push(valued("lookupcache", "pos"));
     found.extend(options.iter().map(|it| (*it).clone()));
     found
 }

@@ -265,7 +265,10 @@ fn a_deletion_without_time_stops_and_the_next_one_continues() {
     assert!(!share.path("pvc-1").exists());
     assert!(share.look(&order.at).unwrap().is_deleting);
     refused(share.create(&order), Kind::Busy, "is being deleted");
+    // A backup, for example, that an operator has restored meanwhile.
+    share.write("pvc-1/restored");
     share.delete(&old(&order, OnDelete::Delete)).unwrap();
+    assert_eq!(names(&share.path("pvc-1")), ["restored"]);
     share.assert_clean();
 }
 
