@@ -94,6 +94,8 @@ fn a_slow_worker_of_another_controller_changes_no_later_volume() {
                      {prepare}
                      other {slow} >/run/slow 2>&1 3>&- &
                      slow=$!
+                     # A worker that starts later is not stopped, and creates the volume at last.
+                     while kill -0 $slow && [ $(workers) = 0 ]; do :; done
                      sleep {pause}
                      pkill -STOP -f -- --nfs-worker-process || true
                      {}
