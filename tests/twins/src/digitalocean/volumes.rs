@@ -51,8 +51,8 @@ impl DigitalOcean {
             );
         };
         let mut state = self.state();
-        let from = given(body, "snapshot_id");
-        let from = from.map(|id| state.latest().snapshots.get(id).cloned());
+        let source = given(body, "snapshot_id");
+        let from = source.map(|id| state.latest().snapshots.get(id).cloned());
         let from = match from {
             Some(None) => return refused(404, "snapshot not found"),
             from => from.flatten(),
@@ -88,7 +88,7 @@ impl DigitalOcean {
         let state = state.change();
         let id = state.uuid();
         let volume = new_volume(state, body, (name, region, size));
-        self.make_disk(&id, size, from.and(given(body, "snapshot_id")))?;
+        self.make_disk(&id, size, source)?;
         let shown = state.volume(&id, &volume, false);
         state.volumes.insert(id, volume);
         Ok(Response::json(201, &json!({ "volume": shown })))

@@ -46,8 +46,7 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
         deletion.place(&trash, &archived, &claim)?;
     }
     trash.release_older(tree, &archived)?;
-    let gone = claims.advance(dir, &claim, State::Gone)?;
-    deletion.finish(&gone)
+    deletion.finish(&claim)
 }
 
 /// A name that the archive cannot have, before anything is done.
