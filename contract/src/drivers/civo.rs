@@ -46,6 +46,7 @@ pub const CIVO: Profile = Profile {
         AccessMode::SingleNodeSingleWriter,
         AccessMode::SingleNodeMultiWriter,
     ],
+    shares_raw_only: false,
     raw_block: true,
     attaches: true,
     stages: true,

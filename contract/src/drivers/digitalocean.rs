@@ -54,6 +54,7 @@ pub const DIGITALOCEAN: Profile = Profile {
         AccessMode::SingleNodeSingleWriter,
         AccessMode::SingleNodeMultiWriter,
     ],
+    shares_raw_only: false,
     raw_block: true,
     attaches: true,
     stages: true,

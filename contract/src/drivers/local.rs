@@ -31,6 +31,7 @@ pub const LOCAL: Profile = Profile {
         AccessMode::SingleNodeSingleWriter,
         AccessMode::SingleNodeMultiWriter,
     ],
+    shares_raw_only: false,
     raw_block: true,
     attaches: true,
     stages: true,

@@ -113,6 +113,8 @@ pub struct Profile {
     pub parameters: ParameterPolicy,
     /// The access modes that a volume supports.
     pub access_modes: &'static [AccessMode],
+    /// Several nodes can have a volume at once only as raw block, and only some volumes.
+    pub shares_raw_only: bool,
     /// Supports raw block volumes, not only filesystems.
     pub raw_block: bool,
     /// The controller attaches a volume to a node before the node uses it.

@@ -39,6 +39,7 @@ pub const NFS: Profile = Profile {
         AccessMode::MultiNodeSingleWriter,
         AccessMode::MultiNodeMultiWriter,
     ],
+    shares_raw_only: false,
     raw_block: false,
     attaches: false,
     stages: false,

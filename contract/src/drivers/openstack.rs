@@ -57,6 +57,7 @@ pub const OPENSTACK: Profile = Profile {
         AccessMode::MultiNodeReaderOnly,
         AccessMode::MultiNodeMultiWriter,
     ],
+    shares_raw_only: true,
     raw_block: true,
     attaches: true,
     stages: true,

@@ -261,6 +261,8 @@ pub struct Order {
     pub mount_flags: MountFlags,
     /// Those of [`Backend::parameters`], and those that the provisioner adds.
     pub parameters: Context,
+    /// Several nodes must be able to have it at once, which only some volumes of this storage can.
+    pub shared: bool,
     /// Where it must or should be reachable from; none = anywhere.
     pub topology: Option<TopologyRequirement>,
     /// Credentials of the class.
@@ -305,6 +307,8 @@ pub struct Volume {
     pub content: Option<Content>,
     /// When it was attached; see [`Attachment::attached_at`].
     pub attached_at: Option<u64>,
+    /// The storage says that several nodes can have it at once.
+    pub shares: bool,
 }
 
 /// A page of volumes.

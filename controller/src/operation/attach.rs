@@ -27,7 +27,7 @@ impl Operations {
             volume_context,
             secrets,
         } = request;
-        if let Some(why) = support::refusal(&self.rules.profile, &capability) {
+        if let Some(why) = support::unattachable(&self.rules.profile, &capability) {
             return Err(Failure::invalid("volume_capability", why));
         }
         let terms = Terms {

@@ -72,6 +72,7 @@ impl Operations {
                 return Err(Failure::invalid(&format!("volume_capabilities[{n}]"), why));
             }
         }
+        let shared = support::is_shared(&self.rules.profile, &request.capabilities);
         let usage = support::usage(&request.capabilities);
         let sizes = self.sizes(&request.parameters, &usage)?;
         self.warn_of_unknown(&request.name, &request.parameters);
@@ -104,6 +105,7 @@ impl Operations {
             bytes,
             usage,
             mount_flags: support::mount_flags(&request.capabilities),
+            shared,
             parameters: request.parameters,
             topology: request.topology,
             secrets: request.secrets,
@@ -242,6 +244,9 @@ impl Wanted {
         {
             let (is, asked) = (describe(usage), describe(&self.order.usage));
             differences.push(format!("it was created for {is}, not for {asked}"));
+        }
+        if self.order.shared && !volume.shares {
+            differences.push(support::ONE_NODE.to_owned());
         }
         if volume.source != self.source {
             let (is, asked) = (origin(volume.source.as_ref()), origin(self.source.as_ref()));

@@ -22,8 +22,27 @@ const FILESYSTEMS: &[(&str, u64)] = &[
     ("btrfs", 256 << 20),
 ];
 
+/// Why several nodes cannot have a volume at once.
+pub(super) const ONE_NODE: &str = "it can be attached to one node at a time";
+
 /// Why the capability is not supported by volumes of that driver; none if it is.
 pub(super) fn refusal(profile: &Profile, capability: &Capability) -> Option<String> {
+    let shares_files = profile.shares_raw_only
+        && capability.mode.is_multi_node()
+        && !matches!(capability.access, Access::Block);
+    if shares_files {
+        return Some(format!(
+            "access mode {}: several nodes would damage a filesystem; use volumeMode Block, or \
+             SINGLE_NODE_WRITER",
+            capability.mode.name()
+        ));
+    }
+    unattachable(profile, capability)
+}
+
+/// Why no volume of that driver can be attached with the capability. A filesystem for several nodes
+/// can be: one node at a time has it.
+pub(super) fn unattachable(profile: &Profile, capability: &Capability) -> Option<String> {
     if capability.mode.is_multi_node() && !profile.access_modes.contains(&capability.mode) {
         return Some(format!(
             "access mode {}: a volume is attached to one node at a time; use SINGLE_NODE_WRITER",
@@ -45,6 +64,12 @@ pub(super) fn refusal(profile: &Profile, capability: &Capability) -> Option<Stri
         }
         Access::Mount { .. } | Access::Block => None,
     }
+}
+
+/// Whether one of the capabilities needs a volume that several nodes can have at once, where not
+/// every volume of the driver can be had so.
+pub(super) fn is_shared(profile: &Profile, capabilities: &[Capability]) -> bool {
+    profile.shares_raw_only && capabilities.iter().any(|it| it.mode.is_multi_node())
 }
 
 /// The filesystem that a blank volume gets. Empty = the default.

@@ -1,5 +1,7 @@
 //! The operations over a stub backend.
 
+mod sharing;
+
 use super::{Operations, Rules, Verdict};
 use crate::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Clones, Expansion, Health, Mark, Order,
@@ -273,6 +275,7 @@ fn volume(phase: Phase) -> Volume {
         place: None,
         content: None,
         attached_at: None,
+        shares: false,
     }
 }
 

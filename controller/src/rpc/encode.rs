@@ -180,6 +180,7 @@ mod tests {
             place: None,
             content: None,
             attached_at: None,
+            shares: false,
         }
     }
 

@@ -251,6 +251,7 @@ pub(crate) fn blank(id: VolumeId) -> Volume {
         place: None,
         content: None,
         attached_at: None,
+        shares: false,
     }
 }
 

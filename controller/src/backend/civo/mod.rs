@@ -173,6 +173,7 @@ impl Civo {
             place: self.place.clone(),
             content: None,
             attached_at: None,
+            shares: false,
         }
     }
 

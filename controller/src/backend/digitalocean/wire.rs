@@ -232,6 +232,7 @@ impl DoVolume {
                 .map(Arc::new),
             content: Some(self.content()),
             attached_at: None,
+            shares: false,
         })
     }
 }

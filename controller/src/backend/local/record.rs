@@ -200,6 +200,7 @@ impl Record {
             place,
             content: None,
             attached_at: None,
+            shares: false,
         })
     }
 

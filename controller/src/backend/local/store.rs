@@ -150,6 +150,7 @@ impl Store {
             place: self.place.clone(),
             content: None,
             attached_at: None,
+            shares: false,
         })
     }
 

@@ -160,6 +160,7 @@ fn volume(id: VolumeId, seen: Seen) -> Volume {
         place: None,
         content: None,
         attached_at: None,
+        shares: false,
     }
 }
 

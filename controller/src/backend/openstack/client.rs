@@ -2,6 +2,7 @@
 
 mod backups;
 mod snapshots;
+mod types;
 
 use super::session::{Account, Session};
 use super::wire::{
@@ -266,11 +267,16 @@ impl Client {
         }
     }
 
-    /// Adds to the metadata of a volume.
+    /// Adds to the metadata of a volume, with its ID.
     pub(super) async fn mark(&self, id: &VolumeId, key: &str) -> Result<(), Failure> {
+        self.note(id, key, id.as_str()).await
+    }
+
+    /// Adds to the metadata of a volume.
+    pub(super) async fn note(&self, id: &VolumeId, key: &str, is: &str) -> Result<(), Failure> {
         let path = format!("/volumes/{}/metadata", encoded(id.as_str()));
         let request = Request {
-            body: Some(json!({ "metadata": { key: id.as_str() } })),
+            body: Some(json!({ "metadata": { key: is } })),
             deadline: CLAIM_DEADLINE,
             ..Request::new("mark_volume", Service::Volumes, Method::POST, path)
         };

@@ -1,5 +1,6 @@
 //! `openstack`: volumes of Cinder, plugged into servers by Nova. See the README of this directory.
 
+mod attach;
 mod backups;
 mod client;
 mod conf;
@@ -8,6 +9,7 @@ mod failed;
 mod labels;
 mod search;
 mod session;
+mod sharing;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -15,15 +17,13 @@ mod zones;
 
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Clones, Expansion, Order, Page,
-    Phase, Progress, Sizes, Snapshots, Volume,
+    Answer, Attachments, Backend, Claims, Clones, Expansion, Order, Page, Phase, Progress, Sizes,
+    Snapshots, Volume,
 };
 use crate::http;
 use backups::Backups;
-use belay_contract::disk::DiskIdentity;
-use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, VolumeId};
+use belay_server::request::{ContentSource, Context, Name, Secrets, VolumeId};
 use client::Client;
 use conf::CloudConf;
 use labels::labels;
@@ -32,7 +32,7 @@ use serde_json::json;
 use session::Account;
 use std::path::PathBuf;
 use std::sync::Arc;
-use wire::{CinderVolume, GIB, Origin, Restored};
+use wire::{CinderVolume, GIB, Restored};
 use zones::Zones;
 
 /// The label `cloud` of the metrics.
@@ -99,6 +99,9 @@ impl Openstack {
         source: Option<&ContentSource>,
         restored: Option<&Restored>,
     ) -> Result<Volume, Failure> {
+        if order.shared {
+            self.check_shareable(order, source).await?;
+        }
         let mut metadata = json!({
             wire::ATTEMPT: order.attempt.as_str(),
             CLUSTER: self.cluster,
@@ -150,15 +153,6 @@ impl Openstack {
             Phase::Busy(_) | Phase::Deleting => Err(Failure::busy(refused.message)),
             Phase::Ready | Phase::Failed(_) => done(&volume).ok_or(refused),
         }
-    }
-}
-
-/// Nova records an attachment before Cinder does, and forgets it later: in between, Nova refuses
-/// the call for a volume that is not attached, and accepts it a moment later.
-fn unless_nova_knows(refused: Failure) -> Failure {
-    match refused.message.contains(wire::ATTACHED_ALREADY) {
-        true => Failure::busy(refused.message),
-        false => refused,
     }
 }
 
@@ -269,105 +263,6 @@ impl Claims for Openstack {
     fn claim(&self, id: VolumeId, _: Secrets) -> Answer<'_, ()> {
         measured(Verb::Claim, async move {
             self.client.mark(&id, wire::CLAIM).await
-        })
-    }
-}
-
-impl Attachments for Openstack {
-    /// Nova takes a lock for each server; calls that wait for it time out.
-    fn one_per_node(&self) -> bool {
-        true
-    }
-
-    fn records_terms(&self) -> bool {
-        false
-    }
-
-    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
-        measured(Verb::Attach, async move {
-            let (id, node) = (&order.id, &order.node);
-            let not_found = || Failure::not_found(format!("volume {id}: not found"));
-            let (volume, _) = self.look(id).await?.ok_or_else(not_found)?;
-            match &volume.phase {
-                Phase::Busy(what) => {
-                    let message = format!("volume {id}: {what}; repeat the call later");
-                    return Err(Failure::busy(message));
-                }
-                Phase::Deleting => return Err(not_found()),
-                Phase::Ready | Phase::Failed(_) => {}
-            }
-            if let Some(attachment) = self.attached(&order, &volume) {
-                return Ok(Progress::Done(attachment));
-            }
-            if let Some(other) = volume.nodes.first() {
-                return Err(Failure::precondition(format!(
-                    "volume {id}: attached to node {other}; detach it there first"
-                )));
-            }
-            match self.client.attach(id, node).await {
-                Ok(()) => Ok(Progress::Begun),
-                Err(refused) if refused.kind == Kind::NotFound => {
-                    let message = format!("node {node}: {refused}");
-                    Err(Failure::not_found(message))
-                }
-                Err(refused) => {
-                    let done = |volume: &Volume| self.attached(&order, volume);
-                    let attached = self.unless(id, refused, done).await;
-                    attached.map(Progress::Done).map_err(unless_nova_knows)
-                }
-            }
-        })
-    }
-
-    fn attached(&self, order: &AttachOrder, seen: &Volume) -> Option<Attachment> {
-        seen.nodes.contains(&order.node).then(|| Attachment {
-            terms: order.terms.clone(),
-            transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
-            bytes: seen.bytes,
-            // The context of a volume from a backup says so as long as the volume exists.
-            content: match order.context.get(wire::RESIZE_REQUIRED) {
-                Some("true") => Content::Populated,
-                _ => seen.content.unwrap_or(Content::Unknown),
-            },
-            attached_at: seen.attached_at,
-            disk_name: None,
-        })
-    }
-
-    fn detach(&self, id: VolumeId, node: NodeId, _: Secrets) -> Answer<'_, Progress<()>> {
-        measured(Verb::Detach, async move {
-            let Some((volume, cinder)) = self.look(&id).await? else {
-                return Ok(Progress::Done(()));
-            };
-            let is_attached = volume.nodes.contains(&node);
-            match &volume.phase {
-                Phase::Busy(_) if is_attached => return Ok(Progress::Begun),
-                // It may be on its way to the node.
-                Phase::Busy(what) => {
-                    let message = format!("volume {id}: {what}; repeat the call later");
-                    return Err(Failure::busy(message));
-                }
-                Phase::Deleting => return Ok(Progress::Done(())),
-                Phase::Ready | Phase::Failed(_) => {}
-            }
-            // Also where it is detached already: Nova does that itself with a deleted server.
-            if cinder.origin() == Origin::Empty && !cinder.was_used() {
-                self.client.mark(&id, wire::USED).await?;
-            }
-            if !is_attached {
-                return Ok(Progress::Done(()));
-            }
-            match self.client.detach(&id, &node).await {
-                // A server that is gone leaves its volumes a moment later.
-                Ok(_) => Ok(Progress::Begun),
-                Err(refused) => {
-                    let done = |volume: &Volume| {
-                        let is_attached = volume.nodes.contains(&node);
-                        (!is_attached).then_some(Progress::Done(()))
-                    };
-                    self.unless(&id, refused, done).await
-                }
-            }
         })
     }
 }

@@ -1,13 +1,16 @@
 //! The backend against a small twin of Keystone, Cinder and Nova on the loopback interface, which
 //! answers as the real services were seen to. It has done everything as soon as it answers.
 
+mod sharing;
 mod snapshots;
 mod zones;
 
 use super::*;
-use crate::backend::{AttachOrder, Attempt, Mark, Terms, Usage};
+use crate::backend::{AttachOrder, Attachment, Attempt, Mark, Terms, Usage};
+use belay_contract::disk::DiskIdentity;
+use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::Certainty;
-use belay_server::request::{AccessMode, MountFlags, Secrets};
+use belay_server::request::{AccessMode, MountFlags, NodeId, Secrets};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -31,6 +34,8 @@ struct State {
     volumes: BTreeMap<String, Value>,
     snapshots: BTreeMap<String, Value>,
     backups: BTreeMap<String, Value>,
+    /// Extra specs by name, as Cinder shows them; null = it does not.
+    types: BTreeMap<&'static str, Value>,
     /// The next calls with this in method and path get that status and text instead.
     refusals: Vec<(&'static str, &'static str, &'static str)>,
 }
@@ -119,6 +124,7 @@ fn order(name: &str) -> Arc<Order> {
         bytes: 2 * GIB,
         usage: Usage::Block,
         mount_flags: MountFlags::default(),
+        shared: false,
         parameters: Context::new("parameters", [("type".to_owned(), "fast".to_owned())]).unwrap(),
         topology: None,
         secrets: Secrets::default(),
@@ -224,7 +230,6 @@ impl State {
     fn serve(&mut self, method: &str, path: &str, head: &str, body: &Value) -> (u16, Value) {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let parts: Vec<_> = path.trim_start_matches('/').split('/').collect();
-        let error = |message: &str| json!({"badRequest": {"code": 400, "message": message}});
         if let Some(answer) = self.except_volumes(method, &parts, query, body) {
             return answer;
         }
@@ -247,39 +252,58 @@ impl State {
             }
             ("POST", ["volume", "v3", "volumes", id, "action"]) => {
                 assert!(head.contains("volume 3.42"), "{head}");
-                self.volumes.get_mut(*id).unwrap()["size"] = body["os-extend"]["new_size"].clone();
+                let volume = self.volumes.get_mut(*id).unwrap();
+                if body["os-retype"]["migration_policy"] == "never" {
+                    if volume["ignores_retypes"] != true {
+                        volume["volume_type"] = body["os-retype"]["new_type"].clone();
+                    }
+                } else {
+                    volume["size"] = body["os-extend"]["new_size"].clone();
+                }
                 (202, Value::Null)
             }
             (
-                "POST",
+                _,
                 [
                     "compute",
                     "v2.1",
                     "servers",
                     server,
                     "os-volume_attachments",
+                    rest @ ..,
                 ],
             ) => {
                 assert!(head.contains("compute 2.60"), "{head}");
-                let id = body["volumeAttachment"]["volumeId"].as_str().unwrap();
-                let volume = self.volumes.get_mut(id).unwrap();
-                let is_known = volume["known_to_nova"].take() == true;
-                if is_known || volume["status"] != "available" {
-                    let message = format!("volume {id} is already attached to instances: s-1");
-                    return (400, error(&message));
-                }
-                volume["attachments"] = json!([{"server_id": server, "device": "/dev/sdb"}]);
-                volume["status"] = "in-use".into();
-                (200, json!({"volumeAttachment": {"device": "/dev/vdz"}}))
-            }
-            ("DELETE", ["compute", "v2.1", "servers", _, "os-volume_attachments", id]) => {
-                let volume = self.volumes.get_mut(*id).unwrap();
-                volume["attachments"] = json!([]);
-                volume["status"] = "available".into();
-                (202, Value::Null)
+                let id = body["volumeAttachment"]["volumeId"].as_str();
+                let id = id.unwrap_or_else(|| rest[0]);
+                self.attachment(method, server, id)
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// What Nova does.
+    fn attachment(&mut self, method: &str, server: &str, id: &str) -> (u16, Value) {
+        let volume = self.volumes.get_mut(id).unwrap();
+        if method == "DELETE" {
+            let attachments = volume["attachments"].as_array_mut().unwrap();
+            attachments.retain(|attachment| attachment["server_id"] != server);
+            if attachments.is_empty() {
+                volume["status"] = "available".into();
+            }
+            return (202, Value::Null);
+        }
+        let is_known = volume["known_to_nova"].take() == true;
+        let takes = volume["multiattach"] == true && volume["status"] == "in-use";
+        if is_known || !takes && volume["status"] != "available" {
+            let message = format!("volume {id} is already attached to instances: s-1");
+            let error = json!({"badRequest": {"code": 400, "message": message}});
+            return (400, error);
+        }
+        let attachments = volume["attachments"].as_array_mut().unwrap();
+        attachments.push(json!({"server_id": server, "device": "/dev/sdb"}));
+        volume["status"] = "in-use".into();
+        (200, json!({"volumeAttachment": {"device": "/dev/vdz"}}))
     }
 
     /// A volume, empty or from a snapshot, a volume or a backup.
@@ -302,6 +326,11 @@ impl State {
         volume["id"] = id.clone().into();
         volume["status"] = "available".into();
         volume["attachments"] = json!([]);
+        let specs = volume["volume_type"].as_str();
+        let specs = specs.and_then(|name| self.types.get(name));
+        volume["multiattach"] = specs
+            .is_some_and(|it| it["multiattach"] == "<is> True")
+            .into();
         if volume["availability_zone"].is_null() {
             volume["availability_zone"] = "nova".into();
         }
@@ -309,7 +338,7 @@ impl State {
         (202, json!({ "volume": volume }))
     }
 
-    /// Messages, zones and snapshots.
+    /// Messages, zones, types and snapshots.
     fn except_volumes(
         &mut self,
         method: &str,
@@ -329,6 +358,23 @@ impl State {
                 let down = json!({"zoneName": "down", "zoneState": {"available": false}});
                 let zones = [zone("nova"), zone("zone a/1"), down];
                 (200, json!({ "availabilityZoneInfo": zones }))
+            }
+            ("GET", ["volume", "v3", "types", rest @ ..]) => {
+                let shown = |(name, specs): (&&str, &Value)| match specs {
+                    Value::Null => json!({"id": format!("id-of-{name}"), "name": name}),
+                    specs => json!({"id": format!("id-of-{name}"), "name": name,
+                                    "extra_specs": specs}),
+                };
+                match rest {
+                    ["default"] => match self.types.get_key_value("default") {
+                        Some(default) => (200, json!({ "volume_type": shown(default) })),
+                        None => (404, Value::Null),
+                    },
+                    _ => {
+                        let types: Vec<_> = self.types.iter().map(shown).collect();
+                        (200, json!({ "volume_types": types }))
+                    }
+                }
             }
             (_, ["volume", "v3", "snapshots", ..] | ["volume", "v3", "backups", ..]) => {
                 self.snapshot(method, &parts[2..], query, body)

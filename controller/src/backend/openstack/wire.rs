@@ -3,6 +3,8 @@
 
 mod restored;
 mod snapshot;
+mod types;
+mod zones;
 
 use super::conf::CloudConf;
 use crate::backend::time::seconds;
@@ -14,7 +16,7 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, Name, NodeId, SnapshotId, VolumeId};
 use http::StatusCode;
 use serde::Deserialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +25,8 @@ pub(super) use snapshot::{
     ATTEMPT as SNAPSHOT_ATTEMPT, BASIS, CARRIED, CLAIM as SNAPSHOT_CLAIM, CinderBackups,
     CinderSnapshot, CinderSnapshots, NewBackup, OneBackup, OneSnapshot,
 };
+pub(super) use types::{OneVolumeType, VolumeType, VolumeTypes};
+pub(super) use zones::AvailabilityZones;
 
 /// Keys of ours in a volume's metadata. Cinder limits keys and values to 255 bytes.
 pub(super) const ATTEMPT: &str = "belay.dev/attempt";
@@ -30,6 +34,8 @@ pub(super) const ATTEMPT: &str = "belay.dev/attempt";
 pub(super) const CLAIM: &str = "belay.dev/claim";
 /// Its value is the id of the volume that was attached.
 pub(super) const USED: &str = "belay.dev/used";
+/// Its value is the id of the volume that several servers may have at once.
+pub(super) const SHARED: &str = "belay.dev/shared";
 /// Its value is what the volume was made from: `snapshot:ID` or `volume:ID`.
 pub(super) const SOURCE: &str = "belay.dev/source";
 
@@ -112,34 +118,6 @@ pub(super) fn endpoint(
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct AvailabilityZones {
-    #[serde(rename = "availabilityZoneInfo")]
-    zones: Vec<AvailabilityZone>,
-}
-
-#[derive(Debug, Deserialize)]
-struct AvailabilityZone {
-    #[serde(rename = "zoneName")]
-    name: String,
-    #[serde(default, rename = "zoneState")]
-    state: Option<ZoneState>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ZoneState {
-    available: bool,
-}
-
-impl AvailabilityZones {
-    /// The names of those that can be used.
-    pub(super) fn names(self) -> BTreeSet<String> {
-        let usable = |zone: &AvailabilityZone| zone.state.as_ref().is_none_or(|it| it.available);
-        let usable = self.zones.into_iter().filter(usable);
-        usable.map(|zone| zone.name).collect()
-    }
-}
-
-#[derive(Debug, Deserialize)]
 pub(super) struct Messages {
     pub(super) messages: Vec<Message>,
 }
@@ -183,6 +161,13 @@ pub(super) struct CinderVolume {
     source_volid: Option<String>,
     #[serde(default)]
     description: Option<String>,
+    /// Whether Cinder accepts attachments to several servers: its type had the extra spec when the
+    /// volume got that type.
+    #[serde(default)]
+    multiattach: bool,
+    /// The name of the type.
+    #[serde(default)]
+    pub(super) volume_type: Option<String>,
 }
 
 /// How a volume began.
@@ -216,6 +201,11 @@ impl CinderVolume {
     /// It was attached before, as its own mark says.
     pub(super) fn was_used(&self) -> bool {
         self.has(USED) == Some(true)
+    }
+
+    /// Its attachments were made for callers that share it.
+    pub(super) fn is_shared(&self) -> bool {
+        self.has(SHARED) == Some(true)
     }
 
     /// When the first of its attachments was made, in seconds since 1970; `None` if that is not
@@ -333,6 +323,7 @@ impl CinderVolume {
             place: place.map(Arc::new),
             content: Some(self.content()),
             attached_at: self.attached_at(),
+            shares: self.multiattach,
         })
     }
 }

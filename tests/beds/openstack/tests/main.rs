@@ -22,6 +22,8 @@ mod sanity;
 #[cfg(test)]
 mod secrets;
 #[cfg(test)]
+mod sharing;
+#[cfg(test)]
 mod site;
 #[cfg(test)]
 mod snapshots;

@@ -145,6 +145,7 @@ fn order(name: &str, bytes: u64) -> Order {
         bytes,
         usage: Usage::Block,
         mount_flags: MountFlags::default(),
+        shared: false,
         parameters: Context::default(),
         topology: None,
         secrets: Secrets::default(),

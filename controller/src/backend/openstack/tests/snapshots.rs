@@ -141,7 +141,7 @@ impl Twin {
     }
 }
 
-fn cut(name: &str, of: &VolumeId, parameters: &[(&str, &str)]) -> SnapshotOrder {
+pub(super) fn cut(name: &str, of: &VolumeId, parameters: &[(&str, &str)]) -> SnapshotOrder {
     let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
     SnapshotOrder {
         name: Name::new(name).unwrap(),

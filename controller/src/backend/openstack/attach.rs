@@ -1,0 +1,166 @@
+//! Attachments by Nova. A second server gets a volume only if its type is multiattach, if this
+//! call and those before it have asked for that, and as raw block: two servers damage a filesystem.
+
+use super::Openstack;
+use super::wire::{self, CinderVolume, Origin};
+use crate::backend::measured::{Verb, measured};
+use crate::backend::{Answer, AttachOrder, Attachment, Attachments, Phase, Progress, Volume};
+use belay_contract::disk::DiskIdentity;
+use belay_contract::publish_context::{Content, Transport};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{NodeId, Secrets, VolumeId};
+use std::sync::Arc;
+/// Nova records an attachment before Cinder does, and forgets it later: in between, Nova refuses
+/// the call for a volume that is not attached, and accepts it a moment later.
+fn unless_nova_knows(refused: Failure) -> Failure {
+    match refused.message.contains(wire::ATTACHED_ALREADY) {
+        true => Failure::busy(refused.message),
+        false => refused,
+    }
+}
+
+/// Whether several nodes may have the volume, as far as the order says.
+fn shares(order: &AttachOrder) -> bool {
+    order.terms.mode.is_multi_node() && order.terms.block
+}
+
+/// Refuses an attachment next to that of another node, unless it is certain that both may be.
+fn refuse_another(
+    order: &AttachOrder,
+    volume: &Volume,
+    cinder: &CinderVolume,
+) -> Result<(), Failure> {
+    let Some(other) = volume.nodes.iter().find(|node| **node != order.node) else {
+        return Ok(());
+    };
+    let why = if !order.terms.mode.is_multi_node() {
+        ""
+    } else if !order.terms.block {
+        " (several nodes at once would damage a filesystem)"
+    } else if !volume.shares {
+        " (its volume type is not multiattach)"
+    } else if !cinder.is_shared() {
+        " (by a call for one node, or by another program)"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::precondition(format!(
+        "volume {}: attached to node {other}{why}; detach it there first",
+        order.id
+    )))
+}
+
+impl Openstack {
+    /// Before the first attachment: whether others may follow.
+    async fn mark_sharing(
+        &self,
+        order: &AttachOrder,
+        volume: &Volume,
+        cinder: &CinderVolume,
+    ) -> Result<(), Failure> {
+        let shares = shares(order) && volume.shares;
+        match (shares, cinder.is_shared()) {
+            (true, false) => self.client.mark(&order.id, wire::SHARED).await,
+            (false, true) => self.client.note(&order.id, wire::SHARED, "no").await,
+            (true, true) | (false, false) => Ok(()),
+        }
+    }
+}
+
+impl Attachments for Openstack {
+    /// Nova takes a lock for each server; calls that wait for it time out.
+    fn one_per_node(&self) -> bool {
+        true
+    }
+
+    fn records_terms(&self) -> bool {
+        false
+    }
+
+    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
+        measured(Verb::Attach, async move {
+            let (id, node) = (&order.id, &order.node);
+            let not_found = || Failure::not_found(format!("volume {id}: not found"));
+            let (volume, cinder) = self.look(id).await?.ok_or_else(not_found)?;
+            match &volume.phase {
+                Phase::Busy(what) => {
+                    let message = format!("volume {id}: {what}; repeat the call later");
+                    return Err(Failure::busy(message));
+                }
+                Phase::Deleting => return Err(not_found()),
+                Phase::Ready | Phase::Failed(_) => {}
+            }
+            if let Some(attachment) = self.attached(&order, &volume) {
+                return Ok(Progress::Done(attachment));
+            }
+            refuse_another(&order, &volume, &cinder)?;
+            self.mark_sharing(&order, &volume, &cinder).await?;
+            match self.client.attach(id, node).await {
+                Ok(()) => Ok(Progress::Begun),
+                Err(refused) if refused.kind == Kind::NotFound => {
+                    let message = format!("node {node}: {refused}");
+                    Err(Failure::not_found(message))
+                }
+                Err(refused) => {
+                    let done = |volume: &Volume| self.attached(&order, volume);
+                    let attached = self.unless(id, refused, done).await;
+                    attached.map(Progress::Done).map_err(unless_nova_knows)
+                }
+            }
+        })
+    }
+
+    fn attached(&self, order: &AttachOrder, seen: &Volume) -> Option<Attachment> {
+        let is_alone = seen.nodes == [order.node.clone()];
+        let is_meant = is_alone || shares(order) && seen.nodes.contains(&order.node);
+        is_meant.then(|| Attachment {
+            terms: order.terms.clone(),
+            transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
+            bytes: seen.bytes,
+            // The context of a volume from a backup says so as long as the volume exists.
+            content: match order.context.get(wire::RESIZE_REQUIRED) {
+                Some("true") => Content::Populated,
+                _ => seen.content.unwrap_or(Content::Unknown),
+            },
+            attached_at: seen.attached_at,
+            disk_name: None,
+        })
+    }
+
+    fn detach(&self, id: VolumeId, node: NodeId, _: Secrets) -> Answer<'_, Progress<()>> {
+        measured(Verb::Detach, async move {
+            let Some((volume, cinder)) = self.look(&id).await? else {
+                return Ok(Progress::Done(()));
+            };
+            let is_attached = volume.nodes.contains(&node);
+            match &volume.phase {
+                Phase::Busy(_) if is_attached => return Ok(Progress::Begun),
+                // It may be on its way to the node.
+                Phase::Busy(what) => {
+                    let message = format!("volume {id}: {what}; repeat the call later");
+                    return Err(Failure::busy(message));
+                }
+                Phase::Deleting => return Ok(Progress::Done(())),
+                Phase::Ready | Phase::Failed(_) => {}
+            }
+            // Also where it is detached already: Nova does that itself with a deleted server.
+            if cinder.origin() == Origin::Empty && !cinder.was_used() {
+                self.client.mark(&id, wire::USED).await?;
+            }
+            if !is_attached {
+                return Ok(Progress::Done(()));
+            }
+            match self.client.detach(&id, &node).await {
+                // A server that is gone leaves its volumes a moment later.
+                Ok(_) => Ok(Progress::Begun),
+                Err(refused) => {
+                    let done = |volume: &Volume| {
+                        let is_attached = volume.nodes.contains(&node);
+                        (!is_attached).then_some(Progress::Done(()))
+                    };
+                    self.unless(&id, refused, done).await
+                }
+            }
+        })
+    }
+}
