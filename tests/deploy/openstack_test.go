@@ -280,6 +280,29 @@ func TestRestrictedEgressReachesTheCloud(t *testing.T) {
 	}
 }
 
+// The sidecars read VolumeAttributesClasses, or have neither the feature nor the right.
+func TestVolumeAttributesClassesAreReadByTheSidecarsThatMay(t *testing.T) {
+	for _, setting := range []string{"true", "false"} {
+		all := named(rendered(t, openstack, "--set", "drivers[0].volumeAttributesClasses="+setting))
+		containers := all["Deployment/belay-controller-cinder"].at("spec", "template", "spec").list("containers")
+		for _, sidecar := range []string{"provisioner", "resizer"} {
+			var arguments string
+			for _, container := range containers {
+				if container.text("name") == "csi-"+sidecar {
+					arguments = fmt.Sprint(container["args"])
+				}
+			}
+			if !strings.Contains(arguments, "--feature-gates=VolumeAttributesClass="+setting) {
+				t.Errorf("%s: %s: %s", setting, sidecar, arguments)
+			}
+			rules := fmt.Sprint(all["ClusterRole/belay-controller-cinder-"+sidecar].list("rules"))
+			if strings.Contains(rules, "volumeattributesclasses") != (setting == "true") {
+				t.Errorf("%s: %s: %s", setting, sidecar, rules)
+			}
+		}
+	}
+}
+
 // Both programs have topology or neither, and only with it does the provisioner read the nodes' zones.
 func TestTopologyIsOfBothProgramsAndOfTheProvisionersRights(t *testing.T) {
 	for _, c := range []struct {

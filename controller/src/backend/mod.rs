@@ -8,6 +8,7 @@ mod claims;
 pub mod digitalocean;
 pub mod local;
 mod measured;
+mod modification;
 pub mod nfs;
 pub mod openstack;
 pub mod registry;
@@ -15,6 +16,7 @@ mod snapshots;
 mod time;
 
 pub use claims::{Attempt, Claims, Mark};
+pub use modification::Modification;
 pub use snapshots::{Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots};
 
 use belay_contract::publish_context::{Content, Transport};
@@ -126,6 +128,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Whether its volumes can grow.
     fn expansion(&self) -> Option<&dyn Expansion> {
+        None
+    }
+
+    /// Whether attributes of its volumes can be changed.
+    fn modification(&self) -> Option<&dyn Modification> {
         None
     }
 

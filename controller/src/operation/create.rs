@@ -1,7 +1,7 @@
 //! Create a volume, empty or from a snapshot or another volume. A volume that has the name already
 //! is returned if it matches the request.
 
-use super::{Done, Operations, Subject, lookup, mixed_up, phase, size, snapshot, support};
+use super::{Done, Operations, Subject, lookup, mixed_up, modify, phase, size, snapshot, support};
 use crate::backend::{Backend, Order, Phase, Sizes, Usage, Volume};
 use belay_contract::drivers::ParameterPolicy;
 use belay_contract::format::{self, FormatOptions};
@@ -38,6 +38,14 @@ impl Operations {
             let volume = backend.complete(volume, wanted.source.as_ref());
             // Compares a new volume too: it may be another caller's.
             wanted.agrees(&volume)?;
+            let secrets = wanted.order.secrets.clone();
+            modify::verify(
+                backend.as_ref(),
+                &volume.id,
+                wanted.mutable.clone(),
+                secrets,
+            )
+            .await?;
             Ok(Done::Created(wanted.describe(volume)?))
         };
         let key = Key::new(Subject::NewVolume, order.name.as_str());
@@ -74,10 +82,11 @@ impl Operations {
         }
         let shared = support::is_shared(&self.rules.profile, &request.capabilities);
         let usage = support::usage(&request.capabilities);
-        let sizes = self.sizes(&request.parameters, &usage)?;
-        self.warn_of_unknown(&request.name, &request.parameters);
-        let format = FormatOptions::read(PARAMETERS, &request.parameters)?;
-        support::refuse_unknown("mutable_parameters", &request.mutable_parameters, &[])?;
+        self.refuse_immutable(&request.mutable_parameters)?;
+        let parameters = Self::merged(request.parameters, &request.mutable_parameters)?;
+        let sizes = self.sizes(&parameters, &usage)?;
+        self.warn_of_unknown(&request.name, &parameters);
+        let format = FormatOptions::read(PARAMETERS, &parameters)?;
         let makes = match &request.source {
             None => true,
             Some(ContentSource::Snapshot(_)) => self.backend.snapshots().is_some(),
@@ -106,7 +115,7 @@ impl Operations {
             usage,
             mount_flags: support::mount_flags(&request.capabilities),
             shared,
-            parameters: request.parameters,
+            parameters,
             topology: request.topology,
             secrets: request.secrets,
         };
@@ -115,6 +124,7 @@ impl Operations {
             range: request.range,
             sizes,
             source: request.source,
+            mutable: request.mutable_parameters,
             format,
         })
     }
@@ -163,6 +173,7 @@ struct Wanted {
     range: Option<CapacityRange>,
     sizes: Sizes,
     source: Option<ContentSource>,
+    mutable: Context,
     format: FormatOptions,
 }
 

@@ -10,6 +10,7 @@ mod engine;
 mod expand;
 mod health;
 mod lookup;
+mod modify;
 mod phase;
 mod size;
 mod snapshot;
@@ -82,6 +83,7 @@ enum Done {
     Cut(Snapshot),
     Attached(Attachment),
     Grown(u64),
+    Modified,
     Detached,
     Deleted,
 }

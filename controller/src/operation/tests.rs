@@ -1,5 +1,6 @@
 //! The operations over a stub backend.
 
+mod modify;
 mod sharing;
 
 use super::{Operations, Rules, Verdict};

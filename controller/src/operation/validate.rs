@@ -42,8 +42,7 @@ impl Operations {
         let parameters = self
             .sizes(&request.parameters, &support::usage(&request.capabilities))
             .map(drop);
-        let mutable = &request.mutable_parameters;
-        let mutable = support::refuse_unknown("mutable_parameters", mutable, &[]);
+        let mutable = self.refuse_immutable(&request.mutable_parameters);
         Ok(match context.and(parameters).and(mutable) {
             Ok(()) => Verdict::Confirmed,
             Err(failure) => Verdict::Refused(failure.message),

@@ -18,6 +18,7 @@ pub fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapab
         (Call::ListVolumesPublishedNodes, attaches),
         (Call::GetVolume, true),
         (Call::ExpandVolume, operations.grows()),
+        (Call::ModifyVolume, operations.modifies()),
         (Call::SingleNodeMultiWriter, true),
         (Call::GetCapacity, operations.knows_capacity()),
         (Call::CreateDeleteSnapshot, snapshots),

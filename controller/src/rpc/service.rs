@@ -5,7 +5,7 @@ use crate::operation::{Operations, Verdict};
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Rpc, answer};
 use belay_server::request::{
-    ControllerExpand, ControllerPublish, CreateVolume, DeleteVolume, GetVolume,
+    ControllerExpand, ControllerModify, ControllerPublish, CreateVolume, DeleteVolume, GetVolume,
     ValidateCapabilities,
 };
 use csi::controller_server::Controller;
@@ -250,9 +250,17 @@ impl Controller for Service {
 
     async fn controller_modify_volume(
         &self,
-        _: Request<csi::ControllerModifyVolumeRequest>,
+        request: Request<csi::ControllerModifyVolumeRequest>,
     ) -> Answer<csi::ControllerModifyVolumeResponse> {
-        absent(Rpc::ControllerModifyVolume)
+        if !self.operations.modifies() {
+            return absent(Rpc::ControllerModifyVolume);
+        }
+        answer(Rpc::ControllerModifyVolume, request, async |message| {
+            let request = ControllerModify::read(message, self.operations.id_bytes_max())?;
+            self.operations.modify(request).await?;
+            Ok(csi::ControllerModifyVolumeResponse {})
+        })
+        .await
     }
 
     async fn controller_list_volume_health(

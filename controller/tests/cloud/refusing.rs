@@ -4,8 +4,8 @@ use crate::cloud::{GIB, blank};
 use belay_contract::publish_context::{Content, Transport};
 use belay_controller::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Capacity, Clones, Expansion, Health,
-    Mark, Order, Page, Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots,
-    UnhealthyPage, Volume,
+    Mark, Modification, Order, Page, Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage,
+    Snapshots, UnhealthyPage, Volume,
 };
 use belay_server::call::Failure;
 use belay_server::health::Conditions;
@@ -102,6 +102,10 @@ impl Backend for Refusing {
         Some(self)
     }
 
+    fn modification(&self) -> Option<&dyn Modification> {
+        Some(self)
+    }
+
     fn capacity(&self) -> Option<&dyn Capacity> {
         Some(self)
     }
@@ -150,6 +154,20 @@ impl Expansion for Refusing {
 
     fn resize(&self, _: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
         self.answer("resize", Progress::Done(bytes))
+    }
+}
+
+impl Modification for Refusing {
+    fn mutable_parameters(&self) -> &'static [&'static str] {
+        &["type"]
+    }
+
+    fn modify(&self, _: VolumeId, _: Context, _: Secrets) -> Answer<'_, Progress<()>> {
+        self.answer("modify", Progress::Begun)
+    }
+
+    fn verify(&self, _: VolumeId, _: Context, _: Secrets) -> Answer<'_, ()> {
+        self.answer("verify", ())
     }
 }
 

@@ -33,7 +33,8 @@
 {{- end -}}
 
 {{- define "belay.sidecars" -}}
-{{- $unmodified := "--feature-gates=VolumeAttributesClass=false" -}}
+{{- /* Watching classes that do not exist, or may not be read, would stop them. */ -}}
+{{- $unmodified := printf "--feature-gates=VolumeAttributesClass=%t" (.driver.volumeAttributesClasses | default false) -}}
 {{- $provisioner := list "--default-fstype=ext4" $unmodified -}}
 {{- if eq .driver.backend "nfs" }}{{ $provisioner = list $unmodified }}{{ end -}}
 {{- $attacher := list -}}

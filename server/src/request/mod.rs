@@ -8,6 +8,7 @@ mod context;
 mod controller;
 mod health;
 mod ids;
+mod modify;
 mod node;
 mod paths;
 mod snapshot;
@@ -23,6 +24,7 @@ pub use controller::{
 };
 pub use health::{GetVolumeHealth, ListVolumeHealth, NodeVolumeHealth, StorageHealth};
 pub use ids::{Name, NodeId, SnapshotId, VolumeId};
+pub use modify::ControllerModify;
 pub use node::{NodeExpand, Publish, Stage, Stats, Unpublish, Unstage};
 pub use paths::{AbsPath, PATH_BYTES_MAX};
 pub use snapshot::{CreateSnapshot, DeleteSnapshot, GetSnapshot, ListSnapshots};

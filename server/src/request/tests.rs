@@ -171,6 +171,19 @@ fn validate_and_expand_name_missing_fields() {
         }),
         ..Default::default()
     };
+    let modified = |volume_id: &str| {
+        let request = csi::ControllerModifyVolumeRequest {
+            volume_id: volume_id.to_owned(),
+            mutable_parameters: [("type".to_owned(), "gold".to_owned())].into(),
+            ..Default::default()
+        };
+        ControllerModify::read(request, 8)
+    };
+    let refused = modified("").unwrap_err();
+    assert_eq!(refused.message, "volume_id: is required, but empty");
+    modified("123456789").unwrap_err();
+    let read = modified("12345678").unwrap();
+    assert_eq!(read.mutable_parameters.get("type"), Some("gold"));
     refusals!(ControllerExpand, expand(), {
         volume_id = String::new() => "volume_id: is required, but empty",
         capacity_range = None => "capacity_range: is required, but not set",

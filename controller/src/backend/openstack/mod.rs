@@ -7,6 +7,7 @@ mod conf;
 mod copies;
 mod failed;
 mod labels;
+mod retype;
 mod search;
 mod session;
 mod sharing;
@@ -17,8 +18,8 @@ mod zones;
 
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, Attachments, Backend, Claims, Clones, Expansion, Order, Page, Phase, Progress, Sizes,
-    Snapshots, Volume,
+    Answer, Attachments, Backend, Claims, Clones, Expansion, Modification, Order, Page, Phase,
+    Progress, Sizes, Snapshots, Volume,
 };
 use crate::http;
 use backups::Backups;
@@ -247,6 +248,10 @@ impl Backend for Openstack {
     }
 
     fn expansion(&self) -> Option<&dyn Expansion> {
+        Some(self)
+    }
+
+    fn modification(&self) -> Option<&dyn Modification> {
         Some(self)
     }
 

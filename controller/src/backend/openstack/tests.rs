@@ -1,6 +1,7 @@
 //! The backend against a small twin of Keystone, Cinder and Nova on the loopback interface, which
 //! answers as the real services were seen to. It has done everything as soon as it answers.
 
+mod retype;
 mod sharing;
 mod snapshots;
 mod zones;

@@ -18,6 +18,8 @@ mod lifecycle;
 #[cfg(test)]
 mod outages;
 #[cfg(test)]
+mod retype;
+#[cfg(test)]
 mod sanity;
 #[cfg(test)]
 mod secrets;

@@ -36,6 +36,8 @@ async fn csi_sanity_passes_on_the_controller() {
     fs::create_dir_all(&report).unwrap();
     let parameters = site.dir().join("parameters.yaml");
     fs::write(&parameters, "type: file-a\navailability: az-a\n").unwrap();
+    let mutable = site.dir().join("mutable.yaml");
+    fs::write(&mutable, "type: file\n").unwrap();
     let option = |name: &str, path: &Path| format!("--csi.{name}={}", path.display());
     let log = File::create(report.join("csi-sanity.log")).unwrap();
     let status = Command::new("csi-sanity")
@@ -48,6 +50,7 @@ async fn csi_sanity_passes_on_the_controller() {
         .arg(option("endpoint", &node))
         .arg(option("controllerendpoint", &site.socket()))
         .arg(option("testvolumeparameters", &parameters))
+        .arg(option("testvolumemutableparameters", &mutable))
         .arg(option("mountdir", &site.dir().join("mount")))
         .arg(option("stagingdir", &site.dir().join("staging")))
         .arg("--csi.testvolumeaccesstype=block")

@@ -1,11 +1,28 @@
 //! Calls of Cinder for volume types.
 
 use super::super::wire::{self, OneVolumeType, VolumeType, VolumeTypes};
-use super::{Client, Request, Service};
+use super::{Client, Request, Service, encoded};
 use belay_server::call::Failure;
+use belay_server::request::VolumeId;
 use http::{Method, StatusCode};
+use serde_json::json;
 
 impl Client {
+    /// Begins to change the type of a volume, unless that needs a migration.
+    pub(in super::super) async fn retype(&self, id: &VolumeId, to: &str) -> Result<(), Failure> {
+        let path = format!("/volumes/{}/action", encoded(id.as_str()));
+        let retype = json!({ "new_type": to, "migration_policy": "never" });
+        let request = Request {
+            body: Some(json!({ "os-retype": retype })),
+            ..Request::new("retype_volume", Service::Volumes, Method::POST, path)
+        };
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::ACCEPTED => Ok(()),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
     /// The volume type with that name or ID, or that of volumes without a type.
     pub(in super::super) async fn volume_type(
         &self,

@@ -1,0 +1,101 @@
+//! Change attributes of a volume.
+
+use super::{Done, Operations, Subject, lookup, mixed_up, phase, support};
+use crate::backend::{Backend, Modification, Progress};
+use belay_server::call::{Failure, Kind, Rpc};
+use belay_server::request::{Context, ControllerModify, Secrets, VolumeId};
+use belay_server::work::{Key, fingerprint};
+use std::sync::Arc;
+
+/// The field of requests.
+pub(super) const FIELD: &str = "mutable_parameters";
+
+impl Operations {
+    /// Whether [`Self::modify`] is supported.
+    #[must_use]
+    pub fn modifies(&self) -> bool {
+        self.backend.modification().is_some()
+    }
+
+    /// Changes the attributes of the volume; OK if it has them.
+    ///
+    /// # Errors
+    /// `Invalid` for attributes that the volume cannot have; `NotFound`; `Precondition` if it
+    /// cannot be changed now; those of [`phase::ready`].
+    pub async fn modify(&self, request: ControllerModify) -> Result<(), Failure> {
+        let ControllerModify {
+            id,
+            mutable_parameters: parameters,
+            secrets,
+        } = request;
+        self.refuse_immutable(&parameters)?;
+        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
+        let (same, volume_id) = (fingerprint(&parameters), id.clone());
+        let job = async move {
+            let modification = of(backend.as_ref())?;
+            let volume = backend.get(volume_id.clone(), secrets.clone()).await?;
+            phase::ready(volume.ok_or_else(|| lookup::not_found(&volume_id))?)?;
+            let begun = modification.modify(volume_id.clone(), parameters.clone(), secrets.clone());
+            if let Progress::Done(()) = begun.await? {
+                return Ok(Done::Modified);
+            }
+            let settled = engine.settled_soon(&volume_id, &secrets).await?;
+            phase::ready(settled.ok_or_else(|| lookup::not_found(&volume_id))?)?;
+            modification.verify(volume_id, parameters, secrets).await?;
+            Ok(Done::Modified)
+        };
+        let key = Key::new(Subject::Volume, id.as_str());
+        let changed = self
+            .jobs
+            .run(key, Rpc::ControllerModifyVolume, same, |_| job);
+        match changed.await? {
+            Done::Modified => Ok(()),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    /// Refuses mutable parameters that the backend does not know.
+    pub(super) fn refuse_immutable(&self, parameters: &Context) -> Result<(), Failure> {
+        let modification = self.backend.modification();
+        let known = modification.map_or(&[][..], Modification::mutable_parameters);
+        support::refuse_unknown(FIELD, parameters, known)
+    }
+
+    /// The parameters of a new volume: those of the attributes class come first.
+    pub(super) fn merged(parameters: Context, mutable: &Context) -> Result<Context, Failure> {
+        if mutable.iter().next().is_none() {
+            return Ok(parameters);
+        }
+        let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        let fixed = parameters
+            .iter()
+            .filter(|(key, _)| mutable.get(key).is_none());
+        Context::new("parameters", fixed.chain(mutable.iter()).map(owned))
+    }
+}
+
+/// Refuses a volume, found by its name or new, that has other attributes than its request names.
+pub(super) async fn verify(
+    backend: &dyn Backend,
+    id: &VolumeId,
+    mutable: Context,
+    secrets: Secrets,
+) -> Result<(), Failure> {
+    if mutable.iter().next().is_none() {
+        return Ok(());
+    }
+    let verified = of(backend)?.verify(id.clone(), mutable, secrets).await;
+    verified.map_err(|failure| match failure.kind {
+        Kind::Invalid => Failure::incompatible(failure.message),
+        _ => failure,
+    })
+}
+
+/// The backend's modification.
+///
+/// # Errors
+/// `Unsupported`, if it has none.
+fn of(backend: &dyn Backend) -> Result<&dyn Modification, Failure> {
+    let modification = backend.modification();
+    modification.ok_or_else(|| Failure::unsupported("this driver does not modify volumes"))
+}
