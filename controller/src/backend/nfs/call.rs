@@ -86,12 +86,12 @@ pub(super) struct OldVolume {
 }
 
 /// What was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Done {
     /// The volume that was created or found; none = it does not exist.
     Volume(Option<Seen>),
-    /// It no longer exists.
-    Deleted,
+    /// It no longer exists. Why a directory of its name was left as it is.
+    Deleted(Option<String>),
 }
 
 /// A volume that exists.
@@ -109,6 +109,14 @@ pub(super) struct Fault {
     kind: usize,
     certainty: usize,
     message: String,
+}
+
+impl Fault {
+    /// Whether the server may still execute a request of the call.
+    pub(super) fn may_be_running(&self) -> bool {
+        let certainty = Certainty::ALL.get(self.certainty);
+        certainty.is_none_or(|it| *it == Certainty::MayBeRunning)
+    }
 }
 
 impl From<Failure> for Fault {

@@ -80,7 +80,7 @@ impl Nfs {
             permissions: permissions.bits(),
         });
         let asked = self.processes.ask(place.mount(options), work, CREATE_MAX);
-        match asked.await? {
+        match asked.await.map_err(|failure| within(&place, failure))? {
             Done::Volume(Some(seen)) => Ok(Volume {
                 context: Some(context),
                 ..volume(id, seen)
@@ -98,7 +98,7 @@ impl Nfs {
         let asked = self.processes.ask(mount, work, LOOK_MAX);
         match asked.await.map_err(|failure| about(&id, failure))? {
             Done::Volume(seen) => Ok(seen.map(|seen| volume(id, seen))),
-            Done::Deleted => Err(mixed_up()),
+            Done::Deleted(_) => Err(mixed_up()),
         }
     }
 
@@ -116,7 +116,12 @@ impl Nfs {
         });
         let asked = self.processes.ask(mount, work, DELETE_MAX);
         match asked.await.map_err(|failure| about(&id, failure))? {
-            Done::Deleted => Ok(()),
+            Done::Deleted(why) => {
+                if let Some(why) = why {
+                    tracing::warn!(%id, "deleted, and nothing was removed: {why}");
+                }
+                Ok(())
+            }
             Done::Volume(_) => Err(mixed_up()),
         }
     }
@@ -167,6 +172,18 @@ fn volume(id: VolumeId, seen: Seen) -> Volume {
 fn about(id: &VolumeId, failure: Failure) -> Failure {
     Failure {
         message: format!("volume {id}: {}", failure.message),
+        ..failure
+    }
+}
+
+/// A failure of a volume without an ID yet, with its server and share.
+fn within(place: &Place, failure: Failure) -> Failure {
+    let share = path::source(&place.server, &place.share);
+    if failure.message.starts_with(&share) {
+        return failure;
+    }
+    Failure {
+        message: format!("{share}: {}", failure.message),
         ..failure
     }
 }
@@ -271,6 +288,16 @@ mod tests {
         assert_eq!(failure.message, "volume filer#share#dir#pvc-1#: why");
         let state = (failure.kind, failure.certainty);
         assert_eq!(state, (Kind::Busy, Certainty::MayBeRunning));
+    }
+
+    #[test]
+    fn a_failure_of_a_creation_names_server_and_share_once() {
+        let place = Place::of(&id()).unwrap().unwrap();
+        for message in ["subDir x: why", "filer:/share: subDir x: why"] {
+            let failure = within(&place, Failure::busy(message).may_be_running());
+            assert_eq!(failure.message, "filer:/share: subDir x: why");
+            assert_eq!(failure.certainty, Certainty::MayBeRunning);
+        }
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ use super::claims::{BELOW, Claims, Held, changing, shown};
 use super::error;
 use super::list;
 use super::own::is_missing;
+use super::remove::Trash;
 use super::tree::{self, Tree};
 use belay_server::call::Failure;
 use rustix::io::Errno;
@@ -22,11 +23,11 @@ impl Claims {
     ///
     /// # Errors
     /// `Incompatible` if one of them is a volume's, or was; those of the server.
-    pub(super) fn hold_above(&self, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
+    pub(super) fn hold_above(&self, tree: &Tree, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
         for above in dir.above() {
-            if let Some(other) = self.hold(&above, &reference(dir, claim))? {
+            if let Some(other) = self.hold(tree, &above, &reference(dir, claim))? {
                 return Err(Failure::incompatible(format!(
-                    "subDir {dir}: is inside {above}, which {}; choose another directory",
+                    "directory {dir}: is inside {above}, which {}; choose another directory",
                     other.describe()
                 )));
             }
@@ -64,10 +65,11 @@ impl Claims {
     }
 
     /// Whether the claim of a volume is all that is left of it: it was retained or archived, and
-    /// moved away, or never created.
+    /// moved away by another program, or never created.
     pub(super) fn is_void(&self, tree: &Tree, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let may_be = match claim.state {
-            State::Retained | State::Archived => true,
+            State::Retained => true,
+            State::Archived => Trash::find(self, dir, claim)?.is_none(),
             State::Creating => self.is_abandoned(dir, claim)?,
             _ => false,
         };
@@ -79,13 +81,17 @@ impl Claims {
     }
 
     /// Adds a volume; the claim of the directory if that is a volume's, and nothing was added.
-    fn hold(&self, above: &Dir, reference: &str) -> Result<Option<Claim>, Failure> {
+    fn hold(&self, tree: &Tree, above: &Dir, reference: &str) -> Result<Option<Claim>, Failure> {
         for _ in 0..ATTEMPTS {
             match self.add(above, reference) {
                 Err(error) if [Errno::NOENT, Errno::STALE].contains(&error.errno) => continue,
                 result => result?,
             }
             return match self.read(above)? {
+                Held::By(claim) if self.is_void(tree, above, &claim)? => {
+                    self.remove(above, &claim)?;
+                    continue;
+                }
                 Held::By(claim) => {
                     self.release(above, reference)?;
                     Ok(Some(claim))

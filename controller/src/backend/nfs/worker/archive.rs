@@ -1,14 +1,22 @@
 //! Archives a volume: renames its directory as csi-driver-nfs does. It is moved to the trash of its
 //! claim first, and from there to its new name, which is claimed as an archive: no volume is
 //! created there or inside.
+//!
+//! An older archive of that name, which may be removed, is moved away before: to the trash of the
+//! claim on it, which is removed with that claim before the name is claimed again. So a slower call
+//! of the same deletion, which has seen the older archive, moves no newer one. From there it gets
+//! to the trash of the volume, where it stays until the new archive has its name.
 
 use super::super::path::Dir;
 use super::claim::{Claim, Record, State};
-use super::claims::Held;
+use super::claims::{Held, changing, is_taken};
 use super::delete::{Deletion, refuse_other};
 use super::remove::Trash;
 use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
+
+/// How often the claim on the archive's name is read that other calls change meanwhile.
+const ATTEMPTS: usize = 8;
 
 /// Renames the directory, unless that was done.
 ///
@@ -26,11 +34,8 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
         Some(trash) => trash.kept()?,
         None => None,
     };
-    let is_placed = kept.is_none()
-        && matches!(claims.read(&archived)?, Held::By(it) if it.state == State::Placing)
-        && tree.exists(&archived)?;
     // Once it was moved, what has its name is another directory.
-    let moves = is_there.is_some() && kept.is_none() && !is_placed;
+    let moves = is_there.is_some() && kept.is_none() && !deletion.has_archive(&archived, claim)?;
     if moves {
         refuse_other(dir, is_there)?;
         deletion.refuse_older(&archived)?;
@@ -45,7 +50,17 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
     if trash.kept()?.is_some() {
         deletion.place(&trash, &archived, &claim)?;
     }
-    trash.release_older(tree, &archived)?;
+    let older = trash.older()?;
+    if !older.is_empty() {
+        if !deletion.has_archive(&archived, &claim)? || !tree.exists(&archived)? {
+            return Err(Failure::precondition(format!(
+                "directory {archived}: the archive is missing, and what it has replaced is in {}; \
+                 move that away, and repeat the call",
+                trash.path()
+            )));
+        }
+        trash.release(&older)?;
+    }
     deletion.finish(&claim)
 }
 
@@ -63,6 +78,12 @@ pub(super) fn refuse_long(dir: &Dir) -> Result<(), Failure> {
 }
 
 impl Deletion<'_> {
+    /// Whether the name of the archive is claimed for this volume: then it was moved to the trash.
+    fn has_archive(&self, archived: &Dir, of: &Claim) -> Result<bool, Failure> {
+        let held = self.claims.read(archived)?;
+        Ok(matches!(held, Held::By(it) if it.is_archive_of(of)))
+    }
+
     /// That the archive may have its name.
     fn refuse_older(&self, archived: &Dir) -> Result<(), Failure> {
         let there = self.tree.find(archived)?;
@@ -71,76 +92,117 @@ impl Deletion<'_> {
         }
         refuse_other(archived, there)?;
         for dir in archived.above() {
-            if let Held::By(claim) = self.claims.read(&dir)? {
-                return Err(occupied(archived, &dir, &claim));
-            }
+            self.refuse_occupied(archived, &dir)?;
         }
         match self.claims.read(archived)? {
-            Held::By(claim) if !is_archive(claim.state) => {
-                Err(occupied(archived, archived, &claim))
-            }
+            Held::By(claim) if !is_archive(claim.state) => self.refuse_occupied(archived, archived),
             Held::Above if self.claims.is_above(self.tree, archived)? => {
                 Err(Failure::precondition(format!(
                     "directory {archived}: has the directories of volumes, so no archive goes \
-                 there; retain the volume, or delete the others"
+                     there; retain the volume, or delete the others"
                 )))
             }
             _ => Ok(()),
         }
     }
 
+    /// That no volume is at `dir`, or was, unless it was moved away.
+    fn refuse_occupied(&self, archived: &Dir, dir: &Dir) -> Result<(), Failure> {
+        match self.claims.read(dir)? {
+            Held::By(claim) if self.claims.is_void(self.tree, dir, &claim)? => Ok(()),
+            Held::By(claim) => Err(occupied(archived, dir, &claim)),
+            Held::Free | Held::Above => Ok(()),
+        }
+    }
+
     /// Gives the directory in the trash its name.
     fn place(&self, trash: &Trash, archived: &Dir, claim: &Claim) -> Result<(), Failure> {
-        self.refuse_occupied(archived, claim)?;
-        let (moved, there) = (trash.kept()?, self.tree.find(archived)?);
-        let Some(moved) = moved else {
-            return Ok(());
-        };
-        if there.is_some_and(|there| there != moved) {
-            if !self.removes_archived {
-                return Err(self.exists(archived));
-            }
-            refuse_other(archived, there)?;
-            trash.take_older(self.tree, archived, moved)?;
-        }
+        self.claim_archive(trash, archived, claim)?;
+        refuse_other(archived, self.tree.find(archived)?)?;
         let above = self.tree.make_above(archived)?;
         match trash.place(&above, archived) {
             // It was done, and the answer was lost.
             Err(error) if error.errno == Errno::NOENT && self.tree.exists(archived)? => Ok(()),
+            // Nothing was there when its name was claimed.
+            Err(error) if is_taken(&error) => Err(Failure::precondition(format!(
+                "directory {}: cannot become {archived}, which another program has made \
+                 meanwhile; move that away, and repeat the call. The volume is in {}",
+                self.dir,
+                trash.path()
+            ))),
             result => Ok(result?),
         }
     }
 
-    /// Claims the name of the archive.
-    fn refuse_occupied(&self, archived: &Dir, of: &Claim) -> Result<(), Failure> {
-        match self.claims.read(archived)? {
-            Held::By(claim) if claim.state == State::Placing => {
-                return self.hold_archive(archived, &claim);
+    /// Claims the name of the archive, when what had it before was moved away.
+    fn claim_archive(&self, trash: &Trash, archived: &Dir, of: &Claim) -> Result<(), Failure> {
+        for _ in 0..ATTEMPTS {
+            let held = self.claims.read(archived)?;
+            // Then it was no later volume's.
+            self.claims.check(self.dir, of)?;
+            match held {
+                Held::By(claim) if claim.is_archive_of(of) => {
+                    return self.hold_archive(archived, &claim);
+                }
+                Held::By(claim) if is_archive(claim.state) => {
+                    self.replace(trash, archived, &claim)?;
+                    continue;
+                }
+                Held::By(claim) if self.claims.is_void(self.tree, archived, &claim)? => {
+                    self.claims.remove(archived, &claim)?;
+                    continue;
+                }
+                Held::By(claim) => return Err(occupied(archived, archived, &claim)),
+                Held::Free | Held::Above => {}
             }
-            // That of an older archive, which may have another name.
-            Held::By(claim) if claim.state == State::Archived => {
-                self.claims.remove(archived, &claim)?;
+            let record = |name: &str, archive_of| Record {
+                dir: archived.to_string(),
+                name: name.to_owned(),
+                archive_of,
+                ..of.of.clone()
+            };
+            let claim = match self.tree.exists(archived)? {
+                false => Claim::new(record(&of.of.name, Some(of.nonce.clone())), State::Placing)?,
+                true if !self.removes_archived => return Err(self.exists(archived)),
+                // That of another program. It has no other name than its directory.
+                true => Claim::new(record(&self.dir.to_string(), None), State::Archived)?,
+            };
+            match self.claims.publish(archived, &claim)? {
+                true => self.hold_archive(archived, &claim)?,
+                // Says by whom; or it is free again.
+                false => self.refuse_older(archived)?,
             }
-            Held::By(claim) => return Err(occupied(archived, archived, &claim)),
-            Held::Free | Held::Above => {}
         }
-        let record = Record {
-            dir: archived.to_string(),
-            ..of.of.clone()
-        };
-        let claim = Claim::new(record, State::Placing)?;
-        match self.claims.publish(archived, &claim)? {
-            true => self.hold_archive(archived, &claim),
-            false => {
-                // Says by whom; or it is free again, and the call is repeated.
-                self.refuse_older(archived)?;
-                Err(super::claims::changing(archived))
+        Err(changing(archived))
+    }
+
+    /// Moves an older archive to the trash of the volume, and removes its claim. Its own trash is
+    /// removed before, when no call moves to it any longer.
+    fn replace(&self, trash: &Trash, archived: &Dir, older: &Claim) -> Result<(), Failure> {
+        let there = self.tree.find(archived)?;
+        if older.state != State::Replaced && there.is_some() {
+            if !self.removes_archived {
+                return Err(self.exists(archived));
+            }
+            refuse_other(archived, there)?;
+            let own = Trash::open(&self.claims, archived, older)?;
+            // Only as long as the claim is so, this trash is the older archive's.
+            self.claims.check(archived, older)?;
+            own.keep(self.tree, archived)?;
+        }
+        let older = self.claims.advance(archived, older, State::Replaced)?;
+        if let Some(own) = Trash::find(&self.claims, archived, &older)? {
+            own.hand_over(trash)?;
+            if !own.remove()? {
+                return Err(changing(archived));
             }
         }
+        // False: another call has removed it, or replaced it, which the next look shows.
+        self.claims.remove(archived, &older).map(drop)
     }
 
     fn hold_archive(&self, archived: &Dir, claim: &Claim) -> Result<(), Failure> {
-        match self.claims.hold_above(archived, claim) {
+        match self.claims.hold_above(self.tree, archived, claim) {
             Err(failure) if failure.kind == Kind::Incompatible => {
                 self.claims.remove(archived, claim)?;
                 Err(Failure::precondition(format!(
@@ -153,10 +215,12 @@ impl Deletion<'_> {
     }
 
     /// The archive is complete, if there is one.
-    pub(super) fn settle(&self) -> Result<(), Failure> {
+    pub(super) fn settle(&self, gone: &Claim) -> Result<(), Failure> {
         let archived = &self.dir.archived();
         match self.claims.read(archived)? {
             Held::By(claim) if claim.state == State::Placing => {
+                // Then it was no later volume's.
+                self.claims.check(self.dir, gone)?;
                 match self.tree.exists(archived)? {
                     true => {
                         self.claims.advance(archived, &claim, State::Archived)?;
@@ -181,7 +245,7 @@ impl Deletion<'_> {
 }
 
 fn is_archive(state: State) -> bool {
-    matches!(state, State::Placing | State::Archived)
+    matches!(state, State::Placing | State::Archived | State::Replaced)
 }
 
 fn occupied(archived: &Dir, dir: &Dir, claim: &Claim) -> Failure {

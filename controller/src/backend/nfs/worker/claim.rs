@@ -18,6 +18,9 @@ pub(super) struct Record {
     pub(super) on_delete: OnDelete,
     /// The size that was asked for.
     pub(super) bytes: u64,
+    /// Of an archive: the nonce of the claim of its volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) archive_of: Option<String>,
 }
 
 /// The claim of a volume.
@@ -48,6 +51,8 @@ pub(super) enum State {
     Placing,
     /// The archive of a volume.
     Archived,
+    /// An archive that a newer one replaces; its directory was moved away.
+    Replaced,
 }
 
 impl Claim {
@@ -68,11 +73,16 @@ impl Claim {
         format!("{}.{}", self.nonce, self.state.word())
     }
 
+    /// Whether it is that of the volume's archive.
+    pub(super) fn is_archive_of(&self, of: &Self) -> bool {
+        self.of.archive_of.as_ref() == Some(&of.nonce)
+    }
+
     /// What the directory is.
     pub(super) fn describe(&self) -> impl fmt::Display {
         let what = match self.state {
             State::Retained => "was retained when its volume was deleted: that of",
-            State::Placing | State::Archived => "is the archive of",
+            State::Placing | State::Archived | State::Replaced => "is the archive of",
             _ => "is the directory of",
         };
         format!("{what} volume {:?}", self.of.name)
@@ -80,7 +90,7 @@ impl Claim {
 }
 
 impl State {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Creating,
         Self::Ready,
         Self::Deleting,
@@ -89,6 +99,7 @@ impl State {
         Self::Retained,
         Self::Placing,
         Self::Archived,
+        Self::Replaced,
     ];
 
     /// That of a file.
@@ -106,6 +117,7 @@ impl State {
             Self::Retained => "retained",
             Self::Placing => "placing",
             Self::Archived => "archived",
+            Self::Replaced => "replaced",
         }
     }
 }
@@ -127,7 +139,7 @@ pub(super) fn nonce() -> Result<String, Failure> {
     Ok(hexadecimal(&bytes))
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // A string takes all that is written to it.
         write!(text, "{byte:02x}").ok();

@@ -20,6 +20,8 @@ use std::os::fd::OwnedFd;
 const CLAIMS: &str = "claims";
 /// Where claims are written, before they get their names.
 const TEMPORARY: &str = "tmp";
+/// The suffix of one there that is being removed.
+const OLD: &str = ".old";
 /// The volumes below a path.
 pub(super) const BELOW: &str = "below";
 /// The longest claim, in bytes: a path, a name, and room for the escapes of JSON.
@@ -91,12 +93,15 @@ impl Claims {
         match &files[..] {
             [] => Ok(Held::Free),
             [_] => Err(changing(dir)),
-            _ => Err(Failure::precondition(format!(
-                "{:?} in the share: has more than one claim on {dir}: {}; remove those of volumes \
-                 that do not exist",
-                shown(dir),
-                files.join(", ")
-            ))),
+            _ => {
+                let own = shown(dir);
+                let paths: Vec<_> = files.iter().map(|file| format!("{own}/{file}")).collect();
+                Err(Failure::precondition(format!(
+                    "directory {dir}: more than one claim in the share: {}; they have the names of \
+                     their volumes; remove those of volumes that do not exist",
+                    paths.join(", ")
+                )))
+            }
         }
     }
 
@@ -248,11 +253,20 @@ impl Claims {
         tree::rmdir_if_empty(&self.claims, &file_name(dir), &shown(dir))
     }
 
-    /// Removes a claim that was written and not made.
+    /// Removes a claim that was written and not made. It gets another name before: a call that is
+    /// still making it fails then, instead of making one whose file is removed.
     fn forget(&self, temporary: &OwnedFd, name: &str) -> error::Result<()> {
-        let written = match tree::open_existing(temporary, name, TEMPORARY) {
+        let old = match name.ends_with(OLD) {
+            true => name.to_owned(),
+            false => format!("{name}{OLD}"),
+        };
+        match tree::rename((temporary, name), (temporary, &old), TEMPORARY) {
+            Err(error) if error.errno == Errno::NOENT => return Ok(()),
+            result => result?,
+        }
+        let written = match tree::open_existing(temporary, &old, TEMPORARY) {
             Err(error) if error.errno == Errno::NOTDIR => {
-                return tree::unlink(temporary, name, TEMPORARY);
+                return tree::unlink(temporary, &old, TEMPORARY);
             }
             result => result?,
         };
@@ -261,7 +275,7 @@ impl Claims {
                 tree::unlink(&written, &file, TEMPORARY)?;
             }
         }
-        tree::rmdir(temporary, name, TEMPORARY)
+        tree::rmdir(temporary, &old, TEMPORARY)
     }
 
     fn is_current(&self, dir: &Dir, claim: &Claim) -> error::Result<bool> {
@@ -299,7 +313,7 @@ fn record(directory: &OwnedFd, name: &str, shown: &str) -> error::Result<Option<
 }
 
 /// A rename that was refused since its target has something in it. Servers have either.
-fn is_taken(error: &Error) -> bool {
+pub(super) fn is_taken(error: &Error) -> bool {
     [Errno::NOTEMPTY, Errno::EXIST].contains(&error.errno)
 }
 

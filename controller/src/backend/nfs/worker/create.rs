@@ -15,6 +15,7 @@ use super::tree::{self, Tree};
 use super::{error, list};
 use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
+use std::fmt;
 use std::os::fd::OwnedFd;
 
 /// How often the directories above are made again when another call removes them meanwhile, and the
@@ -53,6 +54,17 @@ struct Creation<'a> {
     dir: &'a Dir,
 }
 
+/// The directory by the parameter that it comes from, if there is one.
+impl fmt::Display for Creation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.order.is_named_so {
+            true => "directory",
+            false => "subDir",
+        };
+        write!(f, "{what} {}", self.dir)
+    }
+}
+
 enum Claimed {
     /// The volume exists.
     Complete(Seen),
@@ -84,8 +96,7 @@ impl Creation<'_> {
             match self.claims.read(self.dir)? {
                 Held::Above if self.claims.is_above(self.tree, self.dir)? => {
                     return Err(Failure::incompatible(format!(
-                        "subDir {}: has the directories of other volumes; choose another directory",
-                        self.dir
+                        "{self}: has the directories of other volumes; choose another directory"
                     )));
                 }
                 Held::By(claim)
@@ -122,17 +133,17 @@ impl Creation<'_> {
         let (dir, name) = (self.dir, &self.order.at.name);
         if matches!(
             claim.state,
-            State::Retained | State::Placing | State::Archived
+            State::Retained | State::Placing | State::Archived | State::Replaced
         ) {
             return Err(Failure::incompatible(format!(
-                "subDir {dir}: {}; move the directory away, and repeat the call, or create a \
+                "{self}: {}; move the directory away, and repeat the call, or create a \
                  PersistentVolume for it by hand",
                 claim.describe()
             )));
         }
         if claim.of.name != *name {
             return Err(Failure::incompatible(format!(
-                "subDir {dir}: {}; choose another directory, for example with \
+                "{self}: {}; choose another directory, for example with \
                  ${{pv.metadata.name}}",
                 claim.describe()
             )));
@@ -164,9 +175,8 @@ impl Creation<'_> {
             && self.tree.exists(&archives)?
         {
             return Err(Failure::incompatible(format!(
-                "subDir {}: {archives} exists, and is called as an archive; choose another \
-                 directory, or move that one away",
-                self.dir
+                "{self}: {archives} exists, and is called as an archive; choose another directory, \
+                 or move that one away"
             )));
         }
         for above in self.dir.above() {
@@ -178,9 +188,8 @@ impl Creation<'_> {
             };
             if list::has_files(&directory, &above.to_string())? {
                 return Err(Failure::incompatible(format!(
-                    "subDir {}: is inside {above}, which has files, and may be the volume of \
-                     another program; choose another directory, or move the files away",
-                    self.dir
+                    "{self}: is inside {above}, which has files, and may be the volume of another \
+                     program; choose another directory, or move the files away"
                 )));
             }
         }
@@ -188,7 +197,7 @@ impl Creation<'_> {
     }
 
     fn complete(&self, claim: &Claim) -> Result<Seen, Failure> {
-        match self.claims.hold_above(self.dir, claim) {
+        match self.claims.hold_above(self.tree, self.dir, claim) {
             Err(failure) if failure.kind == Kind::Incompatible => {
                 self.claims.remove(self.dir, claim)?;
                 return Err(failure.rolled_back());
@@ -278,10 +287,9 @@ impl Creation<'_> {
 
     fn foreign(&self) -> Failure {
         Failure::incompatible(format!(
-            "subDir {}: exists in the share, and is not known to be this volume's; choose another \
+            "{self}: exists in the share, and is not known to be this volume's; choose another \
              directory, for example with ${{pv.metadata.name}}, or create a PersistentVolume for \
-             it by hand",
-            self.dir
+             it by hand"
         ))
     }
 
@@ -291,6 +299,7 @@ impl Creation<'_> {
             name: self.order.at.name.clone(),
             on_delete: self.order.on_delete,
             bytes: self.order.bytes,
+            archive_of: None,
         }
     }
 }

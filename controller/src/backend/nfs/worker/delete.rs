@@ -30,14 +30,27 @@ pub(super) struct Deletion<'a> {
     pub(super) removes_archived: bool,
 }
 
-/// Deletes it; OK if it does not exist, or its directory is another volume's.
+/// What a deletion has to do.
+enum Task {
+    Claim(Claims, Claim),
+    /// Nothing; why a directory of its name is left as it is, if there is one.
+    Nothing(Option<String>),
+}
+
+/// Deletes it; OK if it does not exist, or its directory is another volume's. Returns why a
+/// directory of its name was left as it is.
 ///
 /// # Errors
 /// `Precondition` if what has its name is not the directory of one volume; `Busy` if files remain
 /// at `end`; those of the server.
-pub(super) fn delete(tree: &Tree, order: &OldVolume, end: Instant) -> Result<(), Failure> {
-    let Some((claims, claim)) = claimed(tree, order)? else {
-        return Ok(());
+pub(super) fn delete(
+    tree: &Tree,
+    order: &OldVolume,
+    end: Instant,
+) -> Result<Option<String>, Failure> {
+    let (claims, claim) = match claimed(tree, order)? {
+        Task::Claim(claims, claim) => (claims, claim),
+        Task::Nothing(why) => return Ok(why),
     };
     let deletion = Deletion {
         tree,
@@ -46,12 +59,7 @@ pub(super) fn delete(tree: &Tree, order: &OldVolume, end: Instant) -> Result<(),
         end,
         removes_archived: order.removes_archived,
     };
-    let done = match policy(&claim, order) {
-        _ if claim.state == State::Gone => deletion.finish(&claim),
-        OnDelete::Retain => deletion.retain(&claim),
-        OnDelete::Archive => archive::archive(&deletion, &claim),
-        OnDelete::Delete => deletion.removed(&claim),
-    };
+    let done = deletion.done(&claim, policy(&claim, order));
     done.map_err(Failure::may_be_running)
 }
 
@@ -64,31 +72,49 @@ fn policy(claim: &Claim, order: &OldVolume) -> OnDelete {
     }
 }
 
-/// The claim of the volume; none if there is nothing to do.
-fn claimed(tree: &Tree, order: &OldVolume) -> Result<Option<(Claims, Claim)>, Failure> {
-    let dir = &order.at.dir;
+/// The claim of the volume, which is made if it is one of csi-driver-nfs.
+fn claimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
+    let (dir, name) = (&order.at.dir, &order.at.name);
     let Some(claims) = Claims::find(tree)? else {
         return unclaimed(tree, order);
     };
     match claims.read(dir)? {
-        Held::Free => unclaimed(tree, order),
         Held::Above if claims.is_above(tree, dir)? => Err(Failure::precondition(format!(
             "directory {dir}: has the directories of other volumes, so it is not deleted; delete \
              those volumes first"
         ))),
-        Held::Above => unclaimed(tree, order),
-        Held::By(claim) if claim.of.name != order.at.name => Ok(None),
+        Held::Free | Held::Above if claims.is_gone(&order.at)? => {
+            Ok(Task::Nothing(came_later(tree, dir)))
+        }
+        Held::Free | Held::Above => unclaimed(tree, order),
+        Held::By(claim) if claim.of.name != *name => Ok(Task::Nothing(Some(format!(
+            "directory {dir} {}, and not of volume {name:?}",
+            claim.describe()
+        )))),
         Held::By(claim) => match claim.state {
-            State::Placing | State::Archived => Ok(None),
-            State::Ready | State::Gone => Ok(Some((claims, claim))),
+            State::Placing | State::Archived | State::Replaced => Ok(Task::Nothing(None)),
+            State::Ready | State::Gone => Ok(Task::Claim(claims, claim)),
             // The call that made it may have been killed.
-            _ => held(claims, claim, dir),
+            _ => held(tree, claims, claim, dir),
         },
     }
 }
 
+/// Why the directory of a volume that was deleted is not deleted again, if there is one.
+fn came_later(tree: &Tree, dir: &Dir) -> Option<String> {
+    // An error does not matter: nothing is done there.
+    let is_there = tree.exists(dir).unwrap_or(false);
+    let why = || {
+        format!(
+            "directory {dir}: the volume was deleted less than two hours ago, and what has its \
+             name now is no volume of Belay; remove it by hand, if it is of no use"
+        )
+    };
+    is_there.then(why)
+}
+
 /// Claims a volume of csi-driver-nfs.
-fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Option<(Claims, Claim)>, Failure> {
+fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
     let dir = &order.at.dir;
     let policy = order.on_delete.unwrap_or(order.default);
     let found = match tree.find(dir) {
@@ -96,9 +122,9 @@ fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Option<(Claims, Claim)>, 
         result => result?,
     };
     match found.map(|found| found.file_type) {
-        None => return Ok(None),
+        None => return Ok(Task::Nothing(None)),
         Some(FileType::Directory) => {}
-        Some(_) if policy == OnDelete::Retain => return Ok(None),
+        Some(_) if policy == OnDelete::Retain => return Ok(Task::Nothing(None)),
         Some(_) => refuse_other(dir, found)?,
     }
     if policy == OnDelete::Archive {
@@ -110,6 +136,7 @@ fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Option<(Claims, Claim)>, 
         name: order.at.name.clone(),
         on_delete: policy,
         bytes: 0,
+        archive_of: None,
     };
     let state = match policy {
         OnDelete::Delete => State::Deleting,
@@ -120,12 +147,12 @@ fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Option<(Claims, Claim)>, 
     if !claims.publish(dir, &claim)? {
         return Err(changing(dir));
     }
-    held(claims, claim, dir)
+    held(tree, claims, claim, dir)
 }
 
-/// Claims the directories above; none if there is nothing to delete.
-fn held(claims: Claims, claim: Claim, dir: &Dir) -> Result<Option<(Claims, Claim)>, Failure> {
-    match claims.hold_above(dir, &claim) {
+/// Claims the directories above.
+fn held(tree: &Tree, claims: Claims, claim: Claim, dir: &Dir) -> Result<Task, Failure> {
+    match claims.hold_above(tree, dir, &claim) {
         Err(failure) if failure.kind == Kind::Incompatible => {
             claims
                 .remove(dir, &claim)
@@ -133,12 +160,12 @@ fn held(claims: Claims, claim: Claim, dir: &Dir) -> Result<Option<(Claims, Claim
             match claim.state {
                 State::Deleting | State::Archiving => Err(inside(&failure)),
                 // It was not created; or no volume can be created there.
-                _ => Ok(None),
+                _ => Ok(Task::Nothing(None)),
             }
         }
         Err(failure) => Err(failure.may_be_running()),
-        Ok(()) if claim.state == State::Retained => Ok(None),
-        Ok(()) => Ok(Some((claims, claim))),
+        Ok(()) if claim.state == State::Retained => Ok(Task::Nothing(None)),
+        Ok(()) => Ok(Task::Claim(claims, claim)),
     }
 }
 
@@ -150,6 +177,23 @@ fn inside(failure: &Failure) -> Failure {
 }
 
 impl Deletion<'_> {
+    fn done(&self, claim: &Claim, policy: OnDelete) -> Result<Option<String>, Failure> {
+        match policy {
+            _ if claim.state == State::Gone => self.finish(claim)?,
+            OnDelete::Retain => self.retain(claim)?,
+            _ if claim.state == State::Creating && self.is_foreign(claim)? => {
+                self.release(claim)?;
+                return Ok(Some(format!(
+                    "directory {}: has files, and the volume was not created",
+                    self.dir
+                )));
+            }
+            OnDelete::Archive => archive::archive(self, claim)?,
+            OnDelete::Delete => self.removed(claim)?,
+        }
+        Ok(None)
+    }
+
     /// Leaves the directory, and records that it is no longer a volume.
     fn retain(&self, claim: &Claim) -> Result<(), Failure> {
         let exists = match self.tree.exists(self.dir) {
@@ -167,6 +211,8 @@ impl Deletion<'_> {
 
     /// Removes the claim, and all that is left of the volume with it.
     fn release(&self, claim: &Claim) -> Result<(), Failure> {
+        // Before: then a repeated call finds one of them.
+        self.claims.record_gone(self.dir, &claim.of.name)?;
         match self.claims.remove(self.dir, claim)? {
             true => Ok(()),
             false => Err(changing(self.dir)),
@@ -177,9 +223,6 @@ impl Deletion<'_> {
     fn removed(&self, claim: &Claim) -> Result<(), Failure> {
         let is_there = self.tree.find(self.dir)?;
         refuse_other(self.dir, is_there)?;
-        if claim.state == State::Creating && self.is_foreign(claim)? {
-            return self.release(claim);
-        }
         let claim = self.claims.advance(self.dir, claim, State::Deleting)?;
         if is_there.is_some() {
             let trash = Trash::open(&self.claims, self.dir, &claim)?;
@@ -194,6 +237,7 @@ impl Deletion<'_> {
     /// No caller knew the volume, so files in its directory are another program's, unless it was
     /// called as the volume.
     fn is_foreign(&self, claim: &Claim) -> Result<bool, Failure> {
+        refuse_other(self.dir, self.tree.find(self.dir)?)?;
         let shown = self.dir.to_string();
         match self.tree.open_directory(self.dir)? {
             Some(directory) if shown != claim.of.name => {
@@ -207,17 +251,17 @@ impl Deletion<'_> {
     /// move a later volume: it finds the claim *gone*, or its trash removed.
     pub(super) fn finish(&self, claim: &Claim) -> Result<(), Failure> {
         let gone = self.claims.advance(self.dir, claim, State::Gone)?;
-        self.settle()?;
+        self.settle(&gone)?;
         let mut passes = 0;
         while let Some(trash) = Trash::find(&self.claims, self.dir, &gone)? {
             trash.empty(self.end)?;
             if trash.remove()? {
                 break;
             }
-            if trash.kept()?.is_some() {
+            if trash.kept()?.is_some() || !trash.older()?.is_empty() {
                 return Err(Failure::precondition(format!(
-                    "directory {}: another one of that name was moved to {} after the volume was \
-                     archived; move it away, and repeat the call",
+                    "directory {}: the volume was deleted or archived, and {} has a directory that \
+                     was moved there since, or was not replaced; move it away, and repeat the call",
                     self.dir,
                     trash.path()
                 )));

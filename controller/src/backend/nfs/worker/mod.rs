@@ -10,6 +10,7 @@ mod claims;
 mod create;
 mod delete;
 mod error;
+mod gone;
 mod list;
 mod mount;
 mod own;
@@ -48,8 +49,11 @@ pub fn run() -> Option<ExitCode> {
     }
     Some(match serve() {
         Ok(()) => ExitCode::SUCCESS,
-        // The controller sees the end of the process.
-        Err(_) => ExitCode::FAILURE,
+        Err(error) => {
+            // The controller reads the end of the process, and this.
+            writeln!(std::io::stderr(), "{error}").ok();
+            ExitCode::FAILURE
+        }
     })
 }
 
@@ -80,7 +84,7 @@ fn answer(call: &Call) -> Result<Done, Failure> {
 fn perform(tree: &Tree, work: &Work, end: Instant) -> Result<Done, Failure> {
     match work {
         Work::Create(order) => create::create(tree, order).map(|seen| Done::Volume(Some(seen))),
-        Work::Delete(order) => delete::delete(tree, order, end).map(|()| Done::Deleted),
+        Work::Delete(order) => delete::delete(tree, order, end).map(Done::Deleted),
         Work::Look(at) => look(tree, at).map(Done::Volume),
     }
 }

@@ -114,35 +114,27 @@ impl Trash {
         }
     }
 
-    /// Moves an older archive here, unless it is `kept`: another call may just have given that the
-    /// name of `dir`, and it gets the name again.
-    pub(super) fn take_older(&self, tree: &Tree, dir: &Dir, kept: Found) -> Result<(), Failure> {
-        let (name, shown) = (format!("{OLDER}{}", nonce()?), dir.to_string());
-        self.move_here(tree, dir, &name)?;
-        if tree::find(&self.own, &name, &shown)? == Some(kept) {
-            let above = tree.open_above(dir)?;
-            tree::rename((&self.own, &name), (&above, dir.name()), &shown)?;
+    /// Moves what is kept here to the trash of the volume whose archive replaces it.
+    pub(super) fn hand_over(&self, to: &Self) -> Result<(), Failure> {
+        let name = format!("{OLDER}{}", nonce()?);
+        match tree::rename((&self.own, KEPT), (&to.own, &name), &self.shown) {
+            // Nothing was moved here; or another call has done it.
+            Err(error) if error.errno == Errno::NOENT => Ok(()),
+            result => Ok(result?),
         }
-        Ok(())
     }
 
-    /// What was replaced by the archive `dir` can be removed.
-    ///
-    /// # Errors
-    /// `Precondition` if there is no archive: this may be the only copy.
-    pub(super) fn release_older(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
-        // In this order: another call may be restoring one.
+    /// The archives here that a new one replaces.
+    pub(super) fn older(&self) -> Done<Vec<String>> {
         let mut names = list::names(&self.own, &self.shown)?;
         names.retain(|name| name.starts_with(OLDER));
-        if !names.is_empty() && !tree.exists(dir)? {
-            return Err(Failure::precondition(format!(
-                "directory {dir}: is missing, and what it has replaced is in {}; move that away, \
-                 and repeat the call",
-                self.path()
-            )));
-        }
-        for name in names {
-            let (from, to) = ((&self.own, &*name), (&self.own, &*nonce()?));
+        Ok(names)
+    }
+
+    /// They can be removed.
+    pub(super) fn release(&self, older: &[String]) -> Result<(), Failure> {
+        for name in older {
+            let (from, to) = ((&self.own, &**name), (&self.own, &*nonce()?));
             match tree::rename(from, to, &self.shown) {
                 Err(error) if error.errno == Errno::NOENT => {}
                 result => result?,

@@ -4,6 +4,8 @@ mod claimed;
 mod hostile;
 pub(super) mod killed;
 mod left;
+mod repeated;
+mod slow;
 mod verbs;
 
 use super::super::call::{Done, NewVolume, OldVolume, Owned, Seen, Work};
@@ -60,15 +62,21 @@ impl Share {
     }
 
     fn delete(&self, order: &OldVolume) -> Result<(), Failure> {
-        let done = self.perform(&Work::Delete(order.clone()))?;
-        assert_eq!(done, Done::Deleted);
-        Ok(())
+        self.delete_or_leave(order).map(drop)
+    }
+
+    /// Returns why a directory of its name was left.
+    fn delete_or_leave(&self, order: &OldVolume) -> Result<Option<String>, Failure> {
+        match self.perform(&Work::Delete(order.clone()))? {
+            Done::Deleted(why) => Ok(why),
+            other => panic!("{other:?}"),
+        }
     }
 
     fn look(&self, at: &Owned) -> Option<Seen> {
         match self.perform(&Work::Look(at.clone())).unwrap() {
             Done::Volume(seen) => seen,
-            Done::Deleted => panic!("deleted"),
+            Done::Deleted(_) => panic!("deleted"),
         }
     }
 

@@ -1,14 +1,7 @@
 //! What the calls do.
 
-use super::super::claim::{Claim, Record, State};
-use super::super::claims::Claims;
-use super::super::remove::Trash;
 use super::*;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-
-fn dir(path: &str) -> Dir {
-    Dir::read(path).unwrap().unwrap()
-}
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
@@ -175,64 +168,6 @@ fn an_archive_replaces_an_older_one_only_if_the_operator_says_so() {
     assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
     share.delete(&deletion).unwrap();
     assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
-}
-
-/// A claim as a call of another controller has it.
-fn claimed(share: &Share, name: &str, state: State) -> (Claims, Claim) {
-    let claims = Claims::open(&share.tree()).unwrap();
-    let record = Record {
-        dir: name.to_owned(),
-        name: "pvc-1".to_owned(),
-        on_delete: OnDelete::Archive,
-        bytes: 7,
-    };
-    let claim = Claim::new(record, state).unwrap();
-    assert!(claims.publish(&dir(name), &claim).unwrap());
-    (claims, claim)
-}
-
-#[test]
-fn an_archive_that_another_controller_has_just_made_is_kept() {
-    let share = Share::new();
-    let archived = dir("archived-ns/data");
-    share.write("ns/data/only-copy");
-    let (claims, claim) = claimed(&share, "ns/data", State::Archiving);
-    let trash = Trash::open(&claims, &dir("ns/data"), &claim).unwrap();
-    trash.keep(&share.tree(), &dir("ns/data")).unwrap();
-    let moved = trash.kept().unwrap().unwrap();
-    // The other one renames it after this one has seen an older archive.
-    let above = share.tree().make_above(&archived).unwrap();
-    trash.place(&above, &archived).unwrap();
-    trash.take_older(&share.tree(), &archived, moved).unwrap();
-    assert_eq!(names(&share.path("archived-ns/data")), ["only-copy"]);
-    assert_eq!(names(&share.path(&trash.path())), [""; 0]);
-}
-
-#[test]
-fn what_an_archive_has_replaced_stays_while_there_is_no_archive() {
-    let share = Share::new();
-    let order = volume("ns/data", "pvc-1");
-    share.write("archived-ns/data/only-copy");
-    let (claims, claim) = claimed(&share, "ns/data", State::Archiving);
-    let trash = Trash::open(&claims, &order.at.dir, &claim).unwrap();
-    let other = share.tree().find(&dir("archived-ns")).unwrap().unwrap();
-    trash
-        .take_older(&share.tree(), &dir("archived-ns/data"), other)
-        .unwrap();
-    let deletion = OldVolume {
-        removes_archived: true,
-        ..old(&order, OnDelete::Archive)
-    };
-    refused(
-        share.delete(&deletion),
-        Kind::Precondition,
-        "what it has replaced is in .belay/trash/",
-    );
-    let kept = share.path(&trash.path());
-    let [older] = &names(&kept)[..] else {
-        panic!("{kept:?}");
-    };
-    assert_eq!(names(&kept.join(older)), ["only-copy"]);
 }
 
 #[test]

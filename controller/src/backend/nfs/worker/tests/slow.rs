@@ -1,0 +1,228 @@
+//! A call stops before one of its changes, as a request that the server executes late or a worker
+//! that is slow; other calls are completed meanwhile, and then it goes on.
+
+use super::*;
+use std::cell::RefCell;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+struct Pause {
+    changes: usize,
+    reached: Sender<()>,
+    resumed: Receiver<()>,
+}
+
+thread_local! {
+    static PAUSE: RefCell<Option<Pause>> = const { RefCell::new(None) };
+}
+
+/// Called before each change: waits once as many were made as the test allows.
+pub(super) fn pause() {
+    match PAUSE.take() {
+        Some(pause) if pause.changes == 0 => {
+            pause.reached.send(()).unwrap();
+            // The test goes on, or has failed.
+            pause.resumed.recv().ok();
+        }
+        Some(pause) => PAUSE.set(Some(Pause {
+            changes: pause.changes - 1,
+            ..pause
+        })),
+        None => {}
+    }
+}
+
+/// Stops the call before each of its changes in turn, each time in a new share, until it makes no
+/// more; returns how many it makes.
+fn slow_at_each(
+    prepare: impl Fn(&Share),
+    call: impl Fn(&Share) -> Result<(), Failure> + Sync,
+    meanwhile: impl Fn(&Share),
+    after: impl Fn(&Share),
+) -> usize {
+    for changes in 0.. {
+        let share = Share::new();
+        prepare(&share);
+        let (reached, is_reached) = channel();
+        let (resume, resumed) = channel();
+        let pause = Pause {
+            changes,
+            reached,
+            resumed,
+        };
+        let stopped = std::thread::scope(|scope| {
+            let (share, call) = (&share, &call);
+            let slow = scope.spawn(move || {
+                PAUSE.set(Some(pause));
+                let result = call(share);
+                PAUSE.take();
+                result
+            });
+            // Its end drops the sender.
+            let stops = is_reached.recv().is_ok();
+            if stops {
+                meanwhile(share);
+            }
+            drop(resume);
+            match (stops, slow.join().unwrap()) {
+                (false, result) => result.unwrap(),
+                // Not for a file that is in the way, which an operator would have to move.
+                (true, Err(failure)) => assert_eq!(failure.kind, Kind::Busy, "{failure}"),
+                (true, Ok(())) => {}
+            }
+            stops
+        });
+        if !stopped {
+            return changes;
+        }
+        after(&share);
+    }
+    unreachable!("a call makes a finite number of changes")
+}
+
+/// Repeats a deletion, as a provisioner does.
+fn deleted(share: &Share, order: &OldVolume) {
+    for _ in 0..4 {
+        match share.delete(order) {
+            Ok(()) => return,
+            Err(failure) => assert_eq!(failure.kind, Kind::Busy, "{failure}"),
+        }
+    }
+    share.delete(order).unwrap();
+}
+
+fn archived(name: &str) -> (NewVolume, OldVolume) {
+    let order = NewVolume {
+        on_delete: OnDelete::Archive,
+        ..volume("ns/data", name)
+    };
+    let deletion = OldVolume {
+        removes_archived: true,
+        ..old(&order, OnDelete::Archive)
+    };
+    (order, deletion)
+}
+
+/// A volume whose archive replaces an older one, of Belay or another program.
+fn prepare(share: &Share, is_claimed: bool) {
+    let (earlier, deletion) = archived("pvc-0");
+    match is_claimed {
+        true => {
+            share.create(&earlier).unwrap();
+            share.write("ns/data/old");
+            share.delete(&deletion).unwrap();
+        }
+        false => share.write("archived-ns/data/old"),
+    }
+    let (order, _) = archived("pvc-1");
+    share.create(&order).unwrap();
+    share.write("ns/data/new");
+}
+
+#[test]
+fn an_archive_that_another_controller_has_just_made_is_kept() {
+    let (order, deletion) = archived("pvc-1");
+    let (later, its_deletion) = archived("pvc-2");
+    for is_claimed in [true, false] {
+        let changes = slow_at_each(
+            |share| prepare(share, is_claimed),
+            |share| share.delete(&deletion),
+            |share| deleted(share, &deletion),
+            |share| {
+                assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
+                deleted(share, &deletion);
+                assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
+                assert!(!share.path("ns/data").exists());
+            },
+        );
+        assert!(changes > 15, "{changes}");
+        // A later volume has the directory.
+        slow_at_each(
+            |share| prepare(share, is_claimed),
+            |share| share.delete(&deletion),
+            |share| {
+                deleted(share, &deletion);
+                share.create(&later).unwrap();
+                share.write("ns/data/later");
+            },
+            |share| {
+                assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
+                assert_eq!(names(&share.path("ns/data")), ["later"]);
+                share.delete(&old(&order, OnDelete::Archive)).unwrap();
+                assert_eq!(names(&share.path("ns/data")), ["later"]);
+            },
+        );
+        // And has been archived.
+        slow_at_each(
+            |share| prepare(share, is_claimed),
+            |share| share.delete(&deletion),
+            |share| {
+                deleted(share, &deletion);
+                share.create(&later).unwrap();
+                share.write("ns/data/later");
+                deleted(share, &its_deletion);
+            },
+            |share| {
+                assert_eq!(names(&share.path("archived-ns/data")), ["later"]);
+                refused(
+                    share.create(&volume("archived-ns/data", "pvc-3")),
+                    Kind::Incompatible,
+                    "is the archive of volume \"pvc-2\"",
+                );
+            },
+        );
+    }
+}
+
+#[test]
+fn a_slow_deletion_removes_nothing_that_came_later() {
+    let order = volume("ns/data", "pvc-1");
+    let deletion = old(&order, OnDelete::Delete);
+    for later in [volume("ns/data", "pvc-2"), volume("ns/data", "pvc-1")] {
+        let changes = slow_at_each(
+            |share| {
+                share.create(&order).unwrap();
+                share.write("ns/data/a/file");
+            },
+            |share| share.delete(&deletion),
+            |share| {
+                deleted(share, &deletion);
+                share.create(&later).unwrap();
+                share.write("ns/data/later");
+            },
+            |share| {
+                assert_eq!(names(&share.path("ns/data")), ["later"]);
+                assert!(share.look(&later.at).is_some());
+            },
+        );
+        assert!(changes > 10, "{changes}");
+    }
+}
+
+/// A claim gets its name while another call removes what was written for claims and not used.
+#[test]
+fn a_claim_that_was_just_made_keeps_its_file() {
+    let order = volume("ns/data", "pvc-1");
+    let dir = &order.at.dir;
+    let hash = file_name(dir);
+    let written = format!("{hash}.0123456789abcdef");
+    let made = std::cell::Cell::new(0);
+    slow_at_each(
+        |share| {
+            share.create(&order).unwrap();
+            share.write(&format!(".belay/tmp/{written}/0123456789abcdef.creating"));
+        },
+        |share| share.delete(&old(&order, OnDelete::Delete)),
+        |share| {
+            // It fails as long as the directory has a claim, or once it was removed.
+            let to = share.path(".belay/claims").join(&hash);
+            if fs::rename(share.path(".belay/tmp").join(&written), to).is_ok() {
+                made.set(made.get() + 1);
+            }
+        },
+        |share| {
+            let claim = share.path(".belay/claims").join(&hash);
+            assert!(!claim.exists() || names(&claim).len() == 1, "{claim:?}");
+        },
+    );
+    assert!(made.get() > 0);
+}
