@@ -14,6 +14,7 @@ use csi::volume_capability::AccessType;
 use csi::volume_capability::access_mode::Mode;
 use std::collections::HashMap;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -162,4 +163,17 @@ async fn the_controller_advertises_what_it_can_do() {
     );
     let list = site.client.list_volumes(csi::ListVolumesRequest::default());
     assert_eq!(list.await.unwrap_err().code(), Code::Unimplemented);
+}
+
+/// Its controller shows the last line of that.
+#[test]
+fn a_worker_process_that_cannot_read_its_call_says_so() {
+    let mut worker = Command::new(env!("CARGO_BIN_EXE_belay-controller"));
+    worker.arg("--nfs-worker-process");
+    worker.stdin(Stdio::null());
+    let output = worker.output().unwrap();
+    assert!(!output.status.success());
+    assert!(output.stdout.is_empty());
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("EOF while parsing"), "{errors}");
 }

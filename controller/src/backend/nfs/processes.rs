@@ -11,7 +11,7 @@ use super::worker::ARGUMENT;
 use belay_server::call::{Failure, Kind};
 use metrics::{counter, gauge};
 use std::collections::{HashMap, HashSet};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,6 +30,8 @@ const OF_SERVER: usize = 8;
 const TOTAL: usize = 64;
 /// The longest answer, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
+/// As much is read of what a process says that has not answered, in bytes.
+const ERROR_BYTES_MAX: u64 = 4 << 10;
 /// How long a process may take to exit after its answer.
 const EXIT_MAX: Duration = Duration::from_secs(5);
 
@@ -63,6 +65,13 @@ struct Slots {
     _of_server: OwnedSemaphorePermit,
     /// None once it was killed.
     of_all: Option<OwnedSemaphorePermit>,
+}
+
+/// Whose processes were awaited in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    Server,
+    All,
 }
 
 struct Server {
@@ -123,13 +132,8 @@ impl Processes {
             ))?),
             None => None,
         };
-        let slots = timeout_at(end, self.slots(&server)).await.map_err(|_| {
-            Failure::timeout(format!(
-                "server {name}: no answer to earlier calls within {} s; this call was not begun; \
-                 retry",
-                within.as_secs()
-            ))
-        })??;
+        let slots = self.slots(&server, end).await;
+        let slots = slots.map_err(|awaited| awaited.failure(&name, within))?;
         // It may have happened during the wait.
         server.refuse_hung(&name)?;
         let call = Call {
@@ -154,10 +158,12 @@ impl Processes {
         }
     }
 
-    async fn slots(&self, server: &Server) -> Result<Slots, Failure> {
+    async fn slots(&self, server: &Server, end: Instant) -> Result<Slots, Awaited> {
+        let of_server = permit(&server.slots, end, Awaited::Server).await?;
+        let of_all = permit(&self.all, end, Awaited::All).await?;
         Ok(Slots {
-            _of_server: permit(&server.slots).await?,
-            of_all: Some(permit(&self.all).await?),
+            _of_server: of_server,
+            of_all: Some(of_all),
         })
     }
 
@@ -225,7 +231,7 @@ impl Running {
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn();
         let child = child.map_err(|error| {
@@ -262,14 +268,14 @@ impl Running {
         read.map_err(|error| broken(&error))?;
         process.has_answered = true;
         let answer: Result<Result<Done, Fault>, _> = serde_json::from_slice(&answer);
-        match answer {
-            Ok(answer) => {
-                // It changes nothing after that.
-                process.turn = None;
-                answer.map_err(Failure::from)
-            }
-            Err(_) => Err(broken(&"it has ended without an answer")),
+        let Ok(answer) = answer else {
+            let ending = process.ending().await;
+            return Err(broken(&ending));
+        };
+        if is_settled(&answer) {
+            process.turn = None;
         }
+        answer.map_err(Failure::from)
     }
 }
 
@@ -285,6 +291,18 @@ impl Drop for Running {
 }
 
 impl Process {
+    /// Why there was no answer, as far as that is known within the time of an exit.
+    async fn ending(&mut self) -> String {
+        let mut errors = Vec::new();
+        if let Some(output) = self.child.stderr.take() {
+            let mut output = output.take(ERROR_BYTES_MAX);
+            // What was read so far is shown.
+            drop(timeout(EXIT_MAX, output.read_to_end(&mut errors)).await);
+        }
+        let status = timeout(EXIT_MAX, self.child.wait()).await;
+        ending(status.ok().and_then(Result::ok), &errors)
+    }
+
     /// Waits until it has exited, and kills it if it does not. It holds the slot of its server
     /// until it has exited, and that of all servers until it is killed.
     async fn see_to_its_end(mut self) {
@@ -306,9 +324,47 @@ impl Process {
     }
 }
 
-async fn permit(slots: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
-    let permit = Arc::clone(slots).acquire_owned().await;
-    permit.map_err(|_| Failure::bug("the slots of a server were closed"))
+impl Awaited {
+    fn failure(self, server: &str, within: Duration) -> Failure {
+        let (seconds, why) = (within.as_secs(), "this call was not begun; retry");
+        Failure::timeout(match self {
+            Self::Server => {
+                format!("server {server}: no answer to earlier calls within {seconds} s; {why}")
+            }
+            Self::All => format!(
+                "server {server}: none of {TOTAL} worker processes was free within {seconds} s, \
+                 since other servers do not answer; {why}"
+            ),
+        })
+    }
+}
+
+/// A slot before `end`. They are never closed.
+async fn permit(
+    slots: &Arc<Semaphore>,
+    end: Instant,
+    awaited: Awaited,
+) -> Result<OwnedSemaphorePermit, Awaited> {
+    let permit = timeout_at(end, Arc::clone(slots).acquire_owned()).await;
+    permit.ok().and_then(Result::ok).ok_or(awaited)
+}
+
+/// Whether a process changes nothing more, and the server executes no request of it, once it has
+/// answered so.
+fn is_settled(answer: &Result<Done, Fault>) -> bool {
+    !matches!(answer, Err(fault) if fault.may_be_running())
+}
+
+/// How a process has ended that has not answered: its status, and the last line that it has
+/// written, without what follows a panic's message.
+fn ending(status: Option<ExitStatus>, errors: &[u8]) -> String {
+    let status = status.map_or_else(|| "it has not exited".to_owned(), |it| it.to_string());
+    let errors = String::from_utf8_lossy(errors);
+    let mut lines = errors.lines().map(str::trim);
+    match lines.rfind(|line| !line.is_empty() && !line.starts_with("note: ")) {
+        Some(line) => format!("no answer; {status}: {line}"),
+        None => format!("no answer; {status}"),
+    }
 }
 
 #[cfg(test)]

@@ -74,9 +74,9 @@ async fn a_call_without_a_slot_ends_in_time_and_was_not_begun() {
 }
 
 /// Those that are free now.
-async fn slots(processes: &Processes, server: &Server) -> Option<Slots> {
-    let slots = timeout(Duration::from_millis(1), processes.slots(server)).await;
-    slots.ok().map(Result::unwrap)
+async fn slots(processes: &Processes, server: &Server) -> Result<Slots, Awaited> {
+    let end = Instant::now() + Duration::from_millis(1);
+    processes.slots(server, end).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,9 +91,14 @@ async fn killed_processes_of_some_servers_leave_the_slots_of_others() {
         for _ in 0..OF_SERVER {
             held.push(slots(&processes, server).await.unwrap());
         }
-        assert!(slots(&processes, server).await.is_none());
+        let refused = slots(&processes, server).await.err();
+        assert_eq!(refused, Some(Awaited::Server));
     }
-    assert!(slots(&processes, &one_more).await.is_none(), "all run");
+    let refused = slots(&processes, &one_more).await.err();
+    assert_eq!(refused, Some(Awaited::All), "all run");
+    let message = Awaited::All.failure("s", Duration::from_secs(7)).message;
+    let expected = "server s: none of 64 worker processes was free within 7 s, since other servers";
+    assert!(message.starts_with(expected), "{message}");
     for slots in &mut held {
         slots.of_all = None;
     }
@@ -101,11 +106,11 @@ async fn killed_processes_of_some_servers_leave_the_slots_of_others() {
         held.push(slots(&processes, &one_more).await.unwrap());
     }
     for server in &dead {
-        assert!(slots(&processes, server).await.is_none(), "until they exit");
+        assert!(slots(&processes, server).await.is_err(), "until they exit");
     }
     held.clear();
     for server in &dead {
-        assert!(slots(&processes, server).await.is_some());
+        assert!(slots(&processes, server).await.is_ok());
     }
 }
 
@@ -125,4 +130,27 @@ fn one_process_at_a_time_changes_a_directory() {
     of("s", "a", "b/c").unwrap();
     drop(others);
     assert!(all.all().is_empty());
+}
+
+/// A soft mount reports a server that does not answer; it may still execute the request.
+#[test]
+fn a_directory_is_free_once_no_request_for_it_is_under_way() {
+    let fault = |failure: Failure| Err(Fault::from(failure));
+    assert!(is_settled(&Ok(Done::Volume(None))));
+    assert!(is_settled(&fault(Failure::busy("why"))));
+    assert!(!is_settled(&fault(Failure::busy("why").may_be_running())));
+}
+
+#[test]
+fn a_process_that_has_not_answered_is_described_by_its_end() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let panic = b"thread 'main' panicked at x.rs:1:2:\nout of paper\nnote: run with more\n\n";
+    let failed = Some(ExitStatus::from_raw(101 << 8));
+    assert_eq!(
+        ending(failed, panic),
+        "no answer; exit status: 101: out of paper"
+    );
+    let killed = Some(ExitStatus::from_raw(9));
+    assert_eq!(ending(killed, b""), "no answer; signal: 9 (SIGKILL)");
+    assert_eq!(ending(None, b"\n"), "no answer; it has not exited");
 }

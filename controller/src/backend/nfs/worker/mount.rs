@@ -38,7 +38,8 @@ pub(super) fn share(mount: &Mount) -> Result<OwnedFd, Failure> {
         | MountAttrFlags::MOUNT_ATTR_NOEXEC
         | MountAttrFlags::MOUNT_ATTR_NOATIME;
     let made = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes);
-    let made = made.map_err(|errno| failure(mount, &Refused::by("fsmount", &context, errno)))?;
+    let made = made.map_err(|errno| Refused::by("fsmount", &context, errno).locally());
+    let made = made.map_err(|refused| failure(mount, &refused))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = retry_on_intr(|| rustix::fs::openat(&made, ".", flags, Mode::empty()));
     root.map_err(|errno| failure(mount, &Refused::by("openat", &context, errno)))
@@ -49,6 +50,8 @@ struct Refused {
     call: String,
     errno: Errno,
     log: String,
+    /// The server was asked.
+    is_of_server: bool,
 }
 
 impl Refused {
@@ -57,6 +60,15 @@ impl Refused {
             call: call.to_owned(),
             errno,
             log: log_of(context),
+            is_of_server: true,
+        }
+    }
+
+    /// That of a call that only the kernel of this host answers.
+    fn locally(self) -> Self {
+        Self {
+            is_of_server: false,
+            ..self
         }
     }
 }
@@ -65,7 +77,7 @@ fn at_any_address(mount: &Mount) -> Result<OwnedFd, Failure> {
     let mut first = None;
     for address in addresses(&mount.server)? {
         match at(mount, address) {
-            Err(refused) if kind(refused.errno) == Kind::Unreachable => {
+            Err(refused) if kind(&refused) == Kind::Unreachable => {
                 first = first.or(Some(refused));
             }
             result => return result.map_err(|refused| failure(mount, &refused)),
@@ -192,13 +204,15 @@ fn create(
         call: "fsopen nfs".to_owned(),
         errno,
         log: String::new(),
+        is_of_server: false,
     })?;
     for (name, value) in parameters(mount, options, address, version) {
         let set = match value {
             Some(value) => rustix::mount::fsconfig_set_string(&context, &*name, &*value),
             None => rustix::mount::fsconfig_set_flag(&context, &*name),
         };
-        set.map_err(|errno| Refused::by(&format!("mount option {name}"), &context, errno))?;
+        let call = format!("mount option {name}");
+        set.map_err(|errno| Refused::by(&call, &context, errno).locally())?;
     }
     let created = rustix::mount::fsconfig_create(&context);
     created.map_err(|errno| Refused::by("mount", &context, errno))?;
@@ -230,35 +244,45 @@ fn log_of(context: &OwnedFd) -> String {
     said.join("; ")
 }
 
-fn kind(errno: Errno) -> Kind {
-    match errno {
+fn kind(refused: &Refused) -> Kind {
+    match refused.errno {
         Errno::INVAL | Errno::PROTONOSUPPORT => Kind::Invalid,
-        Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NODEV | Errno::NOTDIR => {
-            Kind::Precondition
-        }
+        Errno::NODEV | Errno::PERM => Kind::Precondition,
+        _ if !refused.is_of_server => Kind::System,
+        Errno::NOENT | Errno::ACCESS | Errno::NOTDIR => Kind::Precondition,
         Errno::NOMEM | Errno::MFILE | Errno::NFILE => Kind::System,
         _ => Kind::Unreachable,
     }
 }
 
-fn failure(mount: &Mount, refused: &Refused) -> Failure {
-    let Refused { call, errno, log } = refused;
-    let source = source(mount);
-    let advice = match *errno {
+fn advice(refused: &Refused) -> &'static str {
+    match refused.errno {
+        Errno::INVAL => "a mount option is not accepted",
+        Errno::PROTONOSUPPORT => "the server or this kernel does not have that version of NFS",
+        Errno::NODEV => "load the kernel module nfs on this host",
+        Errno::PERM if !refused.is_of_server => "the controller needs CAP_SYS_ADMIN",
+        Errno::NOMEM | Errno::MFILE | Errno::NFILE => "the controller's host lacks memory or files",
+        _ if !refused.is_of_server => "the kernel of the controller's host refuses it",
         Errno::NOENT => "the server does not have that share",
         Errno::ACCESS => "the server does not export the share to this host",
         Errno::PERM => "the controller needs CAP_SYS_ADMIN, or the server refuses this host",
-        Errno::NODEV => "load the kernel module nfs on this host",
-        Errno::INVAL => "a mount option is not accepted",
-        Errno::PROTONOSUPPORT => "the server or this kernel does not have that version of NFS",
+        Errno::NOTDIR => "the share is no directory on the server",
         _ => "the server does not answer",
-    };
+    }
+}
+
+fn failure(mount: &Mount, refused: &Refused) -> Failure {
+    let source = source(mount);
+    let advice = advice(refused);
+    let Refused {
+        call, errno, log, ..
+    } = refused;
     let log = match log.is_empty() {
         true => String::new(),
         false => format!(" ({log})"),
     };
     Failure::new(
-        kind(*errno),
+        kind(refused),
         format!("{source}: {call}: {errno}{log}; {advice}"),
     )
 }

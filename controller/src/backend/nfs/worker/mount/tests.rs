@@ -173,9 +173,13 @@ fn each_refusal_has_its_kind_and_says_what_to_do() {
         (
             Errno::NOTDIR,
             Kind::Precondition,
-            "the server does not answer",
+            "the share is no directory on the server",
         ),
-        (Errno::NOMEM, Kind::System, "the server does not answer"),
+        (
+            Errno::NOMEM,
+            Kind::System,
+            "the controller's host lacks memory",
+        ),
         (
             Errno::TIMEDOUT,
             Kind::Unreachable,
@@ -186,6 +190,7 @@ fn each_refusal_has_its_kind_and_says_what_to_do() {
             call: "mount".to_owned(),
             errno,
             log: log.to_owned(),
+            is_of_server: true,
         };
         let found = failure(&mount("filer", &[]), &refused(""));
         assert_eq!(found.kind, expected, "{found}");
@@ -205,6 +210,7 @@ fn an_error_has_the_source_the_errno_and_the_kernels_words() {
         call: "mount".to_owned(),
         errno: Errno::NOENT,
         log: "NFS4: Couldn't follow remote path".to_owned(),
+        is_of_server: true,
     };
     let failure = failure(&mount("filer", &[]), &refused);
     assert_eq!(failure.kind, Kind::Precondition);
@@ -215,5 +221,28 @@ fn an_error_has_the_source_the_errno_and_the_kernels_words() {
     ] {
         assert!(failure.message.contains(part), "{failure}");
     }
-    assert_eq!(kind(Errno::TIMEDOUT), Kind::Unreachable);
+}
+
+/// The server was not asked.
+#[test]
+fn a_refusal_of_the_hosts_own_kernel_is_not_blamed_on_the_server() {
+    for (errno, expected, advice) in [
+        (Errno::INVAL, Kind::Invalid, "option is not accepted"),
+        (Errno::PERM, Kind::Precondition, "needs CAP_SYS_ADMIN"),
+        (Errno::NODEV, Kind::Precondition, "kernel module nfs"),
+        (Errno::NOMEM, Kind::System, "host lacks memory"),
+        (Errno::NOENT, Kind::System, "the controller's host refuses"),
+        (Errno::NOSYS, Kind::System, "the controller's host refuses"),
+    ] {
+        let refused = Refused {
+            call: "fsopen nfs".to_owned(),
+            errno,
+            log: String::new(),
+            is_of_server: true,
+        };
+        let found = failure(&mount("filer", &[]), &refused.locally());
+        assert_eq!(found.kind, expected, "{found}");
+        assert!(found.message.contains(advice), "{found}");
+        assert!(!found.message.contains("server"), "{found}");
+    }
 }
