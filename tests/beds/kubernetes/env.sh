@@ -28,6 +28,7 @@ components=(etcd containerd kube-apiserver kube-controller-manager kube-schedule
 
 export BASE=${BASE:-$BELAY_CACHE/kubernetes/cluster}
 [ ! -d "$BASE/filer" ] || guests_driver=nfs.csi.k8s.io
+[ ! -d "$BASE/twin" ] || guests_driver=dobs.csi.digitalocean.com
 export BED_NODE=$node
 
 # Where the binaries are; build.sh names its directory after their sources.

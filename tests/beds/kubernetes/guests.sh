@@ -2,12 +2,13 @@
 # Guests as nodes of a running cluster, next to node1: User-mode Linux machines, each with its kernel,
 # kubelet and disks. They are the servers of a small cloud (tests/beds/guest), whose volumes clients
 # of OpenStack create, and plug in as disks. With CLOUD=openstack at `up`, that cloud plugs disks in
-# for a real Keystone, Cinder and Nova (tests/beds/openstack), which clients use then. With CLOUD=nfs,
+# for a real Keystone, Cinder and Nova (tests/beds/openstack), which clients use then; with
+# CLOUD=digitalocean, for a twin of DigitalOcean (tests/twins). With CLOUD=nfs,
 # a further guest is an NFS server, and the guests have no disks but their own.
 #
 #   guests.sh up PROGRAM         starts the cloud, and as many guests as GUESTS said when the
 #                                cluster was started; returns when all are ready. PROGRAM:
-#                                belay-guest-cloud
+#                                belay-guest-cloud, with belay-twins next to it
 #   guests.sh deploy IMAGES      installs Belay for the guests, in place of what is installed
 #   guests.sh import ARCHIVE     imports an image into the containerd of each guest
 #   guests.sh run NAME [SECONDS] <SCRIPT
@@ -26,7 +27,7 @@ here=$(dirname "$(readlink -f "$0")")
 disk_gib=8
 memory_mib=1536
 # Disks that a guest can have.
-slots=16
+slots_max=16
 seconds_max=240
 namespace=belay-system
 socket=$BASE/run/guests.sock
@@ -79,9 +80,7 @@ make_disk() {
 }
 
 start_cloud() {
-    local name servers=() arguments address=$cloud_address
-    # No client must reach the API that the real one replaces.
-    ! is_openstack || address=127.0.0.1:${cloud_address##*:}
+    local name servers=() arguments
     mkdir -p "$BASE/cloud"
     for name in $(names); do
         make_disk "$BASE/guests/$name/disk"
@@ -96,7 +95,7 @@ start_cloud() {
         servers+=("filer=$filer_address=$(filer_arguments)")
     fi
     printf '%s\n' "$1" >"$BASE/run/guests.program"
-    inside setsid "$1" serve "$socket" "$address" "$BASE/cloud" "$slots" "$memory_mib" \
+    inside setsid "$1" serve "$socket" "$(own_address)" "$BASE/cloud" "$(slots)" "$memory_mib" \
         "${servers[@]}" >"$BASE/log/guests.log" 2>&1 </dev/null &
     await 30 "the cloud of the guests" test -S "$socket"
 }
@@ -135,7 +134,8 @@ up() {
     case ${CLOUD:-mock} in
         mock | nfs) ;;
         openstack) start_openstack ;;
-        *) give_up "CLOUD=$CLOUD: there are: mock openstack nfs" ;;
+        digitalocean) start_digitalocean "$(dirname "$(readlink -f "$1")")/belay-twins" ;;
+        *) give_up "CLOUD=$CLOUD: there are: mock openstack nfs digitalocean" ;;
     esac
     start_cloud "$(readlink -f "$1")"
     ! is_nfs || boot filer
@@ -157,11 +157,11 @@ SH
 }
 
 put_secret() {
-    local conf
-    conf=$(cloud_conf)
+    local name key
+    read -r name key < <(secret)
     kubectl get namespace "$namespace" >/dev/null 2>&1 || kubectl create namespace "$namespace"
-    kubectl --namespace "$namespace" create secret generic cloud-config --dry-run=client \
-        --output yaml --from-file=cloud.conf=/dev/stdin <<<"$conf" |
+    kubectl --namespace "$namespace" create secret generic "$name" --dry-run=client \
+        --output yaml --from-file="$key"=<(credentials) |
         kubectl apply --filename - >/dev/null
 }
 
@@ -183,8 +183,7 @@ deploy() {
     else
         inside ctr --namespace k8s.io images import "$images/belay-controller.tar" >/dev/null
         put_secret
-        settings=(--values "$here/guests.yaml" --set "drivers[0].maxVolumes=$slots"
-            --set "drivers[0].metadata.address=$(metadata_address)")
+        mapfile -t settings < <(chart_flags)
     fi
     helm upgrade --install belay "$here/../../../deploy/chart" --namespace "$namespace" --create-namespace \
         "${settings[@]}" --wait --timeout 5m >"$BASE/log/helm.log" 2>&1 || {
@@ -202,6 +201,7 @@ logs() {
     cp "$BASE"/tmp/belay-guest-*/console* "$1" 2>/dev/null || true
     ! is_openstack || cp -r "$openstack_state/log" "$1/openstack"
     ! is_nfs || run filer 60 <<<'dmesg | tail -n 200' >"$1/filer.log" 2>&1 || true
+    ! is_digitalocean || cp "$BASE/log/twin.log" "$1"
     for name in $(names); do
         run "$name" 60 >"$1/$name.log" 2>&1 <<'SH' || true
 cd /node/log
@@ -238,7 +238,7 @@ case $command in
     logs) logs "${1:?a directory}" ;;
     down) down ;;
     *)
-        sed -n '8,20s/^# *//p' "$0" >&2
+        sed -n '9,20s/^# *//p' "$0" >&2
         exit 64
         ;;
 esac

@@ -12,12 +12,7 @@ here=$(dirname "$(readlink -f "$0")")
 . "$here/guests_cloud.sh"
 
 namespace=belay-cuts
-seconds_max=300
-export PATH=$BASE/bin:$PATH KUBECONFIG=$BASE/kubeconfig
-
-k() {
-    kubectl --namespace "$namespace" "$@"
-}
+. "$here/checks.sh"
 
 # start FILESYSTEM: a StatefulSet of one pod, which prefers the first guest.
 start() {
@@ -120,30 +115,22 @@ has_grown() {
     [ "$(data_kib)" -gt "$1" ]
 }
 
-# volumes EXPRESSION: whether it is true of `v`, the volumes in the real cloud.
-volumes() {
-    user volumes | python3 -c 'import json, sys
-v = json.load(sys.stdin)
-sys.exit(not eval(f"({sys.argv[1]})"))' "$1"
-}
-
-# cloud_has SIZE: Cinder and Nova have the one volume, of that size in GiB, at the server of the pod's
-# node. The node knows its server by the metadata service, and has a disk with the volume's serial.
+# cloud_has SIZE: the cloud has the one volume, of that size in GiB, at the server of the pod's node.
+# The node knows its server by the metadata service, and has a disk with the volume's serial.
 cloud_has() {
     local name server
-    is_openstack || return 0
+    has_volumes || return 0
     name=$(node_of) && server=$(cat "$BASE/guests/$name/server") &&
         [ "$(kubectl get csinode "$name" --output \
             jsonpath="{.spec.drivers[?(@.name=='$guests_driver')].nodeID}")" = "$server" ] &&
-        volumes "[(x['size'], x['status'], x['servers']) for x in v]
-            == [($1, 'in-use', ['$server'])]" &&
-        user volumes | python3 -c 'import json, sys
-print("test -b /dev/disk/by-id/virtio-" + json.load(sys.stdin)[0]["id"][:20])' |
+        volumes "[(x['size'], x['servers']) for x in v] == [($1, ['$server'])]" &&
+        cloud_volumes | python3 -c 'import json, sys
+print("test -b /dev/disk/by-id/" + json.load(sys.stdin)[0]["link"])' |
         "$here/guests.sh" run "$name"
 }
 
 cloud_is_empty() {
-    ! is_openstack || volumes 'v == []'
+    ! has_volumes || volumes 'v == []'
 }
 
 # It grows where it is in use, and its next pod reads it on the other node. Whether the volume is
@@ -213,20 +200,8 @@ check_a_node_is_gone() {
     stop ext4
 }
 
-clean_up() {
-    kubectl delete namespace "$namespace" --ignore-not-found --timeout=120s >/dev/null
-}
-
-trap 'printf "guests: line %s: %s\n" "$LINENO" "$BASH_COMMAND" >&2' ERR
 checks=("$@")
 [ $# -gt 0 ] || checks=(a_volume_moves a_node_returns a_node_is_gone)
 # shellcheck disable=SC2012
 first=$(ls "$BASE/guests" | head -n 1)
-clean_up
-kubectl create namespace "$namespace" >/dev/null
-for check in "${checks[@]}"; do
-    start=$SECONDS
-    "check_$check"
-    printf 'guests: %s: ok, %d s\n' "${check//_/ }" $((SECONDS - start))
-done
-clean_up
+run_checks guests "${checks[@]}"

@@ -1,14 +1,22 @@
 # shellcheck shell=bash
 # Sourced by the scripts of the guests: the cloud whose servers they are. belay-guest-cloud plugs the
-# disks in; its clients use its own API, or that of a real Keystone, Cinder and Nova.
+# disks in; its clients use its own API, that of a real Keystone, Cinder and Nova, or a twin of
+# DigitalOcean.
 
 openstack=$bed/../openstack
 openstack_state=$BASE/nova
-# As that of the real service, which the bed starts on another port.
+twin_state=$BASE/twin
+# Of the twin; its metadata service is on another port.
+twin_token=dop_v1_token-of-the-twin
+# As that of the real services, which the bed and the twin start on another port.
 metadata_port=8775
 
 is_openstack() {
     [ -e "$openstack_state/bed.json" ]
+}
+
+is_digitalocean() {
+    [ -d "$twin_state" ]
 }
 
 # user COMMAND...: what a user of the real cloud does.
@@ -33,30 +41,128 @@ start_openstack() {
     user metadata "$(metadata_address)" "${servers[@]}" >"$BASE/log/metadata.log" 2>&1 </dev/null &
 }
 
+# start_digitalocean PROGRAM: the twin, with a droplet for each guest.
+start_digitalocean() {
+    local name droplet droplets=() limits=()
+    # All specs make more calls than the real cloud serves in an hour.
+    [ -z "${FULL:-}" ] || limits=(--calls-a-minute 2500)
+    mkdir "$twin_state"
+    guests_driver=dobs.csi.digitalocean.com
+    for name in $(names); do
+        droplet=$((100 + ${name#node}))
+        printf '%s\n' "$droplet" >"$BASE/guests/$name/server"
+        droplets+=("$droplet=$name=$(guest_address "$name")")
+    done
+    # An action of the real cloud takes some seconds.
+    "$bed/cluster.sh" exec setsid "$1" --delay-ms 1000 "${limits[@]}" --address "$cloud_address" \
+        --metadata "$(metadata_address)" --disks "$socket" "$twin_state" "${droplets[@]}" \
+        >"$BASE/log/twin.log" 2>&1 </dev/null &
+    await 30 "the twin of DigitalOcean" cloud_volumes
+}
+
 # server_of NAME: /ID of the guest's server, if its cloud has given it one.
 server_of() {
     ! is_openstack || printf '/%s' "$(cat "$BASE/guests/$1/server")"
 }
 
+# Slots for disks: virtio, and SCSI.
+slots() {
+    if is_digitalocean; then echo "0+$slots_max"; else echo "$slots_max"; fi
+}
+
+# The most volumes of a server.
+volumes_max() {
+    if is_digitalocean; then echo 15; else echo "$slots_max"; fi
+}
+
 metadata_address() {
-    if is_openstack; then
+    if is_openstack || is_digitalocean; then
         printf '%s\n' "$bridge_address:$metadata_port"
     else
         printf '%s\n' "$cloud_address"
     fi
 }
 
-# The configuration of the driver.
-cloud_conf() {
-    if is_openstack; then
-        user conf
-        return
+# The address of the API of belay-guest-cloud, which no client must reach if another replaces it.
+own_address() {
+    if is_openstack || is_digitalocean; then
+        printf '127.0.0.1:%s\n' "${cloud_address##*:}"
+    else
+        printf '%s\n' "$cloud_address"
     fi
-    cat <<CONF
+}
+
+# The arguments of helm for the driver.
+chart_flags() {
+    printf -- '--values\n%s\n' "$bed/guests.yaml"
+    if is_digitalocean; then
+        printf -- '--values\n%s\n' "$bed/guests_digitalocean.yaml"
+    fi
+    address_flags
+}
+
+# Of these, what only the bed has.
+address_flags() {
+    ! is_digitalocean || printf -- '--set\ndrivers[0].apiUrl=http://%s\n' "$cloud_address"
+    printf -- '--set\ndrivers[0].maxVolumes=%s\n' "$(volumes_max)"
+    printf -- '--set\ndrivers[0].metadata.address=%s\n' "$(metadata_address)"
+}
+
+# secret: the name of the Secret with the credentials, and its key.
+secret() {
+    if is_digitalocean; then echo digitalocean access-token; else echo cloud-config cloud.conf; fi
+}
+
+# What the Secret has.
+credentials() {
+    if is_digitalocean; then
+        printf '%s' "$twin_token"
+    elif is_openstack; then
+        user conf
+    else
+        cat <<CONF
 [Global]
 auth-url=http://$cloud_address/identity/v3
 region=bed
 application-credential-id=bed
 application-credential-secret=$("$(cat "$BASE/run/guests.program")" secret)
 CONF
+    fi
+}
+
+# Whether its volumes can be compared with those of the cluster.
+has_volumes() {
+    is_openstack || is_digitalocean
+}
+
+# twin_call METHOD PATH [BODY]: what the twin answers.
+twin_call() {
+    "$bed/cluster.sh" exec python3 -c 'import sys, urllib.request
+url, token, method, body = sys.argv[1:]
+headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+request = urllib.request.Request(url, body.encode() or None, headers, method=method)
+with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+    print(answer.read().decode())' "http://$cloud_address/v2/$2" "$twin_token" "$1" "${3:-}"
+}
+
+# Its volumes as JSON: ID, name, size in GiB, servers, and the name of the link that udev makes on a
+# server.
+cloud_volumes() {
+    if is_openstack; then
+        user volumes | python3 -c 'import json, sys
+print(json.dumps([{**v, "link": "virtio-" + v["id"][:20]} for v in json.load(sys.stdin)
+                  if v["status"] in ("available", "in-use")]))'
+    else
+        twin_call GET 'volumes?per_page=200' | python3 -c 'import json, sys
+print(json.dumps([{"id": v["id"], "name": v["name"], "size": v["size_gigabytes"],
+                   "servers": [str(d) for d in v["droplet_ids"]],
+                   "link": "scsi-0DO_Volume_" + v["name"]} for v in json.load(sys.stdin)["volumes"]]))'
+    fi
+}
+
+# volumes EXPRESSION: whether it is true of `v`, the volumes in the cloud.
+volumes() {
+    cloud_volumes | python3 -c 'import json, sys
+v = json.load(sys.stdin)
+sys.exit(not eval(f"({sys.argv[1]})"))' "$1"
 }

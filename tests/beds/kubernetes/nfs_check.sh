@@ -9,14 +9,7 @@ here=$(dirname "$(readlink -f "$0")")
 . "$here/guests_nfs.sh"
 
 namespace=belay-files
-seconds_max=240
-driver_namespace=belay-system
-controller=belay-controller-nfs
-export PATH=$BASE/bin:$PATH KUBECONFIG=$BASE/kubeconfig
-
-k() {
-    kubectl --namespace "$namespace" "$@"
-}
+. "$here/checks.sh"
 
 # on_server <SCRIPT: in the share.
 on_server() {
@@ -28,50 +21,16 @@ class() {
     kubectl apply --filename - >/dev/null <<YAML
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
-metadata: {name: $1, labels: {belay-test: files}}
+metadata: {name: $1, labels: {belay-test: $namespace}}
 provisioner: $guests_driver
 allowVolumeExpansion: true
 parameters: {server: filer, share: /${2:+, $2}}
 YAML
 }
 
-# claim NAME [CLASS]
-claim() {
-    k apply --filename - >/dev/null <<YAML
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: $1}
-spec:
-  storageClassName: ${2:-belay-nfs}
-  accessModes: [ReadWriteMany]
-  resources: {requests: {storage: 1Gi}}
-YAML
-    k wait "persistentvolumeclaim/$1" --for=jsonpath='{.status.phase}'=Bound \
-        --timeout="${seconds_max}s" >/dev/null
-}
-
-# pod NAME NODE CLAIM COMMAND [MOUNT]: the last is more of the volume's mount.
-pod() {
-    k apply --filename - >/dev/null <<YAML
-apiVersion: v1
-kind: Pod
-metadata: {name: $1}
-spec:
-  nodeName: $2
-  terminationGracePeriodSeconds: 0
-  containers:
-    - name: shell
-      image: localhost/busybox:1
-      command: [sh, -c, '$4']
-      volumeMounts: [{name: data, mountPath: /data${5:+, $5}}]
-  volumes: [{name: data, persistentVolumeClaim: {claimName: $3}}]
-YAML
-    k wait "pod/$1" --for=condition=Ready --timeout="${seconds_max}s" >/dev/null
-}
-
-# volume_of CLAIM: the name of its PersistentVolume.
-volume_of() {
-    k get persistentvolumeclaim "$1" --output jsonpath='{.spec.volumeName}'
+# shared NAME [CLASS]: a claim for pods of all nodes.
+shared() {
+    claim "$1" "${2:-belay-nfs}" ReadWriteMany
 }
 
 is_gone() {
@@ -93,14 +52,10 @@ remove() {
     done
 }
 
-end_pods() {
-    k delete pod --all --timeout="${seconds_max}s" >/dev/null
-}
-
 # Each pod reads what the other has written; the server has both.
 check_two_nodes_share_a_volume() {
     local name volume
-    claim shared
+    shared shared
     volume=$(volume_of shared)
     for name in "${nodes[@]}"; do
         pod "on-$name" "$name" shared "echo of $name >/data/$name; sleep 3600"
@@ -121,7 +76,7 @@ check_two_nodes_share_a_volume() {
 
 check_a_sub_path_is_a_directory_of_the_volume() {
     local volume
-    claim parts
+    shared parts
     volume=$(volume_of parts)
     pod part "${nodes[0]}" parts 'echo one >/data/file; sleep 3600' 'subPath: a/b'
     has "grep -qx one $volume/a/b/file"
@@ -142,7 +97,7 @@ has_size() {
 }
 
 check_a_claim_is_expanded_in_use() {
-    claim growing
+    shared growing
     pod user "${nodes[0]}" growing 'sleep 3600'
     k patch persistentvolumeclaim growing --patch \
         '{"spec": {"resources": {"requests": {"storage": "3Gi"}}}}' >/dev/null
@@ -159,7 +114,7 @@ check_a_deletion_does_what_the_class_says() {
     for policy in delete retain archive; do
         class "belay-files-$policy" "onDelete: $policy, mountPermissions: \"0770\", subDir: \
 '\${pvc.metadata.namespace}/\${pvc.metadata.name}'"
-        claim "$policy" "belay-files-$policy"
+        shared "$policy" "belay-files-$policy"
         has "[ \$(stat -c %a $namespace/$policy) = 770 ]"
         has "echo $policy >$namespace/$policy/file"
     done
@@ -168,15 +123,7 @@ check_a_deletion_does_what_the_class_says() {
     has "grep -qx retain $namespace/retain/file"
     has "grep -qx archive archived-$namespace/archive/file"
     # Its claim is gone, but not its files: another volume must not get them.
-    k apply --filename - >/dev/null <<YAML
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: retain}
-spec:
-  storageClassName: belay-files-retain
-  accessModes: [ReadWriteMany]
-  resources: {requests: {storage: 1Gi}}
-YAML
+    request retain belay-files-retain ReadWriteMany
     await 60 "the refusal of a directory that exists" refused retain AlreadyExists
     k delete persistentvolumeclaim retain --timeout=60s >/dev/null
     has "rm -r $namespace archived-$namespace"
@@ -188,46 +135,19 @@ refused() {
         grep -q "$2"
 }
 
-is_bound() {
-    [ "$(k get persistentvolumeclaim --output jsonpath='{.items[*].status.phase}')" = \
-        "$(printf 'Bound %.0s' $(seq "$1") | sed 's/ $//')" ]
-}
-
-volumes_left() {
-    kubectl get persistentvolumes --output \
-        jsonpath="{.items[?(@.spec.claimRef.namespace=='$namespace')].metadata.name}"
-}
-
-no_volumes() {
-    [ -z "$(volumes_left)" ]
-}
-
-kill_controller() {
-    kubectl --namespace "$driver_namespace" delete pod --selector belay.dev/driver=nfs --force \
-        --grace-period=0 >/dev/null 2>&1
-}
-
 # Claims are made and deleted meanwhile; none is lost, and nothing stays on the server.
 check_the_controller_is_killed_at_work() {
     local n before
     before=$(on_server <<<'ls -A . .belay/claims')
     for n in $(seq 10); do
-        k apply --filename - >/dev/null <<YAML
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: many-$n}
-spec:
-  storageClassName: belay-nfs
-  accessModes: [ReadWriteMany]
-  resources: {requests: {storage: 1Gi}}
-YAML
-        [ "$n" != 5 ] || kill_controller
+        request "many-$n" belay-nfs ReadWriteMany
+        [ "$n" != 5 ] || kill_controller nfs
     done
-    await "$seconds_max" "ten volumes after the controller was killed" is_bound 10
+    await "$seconds_max" "ten volumes after the controller was killed" are_bound 10
     k delete persistentvolumeclaim --all --wait=false >/dev/null
     sleep 0.5
-    kill_controller
-    await "$seconds_max" "the deletion of ten volumes" no_volumes
+    kill_controller nfs
+    await "$seconds_max" "the deletion of ten volumes" has_left_none
     [ "$(on_server <<<'ls -A . .belay/claims')" = "$before" ]
     [ -z "$(on_server <<<'ls -A .belay/trash .belay/tmp | grep -v : || true')" ]
 }
@@ -244,64 +164,29 @@ has_more_lines() {
 # and each line that was synced is there.
 check_the_server_loses_power() {
     local synced
-    claim lasting
+    shared lasting
     pod writer "${nodes[0]}" lasting 'n=0; while :; do n=$((n + 1)); echo $n >>/data/lines;
         sync /data/lines && echo $n >/tmp/synced; sleep 0.1; done'
     await 60 "ten lines" has_more_lines 10
     "$here/guests.sh" cut filer
     synced=$(lines)
-    k apply --filename - >/dev/null <<YAML
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: waiting}
-spec:
-  storageClassName: belay-nfs
-  accessModes: [ReadWriteMany]
-  resources: {requests: {storage: 1Gi}}
-YAML
+    request waiting belay-nfs ReadWriteMany
     await "$seconds_max" "the failure of a call" refused waiting 'filer'
     "$here/guests.sh" boot filer
     await "$seconds_max" "more lines after the power cut" has_more_lines "$((synced + 10))"
     k exec writer -- awk 'NR != $1 { bad = 1 } END { exit bad }' /data/lines
-    k wait persistentvolumeclaim/waiting --for=jsonpath='{.status.phase}'=Bound \
-        --timeout="${seconds_max}s" >/dev/null
+    await_bound waiting
     end_pods
     remove lasting waiting
 }
 
-# The sidecars may do what they did, and asked for nothing else.
 check_no_right_was_missed() {
-    python3 - "$BASE/log/audit.jsonl" "$driver_namespace:$controller" <<'PY'
-import json, sys
-made = refused = 0
-for line in open(sys.argv[1]):
-    event = json.loads(line)
-    if not event["user"]["username"].endswith(sys.argv[2]):
-        continue
-    made += 1
-    if event.get("responseStatus", {}).get("code") == 403:
-        refused += 1
-        print(event["userAgent"].split("/")[0], event["verb"], event["requestURI"], file=sys.stderr)
-sys.exit(refused > 0 or made == 0)
-PY
-}
-
-clean_up() {
-    kubectl delete namespace "$namespace" --ignore-not-found --timeout=180s >/dev/null
-    kubectl delete storageclass --selector belay-test=files >/dev/null
+    no_right_was_missed nfs
 }
 
 is_nfs || give_up "the cluster has no NFS server; please start the guests with CLOUD=nfs"
-trap 'printf "nfs: line %s: %s\n" "$LINENO" "$BASH_COMMAND" >&2' ERR
 checks=("$@")
 [ $# -gt 0 ] || mapfile -t checks < <(declare -F | sed -n 's/^declare -f check_//p' |
     grep -v '^no_right')
 mapfile -t nodes < <(ls "$BASE/guests")
-clean_up
-kubectl create namespace "$namespace" >/dev/null
-for check in "${checks[@]}" no_right_was_missed; do
-    start=$SECONDS
-    "check_$check"
-    printf 'nfs: %s: ok, %d s\n' "${check//_/ }" $((SECONDS - start))
-done
-clean_up
+run_checks nfs "${checks[@]}" no_right_was_missed

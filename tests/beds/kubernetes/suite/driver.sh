@@ -16,6 +16,13 @@ case ${SUITE:-local} in
     disk)
         driver=$guests_driver
         files=$here/disk
+        # With the files of its cloud in place of some.
+        if [ -d "$BASE/twin" ]; then
+            files=$BASE/run/suite
+            mkdir -p "$files"
+            cp "$here"/disk/*.* "$files"
+            cp "$here"/disk/digitalocean/* "$files"
+        fi
         # Each has a directory, see config.sh.
         mapfile -t nodes < <(ls "$BASE/guests")
         kinds=(ext4 xfs btrfs)

@@ -1,0 +1,221 @@
+#!/usr/bin/env bash
+# Volumes and snapshots of the driver `digitalocean` on a cluster whose guests run with
+# CLOUD=digitalocean and have it (guests.sh): with the classes of the chart, and compared with what
+# the cloud has.
+#
+#   digitalocean_check.sh [CHECK...]
+set -Eeuo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/env.sh"
+. "$here/guests_cloud.sh"
+
+namespace=belay-droplets
+. "$here/checks.sh"
+
+# Also that of the snapshots.
+class=do-block-storage
+
+# snapshot NAME CLAIM: returns when it can be restored.
+snapshot() {
+    k apply --filename - >/dev/null <<YAML
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {name: $1}
+spec: {volumeSnapshotClassName: $class, source: {persistentVolumeClaimName: $2}}
+YAML
+    await_snapshot "$1"
+}
+
+await_snapshot() {
+    k wait "volumesnapshot/$1" --for=jsonpath='{.status.readyToUse}'=true \
+        --timeout="${seconds_max}s" >/dev/null
+}
+
+# fill POD: a file with new content, which is on the disk at its return.
+fill() {
+    k exec "$1" -- sh -c \
+        'dd if=/dev/urandom of=/data/file bs=1M count=16 conv=notrunc,fsync 2>/dev/null && sync'
+}
+
+sum() {
+    k exec "$1" -- sha256sum /data/file | cut -d ' ' -f 1
+}
+
+# Volumes of the cloud, after their claims were deleted.
+await_empty() {
+    await "$seconds_max" "the deletion of all volumes" has_left_none
+    await "$seconds_max" "the deletion in the cloud" volumes 'v == []'
+}
+
+# A snapshot of a volume in use has what was written before it; the volume has what came later. Both
+# are mounted on one node.
+check_a_snapshot_has_the_data_of_its_moment() {
+    local before after
+    claim source "$class" ReadWriteOnce
+    pod writer "${nodes[0]}" source 'sleep 3600'
+    fill writer
+    before=$(sum writer)
+    k delete pod writer --timeout="${seconds_max}s" >/dev/null
+    pod moved "${nodes[1]}" source 'sleep 3600'
+    [ "$(sum moved)" = "$before" ]
+    snapshot moment source
+    fill moved
+    after=$(sum moved)
+    [ "$after" != "$before" ]
+    claim restored "$class" ReadWriteOnce \
+        'dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: moment}'
+    # Without it too.
+    k delete volumesnapshot moment --timeout="${seconds_max}s" >/dev/null
+    pod reader "${nodes[1]}" restored 'sleep 3600'
+    [ "$(sum reader)" = "$before" ]
+    [ "$(sum moved)" = "$after" ]
+    volumes "{x['name'] for x in v} == {'$(volume_of source)', '$(volume_of restored)'}"
+    end_pods
+    pod source "${nodes[0]}" source 'sleep 3600'
+    [ "$(sum source)" = "$after" ]
+    end_pods
+    k delete persistentvolumeclaim --all --timeout="${seconds_max}s" >/dev/null
+    await_empty
+    twin_call GET 'snapshots?resource_type=volume' | grep -q '"snapshots":\[\]'
+}
+
+# start_pods COMMAND SHIFT: a pod for each claim, on the two nodes in turn. N in the command is the
+# claim's number.
+start_pods() {
+    local n
+    for n in $(seq "$many"); do
+        start_pod "on-$n" "${nodes[(n + $2) % 2]}" "many-$n" "${1//N/$n}"
+    done
+}
+
+await_pods() {
+    local n
+    for n in $(seq "$many"); do await_pod "on-$n"; done
+}
+
+# While it creates, attaches, detaches and deletes volumes. None is lost or made twice, and each claim
+# finds what it has written.
+check_the_controller_is_killed_at_work() {
+    local n many=6 names=()
+    for n in $(seq "$many"); do
+        request "many-$n" "$class" ReadWriteOnce
+        [ "$n" != 3 ] || kill_controller dobs
+    done
+    await "$seconds_max" "all volumes after the controller was killed" are_bound "$many"
+    for n in $(seq "$many"); do names+=("'$(volume_of "many-$n")',"); done
+    volumes "sorted(x['name'] for x in v) == sorted([${names[*]}])"
+    start_pods 'echo N >/data/n && sync && sleep 3600' 0
+    sleep 2
+    kill_controller dobs
+    await_pods
+    k delete pod --all --wait=false >/dev/null
+    sleep 1
+    kill_controller dobs
+    end_pods
+    start_pods 'sleep 3600' 1
+    await_pods
+    for n in $(seq "$many"); do [ "$(k exec "on-$n" -- cat /data/n)" = "$n" ]; done
+    end_pods
+    k delete persistentvolumeclaim --all --wait=false >/dev/null
+    sleep 0.5
+    kill_controller dobs
+    await_empty
+}
+
+# A volume of the account that is no claim's, by its ID: it is read before it is formatted, and kept.
+check_a_volume_of_the_account_is_adopted() {
+    local id
+    id=$(twin_call POST volumes '{"name": "adopted", "region": "nyc1", "size_gigabytes": 1}' |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["volume"]["id"])')
+    kubectl apply --filename - >/dev/null <<YAML
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: belay-adopted}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  persistentVolumeReclaimPolicy: Retain
+  storageClassName: ""
+  claimRef: {namespace: $namespace, name: adopted}
+  csi: {driver: $guests_driver, volumeHandle: $id, fsType: ext4}
+YAML
+    claim adopted '""' ReadWriteOnce
+    pod first "${nodes[0]}" adopted 'echo adopted >/data/file && sync && sleep 3600'
+    end_pods
+    pod second "${nodes[1]}" adopted 'sleep 3600'
+    [ "$(k exec second -- cat /data/file)" = adopted ]
+    end_pods
+    k delete persistentvolumeclaim adopted --timeout="${seconds_max}s" >/dev/null
+    kubectl delete persistentvolume belay-adopted --timeout="${seconds_max}s" >/dev/null
+    volumes "[(x['id'], x['servers']) for x in v] == [('$id', [])]"
+    twin_call DELETE "volumes/$id" >/dev/null
+}
+
+# block LANGUAGE NUMBER: that block of the section `Kubernetes` of docs/digitalocean.md.
+block() {
+    awk -v language="$1" -v number="$2" '
+        /^## / { inside = $0 == "## Kubernetes" }
+        /^ *```/ {
+            open = inside && !fenced && $1 == "```" language
+            seen += open
+            fenced = !fenced
+            next
+        }
+        open && seen == number' "$bed/../../../docs/digitalocean.md" | grep . ||
+        give_up "docs/digitalocean.md has no block $2 of $1 in its section Kubernetes"
+}
+
+# follow NUMBER: that block of shell as it stands, but for the token and the bed's addresses; in a
+# directory that looks like a clone.
+follow() {
+    local bed_flags
+    bed_flags=$(address_flags | paste -sd ' ')
+    block sh "$1" | sed "s|\bTOKEN\b|$twin_token|; \
+        s|--values belay.yaml|--values $bed/guests.yaml & $bed_flags|" >"$BASE/run/block.sh"
+    mkdir -p "$BASE/run/clone"
+    ln -sfn "$(readlink -f "$bed/../../../deploy")" "$BASE/run/clone/deploy"
+    (cd "$BASE/run/clone" && bash -euo pipefail ../block.sh)
+}
+
+has_droplets() {
+    follow 3 >"$BASE/run/said" && grep -q '^node2 *102$' "$BASE/run/said" &&
+        grep -q '^node3 *103$' "$BASE/run/said"
+}
+
+# From a cluster without the driver to a restored snapshot.
+check_the_page_works_as_it_stands() {
+    local before
+    helm uninstall belay --namespace "$driver_namespace" --wait --timeout 2m >/dev/null
+    kubectl delete namespace "$driver_namespace" --timeout=120s >/dev/null
+    follow 1 >/dev/null
+    follow 2 >/dev/null
+    await 60 "the droplets of the nodes" has_droplets
+    grep -q '^storageclass.*/do-block-storage (default)' "$BASE/run/said"
+    grep -q '^volumesnapshotclass.*/do-block-storage ' "$BASE/run/said"
+    block yaml 2 | k apply --filename - >/dev/null
+    pod user "${nodes[0]}" data 'sleep 3600'
+    fill user
+    before=$(sum user)
+    block yaml 3 | k apply --filename - >/dev/null
+    await_snapshot data-1
+    block yaml 4 | k apply --filename - >/dev/null
+    pod restored "${nodes[1]}" restored 'sleep 3600'
+    [ "$(sum restored)" = "$before" ]
+    [ "$(k exec restored -- df -k /data | awk 'END { print $(NF - 4) }')" -gt $((18 << 20)) ]
+    end_pods
+    k delete volumesnapshot data-1 --timeout="${seconds_max}s" >/dev/null
+    k delete persistentvolumeclaim --all --timeout="${seconds_max}s" >/dev/null
+    await_empty
+}
+
+check_no_right_was_missed() {
+    no_right_was_missed dobs
+}
+
+is_digitalocean ||
+    give_up "the guests have another cloud; please start them with CLOUD=digitalocean"
+checks=("$@")
+[ $# -gt 0 ] || mapfile -t checks < <(declare -F | sed -n 's/^declare -f check_//p' |
+    grep -v '^no_right')
+mapfile -t nodes < <(ls "$BASE/guests")
+run_checks digitalocean "${checks[@]}" no_right_was_missed
