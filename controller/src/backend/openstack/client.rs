@@ -214,7 +214,7 @@ impl Client {
     }
 
     /// An empty volume, or one from that source, which may be a backup, in that zone or where
-    /// Cinder chooses.
+    /// Cinder chooses, with hints for its choice.
     pub(super) async fn create(
         &self,
         order: &Order,
@@ -222,6 +222,7 @@ impl Client {
         restored: Option<&Restored>,
         zone: Option<&str>,
         metadata: Value,
+        hints: Option<Value>,
     ) -> Result<CinderVolume, Failure> {
         let mut volume = json!({
             "name": order.name.as_str(),
@@ -247,9 +248,13 @@ impl Client {
                 volume[key] = value.into();
             }
         }
+        let mut body = json!({ "volume": volume });
+        if let Some(hints) = hints {
+            body["OS-SCH-HNT:scheduler_hints"] = hints;
+        }
         let request = Request {
             version: backup.map(|_| RESTORE_VERSION),
-            body: Some(json!({ "volume": volume })),
+            body: Some(body),
             ..Request::new(
                 "create_volume",
                 Service::Volumes,

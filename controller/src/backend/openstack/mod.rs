@@ -6,6 +6,7 @@ mod client;
 mod conf;
 mod copies;
 mod failed;
+mod hints;
 mod labels;
 mod retype;
 mod search;
@@ -27,6 +28,7 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, Name, Secrets, VolumeId};
 use client::Client;
 use conf::CloudConf;
+use hints::{AFFINITY, ANTI_AFFINITY};
 use labels::labels;
 use search::Search;
 use serde_json::json;
@@ -118,9 +120,10 @@ impl Openstack {
             None => self.zones.asked(order.topology.as_ref()).await,
         };
         let zone = of_class.or(asked.as_deref());
+        let hints = self.hints(&order.parameters).await?;
         let made = self
             .client
-            .create(order, source, restored, zone, metadata)
+            .create(order, source, restored, zone, metadata, hints)
             .await;
         let made = made.map_err(|refused| zones::unless_of_zone(refused, asked.as_deref()))?;
         self.seen(&made).map_err(Failure::may_be_running)
@@ -159,7 +162,7 @@ impl Openstack {
 
 impl Backend for Openstack {
     fn parameters(&self) -> &'static [&'static str] {
-        &["type", "availability"]
+        &["type", "availability", AFFINITY, ANTI_AFFINITY]
     }
 
     fn sizes(&self, _: &Context) -> Result<Sizes, Failure> {

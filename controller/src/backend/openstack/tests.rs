@@ -1,6 +1,7 @@
 //! The backend against a small twin of Keystone, Cinder and Nova on the loopback interface, which
 //! answers as the real services were seen to. It has done everything as soon as it answers.
 
+mod hints;
 mod retype;
 mod sharing;
 mod snapshots;
@@ -327,6 +328,7 @@ impl State {
         volume["id"] = id.clone().into();
         volume["status"] = "available".into();
         volume["attachments"] = json!([]);
+        volume["hints"] = body["OS-SCH-HNT:scheduler_hints"].clone();
         let specs = volume["volume_type"].as_str();
         let specs = specs.and_then(|name| self.types.get(name));
         volume["multiattach"] = specs

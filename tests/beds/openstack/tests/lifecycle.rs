@@ -197,3 +197,29 @@ async fn a_trust_is_enough_to_create_and_to_attach() {
     detached(client, &id, &server.id).await;
     deleted(client, &id).await;
 }
+
+/// The scheduler of the bed ignores hints; Cinder judges their form.
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn cinder_accepts_the_hints_of_a_class() {
+    let bed = Bed::open();
+    let site = Site::new(&by_password(&bed));
+    let _controller = site.start();
+    let client = &mut site.client().await;
+    let (first, second) = (unique("hinted"), unique("hinted"));
+    let id = created(client, &first).await.volume_id;
+    let hinted = |near: &str| {
+        let mut request = create(&second, 1);
+        for (key, volume) in [("affinity", near), ("anti-affinity", &*id)] {
+            let key = format!("cinder.csi.openstack.org/{key}");
+            request.parameters.insert(key, volume.to_owned());
+        }
+        request
+    };
+    let refused = client.create_volume(hinted("gone")).await;
+    assert_refused(refused, Code::InvalidArgument, "\"gone\"");
+    let made = client.create_volume(hinted(&first)).await.unwrap();
+    let volume = made.into_inner().volume.unwrap();
+    deleted(client, &volume.volume_id).await;
+    deleted(client, &id).await;
+}

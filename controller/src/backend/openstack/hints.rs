@@ -1,0 +1,54 @@
+//! Scheduler hints: the storage of a new volume, relative to that of other volumes. The keys are
+//! those of the claim's annotations of cinder-csi-plugin.
+
+use super::Openstack;
+use belay_server::call::Failure;
+use belay_server::request::{Context, Name, VolumeId};
+use serde_json::{Map, Value};
+
+pub(super) const AFFINITY: &str = "cinder.csi.openstack.org/affinity";
+pub(super) const ANTI_AFFINITY: &str = "cinder.csi.openstack.org/anti-affinity";
+
+impl Openstack {
+    /// The hints for Cinder; none if the parameters have none.
+    ///
+    /// # Errors
+    /// `Invalid` for a volume that does not exist; those of searching it.
+    pub(super) async fn hints(&self, parameters: &Context) -> Result<Option<Value>, Failure> {
+        let mut hints = Map::new();
+        for (key, hint) in [(AFFINITY, "same_host"), (ANTI_AFFINITY, "different_host")] {
+            if let Some(listed) = parameters.get(key) {
+                hints.insert(hint.to_owned(), self.ids(key, listed).await?.into());
+            }
+        }
+        Ok((!hints.is_empty()).then_some(Value::Object(hints)))
+    }
+
+    /// The IDs of volumes, which are listed by name or ID.
+    async fn ids(&self, key: &str, listed: &str) -> Result<Vec<String>, Failure> {
+        let field = format!("parameters[{key}]");
+        let mut ids = Vec::new();
+        for name in listed.split(',').map(str::trim) {
+            let found = self.named_so(name).await?;
+            if found.is_empty() {
+                let why = format_args!("there is no volume with the ID or name {name:?}");
+                return Err(Failure::invalid(&field, why));
+            }
+            ids.extend(found);
+        }
+        Ok(ids)
+    }
+
+    async fn named_so(&self, name: &str) -> Result<Vec<String>, Failure> {
+        if let Ok(id) = VolumeId::new(name)
+            && let Some(volume) = self.client.volume(&id).await?
+        {
+            return Ok(vec![volume.id]);
+        }
+        let Ok(name) = Name::new(name) else {
+            return Ok(Vec::new());
+        };
+        let named = self.client.named(&name).await?;
+        Ok(named.into_iter().map(|volume| volume.id).collect())
+    }
+}
