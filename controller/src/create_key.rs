@@ -2,7 +2,7 @@
 //! The chart runs it before an install and an upgrade. It can only create: a Secret that exists is
 //! neither read nor changed, so a key that was used is never replaced.
 
-use crate::http::{Call, Client};
+use crate::http::{Call, Client, TlsFiles};
 use belay_server::config::{ended, parse_from};
 use belay_server::log;
 use bytes::Bytes;
@@ -106,8 +106,11 @@ impl Flags {
     /// it: both are a success.
     async fn post(&self) -> Result<bool, Box<dyn Error>> {
         let (namespace, token) = (self.account("namespace")?, self.account("token")?);
-        let authority = self.account_dir.join("ca.crt");
-        let client = Client::new("kubernetes", Some(&authority))?;
+        let files = TlsFiles {
+            authorities: Some(self.account_dir.join("ca.crt")),
+            identity: None,
+        };
+        let client = Client::new("kubernetes", &files)?;
         let key = new_key()?;
         let secret = json!({
             "apiVersion": "v1",

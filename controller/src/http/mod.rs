@@ -26,11 +26,10 @@ use pace::Pace;
 use serde::de::DeserializeOwned;
 use std::error::Error;
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, sleep, timeout_at};
-pub use trust::{BadCertificates, Trust};
+pub use trust::{BadCertificates, TlsFiles, Trust};
 use words::Secrets;
 
 const DURATION: &str = "belay_cloud_duration_seconds";
@@ -99,20 +98,20 @@ struct Broken {
 
 impl Client {
     /// A client for the cloud of that name (the label `cloud`), by the proxy that the environment
-    /// names. It trusts the authorities in a PEM file, or those of the system.
+    /// names, with these certificates.
     ///
     /// # Errors
-    /// A file without a certificate.
-    pub fn new(cloud: &'static str, ca_file: Option<&Path>) -> Result<Self, BadCertificates> {
-        Self::by_proxy(cloud, ca_file, Matcher::from_env())
+    /// A file without a certificate or key.
+    pub fn new(cloud: &'static str, files: &TlsFiles) -> Result<Self, BadCertificates> {
+        Self::by_proxy(cloud, files, Matcher::from_env())
     }
 
     fn by_proxy(
         cloud: &'static str,
-        ca_file: Option<&Path>,
+        files: &TlsFiles,
         proxies: Matcher,
     ) -> Result<Self, BadCertificates> {
-        let connector = Connector::new(Arc::new(Trust::new(ca_file)?), proxies);
+        let connector = Connector::new(Arc::new(Trust::new(files)?), proxies);
         let pool = Pool::builder(TokioExecutor::new())
             .pool_idle_timeout(IDLE)
             .pool_timer(TokioTimer::new())

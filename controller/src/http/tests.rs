@@ -152,7 +152,7 @@ async fn request(stream: &mut TcpStream) -> Option<String> {
 }
 
 fn client() -> Client {
-    Client::by_proxy("test", None, Matcher::builder().build()).unwrap()
+    Client::by_proxy("test", &TlsFiles::default(), Matcher::builder().build()).unwrap()
 }
 
 fn assert_no_secret(failure: &str) {
@@ -386,7 +386,7 @@ async fn a_proxy_gets_whole_urls_and_its_own_credentials() {
     let proxy = Server::start([Act::answer("200 OK", "{}")]).await;
     let url = format!("http://user:secret@{}", proxy.address);
     let proxies = Matcher::builder().http(url).no("127.0.0.2").build();
-    let client = Client::by_proxy("test", None, proxies).unwrap();
+    let client = Client::by_proxy("test", &TlsFiles::default(), proxies).unwrap();
     let call = Call {
         uri: "http://cloud.example.org/v3/volumes".parse().unwrap(),
         ..proxy.call(Method::GET)
@@ -407,7 +407,7 @@ async fn a_proxy_makes_a_tunnel_to_a_secure_service_and_sees_no_call() {
     let proxy = Server::start([Act::answer("403 Forbidden", "")]).await;
     let url = format!("http://user:secret@{}", proxy.address);
     let proxies = Matcher::builder().https(url).build();
-    let client = Client::by_proxy("test", None, proxies).unwrap();
+    let client = Client::by_proxy("test", &TlsFiles::default(), proxies).unwrap();
     let call = Call {
         uri: "https://cloud.example.org/v3/volumes".parse().unwrap(),
         deadline: Duration::from_millis(200),
@@ -431,13 +431,17 @@ async fn a_proxy_makes_a_tunnel_to_a_secure_service_and_sees_no_call() {
 fn a_file_without_certificates_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("ca.pem");
+    let files = TlsFiles {
+        authorities: Some(file.clone()),
+        identity: None,
+    };
     for content in [
         "",
         "no PEM",
         "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
     ] {
         std::fs::write(&file, content).unwrap();
-        let refused = Client::new("test", Some(&file)).err().unwrap();
+        let refused = Client::new("test", &files).err().unwrap();
         assert!(refused.to_string().contains("ca.pem"), "{refused}");
     }
 }

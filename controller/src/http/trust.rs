@@ -1,11 +1,10 @@
-//! The authorities whose certificates are trusted: those in a PEM file, or those of the system. The
-//! file is read again when it has changed. Knows no connection.
+//! The authorities whose certificates are trusted: those in a PEM file, or those of the system; and
+//! the client's own certificate. Files are read again when they have changed. Knows no connection.
 
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use std::fs::{File, Metadata};
-use std::io;
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,12 +25,22 @@ pub struct BadCertificates {
     why: String,
 }
 
-/// The authorities of all connections of a client.
+/// The files of a client, all in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The authorities to trust; none = those of the system.
+    pub authorities: Option<PathBuf>,
+    /// Who the client is, for services that ask: the file of its certificate with those above it,
+    /// and that of its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// The authorities, and the identity, of all connections of a client.
 pub struct Trust(Mutex<Known>);
 
 struct Known {
-    /// The file, and what identifies its content; none = there is no file.
-    from: Option<(PathBuf, Content)>,
+    /// The files, and what identifies their content.
+    from: Vec<(PathBuf, Content)>,
     tls: TlsConnector,
 }
 
@@ -56,32 +65,22 @@ impl Content {
 }
 
 impl Trust {
-    /// Trusts the authorities in that PEM file, or those of the system. Blocks.
-    pub(super) fn new(ca_file: Option<&Path>) -> Result<Self, BadCertificates> {
-        Known::read(path(ca_file)).map(|known| Self(Mutex::new(known)))
+    /// By these files. Blocks.
+    pub(super) fn new(files: &TlsFiles) -> Result<Self, BadCertificates> {
+        Known::read(files).map(|known| Self(Mutex::new(known)))
     }
 
-    /// Reads the file again if it has changed or another one is named; true if it did. Connections
-    /// that exist are kept. Blocks.
+    /// Reads the files again if one has changed or another one is named; true if it did.
+    /// Connections that exist are kept. Blocks.
     ///
     /// # Errors
-    /// A file without a certificate; the authorities stay as they were.
-    pub fn refresh(&self, ca_file: Option<&Path>) -> Result<bool, BadCertificates> {
-        let file = path(ca_file);
-        let now = match file {
-            None => None,
-            Some(file) => {
-                let metadata = std::fs::metadata(file).map_err(|error| bad(file, &error))?;
-                Some((file, Content::of(&metadata)))
-            }
-        };
-        let known = self.known();
-        let before = known.from.as_ref();
-        if before.map(|(file, content)| (file.as_path(), *content)) == now {
+    /// A file without a certificate or key; all stays as it was.
+    pub fn refresh(&self, files: &TlsFiles) -> Result<bool, BadCertificates> {
+        let now = files.contents()?;
+        if self.known().from == now {
             return Ok(false);
         }
-        drop(known);
-        let new = Known::read(file)?;
+        let new = Known::read(files)?;
         *self.known() = new;
         Ok(true)
     }
@@ -95,30 +94,52 @@ impl Trust {
     }
 }
 
-impl Known {
-    fn read(file: Option<&Path>) -> Result<Self, BadCertificates> {
-        let (from, roots) = match file {
-            None => (None, RootCertStore::empty()),
-            Some(file) => {
-                let (content, roots) = roots(file)?;
-                (Some((file.to_owned(), content)), roots)
-            }
+impl TlsFiles {
+    /// All of them, and what identifies their content now.
+    fn contents(&self) -> Result<Vec<(PathBuf, Content)>, BadCertificates> {
+        let identity = self.identity.iter().flat_map(|(chain, key)| [chain, key]);
+        let files = self.authorities().into_iter();
+        let files = files.chain(identity.map(PathBuf::as_path));
+        let of = |file: &Path| {
+            let metadata = std::fs::metadata(file).map_err(|error| bad(file, &error))?;
+            Ok((file.to_owned(), Content::of(&metadata)))
         };
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| bad(Path::new("TLS"), &error))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let tls = TlsConnector::from(Arc::new(config));
-        Ok(Self { from, tls })
+        files.map(of).collect()
+    }
+
+    /// That file, or the system's; none if the system has none.
+    fn authorities(&self) -> Option<&Path> {
+        let bundles = || SYSTEM_BUNDLES.iter().map(Path::new);
+        let own = self.authorities.as_deref();
+        own.or_else(|| bundles().find(|file| file.exists()))
     }
 }
 
-/// That file, or the system's; none if the system has none.
-fn path(ca_file: Option<&Path>) -> Option<&Path> {
-    let bundles = || SYSTEM_BUNDLES.iter().map(Path::new);
-    ca_file.or_else(|| bundles().find(|file| file.exists()))
+impl Known {
+    fn read(files: &TlsFiles) -> Result<Self, BadCertificates> {
+        // Before they are read: one that changes meanwhile is read again.
+        let from = files.contents()?;
+        let roots = match files.authorities() {
+            None => RootCertStore::empty(),
+            Some(file) => roots(file)?,
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| bad(Path::new("TLS"), &error))?
+            .with_root_certificates(roots);
+        let config = match &files.identity {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => {
+                let certificates = certificates(chain)?;
+                let key_of = PrivateKeyDer::from_pem_file(key).map_err(|error| bad(key, &error))?;
+                let config = builder.with_client_auth_cert(certificates, key_of);
+                config.map_err(|error| bad(chain, &error))?
+            }
+        };
+        let tls = TlsConnector::from(Arc::new(config));
+        Ok(Self { from, tls })
+    }
 }
 
 fn bad(file: &Path, why: &dyn std::fmt::Display) -> BadCertificates {
@@ -128,20 +149,24 @@ fn bad(file: &Path, why: &dyn std::fmt::Display) -> BadCertificates {
     }
 }
 
-fn roots(path: &Path) -> Result<(Content, RootCertStore), BadCertificates> {
-    let opened = File::open(path).and_then(|file| Ok((Content::of(&file.metadata()?), file)));
-    // Before the content is read: if it changes meanwhile, it is read again.
-    let (content, file) = opened.map_err(|error| bad(path, &error))?;
-    let certificates = CertificateDer::pem_reader_iter(io::BufReader::new(file));
-    let certificates: Vec<_> = certificates
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BadCertificates> {
+    let read = CertificateDer::pem_file_iter(path).map_err(|error| bad(path, &error))?;
+    let read: Vec<_> = read
         .collect::<Result<_, _>>()
         .map_err(|error| bad(path, &error))?;
+    match read.is_empty() {
+        true => Err(bad(path, &"has no certificate in PEM that can be used")),
+        false => Ok(read),
+    }
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, BadCertificates> {
     let mut roots = RootCertStore::empty();
     // A bundle may have one that is too old to be understood.
-    let (added, _) = roots.add_parsable_certificates(certificates);
+    let (added, _) = roots.add_parsable_certificates(certificates(path)?);
     match added {
         0 => Err(bad(path, &"has no certificate in PEM that can be used")),
-        _ => Ok((content, roots)),
+        _ => Ok(roots),
     }
 }
 
@@ -152,6 +177,50 @@ mod tests {
 
     const AUTHORITY: &[u8] = include_bytes!("../../tests/openstack_twin/tls/authority.pem");
 
+    fn named(authorities: &Path) -> TlsFiles {
+        TlsFiles {
+            authorities: Some(authorities.to_owned()),
+            identity: None,
+        }
+    }
+
+    #[test]
+    fn an_identity_is_read_again_and_needs_a_certificate_and_its_key() {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openstack_twin/tls");
+        let dir = tempfile::tempdir().unwrap();
+        let (chain, key) = (dir.path().join("client.pem"), dir.path().join("client.key"));
+        let files = TlsFiles {
+            authorities: Some(tests.join("authority.pem")),
+            identity: Some((chain.clone(), key.clone())),
+        };
+        let refused = |why: &str| {
+            let refused = Trust::new(&files).err().unwrap().to_string();
+            assert!(refused.contains(why), "{why}: {refused}");
+        };
+        let copy = |from: &str, to: &Path| fs::copy(tests.join(from), to).unwrap();
+        refused("client.pem: ");
+        copy("client.pem", &chain);
+        refused("client.key: ");
+        copy("client.pem", &key);
+        refused("client.key: ");
+        copy("server.key", &key);
+        refused("client.pem: ");
+        copy("client.key", &key);
+        let trust = Trust::new(&files).unwrap();
+        assert!(trust.tls().config().client_auth_cert_resolver.has_certs());
+        assert!(!trust.refresh(&files).unwrap());
+        let new = dir.path().join("new");
+        copy("client.key", &new);
+        fs::rename(&new, &key).unwrap();
+        assert!(trust.refresh(&files).unwrap());
+        let alone = TlsFiles {
+            identity: None,
+            ..files
+        };
+        assert!(trust.refresh(&alone).unwrap());
+        assert!(!trust.tls().config().client_auth_cert_resolver.has_certs());
+    }
+
     #[test]
     fn a_file_is_read_again_only_if_it_has_changed_and_a_bad_one_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -161,27 +230,27 @@ mod tests {
             fs::rename(&new, &file).unwrap();
         };
         replace(AUTHORITY);
-        let trust = Trust::new(Some(&file)).unwrap();
+        let trust = Trust::new(&named(&file)).unwrap();
         let authorities = || Arc::as_ptr(trust.tls().config());
         let first = authorities();
-        assert!(!trust.refresh(Some(&file)).unwrap());
+        assert!(!trust.refresh(&named(&file)).unwrap());
         assert_eq!(authorities(), first);
         replace(AUTHORITY);
-        assert!(trust.refresh(Some(&file)).unwrap());
+        assert!(trust.refresh(&named(&file)).unwrap());
         let second = authorities();
         assert_ne!(second, first);
         replace(b"half of a certificate");
         for _ in 0..2 {
-            let refused = trust.refresh(Some(&file)).unwrap_err();
+            let refused = trust.refresh(&named(&file)).unwrap_err();
             assert!(refused.to_string().contains("ca.crt: "), "{refused}");
         }
         fs::remove_file(&file).unwrap();
-        assert!(trust.refresh(Some(&file)).is_err());
+        assert!(trust.refresh(&named(&file)).is_err());
         assert_eq!(authorities(), second);
         let other = dir.path().join("other.crt");
         fs::write(&other, AUTHORITY).unwrap();
-        assert!(trust.refresh(Some(&other)).unwrap());
-        assert!(!trust.refresh(Some(&other)).unwrap());
+        assert!(trust.refresh(&named(&other)).unwrap());
+        assert!(!trust.refresh(&named(&other)).unwrap());
         assert_ne!(authorities(), second);
     }
 }

@@ -3,7 +3,13 @@
 use crate::certificates::{self, file};
 use crate::site::{Site, created, deleted};
 use crate::wire::Cloud;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use std::fs;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 
@@ -11,6 +17,24 @@ use tokio_rustls::TlsAcceptor;
 fn cloud(certificate: &str) -> Cloud {
     let acceptor = TlsAcceptor::from(certificates::server(certificate));
     Cloud::start(Duration::ZERO, Some(acceptor))
+}
+
+/// A server for clients with a certificate of the authority in that file only.
+fn server_of_clients(authority: &str) -> ServerConfig {
+    let [authority, chain] =
+        [authority, "server.pem"].map(|name| CertificateDer::from_pem_file(file(name)).unwrap());
+    let key = PrivateKeyDer::from_pem_file(file("server.key")).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(authority).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(clients.build().unwrap())
+        .with_single_cert(vec![chain], key)
+        .unwrap()
 }
 
 fn trusting(authority: &str) -> String {
@@ -79,4 +103,35 @@ async fn a_server_without_tls_gets_no_request() {
     let client = &mut site.client().await;
     created(client, "pvc-1").await.unwrap_err();
     assert_eq!(plain.twin().count(), 0, "a request was sent");
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_to_services_that_ask_for_it() {
+    let tls = TlsAcceptor::from(Arc::new(server_of_clients("clients.pem")));
+    let cloud = Cloud::start(Duration::ZERO, Some(tls));
+    let dir = tempfile::tempdir().unwrap();
+    let [chain, key] = ["client.pem", "client.key"].map(|name| dir.path().join(name));
+    let copied = |from: &str, to: &Path| {
+        let new = dir.path().join("new");
+        fs::copy(file(from), &new).unwrap();
+        fs::rename(new, to).unwrap();
+    };
+    // One of another authority.
+    copied("elsewhere.pem", &chain);
+    copied("server.key", &key);
+    let identity = format!(
+        "{}\ncert-file={}\nkey-file={}",
+        trusting("authority.pem"),
+        chain.display(),
+        key.display()
+    );
+    let site = Site::new(&cloud.url(), &identity);
+    let _running = site.start();
+    let client = &mut site.client().await;
+    created(client, "pvc-1").await.unwrap_err();
+    assert_eq!(cloud.twin().count(), 0, "a request was served");
+    copied("client.key", &key);
+    copied("client.pem", &chain);
+    let id = created(client, "pvc-1").await.unwrap();
+    deleted(client, &id).await.unwrap();
 }

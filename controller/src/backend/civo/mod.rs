@@ -85,7 +85,7 @@ impl Civo {
     /// `Precondition`, naming what is missing.
     pub fn open(config: Config) -> Result<Self, Failure> {
         let access = config.sources.read()?;
-        let http = http::Client::new(CLOUD, None);
+        let http = http::Client::new(CLOUD, &http::TlsFiles::default());
         let http = http.map_err(|error| Failure::precondition(error.to_string()))?;
         http::describe();
         measured::describe();

@@ -79,7 +79,7 @@ impl DigitalOcean {
     /// # Errors
     /// `Precondition` for the token, and `Invalid` for a region or tag that cannot be one.
     pub fn open(config: Config) -> Result<Self, Failure> {
-        let http = http::Client::new(CLOUD, None);
+        let http = http::Client::new(CLOUD, &http::TlsFiles::default());
         let http = http.map_err(|error| Failure::precondition(error.to_string()))?;
         http::describe();
         measured::describe();

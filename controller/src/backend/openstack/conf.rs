@@ -1,6 +1,7 @@
 //! `cloud.conf`, the file of credentials that all drivers of OpenStack for Kubernetes share: the
 //! syntax of git-config(1), read as gcfg does. What others have in it is passed over.
 
+use crate::http::TlsFiles;
 use belay_server::call::Failure;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,8 @@ pub(super) struct CloudConf {
     pub(super) region: Option<String>,
     /// `public`, `internal` or `admin`.
     pub(super) interface: String,
-    pub(super) ca_file: Option<PathBuf>,
+    /// `ca-file`, `cert-file` and `key-file`.
+    pub(super) tls: TlsFiles,
     /// The zones of volumes say nothing about servers.
     pub(super) ignores_zones: bool,
 }
@@ -97,7 +99,7 @@ impl CloudConf {
     fn parse(text: &str) -> Result<Self, String> {
         let global = Section(section(text, "global")?);
         let storage = Section(section(text, "blockstorage")?);
-        for refused in ["use-clouds", "token", "cert-file"] {
+        for refused in ["use-clouds", "token"] {
             if global.get(refused).is_some_and(|value| value != "false") {
                 return Err(format!(
                     "[Global] {refused}: is not supported; use a password or an application \
@@ -127,7 +129,7 @@ impl CloudConf {
             login: global.login()?,
             region: global.text("region"),
             interface: interface.trim_end_matches("URL").to_owned(),
-            ca_file: global.get("ca-file").map(PathBuf::from),
+            tls: global.tls()?,
             ignores_zones: storage
                 .is("ignore-volume-az")
                 .ok_or("[BlockStorage] ignore-volume-az: is neither true nor false")?,
@@ -181,6 +183,21 @@ impl Section {
             own => own,
         };
         Domain { id, name }
+    }
+
+    fn tls(&self) -> Result<TlsFiles, String> {
+        let path = |key| self.get(key).map(PathBuf::from);
+        let identity = match (path("cert-file"), path("key-file")) {
+            (Some(chain), Some(key)) => Some((chain, key)),
+            (None, None) => None,
+            (Some(_), None) => return Err("[Global] key-file: is missing, of cert-file".to_owned()),
+            (None, Some(_)) => return Err("[Global] cert-file: is missing, of key-file".to_owned()),
+        };
+        let authorities = path("ca-file");
+        Ok(TlsFiles {
+            authorities,
+            identity,
+        })
     }
 
     fn user(&self) -> User {
@@ -354,7 +371,10 @@ mod tests {
                 },
                 region: None,
                 interface: "internal".to_owned(),
-                ca_file: Some("/etc/ca.pem".into()),
+                tls: TlsFiles {
+                    authorities: Some("/etc/ca.pem".into()),
+                    identity: None,
+                },
                 ignores_zones: true,
             }
         );
@@ -367,6 +387,10 @@ mod tests {
                     application-credential-secret = se\\\ncret\n";
         let conf = CloudConf::parse(text).unwrap();
         assert_eq!(conf.auth_url, "http://k/v3");
+        assert_eq!(conf.tls, TlsFiles::default());
+        let identity = format!("{text}cert-file = /c\nkey-file = /k\n");
+        let identity = CloudConf::parse(&identity).unwrap().tls.identity;
+        assert_eq!(identity, Some(("/c".into(), "/k".into())));
         assert_eq!(
             conf.login,
             Login::ApplicationCredential {
@@ -426,6 +450,14 @@ mod tests {
             (
                 &format!("{url}tls-insecure"),
                 "tls-insecure: is not supported",
+            ),
+            (
+                &format!("{url}{credential}\ncert-file = a"),
+                "[Global] key-file: is missing",
+            ),
+            (
+                &format!("{url}{credential}\nkey-file = a"),
+                "[Global] cert-file: is missing",
             ),
             (
                 &format!("{url}{credential}[BlockStorage]\nignore-volume-az = maybe"),

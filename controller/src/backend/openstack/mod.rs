@@ -77,8 +77,9 @@ impl Openstack {
     /// `Precondition` for the file, and for that of the authorities.
     pub fn open(config: Config) -> Result<Self, Failure> {
         let conf = CloudConf::read(&config.file)?;
-        let http = http::Client::new(CLOUD, conf.ca_file.as_deref());
-        let http = http.map_err(|error| Failure::precondition(format!("ca-file: {error}")))?;
+        let http = http::Client::new(CLOUD, &conf.tls);
+        let http =
+            http.map_err(|error| Failure::precondition(format!("ca-file or cert-file: {error}")))?;
         http::describe();
         measured::describe();
         let client = Arc::new(Client::new(Account::new(config.file, http)));

@@ -137,11 +137,15 @@ impl Account {
         let (file, trust) = (self.file.clone(), self.http.trust());
         let reading = move || {
             let conf = CloudConf::read(&file)?;
-            match trust.refresh(conf.ca_file.as_deref()) {
+            match trust.refresh(&conf.tls) {
                 Ok(false) => {}
-                Ok(true) => tracing::info!("ca-file: changed, and read again"),
+                Ok(true) => {
+                    tracing::info!("ca-file, cert-file or key-file: changed, and read again")
+                }
                 Err(error) => {
-                    tracing::warn!("ca-file: {error}; the authorities read before stay trusted");
+                    tracing::warn!(
+                        "ca-file or cert-file: {error}; those read before are still used"
+                    );
                 }
             }
             Ok(conf)
