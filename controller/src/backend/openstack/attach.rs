@@ -91,6 +91,10 @@ impl Attachments for Openstack {
                 Phase::Ready | Phase::Failed(_) => {}
             }
             if let Some(attachment) = self.attached(&order, &volume) {
+                // From now on no node may follow.
+                if !shares(&order) && cinder.is_shared() {
+                    self.mark_sharing(&order, &volume, &cinder).await?;
+                }
                 return Ok(Progress::Done(attachment));
             }
             refuse_another(&order, &volume, &cinder)?;

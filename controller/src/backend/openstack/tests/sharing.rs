@@ -183,6 +183,24 @@ async fn a_volume_is_shared_anew_after_one_node_has_had_it_alone() {
 }
 
 #[tokio::test]
+async fn a_call_for_one_node_ends_sharing_also_if_the_volume_is_attached_there() {
+    let twin = with_types().await;
+    let id = twin.multi("pvc-1").await;
+    twin.plugged(by_many(&id, "s-1")).await.unwrap();
+    twin.plugged(to(&id, "s-1")).await.unwrap();
+    assert_eq!(twin.attaches(), 1);
+    let refused = twin.plugged(by_many(&id, "s-2")).await.unwrap_err();
+    assert!(
+        refused.message.contains("by a call for one node"),
+        "{refused}"
+    );
+    // Nor does a further call for several nodes begin it again.
+    twin.plugged(by_many(&id, "s-1")).await.unwrap();
+    twin.plugged(by_many(&id, "s-2")).await.unwrap_err();
+    assert_eq!(twin.nodes(&id).await, ["s-1"]);
+}
+
+#[tokio::test]
 async fn a_node_that_must_be_alone_is_not_if_another_program_attaches_the_volume() {
     let twin = with_types().await;
     let id = twin.multi("pvc-1").await;
