@@ -10,7 +10,7 @@ use super::super::call::{NewVolume, Seen};
 use super::super::path::Dir;
 use super::claim::{Claim, Record, State};
 use super::claims::{Claims, Held, changing};
-use super::own::is_missing;
+use super::own::{is_missing, refuse_nested};
 use super::tree::{self, Tree};
 use super::{error, list};
 use belay_server::call::{Failure, Kind};
@@ -170,6 +170,8 @@ impl Creation<'_> {
         if exists && !self.order.is_named_so {
             return Err(self.foreign());
         }
+        let shares = self.dir.above().chain([self.dir.clone()]);
+        refuse_nested(self.tree, self.dir, shares)?;
         if let Some(archives) = self.dir.archives()
             && self.claims.read(&archives)? == Held::Free
             && self.tree.exists(&archives)?

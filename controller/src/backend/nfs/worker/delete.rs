@@ -8,7 +8,7 @@ use super::archive;
 use super::claim::{Claim, Record, State};
 use super::claims::{Claims, Held, changing};
 use super::list;
-use super::own::is_missing;
+use super::own::{is_missing, refuse_nested};
 use super::remove::Trash;
 use super::tree::{self, Found, Tree};
 use belay_server::call::{Failure, Kind};
@@ -127,6 +127,9 @@ fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
         Some(_) if policy == OnDelete::Retain => return Ok(Task::Nothing(None)),
         Some(_) => refuse_other(dir, found)?,
     }
+    if policy != OnDelete::Retain {
+        refuse_nested(tree, dir, dir.above().chain([dir.clone()]))?;
+    }
     if policy == OnDelete::Archive {
         archive::refuse_long(dir)?;
     }
@@ -178,6 +181,9 @@ fn inside(failure: &Failure) -> Failure {
 
 impl Deletion<'_> {
     fn done(&self, claim: &Claim, policy: OnDelete) -> Result<Option<String>, Failure> {
+        if claim.state == State::Ready && policy != OnDelete::Retain {
+            refuse_nested(self.tree, self.dir, self.dir.above())?;
+        }
         match policy {
             _ if claim.state == State::Gone => self.finish(claim)?,
             OnDelete::Retain => self.retain(claim)?,

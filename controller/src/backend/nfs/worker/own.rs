@@ -1,7 +1,7 @@
 //! Belay's own directory in a share, `.belay`. It decides which directories are deleted, so it is
 //! used only if no other user can write in it.
 
-use super::super::path::OWN;
+use super::super::path::{Dir, OWN};
 use super::claim::nonce;
 use super::error::at;
 use super::tree::{self, Tree};
@@ -11,6 +11,9 @@ use std::os::fd::OwnedFd;
 
 /// The permissions of others to change a directory.
 const WRITABLE: u32 = 0o022;
+
+/// The name of that directory in other case.
+const OTHER_CASE: &str = ".BELAY";
 
 /// See the module.
 pub(super) struct Own {
@@ -25,7 +28,9 @@ impl Own {
     /// # Errors
     /// `Precondition` if it may be another user's; those of the server.
     pub(super) fn make(tree: &Tree) -> Result<Self, Failure> {
-        Self::of(tree::own(tree.root(), OWN, OWN)?)
+        let own = tree::own(tree.root(), OWN, OWN)?;
+        refuse_one_case(tree, OTHER_CASE)?;
+        Self::of(own)
     }
 
     /// That of the share; none if it does not exist.
@@ -33,8 +38,11 @@ impl Own {
     /// # Errors
     /// Those of [`Self::make`].
     pub(super) fn find(tree: &Tree) -> Result<Option<Self>, Failure> {
-        let found = tree::open_existing(tree.root(), OWN, OWN)?;
-        found.map(Self::of).transpose()
+        let Some(found) = tree::open_existing(tree.root(), OWN, OWN)? else {
+            return Ok(None);
+        };
+        refuse_one_case(tree, OTHER_CASE)?;
+        Self::of(found).map(Some)
     }
 
     /// A directory in it, which is made if it is missing.
@@ -78,6 +86,49 @@ impl Own {
     }
 }
 
+/// Refuses a share whose server takes the other name for the same: two paths could be one
+/// directory, with a claim each.
+fn refuse_one_case(tree: &Tree, other: &str) -> Result<(), Failure> {
+    let found = tree::find(tree.root(), other, other)?;
+    if found.is_none() || found != tree::find(tree.root(), OWN, OWN)? {
+        return Ok(());
+    }
+    Err(Failure::precondition(format!(
+        "directory {OWN} in the share: is {other}, too, so the server does not distinguish the \
+         case of names, and two volumes could get one directory; export a filesystem that does"
+    )))
+}
+
+/// Refuses the directory `dir` if one of these is a share itself: what is in it can be claimed
+/// there, too.
+///
+/// # Errors
+/// `Precondition`; those of the server.
+pub(super) fn refuse_nested(
+    tree: &Tree,
+    dir: &Dir,
+    shares: impl IntoIterator<Item = Dir>,
+) -> Result<(), Failure> {
+    for share in shares {
+        let directory = match tree.open_directory(&share) {
+            // A file or a link, which another check refuses.
+            Err(error) if is_missing(error.errno) => break,
+            result => result?,
+        };
+        let Some(directory) = directory else {
+            break;
+        };
+        if tree::find(&directory, OWN, &format!("{share}/{OWN}"))?.is_some() {
+            return Err(Failure::precondition(format!(
+                "directory {dir}: {share} has a directory {OWN}, so it is a share itself, or was, \
+                 and its volumes are not known here; use one of the two shares only, and move \
+                 {share}/{OWN} away if no class and no volume has that share"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The user of a directory that no other user can write in.
 fn owner(directory: &OwnedFd, shown: &str) -> Result<u32, Failure> {
     let stat = rustix::fs::fstat(directory).map_err(at("fstat", shown));
@@ -104,4 +155,26 @@ fn foreign(shown: &str, owner: u32, own: u32) -> Failure {
 /// Whether a lookup failed since there is nothing, or nothing below what is there.
 pub(super) fn is_missing(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::call::Kind;
+    use std::fs;
+
+    #[test]
+    fn a_share_without_the_case_of_names_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(OWN)).unwrap();
+        let tree = Tree::new(fs::File::open(dir.path()).unwrap().into());
+        refuse_one_case(&tree, OTHER_CASE).unwrap();
+        // Another directory.
+        fs::create_dir(dir.path().join(OTHER_CASE)).unwrap();
+        refuse_one_case(&tree, OTHER_CASE).unwrap();
+        // What such a server answers.
+        let refused = refuse_one_case(&tree, OWN).unwrap_err();
+        assert_eq!(refused.kind, Kind::Precondition);
+        assert!(refused.message.contains("the case of names"), "{refused}");
+    }
 }

@@ -165,6 +165,49 @@ fn a_damaged_claim_is_refused_by_its_path_and_decides_nothing() {
     assert_eq!(names(&share.path("pvc-1")), ["file"]);
 }
 
+/// What is in it may be claimed there, by the other path.
+#[test]
+fn nothing_is_created_or_deleted_in_a_directory_that_is_a_share_itself() {
+    let share = Share::new();
+    let ours = volume("team/data", "pvc-1");
+    share.create(&ours).unwrap();
+    share.write("team/data/file");
+    share.write("team/other/file");
+    fs::create_dir(share.path("team/.belay")).unwrap();
+    let words = "team has a directory .belay, so it is a share itself";
+    for dir in ["team/new", "team/a/b"] {
+        let created = share.create(&volume(dir, "pvc-2"));
+        refused(created, Kind::Precondition, words);
+    }
+    // Of a class without subDir: one of csi-driver-nfs, as it seems.
+    let team = plain("team");
+    let others = [volume("team/other", "pvc-2"), ours.clone()];
+    for policy in [OnDelete::Delete, OnDelete::Archive] {
+        for order in &others {
+            let deleted = share.delete(&old(order, policy));
+            refused(deleted, Kind::Precondition, words);
+        }
+    }
+    share.delete(&old(&others[0], OnDelete::Retain)).unwrap();
+    assert_eq!(names(&share.path("team")), [".belay", "data", "other"]);
+    assert_eq!(names(&share.path("team/data")), ["file"]);
+    // The whole share, once it has no volume of the outer one.
+    fs::remove_dir_all(share.path(".belay")).unwrap();
+    for result in [
+        share.create(&team).map(drop),
+        share.delete(&old(&team, OnDelete::Delete)),
+    ] {
+        refused(result, Kind::Precondition, words);
+    }
+    // A tenant cannot keep a volume of Belay from being deleted so.
+    share.create(&plain("pvc-3")).unwrap();
+    fs::create_dir(share.path("pvc-3/.belay")).unwrap();
+    share
+        .delete(&old(&plain("pvc-3"), OnDelete::Delete))
+        .unwrap();
+    assert!(!share.path("pvc-3").exists());
+}
+
 /// Its directory remains, since it has other files.
 #[test]
 fn a_directory_can_be_used_when_the_last_volume_below_it_is_gone() {
