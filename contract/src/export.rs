@@ -2,9 +2,16 @@
 //! case of the keys does not count. Makes no calls.
 
 use belay_server::request::Context;
+use std::net::Ipv6Addr;
 
 /// The permission bits of chmod(2).
 const MODE_MAX: u32 = 0o7777;
+/// Longest name of a directory, in bytes (NAME_MAX).
+pub const NAME_BYTES_MAX: usize = 255;
+/// Deepest path.
+const DEPTH_MAX: usize = 64;
+/// fsconfig(2) accepts strings of at most this many bytes.
+pub const SOURCE_BYTES_MAX: usize = 255;
 
 /// The names that a subDir may contain, and the keys with their values.
 const TEMPLATES: [(&str, &str); 3] = [
@@ -63,6 +70,75 @@ pub fn without_brackets(host: &str) -> &str {
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'));
     inner.unwrap_or(host)
+}
+
+/// A host's name or address, without slashes at its ends.
+///
+/// # Errors
+/// That it is none.
+pub fn server(text: &str) -> Result<&str, String> {
+    let server = text.trim_matches('/');
+    let is_address = without_brackets(server).parse::<Ipv6Addr>().is_ok();
+    match is_address || is_host_name(server) {
+        true => Ok(server),
+        false => Err("is no host name and no IP address".to_owned()),
+    }
+}
+
+/// The share without slashes at its ends.
+///
+/// # Errors
+/// Which part is not allowed.
+pub fn share(path: &str) -> Result<String, String> {
+    names(path).map(|names| names.join("/"))
+}
+
+/// The names in a path; slashes at its ends do not count. The kernel resolves `..` of a source;
+/// csi-driver-nfs refuses it between backslashes, too.
+///
+/// # Errors
+/// Which part is not allowed.
+pub fn names(path: &str) -> Result<Vec<String>, String> {
+    if path.chars().any(char::is_control) {
+        return Err("has a control character".to_owned());
+    }
+    let path = path.trim_matches('/');
+    if path.is_empty() {
+        return Ok(Vec::new());
+    }
+    let parts: Vec<_> = path.split('/').collect();
+    let is_bad = |part: &&&str| ["", ".", ".."].contains(*part);
+    let leads_up = |part: &&&str| part.split('\\').any(|part| part == "..");
+    if let Some(part) = parts.iter().find(|part| is_bad(part) || leads_up(part)) {
+        return Err(format!("has the part {part:?}"));
+    }
+    if let Some(part) = parts.iter().find(|part| part.len() > NAME_BYTES_MAX) {
+        let bytes = part.len();
+        return Err(format!(
+            "has a part of {bytes} bytes; at most {NAME_BYTES_MAX} are possible"
+        ));
+    }
+    if parts.len() > DEPTH_MAX {
+        return Err(format!("has more than {DEPTH_MAX} parts"));
+    }
+    Ok(parts.into_iter().map(str::to_owned).collect())
+}
+
+/// What is mounted, as mount.nfs spells it.
+#[must_use]
+pub fn source(server: &str, path: &str) -> String {
+    let bare = without_brackets(server);
+    match bare.parse::<Ipv6Addr>() {
+        Ok(_) => format!("[{bare}]:/{path}"),
+        Err(_) => format!("{bare}:/{path}"),
+    }
+}
+
+/// Why the kernel does not mount it.
+#[must_use]
+pub fn too_long(source: &str) -> String {
+    let bytes = source.len();
+    format!("{source:?} has {bytes} bytes, and the kernel mounts at most {SOURCE_BYTES_MAX}")
 }
 
 /// The octal mode of a directory.

@@ -2,11 +2,10 @@
 
 use super::id::Place;
 use super::path::{self, Dir};
-use belay_contract::export::{self, is_host_name, without_brackets};
+use belay_contract::{export, nfs_id};
 use belay_server::call::Failure;
 use belay_server::request::{Context, Name, VolumeId};
 use std::fmt;
-use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 const FIELD: &str = "parameters";
@@ -45,12 +44,11 @@ impl FromStr for OnDelete {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.to_ascii_lowercase().as_str() {
-            "delete" => Ok(Self::Delete),
-            "retain" => Ok(Self::Retain),
-            "archive" => Ok(Self::Archive),
-            _ => Err(format!("{text:?} is not one of delete, retain, archive")),
-        }
+        Ok(match nfs_id::policy(text)? {
+            "archive" => Self::Archive,
+            "retain" => Self::Retain,
+            _ => Self::Delete,
+        })
     }
 }
 
@@ -107,14 +105,14 @@ impl Class {
             Some(value) if !value.is_empty() => Ok(value),
             _ => Err(invalid(key, "is required, but missing or empty")),
         };
-        let server = server(required("server")?).map_err(|why| invalid("server", &why))?;
+        let server = export::server(required("server")?).map_err(|why| invalid("server", &why))?;
         let share = path::share(required("share")?).map_err(|why| invalid("share", &why))?;
         let given = |key| value(parameters, key).map(|it| it.filter(|it| !it.is_empty()));
         let policy = given(ON_DELETE)?.unwrap_or_default();
         let on_delete = given(ON_DELETE)?.map(str::parse).transpose();
         let permissions = given(PERMISSIONS)?.map(str::parse).transpose();
         Ok(Self {
-            server,
+            server: server.to_owned(),
             share,
             below: given(SUB_DIR)?.map(str::to_owned),
             policy: policy.to_owned(),
@@ -209,19 +207,6 @@ pub(super) fn context(parameters: &Context, dir: &Dir) -> Result<Context, Failur
 /// The value of a key in any case.
 fn value<'a>(parameters: &'a Context, key: &str) -> Result<Option<&'a str>, Failure> {
     export::value(parameters, key).map_err(|why| invalid(key, why))
-}
-
-/// A host's name or address, as the class spells it, without slashes at its ends.
-///
-/// # Errors
-/// That it is none.
-pub(super) fn server(text: &str) -> Result<String, String> {
-    let server = text.trim_matches('/');
-    let is_address = without_brackets(server).parse::<Ipv6Addr>().is_ok();
-    match is_address || is_host_name(server) {
-        true => Ok(server.to_owned()),
-        false => Err("is no host name and no IP address".to_owned()),
-    }
 }
 
 /// The sub-directory with names instead of its templates.

@@ -1,14 +1,11 @@
 //! Volume IDs: `server#share#directory#name#policy`, those of csi-driver-nfs. Makes no calls.
 
 use super::class::OnDelete;
-use super::path::{self, Dir};
+use super::path::Dir;
 use belay_contract::drivers::NFS_ID_BYTES_MAX;
+use belay_contract::nfs_id::{self, SEPARATOR, Unread};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
-
-const SEPARATOR: char = '#';
-/// The most parts that an ID has.
-const PARTS_MAX: usize = 5;
 
 /// A volume, as its ID describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,59 +59,28 @@ impl Place {
     /// `Precondition`, naming the part, for an ID that Belay does not give out, and csi-driver-nfs
     /// may have: there may be a directory.
     pub(super) fn of(id: &VolumeId) -> Result<Option<Self>, Failure> {
-        let parts: Vec<_> = id.as_str().split(SEPARATOR).collect();
-        let (server, share, dir, more) = match parts[..] {
-            [server, share, dir, ref more @ ..] => (server, share, dir, more),
-            // Its answer to others, too, is that the volume does not exist.
-            _ => match old_parts(id.as_str()) {
-                Some((server, share, dir)) => (server, share, dir, &[][..]),
-                None => return Ok(None),
-            },
-        };
-        let unread = |part: &str, why: &str| unread(id, part, why);
-        if parts.len() > PARTS_MAX || parts.len() == 2 {
-            let why = format!("{SEPARATOR:?} is in one of its parts, so it is not known which");
-            return Err(unread("server, share, subDir, name, onDelete", &why));
-        }
-        let given = |at: usize| more.get(at).copied().filter(|part| !part.is_empty());
-        let server = super::class::server(server).map_err(|why| unread("server", &why))?;
-        let share = path::share(share).map_err(|why| unread("share", &why))?;
-        let dir = Dir::read(dir).map_err(|why| unread("subDir", &why))?;
-        let dir = dir.ok_or_else(|| unread("subDir", "names the share itself"))?;
-        let name = given(0);
-        // Its parts are no path, but csi-driver-nfs has it in the names of files.
-        if name.is_some_and(|name| name.split(['/', '\\']).any(|part| part == "..")) {
-            return Err(unread("name", "has the part \"..\""));
-        }
-        let on_delete = given(1).map(str::parse).transpose();
-        let on_delete = on_delete.map_err(|why: String| unread("onDelete", &why))?;
-        let source = path::source(&server, &share);
-        if source.len() > path::SOURCE_BYTES_MAX {
-            return Err(unread("server and share", &path::too_long(&source)));
-        }
+        let parts = nfs_id::read(id.as_str()).map_err(|unread| refused(id, &unread))?;
+        let Some(parts) = parts else { return Ok(None) };
+        let mixed_up = |why: String| Failure::bug(format!("volume {id}: {why}"));
+        let on_delete = parts.policy.map(str::parse).transpose();
+        let dir = Dir::of(parts.dir).ok_or_else(|| mixed_up("no directory".to_owned()))?;
         Ok(Some(Self {
-            server,
-            share,
+            server: parts.server.to_owned(),
+            share: parts.share,
             dir,
-            name: name.map(str::to_owned),
-            on_delete,
+            name: parts.name.map(str::to_owned),
+            on_delete: on_delete.map_err(mixed_up)?,
         }))
     }
 }
 
-fn unread(id: &VolumeId, part: &str, why: &str) -> Failure {
+fn refused(id: &VolumeId, unread: &Unread) -> Failure {
+    let Unread { part, why } = unread;
     Failure::precondition(format!(
         "volume {id}: {part}: {why}; Belay gives out no such ID, and leaves what another driver \
          has created as it is: remove the directory by hand, and then the finalizers of the \
          PersistentVolume"
     ))
-}
-
-/// The parts of an ID of csi-driver-nfs before 4.0: `server/share/directory`.
-fn old_parts(id: &str) -> Option<(&str, &str, &str)> {
-    let (server, rest) = id.split_once('/')?;
-    let (share, dir) = rest.rsplit_once('/')?;
-    (!server.is_empty() && !dir.is_empty()).then_some((server, share, dir))
 }
 
 #[cfg(test)]

@@ -1,21 +1,14 @@
 //! Paths below a share. Makes no calls.
 
-use belay_contract::export::without_brackets;
-use std::fmt;
-use std::net::Ipv6Addr;
-
+use belay_contract::export::NAME_BYTES_MAX;
+pub(super) use belay_contract::export::{SOURCE_BYTES_MAX, share, source, too_long};
+use belay_contract::nfs_id;
 /// The directory of Belay's own files in a share.
-pub(super) const OWN: &str = ".belay";
+pub(super) use belay_contract::nfs_id::OWN;
+use std::fmt;
 
 /// The prefix of archives.
 const ARCHIVED: &str = "archived-";
-
-/// Longest name of a directory, in bytes (NAME_MAX), and deepest path.
-const NAME_BYTES_MAX: usize = 255;
-const DEPTH_MAX: usize = 64;
-
-/// fsconfig(2) accepts strings of at most this many bytes.
-pub(super) const SOURCE_BYTES_MAX: usize = 255;
 
 /// A directory below a share, and not the share itself: names that are not empty, `.` or `..`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -27,11 +20,12 @@ impl Dir {
     /// # Errors
     /// Which part is not allowed.
     pub(super) fn read(path: &str) -> Result<Option<Self>, String> {
-        let parts = parts(path)?;
-        if parts.first().is_some_and(|first| first == OWN) {
-            return Err(format!("begins with {OWN}, which has Belay's own files"));
-        }
-        Ok((!parts.is_empty()).then_some(Self(parts)))
+        Ok(Self::of(nfs_id::directory(path)?))
+    }
+
+    /// The directory with this path; none if it has no names.
+    pub(super) fn of(names: Vec<String>) -> Option<Self> {
+        (!names.is_empty()).then_some(Self(names))
     }
 
     /// The directories above it, outermost first.
@@ -89,56 +83,6 @@ impl fmt::Display for Dir {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join("/"))
     }
-}
-
-/// What is mounted, as mount.nfs spells it.
-pub(super) fn source(server: &str, path: &str) -> String {
-    let bare = without_brackets(server);
-    match bare.parse::<Ipv6Addr>() {
-        Ok(_) => format!("[{bare}]:/{path}"),
-        Err(_) => format!("{bare}:/{path}"),
-    }
-}
-
-/// Why the kernel does not mount it.
-pub(super) fn too_long(source: &str) -> String {
-    let bytes = source.len();
-    format!("{source:?} has {bytes} bytes, and the kernel mounts at most {SOURCE_BYTES_MAX}")
-}
-
-/// The share without slashes at its ends.
-///
-/// # Errors
-/// Which part is not allowed.
-pub(super) fn share(path: &str) -> Result<String, String> {
-    parts(path).map(|parts| parts.join("/"))
-}
-
-/// The kernel resolves `..` of a source; csi-driver-nfs refuses it between backslashes, too.
-fn parts(path: &str) -> Result<Vec<String>, String> {
-    if path.chars().any(char::is_control) {
-        return Err("has a control character".to_owned());
-    }
-    let path = path.trim_matches('/');
-    if path.is_empty() {
-        return Ok(Vec::new());
-    }
-    let parts: Vec<_> = path.split('/').collect();
-    let is_bad = |part: &&&str| ["", ".", ".."].contains(*part);
-    let leads_up = |part: &&&str| part.split('\\').any(|part| part == "..");
-    if let Some(part) = parts.iter().find(|part| is_bad(part) || leads_up(part)) {
-        return Err(format!("has the part {part:?}"));
-    }
-    if let Some(part) = parts.iter().find(|part| part.len() > NAME_BYTES_MAX) {
-        let bytes = part.len();
-        return Err(format!(
-            "has a part of {bytes} bytes; at most {NAME_BYTES_MAX} are possible"
-        ));
-    }
-    if parts.len() > DEPTH_MAX {
-        return Err(format!("has more than {DEPTH_MAX} parts"));
-    }
-    Ok(parts.into_iter().map(str::to_owned).collect())
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 
 use std::time::SystemTime;
 
+use belay_contract::nfs_id;
+
 use super::objects::{Object, Objects};
 use super::peer::Peer;
 use super::running;
@@ -13,11 +15,11 @@ use crate::report::{Report, Verdict};
 const NAME: &str = "controller";
 /// Parameters that the external-provisioner consumes have this prefix.
 const PROVISIONER: &str = "csi.storage.k8s.io/";
+/// A class whose volumes are created and deleted with a secret, in the spelling of a JSON pointer.
+const CREATION_SECRET: &str = "/parameters/csi.storage.k8s.io~1provisioner-secret-name";
 /// The annotation of a volume that is deleted with a secret.
 const DELETION_SECRET: &str =
     "/metadata/annotations/volume.kubernetes.io~1provisioner-deletion-secret-name";
-/// An ID is `server#share#directory#name#policy`, or in old versions `server/share/directory`.
-const ID_PARTS_MAX: usize = 5;
 
 /// An obstacle to a switch of the controller.
 struct Obstacle {
@@ -29,7 +31,7 @@ struct Obstacle {
     cure: &'static str,
 }
 
-const OBSTACLES: [Obstacle; 5] = [
+const OBSTACLES: [Obstacle; 6] = [
     Obstacle {
         kind: "VolumeSnapshotContent",
         driver: "/spec/driver",
@@ -40,9 +42,11 @@ const OBSTACLES: [Obstacle; 5] = [
     Obstacle {
         kind: "PersistentVolume",
         driver: "/spec/csi/driver",
-        is_there: |it, _| is_deleted_with_claim(it) && !is_read(it.text("/spec/csi/volumeHandle")),
-        what: "have an ID that Belay's controller does not read: it would leave their directories",
-        cure: "keep the driver's controller, or remove the directories by hand after the claims",
+        is_there: |it, _| is_deleted_with_claim(it) && is_unread(it.text("/spec/csi/volumeHandle")),
+        what: "have an ID that Belay's controller refuses: their deletion fails with \
+               FAILED_PRECONDITION",
+        cure: "keep the driver's controller, or, once their claims are deleted, remove the \
+               directories by hand and then the finalizers of the PersistentVolumes",
     },
     Obstacle {
         kind: "PersistentVolume",
@@ -50,6 +54,15 @@ const OBSTACLES: [Obstacle; 5] = [
         is_there: |it, _| is_deleted_with_claim(it) && !it.text(DELETION_SECRET).is_empty(),
         what: "are deleted with a secret, which the sidecars of Belay's chart may not read",
         cure: "give their ServiceAccount the right to get it",
+    },
+    Obstacle {
+        kind: "StorageClass",
+        driver: "/provisioner",
+        is_there: |it, _| !it.text(CREATION_SECRET).is_empty(),
+        what: "name a secret (csi.storage.k8s.io/provisioner-secret-name), of which Belay's \
+               controller uses mountOptions alone and no credentials; the sidecars of Belay's \
+               chart may not read it",
+        cure: "remove it from a new class, or give their ServiceAccount the right to get it",
     },
     Obstacle {
         kind: "StorageClass",
@@ -79,8 +92,8 @@ pub(super) fn findings(
         true => running::leases(report, objects, driver, now),
         false => {
             let what = format!(
-                "{runs}: runs. It may go on: set controller.create to false in Belay's values. To \
-                 replace it as well, scale it to 0"
+                "{runs}: runs. It may go on: set drivers[].controller.create to false in Belay's \
+                 values. To replace it as well, scale it to 0"
             );
             report.add(Verdict::Ok, NAME, what);
         }
@@ -105,22 +118,10 @@ fn is_deleted_with_claim(volume: Object<'_>) -> bool {
     volume.text("/spec/persistentVolumeReclaimPolicy") == "Delete"
 }
 
-/// As Belay's controller reads it, as far as the directory is concerned.
-fn is_read(id: &str) -> bool {
-    let parts: Vec<_> = id.split('#').collect();
-    let directory = match parts[..] {
-        [old] => {
-            let rest = old.split_once('/').map(|(_, rest)| rest);
-            rest.and_then(|rest| rest.rsplit_once('/')).map(|it| it.1)
-        }
-        [_, _, directory, ..] if parts.len() <= ID_PARTS_MAX => Some(directory),
-        _ => None,
-    };
-    let is_direct = |path: &str| {
-        let mut names = path.split('/');
-        !names.any(|name| ["", ".", ".."].contains(&name))
-    };
-    directory.is_some_and(|directory| is_direct(directory.trim_matches('/')))
+/// Whether Belay's controller refuses calls for it. An ID that no driver gives out is none: its
+/// volume does not exist for either.
+fn is_unread(id: &str) -> bool {
+    nfs_id::read(id).is_err()
 }
 
 fn has_refused_parameter(class: Object<'_>, peer: &Peer) -> bool {
@@ -224,16 +225,27 @@ mod tests {
         secret["metadata"]["annotations"] =
             json!({"volume.kubernetes.io/provisioner-deletion-secret-name": "options"});
         let foreign = json!({"server": "filer", "share": "/", "colour": "red"});
+        let credentials = json!({"server": "filer", "share": "/",
+            "csi.storage.k8s.io/provisioner-secret-name": "options"});
         let constant =
             json!({"server": "filer", "Share": "/", "SUBDIR": "x/${pvc.metadata.namespace}"});
         for (object, part) in [
             (content, "neither restore nor delete"),
-            (volume("filer#exports#data#n#delete#more"), "does not read"),
-            (volume("filer#exports##n#"), "does not read"),
-            (volume("filer#exports#a/../b#n#"), "does not read"),
-            (volume("filer"), "does not read"),
-            (volume("filer/exports"), "does not read"),
+            (
+                volume("filer#exports#data#n#delete#more"),
+                "FAILED_PRECONDITION",
+            ),
+            (volume("filer#exports##n#"), "FAILED_PRECONDITION"),
+            (volume("filer#exports#a/../b#n#"), "FAILED_PRECONDITION"),
+            // As its own parser reads them.
+            (volume("fi:ler#exports#data##"), "FAILED_PRECONDITION"),
+            (volume("filer#a//b#data##"), "FAILED_PRECONDITION"),
+            (volume("filer#exports#.belay/x##"), "FAILED_PRECONDITION"),
+            (volume("filer#exports#a\\..\\b##"), "FAILED_PRECONDITION"),
+            (volume("filer#exports#data#../n#"), "FAILED_PRECONDITION"),
+            (volume("filer#exports#data##keep"), "FAILED_PRECONDITION"),
             (secret, "right to get it"),
+            (class(&credentials), "uses mountOptions alone"),
             (class(&foreign), "refuses"),
             (class(&constant), "one directory"),
         ] {
@@ -252,11 +264,14 @@ mod tests {
         static_one["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
         let parameters = json!({"Server": "filer", "share": "/exports", "mountPermissions": "0",
             "subdir": "${pvc.metadata.namespace}/${pvc.metadata.name}", "onDelete": "archive",
-            "csi.storage.k8s.io/provisioner-secret-name": "options"});
+            "csi.storage.k8s.io/provisioner-secret-namespace": "kube-system"});
         let found = found(&[
             volume("filer#exports#data##"),
             volume("filer##ns/data#pvc-1#archive"),
             volume("filer/exports/data"),
+            // No driver gives these out, and none has a directory for them.
+            volume("filer"),
+            volume("filer/exports"),
             static_one,
             class(&parameters),
         ]);
