@@ -118,3 +118,56 @@ fn a_slow_worker_of_another_controller_changes_no_later_volume() {
         }
     });
 }
+
+/// Two controllers archive a volume over an older archive, at once; the deletion is repeated.
+#[test]
+#[ignore = "needs User-mode Linux: make nfs"]
+fn an_archive_and_a_repeated_deletion_remove_nothing_newer() {
+    with_filer(newest_kernel(), |guest| {
+        for (name, port) in [("other", "9811"), ("third", "9812")] {
+            let start = START
+                .replace("controller.sock", &format!("{name}.sock"))
+                .replace("controller.log", &format!("{name}.log"))
+                .replace("9810", port)
+                .replace("--backend nfs", "--backend nfs --nfs-remove-archived");
+            run(guest, &start);
+        }
+        run(
+            guest,
+            &format!(
+                "share=/
+                 data={SHARE}/ns/data
+                 archive={SHARE}/archived-ns/data
+                 by() {{
+                     belayctl --timeout 60 --endpoint /run/$1.sock --output json \\
+                         controller delete $2
+                 }}
+                 # That of csi-driver-nfs.
+                 mkdir -p $archive
+                 echo old >$archive/old
+                 for n in 1 2 3 4 5; do
+                     id=$(create pvc-$n --parameter subDir=ns/data --parameter onDelete=archive)
+                     echo $n >$data/$n
+                     if delete $id 2>/run/refused; then exit 1; fi
+                     grep -q nfs-remove-archived /run/refused
+                     by other $id >/run/slow 2>&1 3>&- &
+                     slow=$!
+                     by third $id || true
+                     wait $slow || true
+                     {}
+                     [ \"$(ls $archive)\" = $n ]
+                     [ $(cat $archive/$n) = $n ]
+                     [ -z \"$(find {SHARE}/.belay/trash -type f)\" ]
+                     # The answer was lost, and another program uses the directory.
+                     mkdir -p $data
+                     echo precious >$data/file
+                     delete $id
+                     [ $(cat $data/file) = precious ]
+                     rm -r $data
+                 done
+                 grep -q 'nothing was removed' /run/controller.log",
+                until("by other $id")
+            ),
+        );
+    });
+}
