@@ -95,6 +95,10 @@ pub(super) fn announce() {
     metrics::describe_gauge!(WAITING, "Operations that wait for a thread.");
 }
 
+/// Work for a thread. Boxed: a call that waits for a slot is small, and the code around the work
+/// exists once for each type of result.
+type Work<T> = Box<dyn FnOnce(&Progress) -> Result<T, Failure> + Send>;
+
 /// Work on a thread.
 enum Begun<T> {
     /// It took no longer than usual.
@@ -133,15 +137,18 @@ impl Pool {
     /// # Errors
     /// Those of `work`; the reason, if the job was cancelled while it waited for a slot;
     /// `INTERNAL`, perhaps still running, if `work` panicked.
-    pub(crate) async fn run<T: Send + 'static>(
+    pub(crate) fn run<T: Send + 'static>(
         &self,
         ticket: &Ticket,
         lane: Lane,
         work: impl FnOnce(&Progress) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<T, Failure> {
-        match self.begin(ticket, lane, work).await? {
-            Begun::Ended(result) => result,
-            Begun::Slow(mut thread, _held) => thread.result().await?,
+    ) -> impl Future<Output = Result<T, Failure>> {
+        let begin = self.begin(ticket, lane, Box::new(work));
+        async move {
+            match begin.await? {
+                Begun::Ended(result) => result,
+                Begun::Slow(mut thread, _held) => thread.result().await?,
+            }
         }
     }
 
@@ -149,7 +156,7 @@ impl Pool {
         &self,
         ticket: &Ticket,
         lane: Lane,
-        work: impl FnOnce(&Progress) -> Result<T, Failure> + Send + 'static,
+        work: Work<T>,
     ) -> Result<Begun<T>, Failure> {
         let slot = ticket.wait(lane.slot_name(), self.slot(lane)).await??;
         let progress = Arc::new(Progress::default());

@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 pub use ticket::{Amount, Doing, Ticket, Watch};
@@ -88,36 +88,39 @@ impl<C: Class, T: Clone + Send + 'static> Default for Jobs<C, T> {
 }
 
 impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
-    /// Runs `work` as the job of `key`, in its own task. If the same call with the same fingerprint
-    /// is running, `work` is dropped and the result of the running job awaited. A call that undoes
-    /// the running one (see [`undoes`]) replaces it if that only waits.
+    /// Runs `work` as the job of `key`, in its own task, which starts before the result is awaited.
+    /// If the same call with the same fingerprint is running, `work` is dropped and the result of
+    /// the running job awaited. A call that undoes the running one (see [`undoes`]) replaces it if
+    /// that only waits.
     ///
     /// # Errors
     /// The failure of the job; `Busy` if another job owns the key or this one was cancelled by the
     /// call that undoes it; `Timeout` at the deadline, which is final if the job was still waiting
     /// and else leaves it running; `Bug` that may be running if the job panicked or the runtime was
     /// shut down.
-    pub async fn run<F>(
+    pub fn run<F>(
         &self,
         key: Key<C>,
         rpc: Rpc,
         fingerprint: u64,
         work: impl FnOnce(Ticket) -> F,
-    ) -> Result<T, Failure>
+    ) -> impl Future<Output = Result<T, Failure>>
     where
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
         let (caller, result) = oneshot::channel();
         let deadline = key.class.deadline();
-        match self.begin(key, rpc, fingerprint, caller)? {
-            Some(ownership) => {
-                let work = work(ownership.ticket());
-                let job = tend(work, deadline, ownership, rpc);
-                tokio::spawn(job.in_current_span());
+        let begun = self.begin(key, rpc, fingerprint, caller).map(|ownership| {
+            if let Some(ownership) = ownership {
+                let work = Box::pin(work(ownership.ticket()));
+                start(work, deadline, ownership, rpc);
             }
-            None => drop(work),
+        });
+        // Holds none of the work, so that a waiting caller is small.
+        async move {
+            begun?;
+            result.await.unwrap_or_else(|_| Err(ended_early(rpc)))
         }
-        result.await.unwrap_or_else(|_| Err(ended_early(rpc)))
     }
 
     /// Shares the key with other calls of the same kind, so that no job can own it meanwhile.
@@ -221,13 +224,26 @@ impl<C, T> Running<C, T> {
     }
 }
 
+/// The work of a job, boxed: the code around it exists once, not once for each kind of work.
+type Work<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
+
+fn start<C: Class, T: Clone + Send + 'static>(
+    work: Work<T>,
+    deadline: Duration,
+    ownership: Ownership<C, T>,
+    rpc: Rpc,
+) {
+    let job = tend(work, deadline, ownership, rpc);
+    tokio::spawn(job.in_current_span());
+}
+
 /// Sees a job to its end, and answers for it at every deadline before that.
-async fn tend<C, T, F>(work: F, deadline: Duration, ownership: Ownership<C, T>, rpc: Rpc)
-where
-    C: Class,
-    T: Clone,
-    F: Future<Output = Result<T, Failure>>,
-{
+async fn tend<C: Class, T: Clone>(
+    work: Work<T>,
+    deadline: Duration,
+    ownership: Ownership<C, T>,
+    rpc: Rpc,
+) {
     let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
     let result = loop {
         match tokio::time::timeout(deadline, work.as_mut()).await {
