@@ -4,7 +4,7 @@ use super::{mountinfo as table, uevent as events};
 
 /// A message of the kernel's uevent socket.
 pub(crate) fn uevent(data: &[u8]) {
-    let is_one = events::is_of_block_device(data);
+    let is_one = events::is_of_disk(data);
     let words = |word: &[u8]| data.windows(word.len()).any(|window| window == word);
     assert!(
         !is_one || words(b"SUBSYSTEM=block") && words(b"@"),

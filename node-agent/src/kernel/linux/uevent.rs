@@ -1,5 +1,5 @@
-//! The kernel's uevents of block devices: netlink(7), `NETLINK_KOBJECT_UEVENT`. They reach the
-//! network namespace of a pod; those of udev do not.
+//! The kernel's uevents of disks: netlink(7), `NETLINK_KOBJECT_UEVENT`. They reach the network
+//! namespace of a pod; those of udev do not.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,6 +13,9 @@ use tokio::io::unix::AsyncFd;
 const KERNEL_GROUP: u32 = 1;
 /// Four times the most that the kernel sends: `UEVENT_BUFFER_SIZE` (include/linux/kobject.h).
 const MESSAGE_BYTES: usize = 8192;
+/// Where block devices without hardware are in sysfs: loop, device-mapper, MD, zram. A node that
+/// mounts images has hundreds of their events.
+const VIRTUAL: &[u8] = b"/devices/virtual/block/";
 
 /// The uevents since it was opened.
 #[derive(Debug)]
@@ -38,8 +41,8 @@ impl Uevents {
         Ok(Uevents(socket))
     }
 
-    /// Returns once a block device was added, changed or removed since the last call, or once
-    /// events were lost, so that any may have changed. Takes all queued events.
+    /// Returns once a disk was added, changed or removed since the last call, or once events were
+    /// lost, so that any may have changed. Takes all queued events.
     ///
     /// # Errors
     /// The kernel's error: no more events will be received.
@@ -53,7 +56,7 @@ impl Uevents {
     }
 }
 
-/// Takes all queued events; fails with EAGAIN if none was of a block device and none was lost.
+/// Takes all queued events; fails with EAGAIN if none was of a disk and none was lost.
 fn drain(socket: &OwnedFd) -> io::Result<()> {
     let mut message = [0; MESSAGE_BYTES];
     let mut has_changed = false;
@@ -65,7 +68,7 @@ fn drain(socket: &OwnedFd) -> io::Result<()> {
                 let is_kernel = sender.is_some_and(|sender| sender.pid() == 0);
                 // A message longer than the kernel sends was truncated.
                 let text = message.get(..bytes);
-                has_changed |= is_kernel && text.is_none_or(is_of_block_device);
+                has_changed |= is_kernel && text.is_none_or(is_of_disk);
             }
             // The queue was full, and events were dropped.
             Err(Errno::NOBUFS) => has_changed = true,
@@ -76,12 +79,17 @@ fn drain(socket: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// A message is `ACTION@DEVPATH` and `KEY=VALUE` pairs, each terminated by a zero
-/// (lib/kobject_uevent.c).
-pub(super) fn is_of_block_device(message: &[u8]) -> bool {
+/// Whether it is of a block device with hardware. A message is `ACTION@DEVPATH` and `KEY=VALUE`
+/// pairs, each terminated by a zero (lib/kobject_uevent.c).
+pub(super) fn is_of_disk(message: &[u8]) -> bool {
     let mut fields = message.split(|byte| *byte == 0);
-    let is_headed = fields.next().is_some_and(|head| head.contains(&b'@'));
-    is_headed && fields.any(|field| field == b"SUBSYSTEM=block")
+    let mut head = fields
+        .next()
+        .unwrap_or_default()
+        .splitn(2, |byte| *byte == b'@');
+    let path = head.nth(1);
+    path.is_some_and(|path| !path.starts_with(VIRTUAL))
+        && fields.any(|field| field == b"SUBSYSTEM=block")
 }
 
 #[cfg(test)]
@@ -90,35 +98,41 @@ mod tests {
 
     use super::*;
 
-    const ADD: &[u8] = b"add@/devices/virtual/block/vdb\0ACTION=add\0\
-        DEVPATH=/devices/virtual/block/vdb\0SUBSYSTEM=block\0MAJOR=252\0DISKSEQ=7\0";
+    const ADD: &[u8] = b"add@/devices/pci0000:00/0000:00:07.0/virtio4/block/vdb\0ACTION=add\0\
+        DEVPATH=/devices/pci0000:00/0000:00:07.0/virtio4/block/vdb\0SUBSYSTEM=block\0\
+        MAJOR=252\0DISKSEQ=7\0";
 
     #[test]
-    fn an_event_of_a_block_device_is_one_whatever_happened_to_it() {
-        assert!(is_of_block_device(ADD));
+    fn an_event_of_a_disk_is_one_whatever_happened_to_it() {
+        assert!(is_of_disk(ADD));
+        // The common head of an NVMe disk with several paths.
+        assert!(is_of_disk(
+            b"add@/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1\0SUBSYSTEM=block\0"
+        ));
         for action in ["remove", "change", "move", "offline"] {
             let other = String::from_utf8(ADD.to_vec()).unwrap();
             let other = other.replace("add", action);
-            assert!(is_of_block_device(other.as_bytes()), "{action}");
+            assert!(is_of_disk(other.as_bytes()), "{action}");
         }
         for other in [
             &b""[..],
             b"\0\0\0",
             b"libudev\0\xfe\xed\xca\xfeSUBSYSTEM=block\0",
+            b"change@/devices/virtual/block/loop3\0ACTION=change\0SUBSYSTEM=block\0",
             b"add@/devices/a\0SUBSYSTEM=net\0",
             b"add@/devices/a\0SUBSYSTEM=blocks\0",
             b"add@/devices/a\0X=SUBSYSTEM=block\0",
         ] {
-            assert!(!is_of_block_device(other), "{other:?}");
+            assert!(!is_of_disk(other), "{other:?}");
         }
     }
 
     proptest! {
         #[test]
         fn no_message_makes_it_panic(message in proptest::collection::vec(any::<u8>(), 0..300)) {
-            is_of_block_device(&message);
+            is_of_disk(&message);
             let headed = [&b"add@"[..], &message].concat();
-            is_of_block_device(&headed);
+            is_of_disk(&headed);
         }
     }
 
