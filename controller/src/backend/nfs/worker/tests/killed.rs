@@ -41,7 +41,7 @@ pub(in super::super) fn check() -> rustix::io::Result<()> {
 }
 
 /// Makes at most so many changes; none if it was killed.
-fn until<T>(changes: usize, call: impl FnOnce() -> T) -> Option<T> {
+pub(super) fn until<T>(changes: usize, call: impl FnOnce() -> T) -> Option<T> {
     LEFT.set(Some(changes));
     IS_KILLED.set(false);
     let result = call();

@@ -173,6 +173,68 @@ fn an_archive_that_another_controller_has_just_made_is_kept() {
     }
 }
 
+/// Makes some changes of a call, then more in each round, until all of it is made in one.
+fn killed_in_rounds(from: usize, round: impl Fn(&dyn Fn(&dyn Fn() -> Result<(), Failure>))) {
+    for changes in (from..).step_by(3) {
+        let is_whole = std::cell::Cell::new(true);
+        round(&|call| match killed::until(changes, call) {
+            Some(done) => done.unwrap(),
+            None => is_whole.set(false),
+        });
+        if is_whole.get() {
+            return;
+        }
+    }
+}
+
+/// The other controller is killed meanwhile.
+#[test]
+fn of_two_archives_at_once_neither_takes_the_new_one_for_the_older() {
+    let (_, deletion) = archived("pvc-1");
+    for is_claimed in [true, false] {
+        killed_in_rounds(usize::from(is_claimed), |kill| {
+            slow_at_each(
+                |share| prepare(share, is_claimed),
+                |share| share.delete(&deletion),
+                |share| kill(&|| share.delete(&deletion)),
+                |share| {
+                    deleted(share, &deletion);
+                    assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
+                    assert!(!share.path("ns/data").exists());
+                },
+            );
+        });
+    }
+}
+
+/// The next volume of the directory is being archived meanwhile.
+#[test]
+fn a_slow_archive_does_not_disturb_that_of_a_later_volume() {
+    let (_, deletion) = archived("pvc-1");
+    let (later, its_deletion) = archived("pvc-2");
+    killed_in_rounds(0, |kill| {
+        slow_at_each(
+            |share| prepare(share, true),
+            |share| share.delete(&deletion),
+            |share| {
+                deleted(share, &deletion);
+                share.create(&later).unwrap();
+                share.write("ns/data/later");
+                kill(&|| share.delete(&its_deletion));
+            },
+            |share| {
+                deleted(share, &its_deletion);
+                assert_eq!(names(&share.path("archived-ns/data")), ["later"]);
+                refused(
+                    share.create(&volume("archived-ns/data", "pvc-3")),
+                    Kind::Incompatible,
+                    "is the archive of volume \"pvc-2\"",
+                );
+            },
+        );
+    });
+}
+
 #[test]
 fn a_slow_deletion_removes_nothing_that_came_later() {
     let order = volume("ns/data", "pvc-1");
