@@ -44,11 +44,13 @@ impl FromStr for OnDelete {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Ok(match nfs_id::policy(text)? {
-            "archive" => Self::Archive,
-            "retain" => Self::Retain,
-            _ => Self::Delete,
-        })
+        match nfs_id::policy(text)? {
+            "delete" => Ok(Self::Delete),
+            "retain" => Ok(Self::Retain),
+            "archive" => Ok(Self::Archive),
+            // One that is added there must not delete data here.
+            other => Err(format!("{other:?} is not supported")),
+        }
     }
 }
 
