@@ -118,6 +118,23 @@ fn prepare(share: &Share, is_claimed: bool) {
     share.write("ns/data/new");
 }
 
+/// The volume is deleted, and a later one gets its directory.
+fn replaced(share: &Share, deletion: &OldVolume, later: &NewVolume) {
+    deleted(share, deletion);
+    share.create(later).unwrap();
+    share.write("ns/data/later");
+}
+
+/// The archive is that of `pvc-2`, and known as such.
+fn later_is_archived(share: &Share) {
+    assert_eq!(names(&share.path("archived-ns/data")), ["later"]);
+    refused(
+        share.create(&volume("archived-ns/data", "pvc-3")),
+        Kind::Incompatible,
+        "is the archive of volume \"pvc-2\"",
+    );
+}
+
 #[test]
 fn an_archive_that_another_controller_has_just_made_is_kept() {
     let (order, deletion) = archived("pvc-1");
@@ -140,9 +157,7 @@ fn an_archive_that_another_controller_has_just_made_is_kept() {
             |share| prepare(share, is_claimed),
             |share| share.delete(&deletion),
             |share| {
-                deleted(share, &deletion);
-                share.create(&later).unwrap();
-                share.write("ns/data/later");
+                replaced(share, &deletion, &later);
             },
             |share| {
                 assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
@@ -156,18 +171,11 @@ fn an_archive_that_another_controller_has_just_made_is_kept() {
             |share| prepare(share, is_claimed),
             |share| share.delete(&deletion),
             |share| {
-                deleted(share, &deletion);
-                share.create(&later).unwrap();
-                share.write("ns/data/later");
+                replaced(share, &deletion, &later);
                 deleted(share, &its_deletion);
             },
             |share| {
-                assert_eq!(names(&share.path("archived-ns/data")), ["later"]);
-                refused(
-                    share.create(&volume("archived-ns/data", "pvc-3")),
-                    Kind::Incompatible,
-                    "is the archive of volume \"pvc-2\"",
-                );
+                later_is_archived(share);
             },
         );
     }
@@ -217,19 +225,12 @@ fn a_slow_archive_does_not_disturb_that_of_a_later_volume() {
             |share| prepare(share, true),
             |share| share.delete(&deletion),
             |share| {
-                deleted(share, &deletion);
-                share.create(&later).unwrap();
-                share.write("ns/data/later");
+                replaced(share, &deletion, &later);
                 kill(&|| share.delete(&its_deletion));
             },
             |share| {
                 deleted(share, &its_deletion);
-                assert_eq!(names(&share.path("archived-ns/data")), ["later"]);
-                refused(
-                    share.create(&volume("archived-ns/data", "pvc-3")),
-                    Kind::Incompatible,
-                    "is the archive of volume \"pvc-2\"",
-                );
+                later_is_archived(share);
             },
         );
     });
@@ -247,9 +248,7 @@ fn a_slow_deletion_removes_nothing_that_came_later() {
             },
             |share| share.delete(&deletion),
             |share| {
-                deleted(share, &deletion);
-                share.create(&later).unwrap();
-                share.write("ns/data/later");
+                replaced(share, &deletion, &later);
             },
             |share| {
                 assert_eq!(names(&share.path("ns/data")), ["later"]);
