@@ -38,14 +38,8 @@ impl Operations {
             let volume = backend.complete(volume, wanted.source.as_ref());
             // Compares a new volume too: it may be another caller's.
             wanted.agrees(&volume)?;
-            let secrets = wanted.order.secrets.clone();
-            modify::verify(
-                backend.as_ref(),
-                &volume.id,
-                wanted.mutable.clone(),
-                secrets,
-            )
-            .await?;
+            let (mutable, secrets) = (&wanted.mutable, &wanted.order.secrets);
+            modify::verify(backend.as_ref(), &volume.id, mutable, secrets).await?;
             Ok(Done::Created(wanted.describe(volume)?))
         };
         let key = Key::new(Subject::NewVolume, order.name.as_str());
@@ -80,7 +74,8 @@ impl Operations {
                 return Err(Failure::invalid(&format!("volume_capabilities[{n}]"), why));
             }
         }
-        let shared = support::is_shared(&self.rules.profile, &request.capabilities);
+        let mut capabilities = request.capabilities.iter();
+        let shared = capabilities.any(|it| support::is_shared(&self.rules.profile, it));
         let usage = support::usage(&request.capabilities);
         self.refuse_immutable(&request.mutable_parameters)?;
         let parameters = Self::merged(request.parameters, &request.mutable_parameters)?;

@@ -63,7 +63,7 @@ impl Operations {
 
     /// The parameters of a new volume: those of the attributes class come first.
     pub(super) fn merged(parameters: Context, mutable: &Context) -> Result<Context, Failure> {
-        if mutable.iter().next().is_none() {
+        if mutable.is_empty() {
             return Ok(parameters);
         }
         let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
@@ -78,14 +78,14 @@ impl Operations {
 pub(super) async fn verify(
     backend: &dyn Backend,
     id: &VolumeId,
-    mutable: Context,
-    secrets: Secrets,
+    mutable: &Context,
+    secrets: &Secrets,
 ) -> Result<(), Failure> {
-    if mutable.iter().next().is_none() {
+    if mutable.is_empty() {
         return Ok(());
     }
-    let verified = of(backend)?.verify(id.clone(), mutable, secrets).await;
-    verified.map_err(|failure| match failure.kind {
+    let verified = of(backend)?.verify(id.clone(), mutable.clone(), secrets.clone());
+    verified.await.map_err(|failure| match failure.kind {
         Kind::Invalid => Failure::incompatible(failure.message),
         _ => failure,
     })

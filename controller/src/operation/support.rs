@@ -27,10 +27,7 @@ pub(super) const ONE_NODE: &str = "it can be attached to one node at a time";
 
 /// Why the capability is not supported by volumes of that driver; none if it is.
 pub(super) fn refusal(profile: &Profile, capability: &Capability) -> Option<String> {
-    let shares_files = profile.shares_raw_only
-        && capability.mode.is_multi_node()
-        && !matches!(capability.access, Access::Block);
-    if shares_files {
+    if is_shared(profile, capability) && !matches!(capability.access, Access::Block) {
         return Some(format!(
             "access mode {}: several nodes would damage a filesystem; use volumeMode Block, or \
              SINGLE_NODE_WRITER",
@@ -66,10 +63,10 @@ pub(super) fn unattachable(profile: &Profile, capability: &Capability) -> Option
     }
 }
 
-/// Whether one of the capabilities needs a volume that several nodes can have at once, where not
-/// every volume of the driver can be had so.
-pub(super) fn is_shared(profile: &Profile, capabilities: &[Capability]) -> bool {
-    profile.shares_raw_only && capabilities.iter().any(|it| it.mode.is_multi_node())
+/// Whether the capability needs a volume that several nodes can have at once, where not every
+/// volume of the driver can be had so.
+pub(super) fn is_shared(profile: &Profile, capability: &Capability) -> bool {
+    profile.shares_raw_only && capability.mode.is_multi_node()
 }
 
 /// The filesystem that a blank volume gets. Empty = the default.

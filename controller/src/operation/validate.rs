@@ -27,8 +27,7 @@ impl Operations {
             if let Some(why) = support::refusal(&self.rules.profile, capability) {
                 return refused(why);
             }
-            let one = std::slice::from_ref(capability);
-            if support::is_shared(&self.rules.profile, one) && !volume.shares {
+            if support::is_shared(&self.rules.profile, capability) && !volume.shares {
                 return refused(support::ONE_NODE.to_owned());
             }
             if let Some(why) = volume.usage.as_ref().and_then(|it| misused(it, capability)) {

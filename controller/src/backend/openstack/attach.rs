@@ -10,6 +10,7 @@ use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{NodeId, Secrets, VolumeId};
 use std::sync::Arc;
+
 /// Nova records an attachment before Cinder does, and forgets it later: in between, Nova refuses
 /// the call for a volume that is not attached, and accepts it a moment later.
 fn unless_nova_knows(refused: Failure) -> Failure {
@@ -92,7 +93,7 @@ impl Attachments for Openstack {
             }
             if let Some(attachment) = self.attached(&order, &volume) {
                 // From now on no node may follow.
-                if !shares(&order) && cinder.is_shared() {
+                if !shares(&order) {
                     self.mark_sharing(&order, &volume, &cinder).await?;
                 }
                 return Ok(Progress::Done(attachment));

@@ -34,15 +34,10 @@ impl Client {
         };
         let request = Request::new("get_type", Service::Volumes, Method::GET, path.to_owned());
         let answer = self.answer(request).await?;
-        let Some(name) = name else {
-            return match answer.status {
-                StatusCode::OK => Ok(Some(answer.json::<OneVolumeType>()?.volume_type)),
-                StatusCode::NOT_FOUND => Ok(None),
-                _ => Err(wire::refused(&answer)),
-            };
-        };
-        match answer.status {
-            StatusCode::OK => {
+        match (answer.status, name) {
+            (StatusCode::OK, None) => Ok(Some(answer.json::<OneVolumeType>()?.volume_type)),
+            (StatusCode::NOT_FOUND, None) => Ok(None),
+            (StatusCode::OK, Some(name)) => {
                 let types = answer.json::<VolumeTypes>()?.volume_types;
                 Ok(types.into_iter().find(|found| found.is(name)))
             }
