@@ -53,6 +53,8 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
     let older = trash.older()?;
     if !older.is_empty() {
         if !deletion.has_archive(&archived, &claim)? || !tree.exists(&archived)? {
+            // Unless another call has completed this one.
+            claims.check(dir, &claim)?;
             return Err(Failure::precondition(format!(
                 "directory {archived}: the archive is missing, and what it has replaced is in {}; \
                  move that away, and repeat the call",

@@ -79,11 +79,17 @@ impl Tree {
     }
 }
 
-/// Fails once the process counts as killed, in tests.
+/// Before each change: fails once the process counts as killed, in tests.
 pub(super) fn alive() -> rustix::io::Result<()> {
     #[cfg(test)]
     super::tests::killed::check()?;
     Ok(())
+}
+
+/// Before each look: waits where a test stops the call.
+fn pause() {
+    #[cfg(test)]
+    super::tests::slow::before_look();
 }
 
 /// Opens a directory to read it and to work in it.
@@ -115,6 +121,7 @@ pub(super) fn open_file(from: &OwnedFd, name: &str, shown: &str) -> Result<Optio
 /// A rename elsewhere during the lookup makes openat2 fail with EAGAIN.
 pub(super) fn retry<T>(call: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     const ATTEMPTS: usize = 16;
+    pause();
     for _ in 1..ATTEMPTS {
         match retry_on_intr(&call) {
             Err(Errno::AGAIN) => {}
@@ -231,6 +238,7 @@ pub(super) struct Found {
 /// The file of that name, whatever a link leads to; none if it does not exist.
 pub(super) fn find(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<Found>> {
     let stat = || rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
+    pause();
     match retry_on_intr(stat) {
         Ok(stat) => Ok(Some(Found {
             file_type: FileType::from_raw_mode(stat.st_mode),

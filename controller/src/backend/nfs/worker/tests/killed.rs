@@ -22,7 +22,7 @@ pub(in super::super) fn note_sync() {
 
 /// Called before each change: fails once as many were made as the test allows.
 pub(in super::super) fn check() -> rustix::io::Result<()> {
-    super::slow::pause();
+    super::slow::before_change();
     match FAILS.take() {
         Some((0, errno)) => return Err(errno),
         other => FAILS.set(other.map(|(left, errno)| (left - 1, errno))),

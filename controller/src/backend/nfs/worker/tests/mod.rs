@@ -5,7 +5,7 @@ mod hostile;
 pub(super) mod killed;
 mod left;
 mod repeated;
-mod slow;
+pub(super) mod slow;
 mod verbs;
 
 use super::super::call::{Done, NewVolume, OldVolume, Owned, Seen, Work};

@@ -1,12 +1,13 @@
-//! A call stops before one of its changes, as a request that the server executes late or a worker
-//! that is slow; other calls are completed meanwhile, and then it goes on.
+//! A call stops before one of its steps, each look and each change, as a request that the server
+//! executes late or a worker that is slow; other calls are completed meanwhile, and then it goes on.
 
 use super::*;
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 struct Pause {
-    changes: usize,
+    steps: usize,
+    at_changes_alone: bool,
     reached: Sender<()>,
     resumed: Receiver<()>,
 }
@@ -15,23 +16,31 @@ thread_local! {
     static PAUSE: RefCell<Option<Pause>> = const { RefCell::new(None) };
 }
 
-/// Called before each change: waits once as many were made as the test allows.
-pub(super) fn pause() {
+/// Waits once as many steps were made as the test allows.
+pub(super) fn before_change() {
     match PAUSE.take() {
-        Some(pause) if pause.changes == 0 => {
+        Some(pause) if pause.steps == 0 => {
             pause.reached.send(()).unwrap();
             // The test goes on, or has failed.
             pause.resumed.recv().ok();
         }
         Some(pause) => PAUSE.set(Some(Pause {
-            changes: pause.changes - 1,
+            steps: pause.steps - 1,
             ..pause
         })),
         None => {}
     }
 }
 
-/// Stops the call before each of its changes in turn, each time in a new share, until it makes no
+/// The same, unless the test counts changes alone.
+pub(in super::super) fn before_look() {
+    let waits = |pause: &Pause| !pause.at_changes_alone;
+    if PAUSE.with_borrow(|pause| pause.as_ref().is_some_and(waits)) {
+        before_change();
+    }
+}
+
+/// Stops the call before each of its steps in turn, each time in a new share, until it makes no
 /// more; returns how many it makes.
 fn slow_at_each(
     prepare: impl Fn(&Share),
@@ -39,13 +48,24 @@ fn slow_at_each(
     meanwhile: impl Fn(&Share),
     after: impl Fn(&Share),
 ) -> usize {
-    for changes in 0.. {
+    slow_at(false, prepare, call, meanwhile, after)
+}
+
+fn slow_at(
+    at_changes_alone: bool,
+    prepare: impl Fn(&Share),
+    call: impl Fn(&Share) -> Result<(), Failure> + Sync,
+    meanwhile: impl Fn(&Share),
+    after: impl Fn(&Share),
+) -> usize {
+    for steps in 0.. {
         let share = Share::new();
         prepare(&share);
         let (reached, is_reached) = channel();
         let (resume, resumed) = channel();
         let pause = Pause {
-            changes,
+            steps,
+            at_changes_alone,
             reached,
             resumed,
         };
@@ -72,11 +92,11 @@ fn slow_at_each(
             stops
         });
         if !stopped {
-            return changes;
+            return steps;
         }
         after(&share);
     }
-    unreachable!("a call makes a finite number of changes")
+    unreachable!("a call makes a finite number of steps")
 }
 
 /// Repeats a deletion, as a provisioner does.
@@ -140,7 +160,7 @@ fn an_archive_that_another_controller_has_just_made_is_kept() {
     let (order, deletion) = archived("pvc-1");
     let (later, its_deletion) = archived("pvc-2");
     for is_claimed in [true, false] {
-        let changes = slow_at_each(
+        let steps = slow_at_each(
             |share| prepare(share, is_claimed),
             |share| share.delete(&deletion),
             |share| deleted(share, &deletion),
@@ -151,7 +171,7 @@ fn an_archive_that_another_controller_has_just_made_is_kept() {
                 assert!(!share.path("ns/data").exists());
             },
         );
-        assert!(changes > 15, "{changes}");
+        assert!(steps > 60, "{steps}");
         // A later volume has the directory.
         slow_at_each(
             |share| prepare(share, is_claimed),
@@ -241,7 +261,10 @@ fn a_slow_deletion_removes_nothing_that_came_later() {
     let order = volume("ns/data", "pvc-1");
     let deletion = old(&order, OnDelete::Delete);
     for later in [volume("ns/data", "pvc-2"), volume("ns/data", "pvc-1")] {
-        let changes = slow_at_each(
+        // Until a call has seen its volume, it may mean the later one of the same name.
+        let is_same = later.at.name == order.at.name;
+        let steps = slow_at(
+            is_same,
             |share| {
                 share.create(&order).unwrap();
                 share.write("ns/data/a/file");
@@ -251,11 +274,16 @@ fn a_slow_deletion_removes_nothing_that_came_later() {
                 replaced(share, &deletion, &later);
             },
             |share| {
-                assert_eq!(names(&share.path("ns/data")), ["later"]);
+                assert_eq!(
+                    names(&share.path("ns/data")),
+                    ["later"],
+                    "{}",
+                    later.at.name
+                );
                 assert!(share.look(&later.at).is_some());
             },
         );
-        assert!(changes > 10, "{changes}");
+        assert!(steps > 10, "{steps}");
     }
 }
 
