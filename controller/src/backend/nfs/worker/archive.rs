@@ -38,7 +38,7 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
     let moves = is_there.is_some() && kept.is_none() && !deletion.has_archive(&archived, claim)?;
     if moves {
         refuse_other(dir, is_there)?;
-        deletion.refuse_older(&archived)?;
+        deletion.unless_done(claim, deletion.refuse_older(&archived))?;
     }
     let claim = claims.advance(dir, claim, State::Archiving)?;
     let trash = Trash::open(claims, dir, &claim)?;
@@ -48,18 +48,17 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
         trash.keep(tree, dir)?;
     }
     if trash.kept()?.is_some() {
-        deletion.place(&trash, &archived, &claim)?;
+        deletion.unless_done(&claim, deletion.place(&trash, &archived, &claim))?;
     }
     let older = trash.older()?;
     if !older.is_empty() {
         if !deletion.has_archive(&archived, &claim)? || !tree.exists(&archived)? {
-            // Unless another call has completed this one.
-            claims.check(dir, &claim)?;
-            return Err(Failure::precondition(format!(
+            let missing = Failure::precondition(format!(
                 "directory {archived}: the archive is missing, and what it has replaced is in {}; \
                  move that away, and repeat the call",
                 trash.path()
-            )));
+            ));
+            return deletion.unless_done(&claim, Err(missing));
         }
         trash.release(&older)?;
     }
@@ -80,6 +79,15 @@ pub(super) fn refuse_long(dir: &Dir) -> Result<(), Failure> {
 }
 
 impl Deletion<'_> {
+    /// Asks for a repeated call instead of the refusal if another call has completed this one: then
+    /// what is in the way is the archive.
+    fn unless_done(&self, claim: &Claim, result: Result<(), Failure>) -> Result<(), Failure> {
+        if result.is_err() {
+            self.claims.check(self.dir, claim)?;
+        }
+        result
+    }
+
     /// Whether the name of the archive is claimed for this volume: then it was moved to the trash.
     fn has_archive(&self, archived: &Dir, of: &Claim) -> Result<bool, Failure> {
         let held = self.claims.read(archived)?;

@@ -115,8 +115,12 @@ impl Creation<'_> {
                 Held::By(claim) => return self.owned(claim),
                 Held::Free | Held::Above => {}
             }
-            if !was_abandoned {
-                self.refuse_foreign()?;
+            if !was_abandoned && let Err(failure) = self.refuse_foreign() {
+                match self.claims.read(self.dir)? {
+                    // Another call has made the volume meanwhile.
+                    Held::By(_) => continue,
+                    Held::Free | Held::Above => return Err(failure),
+                }
             }
             let claim = Claim::new(self.record(), State::Creating)?;
             let made = self.claims.publish(self.dir, &claim);

@@ -40,6 +40,16 @@ pub(in super::super) fn check() -> rustix::io::Result<()> {
     })
 }
 
+/// After so many changes of this thread, one fails so.
+pub(super) fn fail(after: usize, errno: Errno) {
+    FAILS.set(Some((after, errno)));
+}
+
+/// Whether there were not so many; none fails then.
+pub(super) fn was_left() -> bool {
+    FAILS.take().is_some()
+}
+
 /// Makes at most so many changes; none if it was killed.
 pub(super) fn until<T>(changes: usize, call: impl FnOnce() -> T) -> Option<T> {
     LEFT.set(Some(changes));
@@ -293,9 +303,9 @@ fn failing_at_each(
     loop {
         let share = Share::new();
         prepare(&share);
-        FAILS.set(Some((results.len(), errno)));
+        fail(results.len(), errno);
         let result = call(&share);
-        if FAILS.take().is_some() {
+        if was_left() {
             result.unwrap();
             return results;
         }

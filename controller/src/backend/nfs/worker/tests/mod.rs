@@ -1,9 +1,13 @@
 //! The worker's calls in a directory that plays the share.
 
+mod calls;
 mod claimed;
+mod creations;
 mod hostile;
 pub(super) mod killed;
 mod left;
+mod overtaken;
+mod policies;
 mod repeated;
 pub(super) mod slow;
 mod verbs;

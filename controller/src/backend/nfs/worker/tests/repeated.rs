@@ -6,11 +6,11 @@ use super::super::claims::{Claims, Held};
 use super::super::remove::Trash;
 use super::*;
 
-fn dir(path: &str) -> Dir {
+pub(super) fn dir(path: &str) -> Dir {
     Dir::read(path).unwrap().unwrap()
 }
 
-fn record(path: &str, archive_of: Option<String>) -> Record {
+pub(super) fn record(path: &str, archive_of: Option<String>) -> Record {
     Record {
         dir: path.to_owned(),
         name: "pvc-1".to_owned(),
@@ -21,7 +21,7 @@ fn record(path: &str, archive_of: Option<String>) -> Record {
 }
 
 /// A claim as a call that was killed has left it.
-fn claimed(share: &Share, record: Record, state: State) -> (Claims, Claim) {
+pub(super) fn claimed(share: &Share, record: Record, state: State) -> (Claims, Claim) {
     let claims = Claims::open(&share.tree()).unwrap();
     let dir = dir(&record.dir);
     let claim = Claim::new(record, state).unwrap();

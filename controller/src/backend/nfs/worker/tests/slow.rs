@@ -1,5 +1,5 @@
 //! A call stops before one of its steps, each look and each change, as a request that the server
-//! executes late or a worker that is slow; other calls are completed meanwhile, and then it goes on.
+//! executes late or a worker that is slow. Other calls are completed meanwhile, and it goes on.
 
 use super::*;
 use std::cell::RefCell;
@@ -12,13 +12,48 @@ struct Pause {
     resumed: Receiver<()>,
 }
 
+/// What is done before each step.
+type Other = Box<dyn FnMut(Step)>;
+
 thread_local! {
     static PAUSE: RefCell<Option<Pause>> = const { RefCell::new(None) };
+    static OTHER: RefCell<Option<Other>> = const { RefCell::new(None) };
+}
+
+/// A step of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Look,
+    Change,
+}
+
+/// Does something before each step of the call.
+pub(super) fn during<T>(other: impl FnMut(Step) + 'static, call: impl FnOnce() -> T) -> T {
+    OTHER.set(Some(Box::new(other)));
+    let result = call();
+    OTHER.take();
+    result
+}
+
+/// Called before each change.
+pub(super) fn before_change() {
+    before(Step::Change);
+}
+
+/// Called before each look.
+pub(in super::super) fn before_look() {
+    before(Step::Look);
 }
 
 /// Waits once as many steps were made as the test allows.
-pub(super) fn before_change() {
+fn before(step: Step) {
+    // It may make calls itself.
+    if let Some(mut other) = OTHER.take() {
+        other(step);
+        OTHER.set(Some(other));
+    }
     match PAUSE.take() {
+        Some(pause) if step == Step::Look && pause.at_changes_alone => PAUSE.set(Some(pause)),
         Some(pause) if pause.steps == 0 => {
             pause.reached.send(()).unwrap();
             // The test goes on, or has failed.
@@ -32,17 +67,9 @@ pub(super) fn before_change() {
     }
 }
 
-/// The same, unless the test counts changes alone.
-pub(in super::super) fn before_look() {
-    let waits = |pause: &Pause| !pause.at_changes_alone;
-    if PAUSE.with_borrow(|pause| pause.as_ref().is_some_and(waits)) {
-        before_change();
-    }
-}
-
 /// Stops the call before each of its steps in turn, each time in a new share, until it makes no
 /// more; returns how many it makes.
-fn slow_at_each(
+pub(super) fn slow_at_each(
     prepare: impl Fn(&Share),
     call: impl Fn(&Share) -> Result<(), Failure> + Sync,
     meanwhile: impl Fn(&Share),
@@ -99,15 +126,19 @@ fn slow_at(
     unreachable!("a call makes a finite number of steps")
 }
 
-/// Repeats a deletion, as a provisioner does.
-fn deleted(share: &Share, order: &OldVolume) {
+/// Repeats a deletion as a provisioner does, until it says something else.
+pub(super) fn repeated(share: &Share, order: &OldVolume) -> Result<(), Failure> {
     for _ in 0..4 {
         match share.delete(order) {
-            Ok(()) => return,
-            Err(failure) => assert_eq!(failure.kind, Kind::Busy, "{failure}"),
+            Err(failure) if failure.kind == Kind::Busy => {}
+            result => return result,
         }
     }
-    share.delete(order).unwrap();
+    share.delete(order)
+}
+
+fn deleted(share: &Share, order: &OldVolume) {
+    repeated(share, order).unwrap();
 }
 
 fn archived(name: &str) -> (NewVolume, OldVolume) {

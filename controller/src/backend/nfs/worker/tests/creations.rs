@@ -1,0 +1,192 @@
+//! Creations that the server refuses, that other calls overtake, and that meet another program.
+
+use super::slow::{during, slow_at_each};
+use super::*;
+use belay_server::call::Certainty;
+use rustix::io::Errno;
+use std::cell::Cell;
+use std::os::unix::fs::PermissionsExt as _;
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+/// A failure that says so has left nothing, and any other may have left something.
+#[test]
+fn a_creation_that_is_rolled_back_leaves_nothing() {
+    let order = NewVolume {
+        permissions: Some(0o2770),
+        ..volume("ns/data", "pvc-1")
+    };
+    let mut rolled_back = 0;
+    for at in 0.. {
+        let share = Share::new();
+        killed::fail(at, Errno::ACCESS);
+        let result = share.create(&order);
+        if killed::was_left() {
+            break;
+        }
+        let is_left = !names(&share.path(".belay/claims")).is_empty();
+        match result {
+            // An empty directory that was not removed.
+            Ok(seen) => assert_eq!(seen.bytes, 7),
+            Err(failure) => {
+                assert_eq!(failure.kind, Kind::Precondition, "{at}: {failure}");
+                match failure.certainty {
+                    Certainty::RolledBack => {
+                        rolled_back += 1;
+                        assert!(!is_left, "{at}: {failure}");
+                        assert!(!share.path("ns/data").exists(), "{at}: {failure}");
+                    }
+                    Certainty::NothingHappened => assert!(!is_left, "{at}: {failure}"),
+                    Certainty::MayBeRunning => {}
+                }
+                // Made, but without its mode: no other volume may have it.
+                if share.path("ns/data").exists() {
+                    assert_eq!(
+                        failure.certainty,
+                        Certainty::MayBeRunning,
+                        "{at}: {failure}"
+                    );
+                    assert!(is_left, "{at}: {failure}");
+                }
+            }
+        }
+        assert_eq!(share.create(&order).unwrap().bytes, 7);
+        assert_eq!(mode(&share.path("ns/data")), 0o2770);
+    }
+    // The directory above, and its own.
+    assert_eq!(rolled_back, 2);
+}
+
+/// Another call of the same volume completes it and deletes it, and a later one gets the directory.
+#[test]
+fn a_slow_creation_changes_nothing_of_a_later_volume() {
+    let order = NewVolume {
+        permissions: Some(0o2770),
+        ..volume("ns/data", "pvc-1")
+    };
+    let later = NewVolume {
+        permissions: Some(0o750),
+        ..volume("ns/data", "pvc-2")
+    };
+    let steps = slow_at_each(
+        |_| {},
+        |share| match share.create(&order) {
+            Err(failure) if failure.kind == Kind::Incompatible => {
+                let words = "is the directory of volume \"pvc-2\"";
+                assert!(failure.message.contains(words), "{failure}");
+                Ok(())
+            }
+            result => result.map(drop),
+        },
+        |share| {
+            share.create(&order).unwrap();
+            share.delete(&old(&order, OnDelete::Delete)).unwrap();
+            share.create(&later).unwrap();
+            share.write("ns/data/file");
+        },
+        |share| {
+            assert_eq!(names(&share.path("ns/data")), ["file"]);
+            assert_eq!(mode(&share.path("ns/data")), 0o750);
+            assert_eq!(share.look(&later.at).map(|seen| seen.bytes), Some(7));
+            assert_eq!(claim_of(share, "ns/data").extension().unwrap(), "ready");
+        },
+    );
+    assert!(steps > 30, "{steps}");
+}
+
+/// Its caller gets the volume that another call of the same name has completed, or repeats.
+#[test]
+fn two_creations_of_a_volume_complete_it_once() {
+    let order = volume("ns/data", "pvc-1");
+    slow_at_each(
+        |_| {},
+        |share| share.create(&order).map(drop),
+        |share| {
+            share.create(&order).unwrap();
+            share.write("ns/data/file");
+        },
+        |share| {
+            assert_eq!(share.create(&order).unwrap().bytes, 7);
+            assert_eq!(names(&share.path("ns/data")), ["file"]);
+            share.delete(&old(&order, OnDelete::Delete)).unwrap();
+            share.assert_clean();
+        },
+    );
+}
+
+/// It makes the directory before the claim is ready, or in it.
+#[test]
+fn a_directory_that_another_program_makes_meanwhile_is_not_handed_out() {
+    let order = volume("ns/data", "pvc-1");
+    let refusals = Cell::new(0);
+    for path in ["ns/data/file", "ns/data"] {
+        let steps = slow_at_each(
+            |_| {},
+            |share| match share.create(&order) {
+                Err(failure) if failure.kind == Kind::Incompatible => {
+                    assert_ne!(failure.certainty, Certainty::MayBeRunning, "{failure}");
+                    assert_eq!(names(&share.path(".belay/claims")), [""; 0]);
+                    Ok(())
+                }
+                result => result.map(drop),
+            },
+            |share| {
+                if !share.path("ns/data").exists() {
+                    share.write(path);
+                }
+            },
+            |share| {
+                match share.create(&order) {
+                    Err(failure) => {
+                        assert_eq!(failure.kind, Kind::Incompatible, "{failure}");
+                        refusals.set(refusals.get() + 1);
+                    }
+                    // Made before the other program came.
+                    Ok(_) => assert!(share.path("ns/data").is_dir()),
+                }
+                assert!(share.path("ns/data").exists());
+            },
+        );
+        assert!(refusals.get() > 5 && refusals.get() <= 2 * steps);
+    }
+}
+
+/// A deletion of another volume removes the directories above as they are made.
+#[test]
+fn directories_above_that_are_removed_meanwhile_are_made_again() {
+    let order = volume("a/b/data", "pvc-1");
+    slow_at_each(
+        |_| {},
+        |share| share.create(&order).map(drop),
+        |share| {
+            fs::remove_dir(share.path("a/b")).ok();
+            fs::remove_dir(share.path("a")).ok();
+        },
+        |share| {
+            share.create(&order).unwrap();
+            assert!(share.path("a/b/data").is_dir());
+        },
+    );
+}
+
+#[test]
+fn directories_above_are_made_again_some_times() {
+    let order = volume("a/data", "pvc-1");
+    for (times, is_made) in [(4, true), (usize::MAX, false)] {
+        let share = Share::new();
+        let (above, mut removed) = (share.path("a"), 0);
+        let remove = move |_| {
+            if removed < times && fs::remove_dir(&above).is_ok() {
+                removed += 1;
+            }
+        };
+        let result = during(remove, || share.create(&order));
+        match is_made {
+            true => assert_eq!(result.unwrap().bytes, 7),
+            false => refused(result, Kind::Busy, "it was removed meanwhile"),
+        }
+        assert_eq!(share.create(&order).unwrap().bytes, 7);
+    }
+}

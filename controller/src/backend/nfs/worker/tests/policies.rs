@@ -1,0 +1,279 @@
+//! What a deletion does, by its policy, the state of the claim and what is there; and what it
+//! refuses before it has changed anything.
+
+use super::super::claim::State;
+use super::super::remove::Trash;
+use super::repeated::{claimed, dir, record};
+use super::*;
+use std::os::unix::fs::symlink;
+
+/// A volume of that policy with a file, which belongs to a claim or to csi-driver-nfs.
+fn prepare(share: &Share, order: &NewVolume, is_claimed: bool) {
+    if is_claimed {
+        share.create(order).unwrap();
+    }
+    share.write(&format!("{}/file", order.at.dir));
+}
+
+/// Nothing was begun: the volume, its claim, and no trash.
+#[track_caller]
+fn is_untouched(share: &Share, order: &NewVolume, is_claimed: bool) {
+    let dir = order.at.dir.to_string();
+    assert_eq!(names(&share.path(&dir)), ["file"]);
+    assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+    match is_claimed {
+        true => assert_eq!(claim_of(share, &dir).extension().unwrap(), "ready"),
+        false => assert!(!share.path(".belay").exists()),
+    }
+}
+
+#[test]
+fn a_volume_whose_archive_cannot_have_a_name_is_left_as_it_is() {
+    for is_claimed in [true, false] {
+        let share = Share::new();
+        let order = NewVolume {
+            on_delete: OnDelete::Archive,
+            ..volume(&"n".repeat(250), "pvc-1")
+        };
+        prepare(&share, &order, is_claimed);
+        let result = share.delete(&old(&order, OnDelete::Archive));
+        refused(result, Kind::Precondition, "archive it by hand");
+        is_untouched(&share, &order, is_claimed);
+    }
+}
+
+#[test]
+fn no_archive_goes_where_the_directories_of_volumes_are() {
+    let share = Share::new();
+    let order = NewVolume {
+        on_delete: OnDelete::Archive,
+        ..volume("ns/data", "pvc-1")
+    };
+    prepare(&share, &order, true);
+    let below = volume("archived-ns/data/x", "pvc-2");
+    share.create(&below).unwrap();
+    let deletion = OldVolume {
+        removes_archived: true,
+        ..old(&order, OnDelete::Archive)
+    };
+    refused(
+        share.delete(&deletion),
+        Kind::Precondition,
+        "has the directories of volumes",
+    );
+    is_untouched(&share, &order, true);
+    // An operator has removed the volume with its claim: what is left of it is no obstacle.
+    let claim = claim_of(&share, "archived-ns/data/x");
+    fs::remove_dir_all(claim.parent().unwrap()).unwrap();
+    fs::remove_dir_all(share.path("archived-ns")).unwrap();
+    share.delete(&deletion).unwrap();
+    assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
+}
+
+/// A volume's own directory has the name, and no program may take it for an older archive.
+#[test]
+fn no_archive_replaces_a_volume() {
+    for state in [State::Creating, State::Ready, State::Retained] {
+        let share = Share::new();
+        let order = NewVolume {
+            on_delete: OnDelete::Archive,
+            ..volume("ns/data", "pvc-1")
+        };
+        prepare(&share, &order, true);
+        share.write("archived-ns/data/precious");
+        claimed(&share, record("archived-ns/data", None), state);
+        let deletion = OldVolume {
+            removes_archived: true,
+            ..old(&order, OnDelete::Archive)
+        };
+        refused(
+            share.delete(&deletion),
+            Kind::Precondition,
+            "so no archive goes there",
+        );
+        is_untouched(&share, &order, true);
+        assert_eq!(names(&share.path("archived-ns/data")), ["precious"]);
+    }
+}
+
+#[test]
+fn what_is_no_directory_is_neither_archived_nor_replaced_nor_deleted() {
+    let (delete, archive) = (OnDelete::Delete, OnDelete::Archive);
+    for (policy, path) in [
+        (delete, "ns/data"),
+        (archive, "ns/data"),
+        (archive, "archived-ns/data"),
+    ] {
+        for is_link in [true, false] {
+            let share = Share::new();
+            let order = NewVolume {
+                on_delete: policy,
+                ..volume("ns/data", "pvc-1")
+            };
+            share.create(&order).unwrap();
+            let place = share.path(path);
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            fs::remove_dir(&place).ok();
+            match is_link {
+                true => symlink(share.outside(), &place).unwrap(),
+                false => fs::write(&place, "precious").unwrap(),
+            }
+            let deletion = OldVolume {
+                removes_archived: true,
+                ..old(&order, policy)
+            };
+            refused(
+                share.delete(&deletion),
+                Kind::Precondition,
+                "is no directory on the server",
+            );
+            assert_eq!(place.is_symlink(), is_link);
+            assert!(is_link || fs::read(&place).unwrap() == b"precious");
+            assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+            assert_eq!(claim_of(&share, "ns/data").extension().unwrap(), "ready");
+            share.assert_outside();
+        }
+    }
+}
+
+/// The policy of an ID or a claim that another controller has, by a call that was begun.
+#[test]
+fn a_deletion_that_was_begun_is_completed_as_it_was_begun() {
+    for (state, left) in [
+        (State::Deleting, None),
+        (State::Archiving, Some("archived-ns")),
+    ] {
+        for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
+            let share = Share::new();
+            claimed(&share, record("ns/data", None), state);
+            share.write("ns/data/file");
+            let order = volume("ns/data", "pvc-1");
+            let deletion = OldVolume {
+                on_delete: Some(policy),
+                ..old(&order, policy)
+            };
+            share.delete(&deletion).unwrap();
+            assert!(!share.path("ns/data").exists(), "{state:?} {policy}");
+            let archive = share.path("archived-ns/data/file");
+            assert_eq!(archive.exists(), left.is_some(), "{state:?} {policy}");
+            assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+        }
+    }
+}
+
+/// Its directory may be that of another program by now.
+#[test]
+fn a_volume_that_is_gone_is_not_deleted_again() {
+    for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
+        let share = Share::new();
+        let (claims, gone) = claimed(&share, record("ns/data", None), State::Gone);
+        let trash = Trash::open(&claims, &dir("ns/data"), &gone).unwrap();
+        share.write(&format!("{}/0/file", trash.path()));
+        share.write("ns/data/later");
+        let order = volume("ns/data", "pvc-1");
+        share.delete(&old(&order, policy)).unwrap();
+        assert_eq!(names(&share.path("ns/data")), ["later"]);
+        share.assert_clean();
+    }
+}
+
+#[test]
+fn the_archive_of_a_volume_is_not_deleted_as_a_volume() {
+    for state in [State::Placing, State::Archived, State::Replaced] {
+        let share = Share::new();
+        claimed(&share, record("archived-ns/data", None), state);
+        share.write("archived-ns/data/file");
+        let order = volume("archived-ns/data", "pvc-1");
+        for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
+            share.delete(&old(&order, policy)).unwrap();
+        }
+        assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
+        assert_eq!(names(&share.path(".belay/claims")).len(), 1);
+    }
+}
+
+/// As csi-driver-nfs does: the directory remains, whatever is in its place.
+#[test]
+fn a_retained_volume_without_its_directory_leaves_no_claim() {
+    for is_file in [true, false] {
+        let share = Share::new();
+        let order = NewVolume {
+            on_delete: OnDelete::Retain,
+            ..volume("ns/data", "pvc-1")
+        };
+        share.create(&order).unwrap();
+        fs::remove_dir_all(share.path("ns")).unwrap();
+        if is_file {
+            share.write("ns");
+        }
+        share.delete(&old(&order, OnDelete::Retain)).unwrap();
+        assert_eq!(share.path("ns").is_file(), is_file);
+        share.assert_clean();
+    }
+}
+
+/// A class without a subDir: the files are those of the volume, which csi-driver-nfs has made.
+#[test]
+fn a_volume_that_was_not_completed_and_is_called_as_its_directory_is_deleted() {
+    let share = Share::new();
+    share.write("pvc-1/file");
+    let order = NewVolume {
+        on_delete: OnDelete::Delete,
+        ..plain("pvc-1")
+    };
+    share.create(&order).unwrap();
+    let ready = claim_of(&share, "pvc-1");
+    fs::rename(&ready, ready.with_extension("creating")).unwrap();
+    let why = share.delete_or_leave(&old(&order, OnDelete::Delete));
+    assert_eq!(why.unwrap(), None);
+    assert!(!share.path("pvc-1").exists());
+    share.assert_clean();
+}
+
+/// Without files, the directory is its own.
+#[test]
+fn a_volume_that_was_not_completed_is_deleted_while_it_is_empty() {
+    let share = Share::new();
+    let order = volume("data", "pvc-1");
+    share.create(&order).unwrap();
+    let ready = claim_of(&share, "data");
+    fs::rename(&ready, ready.with_extension("creating")).unwrap();
+    let why = share.delete_or_leave(&old(&order, OnDelete::Delete));
+    assert_eq!(why.unwrap(), None);
+    assert_eq!(names(&share.path("")), [".belay"]);
+    share.assert_clean();
+}
+
+#[test]
+fn directories_above_an_archive_or_a_retained_volume_are_not_removed() {
+    for policy in [OnDelete::Archive, OnDelete::Retain] {
+        let share = Share::new();
+        let order = NewVolume {
+            on_delete: policy,
+            ..volume("a/b/data", "pvc-1")
+        };
+        share.create(&order).unwrap();
+        share.delete(&old(&order, policy)).unwrap();
+        assert!(share.path("a/b").is_dir(), "{policy}");
+    }
+}
+
+/// It is not ours, and the deletion is done.
+#[test]
+fn a_directory_above_that_is_a_file_by_now_is_left() {
+    let share = Share::new();
+    let (_, gone) = claimed(
+        &share,
+        super::super::claim::Record {
+            on_delete: OnDelete::Delete,
+            ..record("a/b/data", None)
+        },
+        State::Gone,
+    );
+    assert_eq!(gone.state, State::Gone);
+    share.write("a/b");
+    let order = volume("a/b/data", "pvc-1");
+    share.delete(&old(&order, OnDelete::Delete)).unwrap();
+    assert!(share.path("a/b").is_file());
+    share.assert_clean();
+}
