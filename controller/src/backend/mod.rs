@@ -5,6 +5,7 @@
 
 pub mod civo;
 mod claims;
+mod clouds;
 pub mod digitalocean;
 pub mod local;
 mod measured;
@@ -16,6 +17,7 @@ mod snapshots;
 mod time;
 
 pub use claims::{Attempt, Claims, Mark};
+pub use clouds::Clouds;
 pub use modification::Modification;
 pub use snapshots::{Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots};
 
@@ -148,6 +150,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Whether it can make a volume from another one.
     fn clones(&self) -> Option<&dyn Clones> {
+        None
+    }
+
+    /// Whether the secrets of a call choose the cloud.
+    fn clouds(&self) -> Option<&dyn Clouds> {
         None
     }
 

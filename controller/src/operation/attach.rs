@@ -27,6 +27,7 @@ impl Operations {
             volume_context,
             secrets,
         } = request;
+        self.check(&secrets)?;
         if let Some(why) = support::unattachable(&self.rules.profile, &capability) {
             return Err(Failure::invalid("volume_capability", why));
         }
@@ -77,6 +78,7 @@ impl Operations {
     /// # Errors
     /// `Busy` while the node still uses it.
     pub async fn unpublish(&self, request: ControllerUnpublish) -> Result<(), Failure> {
+        self.check(&request.secrets)?;
         let same = fingerprint(&request.node);
         let ControllerUnpublish { id, node, secrets } = request;
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));

@@ -23,6 +23,7 @@ impl Operations {
     /// sizes and limits; `Incompatible` if the volume of that name differs; `NotFound` for the
     /// source; those of [`phase::ready`] for the volume of that name and for the source.
     pub async fn create(&self, request: CreateVolume) -> Result<Volume, Failure> {
+        self.check(&request.secrets)?;
         let same = fingerprint(&(
             (&request.range, &request.capabilities, &request.topology),
             (&request.parameters, &request.mutable_parameters),

@@ -14,6 +14,7 @@ impl Operations {
     /// # Errors
     /// `Precondition` while it is in use, without any change, or if its deletion failed.
     pub async fn delete(&self, request: DeleteVolume) -> Result<(), Failure> {
+        self.check(&request.secrets)?;
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let DeleteVolume { id, secrets } = request.clone();
         let job = async move {

@@ -18,6 +18,7 @@ impl Operations {
         let ControllerExpand {
             id, range, secrets, ..
         } = request;
+        self.check(&secrets)?;
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let volume_id = id.clone();
         let job = async move {

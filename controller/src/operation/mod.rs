@@ -28,7 +28,7 @@ use belay_contract::drivers::Profile;
 use belay_contract::mark::MarkSecret;
 use belay_server::call::Failure;
 use belay_server::identity::PluginCapability;
-use belay_server::request::VolumeId;
+use belay_server::request::{Secrets, VolumeId};
 use belay_server::work::{CHANGE_DEADLINE, Class, Jobs};
 use engine::Engine;
 use std::sync::Arc;
@@ -103,6 +103,13 @@ impl Operations {
             rules,
             jobs: Jobs::default(),
         }
+    }
+
+    /// Refuses the secrets of a call that is for another cloud. All calls that have secrets begin
+    /// with it.
+    fn check(&self, secrets: &Secrets) -> Result<(), Failure> {
+        let clouds = self.backend.clouds();
+        clouds.map_or(Ok(()), |clouds| clouds.check(secrets))
     }
 
     /// The secrets of the volume's format mark.

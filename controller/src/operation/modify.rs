@@ -28,6 +28,7 @@ impl Operations {
             mutable_parameters: parameters,
             secrets,
         } = request;
+        self.check(&secrets)?;
         self.refuse_immutable(&parameters)?;
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let (same, volume_id) = (fingerprint(&parameters), id.clone());

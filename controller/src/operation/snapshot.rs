@@ -19,6 +19,7 @@ impl Operations {
     /// snapshot of another volume; `Quota` if there is no free space; those of [`phase::ready`]
     /// for the snapshot of that name.
     pub async fn cut(&self, request: CreateSnapshot) -> Result<Snapshot, Failure> {
+        self.check(&request.secrets)?;
         let known = of(self.backend.as_ref())?.snapshot_parameters();
         support::refuse_unknown("parameters", &request.parameters, known)?;
         let order = SnapshotOrder {
@@ -80,6 +81,7 @@ impl Operations {
     /// while it still exists.
     pub async fn discard(&self, request: DeleteSnapshot) -> Result<(), Failure> {
         of(self.backend.as_ref())?;
+        self.check(&request.secrets)?;
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let DeleteSnapshot { id, secrets } = request;
         let snapshot = id.clone();
@@ -107,6 +109,7 @@ impl Operations {
     /// `NotFound`.
     pub async fn snapshot(&self, request: GetSnapshot) -> Result<Snapshot, Failure> {
         let snapshots = of(self.backend.as_ref())?;
+        self.check(&request.secrets)?;
         let asked = snapshots.snapshot(request.id.clone(), request.secrets);
         let snapshot = deadline::enforce(&format!("snapshot {}", request.id), asked).await?;
         snapshot.ok_or_else(|| not_found(&request.id))
@@ -125,6 +128,7 @@ impl Operations {
             id,
             secrets,
         } = request;
+        self.check(&secrets)?;
         let Some(id) = id else {
             let most = lookup::PAGE_ENTRIES_MAX;
             let limit = max_entries.unwrap_or(most).min(most);

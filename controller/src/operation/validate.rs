@@ -21,6 +21,7 @@ impl Operations {
     /// # Errors
     /// `NotFound`; those of [`phase::ready`].
     pub async fn validate(&self, request: ValidateCapabilities) -> Result<Verdict, Failure> {
+        self.check(&request.secrets)?;
         let volume = phase::ready(self.volume(request.id, request.secrets).await?)?;
         for (n, capability) in request.capabilities.iter().enumerate() {
             let refused = |why| Ok(Verdict::Refused(format!("volume_capabilities[{n}]: {why}")));

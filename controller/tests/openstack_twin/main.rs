@@ -10,6 +10,7 @@
 
 #[path = "../certificates/mod.rs"]
 mod certificates;
+mod clouds;
 mod crashes;
 mod economy;
 mod marks;

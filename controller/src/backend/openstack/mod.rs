@@ -2,6 +2,7 @@
 
 mod attach;
 mod backups;
+mod choice;
 mod client;
 mod conf;
 mod copies;
@@ -19,8 +20,8 @@ mod zones;
 
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, Attachments, Backend, Claims, Clones, Expansion, Modification, Order, Page, Phase,
-    Progress, Sizes, Snapshots, Volume,
+    Answer, Attachments, Backend, Claims, Clones, Clouds, Expansion, Modification, Order, Page,
+    Phase, Progress, Sizes, Snapshots, Volume,
 };
 use crate::http;
 use backups::Backups;
@@ -61,7 +62,7 @@ pub struct Config {
     pub topology_key: Option<&'static str>,
 }
 
-/// See the module. The account is that of `cloud.conf`; secrets of calls are not used.
+/// See the module. The account is that of `cloud.conf`; the secrets of a call may name no other.
 pub struct Openstack {
     client: Arc<Client>,
     search: Search,
@@ -264,6 +265,10 @@ impl Backend for Openstack {
     }
 
     fn clones(&self) -> Option<&dyn Clones> {
+        Some(self)
+    }
+
+    fn clouds(&self) -> Option<&dyn Clouds> {
         Some(self)
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Peer {
     pub(super) snapshot_parameters: &'static [&'static str],
     /// Belay attaches a volume to one node at a time.
     pub(super) one_node: bool,
+    /// A key of its secrets chooses the cloud; Belay has one.
+    pub(super) chooses_cloud: bool,
     /// Its volumes are directories of servers. Belay replaces the node plugin; its controller may
     /// go on.
     pub(super) is_remote: bool,
@@ -64,6 +66,7 @@ const CINDER: Peer = Peer {
         "backup-max-duration-seconds-per-gb",
     ],
     one_node: true,
+    chooses_cloud: true,
     is_remote: false,
 };
 
@@ -76,6 +79,7 @@ const DIGITALOCEAN: Peer = Peer {
     topology_key: "region",
     snapshot_parameters: &[],
     one_node: true,
+    chooses_cloud: false,
     is_remote: false,
 };
 
@@ -88,6 +92,7 @@ const CIVO: Peer = Peer {
     topology_key: "region",
     snapshot_parameters: &[],
     one_node: true,
+    chooses_cloud: false,
     is_remote: false,
 };
 
@@ -100,6 +105,7 @@ const NFS: Peer = Peer {
     topology_key: "topology.nfs.csi.k8s.io/node",
     snapshot_parameters: &[],
     one_node: false,
+    chooses_cloud: false,
     is_remote: true,
 };
 

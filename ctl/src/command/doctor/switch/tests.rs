@@ -215,6 +215,17 @@ fn a_class_that_belay_would_refuse_is_named_with_the_parameter() {
 }
 
 #[test]
+fn a_class_whose_secrets_may_choose_a_cloud_is_a_warning() {
+    for call in ["provisioner", "controller-expand", "node-stage"] {
+        let part = "fast: names secrets of the driver";
+        expect("warn", "storage classes", part, |all| {
+            let key = format!("csi.storage.k8s.io/{call}-secret-name");
+            all[6]["parameters"][key] = json!("region-two");
+        });
+    }
+}
+
+#[test]
 fn a_snapshot_class_that_belay_would_refuse_is_named_with_the_parameter() {
     let part = "hourly: Belay refuses parameter tier";
     expect("warn", "snapshot classes", part, |all| {
