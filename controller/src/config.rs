@@ -57,9 +57,23 @@ pub struct Config {
     )]
     pub overcommit: Overcommit,
 
-    /// Backend openstack, required: cloud.conf, with the credentials of the cloud
-    #[arg(long, env = "BELAY_CLOUD_CONFIG", value_name = "FILE")]
-    pub cloud_config: Option<PathBuf>,
+    /// Backend openstack, required: cloud.conf, with the credentials of the cloud; if given several
+    /// times, or with commas, a key of a later file counts
+    #[arg(
+        long,
+        env = "BELAY_CLOUD_CONFIG",
+        value_name = "FILE",
+        value_delimiter = ','
+    )]
+    pub cloud_config: Vec<PathBuf>,
+
+    /// Backend openstack: name of a section `[Global "NAME"]` of cloud.conf, instead of [Global];
+    /// several times, or with commas, for several clouds
+    ///
+    /// The key `cloud` in the secrets of a call names the section. Calls without it are for
+    /// [Global], which an empty name between commas adds: --cloud-name=,region-two.
+    #[arg(long, env = "BELAY_CLOUD_NAME", value_name = "NAME")]
+    pub cloud_name: Vec<String>,
 
     /// Backends of clouds: keys of the format marks on disks, one a line; the first is used
     ///
@@ -199,7 +213,7 @@ impl Config {
         match kind {
             Kind::Local => {
                 self.refuse_api(kind)?;
-                refused("--cloud-config", self.cloud_config.is_some(), kind)?;
+                self.refuse_cloud(kind)?;
                 refused("--mark-key-file", self.mark_key_file.is_some(), kind)?;
                 Ok(Choice::Local(local::Config {
                     state_dir: required("--state-dir <DIR>", self.state_dir.as_ref(), kind)?,
@@ -213,9 +227,10 @@ impl Config {
                 self.refuse_api(kind)?;
                 refused("--state-dir", self.state_dir.is_some(), kind)?;
                 refused("--require-state", self.require_state, kind)?;
-                let file = self.cloud_config.as_ref();
+                let files = Some(&self.cloud_config).filter(|files| !files.is_empty());
                 Ok(Choice::Openstack(openstack::Config {
-                    file: required("--cloud-config <FILE>", file, kind)?,
+                    files: required("--cloud-config <FILE>", files, kind)?,
+                    clouds: self.clouds(),
                     cluster: self.cluster.clone(),
                     topology_key: driver.with_topology.then_some(kind.profile().topology_key),
                 }))
@@ -225,7 +240,7 @@ impl Config {
                 self.refuse_api(kind)?;
                 refused("--state-dir", self.state_dir.is_some(), kind)?;
                 refused("--require-state", self.require_state, kind)?;
-                refused("--cloud-config", self.cloud_config.is_some(), kind)?;
+                self.refuse_cloud(kind)?;
                 refused("--mark-key-file", self.mark_key_file.is_some(), kind)?;
                 Ok(Choice::Nfs(self.nfs.config()))
             }
@@ -233,10 +248,21 @@ impl Config {
                 self.refuse_token(kind)?;
                 refused("--state-dir", self.state_dir.is_some(), kind)?;
                 refused("--require-state", self.require_state, kind)?;
-                refused("--cloud-config", self.cloud_config.is_some(), kind)?;
+                self.refuse_cloud(kind)?;
                 Ok(Choice::Civo(self.civo()))
             }
         }
+    }
+
+    /// An empty name between commas is that of [Global].
+    fn clouds(&self) -> Vec<String> {
+        let names = self.cloud_name.iter().flat_map(|names| names.split(','));
+        names.map(str::to_owned).collect()
+    }
+
+    fn refuse_cloud(&self, kind: Kind) -> Result<(), String> {
+        refused("--cloud-config", !self.cloud_config.is_empty(), kind)?;
+        refused("--cloud-name", !self.cloud_name.is_empty(), kind)
     }
 
     fn civo(&self) -> civo::Config {
@@ -259,7 +285,7 @@ impl Config {
     fn digitalocean(&self, kind: Kind) -> Result<digitalocean::Config, String> {
         refused("--state-dir", self.state_dir.is_some(), kind)?;
         refused("--require-state", self.require_state, kind)?;
-        refused("--cloud-config", self.cloud_config.is_some(), kind)?;
+        self.refuse_cloud(kind)?;
         let token = match &self.token_file {
             Some(file) => TokenSource::File(file.clone()),
             None => std::env::var(DIGITALOCEAN_TOKEN)
@@ -372,7 +398,15 @@ mod tests {
         let Ok(Choice::Openstack(cloud)) = config.choice() else {
             panic!("{config:?}");
         };
-        assert_eq!(cloud.file, Path::new("/c/cloud.conf"));
+        assert_eq!(cloud.files, [Path::new("/c/cloud.conf")]);
+        assert!(cloud.clouds.is_empty());
+        let names = ["--cloud-name=a,,b", "--cloud-config=/c/more"];
+        let several = with(&[&CLOUD[..], &names].concat()).unwrap();
+        let Ok(Choice::Openstack(several)) = several.choice() else {
+            panic!("{several:?}");
+        };
+        assert_eq!(several.clouds, ["a", "", "b"]);
+        assert_eq!(several.files.last().unwrap(), Path::new("/c/more"));
         assert_eq!(cloud.cluster, "kubernetes");
         assert_eq!(cloud.topology_key, None);
         let zoned = with(&[&CLOUD[..], &["--with-topology"]].concat()).unwrap();
@@ -539,7 +573,7 @@ mod tests {
             .get_arguments()
             .filter(|flag| flag.get_env().is_some())
             .collect();
-        assert_eq!(flags.len(), 30, "one without a variable, or a new one");
+        assert_eq!(flags.len(), 31, "one without a variable, or a new one");
         for flag in flags {
             let name = flag.get_long().unwrap();
             let variable = flag.get_env().unwrap().to_str().unwrap();

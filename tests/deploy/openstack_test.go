@@ -450,3 +450,45 @@ func TestTheKubeletReadsTheLimitOfDisksAgainWhereKubernetesCan(t *testing.T) {
 		t.Errorf("%s: %v", off, found)
 	}
 }
+
+// The sidecars read the Secret with each call, and a class without one would have its volumes in another
+// cloud.
+func TestTheClassesNameTheSecretsOfTheirClouds(t *testing.T) {
+	values := chart + "/ci/openstack-every-value.yaml"
+	all := named(rendered(t, values))
+	container := all["Deployment/belay-controller-cloud"].at("spec", "template", "spec").list("containers")[0]
+	if names := argument(container, "--cloud-name"); names != ",region-two" {
+		t.Errorf("--cloud-name=%s", names)
+	}
+	const secret, namespace = "openstack-config-region-two", "kube-system"
+	parameters := func(calls ...string) map[string]any {
+		want := map[string]any{}
+		for _, call := range calls {
+			want["csi.storage.k8s.io/"+call+"-secret-name"] = secret
+			want["csi.storage.k8s.io/"+call+"-secret-namespace"] = namespace
+		}
+		return want
+	}
+	found := maps.Clone(all["StorageClass/fast"].at("parameters"))
+	maps.DeleteFunc(found, func(key string, _ any) bool { return !strings.Contains(key, "-secret-") })
+	if want := object(parameters("provisioner", "controller-publish", "controller-expand")); !reflect.DeepEqual(found, want) {
+		t.Errorf("%v, want %v", found, want)
+	}
+	want := object(parameters("snapshotter", "snapshotter-list"))
+	if found := all["VolumeSnapshotClass/cloud-keep"].at("parameters"); !reflect.DeepEqual(found, want) {
+		t.Errorf("%v, want %v", found, want)
+	}
+	for key := range all["StorageClass/copies"].at("parameters") {
+		if strings.Contains(key, "secret") {
+			t.Errorf("copies is in [Global], and has %s", key)
+		}
+	}
+	role := all["Role/belay-controller-cloud-cloud-1"]
+	rules := []any{map[string]any{"apiGroups": []any{""}, "resources": []any{"secrets"}, "resourceNames": []any{secret}, "verbs": []any{"get"}}}
+	if !reflect.DeepEqual(role["rules"], rules) || role.text("metadata", "namespace") != namespace {
+		t.Errorf("%v", role)
+	}
+	if all["Role/belay-controller-cloud-cloud-0"] != nil {
+		t.Error("[Global] has no Secret")
+	}
+}

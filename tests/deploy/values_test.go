@@ -15,7 +15,7 @@ import (
 )
 
 // The whole of these is one value: their keys are Kubernetes' own.
-var opaque = []string{"resources", "tolerations", "podAnnotations", "podLabels", "labels", "metricsFrom", "pullSecrets", "imagePullSecrets", "nodeSelector", "affinity", "env", "extraVolumes", "extraVolumeMounts", "relabelings", "metricRelabelings", "annotations"}
+var opaque = []string{"resources", "tolerations", "podAnnotations", "podLabels", "labels", "metricsFrom", "pullSecrets", "imagePullSecrets", "nodeSelector", "affinity", "env", "extraVolumes", "extraVolumeMounts", "relabelings", "metricRelabelings", "annotations", "clouds"}
 
 // entry is where the values of an entry of drivers are: those of other backends than `local` have
 // their own defaults, and a separate table in the README.
@@ -248,7 +248,7 @@ var everyValues = map[string]string{"local": "every-value.yaml", "openstack": "o
 var only = []string{
 	"node.enabled", "drivers[].backend", "drivers[].csiDriver.attachRequired", "drivers[].csiDriver.volumeLifecycleModes", "networkPolicy.enabled",
 	"global.imageRegistry", "images.node.digest", "images.controller.digest", "images.provisioner.digest", "images.attacher.digest", "images.resizer.digest", "images.snapshotter.digest",
-	"openstack: drivers[].backend", "openstack: drivers[].csiDriver.attachRequired", "openstack: drivers[].csiDriver.storageCapacity", "openstack: drivers[].formatMark.create", "openstack: drivers[].csiDriver.volumeLifecycleModes",
+	"openstack: drivers[].backend", "openstack: drivers[].csiDriver.attachRequired", "openstack: drivers[].csiDriver.storageCapacity", "openstack: drivers[].formatMark.create", "openstack: drivers[].clouds", "openstack: drivers[].csiDriver.volumeLifecycleModes",
 	"digitalocean: drivers[].backend", "digitalocean: drivers[].csiDriver.attachRequired", "digitalocean: drivers[].csiDriver.storageCapacity", "digitalocean: drivers[].formatMark.create", "digitalocean: drivers[].csiDriver.volumeLifecycleModes", "digitalocean: drivers[].storageClasses[].default",
 	"civo: drivers[].backend", "civo: drivers[].csiDriver.attachRequired", "civo: drivers[].csiDriver.storageCapacity", "civo: drivers[].formatMark.create", "civo: drivers[].csiDriver.volumeLifecycleModes", "civo: drivers[].storageClasses[].default",
 	"nfs: drivers[].backend", "nfs: drivers[].controller.create", "nfs: drivers[].csiDriver.create", "nfs: drivers[].csiDriver.attachRequired", "nfs: drivers[].csiDriver.storageCapacity", "nfs: drivers[].csiDriver.volumeLifecycleModes",

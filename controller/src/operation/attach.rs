@@ -47,7 +47,7 @@ impl Operations {
         let AttachOrder {
             id, node, terms, ..
         } = &*order;
-        let same = fingerprint(&(node, terms, &order.context));
+        let same = fingerprint(&(node, terms, &order.context, &order.secrets));
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let ordered = Arc::clone(&order);
         let job = async move {
@@ -79,7 +79,7 @@ impl Operations {
     /// `Busy` while the node still uses it.
     pub async fn unpublish(&self, request: ControllerUnpublish) -> Result<(), Failure> {
         self.check(&request.secrets)?;
-        let same = fingerprint(&request.node);
+        let same = fingerprint(&(&request.node, &request.secrets));
         let ControllerUnpublish { id, node, secrets } = request;
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let volume = id.clone();
@@ -87,8 +87,12 @@ impl Operations {
             let nodes = match node {
                 Some(node) => vec![node],
                 None => {
-                    let volume = backend.get(volume.clone(), secrets.clone()).await?;
-                    volume.map_or_else(Vec::new, |volume| volume.nodes)
+                    let found = backend.get(volume.clone(), secrets.clone()).await?;
+                    if let (None, Some(clouds)) = (&found, backend.clouds()) {
+                        let missing = clouds.check_missing(volume.clone(), secrets.clone());
+                        missing.await?;
+                    }
+                    found.map_or_else(Vec::new, |volume| volume.nodes)
                 }
             };
             for node in nodes {

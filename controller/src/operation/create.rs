@@ -27,7 +27,7 @@ impl Operations {
         let same = fingerprint(&(
             (&request.range, &request.capabilities, &request.topology),
             (&request.parameters, &request.mutable_parameters),
-            &request.source,
+            (&request.source, &request.secrets),
         ));
         let wanted = self.wanted(request)?;
         let order = Arc::clone(&wanted.order);

@@ -5,7 +5,7 @@ use super::{Done, Operations, Subject, phase};
 use crate::backend::Progress;
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::DeleteVolume;
-use belay_server::work::Key;
+use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
 
 impl Operations {
@@ -27,9 +27,10 @@ impl Operations {
                 Some(_) => Err(still_busy(&id)),
             }
         };
+        let same = fingerprint(&request.secrets);
         let key = Key::new(Subject::Volume, request.id.as_str());
         self.jobs
-            .run(key, Rpc::DeleteVolume, 0, |_| job)
+            .run(key, Rpc::DeleteVolume, same, |_| job)
             .await
             .map(drop)
     }

@@ -21,6 +21,7 @@ impl Operations {
         self.check(&secrets)?;
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let volume_id = id.clone();
+        let same = fingerprint(&(&range, &secrets));
         let job = async move {
             let expansion = backend.expansion();
             let expansion = expansion
@@ -43,7 +44,6 @@ impl Operations {
                 }
             }
         };
-        let same = fingerprint(&range);
         let key = Key::new(Subject::Volume, id.as_str());
         let changed = self
             .jobs

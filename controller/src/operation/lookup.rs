@@ -1,7 +1,7 @@
 //! Get and list volumes.
 
 use super::{Operations, deadline};
-use crate::backend::{Page, Volume};
+use crate::backend::{Answer, Page, Volume};
 use belay_server::call::Failure;
 use belay_server::request::{GetVolume, ListVolumes, Secrets, VolumeId};
 
@@ -15,7 +15,11 @@ impl Operations {
     /// # Errors
     /// `NotFound`.
     pub async fn get(&self, request: GetVolume) -> Result<Volume, Failure> {
-        self.volume(request.id, Secrets::default()).await
+        let id = request.id;
+        let Some(clouds) = self.backend.clouds() else {
+            return self.volume(id, Secrets::default()).await;
+        };
+        found(&id, clouds.get_anywhere(id.clone())).await
     }
 
     /// The volume, in any phase.
@@ -23,9 +27,7 @@ impl Operations {
     /// # Errors
     /// `NotFound`.
     pub(super) async fn volume(&self, id: VolumeId, secrets: Secrets) -> Result<Volume, Failure> {
-        let asked = self.backend.get(id.clone(), secrets);
-        let volume = deadline::enforce(&format!("volume {id}"), asked).await?;
-        volume.ok_or_else(|| not_found(&id))
+        found(&id, self.backend.get(id.clone(), secrets)).await
     }
 
     /// A page of volumes.
@@ -37,11 +39,18 @@ impl Operations {
             .max_entries
             .unwrap_or(PAGE_ENTRIES_MAX)
             .min(PAGE_ENTRIES_MAX);
-        let asked = self
-            .backend
-            .list(request.starting_token, limit, Secrets::default());
+        let after = request.starting_token;
+        let asked = match self.backend.clouds() {
+            Some(clouds) => clouds.list_all(after, limit),
+            None => self.backend.list(after, limit, Secrets::default()),
+        };
         deadline::enforce("the list of volumes", asked).await
     }
+}
+
+async fn found(id: &VolumeId, asked: Answer<'_, Option<Volume>>) -> Result<Volume, Failure> {
+    let volume = deadline::enforce(&format!("volume {id}"), asked).await?;
+    volume.ok_or_else(|| not_found(id))
 }
 
 pub(super) fn not_found(id: &VolumeId) -> Failure {

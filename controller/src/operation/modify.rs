@@ -31,7 +31,7 @@ impl Operations {
         self.check(&secrets)?;
         self.refuse_immutable(&parameters)?;
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
-        let (same, volume_id) = (fingerprint(&parameters), id.clone());
+        let (same, volume_id) = (fingerprint(&(&parameters, &secrets)), id.clone());
         let job = async move {
             let modification = of(backend.as_ref())?;
             let volume = backend.get(volume_id.clone(), secrets.clone()).await?;

@@ -22,6 +22,7 @@ impl Operations {
         self.check(&request.secrets)?;
         let known = of(self.backend.as_ref())?.snapshot_parameters();
         support::refuse_unknown("parameters", &request.parameters, known)?;
+        let same = fingerprint(&(&request.source, &request.parameters, &request.secrets));
         let order = SnapshotOrder {
             name: request.name.clone(),
             attempt: self.engine.attempt(),
@@ -55,7 +56,7 @@ impl Operations {
             }
             Ok(Done::Cut(snapshot))
         };
-        let same = fingerprint(&(&request.source, &request.parameters));
+
         let key = Key::new(Subject::NewSnapshot, request.name.as_str());
         let done = self
             .jobs
@@ -84,7 +85,7 @@ impl Operations {
         self.check(&request.secrets)?;
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let DeleteSnapshot { id, secrets } = request;
-        let snapshot = id.clone();
+        let (same, snapshot) = (fingerprint(&secrets), id.clone());
         let job = async move {
             let discarded = of(backend.as_ref())?.discard(snapshot.clone(), secrets.clone());
             let left = match discarded.await? {
@@ -98,7 +99,7 @@ impl Operations {
         };
         let key = Key::new(Subject::Snapshot, id.as_str());
         self.jobs
-            .run(key, Rpc::DeleteSnapshot, 0, |_| job)
+            .run(key, Rpc::DeleteSnapshot, same, |_| job)
             .await
             .map(drop)
     }

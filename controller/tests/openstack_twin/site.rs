@@ -25,6 +25,8 @@ pub(crate) struct Site {
     pages: SocketAddr,
     pub(crate) log_level: &'static str,
     pub(crate) has_topology: bool,
+    /// Further flags.
+    pub(crate) flags: Vec<String>,
 }
 
 impl Site {
@@ -44,6 +46,7 @@ impl Site {
             pages,
             log_level,
             has_topology: false,
+            flags: Vec::new(),
         }
     }
 
@@ -68,6 +71,7 @@ impl Site {
             .arg("--mark-key-file")
             .arg(self.dir.path().join("keys"))
             .arg(format!("--http-endpoint={}", self.pages))
+            .args(&self.flags)
             .stderr(log);
         if self.has_topology {
             command.arg("--with-topology");

@@ -24,6 +24,8 @@ pub(crate) struct Twin {
     volumes: BTreeMap<String, Volume>,
     snapshots: BTreeMap<String, Snapshot>,
     made: usize,
+    /// In the IDs of volumes, so that no two clouds have the same.
+    pub(crate) number: u16,
     /// Requests by method and kind of path.
     pub(crate) calls: BTreeMap<String, usize>,
     /// Volumes in the order in which Nova was asked to attach them, by server.
@@ -221,7 +223,10 @@ impl Twin {
     fn new_id(&mut self) -> String {
         self.made += 1;
         let first = self.made.wrapping_mul(0x9e37_79b9) & 0xffff_ffff;
-        format!("{first:08x}-0000-4000-8000-{:012}", self.made)
+        format!(
+            "{first:08x}-{:04x}-4000-8000-{:012}",
+            self.number, self.made
+        )
     }
 
     fn create(&mut self, order: &Value, delay: Duration) -> String {

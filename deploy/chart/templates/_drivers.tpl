@@ -44,6 +44,7 @@
 {{- include "belay.named" $driver -}}
 {{- include "belay.check" (dict "at" $at "driver" $driver "defaults" $defaults "root" $) -}}
 {{- if eq $backend "nfs" }}{{ include "belay.checkNfs" (dict "at" $at "driver" $driver "entry" $entry "root" $) }}{{ end -}}
+{{- if eq $backend "openstack" }}{{ include "belay.checkClouds" (dict "at" $at "driver" $driver) }}{{ end -}}
 {{- include "belay.checkStays" (dict "at" $at "driver" $driver "root" $) -}}
 {{- $drivers = append $drivers $driver -}}
 {{- $nodes = append $nodes ($driver.nodeName | default "") | uniq -}}

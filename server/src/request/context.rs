@@ -54,7 +54,7 @@ impl fmt::Debug for Context {
 
 /// Credentials of a request. Cannot be printed, only read by key. Clones share the map; the order
 /// means nothing, it makes them the key of a map.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Secrets(Arc<BTreeMap<String, String>>);
 
 impl Secrets {

@@ -1,7 +1,7 @@
 //! Attachments by Nova. A second server gets a volume only if its type is multiattach, if this
 //! call and those before it have asked for that, and as raw block: two servers damage a filesystem.
 
-use super::Openstack;
+use super::Cloud;
 use super::wire::{self, CinderVolume, Origin};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{Answer, AttachOrder, Attachment, Attachments, Phase, Progress, Volume};
@@ -51,7 +51,7 @@ fn refuse_another(
     )))
 }
 
-impl Openstack {
+impl Cloud {
     /// Before the first attachment: whether others may follow.
     async fn mark_sharing(
         &self,
@@ -68,7 +68,7 @@ impl Openstack {
     }
 }
 
-impl Attachments for Openstack {
+impl Attachments for Cloud {
     /// Nova takes a lock for each server; calls that wait for it time out.
     fn one_per_node(&self) -> bool {
         true

@@ -5,7 +5,7 @@
 use super::client::Client;
 use super::labels::labels;
 use super::wire::{self, CinderSnapshot, Restored};
-use super::{CLUSTER, Openstack};
+use super::{CLUSTER, Cloud};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{
     Answer, Order, Phase, Progress, Snapshot, SnapshotClaims, SnapshotOrder, Volume,
@@ -50,7 +50,7 @@ impl Backups {
     }
 }
 
-impl Openstack {
+impl Cloud {
     /// The basis of the order's backup: found, or made now.
     pub(super) async fn basis_of(
         &self,

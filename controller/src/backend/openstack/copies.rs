@@ -4,7 +4,7 @@
 use super::backups::AVAILABILITY;
 use super::labels::labels;
 use super::wire::{self, CinderSnapshot};
-use super::{CLUSTER, Openstack};
+use super::{CLUSTER, Cloud};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{
     Answer, Clones, Order, Phase, Progress, Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage,
@@ -47,9 +47,12 @@ fn force(parameters: &Context) -> Result<bool, Failure> {
     }
 }
 
-impl Openstack {
+impl Cloud {
     /// The snapshot or backup; and whether it is a backup.
-    async fn kept(&self, id: &SnapshotId) -> Result<Option<(CinderSnapshot, bool)>, Failure> {
+    pub(super) async fn kept(
+        &self,
+        id: &SnapshotId,
+    ) -> Result<Option<(CinderSnapshot, bool)>, Failure> {
         if let Some(snapshot) = self.client.snapshot(id).await? {
             return Ok(Some((snapshot, false)));
         }
@@ -101,7 +104,7 @@ impl Openstack {
     }
 }
 
-impl Snapshots for Openstack {
+impl Snapshots for Cloud {
     fn snapshot_parameters(&self) -> &'static [&'static str] {
         &[TYPE, FORCE, AVAILABILITY, BACKUP_SECONDS]
     }
@@ -209,7 +212,7 @@ impl Snapshots for Openstack {
     }
 }
 
-impl SnapshotClaims for Openstack {
+impl SnapshotClaims for Cloud {
     fn find_snapshots(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Snapshot>> {
         measured(Verb::Find, async move {
             let mut found = self.client.snapshots_named(name.as_str()).await?;
@@ -230,7 +233,7 @@ impl SnapshotClaims for Openstack {
     }
 }
 
-impl Clones for Openstack {
+impl Clones for Cloud {
     fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume> {
         measured(Verb::Clone, async move {
             let source = ContentSource::Volume(from);

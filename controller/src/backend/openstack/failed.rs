@@ -1,6 +1,6 @@
 //! Why a volume or a snapshot has failed, in the cloud's own words.
 
-use super::Openstack;
+use super::Cloud;
 use super::wire::Message;
 use crate::backend::Phase;
 use belay_server::call::Kind;
@@ -9,7 +9,7 @@ use belay_server::call::Kind;
 /// with room (`cinder/message/message_field.py`).
 const NO_BACKEND: &str = "any available weighted backend";
 
-impl Openstack {
+impl Cloud {
     /// Adds Cinder's message to the failure of a phase.
     pub(super) async fn explain(&self, id: &str, phase: &mut Phase) {
         let Phase::Failed(why) = phase else { return };

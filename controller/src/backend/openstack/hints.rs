@@ -1,7 +1,7 @@
 //! Scheduler hints: the storage of a new volume, relative to that of other volumes. The keys are
 //! those of the claim's annotations of cinder-csi-plugin.
 
-use super::Openstack;
+use super::Cloud;
 use belay_server::call::Failure;
 use belay_server::request::{Context, Name, VolumeId};
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 pub(super) const AFFINITY: &str = "cinder.csi.openstack.org/affinity";
 pub(super) const ANTI_AFFINITY: &str = "cinder.csi.openstack.org/anti-affinity";
 
-impl Openstack {
+impl Cloud {
     /// The hints for Cinder; none if the parameters have none.
     ///
     /// # Errors

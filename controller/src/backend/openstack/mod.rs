@@ -2,7 +2,6 @@
 
 mod attach;
 mod backups;
-mod choice;
 mod client;
 mod conf;
 mod copies;
@@ -10,6 +9,7 @@ mod failed;
 mod hints;
 mod labels;
 mod retype;
+mod routes;
 mod search;
 mod session;
 mod sharing;
@@ -18,19 +18,20 @@ mod tests;
 mod wire;
 mod zones;
 
-use super::measured::{self, Verb, measured};
+use super::measured::{Verb, measured};
 use super::{
-    Answer, Attachments, Backend, Claims, Clones, Clouds, Expansion, Modification, Order, Page,
-    Phase, Progress, Sizes, Snapshots, Volume,
+    Answer, Attachments, Backend, Claims, Clones, Expansion, Modification, Order, Page, Phase,
+    Progress, Sizes, Snapshots, Volume,
 };
 use crate::http;
 use backups::Backups;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, Name, Secrets, VolumeId};
 use client::Client;
-use conf::CloudConf;
+use conf::{CloudConf, Source};
 use hints::{AFFINITY, ANTI_AFFINITY};
 use labels::labels;
+pub use routes::Openstack;
 use search::Search;
 use serde_json::json;
 use session::Account;
@@ -54,16 +55,19 @@ const BYTES_MAX: u64 = (1 << 30) * GIB;
 /// The settings of the backend.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `cloud.conf`.
-    pub file: PathBuf,
+    /// `cloud.conf`, whose keys can be in several files: the last one counts.
+    pub files: Vec<PathBuf>,
+    /// The names of the sections `[Global "name"]` to use, one for each cloud; empty for the one
+    /// without a name.
+    pub clouds: Vec<String>,
     /// The cluster that volumes are marked with.
     pub cluster: String,
     /// The topology key of zones; none = zones are not reported.
     pub topology_key: Option<&'static str>,
 }
 
-/// See the module. The account is that of `cloud.conf`; the secrets of a call may name no other.
-pub struct Openstack {
+/// A cloud: an account of `cloud.conf`. Which one a call is for, [`Openstack`] knows.
+struct Cloud {
     client: Arc<Client>,
     search: Search,
     backups: Backups,
@@ -71,25 +75,24 @@ pub struct Openstack {
     zones: Zones,
 }
 
-impl Openstack {
+impl Cloud {
     /// Reads `cloud.conf`; logs in with the first call. Blocks.
     ///
     /// # Errors
     /// `Precondition` for the file, and for that of the authorities.
-    pub fn open(config: Config) -> Result<Self, Failure> {
-        let conf = CloudConf::read(&config.file)?;
+    fn open(config: &Config, name: &str) -> Result<Self, Failure> {
+        let source = Source::new(config.files.clone(), name);
+        let conf = CloudConf::read(&source)?;
         let http = http::Client::new(CLOUD, &conf.tls);
         let http =
             http.map_err(|error| Failure::precondition(format!("ca-file or cert-file: {error}")))?;
-        http::describe();
-        measured::describe();
-        let client = Arc::new(Client::new(Account::new(config.file, http)));
+        let client = Arc::new(Client::new(Account::new(source, http)));
         Ok(Self {
             search: Search::new(Arc::clone(&client)),
             backups: Backups(Arc::clone(&client)),
             zones: Zones::new(Arc::clone(&client), config.topology_key, conf.ignores_zones),
             client,
-            cluster: config.cluster,
+            cluster: config.cluster.clone(),
         })
     }
 
@@ -162,7 +165,7 @@ impl Openstack {
     }
 }
 
-impl Backend for Openstack {
+impl Backend for Cloud {
     fn parameters(&self) -> &'static [&'static str] {
         &["type", "availability", AFFINITY, ANTI_AFFINITY]
     }
@@ -267,13 +270,9 @@ impl Backend for Openstack {
     fn clones(&self) -> Option<&dyn Clones> {
         Some(self)
     }
-
-    fn clouds(&self) -> Option<&dyn Clouds> {
-        Some(self)
-    }
 }
 
-impl Claims for Openstack {
+impl Claims for Cloud {
     fn claim(&self, id: VolumeId, _: Secrets) -> Answer<'_, ()> {
         measured(Verb::Claim, async move {
             self.client.mark(&id, wire::CLAIM).await
@@ -281,7 +280,7 @@ impl Claims for Openstack {
     }
 }
 
-impl Expansion for Openstack {
+impl Expansion for Cloud {
     fn grown_sizes(&self, _: &Volume) -> Sizes {
         let (step, min, max) = (GIB, GIB, BYTES_MAX);
         Sizes { step, min, max }

@@ -1,7 +1,7 @@
 //! Another volume type for a volume (retype). Cinder accepts it, and makes it later, or never: then
 //! the volume keeps its type, and no status says so. Data are never moved to other storage.
 
-use super::Openstack;
+use super::Cloud;
 use super::wire::{CinderVolume, VolumeType};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{Answer, Modification, Progress};
@@ -13,7 +13,7 @@ const TYPE: &str = "type";
 
 const FIELD: &str = "mutable_parameters[type]";
 
-impl Openstack {
+impl Cloud {
     /// The volume type that the parameters name.
     async fn asked_type(&self, parameters: &Context) -> Result<Option<VolumeType>, Failure> {
         let Some(name) = parameters.get(TYPE) else {
@@ -33,7 +33,7 @@ impl Openstack {
     }
 }
 
-impl Modification for Openstack {
+impl Modification for Cloud {
     fn mutable_parameters(&self) -> &'static [&'static str] {
         &[TYPE]
     }

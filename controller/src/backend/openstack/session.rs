@@ -2,7 +2,7 @@
 //! it ends, since services use it for a while after a call; when a service refuses it; and when
 //! `cloud.conf` has changed. As long as a token is valid, no call but one waits for the next.
 
-use super::conf::{CloudConf, Domain, Login, Project, Scope, User};
+use super::conf::{CloudConf, Domain, Login, Project, Scope, Source, User};
 use super::wire::{self, Token};
 use crate::http::{Call, Client};
 use belay_server::call::Failure;
@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex as Turn;
@@ -24,7 +23,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The account of a `cloud.conf`.
 pub(super) struct Account {
-    file: PathBuf,
+    source: Source,
     http: Client,
     current: Mutex<Option<Current>>,
     /// Held by the call that reads the file or logs in.
@@ -59,9 +58,9 @@ impl Session {
 }
 
 impl Account {
-    pub(super) fn new(file: PathBuf, http: Client) -> Self {
+    pub(super) fn new(source: Source, http: Client) -> Self {
         Self {
-            file,
+            source,
             http,
             current: Mutex::new(None),
             renewing: Turn::new(()),
@@ -134,9 +133,9 @@ impl Account {
 
     /// Reads `cloud.conf`, and the file of the authorities if that has changed.
     async fn read(&self) -> Result<CloudConf, Failure> {
-        let (file, trust) = (self.file.clone(), self.http.trust());
+        let (source, trust) = (self.source.clone(), self.http.trust());
         let reading = move || {
-            let conf = CloudConf::read(&file)?;
+            let conf = CloudConf::read(&source)?;
             match trust.refresh(&conf.tls) {
                 Ok(false) => {}
                 Ok(true) => {

@@ -1,12 +1,12 @@
 //! Which volumes several servers can have at once: those of a type that is multiattach.
 
-use super::Openstack;
+use super::Cloud;
 use super::wire::VolumeType;
 use crate::backend::Order;
 use belay_server::call::Failure;
 use belay_server::request::ContentSource;
 
-impl Openstack {
+impl Cloud {
     /// Refuses an order for a volume of several nodes if its type is not multiattach. Older clouds
     /// do not show that of a type: then the new volume shows it.
     ///

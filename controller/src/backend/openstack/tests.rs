@@ -73,7 +73,8 @@ impl Twin {
         let file = dir.path().join("cloud.conf");
         std::fs::write(&file, conf(address, PASSWORD) + more).unwrap();
         let config = Config {
-            file,
+            files: vec![file],
+            clouds: Vec::new(),
             cluster: "k8s".to_owned(),
             topology_key: Some("zone"),
         };

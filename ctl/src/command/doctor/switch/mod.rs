@@ -2,6 +2,7 @@
 //! cluster's objects. Reads them from a file or standard input; connects to nothing and changes
 //! nothing.
 
+mod clouds;
 mod controller;
 mod objects;
 mod peer;

@@ -33,7 +33,7 @@ pub(super) struct Peer {
     pub(super) snapshot_parameters: &'static [&'static str],
     /// Belay attaches a volume to one node at a time.
     pub(super) one_node: bool,
-    /// A key of its secrets chooses the cloud; Belay has one.
+    /// A key of its secrets chooses the cloud.
     pub(super) chooses_cloud: bool,
     /// Its volumes are directories of servers. Belay replaces the node plugin; its controller may
     /// go on.

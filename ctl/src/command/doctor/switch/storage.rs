@@ -2,17 +2,13 @@
 
 use super::objects::{Object, Objects};
 use super::peer::{FILESYSTEMS, FORMATTING, Peer};
-use super::{Names, about};
+use super::{Names, about, clouds};
 use crate::report::{Report, Verdict};
 
 /// Parameters that the external-provisioner consumes have this prefix; `fstype` is its old
 /// spelling.
 const PROVISIONER: &str = "csi.storage.k8s.io/";
 const OLD_FS_TYPE: &str = "fstype";
-
-/// What to do about secrets that may choose a cloud.
-const CLOUD: &str = "if such a Secret has the key `cloud`, keep the volumes with the old driver: \
-                     Belay uses [Global] of cloud.conf, and refuses calls for another cloud";
 
 /// The volumes of the driver, also those that Kubernetes has migrated from in-tree plugins.
 pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, driver: &str) {
@@ -46,7 +42,7 @@ pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, drive
     about(report, Verdict::No, name, &several, what, cure);
     let secrets = some(has_secrets);
     let cure = match peer.chooses_cloud {
-        true => CLOUD.to_owned(),
+        true => clouds::CURE.to_owned(),
         false => format!(
             "check that they name no other account than that of Belay's configuration: the \
              backend {} does not read secrets of calls",
@@ -146,11 +142,8 @@ pub(super) fn classes(report: &mut Report, objects: &Objects, peer: &Peer, drive
         let other = fs_type.filter(|it| !FILESYSTEMS.contains(it));
         let cure = "its volumes are not affected; create a class without that, and use it for new \
                     claims";
-        let secrets = class.keys("/parameters").any(is_secret);
-        if peer.chooses_cloud && secrets {
+        if peer.chooses_cloud && clouds::class(report, class) {
             is_good = false;
-            let what = format!("{}: names secrets of the driver", class.name());
-            report.cure(Verdict::Warn, name, what, CLOUD);
         }
         let mut wrong = |what: String| {
             is_good = false;
@@ -177,13 +170,8 @@ pub(super) fn classes(report: &mut Report, objects: &Objects, peer: &Peer, drive
     }
 }
 
-/// Whether a parameter names a Secret.
-fn is_secret(key: &str) -> bool {
-    key.starts_with(PROVISIONER) && key.ends_with("secret-name")
-}
-
 /// A key as a part of a JSON pointer (RFC 6901).
-fn escaped(key: &str) -> String {
+pub(super) fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 

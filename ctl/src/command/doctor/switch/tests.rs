@@ -215,13 +215,30 @@ fn a_class_that_belay_would_refuse_is_named_with_the_parameter() {
 }
 
 #[test]
-fn a_class_whose_secrets_may_choose_a_cloud_is_a_warning() {
-    for call in ["provisioner", "controller-expand", "node-stage"] {
-        let part = "fast: names secrets of the driver";
-        expect("warn", "storage classes", part, |all| {
-            let key = format!("csi.storage.k8s.io/{call}-secret-name");
-            all[6]["parameters"][key] = json!("region-two");
-        });
+fn the_secrets_of_a_class_are_named_and_calls_that_have_none() {
+    let all_but = |missing: &'static str| {
+        move |all: &mut Vec<Value>| {
+            for call in ["provisioner", "controller-publish", "controller-expand"] {
+                if call != missing {
+                    let key = format!("csi.storage.k8s.io/{call}-secret-name");
+                    all[6]["parameters"][key] = json!("region-two");
+                    let key = format!("csi.storage.k8s.io/{call}-secret-namespace");
+                    all[6]["parameters"][key] = json!("kube-system");
+                }
+            }
+        }
+    };
+    let (name, secret) = (
+        "storage classes",
+        "fast: names Secret kube-system/region-two",
+    );
+    expect("warn", name, secret, all_but(""));
+    let table = cluster(all_but("")).table();
+    assert!(!table.contains("has no Secret"), "{table}");
+    for missing in ["controller-publish", "controller-expand"] {
+        expect("warn", name, secret, all_but(missing));
+        let part = format!("fast: has no Secret for {missing}\"");
+        expect("warn", name, &part, all_but(missing));
     }
 }
 

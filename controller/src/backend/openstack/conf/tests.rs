@@ -1,0 +1,213 @@
+//! What is read of `cloud.conf`, and what is refused.
+
+use super::*;
+
+const PASSWORD: &str = r#"
+    ; shared with the cloud controller manager
+    [LoadBalancer]
+    username = other
+    [Global]
+    Auth-URL = https://keystone.example.org:5000/
+    username="csi"   # a comment
+    password="p;a#s\"s\\ " ; one more
+    tenant-name = k8s
+    domain-name = Default
+    region=
+    ca-file = /etc/ca.pem
+    os-endpoint-type=internalURL
+    unknown-key
+    [blockstorage]
+    Ignore-Volume-AZ
+    [Global "second"]
+    password = other
+"#;
+
+fn domain() -> Domain {
+    Domain {
+        name: Some("Default".to_owned()),
+        id: None,
+    }
+}
+
+#[test]
+fn a_file_is_read_as_gcfg_reads_it_and_what_is_not_known_is_passed_over() {
+    let conf = CloudConf::parse(PASSWORD).unwrap();
+    let user = User {
+        id: None,
+        name: Some("csi".to_owned()),
+        domain: domain(),
+    };
+    let project = Project {
+        id: None,
+        name: Some("k8s".to_owned()),
+        domain: domain(),
+    };
+    assert_eq!(
+        conf,
+        CloudConf {
+            auth_url: "https://keystone.example.org:5000/v3".to_owned(),
+            login: Login::Password {
+                user,
+                password: Secret("p;a#s\"s\\ ".to_owned()),
+                scope: Scope::Project(project),
+            },
+            region: None,
+            interface: "internal".to_owned(),
+            tls: TlsFiles {
+                authorities: Some("/etc/ca.pem".into()),
+                identity: None,
+            },
+            ignores_zones: true,
+        }
+    );
+    assert!(!format!("{conf:?}").contains("p;a#s"));
+}
+
+#[test]
+fn an_application_credential_needs_no_user_and_no_project() {
+    let text = "[global]\nauth-url = http://k/v3\napplication-credential-id = 1a\n\
+                application-credential-secret = se\\\ncret\n";
+    let conf = CloudConf::parse(text).unwrap();
+    assert_eq!(conf.auth_url, "http://k/v3");
+    assert_eq!(conf.tls, TlsFiles::default());
+    let identity = format!("{text}cert-file = /c\nkey-file = /k\n");
+    let identity = CloudConf::parse(&identity).unwrap().tls.identity;
+    assert_eq!(identity, Some(("/c".into(), "/k".into())));
+    assert_eq!(
+        conf.login,
+        Login::ApplicationCredential {
+            id: Some("1a".to_owned()),
+            name: None,
+            secret: Secret("secret".to_owned()),
+        }
+    );
+}
+
+#[test]
+fn a_trust_needs_no_project_and_its_own_user_and_password_come_first() {
+    let text = "[Global]\nauth-url = http://k/v3\ntrust-id = t\nusername = csi\n\
+                password = first\n";
+    let login = |more: &str| CloudConf::parse(&format!("{text}{more}")).unwrap().login;
+    let own = "trustee-id = u\ntrustee-password = second\n";
+    for (more, id, expected) in [("", None, "first"), (own, Some("u"), "second")] {
+        let Login::Password {
+            user,
+            password,
+            scope,
+        } = login(more)
+        else {
+            panic!("{more}");
+        };
+        assert_eq!(
+            (user.id.as_deref(), user.name.as_deref()),
+            (id, Some("csi"))
+        );
+        assert_eq!(password.expose(), expected);
+        assert_eq!(scope, Scope::Trust("t".to_owned()));
+    }
+}
+
+#[test]
+fn what_is_missing_or_not_supported_is_named() {
+    let url = "[Global]\nauth-url = http://k\n";
+    let credential = "application-credential-id = a\napplication-credential-secret = b\n";
+    for (text, why) in [
+        ("", "[Global] auth-url: is missing"),
+        ("[Global", "line 1: not [NAME]"),
+        ("[Global]\nauth-url = \"http", "line 2: a quote"),
+        (url, "username, user-id or application-credential-id"),
+        (&format!("{url}username = a"), "tenant-id or tenant-name"),
+        (
+            &format!("{url}username = a\ntenant-id = b"),
+            "password: is missing",
+        ),
+        (
+            &format!("{url}application-credential-id = a"),
+            "application-credential-secret",
+        ),
+        (
+            &format!("{url}use-clouds = true"),
+            "use-clouds: is not supported",
+        ),
+        (
+            &format!("{url}tls-insecure"),
+            "tls-insecure: is not supported",
+        ),
+        (
+            &format!("{url}{credential}\ncert-file = a"),
+            "[Global] key-file: is missing",
+        ),
+        (
+            &format!("{url}{credential}\nkey-file = a"),
+            "[Global] cert-file: is missing",
+        ),
+        (
+            &format!("{url}{credential}[BlockStorage]\nignore-volume-az = maybe"),
+            "[BlockStorage] ignore-volume-az: is neither true nor false",
+        ),
+    ] {
+        let refused = CloudConf::parse(text).unwrap_err();
+        assert!(refused.contains(why), "{text:?}: {refused}");
+    }
+}
+
+#[test]
+fn a_switch_has_the_words_of_gcfg_and_the_last_of_a_key_counts() {
+    let is = |value: &str| {
+        let keys = sections::parse(&format!("[Global]\na = {value}")).unwrap();
+        Section::of(&keys, "global", "").is("a")
+    };
+    for word in ["true", "Yes", "ON", "1"] {
+        assert_eq!(is(word), Some(true), "{word}");
+    }
+    for word in ["false", "No", "OFF", "0", ""] {
+        assert_eq!(is(word), Some(false), "{word}");
+    }
+    assert_eq!(is("maybe"), None);
+    let twice = sections::parse("[Global]\na = 1\na = 2\nb = 3").unwrap();
+    let twice = Section::of(&twice, "global", "");
+    assert_eq!(twice.get("a"), Some("2"));
+    assert_eq!(twice.get("c"), None);
+    assert_eq!(twice.required("b"), Ok("3"));
+}
+
+#[test]
+fn each_cloud_has_its_section_and_a_later_file_counts_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (dir.path().join("one.conf"), dir.path().join("two.conf"));
+    let first = "[BlockStorage]\nignore-volume-az\n[Global]\nauth-url = http://d\n\
+                 [Global \"a\"]\nauth-url = http://a\napplication-credential-id = 1\n\
+                 application-credential-secret = x\n[Global \"b\"]\nregion = b\n";
+    std::fs::write(&one, first).unwrap();
+    std::fs::write(&two, "[global \"a\"]\nauth-url = http://a2\nregion = r\n").unwrap();
+    let read = |files: &[&PathBuf], cloud: &str| {
+        let files = files.iter().copied().cloned().collect();
+        CloudConf::read(&Source::new(files, cloud)).map_err(|failure| failure.message)
+    };
+    let a = read(&[&one], "a").unwrap();
+    assert_eq!((&*a.auth_url, a.region), ("http://a/v3", None));
+    assert!(a.ignores_zones, "of all clouds");
+    let a = read(&[&one, &two], "a").unwrap();
+    assert_eq!(
+        (&*a.auth_url, a.region.as_deref()),
+        ("http://a2/v3", Some("r"))
+    );
+    for (cloud, why) in [
+        ("", "[Global] username, user-id or"),
+        ("b", "[Global \"b\"] auth-url: is missing"),
+        ("A", "there is no section [Global \"A\"]"),
+    ] {
+        let refused = read(&[&one, &two], cloud).unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+        assert!(
+            refused.starts_with(&format!("{}, ", one.display())),
+            "{refused}"
+        );
+    }
+    std::fs::write(&two, "a\n[").unwrap();
+    let refused = read(&[&one, &two], "a").unwrap_err();
+    assert!(
+        refused.starts_with(&format!("{}: line 2: ", two.display())),
+        "{refused}"
+    );
+}
