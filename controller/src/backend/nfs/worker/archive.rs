@@ -13,7 +13,6 @@ use super::claims::{Held, changing, is_taken};
 use super::delete::{Deletion, refuse_other};
 use super::remove::Trash;
 use belay_server::call::{Failure, Kind};
-use rustix::io::Errno;
 
 /// How often the claim on the archive's name is read that other calls change meanwhile.
 const ATTEMPTS: usize = 8;
@@ -128,11 +127,8 @@ impl Deletion<'_> {
     /// Gives the directory in the trash its name.
     fn place(&self, trash: &Trash, archived: &Dir, claim: &Claim) -> Result<(), Failure> {
         self.claim_archive(trash, archived, claim)?;
-        refuse_other(archived, self.tree.find(archived)?)?;
         let above = self.tree.make_above(archived)?;
         match trash.place(&above, archived) {
-            // It was done, and the answer was lost.
-            Err(error) if error.errno == Errno::NOENT && self.tree.exists(archived)? => Ok(()),
             // Nothing was there when its name was claimed.
             Err(error) if is_taken(&error) => Err(Failure::precondition(format!(
                 "directory {}: cannot become {archived}, which another program has made \

@@ -25,7 +25,7 @@ const OLD: &str = ".old";
 /// The volumes below a path.
 pub(super) const BELOW: &str = "below";
 /// The longest claim, in bytes: a path, a name, and room for the escapes of JSON.
-const BYTES_MAX: usize = 64 << 10;
+const BYTES_MAX: u64 = 64 << 10;
 /// How often a claim is read that another call is changing.
 const ATTEMPTS: usize = 4;
 /// After so many seconds, a creation is not in progress.
@@ -203,7 +203,7 @@ impl Claims {
         let temporary = self.own.make_directory(TEMPORARY)?;
         let name = format!("{}.{}", file_name(dir), nonce()?);
         let (_, now) = tree::probe(&temporary, &name, &shown)?;
-        Ok(now.saturating_sub(made) > CREATING_MAX)
+        Ok(is_abandoned(made, now))
     }
 
     /// That the claim is as this call has seen it, before a change of the directory.
@@ -297,12 +297,17 @@ impl Claims {
     }
 }
 
+/// By times in seconds since 1970.
+pub(super) fn is_abandoned(made: i64, now: i64) -> bool {
+    now.saturating_sub(made) > CREATING_MAX
+}
+
 /// The claim in a file, if it is one; none if the file does not exist.
 fn record(directory: &OwnedFd, name: &str, shown: &str) -> error::Result<Option<Option<Claim>>> {
     let Some(file) = tree::open_file(directory, name, shown)? else {
         return Ok(None);
     };
-    let content = tree::read(&file, BYTES_MAX, shown)?;
+    let content = tree::read(file, BYTES_MAX, shown)?;
     let of: Option<Record> = content.and_then(|it| serde_json::from_slice(&it).ok());
     let (nonce, state) = name.split_once('.').unwrap_or((name, ""));
     Ok(Some(of.zip(State::of(state)).map(|(of, state)| Claim {

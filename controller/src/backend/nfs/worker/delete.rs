@@ -13,7 +13,6 @@ use super::remove::Trash;
 use super::tree::{self, Found, Tree};
 use belay_server::call::{Failure, Kind};
 use rustix::fs::FileType;
-use rustix::io::Errno;
 use std::time::Instant;
 
 /// How many empty directories above a deleted one are removed, as csi-driver-nfs does.
@@ -243,7 +242,6 @@ impl Deletion<'_> {
     /// No caller knew the volume, so files in its directory are another program's, unless it was
     /// called as the volume.
     fn is_foreign(&self, claim: &Claim) -> Result<bool, Failure> {
-        refuse_other(self.dir, self.tree.find(self.dir)?)?;
         let shown = self.dir.to_string();
         match self.tree.open_directory(self.dir)? {
             Some(directory) if shown != claim.of.name => {
@@ -290,7 +288,8 @@ impl Deletion<'_> {
         above.reverse();
         for above in above.iter().take(ABOVE_MAX) {
             let parent = match self.tree.open_above(above) {
-                Err(error) if error.errno == Errno::NOENT => continue,
+                // It is missing, or something else has its name.
+                Err(error) if error.is_answered() => continue,
                 result => result?,
             };
             self.claims.check(self.dir, gone)?;

@@ -14,9 +14,10 @@ use super::claim::{Claim, file_name, nonce};
 use super::claims::Claims;
 use super::error::{Error, Result as Done, at};
 use super::list::{self, Entry};
-use super::tree::{self, Found, INSIDE, Tree};
+use super::own::is_missing;
+use super::tree::{self, Found, Tree};
 use belay_server::call::Failure;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::AtFlags;
 use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -251,12 +252,9 @@ impl Emptying<'_> {
     }
 
     fn open(&self, above: &OwnedFd, name: &CStr) -> Done<Option<OwnedFd>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || rustix::fs::openat2(above, name, flags, Mode::empty(), INSIDE);
-        match tree::retry(open) {
-            Ok(directory) => Ok(Some(directory)),
-            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => Ok(None),
-            Err(errno) => Err(at("openat2", self.shown)(errno)),
+        match tree::open(above, name, self.shown) {
+            Err(error) if is_missing(error.errno) => Ok(None),
+            result => result.map(Some),
         }
     }
 

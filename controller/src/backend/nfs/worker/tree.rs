@@ -5,6 +5,9 @@ use super::super::path::Dir;
 use super::error::{Error, Result, at};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::path::Arg;
+use std::fs::File;
+use std::io::Read as _;
 use std::os::fd::OwnedFd;
 
 /// The mode of a new directory, before the mask.
@@ -14,7 +17,7 @@ const PRIVATE_DIRECTORY: Mode = Mode::from_bits_retain(0o700);
 const PRIVATE_FILE: Mode = Mode::from_bits_retain(0o600);
 
 /// How lookups are restricted.
-pub(super) const INSIDE: ResolveFlags = ResolveFlags::BENEATH
+const INSIDE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
@@ -86,14 +89,15 @@ pub(super) fn alive() -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Before each look: waits where a test stops the call.
-fn pause() {
+/// Before each look: waits or fails where a test says so.
+fn looking() -> rustix::io::Result<()> {
     #[cfg(test)]
-    super::tests::slow::before_look();
+    super::tests::killed::before_look()?;
+    Ok(())
 }
 
 /// Opens a directory to read it and to work in it.
-pub(super) fn open(from: &OwnedFd, path: &str, shown: &str) -> Result<OwnedFd> {
+pub(super) fn open(from: &OwnedFd, path: impl Arg + Copy, shown: &str) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || rustix::fs::openat2(from, path, flags, Mode::empty(), INSIDE);
     retry(open).map_err(at("openat2", shown))
@@ -109,7 +113,7 @@ pub(super) fn open_existing(from: &OwnedFd, path: &str, shown: &str) -> Result<O
 
 /// Opens a file to read it; none if it does not exist.
 pub(super) fn open_file(from: &OwnedFd, name: &str, shown: &str) -> Result<Option<OwnedFd>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = || rustix::fs::openat2(from, name, flags, Mode::empty(), INSIDE);
     match retry(open) {
         Ok(file) => Ok(Some(file)),
@@ -119,9 +123,9 @@ pub(super) fn open_file(from: &OwnedFd, name: &str, shown: &str) -> Result<Optio
 }
 
 /// A rename elsewhere during the lookup makes openat2 fail with EAGAIN.
-pub(super) fn retry<T>(call: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+fn retry<T>(call: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     const ATTEMPTS: usize = 16;
-    pause();
+    looking()?;
     for _ in 1..ATTEMPTS {
         match retry_on_intr(&call) {
             Err(Errno::AGAIN) => {}
@@ -149,11 +153,14 @@ pub(super) fn write_new(above: &OwnedFd, name: &str, content: &[u8], shown: &str
 
 /// Has the server write a file to its disk.
 fn sync(file: &OwnedFd, shown: &str) -> Result<()> {
-    alive().map_err(at("fsync", shown))?;
-    retry_on_intr(|| rustix::fs::fsync(file)).map_err(at("fsync", shown))?;
-    #[cfg(test)]
-    super::tests::killed::note_sync();
-    Ok(())
+    let sync = || {
+        alive()?;
+        rustix::fs::fsync(file)?;
+        #[cfg(test)]
+        super::tests::killed::note_sync();
+        Ok(())
+    };
+    retry_on_intr(sync).map_err(at("fsync", shown))
 }
 
 /// Creates an empty file for Belay alone, unless it exists.
@@ -186,18 +193,18 @@ pub(super) fn modified(above: &OwnedFd, name: &str, shown: &str) -> Result<Optio
 }
 
 /// The whole file, if it is not longer than `bytes_max`.
-pub(super) fn read(file: &OwnedFd, bytes_max: usize, shown: &str) -> Result<Option<Vec<u8>>> {
-    let mut content = vec![0; bytes_max + 1];
-    let mut length = 0;
-    while length < content.len() {
-        let got = retry_on_intr(|| rustix::io::read(file, &mut content[length..]));
-        match got.map_err(at("read", shown))? {
-            0 => break,
-            got => length += got,
+pub(super) fn read(file: OwnedFd, bytes_max: u64, shown: &str) -> Result<Option<Vec<u8>>> {
+    let mut content = Vec::new();
+    let read = File::from(file)
+        .take(bytes_max + 1)
+        .read_to_end(&mut content);
+    match read {
+        Ok(length) => Ok((length as u64 <= bytes_max).then_some(content)),
+        Err(error) => {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            Err(at("read", shown)(errno))
         }
     }
-    content.truncate(length);
-    Ok((length <= bytes_max).then_some(content))
 }
 
 /// Creates a directory, which gets the mode less the mask.
@@ -237,8 +244,10 @@ pub(super) struct Found {
 
 /// The file of that name, whatever a link leads to; none if it does not exist.
 pub(super) fn find(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<Found>> {
-    let stat = || rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
-    pause();
+    let stat = || {
+        looking()?;
+        rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW)
+    };
     match retry_on_intr(stat) {
         Ok(stat) => Ok(Some(Found {
             file_type: FileType::from_raw_mode(stat.st_mode),

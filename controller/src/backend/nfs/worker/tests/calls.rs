@@ -72,7 +72,7 @@ fn a_file_is_opened_without_waiting_and_without_following_a_link() {
     let (_share, root) = prepare();
     let file = tree::open_file(&root, "file", "x").unwrap().unwrap();
     is_closed_by_exec(&file);
-    assert_eq!(tree::read(&file, 4, "x").unwrap().unwrap(), b"file");
+    assert_eq!(tree::read(file, 4, "x").unwrap().unwrap(), b"file");
     // One without a writer.
     is_closed_by_exec(&tree::open_file(&root, "fifo", "x").unwrap().unwrap());
     assert!(tree::open_file(&root, "missing", "x").unwrap().is_none());
@@ -86,7 +86,7 @@ fn a_file_that_is_too_long_is_not_read() {
     let (_share, root) = prepare();
     for (bytes_max, is_read) in [(3, false), (4, true), (5, true)] {
         let file = tree::open_file(&root, "file", "x").unwrap().unwrap();
-        let content = tree::read(&file, bytes_max, "x").unwrap();
+        let content = tree::read(file, bytes_max, "x").unwrap();
         assert_eq!(content.is_some(), is_read);
     }
 }
@@ -175,6 +175,18 @@ fn what_has_a_name_is_found_whatever_it_is() {
     fails(tree.exists(&dir("to-directory/x/y")), Errno::LOOP);
     fails(tree.open_directory(&dir("file")), Errno::NOTDIR);
     assert!(tree.open_directory(&dir("missing/x")).unwrap().is_none());
+}
+
+#[test]
+fn a_probe_says_who_and_when_and_leaves_nothing() {
+    let (share, root) = prepare();
+    let before = names(&share.path(""));
+    let (user, time) = tree::probe(&root, "probe", "x").unwrap();
+    assert_eq!(user, rustix::process::geteuid().as_raw());
+    let age = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    assert!(age.unwrap().as_secs().abs_diff(time.cast_unsigned()) < 3600);
+    assert_eq!(names(&share.path("")), before);
+    assert_eq!(tree::modified(&root, "probe", "x").unwrap(), None);
 }
 
 #[test]

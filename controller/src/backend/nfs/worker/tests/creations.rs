@@ -1,6 +1,6 @@
 //! Creations that the server refuses, that other calls overtake, and that meet another program.
 
-use super::slow::{during, slow_at_each};
+use super::slow::{Step, during, slow_at_each};
 use super::*;
 use belay_server::call::Certainty;
 use rustix::io::Errno;
@@ -171,22 +171,71 @@ fn directories_above_that_are_removed_meanwhile_are_made_again() {
     );
 }
 
+/// Before the one above is opened, or before the volume's own is made.
 #[test]
 fn directories_above_are_made_again_some_times() {
     let order = volume("a/data", "pvc-1");
-    for (times, is_made) in [(4, true), (usize::MAX, false)] {
-        let share = Share::new();
-        let (above, mut removed) = (share.path("a"), 0);
-        let remove = move |_| {
-            if removed < times && fs::remove_dir(&above).is_ok() {
-                removed += 1;
+    for when in [Step::Look, Step::Change] {
+        for (times, is_made) in [(7, true), (8, false)] {
+            let share = Share::new();
+            let (above, mut removed) = (share.path("a"), 0);
+            let remove = move |step| {
+                if step == when && removed < times && fs::remove_dir(&above).is_ok() {
+                    removed += 1;
+                }
+            };
+            let result = during(remove, || share.create(&order));
+            match is_made {
+                true => assert_eq!(result.unwrap().bytes, 7),
+                false => refused(result, Kind::Busy, "it was removed meanwhile"),
             }
-        };
-        let result = during(remove, || share.create(&order));
-        match is_made {
-            true => assert_eq!(result.unwrap().bytes, 7),
-            false => refused(result, Kind::Busy, "it was removed meanwhile"),
+            assert_eq!(share.create(&order).unwrap().bytes, 7);
         }
-        assert_eq!(share.create(&order).unwrap().bytes, 7);
     }
+}
+
+#[test]
+fn a_creation_whose_directory_is_removed_meanwhile_is_repeated() {
+    let share = Share::new();
+    let order = volume("data", "pvc-1");
+    let (own, mut was_removed) = (share.path("data"), false);
+    let remove = move |step| {
+        if step == Step::Look && !was_removed {
+            was_removed = fs::remove_dir(&own).is_ok();
+        }
+    };
+    let result = during(remove, || share.create(&order));
+    refused(result, Kind::Busy, "it was removed meanwhile");
+    assert_eq!(names(&share.path(".belay/claims")), [""; 0]);
+    share.create(&order).unwrap();
+}
+
+/// Another program makes a file in the place of the directory above.
+#[test]
+fn a_creation_that_finds_a_file_in_its_path_leaves_no_claim() {
+    let share = Share::new();
+    let order = volume("ns/data", "pvc-1");
+    let (above, claims) = (share.path("ns"), share.path(".belay/claims"));
+    let make = move |step| {
+        // Its own, and that of the directory above.
+        if step == Step::Change && names(&claims).len() == 2 && !above.exists() {
+            fs::write(&above, "").unwrap();
+        }
+    };
+    let failure = during(make, || share.create(&order)).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+    assert_eq!(failure.certainty, Certainty::RolledBack, "{failure}");
+    assert!(share.path("ns").is_file());
+    share.assert_clean();
+}
+
+#[test]
+fn a_refusal_has_the_parameter_that_the_directory_comes_from() {
+    let share = Share::new();
+    share.write("data/file");
+    let of_class = share.create(&volume("data", "pvc-1"));
+    refused(of_class, Kind::Incompatible, "subDir data: exists in");
+    share.write("pvc-2");
+    let named_so = share.create(&plain("pvc-2"));
+    refused(named_so, Kind::Incompatible, "directory pvc-2: exists in");
 }

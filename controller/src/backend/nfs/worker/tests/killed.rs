@@ -11,6 +11,8 @@ thread_local! {
     static IS_KILLED: Cell<bool> = const { Cell::new(false) };
     /// After so many changes, one fails so.
     static FAILS: Cell<Option<(usize, Errno)>> = const { Cell::new(None) };
+    /// After so many looks, one fails so.
+    static LOOK_FAILS: Cell<Option<(usize, Errno)>> = const { Cell::new(None) };
     /// How many files this thread has synced.
     static SYNCED: Cell<usize> = const { Cell::new(0) };
 }
@@ -20,13 +22,26 @@ pub(in super::super) fn note_sync() {
     SYNCED.set(SYNCED.get() + 1);
 }
 
+/// Called before each look.
+pub(in super::super) fn before_look() -> rustix::io::Result<()> {
+    super::slow::before_look();
+    count_down(&LOOK_FAILS)
+}
+
+fn count_down(
+    fails: &'static std::thread::LocalKey<Cell<Option<(usize, Errno)>>>,
+) -> rustix::io::Result<()> {
+    match fails.take() {
+        Some((0, errno)) => return Err(errno),
+        other => fails.set(other.map(|(left, errno)| (left - 1, errno))),
+    }
+    Ok(())
+}
+
 /// Called before each change: fails once as many were made as the test allows.
 pub(in super::super) fn check() -> rustix::io::Result<()> {
     super::slow::before_change();
-    match FAILS.take() {
-        Some((0, errno)) => return Err(errno),
-        other => FAILS.set(other.map(|(left, errno)| (left - 1, errno))),
-    }
+    count_down(&FAILS)?;
     LEFT.with(|left| match left.get() {
         None => Ok(()),
         Some(0) => {
@@ -45,9 +60,16 @@ pub(super) fn fail(after: usize, errno: Errno) {
     FAILS.set(Some((after, errno)));
 }
 
+/// After so many looks of this thread, one fails so.
+pub(super) fn fail_look(after: usize, errno: Errno) {
+    LOOK_FAILS.set(Some((after, errno)));
+}
+
 /// Whether there were not so many; none fails then.
 pub(super) fn was_left() -> bool {
-    FAILS.take().is_some()
+    [FAILS.take(), LOOK_FAILS.take()]
+        .iter()
+        .any(Option::is_some)
 }
 
 /// Makes at most so many changes; none if it was killed.
@@ -289,110 +311,5 @@ fn a_retention_that_was_killed_is_completed_by_the_next_one() {
                 assert_eq!(names(&share.path("ns/data")), ["file"]);
             },
         );
-    }
-}
-
-/// Makes the call in new shares, in each of which another change fails so. Returns the results.
-fn failing_at_each(
-    errno: Errno,
-    prepare: impl Fn(&Share),
-    call: impl Fn(&Share) -> Result<(), Failure>,
-    after: impl Fn(&Share),
-) -> Vec<Result<(), Failure>> {
-    let mut results = Vec::new();
-    loop {
-        let share = Share::new();
-        prepare(&share);
-        fail(results.len(), errno);
-        let result = call(&share);
-        if was_left() {
-            result.unwrap();
-            return results;
-        }
-        results.push(result);
-        call(&share).unwrap();
-        after(&share);
-    }
-}
-
-/// A volume with files.
-fn volume_with_files(share: &Share, on_delete: OnDelete) {
-    let order = NewVolume {
-        on_delete,
-        ..volume("ns/data", "pvc-1")
-    };
-    share.create(&order).unwrap();
-    share.write("ns/data/a/file");
-    if on_delete == OnDelete::Archive {
-        share.write("archived-ns/data/old");
-    }
-}
-
-#[test]
-fn no_change_that_the_server_does_not_confirm_counts_as_made() {
-    let order = volume("ns/data", "pvc-1");
-    for errno in [Errno::IO, Errno::STALE] {
-        let created = failing_at_each(
-            errno,
-            |_| {},
-            |share| share.create(&order).map(drop),
-            |share| assert_eq!(share.look(&order.at).map(|it| it.bytes), Some(7)),
-        );
-        let deleted = failing_at_each(
-            errno,
-            |share| volume_with_files(share, OnDelete::Delete),
-            |share| share.delete(&old(&order, OnDelete::Delete)),
-            |share| {
-                assert_eq!(names(&share.path("")), [".belay"]);
-                // An empty directory may be left where the claim was, until it is claimed again.
-                share.create(&order).unwrap();
-                share.delete(&old(&order, OnDelete::Delete)).unwrap();
-                share.assert_clean();
-            },
-        );
-        let archived = failing_at_each(
-            errno,
-            |share| volume_with_files(share, OnDelete::Archive),
-            |share| {
-                share.delete(&OldVolume {
-                    removes_archived: true,
-                    ..old(&order, OnDelete::Archive)
-                })
-            },
-            |share| {
-                assert_eq!(names(&share.path("archived-ns/data")), ["a"]);
-                // A claim that was not made stays in .belay/tmp until the archive's is removed.
-                assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
-            },
-        );
-        for results in [created, deleted, archived] {
-            assert!(results.len() > 4, "{}", results.len());
-            for (at, result) in results.into_iter().enumerate() {
-                let failure = match result {
-                    // A directory above that another call has removed is made again.
-                    Ok(()) if errno == Errno::STALE => continue,
-                    Ok(()) => panic!("change {at} counts as made"),
-                    Err(failure) => failure,
-                };
-                assert_eq!(failure.kind, Kind::Unreachable, "{at}: {failure}");
-            }
-        }
-    }
-}
-
-/// The server may refuse to remove a directory above.
-#[test]
-fn a_deleted_volume_is_not_kept_for_a_directory_above_it_that_cannot_be_removed() {
-    let order = volume("ns/data", "pvc-1");
-    let results = failing_at_each(
-        Errno::ACCESS,
-        |share| volume_with_files(share, OnDelete::Delete),
-        |share| share.delete(&old(&order, OnDelete::Delete)),
-        |share| assert!(!share.path("ns/data").exists()),
-    );
-    let done: Vec<_> = results.iter().filter(|result| result.is_ok()).collect();
-    assert_eq!(done.len(), 1, "{results:?}");
-    for failure in results.into_iter().filter_map(Result::err) {
-        assert_eq!(failure.kind, Kind::Precondition, "{failure}");
     }
 }

@@ -8,7 +8,7 @@ use super::*;
 use std::os::unix::fs::symlink;
 
 /// A volume of that policy with a file, which belongs to a claim or to csi-driver-nfs.
-fn prepare(share: &Share, order: &NewVolume, is_claimed: bool) {
+pub(super) fn prepare(share: &Share, order: &NewVolume, is_claimed: bool) {
     if is_claimed {
         share.create(order).unwrap();
     }
@@ -17,82 +17,13 @@ fn prepare(share: &Share, order: &NewVolume, is_claimed: bool) {
 
 /// Nothing was begun: the volume, its claim, and no trash.
 #[track_caller]
-fn is_untouched(share: &Share, order: &NewVolume, is_claimed: bool) {
+pub(super) fn is_untouched(share: &Share, order: &NewVolume, is_claimed: bool) {
     let dir = order.at.dir.to_string();
     assert_eq!(names(&share.path(&dir)), ["file"]);
     assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
     match is_claimed {
         true => assert_eq!(claim_of(share, &dir).extension().unwrap(), "ready"),
         false => assert!(!share.path(".belay").exists()),
-    }
-}
-
-#[test]
-fn a_volume_whose_archive_cannot_have_a_name_is_left_as_it_is() {
-    for is_claimed in [true, false] {
-        let share = Share::new();
-        let order = NewVolume {
-            on_delete: OnDelete::Archive,
-            ..volume(&"n".repeat(250), "pvc-1")
-        };
-        prepare(&share, &order, is_claimed);
-        let result = share.delete(&old(&order, OnDelete::Archive));
-        refused(result, Kind::Precondition, "archive it by hand");
-        is_untouched(&share, &order, is_claimed);
-    }
-}
-
-#[test]
-fn no_archive_goes_where_the_directories_of_volumes_are() {
-    let share = Share::new();
-    let order = NewVolume {
-        on_delete: OnDelete::Archive,
-        ..volume("ns/data", "pvc-1")
-    };
-    prepare(&share, &order, true);
-    let below = volume("archived-ns/data/x", "pvc-2");
-    share.create(&below).unwrap();
-    let deletion = OldVolume {
-        removes_archived: true,
-        ..old(&order, OnDelete::Archive)
-    };
-    refused(
-        share.delete(&deletion),
-        Kind::Precondition,
-        "has the directories of volumes",
-    );
-    is_untouched(&share, &order, true);
-    // An operator has removed the volume with its claim: what is left of it is no obstacle.
-    let claim = claim_of(&share, "archived-ns/data/x");
-    fs::remove_dir_all(claim.parent().unwrap()).unwrap();
-    fs::remove_dir_all(share.path("archived-ns")).unwrap();
-    share.delete(&deletion).unwrap();
-    assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
-}
-
-/// A volume's own directory has the name, and no program may take it for an older archive.
-#[test]
-fn no_archive_replaces_a_volume() {
-    for state in [State::Creating, State::Ready, State::Retained] {
-        let share = Share::new();
-        let order = NewVolume {
-            on_delete: OnDelete::Archive,
-            ..volume("ns/data", "pvc-1")
-        };
-        prepare(&share, &order, true);
-        share.write("archived-ns/data/precious");
-        claimed(&share, record("archived-ns/data", None), state);
-        let deletion = OldVolume {
-            removes_archived: true,
-            ..old(&order, OnDelete::Archive)
-        };
-        refused(
-            share.delete(&deletion),
-            Kind::Precondition,
-            "so no archive goes there",
-        );
-        is_untouched(&share, &order, true);
-        assert_eq!(names(&share.path("archived-ns/data")), ["precious"]);
     }
 }
 
@@ -177,21 +108,6 @@ fn a_volume_that_is_gone_is_not_deleted_again() {
     }
 }
 
-#[test]
-fn the_archive_of_a_volume_is_not_deleted_as_a_volume() {
-    for state in [State::Placing, State::Archived, State::Replaced] {
-        let share = Share::new();
-        claimed(&share, record("archived-ns/data", None), state);
-        share.write("archived-ns/data/file");
-        let order = volume("archived-ns/data", "pvc-1");
-        for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
-            share.delete(&old(&order, policy)).unwrap();
-        }
-        assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
-        assert_eq!(names(&share.path(".belay/claims")).len(), 1);
-    }
-}
-
 /// As csi-driver-nfs does: the directory remains, whatever is in its place.
 #[test]
 fn a_retained_volume_without_its_directory_leaves_no_claim() {
@@ -261,19 +177,81 @@ fn directories_above_an_archive_or_a_retained_volume_are_not_removed() {
 /// It is not ours, and the deletion is done.
 #[test]
 fn a_directory_above_that_is_a_file_by_now_is_left() {
+    for file in ["a/b", "a"] {
+        let share = Share::new();
+        let (_, gone) = claimed(
+            &share,
+            super::super::claim::Record {
+                on_delete: OnDelete::Delete,
+                ..record("a/b/data", None)
+            },
+            State::Gone,
+        );
+        assert_eq!(gone.state, State::Gone);
+        share.write(file);
+        let order = volume("a/b/data", "pvc-1");
+        share.delete(&old(&order, OnDelete::Delete)).unwrap();
+        assert!(share.path(file).is_file());
+        share.assert_clean();
+    }
+}
+
+/// The ID says so, which the next call may not have.
+#[test]
+fn a_volume_that_was_retained_is_not_deleted_later() {
     let share = Share::new();
-    let (_, gone) = claimed(
-        &share,
-        super::super::claim::Record {
-            on_delete: OnDelete::Delete,
-            ..record("a/b/data", None)
-        },
-        State::Gone,
-    );
-    assert_eq!(gone.state, State::Gone);
-    share.write("a/b");
-    let order = volume("a/b/data", "pvc-1");
+    let order = volume("ns/data", "pvc-1");
+    prepare(&share, &order, true);
+    let retention = OldVolume {
+        on_delete: Some(OnDelete::Retain),
+        ..old(&order, OnDelete::Delete)
+    };
+    share.delete(&retention).unwrap();
+    for policy in [OnDelete::Delete, OnDelete::Archive] {
+        share.delete(&old(&order, policy)).unwrap();
+        assert_eq!(names(&share.path("ns/data")), ["file"], "{policy}");
+    }
+    let claim = claim_of(&share, "ns/data");
+    assert_eq!(claim.extension().unwrap(), "retained");
+}
+
+/// Nothing is deleted there.
+#[test]
+fn a_volume_in_a_directory_that_is_a_share_itself_can_be_retained() {
+    let share = Share::new();
+    let order = NewVolume {
+        on_delete: OnDelete::Retain,
+        ..volume("team/data", "pvc-1")
+    };
+    prepare(&share, &order, true);
+    fs::create_dir(share.path("team/.belay")).unwrap();
     share.delete(&old(&order, OnDelete::Delete)).unwrap();
-    assert!(share.path("a/b").is_file());
-    share.assert_clean();
+    let claim = claim_of(&share, "team/data");
+    assert_eq!(claim.extension().unwrap(), "retained");
+}
+
+/// Of csi-driver-nfs.
+#[test]
+fn a_volume_is_deleted_where_the_claims_of_volumes_below_are_left() {
+    let share = Share::new();
+    share.create(&volume("a/b/c", "pvc-1")).unwrap();
+    let claim = claim_of(&share, "a/b/c");
+    fs::remove_dir_all(claim.parent().unwrap()).unwrap();
+    share.write("a/file");
+    let order = old(&volume("a", "pvc-2"), OnDelete::Delete);
+    share.delete(&order).unwrap();
+    assert!(!share.path("a").exists());
+}
+
+/// Two claims that exclude each other: of a share that was restored, for example.
+#[test]
+fn a_volume_that_was_completed_is_deleted_whatever_is_above_it() {
+    let share = Share::new();
+    claimed(&share, record("a", None), State::Ready);
+    prepare(&share, &volume("a/b", "pvc-1"), false);
+    claimed(&share, record("a/b", None), State::Ready);
+    let order = volume("a/b", "pvc-1");
+    share.delete(&old(&order, OnDelete::Archive)).unwrap();
+    assert!(!share.path("a/b").exists());
+    assert_eq!(names(&share.path("archived-a/b")), ["file"]);
 }

@@ -181,6 +181,7 @@ fn what_has_the_name_of_a_volume_that_was_archived_is_not_archived_again() {
     share.delete(&deletion).unwrap();
     assert_eq!(names(&share.path("ns/data")), ["restored"]);
     assert!(!share.path("archived-ns").exists());
+    share.assert_clean();
 }
 
 /// It was retained, or archived, and moved away.

@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 struct Pause {
     steps: usize,
-    at_changes_alone: bool,
+    /// At steps of this kind alone.
+    only: Option<Step>,
     reached: Sender<()>,
     resumed: Receiver<()>,
 }
@@ -41,7 +42,7 @@ pub(super) fn before_change() {
 }
 
 /// Called before each look.
-pub(in super::super) fn before_look() {
+pub(super) fn before_look() {
     before(Step::Look);
 }
 
@@ -53,7 +54,7 @@ fn before(step: Step) {
         OTHER.set(Some(other));
     }
     match PAUSE.take() {
-        Some(pause) if step == Step::Look && pause.at_changes_alone => PAUSE.set(Some(pause)),
+        Some(pause) if pause.only.is_some_and(|only| step != only) => PAUSE.set(Some(pause)),
         Some(pause) if pause.steps == 0 => {
             pause.reached.send(()).unwrap();
             // The test goes on, or has failed.
@@ -75,11 +76,12 @@ pub(super) fn slow_at_each(
     meanwhile: impl Fn(&Share),
     after: impl Fn(&Share),
 ) -> usize {
-    slow_at(false, prepare, call, meanwhile, after)
+    slow_at(None, prepare, call, meanwhile, after)
 }
 
-fn slow_at(
-    at_changes_alone: bool,
+/// The same, at steps of one kind.
+pub(super) fn slow_at(
+    only: Option<Step>,
     prepare: impl Fn(&Share),
     call: impl Fn(&Share) -> Result<(), Failure> + Sync,
     meanwhile: impl Fn(&Share),
@@ -92,7 +94,7 @@ fn slow_at(
         let (resume, resumed) = channel();
         let pause = Pause {
             steps,
-            at_changes_alone,
+            only,
             reached,
             resumed,
         };
@@ -295,7 +297,7 @@ fn a_slow_deletion_removes_nothing_that_came_later() {
         // Until a call has seen its volume, it may mean the later one of the same name.
         let is_same = later.at.name == order.at.name;
         let steps = slow_at(
-            is_same,
+            is_same.then_some(Step::Change),
             |share| {
                 share.create(&order).unwrap();
                 share.write("ns/data/a/file");
