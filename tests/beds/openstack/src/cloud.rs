@@ -50,10 +50,14 @@ impl Cloud {
     /// Keystone refuses.
     #[must_use]
     pub fn by_password(bed: &Bed) -> Self {
+        Self::of(bed, bed.text("/username"), bed.text("/project"))
+    }
+
+    /// Logs in as a user to a project. The bed's users have one password.
+    fn of(bed: &Bed, user: &str, project: &str) -> Self {
         let domain = json!({"name": bed.text("/domain")});
-        let user = json!({"name": bed.text("/username"), "password": bed.text("/password"),
-                          "domain": domain});
-        let scope = json!({"project": {"name": bed.text("/project"), "domain": domain}});
+        let user = json!({"name": user, "password": bed.text("/password"), "domain": domain});
+        let scope = json!({"project": {"name": project, "domain": domain}});
         let identity = json!({"methods": ["password"], "password": {"user": user}});
         Self::login(
             bed,
@@ -96,6 +100,25 @@ impl Cloud {
                 answer.body["token"]["project"]["id"].clone(),
             ),
         }
+    }
+
+    /// Makes this user a member of a new project of that name.
+    ///
+    /// # Panics
+    /// Keystone refuses.
+    pub fn join_project(&self, name: &str) {
+        let admin = Self::of(&self.bed, "admin", "admin");
+        let project = json!({"project": {"name": name, "domain_id": "default"}});
+        let made = admin.expect(201, "identity", ("POST", "/projects"), &project);
+        let roles = admin.expect(200, "identity", ("GET", "/roles?name=member"), &Value::Null);
+        let id = |value: &Value| value.as_str().expect("an id").to_owned();
+        let path = format!(
+            "/projects/{}/users/{}/roles/{}",
+            id(&made["project"]["id"]),
+            id(&self.about.0),
+            id(&roles["roles"][0]["id"])
+        );
+        drop(admin.expect(204, "identity", ("PUT", &path), &Value::Null));
     }
 
     /// The ID of a new trust: the driver's user lets itself act in its project, as a member.

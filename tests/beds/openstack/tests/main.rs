@@ -6,6 +6,8 @@ mod backups;
 #[cfg(test)]
 mod bed;
 #[cfg(test)]
+mod clouds;
+#[cfg(test)]
 mod crashes;
 #[cfg(test)]
 mod crowd;

@@ -28,6 +28,8 @@ pub(crate) struct Site {
     dir: tempfile::TempDir,
     pages: SocketAddr,
     pub(crate) has_topology: bool,
+    /// As `--cloud-name`.
+    pub(crate) clouds: Option<&'static str>,
 }
 
 impl Site {
@@ -37,6 +39,7 @@ impl Site {
             dir: tempfile::tempdir().unwrap(),
             pages: scrape::free_port().unwrap(),
             has_topology: false,
+            clouds: None,
         };
         site.configure(conf);
         site
@@ -83,6 +86,9 @@ impl Site {
             .stderr(log);
         if self.has_topology {
             command.arg("--with-topology");
+        }
+        if let Some(names) = self.clouds {
+            command.args(["--cloud-name", names]);
         }
         let running = Running::serving(&mut command, &socket);
         running.unwrap_or_else(|error| panic!("the controller: {error}\n{}", self.log()))
