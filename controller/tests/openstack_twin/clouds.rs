@@ -3,6 +3,7 @@
 use crate::site::{Client, Site, attached, block, create, created, cut};
 use crate::twin::PASSWORD;
 use crate::wire::Cloud;
+use belay_bed::patience::until;
 use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
 use std::collections::HashMap;
@@ -306,4 +307,47 @@ async fn without_the_unnamed_section_a_call_must_name_its_cloud() {
     let message = refused.message();
     assert!(message.contains("secrets[cloud]: is missing"), "{message}");
     assert!(message.contains("it uses [Global \"b\"]:"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_credentials_of_each_cloud_are_its_section_s_and_can_be_corrected_without_a_restart() {
+    let [a, b] = clouds();
+    let good = section("b", &b.url());
+    let mut site = Site::new(&a.url(), &good.replace(PASSWORD, "expired"));
+    site.flags.push("--cloud-name=,b".to_owned());
+    let _running = site.start();
+    let client = &mut site.client().await;
+    created(client, "pvc-1").await.unwrap();
+    let request = || csi::CreateVolumeRequest {
+        secrets: of("b"),
+        ..create("pvc-2")
+    };
+    let refused = client.create_volume(request()).await.unwrap_err();
+    let message = refused.message();
+    assert!(message.starts_with("[Global \"b\"]: "), "{message}");
+    assert!(message.contains("401"), "{message}");
+    site.configure(&a.url(), &good);
+    client.create_volume(request()).await.unwrap();
+    assert_eq!(b.twin().all().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_does_not_get_the_answer_of_one_for_another_cloud() {
+    let clouds = clouds();
+    let site = site(&clouds, None);
+    let _running = site.start();
+    let client = &mut site.client().await;
+    let id = created_in(client, "", "pvc-1").await;
+    clouds[1].hold(true);
+    let wrong = {
+        let (mut client, id) = (client.clone(), id.clone());
+        tokio::spawn(async move { deleted_in(&mut client, "b", &id).await })
+    };
+    until("the first call runs", || site.jobs() == 1);
+    let second = deleted_in(client, "", &id).await.unwrap_err();
+    assert_eq!(second.code(), Code::Aborted, "{second}");
+    clouds[1].hold(false);
+    is_elsewhere(wrong.await.unwrap(), "[Global]");
+    deleted_in(client, "", &id).await.unwrap();
+    assert!(clouds[0].twin().all().is_empty());
 }

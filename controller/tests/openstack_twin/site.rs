@@ -33,21 +33,29 @@ impl Site {
     /// For the cloud at that URL; `more` are further lines of its `cloud.conf`.
     pub(crate) fn new(url: &str, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let conf = format!(
-            "[Global]\nauth-url={url}/identity\nusername=csi\npassword={PASSWORD}\n\
-             tenant-name=k8s\ndomain-name=Default\nregion=one\n{more}\n"
-        );
-        fs::write(dir.path().join("cloud.conf"), conf).unwrap();
         fs::write(dir.path().join("keys"), KEY).unwrap();
         let pages = scrape::free_port().unwrap();
         let log_level = "info";
-        Self {
+        let site = Self {
             dir,
             pages,
             log_level,
             has_topology: false,
             flags: Vec::new(),
-        }
+        };
+        site.configure(url, more);
+        site
+    }
+
+    /// Replaces `cloud.conf` in one step, as the kubelet replaces a Secret.
+    pub(crate) fn configure(&self, url: &str, more: &str) {
+        let conf = format!(
+            "[Global]\nauth-url={url}/identity\nusername=csi\npassword={PASSWORD}\n\
+             tenant-name=k8s\ndomain-name=Default\nregion=one\n{more}\n"
+        );
+        let new = self.dir.path().join("new.conf");
+        fs::write(&new, conf).unwrap();
+        fs::rename(new, self.dir.path().join("cloud.conf")).unwrap();
     }
 
     /// Starts the controller that cargo has built, and waits until it serves.
