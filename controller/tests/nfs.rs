@@ -139,6 +139,32 @@ async fn a_request_that_no_server_could_serve_reaches_none() {
 }
 
 #[tokio::test]
+async fn a_copy_names_its_source_if_it_cannot_be_made() {
+    use csi::volume_content_source::{Type, VolumeSource};
+    let mut site = Site::start().await;
+    for (id, code, words) in [
+        ("x", Code::NotFound, "volume x: "),
+        ("s#..#d#n#", Code::FailedPrecondition, "share: has the part"),
+        // Its server is asked whether it exists.
+        (
+            "no..other#a#d#n#",
+            Code::Internal,
+            "cannot resolve its name",
+        ),
+    ] {
+        let mut copy = request(&[]);
+        copy.volume_content_source = Some(csi::VolumeContentSource {
+            r#type: Some(Type::Volume(VolumeSource {
+                volume_id: id.to_owned(),
+            })),
+        });
+        let refused = site.create(copy).await;
+        assert_eq!(refused.code(), code, "{refused}");
+        assert!(refused.message().contains(words), "{refused}");
+    }
+}
+
+#[tokio::test]
 async fn the_controller_advertises_what_it_can_do() {
     let mut site = Site::start().await;
     let answer = site
@@ -159,6 +185,7 @@ async fn the_controller_advertises_what_it_can_do() {
             Call::GetVolume,
             Call::ExpandVolume,
             Call::SingleNodeMultiWriter,
+            Call::CloneVolume,
         ]
     );
     let list = site.client.list_volumes(csi::ListVolumesRequest::default());

@@ -33,6 +33,8 @@ pub(super) struct Mount {
 pub(super) enum Work {
     /// Create the directory of a volume.
     Create(NewVolume),
+    /// The same, as a copy of another one.
+    Copy(Copying),
     /// Do with it what its policy says.
     Delete(OldVolume),
     /// Look for it.
@@ -44,6 +46,7 @@ impl Work {
     pub(super) fn changed(&self) -> Option<&Dir> {
         match self {
             Self::Create(order) => Some(&order.at.dir),
+            Self::Copy(order) => Some(&order.volume.at.dir),
             Self::Delete(order) => Some(&order.at.dir),
             Self::Look(_) => None,
         }
@@ -73,6 +76,24 @@ pub(super) struct NewVolume {
     pub(super) permissions: Option<u32>,
 }
 
+/// A volume to copy.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Copying {
+    /// The copy.
+    pub(super) volume: NewVolume,
+    pub(super) from: Source,
+}
+
+/// The volume that is copied.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Source {
+    pub(super) at: Owned,
+    /// Its ID, to be recorded.
+    pub(super) id: String,
+    /// Its share, if that is another one of the same server.
+    pub(super) share: Option<Mount>,
+}
+
 /// A volume to delete.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct OldVolume {
@@ -85,6 +106,28 @@ pub(super) struct OldVolume {
     pub(super) removes_archived: bool,
 }
 
+/// What a process says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Said {
+    /// How far a copy has come.
+    Copied(Copied),
+    /// The end.
+    Answer(Result<Done, Fault>),
+}
+
+/// What was copied so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Copied {
+    /// Files of any type.
+    pub(super) files: u64,
+    /// Their content.
+    pub(super) bytes: u64,
+    /// Files that changed while they were copied.
+    pub(super) changed: u64,
+    /// The first of these.
+    pub(super) first_changed: Option<String>,
+}
+
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Done {
@@ -95,12 +138,14 @@ pub(super) enum Done {
 }
 
 /// A volume that exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Seen {
     /// The size that was recorded; 0 = none.
     pub(super) bytes: u64,
     /// Its deletion was begun.
     pub(super) is_deleting: bool,
+    /// The ID of the volume of which it is a copy, if it is one.
+    pub(super) source: Option<String>,
 }
 
 /// A failure, for another process.

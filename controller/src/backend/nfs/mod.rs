@@ -3,6 +3,7 @@
 
 mod call;
 mod class;
+mod clones;
 mod id;
 mod options;
 mod path;
@@ -12,9 +13,12 @@ pub mod worker;
 pub use class::{Mode, OnDelete};
 
 use super::measured::{self, Verb, measured};
-use super::{Answer, Backend, Expansion, Mark, Order, Page, Phase, Progress, Sizes, Volume};
+use super::{
+    Answer, Backend, Clones, Expansion, Mark, Order, Page, Phase, Progress, Sizes, Volume,
+};
+use belay_contract::drivers::NFS_ID_BYTES_MAX;
 use belay_server::call::Failure;
-use belay_server::request::{Context, Name, Secrets, VolumeId};
+use belay_server::request::{ContentSource, Context, Name, Secrets, VolumeId};
 use call::{Done, Mount, NewVolume, OldVolume, Owned, Seen, Work};
 use class::Class;
 use id::Place;
@@ -45,7 +49,8 @@ pub struct Config {
 /// See the module.
 pub struct Nfs {
     config: Config,
-    processes: Processes,
+    /// Shared with the copies in progress.
+    processes: Arc<Processes>,
 }
 
 impl Nfs {
@@ -55,11 +60,12 @@ impl Nfs {
         measured::describe();
         Self {
             config,
-            processes: Processes::new(),
+            processes: Arc::new(Processes::new()),
         }
     }
 
-    async fn made(&self, order: &Order) -> Result<Volume, Failure> {
+    /// What the worker gets for an order.
+    fn prepared(&self, order: &Order) -> Result<Prepared, Failure> {
         let class = Class::of(&order.parameters)?;
         let (place, id) = class.place(&order.name, &order.parameters, self.config.on_delete)?;
         let context = class::context(&order.parameters, &place.dir)?;
@@ -72,21 +78,27 @@ impl Nfs {
             }
         };
         let permissions = class.permissions.unwrap_or(self.config.permissions);
-        let work = Work::Create(NewVolume {
+        let volume = NewVolume {
             at: place.owned(),
             is_named_so: place.name.is_none(),
             on_delete: place.on_delete.unwrap_or(self.config.on_delete),
             bytes: order.bytes,
             permissions: permissions.bits(),
-        });
-        let asked = self.processes.ask(place.mount(options), work, CREATE_MAX);
-        match asked.await.map_err(|failure| within(&place, failure))? {
-            Done::Volume(Some(seen)) => Ok(Volume {
-                context: Some(context),
-                ..volume(id, seen)
-            }),
-            _ => Err(mixed_up()),
-        }
+        };
+        Ok(Prepared {
+            mount: place.mount(options),
+            place,
+            id,
+            context,
+            volume,
+        })
+    }
+
+    async fn made(&self, order: &Order) -> Result<Volume, Failure> {
+        let prepared = self.prepared(order)?;
+        let work = Work::Create(prepared.volume.clone());
+        let asked = self.processes.ask(prepared.mount.clone(), work, CREATE_MAX);
+        prepared.answered(asked.await)
     }
 
     async fn look(&self, id: VolumeId, secrets: &Secrets) -> Result<Option<Volume>, Failure> {
@@ -127,6 +139,28 @@ impl Nfs {
     }
 }
 
+/// An order that was read.
+struct Prepared {
+    place: Place,
+    id: VolumeId,
+    context: Context,
+    mount: Mount,
+    volume: NewVolume,
+}
+
+impl Prepared {
+    /// The volume that a worker has created.
+    fn answered(self, answer: Result<Done, Failure>) -> Result<Volume, Failure> {
+        match answer.map_err(|failure| within(&self.place, failure))? {
+            Done::Volume(Some(seen)) => Ok(Volume {
+                context: Some(self.context),
+                ..volume(self.id, seen)
+            }),
+            _ => Err(mixed_up()),
+        }
+    }
+}
+
 impl Place {
     fn owned(&self) -> Owned {
         Owned {
@@ -161,12 +195,18 @@ fn volume(id: VolumeId, seen: Seen) -> Volume {
         usage: None,
         context: None,
         nodes: Vec::new(),
-        source: None,
+        source: seen.source.and_then(source),
         place: None,
         content: None,
         attached_at: None,
         shares: false,
     }
+}
+
+/// Only IDs that were read are recorded.
+fn source(id: String) -> Option<ContentSource> {
+    let id = VolumeId::at_most(NFS_ID_BYTES_MAX, id).ok()?;
+    Some(ContentSource::Volume(id))
 }
 
 fn about(id: &VolumeId, failure: Failure) -> Failure {
@@ -240,6 +280,10 @@ impl Backend for Nfs {
     fn expansion(&self) -> Option<&dyn Expansion> {
         Some(self)
     }
+
+    fn clones(&self) -> Option<&dyn Clones> {
+        Some(self)
+    }
 }
 
 impl Expansion for Nfs {
@@ -258,7 +302,7 @@ mod tests {
     use super::*;
     use belay_server::call::{Certainty, Kind};
 
-    fn nfs() -> Nfs {
+    pub(super) fn nfs() -> Nfs {
         Nfs::new(Config {
             permissions: Mode::default(),
             on_delete: OnDelete::Delete,
@@ -276,9 +320,12 @@ mod tests {
             let seen = Seen {
                 bytes: 7,
                 is_deleting,
+                source: Some("filer#share#dir#pvc-0#".to_owned()),
             };
             let found = volume(id(), seen);
             assert_eq!((found.bytes, found.phase), (7, phase));
+            let from = VolumeId::new("filer#share#dir#pvc-0#").unwrap();
+            assert_eq!(found.source, Some(ContentSource::Volume(from)));
         }
     }
 
@@ -310,6 +357,7 @@ mod tests {
         let seen = Seen {
             bytes: 7,
             is_deleting: false,
+            source: None,
         };
         let grown = expansion.grown_sizes(&volume(id(), seen));
         assert_eq!((grown.step, grown.min, grown.max), (1, 1, parameters.max));

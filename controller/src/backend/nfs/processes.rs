@@ -6,19 +6,24 @@
 //!
 //! Two processes never change one directory at a time, whichever volumes the calls are for.
 
-use super::call::{Call, Done, Fault, Mount, Work};
+mod copies;
+mod turns;
+
+use super::call::{Call, Done, Fault, Mount, Said, Work};
 use super::worker::ARGUMENT;
 use belay_server::call::{Failure, Kind};
+use copies::Copies;
 use metrics::{counter, gauge};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::{Child, Command};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
+use turns::{Directories, Directory, Turn};
 
 /// This program, also if its file was replaced meanwhile.
 const PROGRAM: &str = "/proc/self/exe";
@@ -45,19 +50,7 @@ pub(super) struct Processes {
     servers: Mutex<HashMap<String, Arc<Server>>>,
     all: Arc<Semaphore>,
     directories: Directories,
-}
-
-/// The directories that a process is changing.
-#[derive(Clone, Default)]
-struct Directories(Arc<Mutex<HashSet<Directory>>>);
-
-/// A server, in lower case, a share and a directory below it.
-type Directory = (String, String, String);
-
-/// The right to change a directory, until it is dropped.
-struct Turn {
-    all: Directories,
-    of: Directory,
+    copies: Copies,
 }
 
 /// The slots of a process.
@@ -76,6 +69,8 @@ enum Awaited {
 
 struct Server {
     slots: Arc<Semaphore>,
+    /// Of these, those that copies may take.
+    copies: Arc<Semaphore>,
     killed: AtomicUsize,
 }
 
@@ -105,6 +100,7 @@ impl Processes {
             servers: Mutex::default(),
             all: Arc::new(Semaphore::new(TOTAL)),
             directories: Directories::default(),
+            copies: Copies::default(),
         }
     }
 
@@ -125,32 +121,18 @@ impl Processes {
         let server = self.of(&name);
         server.refuse_hung(&name)?;
         let turn = match work.changed() {
-            Some(dir) => Some(self.directories.turn((
-                name.clone(),
-                mount.share.clone(),
-                dir.to_string(),
-            ))?),
+            Some(dir) => Some(self.directories.turn(Directory::of(&mount, dir))?),
             None => None,
         };
         let slots = self.slots(&server, end).await;
         let slots = slots.map_err(|awaited| awaited.failure(&name, within))?;
         // It may have happened during the wait.
         server.refuse_hung(&name)?;
-        let call = Call {
-            parent: std::process::id(),
-            mount,
-            work,
-        };
-        let changes = call.work.changed().is_some();
-        let text = serde_json::to_vec(&call).map_err(|error| Failure::bug(error.to_string()))?;
+        let changes = work.changed().is_some();
         let mut running = Running::start(slots, server, turn)?;
-        let answer = match timeout_at(end, running.answer(&text)).await {
+        let answer = match timeout_at(end, running.answer(mount, work)).await {
             Ok(answer) => answer,
-            Err(_) => Err(Failure::timeout(format!(
-                "server {name}: no answer within {} s; the call was cancelled; retry",
-                within.as_secs()
-            ))
-            .may_be_running()),
+            Err(_) => Err(unanswered(&name, within)),
         };
         match changes {
             true => answer,
@@ -174,38 +156,11 @@ impl Processes {
         let found = servers.entry(name.to_owned()).or_insert_with(|| {
             Arc::new(Server {
                 slots: Arc::new(Semaphore::new(OF_SERVER)),
+                copies: Arc::new(Semaphore::new(copies::OF_SERVER)),
                 killed: AtomicUsize::new(0),
             })
         });
         Arc::clone(found)
-    }
-}
-
-impl Directories {
-    /// The right to change one.
-    ///
-    /// # Errors
-    /// `Busy` if another process has it.
-    fn turn(&self, of: Directory) -> Result<Turn, Failure> {
-        if !self.all().insert(of.clone()) {
-            return Err(Failure::busy(format!(
-                "directory {} of server {}: another call is changing it, or was killed and has not \
-                 exited, since the server does not answer; repeat the call",
-                of.2, of.0
-            )));
-        }
-        let all = self.clone();
-        Ok(Turn { all, of })
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashSet<Directory>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.all.all().remove(&self.of);
     }
 }
 
@@ -247,35 +202,59 @@ impl Running {
         })))
     }
 
-    async fn answer(&mut self, call: &[u8]) -> Result<Done, Failure> {
+    async fn answer(&mut self, mount: Mount, work: Work) -> Result<Done, Failure> {
+        let mut output = self.call(mount, work).await?;
+        loop {
+            if let Said::Answer(answer) = self.next(&mut output).await? {
+                return answer.map_err(Failure::from);
+            }
+        }
+    }
+
+    fn process(&mut self) -> Result<&mut Process, Failure> {
         let process = self.0.as_mut();
-        let process = process.ok_or_else(|| Failure::bug("a process that has ended was asked"))?;
-        let broken = |why: &dyn std::fmt::Display| {
-            let message = format!("the worker process that asked the server has failed: {why}");
-            Failure::new(Kind::System, message).may_be_running()
+        process.ok_or_else(|| Failure::bug("a process that has ended was asked"))
+    }
+
+    /// Gives it its call; returns what it says.
+    async fn call(&mut self, mount: Mount, work: Work) -> Result<BufReader<ChildStdout>, Failure> {
+        let call = Call {
+            parent: std::process::id(),
+            mount,
+            work,
         };
+        let text = serde_json::to_vec(&call).map_err(|error| Failure::bug(error.to_string()))?;
+        let process = self.process()?;
         let (input, output) = (process.child.stdin.take(), process.child.stdout.take());
         let (Some(mut input), Some(output)) = (input, output) else {
             return Err(Failure::bug("a process without pipes"));
         };
-        let written = input.write_all(call).await;
+        let written = input.write_all(&text).await;
         written.map_err(|error| broken(&error))?;
-        // Its end is the end of the call.
-        drop(input);
-        let mut answer = Vec::new();
+        // The end of its input is the end of the call.
+        Ok(BufReader::new(output))
+    }
+
+    /// What it says next; the answer is the last.
+    async fn next(&mut self, output: &mut BufReader<ChildStdout>) -> Result<Said, Failure> {
+        let process = self.process()?;
+        let mut line = Vec::new();
         let mut output = output.take(ANSWER_BYTES_MAX);
-        let read = output.read_to_end(&mut answer).await;
+        let read = output.read_until(b'\n', &mut line).await;
         read.map_err(|error| broken(&error))?;
+        let said = serde_json::from_slice(&line);
+        if let Ok(Said::Copied(copied)) = said {
+            return Ok(Said::Copied(copied));
+        }
         process.has_answered = true;
-        let answer: Result<Result<Done, Fault>, _> = serde_json::from_slice(&answer);
-        let Ok(answer) = answer else {
+        let Ok(said) = said else {
             let ending = process.ending().await;
             return Err(broken(&ending));
         };
-        if is_settled(&answer) {
+        if matches!(&said, Said::Answer(answer) if is_settled(answer)) {
             process.turn = None;
         }
-        answer.map_err(Failure::from)
+        Ok(said)
     }
 }
 
@@ -347,6 +326,19 @@ async fn permit(
 ) -> Result<OwnedSemaphorePermit, Awaited> {
     let permit = timeout_at(end, Arc::clone(slots).acquire_owned()).await;
     permit.ok().and_then(Result::ok).ok_or(awaited)
+}
+
+fn broken(why: &dyn std::fmt::Display) -> Failure {
+    let message = format!("the worker process that asked the server has failed: {why}");
+    Failure::new(Kind::System, message).may_be_running()
+}
+
+fn unanswered(server: &str, within: Duration) -> Failure {
+    let seconds = within.as_secs();
+    Failure::timeout(format!(
+        "server {server}: no answer within {seconds} s; the call was cancelled; retry"
+    ))
+    .may_be_running()
 }
 
 /// Whether a process changes nothing more, and the server executes no request of it, once it has

@@ -30,6 +30,8 @@ mod metadata;
 mod nfs;
 mod nfs_claims;
 #[cfg(test)]
+mod nfs_clones;
+#[cfg(test)]
 mod nfs_controller;
 #[cfg(test)]
 mod nfs_cost;

@@ -297,6 +297,11 @@ fn csi_sanity_passes_with_a_real_server() {
         let specs = report[0]["SpecReports"].as_array().expect("specs");
         let passed = specs.iter().filter(|spec| spec["State"] == "passed");
         assert!(passed.count() > 30, "{report}");
+        let clones = specs.iter().filter(|spec| {
+            let text = spec["LeafNodeText"].as_str().unwrap_or_default();
+            text.contains("source volume") && spec["State"] == "passed"
+        });
+        assert_eq!(clones.count(), 2, "{report}");
     });
 }
 

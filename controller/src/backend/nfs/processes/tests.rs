@@ -1,6 +1,7 @@
 //! How many processes there are for a server, for all servers, and for a directory.
 
-use super::super::call::Owned;
+use super::super::call::{Copying, NewVolume, Owned, Source};
+use super::super::class::OnDelete;
 use super::super::path::Dir;
 use super::*;
 use belay_server::call::Certainty;
@@ -118,7 +119,12 @@ async fn killed_processes_of_some_servers_leave_the_slots_of_others() {
 fn one_process_at_a_time_changes_a_directory() {
     let all = Directories::default();
     let of = |server: &str, share: &str, dir: &str| {
-        all.turn((server.to_owned(), share.to_owned(), dir.to_owned()))
+        let mount = Mount {
+            server: server.to_owned(),
+            share: share.to_owned(),
+            options: Vec::new(),
+        };
+        all.turn(Directory::of(&mount, &Dir::read(dir).unwrap().unwrap()))
     };
     let turn = of("s", "a", "b/c").unwrap();
     let refused = of("s", "a", "b/c").err().unwrap();
@@ -153,4 +159,59 @@ fn a_process_that_has_not_answered_is_described_by_its_end() {
     let killed = Some(ExitStatus::from_raw(9));
     assert_eq!(ending(killed, b""), "no answer; signal: 9 (SIGKILL)");
     assert_eq!(ending(None, b"\n"), "no answer; it has not exited");
+}
+
+fn copying(source: &str) -> Copying {
+    Copying {
+        volume: NewVolume {
+            at: owned(),
+            is_named_so: false,
+            on_delete: OnDelete::Delete,
+            bytes: 7,
+            permissions: None,
+        },
+        from: Source {
+            at: owned(),
+            id: source.to_owned(),
+            share: None,
+        },
+    }
+}
+
+/// This program is no worker, so a copy that begins fails.
+#[tokio::test]
+async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failure() {
+    let processes = Arc::new(Processes::new());
+    let server = processes.of("filer");
+    let count = u32::try_from(copies::OF_SERVER).unwrap();
+    let all = Arc::clone(&server.copies);
+    let others = all.acquire_many_owned(count).await.unwrap();
+    let soon = Duration::from_millis(10);
+    for _ in 0..2 {
+        let waiting = processes
+            .copy(mount(), copying("a"), soon)
+            .await
+            .unwrap_err();
+        let state = (waiting.kind, waiting.certainty);
+        assert_eq!(state, (Kind::Busy, Certainty::MayBeRunning));
+        let words = "directory data of server filer: waits for other copies of that server";
+        assert!(waiting.message.starts_with(words), "{waiting}");
+    }
+    let other = processes
+        .copy(mount(), copying("b"), soon)
+        .await
+        .unwrap_err();
+    assert!(
+        other.message.contains("another call is changing it"),
+        "{other}"
+    );
+    drop(others);
+    let long = Duration::from_secs(60);
+    let failed = processes
+        .copy(mount(), copying("a"), long)
+        .await
+        .unwrap_err();
+    assert_eq!(failed.kind, Kind::System, "{failed}");
+    assert!(failed.message.contains("worker process"), "{failed}");
+    assert!(processes.copies.is_empty(), "a failure is answered once");
 }

@@ -21,6 +21,9 @@ pub(super) struct Record {
     /// Of an archive: the nonce of the claim of its volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) archive_of: Option<String>,
+    /// Of a copy: the ID of the volume that was copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) source: Option<String>,
 }
 
 /// The claim of a volume.
@@ -37,6 +40,8 @@ pub(super) struct Claim {
 pub(super) enum State {
     /// No caller knows the volume.
     Creating,
+    /// The same, of a copy: it is made in the trash of the claim, and then gets its name.
+    Copying,
     /// The volume exists.
     Ready,
     /// Its directory is being removed.
@@ -90,8 +95,9 @@ impl Claim {
 }
 
 impl State {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Creating,
+        Self::Copying,
         Self::Ready,
         Self::Deleting,
         Self::Archiving,
@@ -107,9 +113,15 @@ impl State {
         Self::ALL.into_iter().find(|state| state.word() == word)
     }
 
+    /// No caller knows the volume.
+    pub(super) fn is_unknown(self) -> bool {
+        matches!(self, Self::Creating | Self::Copying)
+    }
+
     fn word(self) -> &'static str {
         match self {
             Self::Creating => "creating",
+            Self::Copying => "copying",
             Self::Ready => "ready",
             Self::Deleting => "deleting",
             Self::Archiving => "archiving",

@@ -9,6 +9,7 @@
 
 use super::super::path::{Dir, OWN};
 use super::claim::{Claim, Record, State, file_name, nonce};
+use super::copy::attributes;
 use super::error::{self, Error};
 use super::list;
 use super::own::Own;
@@ -190,7 +191,7 @@ impl Claims {
     /// that is slower than that fails.
     pub(super) fn is_abandoned(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let directory = match claim.state {
-            State::Creating => self.directory(dir)?,
+            state if state.is_unknown() => self.directory(dir)?,
             _ => None,
         };
         let Some(directory) = directory else {
@@ -204,6 +205,15 @@ impl Claims {
         let name = format!("{}.{}", file_name(dir), nonce()?);
         let (_, now) = tree::probe(&temporary, &name, &shown)?;
         Ok(is_abandoned(made, now))
+    }
+
+    /// A creation that takes long is in progress.
+    pub(super) fn refresh(&self, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
+        let directory = self.directory(dir)?.ok_or_else(|| changing(dir))?;
+        match attributes::touch(&directory, &claim.file(), &shown(dir)) {
+            Err(error) if error.errno == Errno::NOENT => Err(changing(dir)),
+            result => Ok(result?),
+        }
     }
 
     /// That the claim is as this call has seen it, before a change of the directory.
@@ -221,7 +231,7 @@ impl Claims {
     /// whether it was as this call has seen it.
     pub(super) fn remove(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         // One that is creating may be completed meanwhile, and then holds them.
-        let is_first = claim.state == State::Creating;
+        let is_first = claim.state.is_unknown();
         if is_first && !self.unlink(dir, claim)? || !is_first && !self.is_current(dir, claim)? {
             return Ok(false);
         }

@@ -12,11 +12,12 @@ use super::claim::{Claim, Record, State};
 use super::claims::{Claims, Held, changing};
 use super::own::{is_missing, refuse_nested};
 use super::tree::{self, Tree};
-use super::{error, list};
+use super::{copy, error, list};
 use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 /// How often the directories above are made again when another call removes them meanwhile, and the
 /// claim is read again when another call changes it.
@@ -27,13 +28,14 @@ const ATTEMPTS: usize = 8;
 /// # Errors
 /// `Incompatible` if another volume has the directory, or it is no volume's; `Busy` if its deletion
 /// was begun; those of the server.
-pub(super) fn create(tree: &Tree, order: &NewVolume) -> Result<Seen, Failure> {
-    let claims = Claims::open(tree)?;
+pub(super) fn create(tree: &Tree, order: &NewVolume, end: Instant) -> Result<Seen, Failure> {
     let creation = Creation {
         tree,
-        claims,
+        claims: Claims::open(tree)?,
         order,
         dir: &order.at.dir,
+        source: None,
+        end,
     };
     let claim = match creation.claimed()? {
         Claimed::Complete(seen) => return Ok(seen),
@@ -47,11 +49,15 @@ pub(super) fn create(tree: &Tree, order: &NewVolume) -> Result<Seen, Failure> {
     })
 }
 
-struct Creation<'a> {
-    tree: &'a Tree,
-    claims: Claims,
-    order: &'a NewVolume,
-    dir: &'a Dir,
+pub(super) struct Creation<'a> {
+    pub(super) tree: &'a Tree,
+    pub(super) claims: Claims,
+    pub(super) order: &'a NewVolume,
+    pub(super) dir: &'a Dir,
+    /// The ID of the volume that is copied, if one is.
+    pub(super) source: Option<&'a str>,
+    /// Until when what an abandoned creation has left is removed.
+    pub(super) end: Instant,
 }
 
 /// The directory by the parameter that it comes from, if there is one.
@@ -65,7 +71,7 @@ impl fmt::Display for Creation<'_> {
     }
 }
 
-enum Claimed {
+pub(super) enum Claimed {
     /// The volume exists.
     Complete(Seen),
     /// It has to be completed.
@@ -89,7 +95,7 @@ impl From<error::Error> for Refusal {
 
 impl Creation<'_> {
     /// The claim of the volume, which is made if there is none.
-    fn claimed(&self) -> Result<Claimed, Failure> {
+    pub(super) fn claimed(&self) -> Result<Claimed, Failure> {
         // Its directory may exist, and is empty.
         let mut was_abandoned = false;
         for _ in 0..ATTEMPTS {
@@ -106,10 +112,12 @@ impl Creation<'_> {
                     self.claims.remove(self.dir, &claim)?;
                 }
                 Held::By(claim)
-                    if claim.of.name != self.order.at.name
-                        && self.claims.is_abandoned(self.dir, &claim)? =>
+                    if !self.is_own(&claim) && self.claims.is_abandoned(self.dir, &claim)? =>
                 {
-                    was_abandoned = self.claims.remove(self.dir, &claim)?;
+                    was_abandoned = match claim.state {
+                        State::Copying => copy::discard(self.tree, self.dir, &claim, self.end)?,
+                        _ => self.claims.remove(self.dir, &claim)?,
+                    };
                     continue;
                 }
                 Held::By(claim) => return self.owned(claim),
@@ -122,7 +130,11 @@ impl Creation<'_> {
                     Held::Free | Held::Above => return Err(failure),
                 }
             }
-            let claim = Claim::new(self.record(), State::Creating)?;
+            let first = match self.source {
+                None => State::Creating,
+                Some(_) => State::Copying,
+            };
+            let claim = Claim::new(self.record(), first)?;
             let made = self.claims.publish(self.dir, &claim);
             if made.map_err(Failure::may_be_running)? {
                 return Ok(Claimed::Creating(claim));
@@ -152,11 +164,19 @@ impl Creation<'_> {
                 claim.describe()
             )));
         }
+        if claim.state.is_unknown() && !self.is_own(&claim) {
+            return Err(Failure::incompatible(format!(
+                "name {name:?}: was begun as {}, and not as {}; choose another name",
+                origin(claim.of.source.as_deref()),
+                origin(self.source)
+            )));
+        }
         match claim.state {
-            State::Creating => Ok(Claimed::Creating(claim)),
+            state if state.is_unknown() => Ok(Claimed::Creating(claim)),
             State::Ready if self.tree.is_directory(dir)? => Ok(Claimed::Complete(Seen {
                 bytes: claim.of.bytes,
                 is_deleting: false,
+                source: claim.of.source,
             })),
             State::Ready => Err(Failure::precondition(format!(
                 "name {name:?}: its directory {dir} is missing in the share; restore it, or delete \
@@ -168,10 +188,15 @@ impl Creation<'_> {
         }
     }
 
+    /// Whether the claim is that of a call like this one.
+    fn is_own(&self, claim: &Claim) -> bool {
+        claim.of.name == self.order.at.name && claim.of.source.as_deref() == self.source
+    }
+
     /// Refuses a directory that is, or is inside, another program's.
     fn refuse_foreign(&self) -> Result<(), Failure> {
         let exists = self.tree.exists(self.dir)?;
-        if exists && !self.order.is_named_so {
+        if exists && (!self.order.is_named_so || self.source.is_some()) {
             return Err(self.foreign());
         }
         let shares = self.dir.above().chain([self.dir.clone()]);
@@ -222,6 +247,7 @@ impl Creation<'_> {
         Ok(Seen {
             bytes: ready.of.bytes,
             is_deleting: false,
+            source: None,
         })
     }
 
@@ -291,7 +317,7 @@ impl Creation<'_> {
         }
     }
 
-    fn foreign(&self) -> Failure {
+    pub(super) fn foreign(&self) -> Failure {
         Failure::incompatible(format!(
             "{self}: exists in the share, and is not known to be this volume's; choose another \
              directory, for example with ${{pv.metadata.name}}, or create a PersistentVolume for \
@@ -306,6 +332,15 @@ impl Creation<'_> {
             on_delete: self.order.on_delete,
             bytes: self.order.bytes,
             archive_of: None,
+            source: self.source.map(str::to_owned),
         }
     }
+}
+
+/// What a volume begins as.
+fn origin(source: Option<&str>) -> String {
+    source.map_or_else(
+        || "an empty volume".to_owned(),
+        |id| format!("a copy of volume {id}"),
+    )
 }

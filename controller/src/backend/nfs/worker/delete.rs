@@ -139,6 +139,7 @@ fn unclaimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
         on_delete: policy,
         bytes: 0,
         archive_of: None,
+        source: None,
     };
     let state = match policy {
         OnDelete::Delete => State::Deleting,
@@ -185,6 +186,7 @@ impl Deletion<'_> {
         }
         match policy {
             _ if claim.state == State::Gone => self.finish(claim)?,
+            _ if claim.state == State::Copying => self.uncopied(claim)?,
             OnDelete::Retain => self.retain(claim)?,
             _ if claim.state == State::Creating && self.is_foreign(claim)? => {
                 self.release(claim)?;
@@ -197,6 +199,19 @@ impl Deletion<'_> {
             OnDelete::Delete => self.removed(claim)?,
         }
         Ok(None)
+    }
+
+    /// Removes a copy that no caller knows, complete or not, whatever the policy.
+    pub(super) fn uncopied(&self, claim: &Claim) -> Result<(), Failure> {
+        let trash = Trash::open(&self.claims, self.dir, claim)?;
+        self.claims.check(self.dir, claim)?;
+        // From here on, no slower call gives a copy its name.
+        trash.disarm()?;
+        if trash.has_placed(self.tree, self.dir)? {
+            self.claims.check(self.dir, claim)?;
+            trash.take(self.tree, self.dir)?;
+        }
+        self.finish(claim)
     }
 
     /// Leaves the directory, and records that it is no longer a volume.

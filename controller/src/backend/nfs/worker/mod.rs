@@ -7,6 +7,7 @@ mod above;
 mod archive;
 mod claim;
 mod claims;
+mod copy;
 mod create;
 mod delete;
 mod error;
@@ -19,7 +20,7 @@ mod remove;
 mod tests;
 mod tree;
 
-use super::call::{Call, Done, Fault, Owned, Seen, Work};
+use super::call::{Call, Copied, Done, Fault, Owned, Said, Seen, Work};
 use belay_server::call::Failure;
 use claim::State;
 use claims::{Claims, Held};
@@ -70,20 +71,40 @@ fn serve() -> std::io::Result<()> {
     }
     rustix::process::umask(rustix::fs::Mode::from_bits_retain(MASK));
     let answer = answer(&call).map_err(Fault::from);
+    say(&Said::Answer(answer))
+}
+
+/// One line.
+fn say(said: &Said) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(said)?;
+    line.push(b'\n');
     let mut output = std::io::stdout().lock();
-    output.write_all(&serde_json::to_vec(&answer)?)?;
+    output.write_all(&line)?;
     output.flush()
 }
 
 fn answer(call: &Call) -> Result<Done, Failure> {
-    let share = mount::share(&call.mount)?;
-    perform(&Tree::new(share), &call.work, Instant::now() + REMOVING_MAX)
+    let tree = Tree::new(mount::share(&call.mount)?);
+    let Work::Copy(order) = &call.work else {
+        return perform(&tree, &call.work, Instant::now() + REMOVING_MAX);
+    };
+    let other = order.from.share.as_ref().map(mount::share).transpose()?;
+    let other = other.map(Tree::new);
+    // The controller kills a process that it cannot read.
+    let progress = |copied: &Copied| say(&Said::Copied(copied.clone())).unwrap_or_default();
+    let copied = copy::copy(&tree, other.as_ref().unwrap_or(&tree), order, &progress);
+    copied.map(|seen| Done::Volume(Some(seen)))
 }
 
 /// Does it in a share. A deletion stops at `end`.
 fn perform(tree: &Tree, work: &Work, end: Instant) -> Result<Done, Failure> {
     match work {
-        Work::Create(order) => create::create(tree, order).map(|seen| Done::Volume(Some(seen))),
+        Work::Create(order) => {
+            create::create(tree, order, end).map(|seen| Done::Volume(Some(seen)))
+        }
+        Work::Copy(order) => {
+            copy::copy(tree, tree, order, &|_| {}).map(|seen| Done::Volume(Some(seen)))
+        }
         Work::Delete(order) => delete::delete(tree, order, end).map(Done::Deleted),
         Work::Look(at) => look(tree, at).map(Done::Volume),
     }
@@ -92,15 +113,16 @@ fn perform(tree: &Tree, work: &Work, end: Instant) -> Result<Done, Failure> {
 /// The volume; none if another one has the directory.
 fn look(tree: &Tree, at: &Owned) -> Result<Option<Seen>, Failure> {
     let held = Claims::find(tree)?.map(|claims| claims.read(&at.dir));
-    let bytes = match held.transpose()? {
-        None | Some(Held::Free | Held::Above) => 0,
+    let (bytes, source) = match held.transpose()? {
+        None | Some(Held::Free | Held::Above) => (0, None),
         Some(Held::By(claim)) if claim.of.name != at.name => return Ok(None),
         Some(Held::By(claim)) => match claim.state {
-            State::Ready => claim.of.bytes,
+            State::Ready => (claim.of.bytes, claim.of.source),
             State::Deleting | State::Archiving | State::Gone => {
                 return Ok(Some(Seen {
                     bytes: claim.of.bytes,
                     is_deleting: true,
+                    source: claim.of.source,
                 }));
             }
             // Not answered yet, so no caller can know it; or deleted.
@@ -111,5 +133,6 @@ fn look(tree: &Tree, at: &Owned) -> Result<Option<Seen>, Failure> {
     Ok(is_there.then_some(Seen {
         bytes,
         is_deleting: false,
+        source,
     }))
 }

@@ -12,6 +12,7 @@
 use super::super::path::Dir;
 use super::claim::{Claim, file_name, nonce};
 use super::claims::Claims;
+use super::copy::COMPLETE;
 use super::error::{Error, Result as Done, at};
 use super::list::{self, Entry};
 use super::own::is_missing;
@@ -23,7 +24,7 @@ use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-const TRASH: &str = "trash";
+pub(super) const TRASH: &str = "trash";
 /// A directory that is not removed, but archived.
 pub(super) const KEPT: &str = "volume";
 /// The prefix of older archives that a new one replaces, until it has replaced them.
@@ -37,10 +38,10 @@ const PASSES_MAX: usize = 16;
 pub(super) struct Trash {
     /// That of all claims.
     all: OwnedFd,
-    own: OwnedFd,
+    pub(super) own: OwnedFd,
     name: String,
     /// The directory of the volume.
-    shown: String,
+    pub(super) shown: String,
 }
 
 /// Why a directory remains.
@@ -154,17 +155,31 @@ impl Trash {
     /// # Errors
     /// `Busy` if files remain at `end`; those of the server.
     pub(super) fn empty(&self, end: Instant) -> Result<(), Failure> {
+        self.empty_except(end, |_| false)
+    }
+
+    /// The same, except for names that are kept.
+    pub(super) fn empty_except(
+        &self,
+        end: Instant,
+        is_kept: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), Failure> {
         let emptying = Emptying {
             trash: &self.own,
             shown: &self.shown,
             end,
         };
         loop {
-            let own = self.entries()?;
+            let mut own = self.entries()?;
+            own.retain(|entry| !is_kept(entry.name.to_bytes()));
             if own.is_empty() {
                 return Ok(());
             }
             for entry in &own {
+                if entry.name.to_bytes() == COMPLETE.as_bytes() {
+                    self.disarm()?;
+                    continue;
+                }
                 let removed = emptying.remove(&self.own, entry, 0);
                 removed.map_err(|left| emptying.failure(left))?;
             }

@@ -17,7 +17,7 @@ const PRIVATE_DIRECTORY: Mode = Mode::from_bits_retain(0o700);
 const PRIVATE_FILE: Mode = Mode::from_bits_retain(0o600);
 
 /// How lookups are restricted.
-const INSIDE: ResolveFlags = ResolveFlags::BENEATH
+pub(super) const INSIDE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
@@ -123,7 +123,7 @@ pub(super) fn open_file(from: &OwnedFd, name: &str, shown: &str) -> Result<Optio
 }
 
 /// A rename elsewhere during the lookup makes openat2 fail with EAGAIN.
-fn retry<T>(call: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+pub(super) fn retry<T>(call: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     const ATTEMPTS: usize = 16;
     looking()?;
     for _ in 1..ATTEMPTS {

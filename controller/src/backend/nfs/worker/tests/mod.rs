@@ -3,6 +3,8 @@
 mod archives;
 mod calls;
 mod claimed;
+mod copied;
+mod copied_files;
 mod creations;
 mod failing;
 mod hostile;

@@ -17,6 +17,7 @@ pub(super) fn record(path: &str, archive_of: Option<String>) -> Record {
         on_delete: OnDelete::Archive,
         bytes: 7,
         archive_of,
+        source: None,
     }
 }
 

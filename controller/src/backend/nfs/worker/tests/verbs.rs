@@ -15,9 +15,10 @@ fn a_volume_is_created_found_and_deleted() {
     let seen = Seen {
         bytes: 7,
         is_deleting: false,
+        source: None,
     };
     assert_eq!(share.create(&order).unwrap(), seen);
-    assert_eq!(share.look(&order.at), Some(seen));
+    assert_eq!(share.look(&order.at), Some(seen.clone()));
     assert_eq!(mode(&share.path(".belay")), 0o700);
     assert_eq!(names(&share.path(".belay/claims")).len(), 1);
     let larger = NewVolume {

@@ -1,0 +1,109 @@
+//! Clones: a copy of the files of another volume of the same server.
+
+use super::call::{Copying, Mount, Source};
+use super::id::Place;
+use super::measured::{Verb, measured};
+use super::path::source;
+use super::{Answer, CREATE_MAX, Clones, Nfs, Order, Prepared, Volume};
+use belay_server::call::Failure;
+use belay_server::request::VolumeId;
+use std::sync::Arc;
+
+impl Clones for Nfs {
+    fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume> {
+        measured(Verb::Clone, async move {
+            let prepared = self.prepared(&order)?;
+            let copying = copying(&prepared, &from)?;
+            let mount = prepared.mount.clone();
+            let asked = self.processes.copy(mount, copying, CREATE_MAX);
+            prepared.answered(asked.await)
+        })
+    }
+}
+
+/// What the worker gets for an order and another volume.
+fn copying(prepared: &Prepared, from: &VolumeId) -> Result<Copying, Failure> {
+    let to = &prepared.place;
+    let missing = || Failure::not_found(format!("volume {from}: does not exist"));
+    let place = Place::of(from)?.ok_or_else(missing)?;
+    if !place.server.eq_ignore_ascii_case(&to.server) {
+        return Err(Failure::invalid(
+            "volume_content_source",
+            format_args!(
+                "volume {from}: is at {}, and the class creates volumes at {}; volumes are copied \
+                 only on one server, which both name in the same way; choose a class with server \
+                 {}",
+                source(&place.server, &place.share),
+                source(&to.server, &to.share),
+                place.server
+            ),
+        ));
+    }
+    let share = (place.share != to.share).then(|| Mount {
+        share: place.share.clone(),
+        ..prepared.mount.clone()
+    });
+    Ok(Copying {
+        volume: prepared.volume.clone(),
+        from: Source {
+            at: place.owned(),
+            id: from.as_str().to_owned(),
+            share,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::nfs;
+    use super::*;
+    use belay_server::call::Kind;
+    use belay_server::request::{Context, MountFlags, Name, Secrets};
+
+    fn order(server: &str) -> Order {
+        let parameters = [("server", server), ("share", "/a")];
+        let parameters = parameters.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        Order {
+            name: Name::new("pvc-2").unwrap(),
+            attempt: crate::backend::Attempt::new(1, 1),
+            bytes: 7,
+            usage: crate::backend::Usage::Filesystem(String::new()),
+            mount_flags: MountFlags::default(),
+            parameters: Context::new("parameters", parameters).unwrap(),
+            shared: false,
+            topology: None,
+            secrets: Secrets::default(),
+        }
+    }
+
+    fn copying_of(server: &str, from: &str) -> Result<Copying, Failure> {
+        let prepared = nfs().prepared(&order(server)).unwrap();
+        copying(&prepared, &VolumeId::new(from).unwrap())
+    }
+
+    #[test]
+    fn a_volume_is_copied_from_any_share_of_its_server() {
+        let same = copying_of("filer", "Filer#a#ns/x#pvc-1#").unwrap();
+        assert!(same.from.share.is_none());
+        assert_eq!(same.from.at.dir.to_string(), "ns/x");
+        assert_eq!(same.from.at.name, "pvc-1");
+        assert_eq!(same.from.id, "Filer#a#ns/x#pvc-1#");
+        assert_eq!(same.volume.at.dir.to_string(), "pvc-2");
+        let other = copying_of("filer", "filer#b#pvc-1##").unwrap();
+        let share = other.from.share.unwrap();
+        assert_eq!(
+            (share.server.as_str(), share.share.as_str()),
+            ("filer", "b")
+        );
+    }
+
+    #[test]
+    fn a_volume_of_another_server_is_refused_by_the_field() {
+        let refused = copying_of("filer", "other#a#pvc-1##").unwrap_err();
+        assert_eq!(refused.kind, Kind::Invalid);
+        let start = "volume_content_source: volume other#a#pvc-1##: is at other:/a, ";
+        assert!(refused.message.starts_with(start), "{refused}");
+        let unknown = copying_of("filer", "x").unwrap_err();
+        assert_eq!(unknown.kind, Kind::NotFound);
+    }
+}

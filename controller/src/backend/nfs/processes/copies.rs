@@ -1,0 +1,242 @@
+//! Copies in progress. A copy may take longer than a call: its process goes on, and a repeated call
+//! finds it here. It ends with this program; the next call then begins again.
+
+use super::super::call::{Copied, Copying, Done, Mount, Said, Work};
+use super::turns::{Directory, Turn};
+use super::{Processes, Running, Server, permit, unanswered};
+use belay_server::call::{Failure, Kind};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+/// Copies of one server at a time; the others wait.
+pub(super) const OF_SERVER: usize = 2;
+/// How long a process may say nothing before it is killed: more than a soft mount needs to report
+/// that a server does not answer.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
+/// How long a copy waits for its turn.
+const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How often the log says how far a copy has come.
+const LOG: Duration = Duration::from_secs(60);
+/// How long the failure of a copy is kept for the call that finds out.
+const FAILURE_MAX: Duration = Duration::from_secs(3600);
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Copies(Mutex<HashMap<Directory, Copy>>);
+
+/// A copy that a call has begun.
+struct Copy {
+    /// The name of the volume, and the ID of its source.
+    of: (String, String),
+    state: watch::Receiver<State>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Other copies of the server are made first.
+    Waiting,
+    Running(Copied),
+    /// At that time.
+    Ended(Instant, Result<Done, Failure>),
+}
+
+impl Processes {
+    /// Has a worker process copy a volume, or finds one that does.
+    ///
+    /// # Errors
+    /// Those of [`Self::ask`]; `Busy` if the copy is not complete within that time: it goes on.
+    pub(in super::super) async fn copy(
+        self: &Arc<Self>,
+        mount: Mount,
+        order: Copying,
+        within: Duration,
+    ) -> Result<Done, Failure> {
+        let directory = Directory::of(&mount, &order.volume.at.dir);
+        let mut state = self.joined(directory.clone(), mount, order)?;
+        let ended = state.wait_for(|state| matches!(state, State::Ended(..)));
+        // In time, or not: the state says it.
+        let is_closed = matches!(timeout(within, ended).await, Ok(Err(_)));
+        let state = state.borrow().clone();
+        match state {
+            State::Ended(_, result) => {
+                // A failure has had its caller.
+                self.copies.forget(&directory);
+                result
+            }
+            _ if is_closed => {
+                self.copies.forget(&directory);
+                Err(Failure::bug("a copy has ended without a result").may_be_running())
+            }
+            state => Err(unfinished(&directory, &state)),
+        }
+    }
+
+    /// The copy that is in progress, or one that begins now.
+    fn joined(
+        self: &Arc<Self>,
+        directory: Directory,
+        mount: Mount,
+        order: Copying,
+    ) -> Result<watch::Receiver<State>, Failure> {
+        let of = (order.volume.at.name.clone(), order.from.id.clone());
+        let mut all = self.copies.all();
+        all.retain(|_, copy| !copy.is_forgotten());
+        if let Some(copy) = all.get(&directory)
+            && copy.of == of
+        {
+            return Ok(copy.state.clone());
+        }
+        let server = self.of(&directory.server);
+        server.refuse_hung(&directory.server)?;
+        // That of another volume, if one is in progress.
+        let turn = self.directories.turn(directory.clone())?;
+        let (sender, state) = watch::channel(State::Waiting);
+        let copy = Copy {
+            of,
+            state: state.clone(),
+        };
+        all.insert(directory.clone(), copy);
+        let processes = Arc::clone(self);
+        tokio::spawn(async move {
+            let result = processes
+                .copied(&server, turn, (mount, order), &sender)
+                .await;
+            log(&directory, &result);
+            let is_made = result.is_ok();
+            sender.send_replace(State::Ended(Instant::now(), result));
+            if is_made {
+                // The server knows it from now on.
+                processes.copies.forget(&directory);
+            }
+        });
+        Ok(state)
+    }
+
+    async fn copied(
+        &self,
+        server: &Arc<Server>,
+        turn: Turn,
+        (mount, order): (Mount, Copying),
+        state: &watch::Sender<State>,
+    ) -> Result<Done, Failure> {
+        let name = mount.server.to_ascii_lowercase();
+        let dir = order.volume.at.dir.to_string();
+        let end = Instant::now() + WAIT_MAX;
+        let failed = |awaited: super::Awaited| awaited.failure(&name, WAIT_MAX);
+        let _permit = permit(&server.copies, end, super::Awaited::Server)
+            .await
+            .map_err(failed)?;
+        let slots = self.slots(server, end).await.map_err(failed)?;
+        server.refuse_hung(&name)?;
+        tracing::info!(
+            server = name,
+            dir,
+            source = order.from.id,
+            "copying a volume"
+        );
+        let mut running = Running::start(slots, Arc::clone(server), Some(turn))?;
+        let mut output = running.call(mount, Work::Copy(order)).await?;
+        state.send_replace(State::Running(Copied::default()));
+        let mut logged = Instant::now();
+        loop {
+            let said = timeout(SILENCE_MAX, running.next(&mut output)).await;
+            match said.map_err(|_| unanswered(&name, SILENCE_MAX))?? {
+                Said::Answer(answer) => {
+                    if let State::Running(copied) = &*state.borrow() {
+                        log_end(&name, &dir, copied);
+                    }
+                    return answer.map_err(Failure::from);
+                }
+                Said::Copied(copied) => {
+                    if logged.elapsed() >= LOG {
+                        logged = Instant::now();
+                        let Copied { files, bytes, .. } = copied;
+                        tracing::info!(server = name, dir, files, bytes, "copying a volume");
+                    }
+                    state.send_replace(State::Running(copied));
+                }
+            }
+        }
+    }
+}
+
+impl Copies {
+    fn all(&self) -> MutexGuard<'_, HashMap<Directory, Copy>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    /// Removes a copy that has ended; one that has begun since stays.
+    fn forget(&self, directory: &Directory) {
+        let mut all = self.all();
+        let has_ended = |copy: &Copy| {
+            matches!(*copy.state.borrow(), State::Ended(..)) || copy.state.has_changed().is_err()
+        };
+        if all.get(directory).is_some_and(has_ended) {
+            all.remove(directory);
+        }
+    }
+}
+
+impl Copy {
+    fn is_forgotten(&self) -> bool {
+        match &*self.state.borrow() {
+            State::Ended(at, result) => result.is_ok() || at.elapsed() >= FAILURE_MAX,
+            _ => false,
+        }
+    }
+}
+
+fn unfinished(directory: &Directory, state: &State) -> Failure {
+    let Directory { server, dir, .. } = directory;
+    let how_far = match state {
+        State::Running(copied) => format!(
+            "being copied, {} files with {} bytes so far",
+            copied.files, copied.bytes
+        ),
+        _ => "waits for other copies of that server".to_owned(),
+    };
+    Failure::busy(format!(
+        "directory {dir} of server {server}: {how_far}; repeat the call"
+    ))
+    .may_be_running()
+}
+
+/// It may have been copied before.
+fn log_end(server: &str, dir: &str, copied: &Copied) {
+    let Copied {
+        files,
+        bytes,
+        changed,
+        first_changed,
+    } = copied;
+    if *files > 0 {
+        tracing::info!(server, dir, files, bytes, "copied");
+    }
+    if *changed > 0 {
+        let first = first_changed.as_deref().unwrap_or_default();
+        tracing::warn!(
+            server,
+            dir,
+            changed,
+            first,
+            "files of a volume changed while it was copied: their copies may be of no use"
+        );
+    }
+}
+
+fn log(directory: &Directory, result: &Result<Done, Failure>) {
+    let Directory { server, dir, .. } = directory;
+    if let Err(failure) = result
+        && failure.kind != Kind::Busy
+    {
+        tracing::warn!(server, dir, %failure, "a volume was not copied");
+    }
+}

@@ -1,0 +1,64 @@
+//! The directories that a process is changing.
+
+use super::super::call::Mount;
+use super::super::path::Dir;
+use belay_server::call::Failure;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// See the module.
+#[derive(Clone, Default)]
+pub(super) struct Directories(Arc<Mutex<HashSet<Directory>>>);
+
+/// A directory of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Directory {
+    /// In lower case.
+    pub(super) server: String,
+    share: String,
+    pub(super) dir: String,
+}
+
+/// The right to change a directory, until it is dropped.
+pub(super) struct Turn {
+    all: Directories,
+    of: Directory,
+}
+
+impl Directory {
+    pub(super) fn of(mount: &Mount, dir: &Dir) -> Self {
+        Self {
+            server: mount.server.to_ascii_lowercase(),
+            share: mount.share.clone(),
+            dir: dir.to_string(),
+        }
+    }
+}
+
+impl Directories {
+    /// The right to change one.
+    ///
+    /// # Errors
+    /// `Busy` if another process has it.
+    pub(super) fn turn(&self, of: Directory) -> Result<Turn, Failure> {
+        if !self.all().insert(of.clone()) {
+            return Err(Failure::busy(format!(
+                "directory {} of server {}: another call is changing it, or was killed and has not \
+                 exited, since the server does not answer; repeat the call",
+                of.dir, of.server
+            )));
+        }
+        let all = self.clone();
+        Ok(Turn { all, of })
+    }
+
+    pub(super) fn all(&self) -> MutexGuard<'_, HashSet<Directory>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.all.all().remove(&self.of);
+    }
+}

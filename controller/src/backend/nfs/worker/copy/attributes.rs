@@ -1,0 +1,183 @@
+//! Owner, mode, extended attributes and times of what is copied. Owners are numbers.
+
+use super::super::error::{Error, Result, at};
+use super::super::tree::alive;
+use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, UTIME_NOW, Uid, XattrFlags};
+use rustix::io::{Errno, retry_on_intr};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// The longest list of names, and the longest value, that Linux has.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+/// Access control lists, by NFS 4 and 3. They are set only if they differ: setting one changes the
+/// mode, and a server shows one of a file that has none.
+const LISTS: [&[u8]; 3] = [
+    b"system.nfs4_acl",
+    b"system.posix_acl_access",
+    b"system.posix_acl_default",
+];
+/// Those of users.
+const OF_USERS: &[u8] = b"user.";
+
+/// Has the server write a file, or a directory, to its disk.
+pub(super) fn sync(file: &OwnedFd, shown: &str) -> Result<()> {
+    alive().map_err(at("fsync", shown))?;
+    retry_on_intr(|| rustix::fs::fsync(file)).map_err(at("fsync", shown))
+}
+
+/// Sets the time of modification to that of the server.
+pub(in super::super) fn touch(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: UTIME_NOW,
+    };
+    let times = Timestamps {
+        last_access: now,
+        last_modification: now,
+    };
+    let set = || {
+        alive()?;
+        rustix::fs::utimensat(above, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+    };
+    retry_on_intr(set).map_err(at("utimensat", shown))
+}
+
+/// Gives a file or a directory the attributes of another one.
+pub(super) fn apply(from: impl AsFd, to: &OwnedFd, stat: &Stat, shown: &str) -> Result<()> {
+    let now = stat_of(to, shown)?;
+    if (now.st_uid, now.st_gid) != (stat.st_uid, stat.st_gid) {
+        let (user, group) = owner(stat);
+        let set = || {
+            alive()?;
+            rustix::fs::fchown(to, user, group)
+        };
+        retry_on_intr(set).map_err(at("fchown", shown))?;
+    }
+    set_mode(to, stat, shown)?;
+    if extended(from.as_fd(), to, shown)? {
+        // A list changes the mode.
+        set_mode(to, stat, shown)?;
+    }
+    let set = || {
+        alive()?;
+        rustix::fs::futimens(to, &times(stat))
+    };
+    retry_on_intr(set).map_err(at("futimens", shown))
+}
+
+/// The same for what cannot be opened, which this process has just made in a directory that no
+/// other user can write in. A link has no mode.
+pub(super) fn apply_at(above: &OwnedFd, name: &CStr, stat: &Stat, shown: &str) -> Result<()> {
+    const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
+    let now = retry_on_intr(|| rustix::fs::statat(above, name, NOFOLLOW));
+    let now = now.map_err(at("fstatat", shown))?;
+    if (now.st_uid, now.st_gid) != (stat.st_uid, stat.st_gid) {
+        let (user, group) = owner(stat);
+        let set = || {
+            alive()?;
+            rustix::fs::chownat(above, name, user, group, NOFOLLOW)
+        };
+        retry_on_intr(set).map_err(at("fchownat", shown))?;
+    }
+    let is_link = stat.st_mode & libc::S_IFMT == libc::S_IFLNK;
+    if !is_link && now.st_mode != stat.st_mode {
+        let set = || {
+            alive()?;
+            rustix::fs::chmodat(above, name, mode(stat), AtFlags::empty())
+        };
+        retry_on_intr(set).map_err(at("fchmodat", shown))?;
+    }
+    let set = || {
+        alive()?;
+        rustix::fs::utimensat(above, name, &times(stat), NOFOLLOW)
+    };
+    retry_on_intr(set).map_err(at("utimensat", shown))
+}
+
+/// Setting an owner may have taken bits away.
+fn set_mode(to: &OwnedFd, stat: &Stat, shown: &str) -> Result<()> {
+    if stat_of(to, shown)?.st_mode == stat.st_mode {
+        return Ok(());
+    }
+    let set = || {
+        alive()?;
+        rustix::fs::fchmod(to, mode(stat))
+    };
+    retry_on_intr(set).map_err(at("fchmod", shown))
+}
+
+/// Copies the extended attributes; whether an access control list was set.
+fn extended(from: impl AsFd, to: &OwnedFd, shown: &str) -> Result<bool> {
+    let mut names = vec![0; XATTR_BYTES_MAX];
+    let listed = retry_on_intr(|| rustix::fs::flistxattr(&from, &mut names[..]));
+    let length = match listed {
+        Ok(length) => length,
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
+        Err(errno) => return Err(at("flistxattr", shown)(errno)),
+    };
+    let mut has_set_list = false;
+    for name in names[..length].split_inclusive(|byte| *byte == 0) {
+        let Ok(name) = CStr::from_bytes_with_nul(name) else {
+            continue;
+        };
+        let is_list = LISTS.contains(&name.to_bytes());
+        if !is_list && !name.to_bytes().starts_with(OF_USERS) {
+            continue;
+        }
+        let described = || format!("{shown}: attribute {}", name.to_string_lossy());
+        let failed = |call| move |errno| -> Error { at(call, described())(errno) };
+        let Some(value) = value(from.as_fd(), name).map_err(failed("fgetxattr"))? else {
+            continue;
+        };
+        if is_list && matches!(self::value(to.as_fd(), name), Ok(Some(now)) if now == value) {
+            continue;
+        }
+        let set = || {
+            alive()?;
+            rustix::fs::fsetxattr(to, name, &value, XattrFlags::empty())
+        };
+        retry_on_intr(set).map_err(failed("fsetxattr"))?;
+        has_set_list |= is_list;
+    }
+    Ok(has_set_list)
+}
+
+/// None if it was removed meanwhile.
+fn value(from: impl AsFd, name: &CStr) -> rustix::io::Result<Option<Vec<u8>>> {
+    let mut value = vec![0; XATTR_BYTES_MAX];
+    match retry_on_intr(|| rustix::fs::fgetxattr(&from, name, &mut value[..])) {
+        Ok(length) => {
+            value.truncate(length);
+            Ok(Some(value))
+        }
+        Err(Errno::NODATA) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn stat_of(file: &OwnedFd, shown: &str) -> Result<Stat> {
+    rustix::fs::fstat(file).map_err(at("fstat", shown))
+}
+
+fn owner(stat: &Stat) -> (Option<Uid>, Option<Gid>) {
+    let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+    (Some(user), Some(group))
+}
+
+fn mode(stat: &Stat) -> Mode {
+    Mode::from_bits_retain(stat.st_mode & 0o7777)
+}
+
+fn times(stat: &Stat) -> Timestamps {
+    Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
+fn time(seconds: i64, nanoseconds: u64) -> Timespec {
+    Timespec {
+        tv_sec: seconds,
+        tv_nsec: i64::try_from(nanoseconds).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,63 @@
+//! Says how far a copy has come, and keeps its claim from being taken for an abandoned one.
+
+use super::super::super::call::Copied;
+use belay_server::call::Failure;
+use std::time::{Duration, Instant};
+
+/// How often the controller hears of a copy.
+const SAY: Duration = Duration::from_secs(1);
+/// How often the claim is refreshed; after an hour without, the copy counts as abandoned.
+const REFRESH: Duration = Duration::from_secs(300);
+
+pub(super) struct Report<'a> {
+    pub(super) copied: Copied,
+    say: &'a dyn Fn(&Copied),
+    refresh: &'a dyn Fn() -> Result<(), Failure>,
+    said: Instant,
+    refreshed: Instant,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(
+        say: &'a dyn Fn(&Copied),
+        refresh: &'a dyn Fn() -> Result<(), Failure>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            copied: Copied::default(),
+            say,
+            refresh,
+            said: now,
+            refreshed: now,
+        }
+    }
+
+    /// Called all the time.
+    ///
+    /// # Errors
+    /// `Busy` if the claim is another one by now; those of the server.
+    pub(super) fn beat(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        if now.duration_since(self.said) >= SAY {
+            self.said = now;
+            (self.say)(&self.copied);
+        }
+        if now.duration_since(self.refreshed) >= REFRESH {
+            self.refreshed = now;
+            (self.refresh)()?;
+        }
+        Ok(())
+    }
+
+    /// A file has changed while it was copied.
+    pub(super) fn changed(&mut self, shown: &str) {
+        self.copied.changed += 1;
+        let first = &mut self.copied.first_changed;
+        first.get_or_insert_with(|| shown.to_owned());
+    }
+
+    /// The copy is complete.
+    pub(super) fn end(&self) {
+        (self.say)(&self.copied);
+    }
+}

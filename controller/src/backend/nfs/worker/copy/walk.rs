@@ -1,0 +1,382 @@
+//! Copies a directory with all that is in it. Tenants may change it meanwhile: each file is opened
+//! without following a link, by its name in a directory that is open, and what is gone is skipped
+//! only after the server has said that there is no such name. A server that does not answer makes
+//! system calls fail in the way of a file that was removed.
+
+use super::super::error::{self, Error, at};
+use super::super::tree::{INSIDE, alive, retry};
+use super::attributes;
+use super::content::{File, Means};
+use super::report::Report;
+use belay_server::call::Failure;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::{Errno, retry_on_intr};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// How deep directories are copied: each is open in source and target.
+const DEPTH_MAX: usize = 256;
+/// How often a name is copied again that changes meanwhile.
+const ATTEMPTS: usize = 4;
+const PRIVATE_DIRECTORY: Mode = Mode::from_bits_retain(0o700);
+const PRIVATE_FILE: Mode = Mode::from_bits_retain(0o600);
+
+/// Why a name is not copied.
+pub(super) enum Stop {
+    /// It may be another file by now.
+    Again(Error),
+    Failure(Failure),
+}
+
+impl Stop {
+    /// After a call on the source.
+    pub(super) fn of(error: Error) -> Self {
+        match error.errno {
+            Errno::NOENT | Errno::STALE | Errno::LOOP | Errno::NOTDIR | Errno::NXIO => {
+                Self::Again(error)
+            }
+            _ => Self::Failure(error.into()),
+        }
+    }
+
+    fn failure(self) -> Failure {
+        match self {
+            Self::Again(error) => error.into(),
+            Self::Failure(failure) => failure,
+        }
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failure(error.into())
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+pub(super) struct Walk<'a, 'r> {
+    /// A directory with a link to each file that has several.
+    links: &'a OwnedFd,
+    report: &'a mut Report<'r>,
+    means: Means,
+}
+
+/// A name that is copied, and to where.
+struct Name<'a> {
+    from: BorrowedFd<'a>,
+    to: &'a OwnedFd,
+    name: &'a CStr,
+    shown: &'a str,
+    depth: usize,
+}
+
+impl<'a, 'r> Walk<'a, 'r> {
+    pub(super) fn new(links: &'a OwnedFd, report: &'a mut Report<'r>) -> Self {
+        Self {
+            links,
+            report,
+            means: Means::default(),
+        }
+    }
+
+    /// Copies what is in a directory, and its attributes.
+    pub(super) fn directory(
+        &mut self,
+        from: &OwnedFd,
+        to: &OwnedFd,
+        shown: &str,
+    ) -> Result<(), Failure> {
+        self.fill(from, to, shown, 0).map_err(Stop::failure)
+    }
+
+    fn fill(
+        &mut self,
+        from: &OwnedFd,
+        to: &OwnedFd,
+        shown: &str,
+        depth: usize,
+    ) -> Result<(), Stop> {
+        let stat = rustix::fs::fstat(from).map_err(|errno| Stop::of(at("fstat", shown)(errno)))?;
+        let failed = |errno| Stop::of(at("getdents64", shown)(errno));
+        let own = open(from.as_fd(), c".", OFlags::DIRECTORY, shown)?;
+        let mut reader = Dir::new(own).map_err(failed)?;
+        while let Some(entry) = reader.read() {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let shown = format!("{shown}/{}", name.to_string_lossy());
+            let from = from.as_fd();
+            self.name(&Name {
+                from,
+                to,
+                name,
+                shown: &shown,
+                depth,
+            })?;
+        }
+        drop(reader);
+        attributes::apply(from, to, &stat, shown).map_err(Stop::of)?;
+        Ok(attributes::sync(to, shown)?)
+    }
+
+    fn name(&mut self, it: &Name<'_>) -> Result<(), Stop> {
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            self.report.beat()?;
+            // If the directory above is gone, it is asked for by its name.
+            let stat = stat(it.from, it.name, it.shown).map_err(Stop::of)?;
+            let Some(stat) = stat else {
+                self.report.changed(it.shown);
+                return Ok(());
+            };
+            let copied = match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => self.subdirectory(it),
+                FileType::RegularFile => self.file(it, &stat),
+                other => self.special(it, &stat, other),
+            };
+            match copied {
+                Ok(()) => {
+                    self.report.copied.files += 1;
+                    return Ok(());
+                }
+                Err(Stop::Again(error)) => last = Some(error),
+                Err(failure) => return Err(failure),
+            }
+        }
+        let failure = last.map_or_else(|| Failure::bug("no attempt"), Failure::from);
+        Err(Stop::Failure(failure))
+    }
+
+    fn subdirectory(&mut self, it: &Name<'_>) -> Result<(), Stop> {
+        let (shown, depth) = (it.shown, it.depth + 1);
+        if depth > DEPTH_MAX {
+            return Err(Stop::Failure(Failure::precondition(format!(
+                "{shown:?} in the share: is more than {DEPTH_MAX} directories deep, and is not \
+                 copied; move it up, and repeat the call"
+            ))));
+        }
+        let from = open(it.from, it.name, OFlags::DIRECTORY, shown)?;
+        let make = || {
+            alive()?;
+            rustix::fs::mkdirat(it.to, it.name, PRIVATE_DIRECTORY)
+        };
+        match retry_on_intr(make) {
+            // A name may be read twice.
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(at("mkdirat", shown)(errno).into()),
+        }
+        let to = opened(it.to.as_fd(), it.name, OFlags::DIRECTORY, shown)?;
+        self.fill(&from, &to, shown, depth)
+    }
+
+    fn file(&mut self, it: &Name<'_>, seen: &Stat) -> Result<(), Stop> {
+        if self.linked(it, seen)? {
+            return Ok(());
+        }
+        let shown = it.shown;
+        let from = open(it.from, it.name, OFlags::NONBLOCK | OFlags::NOCTTY, shown)?;
+        let failed = |errno| Stop::of(at("fstat", shown)(errno));
+        let stat = rustix::fs::fstat(&from).map_err(failed)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Stop::Again(at("openat2", shown)(Errno::NXIO)));
+        }
+        let to = self.created(it)?;
+        let file = File {
+            from: &from,
+            to: &to,
+            stat: &stat,
+            shown,
+        };
+        file.copy(&mut self.means, self.report)?;
+        // Before: a client that writes later sets the time of modification.
+        attributes::sync(&to, shown)?;
+        attributes::apply(&from, &to, &stat, shown).map_err(Stop::of)?;
+        attributes::sync(&to, shown)?;
+        let now = rustix::fs::fstat(&from).map_err(failed)?;
+        if key(&now) != key(&stat) {
+            self.report.changed(shown);
+        }
+        self.link(it, &stat)
+    }
+
+    /// An empty file for the content of another one. It is opened with O_DIRECT, for which a client
+    /// of NFS 4 requests no delegation: with one, Linux 7.2 keeps the times of a file to
+    /// itself, and its server does not accept one in the past later.
+    fn created(&self, it: &Name<'_>) -> Result<OwnedFd, Stop> {
+        const FLAGS: OFlags = OFlags::WRONLY
+            .union(OFlags::CREATE)
+            .union(OFlags::EXCL)
+            .union(OFlags::NOFOLLOW)
+            .union(OFlags::CLOEXEC);
+        let create = |flags| rustix::fs::openat(it.to, it.name, flags, PRIVATE_FILE);
+        let file = made_anew(it, "openat", || match create(FLAGS | OFlags::DIRECT) {
+            // It may have been created nevertheless.
+            Err(Errno::INVAL) => create(FLAGS.difference(OFlags::EXCL)),
+            result => result,
+        })?;
+        rustix::fs::fcntl_setfl(&file, OFlags::empty()).map_err(at("fcntl", it.shown))?;
+        Ok(file)
+    }
+
+    /// A link, a FIFO, a socket or a device.
+    fn special(&mut self, it: &Name<'_>, stat: &Stat, file_type: FileType) -> Result<(), Stop> {
+        if self.linked(it, stat)? {
+            return Ok(());
+        }
+        match file_type {
+            FileType::Symlink => {
+                let read = || rustix::fs::readlinkat(it.from, it.name, Vec::new());
+                let target = match retry_on_intr(read) {
+                    // It is no link any longer.
+                    Err(Errno::INVAL) => Err(Errno::LOOP),
+                    result => result,
+                };
+                let target = target.map_err(|errno| Stop::of(at("readlinkat", it.shown)(errno)))?;
+                made_anew(it, "symlinkat", || {
+                    rustix::fs::symlinkat(&target, it.to, it.name)
+                })?;
+            }
+            FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice => self.node(it, stat, file_type)?,
+            _ => {
+                return Err(Stop::Failure(Failure::precondition(format!(
+                    "{:?} in the share: is of no type that can be copied; move it away, and repeat \
+                     the call",
+                    it.shown
+                ))));
+            }
+        }
+        attributes::apply_at(it.to, it.name, stat, it.shown)?;
+        self.link(it, stat)
+    }
+
+    fn node(&self, it: &Name<'_>, stat: &Stat, file_type: FileType) -> Result<(), Stop> {
+        let device = match file_type {
+            FileType::CharacterDevice | FileType::BlockDevice => stat.st_rdev,
+            _ => 0,
+        };
+        let made = made_anew(it, "mknodat", || {
+            rustix::fs::mknodat(it.to, it.name, file_type, PRIVATE_FILE, device)
+        });
+        match made {
+            Err(Stop::Failure(_)) if device != 0 => {
+                let failure = Failure::precondition(format!(
+                    "{:?} in the share: is a device, which the controller creates only with \
+                     CAP_MKNOD; remove it, or give its container that capability, and repeat the \
+                     call",
+                    it.shown
+                ));
+                Err(Stop::Failure(failure))
+            }
+            result => result,
+        }
+    }
+
+    /// Whether the file was copied by another name, and has this one as well now.
+    fn linked(&self, it: &Name<'_>, stat: &Stat) -> Result<bool, Stop> {
+        if stat.st_nlink < 2 {
+            return Ok(false);
+        }
+        let key = key(stat);
+        let link = || rustix::fs::linkat(self.links, &*key, it.to, it.name, AtFlags::empty());
+        match retry_on_intr(|| alive().and_then(|()| link())) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(Errno::EXIST) => {
+                unlink(it)?;
+                retry_on_intr(link).map_err(at("linkat", it.shown))?;
+                Ok(true)
+            }
+            Err(errno) => Err(at("linkat", it.shown)(errno).into()),
+        }
+    }
+
+    /// Other names of the file are linked to this one.
+    fn link(&self, it: &Name<'_>, stat: &Stat) -> Result<(), Stop> {
+        if stat.st_nlink < 2 {
+            return Ok(());
+        }
+        let key = key(stat);
+        let link = || {
+            alive()?;
+            rustix::fs::linkat(it.to, it.name, self.links, &*key, AtFlags::empty())
+        };
+        match retry_on_intr(link) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(at("linkat", it.shown)(errno).into()),
+        }
+    }
+}
+
+/// What a file is known by while it is copied. A number alone may be that of a later file, if the
+/// first one was removed.
+fn key(stat: &Stat) -> String {
+    let Stat {
+        st_ino,
+        st_size,
+        st_mtime,
+        st_mtime_nsec,
+        ..
+    } = stat;
+    format!("{st_ino:x}.{st_size:x}.{st_mtime:x}.{st_mtime_nsec:x}")
+}
+
+/// Makes a file; one of that name is of an earlier attempt.
+fn made_anew<T>(
+    it: &Name<'_>,
+    call: &'static str,
+    make: impl Fn() -> rustix::io::Result<T>,
+) -> Result<T, Stop> {
+    let make = || {
+        alive()?;
+        make()
+    };
+    let made = match retry_on_intr(make) {
+        Err(Errno::EXIST) => {
+            unlink(it)?;
+            retry_on_intr(make)
+        }
+        result => result,
+    };
+    Ok(made.map_err(at(call, it.shown))?)
+}
+
+fn unlink(it: &Name<'_>) -> error::Result<()> {
+    let unlink = || {
+        alive()?;
+        rustix::fs::unlinkat(it.to, it.name, AtFlags::empty())
+    };
+    match retry_on_intr(unlink) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(at("unlinkat", it.shown)(errno)),
+    }
+}
+
+/// None if the server says that there is no such name.
+fn stat(from: BorrowedFd<'_>, name: &CStr, shown: &str) -> error::Result<Option<Stat>> {
+    match retry_on_intr(|| rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW)) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(at("fstatat", shown)(errno)),
+    }
+}
+
+/// Opens what is copied.
+fn open(from: BorrowedFd<'_>, name: &CStr, flags: OFlags, shown: &str) -> Result<OwnedFd, Stop> {
+    opened(from, name, flags, shown).map_err(Stop::of)
+}
+
+fn opened(from: BorrowedFd<'_>, name: &CStr, flags: OFlags, shown: &str) -> error::Result<OwnedFd> {
+    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || rustix::fs::openat2(from, name, flags, Mode::empty(), INSIDE);
+    retry(open).map_err(at("openat2", shown))
+}
