@@ -78,12 +78,11 @@ impl Topology {
         Segments::from([(self.key.clone(), self.value.clone())])
     }
 
-    /// Whether this topology is within `there`. Empty segments match everything.
+    /// Whether `there` is within this topology: further segments of it do not matter, such as a
+    /// region besides the zone. Empty segments match everything.
     #[must_use]
     pub fn is_in(&self, there: &Segments) -> bool {
-        there
-            .iter()
-            .all(|(key, value)| *key == self.key && *value == self.value)
+        there.is_empty() || there.get(&self.key) == Some(&self.value)
     }
 
     /// Whether a volume in this topology satisfies the requirement: `requisite` is binding,
@@ -113,6 +112,12 @@ mod tests {
     fn only_the_requisite_topologies_are_binding() {
         let here = Topology::new("example.org/node", "one").unwrap();
         let zone = Segments::from([("example.org/zone".to_owned(), "one".to_owned())]);
+        let with_zone = |value| {
+            let mut both = topology(value);
+            both.extend(zone.clone());
+            both
+        };
+        let both = [with_zone("two"), with_zone("one")];
         for (requisite, preferred, satisfied) in [
             (vec![topology("one")], vec![], true),
             (
@@ -122,6 +127,9 @@ mod tests {
             ),
             (vec![topology("two")], vec![topology("one")], false),
             (vec![], vec![topology("two")], true),
+            (both.to_vec(), vec![], true),
+            (both[..1].to_vec(), vec![], false),
+            (vec![Segments::new()], vec![], true),
             (vec![zone], vec![], false),
         ] {
             let requirement = TopologyRequirement {

@@ -2,6 +2,7 @@
 
 mod check;
 mod choices;
+mod segment;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ use clap::{CommandFactory as _, Parser};
 use crate::device::DiskRules;
 pub(crate) use choices::Sandbox;
 use choices::{Uncleared, UnknownContent};
+use segment::Segment;
 
 /// Separates the flags of two drivers.
 const NEXT_DRIVER: &str = "--next-driver";
@@ -129,6 +131,16 @@ pub struct Driver {
     /// Kinds of clouds: address of the metadata service [default: 169.254.169.254:80]
     #[arg(long, value_name = "IP:PORT", env = "BELAY_METADATA_ADDRESS")]
     pub(crate) metadata_address: Option<SocketAddr>,
+
+    /// Kind openstack, with --with-topology: further topology of this node besides its zone, such
+    /// as topology.kubernetes.io/region=one
+    #[arg(
+        long,
+        value_name = "KEY=VALUE",
+        env = "BELAY_ADDITIONAL_TOPOLOGY",
+        value_delimiter = ','
+    )]
+    pub(crate) additional_topology: Vec<Segment>,
 
     /// Kind civo: file with the id and the region of this node [default: /etc/civostatsd]
     #[arg(long, value_name = "FILE", env = "BELAY_INSTANCE_FILE")]
@@ -248,6 +260,7 @@ impl Config {
                 .and_then(|()| driver.check_disk_rules(profile))
                 .and_then(|()| driver.check_metadata(profile))
                 .and_then(|()| driver.check_instance_file(profile))
+                .and_then(|()| driver.check_topology(profile))
                 .map_err(|why| format!("{name}: {why}"))?;
             for earlier in &drivers[..at] {
                 driver.check_beside(earlier)?;
@@ -397,7 +410,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            25,
+            26,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {
@@ -542,6 +555,46 @@ mod tests {
             error.contains("--only-on-node requires --node-name"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn an_additional_topology_is_for_openstack_with_topology_and_has_other_keys_than_the_zone() {
+        for (flags, why) in [
+            (
+                &["--additional-topology=a=b"][..],
+                "requires --with-topology",
+            ),
+            (
+                &[
+                    "--with-topology",
+                    "--additional-topology=topology.cinder.csi.openstack.org/zone=b",
+                ],
+                "is the key of the node's zone",
+            ),
+            (
+                &["--with-topology", "--additional-topology=a=b,c=d,a=e"],
+                "a is given twice",
+            ),
+            (
+                &["--with-topology", "--additional-topology=a"],
+                "not KEY=VALUE",
+            ),
+            (
+                &[
+                    "--driver-kind=digitalocean",
+                    "--with-topology",
+                    "--additional-topology=a=b",
+                ],
+                "it is for kind openstack",
+            ),
+        ] {
+            let base = match flags[0].starts_with("--driver-kind") {
+                true => &[CLOUD[0], CLOUD[2]][..],
+                false => &CLOUD,
+            };
+            let error = parsed(base.iter().chain(flags).copied()).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
     }
 
     #[test]

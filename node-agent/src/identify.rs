@@ -137,10 +137,12 @@ fn by_file(driver: &Driver, path: &Path, read: Result<Facts, String>) -> Result<
 }
 
 fn identity(driver: &Driver, id: &str, topology: Option<&Topology>) -> NodeIdentity {
+    let more = driver.additional_topology.iter();
+    let more = more.map(|segment| (segment.key.clone(), segment.value.clone()));
     NodeIdentity {
         id: id.to_owned(),
         volumes_max: driver.common.max_volumes,
-        topology: topology.map(|topology| topology.segments().into_iter().collect()),
+        topology: topology.map(|topology| topology.segments().into_iter().chain(more).collect()),
     }
 }
 
@@ -183,6 +185,36 @@ mod tests {
         assert_eq!(id(&[], facts(Some("i-1"), None)), own("i-1"));
         let refused = id(&[], facts(None, None)).unwrap_err();
         assert!(refused.contains("set --node-name"), "{refused}");
+    }
+
+    #[test]
+    fn the_topology_is_the_zone_and_what_the_flags_add() {
+        let own = [
+            "belay-node",
+            "--driver-kind=openstack",
+            "--endpoint=/csi.sock",
+        ];
+        let more = [
+            "--with-topology",
+            "--additional-topology=topology.kubernetes.io/region=one,rack=r1",
+        ];
+        let config = Config::of_words(own.iter().chain(&more));
+        let driver = config.drivers().next().unwrap();
+        assert_eq!(by_flags(driver).map(|_| ()), None, "the zone is read");
+        let zone = Topology::new("zone", "nova").unwrap();
+        let mut found: Vec<_> = identity(driver, "id", Some(&zone))
+            .topology
+            .unwrap()
+            .into_iter()
+            .collect();
+        found.sort();
+        let expected = [
+            ("rack", "r1"),
+            ("topology.kubernetes.io/region", "one"),
+            ("zone", "nova"),
+        ];
+        let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use crate::site::Site;
 use crate::wire::{CHANGE, Cloud};
 use belay_bed::patience::until;
+use belay_proto::csi::v1 as csi;
+use std::collections::HashMap;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn zones_of_servers_that_have_no_volumes_are_logged_unless_they_are_ignored() {
@@ -26,4 +28,38 @@ async fn zones_of_servers_that_have_no_volumes_are_logged_unless_they_are_ignore
         .unwrap();
     assert!(!site.log().contains("cannot use volumes"));
     assert_eq!(asked(), 2, "there is nothing to compare");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_s_further_topology_does_not_matter_for_a_zone_and_is_kept_where_zones_are_ignored()
+{
+    let cloud = Cloud::start(CHANGE, None);
+    let zone = ("topology.cinder.csi.openstack.org/zone", "nova");
+    let region = ("topology.kubernetes.io/region", "one");
+    let topology = |segments: &[(&str, &str)]| {
+        let segments = segments.iter();
+        let segments = segments.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let segments: HashMap<_, _> = segments.collect();
+        csi::Topology { segments }
+    };
+    let both = topology(&[zone, region]);
+    for (more, expected) in [
+        ("", topology(&[zone])),
+        ("[BlockStorage]\nignore-volume-az = true", both.clone()),
+    ] {
+        let mut site = Site::new(&cloud.url(), more);
+        site.has_topology = true;
+        let _running = site.start();
+        let request = csi::CreateVolumeRequest {
+            accessibility_requirements: Some(csi::TopologyRequirement {
+                requisite: vec![both.clone()],
+                preferred: vec![both.clone()],
+            }),
+            ..crate::site::create(&format!("pvc{}", more.len()))
+        };
+        let mut client = site.client().await;
+        let answer = client.create_volume(request).await.unwrap();
+        let volume = answer.into_inner().volume.unwrap();
+        assert_eq!(volume.accessible_topology, [expected]);
+    }
 }

@@ -1,6 +1,6 @@
 //! Checks of the flags of a driver by which its node learns who it is.
 
-use belay_contract::drivers::Profile;
+use belay_contract::drivers::{Kind, Profile};
 
 use super::Driver;
 
@@ -13,6 +13,30 @@ impl Driver {
                     .to_owned(),
             ),
             _ => Ok(()),
+        }
+    }
+
+    pub(super) fn check_topology(&self, profile: &Profile) -> Result<(), String> {
+        const FLAG: &str = "--additional-topology";
+        let segments = &self.additional_topology;
+        if segments.is_empty() {
+            return Ok(());
+        }
+        if self.common.kind != Kind::Openstack {
+            return Err(format!("{FLAG}: does not apply: it is for kind openstack"));
+        }
+        if !self.common.with_topology {
+            return Err(format!("{FLAG} requires --with-topology"));
+        }
+        let keys: Vec<_> = segments.iter().map(|segment| &segment.key).collect();
+        if keys.iter().any(|key| *key == profile.topology_key) {
+            let key = profile.topology_key;
+            return Err(format!("{FLAG}: {key} is the key of the node's zone"));
+        }
+        let mut at = keys.iter().enumerate();
+        match at.find(|(at, key)| keys[..*at].contains(key)) {
+            Some((_, twice)) => Err(format!("{FLAG}: {twice} is given twice")),
+            None => Ok(()),
         }
     }
 
