@@ -180,14 +180,14 @@ impl Copy<'_> {
     fn sweep(&mut self) {
         let Creation { tree, claims, .. } = self.creation;
         let end = Instant::now() + SWEEP_MAX;
-        for (dir, claim) in abandoned(claims).unwrap_or_default() {
+        for (dir, claim) in abandoned(claims, self.claim).unwrap_or_default() {
             discard(tree, &dir, &claim, end).unwrap_or_default();
         }
     }
 }
 
-/// Copies that no call has continued for an hour.
-fn abandoned(claims: &Claims) -> Result<Vec<(Dir, Claim)>, Failure> {
+/// Copies that no call has continued for an hour, without this one.
+fn abandoned(claims: &Claims, own: &Claim) -> Result<Vec<(Dir, Claim)>, Failure> {
     let mut found = Vec::new();
     let Some(all) = claims.own.find_directory(TRASH)? else {
         return Ok(found);
@@ -196,7 +196,8 @@ fn abandoned(claims: &Claims) -> Result<Vec<(Dir, Claim)>, Failure> {
         let Some((hash, nonce)) = name.split_once('.') else {
             continue;
         };
-        if let Some((dir, claim)) = claims.by_hash(hash)?
+        if nonce != own.nonce
+            && let Some((dir, claim)) = claims.by_hash(hash)?
             && (claim.state, claim.nonce.as_str()) == (State::Copying, nonce)
             && claims.is_abandoned(&dir, &claim)?
         {

@@ -290,7 +290,8 @@ impl<'a, 'r> Walk<'a, 'r> {
         let link = || rustix::fs::linkat(self.links, &*key, it.to, it.name, AtFlags::empty());
         match retry_on_intr(|| alive().and_then(|()| link())) {
             Ok(()) => Ok(true),
-            Err(Errno::NOENT) => Ok(false),
+            // It has as many links as the server allows, with the one for this.
+            Err(Errno::NOENT | Errno::MLINK) => Ok(false),
             Err(Errno::EXIST) => {
                 unlink(it)?;
                 retry_on_intr(link).map_err(at("linkat", it.shown))?;
@@ -311,7 +312,7 @@ impl<'a, 'r> Walk<'a, 'r> {
             rustix::fs::linkat(it.to, it.name, self.links, &*key, AtFlags::empty())
         };
         match retry_on_intr(link) {
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Ok(()) | Err(Errno::EXIST | Errno::MLINK) => Ok(()),
             Err(errno) => Err(at("linkat", it.shown)(errno).into()),
         }
     }

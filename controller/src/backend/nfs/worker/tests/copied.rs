@@ -21,7 +21,7 @@ pub(super) fn copying(volume: NewVolume) -> Copying {
 }
 
 /// The copy that most tests make.
-fn order() -> Copying {
+pub(super) fn order() -> Copying {
     copying(volume("ns/copy", "pvc-2"))
 }
 
@@ -34,7 +34,7 @@ impl Share {
     }
 
     /// A volume with files.
-    fn make_source(&self) {
+    pub(super) fn make_source(&self) {
         self.create(&volume("from", "pvc-1")).unwrap();
         self.fill_source();
     }
@@ -46,7 +46,7 @@ impl Share {
         std::os::unix::fs::symlink(self.outside(), self.path("from/link")).unwrap();
     }
 
-    fn assert_copied(&self) {
+    pub(super) fn assert_copied(&self) {
         assert_eq!(names(&self.path("ns/copy")), ["a", "file", "link", "other"]);
         let file = fs::read(self.path("ns/copy/a/b/file")).unwrap();
         assert_eq!(file, b"from/a/b/file");
