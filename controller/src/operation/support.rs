@@ -3,6 +3,7 @@
 
 use crate::backend::Usage;
 use belay_contract::drivers::Profile;
+use belay_contract::encryption;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Capability, Context, MountFlags};
 
@@ -134,11 +135,8 @@ pub(super) fn refuse_encryption(
     parameters: &Context,
     known: &[&str],
 ) -> Result<(), Failure> {
-    let asks = |(key, value): &(&str, &str)| {
-        let (key, value) = (key.to_ascii_lowercase(), value.trim().to_ascii_lowercase());
-        let is_meant = ["luks", "encrypt"].iter().any(|word| key.contains(word));
-        is_meant && !known.contains(&&*key) && !["", "false", "no", "0"].contains(&&*value)
-    };
+    let asks =
+        |(key, value): &(&str, &str)| !known.contains(key) && encryption::is_requested(key, value);
     match parameters.iter().find(asks) {
         None => Ok(()),
         Some((key, _)) => Err(Failure::invalid(

@@ -501,6 +501,25 @@ fn after_a_start_any_disk_of_the_cloud_is_the_volumes_until_its_attachment_says_
 }
 
 #[test]
+fn a_volume_with_an_attribute_of_encryption_is_refused() {
+    let (volumes, _) = droplet(&Bench::new(), &[]);
+    let volume = VolumeId::new("7f8b1c2d-1111-4222-8333-444455556666").unwrap();
+    let publish = context("publish_context", &[NAMED]);
+    for (key, value) in [
+        ("luks-encrypted", "true"),
+        ("example.com/luks-cipher", "aes-xts-plain64"),
+        ("encrypted", "1"),
+    ] {
+        let about = context("volume_context", &[(key, value)]);
+        let message = volumes.read(&volume, &publish, &about).unwrap_err().message;
+        let expected = format!("volume_context: {key:?}: this driver does not decrypt");
+        assert!(message.starts_with(&expected), "{message}");
+        let off = context("volume_context", &[(key, "false")]);
+        volumes.read(&volume, &publish, &off).unwrap();
+    }
+}
+
+#[test]
 fn a_volume_of_digitalocean_with_any_noformat_key_holds_data() {
     let (volumes, _) = droplet(&Bench::new(), &[]);
     let volume = VolumeId::new("7f8b1c2d-1111-4222-8333-444455556666").unwrap();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use belay_contract::disk::DiskIdentity;
 use belay_contract::drivers::Profile;
+use belay_contract::encryption;
 use belay_contract::publish_context::{self, Content, PublishContext};
 use belay_server::call::Failure;
 use belay_server::identity::DriverName;
@@ -57,12 +58,25 @@ impl DiskVolumes {
     }
 
     /// Reads the contexts of a volume's attachment and of the volume.
+    ///
+    /// # Errors
+    /// `Invalid` for an attachment of another contract, and for a volume that is encrypted.
     pub(in crate::device) fn read(
         &self,
         volume: &VolumeId,
         publish: &Context,
         about: &Context,
     ) -> Result<PublishContext, Failure> {
+        let mut entries = about.iter();
+        if let Some((key, _)) = entries.find(|(key, value)| encryption::is_requested(key, value)) {
+            return Err(Failure::invalid(
+                "volume_context",
+                format_args!(
+                    "{key:?}: this driver does not decrypt, and the volume's data would look \
+                     foreign; use the volume with the driver that has encrypted it"
+                ),
+            ));
+        }
         let mut plan = PublishContext::read(volume, publish, self.profile)?;
         if self.profile.forbids_format(about) {
             plan.content = Content::Populated;

@@ -45,6 +45,13 @@ impl<'a> Object<'a> {
         map.into_iter().flatten().map(|(key, _)| key.as_str())
     }
 
+    /// The keys and texts of the map at that pointer.
+    pub(super) fn entries(self, pointer: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let map = self.at(pointer).and_then(Value::as_object);
+        let entries = map.into_iter().flatten();
+        entries.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+    }
+
     /// The time at that pointer (RFC 3339).
     pub(super) fn time(self, pointer: &str) -> Option<SystemTime> {
         let stamp = Timestamp::from_str(self.text(pointer)).ok()?;

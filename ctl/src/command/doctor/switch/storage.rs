@@ -4,6 +4,7 @@ use super::objects::{Object, Objects};
 use super::peer::{FILESYSTEMS, FORMATTING, Peer};
 use super::{Names, about, clouds};
 use crate::report::{Report, Verdict};
+use belay_contract::encryption;
 
 /// Parameters that the external-provisioner consumes have this prefix; `fstype` is its old
 /// spelling.
@@ -33,6 +34,10 @@ pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, drive
     let what = "a filesystem that Belay does not mount";
     let filesystems = some(has_other_filesystem);
     about(report, Verdict::No, name, &filesystems, what, cure);
+    let encrypted = encrypted(objects, driver);
+    let cure = "keep them with the old driver: Belay does not decrypt, and does not mount them";
+    let what = "encrypted by the driver";
+    about(report, Verdict::No, name, &encrypted, what, cure);
     let several = match peer.one_node {
         true => some(is_on_several_nodes),
         false => Names::default(),
@@ -65,7 +70,7 @@ pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, drive
         peer,
         &Names::of(ours().filter(|it| has_key(*it, peer.topology_key))),
     );
-    if [&ids, &filesystems, &several]
+    if [&ids, &filesystems, &encrypted, &several]
         .iter()
         .all(|names| names.is_empty())
     {
@@ -88,6 +93,29 @@ fn has_key(volume: Object<'_>, key: &str) -> bool {
     let terms = volume.list("/spec/nodeAffinity/required/nodeSelectorTerms");
     let mut expressions = terms.flat_map(|term| term.list("/matchExpressions"));
     expressions.any(|expression| expression.text("/key") == key)
+}
+
+/// The volumes whose attributes or class ask for encryption.
+fn encrypted(objects: &Objects, driver: &str) -> Names {
+    let asks = |it: Object<'_>, pointer: &str| asks_for_encryption(it, pointer).is_some();
+    let classes: Vec<_> = objects
+        .of("StorageClass")
+        .filter(|it| it.text("/provisioner") == driver && asks(*it, "/parameters"))
+        .map(Object::name)
+        .collect();
+    let volumes = objects.of("PersistentVolume");
+    Names::of(volumes.filter(|it| {
+        it.text("/spec/csi/driver") == driver
+            && (asks(*it, "/spec/csi/volumeAttributes")
+                || classes.contains(&it.text("/spec/storageClassName")))
+    }))
+}
+
+/// The first key of the map at that pointer that asks for encryption.
+fn asks_for_encryption<'a>(object: Object<'a>, pointer: &str) -> Option<&'a str> {
+    let mut entries = object.entries(pointer);
+    let asking = entries.find(|(key, value)| encryption::is_requested(key, value));
+    asking.map(|(key, _)| key)
 }
 
 /// 8-4-4-4-12 hexadecimal digits.
@@ -156,6 +184,11 @@ pub(super) fn classes(report: &mut Report, objects: &Objects, peer: &Peer, drive
         };
         if !unknown.is_empty() {
             wrong(format!("Belay refuses parameter {}", unknown.join(", ")));
+        }
+        if let Some(key) = asks_for_encryption(class, "/parameters") {
+            wrong(format!(
+                "{key} asks for encryption, which Belay does not do"
+            ));
         }
         if let Some(fs_type) = other {
             wrong(format!("Belay does not create {fs_type}"));

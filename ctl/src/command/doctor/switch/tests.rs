@@ -310,6 +310,36 @@ fn a_cluster_without_the_driver_is_wrong() {
 }
 
 #[test]
+fn encrypted_volumes_and_their_classes_are_named() {
+    let class = |all: &mut Vec<Value>| {
+        all[6]["parameters"] = json!({"luks-encrypted": "true"});
+    };
+    let part = "fast: luks-encrypted asks for encryption";
+    expect("warn", "storage classes", part, class);
+    expect(
+        "NO",
+        "volumes",
+        "of-class: encrypted by the driver",
+        |all| {
+            class(all);
+            all.push(volume("of-class", |it| {
+                it["spec"]["storageClassName"] = json!("fast");
+            }));
+        },
+    );
+    for (verdict, part, value) in [
+        ("NO", "static: encrypted by the driver", "true"),
+        ("ok", "2 can be taken over", "false"),
+    ] {
+        expect(verdict, "volumes", part, |all| {
+            all.push(volume("static", |it| {
+                it["spec"]["csi"]["volumeAttributes"] = json!({"example.com/encrypted": value});
+            }));
+        });
+    }
+}
+
+#[test]
 fn many_names_are_counted() {
     let names = Names(["a", "b", "c", "d", "e"].map(str::to_owned).to_vec());
     assert_eq!(names.to_string(), "a, b, c and 2 more");
