@@ -108,7 +108,8 @@ pub(super) fn findings(
         about(report, Verdict::Warn, NAME, &found, what, cure);
     }
     if is_good {
-        let what = "no known obstacle to Belay's controller, but it makes no snapshots and clones";
+        let what = "no known obstacle to Belay's controller, but it makes no snapshots, and clones \
+                    volumes of one server only";
         report.add(Verdict::Ok, NAME, what);
     }
 }
