@@ -2,13 +2,25 @@
 //! Belay encrypts: a volume would be stored as it is, and one that another driver has encrypted
 //! would look foreign.
 
+/// The values that turn it off.
+const OFF: [&str; 9] = ["", "0", "f", "false", "n", "no", "none", "off", "disabled"];
+
 /// Whether an entry with that key and value asks for it: by `luks` or `encrypt` in the key, in any
 /// case, unless the value turns it off.
 #[must_use]
 pub fn is_requested(key: &str, value: &str) -> bool {
-    let (key, value) = (key.to_ascii_lowercase(), value.trim().to_ascii_lowercase());
-    let is_meant = ["luks", "encrypt"].iter().any(|word| key.contains(word));
-    is_meant && !["", "false", "no", "0"].contains(&&*value)
+    has("encrypt", key, value) || is_by_driver(key, value)
+}
+
+/// Whether it is the driver that encrypts, not the storage: the disk has the header of LUKS.
+#[must_use]
+pub fn is_by_driver(key: &str, value: &str) -> bool {
+    has("luks", key, value)
+}
+
+fn has(word: &str, key: &str, value: &str) -> bool {
+    let value = value.trim().to_ascii_lowercase();
+    key.to_ascii_lowercase().contains(word) && !OFF.contains(&&*value)
 }
 
 #[cfg(test)]
@@ -26,7 +38,9 @@ mod tests {
         ] {
             assert!(is_requested(key, "true"), "{key}");
             assert!(is_requested(key, "aes-xts-plain64"), "{key}");
-            for off in ["false", "False", "no", "0", " "] {
+            assert_eq!(is_by_driver(key, "true"), key.contains("luks"), "{key}");
+            for off in ["false", "False", "no", "0", " ", "None", "off"] {
+                assert!(!is_by_driver(key, off), "{key}: {off}");
                 assert!(!is_requested(key, off), "{key}: {off}");
             }
         }

@@ -78,11 +78,12 @@ impl Topology {
         Segments::from([(self.key.clone(), self.value.clone())])
     }
 
-    /// Whether `there` is within this topology: further segments of it do not matter, such as a
-    /// region besides the zone. Empty segments match everything.
+    /// Whether `there` is within this topology, or does not say: segments of other keys do not
+    /// matter, such as a region besides the zone, or of a class that allows only that.
     #[must_use]
     pub fn is_in(&self, there: &Segments) -> bool {
-        there.is_empty() || there.get(&self.key) == Some(&self.value)
+        let value = there.get(&self.key);
+        value.is_none_or(|value| *value == self.value)
     }
 
     /// Whether a volume in this topology satisfies the requirement: `requisite` is binding,
@@ -130,7 +131,7 @@ mod tests {
             (both.to_vec(), vec![], true),
             (both[..1].to_vec(), vec![], false),
             (vec![Segments::new()], vec![], true),
-            (vec![zone], vec![], false),
+            (vec![zone], vec![], true),
         ] {
             let requirement = TopologyRequirement {
                 requisite,

@@ -26,7 +26,7 @@
 {{- $lines := list -}}
 {{- $given := . -}}
 {{- range $cloud := .driver.clouds -}}
-{{- if and .secretName (eq .name ($given.cloud | default "")) -}}
+{{- if and .name .secretName (eq .name ($given.cloud | default "")) -}}
 {{- range $call := $given.calls -}}
 {{- $lines = append $lines (printf "csi.storage.k8s.io/%s-secret-name: %s" $call $cloud.secretName) -}}
 {{- $lines = append $lines (printf "csi.storage.k8s.io/%s-secret-namespace: %s" $call ($cloud.secretNamespace | default $given.namespace)) -}}

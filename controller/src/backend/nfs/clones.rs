@@ -39,6 +39,17 @@ fn copying(prepared: &Prepared, from: &VolumeId) -> Result<Copying, Failure> {
             ),
         ));
     }
+    let dir = &prepared.volume.at.dir;
+    if place.share == to.share && dir.above().any(|above| above == place.dir) {
+        return Err(Failure::invalid(
+            "volume_content_source",
+            format_args!(
+                "volume {from}: its directory {} contains that of the new volume, {dir}; choose a \
+                 class with another subDir",
+                place.dir
+            ),
+        ));
+    }
     let share = (place.share != to.share).then(|| Mount {
         share: place.share.clone(),
         ..prepared.mount.clone()
@@ -95,6 +106,28 @@ mod tests {
             (share.server.as_str(), share.share.as_str()),
             ("filer", "b")
         );
+    }
+
+    #[test]
+    fn a_volume_is_not_copied_into_itself() {
+        let parameters = [
+            ("server", "filer"),
+            ("share", "/a"),
+            ("subDir", "ns/x/y/new"),
+        ];
+        let parameters = parameters.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let order = Order {
+            parameters: Context::new("parameters", parameters).unwrap(),
+            ..order("filer")
+        };
+        let prepared = nfs().prepared(&order).unwrap();
+        let from = |id: &str| copying(&prepared, &VolumeId::new(id).unwrap());
+        let refused = from("filer#a#ns/x#pvc-1#").unwrap_err();
+        assert_eq!(refused.kind, Kind::Invalid);
+        assert!(refused.message.contains("ns/x contains"), "{refused}");
+        for beside in ["filer#a#ns/x/y/news#pvc-1#", "filer#b#ns/x#pvc-1#"] {
+            from(beside).unwrap();
+        }
     }
 
     #[test]

@@ -508,7 +508,6 @@ fn a_volume_with_an_attribute_of_encryption_is_refused() {
     for (key, value) in [
         ("luks-encrypted", "true"),
         ("example.com/luks-cipher", "aes-xts-plain64"),
-        ("encrypted", "1"),
     ] {
         let about = context("volume_context", &[(key, value)]);
         let message = volumes.read(&volume, &publish, &about).unwrap_err().message;
@@ -517,6 +516,9 @@ fn a_volume_with_an_attribute_of_encryption_is_refused() {
         let off = context("volume_context", &[(key, "false")]);
         volumes.read(&volume, &publish, &off).unwrap();
     }
+    // By the cloud: the node sees plain data.
+    let by_cloud = context("volume_context", &[("encrypted", "true")]);
+    volumes.read(&volume, &publish, &by_cloud).unwrap();
 }
 
 #[test]

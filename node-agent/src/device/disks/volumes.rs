@@ -60,7 +60,8 @@ impl DiskVolumes {
     /// Reads the contexts of a volume's attachment and of the volume.
     ///
     /// # Errors
-    /// `Invalid` for an attachment of another contract, and for a volume that is encrypted.
+    /// `Invalid` for an attachment of another contract, and for a volume that another driver
+    /// has encrypted.
     pub(in crate::device) fn read(
         &self,
         volume: &VolumeId,
@@ -68,7 +69,7 @@ impl DiskVolumes {
         about: &Context,
     ) -> Result<PublishContext, Failure> {
         let mut entries = about.iter();
-        if let Some((key, _)) = entries.find(|(key, value)| encryption::is_requested(key, value)) {
+        if let Some((key, _)) = entries.find(|(key, value)| encryption::is_by_driver(key, value)) {
             return Err(Failure::invalid(
                 "volume_context",
                 format_args!(

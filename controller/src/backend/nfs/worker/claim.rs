@@ -42,6 +42,8 @@ pub(super) enum State {
     Creating,
     /// The same, of a copy: it is made in the trash of the claim, and then gets its name.
     Copying,
+    /// A copy that was withdrawn is being removed; any call may continue that.
+    Dropping,
     /// The volume exists.
     Ready,
     /// Its directory is being removed.
@@ -83,6 +85,11 @@ impl Claim {
         self.of.archive_of.as_ref() == Some(&of.nonce)
     }
 
+    /// Whether it is that of a copy that no caller knows.
+    pub(super) fn is_copy_in_progress(&self) -> bool {
+        matches!(self.state, State::Copying | State::Dropping)
+    }
+
     /// What the directory is.
     pub(super) fn describe(&self) -> impl fmt::Display {
         let what = match self.state {
@@ -95,9 +102,10 @@ impl Claim {
 }
 
 impl State {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Creating,
         Self::Copying,
+        Self::Dropping,
         Self::Ready,
         Self::Deleting,
         Self::Archiving,
@@ -122,6 +130,7 @@ impl State {
         match self {
             Self::Creating => "creating",
             Self::Copying => "copying",
+            Self::Dropping => "dropping",
             Self::Ready => "ready",
             Self::Deleting => "deleting",
             Self::Archiving => "archiving",

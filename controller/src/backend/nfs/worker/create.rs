@@ -111,6 +111,10 @@ impl Creation<'_> {
                 {
                     self.claims.remove(self.dir, &claim)?;
                 }
+                Held::By(claim) if claim.state == State::Dropping => {
+                    was_abandoned = copy::discard(self.tree, self.dir, &claim, self.end)?;
+                    continue;
+                }
                 Held::By(claim)
                     if !self.is_own(&claim) && self.claims.is_abandoned(self.dir, &claim)? =>
                 {

@@ -92,7 +92,7 @@ fn claimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
         )))),
         Held::By(claim) => match claim.state {
             State::Placing | State::Archived | State::Replaced => Ok(Task::Nothing(None)),
-            State::Ready | State::Gone => Ok(Task::Claim(claims, claim)),
+            State::Ready | State::Gone | State::Dropping => Ok(Task::Claim(claims, claim)),
             // The call that made it may have been killed.
             _ => held(tree, claims, claim, dir),
         },
@@ -186,7 +186,7 @@ impl Deletion<'_> {
         }
         match policy {
             _ if claim.state == State::Gone => self.finish(claim)?,
-            _ if claim.state == State::Copying => self.uncopied(claim)?,
+            _ if claim.is_copy_in_progress() => self.uncopied(claim)?,
             OnDelete::Retain => self.retain(claim)?,
             _ if claim.state == State::Creating && self.is_foreign(claim)? => {
                 self.release(claim)?;
@@ -202,16 +202,25 @@ impl Deletion<'_> {
     }
 
     /// Removes a copy that no caller knows, complete or not, whatever the policy.
+    ///
+    /// # Errors
+    /// `Busy` if files remain at the end; any later call for the directory continues.
     pub(super) fn uncopied(&self, claim: &Claim) -> Result<(), Failure> {
-        let trash = Trash::open(&self.claims, self.dir, claim)?;
-        self.claims.check(self.dir, claim)?;
-        // From here on, no slower call gives a copy its name.
-        trash.disarm()?;
-        if trash.has_placed(self.tree, self.dir)? {
-            self.claims.check(self.dir, claim)?;
-            trash.take(self.tree, self.dir)?;
+        // From here on, no slower call gives a copy its name, or answers that it is one.
+        let claim = self.claims.advance(self.dir, claim, State::Dropping)?;
+        if let Some(trash) = Trash::find(&self.claims, self.dir, &claim)? {
+            trash.disarm()?;
+            if trash.has_placed(self.tree, self.dir)? {
+                self.claims.check(self.dir, &claim)?;
+                trash.take(self.tree, self.dir)?;
+            }
+            trash.empty(self.end)?;
+            if !trash.remove()? {
+                return Err(changing(self.dir));
+            }
         }
-        self.finish(claim)
+        self.tidy(&claim)?;
+        self.release(&claim)
     }
 
     /// Leaves the directory, and records that it is no longer a volume.

@@ -47,6 +47,8 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
     const REFUSED: &str = "the server refuses it to the root user of this host; export the share \
                            with no_root_squash, or give the directory to the user that it maps \
                            root to";
+    const UNSUPPORTED: &str = "the server, or the filesystem that it exports, does not support it; \
+                               remove it there, or use another server";
     const GONE: &str = "the server does not answer, or has lost the directory; repeat the call";
     match errno {
         Errno::NOSPC => (
@@ -87,6 +89,11 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
             Kind::Precondition,
             "the server does not have names of that length",
         ),
+        Errno::OPNOTSUPP => (Some("EOPNOTSUPP"), Kind::Precondition, UNSUPPORTED),
+        Errno::INVAL => (Some("EINVAL"), Kind::Precondition, UNSUPPORTED),
+        Errno::RANGE => (Some("ERANGE"), Kind::Precondition, UNSUPPORTED),
+        Errno::TOOBIG => (Some("E2BIG"), Kind::Precondition, UNSUPPORTED),
+        Errno::FBIG => (Some("EFBIG"), Kind::Precondition, UNSUPPORTED),
         Errno::NOENT => (
             Some("ENOENT"),
             Kind::Busy,

@@ -5,9 +5,10 @@ use super::storage::escaped;
 use crate::report::{Report, Verdict};
 
 /// What to do about a Secret that may name a cloud.
-pub(super) const CURE: &str = "if such a Secret has the key `cloud`, add it to `clouds` of the \
-                               chart's entry, or to --cloud-name: Belay refuses calls for a cloud \
-                               that it does not use";
+pub(super) const CURE: &str = "add each such Secret to `clouds` of the chart's entry, so that the \
+                               sidecars may read it, with the name in its key `cloud`, or with \
+                               name \"\" if it has none: Belay refuses calls for a cloud that it \
+                               does not use";
 
 /// The calls for a volume that change it, by their parameters.
 const CALLS: [&str; 3] = ["provisioner", "controller-publish", "controller-expand"];

@@ -95,27 +95,14 @@ fn has_key(volume: Object<'_>, key: &str) -> bool {
     expressions.any(|expression| expression.text("/key") == key)
 }
 
-/// The volumes whose attributes or class ask for encryption.
+/// The volumes that the driver has encrypted.
 fn encrypted(objects: &Objects, driver: &str) -> Names {
-    let asks = |it: Object<'_>, pointer: &str| asks_for_encryption(it, pointer).is_some();
-    let classes: Vec<_> = objects
-        .of("StorageClass")
-        .filter(|it| it.text("/provisioner") == driver && asks(*it, "/parameters"))
-        .map(Object::name)
-        .collect();
     let volumes = objects.of("PersistentVolume");
     Names::of(volumes.filter(|it| {
+        let mut attributes = it.entries("/spec/csi/volumeAttributes");
         it.text("/spec/csi/driver") == driver
-            && (asks(*it, "/spec/csi/volumeAttributes")
-                || classes.contains(&it.text("/spec/storageClassName")))
+            && attributes.any(|(key, value)| encryption::is_by_driver(key, value))
     }))
-}
-
-/// The first key of the map at that pointer that asks for encryption.
-fn asks_for_encryption<'a>(object: Object<'a>, pointer: &str) -> Option<&'a str> {
-    let mut entries = object.entries(pointer);
-    let asking = entries.find(|(key, value)| encryption::is_requested(key, value));
-    asking.map(|(key, _)| key)
 }
 
 /// 8-4-4-4-12 hexadecimal digits.
@@ -185,7 +172,9 @@ pub(super) fn classes(report: &mut Report, objects: &Objects, peer: &Peer, drive
         if !unknown.is_empty() {
             wrong(format!("Belay refuses parameter {}", unknown.join(", ")));
         }
-        if let Some(key) = asks_for_encryption(class, "/parameters") {
+        let mut parameters = class.entries("/parameters");
+        let asking = parameters.find(|(key, value)| encryption::is_requested(key, value));
+        if let Some((key, _)) = asking {
             wrong(format!(
                 "{key} asks for encryption, which Belay does not do"
             ));

@@ -109,6 +109,8 @@ impl Copy<'_> {
         trash.disarm_attempts()?;
         if trash.complete()?.is_none() && !trash.has_placed(tree, dir)? {
             self.sweep();
+            // That of a copy that was removed.
+            trash.forget_notes()?;
             self.remove(&trash)?;
             self.attempt(&trash)?;
         }
@@ -137,7 +139,11 @@ impl Copy<'_> {
         let links = tree::own(&trash.own, &links, &trash.shown)?;
         let shown = self.order.from.at.dir.to_string();
         let mut walk = walk::Walk::new(&links, &mut self.report);
-        walk.directory(&original.directory, &target, &shown)?;
+        if let Err(failure) = walk.directory(&original.directory, &target, &shown) {
+            // What is removed is stale, and its failures say nothing of the server.
+            original.check()?;
+            return Err(failure);
+        }
         if let Some(mode) = self.order.volume.permissions {
             tree::chmod(&target, mode, &trash.shown)?;
         }
@@ -164,15 +170,15 @@ impl Copy<'_> {
         let Creation {
             tree, claims, dir, ..
         } = self.creation;
-        if let Some(trash) = Trash::find(claims, dir, self.claim)? {
-            claims.check(dir, self.claim)?;
+        // As in `uncopied`, but with reports of progress.
+        let claim = claims.advance(dir, self.claim, State::Dropping)?;
+        if let Some(trash) = Trash::find(claims, dir, &claim)? {
             trash.disarm()?;
             if !trash.has_placed(tree, dir)? {
-                trash.forget_notes()?;
                 self.remove(&trash)?;
             }
         }
-        discard(tree, dir, self.claim, Instant::now() + SLICE).map(drop)
+        discard(tree, dir, &claim, Instant::now() + SLICE).map(drop)
     }
 
     /// Removes copies of the share that were abandoned: what they have copied takes up space. Those
@@ -186,7 +192,7 @@ impl Copy<'_> {
     }
 }
 
-/// Copies that no call has continued for an hour, without this one.
+/// Copies that were withdrawn, or that no call has continued for an hour; without this one.
 fn abandoned(claims: &Claims, own: &Claim) -> Result<Vec<(Dir, Claim)>, Failure> {
     let mut found = Vec::new();
     let Some(all) = claims.own.find_directory(TRASH)? else {
@@ -198,8 +204,9 @@ fn abandoned(claims: &Claims, own: &Claim) -> Result<Vec<(Dir, Claim)>, Failure>
         };
         if nonce != own.nonce
             && let Some((dir, claim)) = claims.by_hash(hash)?
-            && (claim.state, claim.nonce.as_str()) == (State::Copying, nonce)
-            && claims.is_abandoned(&dir, &claim)?
+            && claim.nonce == nonce
+            && (claim.state == State::Dropping
+                || claim.state == State::Copying && claims.is_abandoned(&dir, &claim)?)
         {
             found.push((dir, claim));
         }

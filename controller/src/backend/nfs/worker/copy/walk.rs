@@ -3,6 +3,7 @@
 //! only after the server has said that there is no such name. A server that does not answer makes
 //! system calls fail in the way of a file that was removed.
 
+use super::super::claim::nonce;
 use super::super::error::{self, Error, at};
 use super::super::tree::{INSIDE, alive, retry};
 use super::attributes;
@@ -132,6 +133,9 @@ impl<'a, 'r> Walk<'a, 'r> {
             self.report.beat()?;
             // If the directory above is gone, it is asked for by its name.
             let stat = stat(it.from, it.name, it.shown).map_err(Stop::of)?;
+            if last.is_some() {
+                self.set_aside(it)?;
+            }
             let Some(stat) = stat else {
                 self.report.changed(it.shown);
                 return Ok(());
@@ -152,6 +156,19 @@ impl<'a, 'r> Walk<'a, 'r> {
         }
         let failure = last.map_or_else(|| Failure::bug("no attempt"), Failure::from);
         Err(Stop::Failure(failure))
+    }
+
+    /// Moves away what an attempt that failed has made: the copy has all of a name, or nothing.
+    fn set_aside(&self, it: &Name<'_>) -> Result<(), Stop> {
+        let new = nonce().map_err(Stop::Failure)?;
+        let rename = || {
+            alive()?;
+            rustix::fs::renameat(it.to, it.name, self.links, new.as_str())
+        };
+        match retry_on_intr(rename) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(at("renameat", it.shown)(errno).into()),
+        }
     }
 
     fn subdirectory(&mut self, it: &Name<'_>) -> Result<(), Stop> {

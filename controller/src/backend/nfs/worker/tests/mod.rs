@@ -4,6 +4,7 @@ mod archives;
 mod calls;
 mod claimed;
 mod copied;
+mod copied_dropped;
 mod copied_failing;
 mod copied_files;
 mod creations;

@@ -1,0 +1,132 @@
+//! Copies that are withdrawn while other calls go on, and sources that lose files meanwhile.
+
+use super::copied::order;
+use super::killed::{fail_look, until};
+use super::slow::{Step, during, slow_at_each};
+use super::*;
+use rustix::io::Errno;
+use std::cell::Cell;
+
+/// A copy that was killed after so many changes; false if it was not.
+fn killed_copy(share: &Share, changes: usize) -> bool {
+    share.make_source();
+    until(changes, || share.copy(&order())).is_none()
+}
+
+/// After how many changes a copy has the name of the volume.
+fn changes_until_placed() -> usize {
+    let placed = (0..).find(|changes| {
+        let share = Share::new();
+        assert!(killed_copy(&share, *changes));
+        share.path("ns/copy").exists()
+    });
+    placed.unwrap()
+}
+
+fn deletion() -> OldVolume {
+    old(&order().volume, OnDelete::Delete)
+}
+
+fn has_state(share: &Share, state: &str) -> bool {
+    let path = share
+        .path(".belay/claims")
+        .join(file_name(&order().volume.at.dir));
+    names(&path).iter().any(|file| file.ends_with(state))
+}
+
+#[test]
+fn a_copy_that_was_withdrawn_is_removed_by_any_later_call() {
+    let placed = changes_until_placed();
+    let dropping = Cell::new(0);
+    for copied in [placed - 8, placed] {
+        for changes in 0.. {
+            let share = Share::new();
+            assert!(killed_copy(&share, copied));
+            let is_done = until(changes, || share.delete(&deletion())).is_some();
+            if has_state(&share, ".dropping") {
+                dropping.set(dropping.get() + 1);
+                // Not after an hour, and not by its own name alone.
+                let other = volume("ns/copy", "pvc-9");
+                share.create(&other).unwrap();
+                assert_eq!(names(&share.path("ns/copy")), [""; 0]);
+                share.delete(&old(&other, OnDelete::Delete)).unwrap();
+            }
+            share.copy(&order()).unwrap();
+            share.assert_copied();
+            if is_done {
+                break;
+            }
+        }
+    }
+    assert!(dropping.get() > 20, "{}", dropping.get());
+}
+
+#[test]
+fn a_copy_that_takes_long_to_remove_is_removed_in_parts() {
+    let share = Share::new();
+    assert!(killed_copy(&share, changes_until_placed()));
+    let work = Work::Delete(deletion());
+    let stopped = perform(&share.tree(), &work, Instant::now());
+    refused(stopped, Kind::Busy, "still being removed");
+    assert!(has_state(&share, ".dropping"));
+    share.copy(&order()).unwrap();
+    share.assert_copied();
+}
+
+/// It has seen the copy in its place.
+#[test]
+fn a_slow_removal_takes_nothing_from_the_volume_that_another_call_has_completed() {
+    let placed = changes_until_placed();
+    let answered = Cell::new(false);
+    let (completed, removed) = (Cell::new(0), Cell::new(0));
+    for copied in [placed - 3, placed] {
+        slow_at_each(
+            |share| assert!(killed_copy(share, copied)),
+            |share| share.delete(&deletion()),
+            |share| {
+                let result = share.copy(&order());
+                answered.set(result.is_ok());
+                if let Err(failure) = result {
+                    assert_eq!(failure.kind, Kind::Busy, "{failure}");
+                }
+            },
+            |share| match (answered.get(), share.look(&order().volume.at)) {
+                (true, Some(_)) => {
+                    share.assert_copied();
+                    completed.set(completed.get() + 1);
+                }
+                // A removal that begins later means the volume that is complete.
+                _ => removed.set(removed.get() + 1),
+            },
+        );
+    }
+    let counts = (completed.get(), removed.get());
+    assert!(counts.0 > 5 && counts.1 > 5, "{counts:?}");
+}
+
+/// With NFS, what is removed while it is open is stale.
+#[test]
+fn what_is_removed_from_the_source_meanwhile_is_not_copied_in_part() {
+    for removed in ["a", "a/b"] {
+        let share = Share::new();
+        share.make_source();
+        let (source, trash) = (share.path("from").join(removed), share.path(".belay/trash"));
+        let mut looks = 0;
+        let remove = move |step| {
+            let copies = names(&trash).into_iter().flat_map(|own| {
+                let own = trash.join(own);
+                names(&own).into_iter().map(move |name| own.join(name))
+            });
+            let has_begun = copies.into_iter().any(|copy| copy.join(removed).exists());
+            looks += usize::from(step == Step::Look && has_begun);
+            // The first one opens the copy.
+            if looks == 2 && fs::remove_dir_all(&source).is_ok() {
+                fail_look(0, Errno::STALE);
+            }
+        };
+        during(remove, || share.copy(&order())).unwrap();
+        assert!(!share.path("from").join(removed).exists(), "{removed}");
+        assert!(!share.path("ns/copy").join(removed).exists(), "{removed}");
+        assert!(share.path("ns/copy/other").exists());
+    }
+}
