@@ -5,4 +5,5 @@ mod bench;
 mod detach;
 mod faults;
 mod hung;
+mod refusals;
 mod verbs;

@@ -13,6 +13,7 @@ use tonic::{Request, Status};
 
 use crate::filesystem::remote::serve;
 use crate::kernel::fake::{Fake, Machine, Server};
+use crate::operation::KubeletDir;
 use crate::operation::remote::RemoteNode;
 use crate::rpc::{NodeIdentity, RemoteService};
 use crate::work::Servers;
@@ -115,12 +116,22 @@ impl Agent {
 
     /// The same, without what it would need to serve a call.
     pub(super) fn lacking(machine: &Machine, lacking: Option<String>) -> Self {
+        Agent::with(machine, None, lacking)
+    }
+
+    /// The same, of a kubelet whose directory that is.
+    pub(super) fn of_kubelet(machine: &Machine, directory: &str) -> Self {
+        let opened = KubeletDir::open(&machine.process(), Path::new(directory));
+        Agent::with(machine, Some(opened.unwrap()), None)
+    }
+
+    fn with(machine: &Machine, kubelet: Option<KubeletDir>, lacking: Option<String>) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
             .build()
             .unwrap();
-        let node = RemoteNode::new(machine.process(), None, Arc::default());
+        let node = RemoteNode::new(machine.process(), kubelet.map(Arc::new), Arc::default());
         let identity = NodeIdentity {
             id: "n1".to_owned(),
             volumes_max: 0,

@@ -130,3 +130,27 @@ fn what_is_removed_from_the_source_meanwhile_is_not_copied_in_part() {
         assert!(share.path("ns/copy/other").exists());
     }
 }
+
+#[test]
+fn a_copy_is_below_the_directories_above_it_and_not_in_another_volume() {
+    let share = Share::new();
+    share.make_source();
+    share.copy(&order()).unwrap();
+    let above = share.create(&volume("ns", "pvc-9"));
+    refused(
+        above,
+        Kind::Incompatible,
+        "has the directories of other volumes",
+    );
+    share.delete(&deletion()).unwrap();
+    share.create(&volume("ns", "pvc-9")).unwrap();
+    refused(
+        share.copy(&order()),
+        Kind::Incompatible,
+        "is inside ns, which",
+    );
+    assert_eq!(names(&share.path("ns")), [""; 0]);
+    assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+    // The source's, and that of the volume.
+    assert_eq!(names(&share.path(".belay/claims")).len(), 2);
+}

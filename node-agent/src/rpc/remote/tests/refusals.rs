@@ -1,0 +1,66 @@
+//! Paths and verbs that are refused, and answers that say which volume they are about.
+
+use std::path::Path;
+
+use belay_proto::csi::v1 as csi;
+use csi::node_server::Node as _;
+use tonic::{Code, Request};
+
+use super::bench::{Agent, Volume, machine, publish_at, target, unpublish_at};
+
+#[test]
+fn a_path_outside_of_the_kubelets_directory_is_refused() {
+    let machine = machine();
+    machine.make_dir(Path::new("/elsewhere"));
+    let agent = Agent::of_kubelet(&machine, "/pods");
+    let volume = Volume::new("a");
+    let before = machine.picture();
+    for path in ["/elsewhere/1", "/pods/../elsewhere/1", "/pods"] {
+        let published = publish_at(&agent, &volume, path).unwrap_err();
+        let unpublished = unpublish_at(&agent, &volume, path).unwrap_err();
+        for status in [published, unpublished] {
+            assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+            assert!(status.message().starts_with("target_path: "), "{status}");
+        }
+    }
+    assert_eq!(machine.picture().difference(&before), "");
+    assert_eq!(machine.helpers_started(), 0);
+    agent.publish(&volume, 1).unwrap();
+    agent.unpublish(&volume, 1).unwrap();
+}
+
+#[test]
+fn a_directory_of_a_server_is_not_staged() {
+    let machine = machine();
+    let agent = Agent::new(&machine);
+    let stage = csi::NodeStageVolumeRequest::default();
+    let staged = agent.service.node_stage_volume(Request::new(stage));
+    let staged = agent.runtime.block_on(staged).unwrap_err();
+    let unstage = csi::NodeUnstageVolumeRequest::default();
+    let unstaged = agent.service.node_unstage_volume(Request::new(unstage));
+    let unstaged = agent.runtime.block_on(unstaged).unwrap_err();
+    for (status, code, advice) in [
+        (staged, Code::FailedPrecondition, "staged; publish them"),
+        (unstaged, Code::Unimplemented, "staged; unpublish them"),
+    ] {
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().ends_with(advice), "{status}");
+    }
+}
+
+#[test]
+fn the_health_of_a_volume_has_its_id() {
+    let machine = machine();
+    let agent = Agent::new(&machine);
+    let volume = Volume::new("a");
+    agent.publish(&volume, 1).unwrap();
+    let request = csi::NodeGetVolumeHealthRequest {
+        volume_id: volume.id.clone(),
+        volume_publish_path: target(1),
+        ..Default::default()
+    };
+    let answer = agent.service.node_get_volume_health(Request::new(request));
+    let answer = agent.runtime.block_on(answer).unwrap().into_inner();
+    assert_eq!(answer.volume_health.unwrap().volume_id, volume.id);
+    agent.settle();
+}
