@@ -56,7 +56,6 @@ impl Operations {
             }
             Ok(Done::Cut(snapshot))
         };
-
         let key = Key::new(Subject::NewSnapshot, request.name.as_str());
         let done = self
             .jobs

@@ -187,10 +187,11 @@ impl Claims {
         }
     }
 
-    /// Whether the volume was not created, since the call was killed and is not repeated. A call
-    /// that is slower than that fails.
+    /// Whether the volume was not created, since the call was killed and is not repeated, or has
+    /// withdrawn its copy. A call that is slower than that fails.
     pub(super) fn is_abandoned(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
         let directory = match claim.state {
+            State::Dropping => return Ok(true),
             state if state.is_unknown() => self.directory(dir)?,
             _ => None,
         };

@@ -111,16 +111,16 @@ impl Creation<'_> {
                 {
                     self.claims.remove(self.dir, &claim)?;
                 }
-                Held::By(claim) if claim.state == State::Dropping => {
-                    was_abandoned = copy::discard(self.tree, self.dir, &claim, self.end)?;
-                    continue;
-                }
                 Held::By(claim)
                     if !self.is_own(&claim) && self.claims.is_abandoned(self.dir, &claim)? =>
                 {
-                    was_abandoned = match claim.state {
-                        State::Copying => copy::discard(self.tree, self.dir, &claim, self.end)?,
-                        _ => self.claims.remove(self.dir, &claim)?,
+                    was_abandoned = match claim.is_copy_in_progress() {
+                        true => {
+                            copy::discard(self.tree, self.dir, &claim, self.end)?;
+                            // Its directory is gone with it.
+                            false
+                        }
+                        false => self.claims.remove(self.dir, &claim)?,
                     };
                     continue;
                 }
@@ -192,9 +192,11 @@ impl Creation<'_> {
         }
     }
 
-    /// Whether the claim is that of a call like this one.
+    /// Whether the claim is that of a call like this one, which can continue it.
     fn is_own(&self, claim: &Claim) -> bool {
-        claim.of.name == self.order.at.name && claim.of.source.as_deref() == self.source
+        claim.state != State::Dropping
+            && claim.of.name == self.order.at.name
+            && claim.of.source.as_deref() == self.source
     }
 
     /// Refuses a directory that is, or is inside, another program's.

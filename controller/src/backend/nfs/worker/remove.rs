@@ -19,7 +19,7 @@ use super::own::is_missing;
 use super::tree::{self, Found, Tree};
 use belay_server::call::Failure;
 use rustix::fs::AtFlags;
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -135,14 +135,15 @@ impl Trash {
 
     /// They can be removed.
     pub(super) fn release(&self, older: &[String]) -> Result<(), Failure> {
-        for name in older {
-            let (from, to) = ((&self.own, &**name), (&self.own, &*nonce()?));
-            match tree::rename(from, to, &self.shown) {
-                Err(error) if error.errno == Errno::NOENT => {}
-                result => result?,
-            }
+        older.iter().try_for_each(|name| self.rename_away(name))
+    }
+
+    /// What has that name can be removed.
+    pub(super) fn rename_away(&self, name: &str) -> Result<(), Failure> {
+        match tree::rename((&self.own, name), (&self.own, &*nonce()?), &self.shown) {
+            Err(error) if error.errno == Errno::NOENT => Ok(()),
+            result => Ok(result?),
         }
-        Ok(())
     }
 
     /// Gives what is kept here its name; `NOENT` if another call has done that.
@@ -256,13 +257,9 @@ impl Emptying<'_> {
     /// A directory, whatever it has in it, is removed later.
     fn move_up(&self, above: &OwnedFd, name: &CStr) -> Result<(), Left> {
         let new = nonce().map_err(Left::Failure)?;
-        let rename = || {
-            tree::alive()?;
-            rustix::fs::renameat(above, name, self.trash, new.as_str())
-        };
-        match retry_on_intr(rename) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(at("renameat", self.shown)(errno).into()),
+        match tree::rename((above, name), (self.trash, &*new), self.shown) {
+            Err(error) if error.errno == Errno::NOENT => Ok(()),
+            result => Ok(result?),
         }
     }
 
@@ -274,14 +271,8 @@ impl Emptying<'_> {
     }
 
     fn unlink(&self, above: &OwnedFd, name: &CStr, flags: AtFlags) -> Done<()> {
-        let unlink = || {
-            tree::alive()?;
-            rustix::fs::unlinkat(above, name, flags)
-        };
-        match retry_on_intr(unlink) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(at("unlinkat", self.shown)(errno)),
-        }
+        let removed = tree::removed(above, name, flags);
+        removed.map(drop).map_err(at("unlinkat", self.shown))
     }
 
     fn failure(&self, left: Left) -> Failure {

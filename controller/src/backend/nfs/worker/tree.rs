@@ -3,18 +3,18 @@
 
 use super::super::path::Dir;
 use super::error::{Error, Result, at};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::path::Arg;
 use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// The mode of a new directory, before the mask.
 const DIRECTORY: Mode = Mode::from_bits_retain(0o777);
 /// The mode of a directory or file for Belay alone.
-const PRIVATE_DIRECTORY: Mode = Mode::from_bits_retain(0o700);
-const PRIVATE_FILE: Mode = Mode::from_bits_retain(0o600);
+pub(super) const PRIVATE_DIRECTORY: Mode = Mode::from_bits_retain(0o700);
+pub(super) const PRIVATE_FILE: Mode = Mode::from_bits_retain(0o600);
 
 /// How lookups are restricted.
 pub(super) const INSIDE: ResolveFlags = ResolveFlags::BENEATH
@@ -97,9 +97,9 @@ fn looking() -> rustix::io::Result<()> {
 }
 
 /// Opens a directory to read it and to work in it.
-pub(super) fn open(from: &OwnedFd, path: impl Arg + Copy, shown: &str) -> Result<OwnedFd> {
+pub(super) fn open(from: impl AsFd, path: impl Arg + Copy, shown: &str) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = || rustix::fs::openat2(from, path, flags, Mode::empty(), INSIDE);
+    let open = || rustix::fs::openat2(&from, path, flags, Mode::empty(), INSIDE);
     retry(open).map_err(at("openat2", shown))
 }
 
@@ -151,8 +151,8 @@ pub(super) fn write_new(above: &OwnedFd, name: &str, content: &[u8], shown: &str
     sync(&file, shown)
 }
 
-/// Has the server write a file to its disk.
-fn sync(file: &OwnedFd, shown: &str) -> Result<()> {
+/// Has the server write a file, or a directory, to its disk.
+pub(super) fn sync(file: &OwnedFd, shown: &str) -> Result<()> {
     let sync = || {
         alive()?;
         rustix::fs::fsync(file)?;
@@ -185,11 +185,7 @@ pub(super) fn probe(above: &OwnedFd, name: &str, shown: &str) -> Result<(u32, i6
 
 /// The time of modification of a file; none if it does not exist.
 pub(super) fn modified(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<i64>> {
-    match retry_on_intr(|| rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW)) {
-        Ok(stat) => Ok(Some(stat.st_mtime)),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(at("fstatat", shown)(errno)),
-    }
+    Ok(stat(above, name, shown)?.map(|stat| stat.st_mtime))
 }
 
 /// The whole file, if it is not longer than `bytes_max`.
@@ -208,7 +204,7 @@ pub(super) fn read(file: OwnedFd, bytes_max: u64, shown: &str) -> Result<Option<
 }
 
 /// Creates a directory, which gets the mode less the mask.
-pub(super) fn mkdir(above: &OwnedFd, name: &str, mode: Mode, shown: &str) -> Result<()> {
+pub(super) fn mkdir(above: &OwnedFd, name: impl Arg + Copy, mode: Mode, shown: &str) -> Result<()> {
     let make = || {
         alive()?;
         rustix::fs::mkdirat(above, name, mode)
@@ -244,15 +240,21 @@ pub(super) struct Found {
 
 /// The file of that name, whatever a link leads to; none if it does not exist.
 pub(super) fn find(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<Found>> {
+    let found = stat(above, name, shown)?;
+    Ok(found.map(|stat| Found {
+        file_type: FileType::from_raw_mode(stat.st_mode),
+        identity: (stat.st_dev, stat.st_ino),
+    }))
+}
+
+/// The same, with all that the server says of it.
+pub(super) fn stat(above: impl AsFd, name: impl Arg + Copy, shown: &str) -> Result<Option<Stat>> {
     let stat = || {
         looking()?;
-        rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW)
+        rustix::fs::statat(&above, name, AtFlags::SYMLINK_NOFOLLOW)
     };
     match retry_on_intr(stat) {
-        Ok(stat) => Ok(Some(Found {
-            file_type: FileType::from_raw_mode(stat.st_mode),
-            identity: (stat.st_dev, stat.st_ino),
-        })),
+        Ok(stat) => Ok(Some(stat)),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(at("fstatat", shown)(errno)),
     }
@@ -260,8 +262,8 @@ pub(super) fn find(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<Fo
 
 /// Renames; no link is followed at either end.
 pub(super) fn rename(
-    (from, name): (&OwnedFd, &str),
-    (to, new): (&OwnedFd, &str),
+    (from, name): (&OwnedFd, impl Arg + Copy),
+    (to, new): (&OwnedFd, impl Arg + Copy),
     shown: &str,
 ) -> Result<()> {
     let rename = || {
@@ -272,12 +274,12 @@ pub(super) fn rename(
 }
 
 /// Removes a file that is no directory; one that does not exist is removed already.
-pub(super) fn unlink(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
+pub(super) fn unlink(above: &OwnedFd, name: impl Arg + Copy, shown: &str) -> Result<()> {
     unlink_existing(above, name, shown).map(drop)
 }
 
 /// The same; whether it existed.
-pub(super) fn unlink_existing(above: &OwnedFd, name: &str, shown: &str) -> Result<bool> {
+pub(super) fn unlink_existing(above: &OwnedFd, name: impl Arg + Copy, shown: &str) -> Result<bool> {
     removed(above, name, AtFlags::empty()).map_err(at("unlinkat", shown))
 }
 
@@ -296,7 +298,11 @@ pub(super) fn rmdir_if_empty(above: &OwnedFd, name: &str, shown: &str) -> Result
 }
 
 /// Whether it existed.
-fn removed(above: &OwnedFd, name: &str, flags: AtFlags) -> rustix::io::Result<bool> {
+pub(super) fn removed(
+    above: &OwnedFd,
+    name: impl Arg + Copy,
+    flags: AtFlags,
+) -> rustix::io::Result<bool> {
     let remove = || {
         alive()?;
         rustix::fs::unlinkat(above, name, flags)

@@ -19,12 +19,6 @@ const LISTS: [&[u8]; 3] = [
 /// Those of users.
 const OF_USERS: &[u8] = b"user.";
 
-/// Has the server write a file, or a directory, to its disk.
-pub(super) fn sync(file: &OwnedFd, shown: &str) -> Result<()> {
-    alive().map_err(at("fsync", shown))?;
-    retry_on_intr(|| rustix::fs::fsync(file)).map_err(at("fsync", shown))
-}
-
 /// Sets the time of modification to that of the server.
 pub(in super::super) fn touch(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
     let now = Timespec {

@@ -1,9 +1,9 @@
 //! Copies the content of a file, by the server itself where it can.
 
 use super::super::error::at;
-use super::super::tree::alive;
+use super::super::tree::{self, alive};
+use super::Report;
 use super::walk::Stop;
-use super::{Report, attributes};
 use rustix::fs::{SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::os::fd::OwnedFd;
@@ -134,7 +134,7 @@ impl File<'_> {
             report.copied.bytes += done;
             report.beat()?;
             if unsynced >= SYNC_BYTES {
-                attributes::sync(self.to, self.shown)?;
+                tree::sync(self.to, self.shown)?;
                 unsynced = 0;
             }
         }

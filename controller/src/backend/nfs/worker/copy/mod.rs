@@ -147,7 +147,7 @@ impl Copy<'_> {
         if let Some(mode) = self.order.volume.permissions {
             tree::chmod(&target, mode, &trash.shown)?;
         }
-        attributes::sync(&target, &trash.shown)?;
+        tree::sync(&target, &trash.shown)?;
         original.check()?;
         trash.name_complete(&name)
     }
@@ -178,7 +178,7 @@ impl Copy<'_> {
                 self.remove(&trash)?;
             }
         }
-        discard(tree, dir, &claim, Instant::now() + SLICE).map(drop)
+        discard(tree, dir, &claim, Instant::now() + SLICE)
     }
 
     /// Removes copies of the share that were abandoned: what they have copied takes up space. Those
@@ -205,8 +205,8 @@ fn abandoned(claims: &Claims, own: &Claim) -> Result<Vec<(Dir, Claim)>, Failure>
         if nonce != own.nonce
             && let Some((dir, claim)) = claims.by_hash(hash)?
             && claim.nonce == nonce
-            && (claim.state == State::Dropping
-                || claim.state == State::Copying && claims.is_abandoned(&dir, &claim)?)
+            && claim.is_copy_in_progress()
+            && claims.is_abandoned(&dir, &claim)?
         {
             found.push((dir, claim));
         }
@@ -214,16 +214,11 @@ fn abandoned(claims: &Claims, own: &Claim) -> Result<Vec<(Dir, Claim)>, Failure>
     Ok(found)
 }
 
-/// Removes a copy that no caller knows, and its claim; false, since its directory is gone with it.
+/// Removes a copy that no caller knows, and its claim.
 ///
 /// # Errors
 /// `Busy` if files remain at `end`; those of the server.
-pub(super) fn discard(
-    tree: &Tree,
-    dir: &Dir,
-    claim: &Claim,
-    end: Instant,
-) -> Result<bool, Failure> {
+pub(super) fn discard(tree: &Tree, dir: &Dir, claim: &Claim, end: Instant) -> Result<(), Failure> {
     let deletion = Deletion {
         tree,
         claims: Claims::open(tree)?,
@@ -231,5 +226,5 @@ pub(super) fn discard(
         end,
         removes_archived: false,
     };
-    deletion.uncopied(claim).map(|()| false)
+    deletion.uncopied(claim)
 }

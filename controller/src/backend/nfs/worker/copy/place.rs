@@ -3,7 +3,7 @@
 //! for it.
 
 use super::super::super::path::Dir;
-use super::super::claim::{Claim, nonce};
+use super::super::claim::Claim;
 use super::super::claims::{changing, is_taken};
 use super::super::create::Creation;
 use super::super::error::Result as Done;
@@ -72,13 +72,6 @@ impl Trash {
             }
         }
         Ok(())
-    }
-
-    fn rename_away(&self, name: &str) -> Result<(), Failure> {
-        match tree::rename((&self.own, name), (&self.own, &nonce()?), &self.shown) {
-            Err(error) if error.errno == Errno::NOENT => Ok(()),
-            result => Ok(result?),
-        }
     }
 
     /// The copy of that name is complete.

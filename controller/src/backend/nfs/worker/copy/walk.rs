@@ -4,8 +4,8 @@
 //! system calls fail in the way of a file that was removed.
 
 use super::super::claim::nonce;
-use super::super::error::{self, Error, at};
-use super::super::tree::{INSIDE, alive, retry};
+use super::super::error::{Error, at};
+use super::super::tree::{self, INSIDE, PRIVATE_DIRECTORY, PRIVATE_FILE, alive, retry};
 use super::attributes;
 use super::content::{File, Means};
 use super::report::Report;
@@ -19,8 +19,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const DEPTH_MAX: usize = 256;
 /// How often a name is copied again that changes meanwhile.
 const ATTEMPTS: usize = 4;
-const PRIVATE_DIRECTORY: Mode = Mode::from_bits_retain(0o700);
-const PRIVATE_FILE: Mode = Mode::from_bits_retain(0o600);
 
 /// Why a name is not copied.
 pub(super) enum Stop {
@@ -104,7 +102,7 @@ impl<'a, 'r> Walk<'a, 'r> {
     ) -> Result<(), Stop> {
         let stat = rustix::fs::fstat(from).map_err(|errno| Stop::of(at("fstat", shown)(errno)))?;
         let failed = |errno| Stop::of(at("getdents64", shown)(errno));
-        let own = open(from.as_fd(), c".", OFlags::DIRECTORY, shown)?;
+        let own = tree::open(from, c".", shown).map_err(Stop::of)?;
         let mut reader = Dir::new(own).map_err(failed)?;
         while let Some(entry) = reader.read() {
             let entry = entry.map_err(failed)?;
@@ -124,7 +122,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         }
         drop(reader);
         attributes::apply(from, to, &stat, shown).map_err(Stop::of)?;
-        Ok(attributes::sync(to, shown)?)
+        Ok(tree::sync(to, shown)?)
     }
 
     fn name(&mut self, it: &Name<'_>) -> Result<(), Stop> {
@@ -132,7 +130,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         for _ in 0..ATTEMPTS {
             self.report.beat()?;
             // If the directory above is gone, it is asked for by its name.
-            let stat = stat(it.from, it.name, it.shown).map_err(Stop::of)?;
+            let stat = tree::stat(it.from, it.name, it.shown).map_err(Stop::of)?;
             if last.is_some() {
                 self.set_aside(it)?;
             }
@@ -161,13 +159,9 @@ impl<'a, 'r> Walk<'a, 'r> {
     /// Moves away what an attempt that failed has made: the copy has all of a name, or nothing.
     fn set_aside(&self, it: &Name<'_>) -> Result<(), Stop> {
         let new = nonce().map_err(Stop::Failure)?;
-        let rename = || {
-            alive()?;
-            rustix::fs::renameat(it.to, it.name, self.links, new.as_str())
-        };
-        match retry_on_intr(rename) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(at("renameat", it.shown)(errno).into()),
+        match tree::rename((it.to, it.name), (self.links, &*new), it.shown) {
+            Err(error) if error.errno == Errno::NOENT => Ok(()),
+            result => Ok(result?),
         }
     }
 
@@ -179,17 +173,13 @@ impl<'a, 'r> Walk<'a, 'r> {
                  copied; move it up, and repeat the call"
             ))));
         }
-        let from = open(it.from, it.name, OFlags::DIRECTORY, shown)?;
-        let make = || {
-            alive()?;
-            rustix::fs::mkdirat(it.to, it.name, PRIVATE_DIRECTORY)
-        };
-        match retry_on_intr(make) {
+        let from = tree::open(it.from, it.name, shown).map_err(Stop::of)?;
+        match tree::mkdir(it.to, it.name, PRIVATE_DIRECTORY, shown) {
             // A name may be read twice.
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(at("mkdirat", shown)(errno).into()),
+            Err(error) if error.errno == Errno::EXIST => {}
+            result => result?,
         }
-        let to = opened(it.to.as_fd(), it.name, OFlags::DIRECTORY, shown)?;
+        let to = tree::open(it.to, it.name, shown)?;
         self.fill(&from, &to, shown, depth)
     }
 
@@ -198,7 +188,7 @@ impl<'a, 'r> Walk<'a, 'r> {
             return Ok(());
         }
         let shown = it.shown;
-        let from = open(it.from, it.name, OFlags::NONBLOCK | OFlags::NOCTTY, shown)?;
+        let from = open_file(it.from, it.name, shown)?;
         let failed = |errno| Stop::of(at("fstat", shown)(errno));
         let stat = rustix::fs::fstat(&from).map_err(failed)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -213,9 +203,9 @@ impl<'a, 'r> Walk<'a, 'r> {
         };
         file.copy(&mut self.means, self.report)?;
         // Before: a client that writes later sets the time of modification.
-        attributes::sync(&to, shown)?;
+        tree::sync(&to, shown)?;
         attributes::apply(&from, &to, &stat, shown).map_err(Stop::of)?;
-        attributes::sync(&to, shown)?;
+        tree::sync(&to, shown)?;
         let now = rustix::fs::fstat(&from).map_err(failed)?;
         if key(&now) != key(&stat) {
             self.report.changed(shown);
@@ -310,7 +300,7 @@ impl<'a, 'r> Walk<'a, 'r> {
             // It has as many links as the server allows, with the one for this.
             Err(Errno::NOENT | Errno::MLINK) => Ok(false),
             Err(Errno::EXIST) => {
-                unlink(it)?;
+                tree::unlink(it.to, it.name, it.shown)?;
                 retry_on_intr(link).map_err(at("linkat", it.shown))?;
                 Ok(true)
             }
@@ -360,7 +350,7 @@ fn made_anew<T>(
     };
     let made = match retry_on_intr(make) {
         Err(Errno::EXIST) => {
-            unlink(it)?;
+            tree::unlink(it.to, it.name, it.shown)?;
             retry_on_intr(make)
         }
         result => result,
@@ -368,33 +358,11 @@ fn made_anew<T>(
     Ok(made.map_err(at(call, it.shown))?)
 }
 
-fn unlink(it: &Name<'_>) -> error::Result<()> {
-    let unlink = || {
-        alive()?;
-        rustix::fs::unlinkat(it.to, it.name, AtFlags::empty())
-    };
-    match retry_on_intr(unlink) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(at("unlinkat", it.shown)(errno)),
-    }
-}
-
-/// None if the server says that there is no such name.
-fn stat(from: BorrowedFd<'_>, name: &CStr, shown: &str) -> error::Result<Option<Stat>> {
-    match retry_on_intr(|| rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW)) {
-        Ok(stat) => Ok(Some(stat)),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(at("fstatat", shown)(errno)),
-    }
-}
-
-/// Opens what is copied.
-fn open(from: BorrowedFd<'_>, name: &CStr, flags: OFlags, shown: &str) -> Result<OwnedFd, Stop> {
-    opened(from, name, flags, shown).map_err(Stop::of)
-}
-
-fn opened(from: BorrowedFd<'_>, name: &CStr, flags: OFlags, shown: &str) -> error::Result<OwnedFd> {
-    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+/// Opens a file that is copied, of whatever type it is by now.
+fn open_file(from: BorrowedFd<'_>, name: &CStr, shown: &str) -> Result<OwnedFd, Stop> {
+    let flags =
+        OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || rustix::fs::openat2(from, name, flags, Mode::empty(), INSIDE);
-    retry(open).map_err(at("openat2", shown))
+    let opened = retry(open).map_err(at("openat2", shown));
+    opened.map_err(Stop::of)
 }

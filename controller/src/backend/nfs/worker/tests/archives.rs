@@ -25,17 +25,10 @@ fn a_volume_whose_archive_cannot_have_a_name_is_left_as_it_is() {
 #[test]
 fn no_archive_goes_where_the_directories_of_volumes_are() {
     let share = Share::new();
-    let order = NewVolume {
-        on_delete: OnDelete::Archive,
-        ..volume("ns/data", "pvc-1")
-    };
+    let (order, deletion) = archived("pvc-1");
     prepare(&share, &order, true);
     let below = volume("archived-ns/data/x", "pvc-2");
     share.create(&below).unwrap();
-    let deletion = OldVolume {
-        removes_archived: true,
-        ..old(&order, OnDelete::Archive)
-    };
     refused(
         share.delete(&deletion),
         Kind::Precondition,
@@ -55,17 +48,10 @@ fn no_archive_goes_where_the_directories_of_volumes_are() {
 fn no_archive_replaces_a_volume() {
     for state in [State::Creating, State::Ready, State::Retained] {
         let share = Share::new();
-        let order = NewVolume {
-            on_delete: OnDelete::Archive,
-            ..volume("ns/data", "pvc-1")
-        };
+        let (order, deletion) = archived("pvc-1");
         prepare(&share, &order, true);
         share.write("archived-ns/data/precious");
         claimed(&share, record("archived-ns/data", None), state);
-        let deletion = OldVolume {
-            removes_archived: true,
-            ..old(&order, OnDelete::Archive)
-        };
         refused(
             share.delete(&deletion),
             Kind::Precondition,
@@ -80,10 +66,7 @@ fn no_archive_replaces_a_volume() {
 #[test]
 fn a_claim_that_is_left_keeps_no_archive_from_its_name() {
     let share = Share::new();
-    let order = NewVolume {
-        on_delete: OnDelete::Archive,
-        ..volume("ns/data", "pvc-1")
-    };
+    let (order, _) = archived("pvc-1");
     prepare(&share, &order, true);
     claimed(&share, record("archived-ns/data", None), State::Retained);
     share.delete(&old(&order, OnDelete::Archive)).unwrap();
@@ -139,10 +122,7 @@ fn a_link_in_the_place_of_an_older_archive_is_not_removed() {
     claimed(&share, record("archived-ns/data", None), State::Archived);
     fs::create_dir(share.path("archived-ns")).unwrap();
     symlink(share.outside(), share.path("archived-ns/data")).unwrap();
-    let deletion = OldVolume {
-        removes_archived: true,
-        ..old(&volume("ns/data", "pvc-1"), OnDelete::Archive)
-    };
+    let (_, deletion) = archived("pvc-1");
     let words = "is no directory on the server";
     refused(share.delete(&deletion), Kind::Precondition, words);
     assert!(share.path("archived-ns/data").is_symlink());

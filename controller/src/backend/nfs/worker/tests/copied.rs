@@ -73,20 +73,8 @@ fn age(directory: &Path) {
 
 /// Kills the copy before each of its changes in turn, each time in a new share; returns how often.
 fn killed_at_each(after: impl Fn(&Share, bool)) -> usize {
-    for changes in 0.. {
-        let share = Share::new();
-        share.make_source();
-        let done = until(changes, || share.copy(&order()));
-        let is_done = done.is_some();
-        if let Some(seen) = done {
-            seen.unwrap();
-        }
-        after(&share, is_done);
-        if is_done {
-            return changes;
-        }
-    }
-    unreachable!("a copy makes a finite number of changes")
+    let copy = |share: &Share| share.copy(&order()).map(drop);
+    killed::killed_at_each(Share::make_source, copy, after)
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::copied::order;
 use super::killed::{fail_look, until};
 use super::slow::{Step, during, slow_at_each};
+use super::tenants::moved;
 use super::*;
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -113,11 +114,8 @@ fn what_is_removed_from_the_source_meanwhile_is_not_copied_in_part() {
         let (source, trash) = (share.path("from").join(removed), share.path(".belay/trash"));
         let mut looks = 0;
         let remove = move |step| {
-            let copies = names(&trash).into_iter().flat_map(|own| {
-                let own = trash.join(own);
-                names(&own).into_iter().map(move |name| own.join(name))
-            });
-            let has_begun = copies.into_iter().any(|copy| copy.join(removed).exists());
+            let copies = moved(&trash);
+            let has_begun = copies.iter().any(|copy| copy.join(removed).exists());
             looks += usize::from(step == Step::Look && has_begun);
             // The first one opens the copy.
             if looks == 2 && fs::remove_dir_all(&source).is_ok() {

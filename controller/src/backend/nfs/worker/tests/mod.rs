@@ -164,6 +164,19 @@ fn old(volume: &NewVolume, default: OnDelete) -> OldVolume {
     }
 }
 
+/// A volume that is archived, and its deletion, which may replace an older archive.
+fn archived(name: &str) -> (NewVolume, OldVolume) {
+    let order = NewVolume {
+        on_delete: OnDelete::Archive,
+        ..volume("ns/data", name)
+    };
+    let deletion = OldVolume {
+        removes_archived: true,
+        ..old(&order, OnDelete::Archive)
+    };
+    (order, deletion)
+}
+
 /// The file of a claim.
 fn claim_of(share: &Share, dir: &str) -> PathBuf {
     let dir = Dir::read(dir).unwrap().unwrap();

@@ -13,7 +13,7 @@ fn unless_in_the_way(result: Result<(), Failure>) -> Result<(), Failure> {
 }
 
 /// Where the file of the volume is: in one place.
-fn place_of(share: &Share, file: &str) -> PathBuf {
+pub(super) fn place_of(share: &Share, file: &str) -> PathBuf {
     let trash = share.path(".belay/trash");
     let in_trash = names(&trash)
         .into_iter()
@@ -37,10 +37,7 @@ fn claims_in(share: &Share, state: &str) -> usize {
 
 #[test]
 fn a_program_that_takes_the_name_of_an_archive_meanwhile_loses_nothing() {
-    let order = NewVolume {
-        on_delete: OnDelete::Archive,
-        ..volume("ns/data", "pvc-1")
-    };
+    let (order, _) = archived("pvc-1");
     let deletion = old(&order, OnDelete::Archive);
     let foreign = |share: &Share| share.path("archived-ns/data/foreign");
     let steps = slow_at_each(
@@ -80,14 +77,7 @@ fn a_program_that_takes_the_name_of_an_archive_meanwhile_loses_nothing() {
 /// Or a directory above that.
 #[test]
 fn a_volume_that_gets_the_name_of_an_archive_meanwhile_is_kept() {
-    let order = NewVolume {
-        on_delete: OnDelete::Archive,
-        ..volume("ns/data", "pvc-1")
-    };
-    let deletion = OldVolume {
-        removes_archived: true,
-        ..old(&order, OnDelete::Archive)
-    };
+    let (order, deletion) = archived("pvc-1");
     for dir in ["archived-ns/data", "archived-ns"] {
         let other = volume(dir, "pvc-2");
         let (made, refused) = (Cell::new(0), Cell::new(0));

@@ -112,10 +112,7 @@ fn what_an_archive_has_replaced_stays_while_there_is_no_archive() {
     let trash = Trash::open(&claims, &dir("ns/data"), &claim).unwrap();
     let older = format!("{}/older.1", trash.path());
     share.write(&format!("{older}/only-copy"));
-    let deletion = OldVolume {
-        removes_archived: true,
-        ..old(&volume("ns/data", "pvc-1"), OnDelete::Archive)
-    };
+    let (_, deletion) = archived("pvc-1");
     let words = "what it has replaced is in .belay/trash/";
     refused(share.delete(&deletion), Kind::Precondition, words);
     // What has the name of the archive is another program's.
@@ -136,14 +133,7 @@ fn what_an_archive_has_replaced_stays_while_there_is_no_archive() {
 fn a_stale_claim_on_the_name_of_an_archive_is_not_this_volumes() {
     for has_older in [true, false] {
         let share = Share::new();
-        let order = NewVolume {
-            on_delete: OnDelete::Archive,
-            ..volume("ns/data", "pvc-1")
-        };
-        let deletion = OldVolume {
-            removes_archived: true,
-            ..old(&order, OnDelete::Archive)
-        };
+        let (order, deletion) = archived("pvc-1");
         share.create(&order).unwrap();
         share.write("ns/data/new");
         let stale = record("archived-ns/data", Some("0123456789abcdef".to_owned()));

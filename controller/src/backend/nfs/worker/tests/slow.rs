@@ -143,18 +143,6 @@ fn deleted(share: &Share, order: &OldVolume) {
     repeated(share, order).unwrap();
 }
 
-fn archived(name: &str) -> (NewVolume, OldVolume) {
-    let order = NewVolume {
-        on_delete: OnDelete::Archive,
-        ..volume("ns/data", name)
-    };
-    let deletion = OldVolume {
-        removes_archived: true,
-        ..old(&order, OnDelete::Archive)
-    };
-    (order, deletion)
-}
-
 /// A volume whose archive replaces an older one, of Belay or another program.
 fn prepare(share: &Share, is_claimed: bool) {
     let (earlier, deletion) = archived("pvc-0");

@@ -56,7 +56,7 @@ fn what_a_tenant_exchanges_meanwhile_is_removed_as_what_it_is() {
 }
 
 /// What was moved away.
-fn moved(trash: &Path) -> Vec<PathBuf> {
+pub(super) fn moved(trash: &Path) -> Vec<PathBuf> {
     let own = names(trash).into_iter().map(|own| trash.join(own));
     let all = own.flat_map(|own| names(&own).into_iter().map(move |name| own.join(name)));
     all.collect()
