@@ -2,6 +2,7 @@
 //! `Retry-After`, a pace that 429 lowers, proxies, TLS, metrics. Knows no cloud. No secret comes
 //! into an error, a log or a metric.
 
+mod answer;
 mod connect;
 mod label;
 mod pace;
@@ -10,11 +11,12 @@ mod tests;
 mod trust;
 mod words;
 
+pub use answer::Answer;
+use answer::Asked;
 use belay_server::call::{Failure, Kind};
 use bytes::Bytes;
 use connect::Connector;
-use http::header::{HeaderMap, PROXY_AUTHORIZATION, RETRY_AFTER};
-use http::response::Parts;
+use http::header::{HeaderMap, PROXY_AUTHORIZATION};
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client as Pool;
@@ -23,11 +25,9 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use label::code;
 use metrics::Unit;
 use pace::Pace;
-use serde::de::DeserializeOwned;
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 pub use trust::{BadCertificates, TlsFiles, Trust};
 use words::Secrets;
@@ -43,8 +43,6 @@ const IDLE: Duration = Duration::from_secs(30);
 const ATTEMPTS_MAX: u32 = 4;
 /// Between the first two attempts. Each later pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause that a service can ask for.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The client of one account of a cloud.
 pub struct Client {
@@ -73,20 +71,6 @@ pub struct Call<'a> {
     pub repeats: bool,
     /// How long it may take, with all attempts and pauses.
     pub deadline: Duration,
-}
-
-/// An answer, whatever its status. Printed, it has no header and no body: those may be secret.
-pub struct Answer {
-    /// Its status.
-    pub status: StatusCode,
-    /// Its headers.
-    pub headers: HeaderMap,
-    body: Bytes,
-    /// Method and path of the call.
-    what: String,
-    /// The service's own words, if it has refused the call.
-    words: String,
-    secrets: Secrets,
 }
 
 /// Why an attempt has no answer.
@@ -246,7 +230,7 @@ impl Client {
         let body = body
             .map_err(|error| broken(true, error.as_ref()))?
             .to_bytes();
-        Ok(Answer::new(head, body, call.what(), secrets))
+        Ok(Answer::new(head, body, call.asked(), secrets))
     }
 
     fn measure(&self, call: &Call<'_>, code: &'static str, begun: Instant) {
@@ -259,11 +243,6 @@ impl Client {
 pub fn describe() {
     let help = "How long calls to the cloud took, by their HTTP status.";
     metrics::describe_histogram!(DURATION, Unit::Seconds, help);
-}
-
-/// None of it if it is past.
-fn until(time: SystemTime) -> Duration {
-    time.duration_since(SystemTime::now()).unwrap_or_default()
 }
 
 /// An error and its causes, in one line.
@@ -285,6 +264,18 @@ impl Call<'_> {
         format!("{} {}", self.method, self.uri.path())
     }
 
+    fn host(&self) -> &str {
+        self.uri.authority().map_or("", |host| host.as_str())
+    }
+
+    fn asked(&self) -> Asked {
+        Asked {
+            what: self.what(),
+            host: self.host().to_owned(),
+            is_safe: self.method.is_safe(),
+        }
+    }
+
     /// Whether a second one changes no more than the first. Some clouds begin actions by PUT.
     fn is_harmless(&self) -> bool {
         self.repeats || self.method.is_idempotent() && self.method != Method::PUT
@@ -292,8 +283,8 @@ impl Call<'_> {
 
     /// It has no answer, and may have arrived.
     fn failed(&self, kind: Kind, is_sent: bool, why: &str) -> Failure {
-        let host = self.uri.authority().map_or("", |host| host.as_str());
-        let failure = Failure::new(kind, format!("{} at {host}: {why}", self.what()));
+        let (what, host) = (self.what(), self.host());
+        let failure = Failure::new(kind, format!("{what} at {host}: {why}"));
         match is_sent && !self.method.is_safe() {
             true => failure.may_be_running(),
             false => failure,
@@ -301,96 +292,8 @@ impl Call<'_> {
     }
 }
 
-impl fmt::Debug for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.status)
-    }
-}
-
 impl Broken {
     fn failure(self, call: &Call<'_>) -> Failure {
         call.failed(Kind::Unreachable, self.is_sent, &self.why)
-    }
-}
-
-impl Answer {
-    fn new(head: Parts, body: Bytes, what: String, secrets: Secrets) -> Self {
-        let words = match head.status.is_success() {
-            true => String::new(),
-            false => words::of(&body, &secrets),
-        };
-        Self {
-            status: head.status,
-            headers: head.headers,
-            body,
-            what,
-            words,
-            secrets,
-        }
-    }
-
-    /// The body, read as JSON.
-    ///
-    /// # Errors
-    /// `Unreachable`, with an unknown state left behind, for any other body: it is not the service
-    /// that has answered, or not all of it.
-    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
-        serde_json::from_slice(&self.body).map_err(|error| {
-            let message = format!(
-                "{}: {}, and its body is not understood: {error}",
-                self.what, self.status
-            );
-            Failure::new(Kind::Unreachable, message).may_be_running()
-        })
-    }
-
-    /// Method and path, status, and the service's own words, for an error.
-    #[must_use]
-    pub fn refusal(&self) -> String {
-        let reason = self.status.canonical_reason().unwrap_or("");
-        let (what, code, words) = (&self.what, self.status.as_str(), &self.words);
-        match words.is_empty() {
-            true => format!("{what}: {code} {reason}"),
-            false => format!("{what}: {code} {reason}: {words}"),
-        }
-    }
-
-    /// The service's own words, if it has refused the call.
-    #[must_use]
-    pub fn words(&self) -> &str {
-        &self.words
-    }
-
-    /// A text of the body, masked and shortened for an error as [`Self::words`] are.
-    #[must_use]
-    pub fn quoted(&self, text: &str) -> String {
-        words::quoted(text, &self.secrets)
-    }
-
-    /// Whether the same call may succeed a little later.
-    fn is_overload(&self) -> bool {
-        matches!(self.status.as_u16(), 502..=504)
-    }
-
-    /// When the service wants to be asked again, if it says so.
-    fn retry_after(&self) -> Option<Duration> {
-        let after = self.after_header().or_else(|| self.after_reset())?;
-        Some(after.min(PAUSE_MAX))
-    }
-
-    /// Seconds, or a date (RFC 9110, 10.2.3).
-    fn after_header(&self) -> Option<Duration> {
-        let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
-        match value.parse() {
-            Ok(seconds) => Some(Duration::from_secs(seconds)),
-            Err(_) => Some(until(httpdate::parse_http_date(value).ok()?)),
-        }
-    }
-
-    /// The time, in seconds since 1970, at which an exhausted budget begins to be filled again.
-    fn after_reset(&self) -> Option<Duration> {
-        let number = |name| self.headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
-        let reset = number("ratelimit-reset").filter(|_| number("ratelimit-remaining") == Some(0));
-        Some(until(UNIX_EPOCH.checked_add(Duration::from_secs(reset?))?))
     }
 }

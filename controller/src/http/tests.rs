@@ -1,8 +1,10 @@
 //! The client against a small server on the loopback interface whose behaviour a test sets.
 
+use super::answer::PAUSE_MAX;
 use super::*;
 use belay_server::call::Certainty;
 use http::HeaderValue;
+use http::header::RETRY_AFTER;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -34,8 +36,12 @@ impl Answer {
     pub(crate) fn example(status: u16, body: &str) -> Self {
         let response = http::Response::builder().status(status).body(()).unwrap();
         let body = Bytes::copy_from_slice(body.as_bytes());
-        let what = "POST /v2/example".to_owned();
-        Self::new(response.into_parts().0, body, what, Secrets::default())
+        let asked = Asked {
+            what: "POST /v2/example".to_owned(),
+            host: "cloud.example".to_owned(),
+            is_safe: false,
+        };
+        Self::new(response.into_parts().0, body, asked, Secrets::default())
     }
 }
 

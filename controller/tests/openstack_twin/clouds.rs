@@ -11,7 +11,7 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 const GIB: i64 = 1 << 30;
-const NODE: &str = "server-1";
+const NODE: &str = "5e000000-0000-4000-8000-000000000001";
 
 /// The secrets of calls for that cloud.
 fn of(cloud: &str) -> HashMap<String, String> {

@@ -1,7 +1,9 @@
 //! Two controllers at work at the same time, each killed at random instants, and leaders that lose
 //! their lease: an answered volume stays, none is attached twice, each repeated call ends well.
 
-use crate::site::{Client, Site, attached, created, cut, deleted, detached, discarded, restored};
+use crate::site::{
+    Client, Site, attached, created, cut, deleted, detached, discarded, nth_server, restored,
+};
 use crate::wire::{CHANGE, Cloud};
 use belay_bed::chance::Chance;
 use std::collections::BTreeSet;
@@ -147,7 +149,7 @@ async fn two_controllers_that_are_killed_lose_no_answered_volume() {
     for n in 0..CALLERS {
         let (pair, mut chance) = (Arc::clone(&pair), chance.fork());
         callers.spawn_local(async move {
-            let node = ["server-1", "server-2", "server-3"][n % 3];
+            let node = &nth_server(n % 3);
             let mut lives = 0;
             while !pair.over.load(Ordering::Relaxed) {
                 pair.life(&mut chance, &format!("pvc-{n}-{lives}"), node)
@@ -220,7 +222,7 @@ async fn takeover(pair: Arc<Pair>, n: u64) {
         let again = pair.call(&mut chance, name, create).await;
         assert_eq!(again, new, "{name} has two volumes");
     }
-    let node = "server-1";
+    let node = &nth_server(1);
     attached(&mut now, &new, node).await.unwrap();
     detached(&mut now, &new, node).await.unwrap();
     pair.cloud.twin().answered.remove(&new);

@@ -1,6 +1,6 @@
 //! A cloud that limits the rate of requests: every call succeeds in the end, in its turn.
 
-use crate::site::{Client, Site, attached, created, deleted, detached};
+use crate::site::{self, Client, Site, attached, created, deleted, detached};
 use crate::wire::{CHANGE, Cloud};
 use belay_bed::patience::until;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn volumes() -> usize {
 }
 
 fn server(n: usize) -> String {
-    format!("server-{}", n % SERVERS)
+    site::nth_server(n % SERVERS)
 }
 
 /// All volumes, in the order of their names.

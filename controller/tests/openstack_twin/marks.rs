@@ -5,7 +5,7 @@ use crate::wire::Cloud;
 use belay_bed::requests;
 use std::time::Duration;
 
-const NODE: &str = "server-1";
+const NODE: &str = "5e000000-0000-4000-8000-000000000001";
 
 /// What an attach says of the mark.
 async fn mark(client: &mut Client, id: &str) -> String {

@@ -1,6 +1,6 @@
 //! The controller's memory, which the number of volumes in the cloud must not determine.
 
-use crate::site::{Client, Site, attached, created};
+use crate::site::{Client, Site, attached, created, nth_server};
 use crate::wire::{CHANGE, Cloud};
 use belay_bed::patience::until;
 use belay_bed::{programs, scrape};
@@ -50,7 +50,7 @@ async fn memory_stays_small_with_a_thousand_volumes_and_flat_over_a_list_of_ten_
         working.spawn(async move {
             let _permit = callers.acquire().await;
             let id = created(&mut client, &format!("pvc-{n}")).await.unwrap();
-            attached(&mut client, &id, &format!("server-{}", n % 100))
+            attached(&mut client, &id, &nth_server(n % 100))
                 .await
                 .unwrap();
         });

@@ -117,6 +117,11 @@ impl Site {
 }
 
 /// For one pod.
+/// The ID of a server.
+pub(crate) fn nth_server(n: usize) -> String {
+    format!("5e000000-0000-4000-8000-{n:012}")
+}
+
 pub(crate) fn block() -> csi::VolumeCapability {
     requests::capability("block", Mode::SingleNodeWriter)
 }

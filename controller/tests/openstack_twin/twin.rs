@@ -139,7 +139,7 @@ impl Twin {
             return self.log_in(&request.body);
         }
         if request.token != Some(TOKEN) {
-            return ok(401, json!({"error": {"message": "no token"}}));
+            return ok(401, json!({"error": {"code": 401, "message": "no token"}}));
         }
         let answer = match path[..] {
             ["volume", "v3", "os-availability-zone"] => Ok(zones(&["nova"])),
@@ -156,18 +156,21 @@ impl Twin {
             ] => self.attachment(request, server, rest),
             _ => Err((404, "no such service")),
         };
-        let refused = |(code, message)| {
-            ok(
-                code,
-                json!({"badRequest": {"code": code, "message": message}}),
-            )
+        let refused = |(code, message): Refusal| {
+            // As the services do, it names what is missing.
+            let (name, message) = match code {
+                404 => ("itemNotFound", format!("{message}: {}", request.path)),
+                _ => ("badRequest", message.to_owned()),
+            };
+            ok(code, json!({ name: {"code": code, "message": message} }))
         };
         answer.unwrap_or_else(refused)
     }
 
     fn log_in(&self, body: &Value) -> Answer {
         if body["auth"]["identity"]["password"]["user"]["password"] != PASSWORD {
-            return ok(401, json!({"error": {"message": "wrong password"}}));
+            let error = json!({"code": 401, "message": "wrong password"});
+            return ok(401, json!({ "error": error }));
         }
         let service = |kind: &str, path: &str| {
             let url = format!("{}/{path}", self.url);
@@ -318,7 +321,8 @@ fn list(kind: &str, all: &BTreeMap<String, (String, Value)>, query: &str) -> Ans
     let limit = asked("limit").map_or(1000, |limit| limit.parse().unwrap());
     let (marker, name) = (asked("marker"), asked("name"));
     if marker.is_some_and(|marker| !all.contains_key(marker)) {
-        return ok(404, json!({"itemNotFound": {"message": "no such marker"}}));
+        let fault = json!({"code": 404, "message": "no such marker"});
+        return ok(404, json!({ "itemNotFound": fault }));
     }
     let mut found: Vec<_> = all.iter().collect();
     found.retain(|(id, (named, _))| {

@@ -1,8 +1,8 @@
 //! Attachments by Nova. A second server gets a volume only if its type is multiattach, if this
 //! call and those before it have asked for that, and as raw block: two servers damage a filesystem.
 
-use super::Cloud;
 use super::wire::{self, CinderVolume, Origin};
+use super::{Cloud, id as ids};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{Answer, AttachOrder, Attachment, Attachments, Phase, Progress, Volume};
 use belay_contract::disk::DiskIdentity;
@@ -82,6 +82,7 @@ impl Attachments for Cloud {
         measured(Verb::Attach, async move {
             let (id, node) = (&order.id, &order.node);
             let not_found = || Failure::not_found(format!("volume {id}: not found"));
+            ids::path_of("node", node.as_str())?;
             let (volume, cinder) = self.look(id).await?.ok_or_else(not_found)?;
             match &volume.phase {
                 Phase::Busy(what) => {
@@ -134,6 +135,8 @@ impl Attachments for Cloud {
 
     fn detach(&self, id: VolumeId, node: NodeId, _: Secrets) -> Answer<'_, Progress<()>> {
         measured(Verb::Detach, async move {
+            // A node is compared by its ID: another spelling is no proof that it is detached.
+            ids::path("node", node.as_str())?;
             let Some((volume, cinder)) = self.look(&id).await? else {
                 return Ok(Progress::Done(()));
             };

@@ -4,6 +4,7 @@ mod backups;
 mod snapshots;
 mod types;
 
+use super::id::{path, path_of};
 use super::session::{Account, Session};
 use super::wire::{
     self, AvailabilityZones, CinderVolume, Message, Messages, OneVolume, Restored, Volumes,
@@ -136,14 +137,15 @@ impl Client {
     }
 
     pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<CinderVolume>, Failure> {
-        let path = format!("/volumes/{}", encoded(id.as_str()));
+        let Some(path) = path("volume", id.as_str())? else {
+            return Ok(None);
+        };
         let request = Request::new("get_volume", Service::Volumes, Method::GET, path);
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::OK => Ok(Some(answer.json::<OneVolume>()?.volume)),
-            // 400: an id that Cinder cannot have given.
-            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Ok(None),
-            _ => Err(wire::refused(&answer)),
+            _ if wire::is_missing(&answer, id.as_str()) => Ok(None),
+            _ => Err(wire::refused_for(&answer)),
         }
     }
 
@@ -181,7 +183,9 @@ impl Client {
         match answer.status {
             StatusCode::OK => answer.json(),
             // The volume that the page begins after is gone.
-            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST if has_marker => {
+            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST
+                if has_marker && wire::is_own(&answer) =>
+            {
                 let message = format!("{}; begin again at the first page", answer.refusal());
                 Err(Failure::new(Kind::BadToken, message))
             }
@@ -265,7 +269,7 @@ impl Client {
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::ACCEPTED | StatusCode::OK => Ok(answer.json::<OneVolume>()?.volume),
-            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND => {
+            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND if wire::is_own(&answer) => {
                 Err(Failure::new(Kind::Invalid, answer.refusal()))
             }
             _ => Err(wire::refused(&answer)),
@@ -279,7 +283,7 @@ impl Client {
 
     /// Adds to the metadata of a volume.
     pub(super) async fn note(&self, id: &VolumeId, key: &str, is: &str) -> Result<(), Failure> {
-        let path = format!("/volumes/{}/metadata", encoded(id.as_str()));
+        let path = format!("{}/metadata", path_of("volume", id.as_str())?);
         let request = Request {
             body: Some(json!({ "metadata": { key: is } })),
             deadline: CLAIM_DEADLINE,
@@ -294,18 +298,25 @@ impl Client {
 
     /// Whether there was anything to delete.
     pub(super) async fn delete(&self, id: &VolumeId) -> Result<bool, Failure> {
-        let path = format!("/volumes/{}", encoded(id.as_str()));
-        let request = Request::new("delete_volume", Service::Volumes, Method::DELETE, path);
+        self.deleted("delete_volume", "volume", id.as_str()).await
+    }
+
+    /// Whether there was such an object to delete.
+    async fn deleted(&self, verb: &'static str, what: &str, id: &str) -> Result<bool, Failure> {
+        let Some(path) = path(what, id)? else {
+            return Ok(false);
+        };
+        let request = Request::new(verb, Service::Volumes, Method::DELETE, path);
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(true),
-            StatusCode::NOT_FOUND => Ok(false),
-            _ => Err(wire::refused(&answer)),
+            _ if wire::is_missing(&answer, id) => Ok(false),
+            _ => Err(wire::refused_for(&answer)),
         }
     }
 
     pub(super) async fn extend(&self, id: &VolumeId, bytes: u64) -> Result<(), Failure> {
-        let path = format!("/volumes/{}/action", encoded(id.as_str()));
+        let path = format!("{}/action", path_of("volume", id.as_str())?);
         let size = bytes.div_ceil(wire::GIB);
         let request = Request {
             body: Some(json!({ "os-extend": { "new_size": size } })),
@@ -323,38 +334,50 @@ impl Client {
         let request = Request {
             body: Some(json!({ "volumeAttachment": { "volumeId": id.as_str() } })),
             deadline: ATTACH_DEADLINE,
-            ..Request::new("attach_volume", Service::Compute, Method::POST, plugs(node))
+            ..Request::new(
+                "attach_volume",
+                Service::Compute,
+                Method::POST,
+                plugs(node)?,
+            )
         };
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::OK | StatusCode::ACCEPTED => Ok(()),
             // Too many volumes, by quota or by what the guest can have.
-            StatusCode::FORBIDDEN => Err(Failure::quota(answer.refusal())),
+            _ if wire::is_forbidden(&answer) => Err(Failure::quota(answer.refusal())),
             _ => Err(wire::refused(&answer)),
         }
     }
 
     /// Whether there was anything to detach.
     pub(super) async fn detach(&self, id: &VolumeId, node: &NodeId) -> Result<bool, Failure> {
-        let path = format!("{}/{}", plugs(node), encoded(id.as_str()));
+        let path = format!("{}/{id}", plugs(node)?);
         let request = Request::new("detach_volume", Service::Compute, Method::DELETE, path);
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(true),
-            StatusCode::NOT_FOUND => Ok(false),
-            _ => Err(wire::refused(&answer)),
+            // The server, or the volume as one of it.
+            _ if wire::is_missing(&answer, node.as_str()) => Ok(false),
+            _ if wire::is_missing(&answer, id.as_str()) => Ok(false),
+            _ => Err(wire::refused_for(&answer)),
         }
     }
 }
 
-fn plugs(node: &NodeId) -> String {
-    format!("/servers/{}/os-volume_attachments", encoded(node.as_str()))
+/// The attachments of a server.
+///
+/// # Errors
+/// Those of [`path_of`].
+fn plugs(node: &NodeId) -> Result<String, Failure> {
+    let server = path_of("server", node.as_str())?;
+    Ok(format!("{server}/os-volume_attachments"))
 }
 
 /// Errors quote paths, so the IDs in them stay as they are (RFC 3986, 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
-/// An id or a name as part of a URL, whatever it is.
+/// A name or a marker as part of a URL, whatever it is.
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }

@@ -1,7 +1,7 @@
 //! Scheduler hints: the storage of a new volume, relative to that of other volumes. The keys are
 //! those of the claim's annotations of cinder-csi-plugin.
 
-use super::Cloud;
+use super::{Cloud, id};
 use belay_server::call::Failure;
 use belay_server::request::{Context, Name, VolumeId};
 use serde_json::{Map, Value};
@@ -40,7 +40,8 @@ impl Cloud {
     }
 
     async fn named_so(&self, name: &str) -> Result<Vec<String>, Failure> {
-        if let Ok(id) = VolumeId::new(name)
+        if id::is_own(name)
+            && let Ok(id) = VolumeId::new(name)
             && let Some(volume) = self.client.volume(&id).await?
         {
             return Ok(vec![volume.id]);

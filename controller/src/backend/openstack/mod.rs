@@ -7,6 +7,7 @@ mod conf;
 mod copies;
 mod failed;
 mod hints;
+mod id;
 mod labels;
 mod retype;
 mod routes;

@@ -187,7 +187,7 @@ impl Account {
         let settled = |failure: Failure| failure.rolled_back();
         let answer = self.http.call(&call).await.map_err(settled)?;
         if answer.status != StatusCode::CREATED {
-            return Err(wire::refused(&answer).rolled_back());
+            return Err(wire::login_refused(&answer));
         }
         let token = answer.headers.get("x-subject-token").cloned();
         let mut token = token.ok_or_else(|| Failure::bug("keystone answers without a token"))?;

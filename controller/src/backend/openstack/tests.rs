@@ -2,6 +2,7 @@
 //! answers as the real services were seen to. It has done everything as soon as it answers.
 
 mod hints;
+mod proxies;
 mod retype;
 mod sharing;
 mod snapshots;
@@ -22,6 +23,33 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 const PASSWORD: &str = "canary-password";
+
+/// Servers.
+const S1: &str = "51000000-0000-4000-8000-000000000001";
+const S2: &str = "51000000-0000-4000-8000-000000000002";
+const S3: &str = "51000000-0000-4000-8000-000000000003";
+const S4: &str = "51000000-0000-4000-8000-000000000004";
+
+/// The ID of the volume that is created as that one, from 0.
+fn nth(volume: usize) -> String {
+    format!("00000000-0000-4000-8000-{volume:012}")
+}
+
+/// As the services say it.
+fn missing(what: &str, id: &str) -> (u16, Value) {
+    let message = format!("{what} {id} could not be found.");
+    (
+        404,
+        json!({"itemNotFound": {"code": 404, "message": message}}),
+    )
+}
+
+fn bad_request(message: &str) -> (u16, Value) {
+    (
+        400,
+        json!({"badRequest": {"code": 400, "message": message}}),
+    )
+}
 
 #[derive(Default)]
 struct State {
@@ -241,12 +269,12 @@ impl State {
             ("GET", ["volume", "v3", "volumes", "detail"]) => list(&self.volumes, "volumes", query),
             ("GET", ["volume", "v3", "volumes", id]) => match self.volumes.get(*id) {
                 Some(volume) => (200, json!({ "volume": volume })),
-                None => (404, json!({"itemNotFound": {"message": "not found"}})),
+                None => missing("Volume", id),
             },
             ("DELETE", ["volume", "v3", "volumes", id]) => self.delete(id),
             ("POST", ["volume", "v3", "volumes", id, "metadata"]) => {
                 let Some(volume) = self.volumes.get_mut(*id) else {
-                    return (404, Value::Null);
+                    return missing("Volume", id);
                 };
                 for (key, value) in body["metadata"].as_object().unwrap() {
                     volume["metadata"][key] = value.clone();
@@ -299,9 +327,9 @@ impl State {
         let is_known = volume["known_to_nova"].take() == true;
         let takes = volume["multiattach"] == true && volume["status"] == "in-use";
         if is_known || !takes && volume["status"] != "available" {
-            let message = format!("volume {id} is already attached to instances: s-1");
-            let error = json!({"badRequest": {"code": 400, "message": message}});
-            return (400, error);
+            return bad_request(&format!(
+                "volume {id} is already attached to instances: {S1}"
+            ));
         }
         let attachments = volume["attachments"].as_array_mut().unwrap();
         attachments.push(json!({"server_id": server, "device": "/dev/sdb"}));
@@ -311,14 +339,11 @@ impl State {
 
     /// A volume, empty or from a snapshot, a volume or a backup.
     fn create(&mut self, head: &str, body: &Value) -> (u16, Value) {
-        let id = format!("0000{}", self.volumes.len());
+        let id = nth(self.volumes.len());
         let mut volume = body["volume"].clone();
         let snapshot = volume["snapshot_id"].as_str();
-        if snapshot.is_some_and(|id| !self.snapshots.contains_key(id)) {
-            return (
-                404,
-                json!({"itemNotFound": {"message": "no such snapshot"}}),
-            );
+        if let Some(id) = snapshot.filter(|id| !self.snapshots.contains_key(*id)) {
+            return missing("Snapshot", id);
         }
         if let Some(backup) = volume["backup_id"].as_str().map(str::to_owned) {
             assert!(head.contains("volume 3.47"), "{head}");
@@ -352,7 +377,7 @@ impl State {
     ) -> Option<(u16, Value)> {
         Some(match (method, parts) {
             ("GET", ["volume", "v3", "messages"]) => {
-                let is_asked = query.contains("resource_uuid=00000&");
+                let is_asked = query.contains(&format!("resource_uuid={}&", nth(0)));
                 let message = json!({"user_message": self.message, "message_level": "ERROR"});
                 let messages = is_asked.then_some(message);
                 (200, json!({ "messages": messages.as_slice() }))
@@ -372,7 +397,7 @@ impl State {
                 match rest {
                     ["default"] => match self.types.get_key_value("default") {
                         Some(default) => (200, json!({ "volume_type": shown(default) })),
-                        None => (404, Value::Null),
+                        None => missing("Default volume type", "none"),
                     },
                     _ => {
                         let types: Vec<_> = self.types.iter().map(shown).collect();
@@ -389,7 +414,7 @@ impl State {
 
     fn delete(&mut self, id: &str) -> (u16, Value) {
         let Some(volume) = self.volumes.get_mut(id) else {
-            return (404, Value::Null);
+            return missing("Volume", id);
         };
         if volume["status"] == "available" {
             self.volumes.remove(id);
@@ -398,8 +423,7 @@ impl State {
         if volume["settles"] == true {
             volume["status"] = "available".into();
         }
-        let error = json!({"badRequest": {"code": 400, "message": "Invalid volume"}});
-        (400, error)
+        bad_request("Invalid volume")
     }
 }
 
@@ -416,7 +440,7 @@ fn list(all: &BTreeMap<String, Value>, kind: &str, query: &str) -> (u16, Value) 
         .as_ref()
         .is_some_and(|marker| !all.contains_key(marker))
     {
-        return (404, json!({"itemNotFound": {"message": "no such marker"}}));
+        return missing("Marker", &marker.unwrap_or_default());
     }
     let mut shown: Vec<_> = all.iter().collect();
     shown.retain(|(id, _)| marker.as_ref().is_none_or(|marker| *id > marker));
@@ -485,13 +509,13 @@ async fn a_volume_is_created_found_claimed_grown_and_deleted() {
 async fn only_a_volume_that_we_made_and_that_was_never_attached_is_new() {
     let twin = Twin::start().await;
     let id = twin.claimed("pvc-1").await;
-    let node = || NodeId::new("s-1").unwrap();
+    let node = || NodeId::new(S1).unwrap();
     let content = async |id: &VolumeId| {
         assert_eq!(
-            twin.backend.attach(to(id, "s-1")).await.unwrap(),
+            twin.backend.attach(to(id, S1)).await.unwrap(),
             Progress::Begun
         );
-        let attached = twin.backend.attach(to(id, "s-1")).await.unwrap();
+        let attached = twin.backend.attach(to(id, S1)).await.unwrap();
         let Progress::Done(attachment) = attached else {
             panic!("not attached")
         };
@@ -523,18 +547,18 @@ async fn only_a_volume_that_we_made_and_that_was_never_attached_is_new() {
 async fn a_volume_is_used_also_if_nova_has_detached_it_with_its_server() {
     let twin = Twin::start().await;
     let id = twin.claimed("pvc-1").await;
-    twin.backend.attach(to(&id, "s-1")).await.unwrap();
+    twin.backend.attach(to(&id, S1)).await.unwrap();
     {
         let mut state = twin.state();
         let volume = state.volumes.get_mut(id.as_str()).unwrap();
         volume["attachments"] = json!([]);
         volume["status"] = "available".into();
     }
-    let node = NodeId::new("s-1").unwrap();
+    let node = NodeId::new(S1).unwrap();
     let detach = twin.backend.detach(id.clone(), node, Secrets::default());
     assert_eq!(detach.await.unwrap(), Progress::Done(()));
-    twin.backend.attach(to(&id, "s-2")).await.unwrap();
-    let attached = twin.backend.attach(to(&id, "s-2")).await.unwrap();
+    twin.backend.attach(to(&id, S2)).await.unwrap();
+    let attached = twin.backend.attach(to(&id, S2)).await.unwrap();
     let Progress::Done(attachment) = attached else {
         panic!("not attached")
     };
@@ -545,10 +569,10 @@ async fn a_volume_is_used_also_if_nova_has_detached_it_with_its_server() {
 async fn a_volume_is_attached_to_one_node_and_not_deleted_meanwhile() {
     let twin = Twin::start().await;
     let id = twin.claimed("pvc-1").await;
-    twin.backend.attach(to(&id, "s-1")).await.unwrap();
-    let refused = twin.backend.attach(to(&id, "s-2")).await.unwrap_err();
+    twin.backend.attach(to(&id, S1)).await.unwrap();
+    let refused = twin.backend.attach(to(&id, S2)).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition);
-    assert!(refused.message.contains("s-1"), "{refused}");
+    assert!(refused.message.contains(S1), "{refused}");
     let refused = twin.delete(&id).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition);
     assert!(refused.message.ends_with("Invalid volume"), "{refused}");
@@ -587,9 +611,9 @@ async fn an_attach_is_repeated_while_nova_has_a_record_of_an_attachment_that_cin
     let twin = Twin::start().await;
     let id = twin.claimed("pvc-1").await;
     twin.state().volumes.get_mut(id.as_str()).unwrap()["known_to_nova"] = true.into();
-    let refused = twin.backend.attach(to(&id, "s-1")).await.unwrap_err();
+    let refused = twin.backend.attach(to(&id, S1)).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Busy, "{refused}");
-    let begun = twin.backend.attach(to(&id, "s-1")).await;
+    let begun = twin.backend.attach(to(&id, S1)).await;
     assert_eq!(begun.unwrap(), Progress::Begun);
 }
 
@@ -612,7 +636,7 @@ async fn pages_follow_each_other_and_one_that_begins_nowhere_is_refused() {
             break;
         }
     }
-    assert_eq!(ids, ["00000", "00001", "00002", "00003", "00004"]);
+    assert_eq!(ids, [0, 1, 2, 3, 4].map(nth));
     let refused = twin
         .backend
         .list(Some("gone".to_owned()), 2, Secrets::default())
@@ -728,10 +752,14 @@ async fn what_the_services_refuse_has_its_kind_and_what_may_be_begun_is_uncertai
     let twin = Twin::start().await;
     let id = twin.claimed("pvc-1").await;
     let quota = r#"{"overLimit": {"code": 413, "message": "no gigabytes left"}}"#;
+    let bad = r#"{"badRequest": {"code": 400, "message": "no such type"}}"#;
+    let forbidden = r#"{"forbidden": {"code": 403, "message": "not allowed"}}"#;
     for (status, text, kind, certainty) in [
         ("413", quota, Kind::Quota, NothingHappened),
-        ("400", "{}", Kind::Invalid, NothingHappened),
-        ("403", "{}", Kind::Precondition, NothingHappened),
+        ("400", bad, Kind::Invalid, NothingHappened),
+        ("403", forbidden, Kind::Precondition, NothingHappened),
+        ("400", "{}", Kind::Unreachable, MayBeRunning),
+        ("404", "<html>", Kind::Unreachable, MayBeRunning),
         ("500", "{}", Kind::Unreachable, MayBeRunning),
         ("503", "not JSON", Kind::Unreachable, MayBeRunning),
         ("202", "{\"volume", Kind::Unreachable, MayBeRunning),
@@ -744,14 +772,17 @@ async fn what_the_services_refuse_has_its_kind_and_what_may_be_begun_is_uncertai
             "{refused}"
         );
     }
-    for (status, kind) in [
-        ("403", Kind::Quota),
-        ("404", Kind::NotFound),
-        ("409", Kind::Busy),
-        ("400", Kind::Precondition),
+    let missing = r#"{"itemNotFound": {"code": 404, "message": "Instance not found"}}"#;
+    for (status, text, kind) in [
+        ("403", forbidden, Kind::Quota),
+        ("404", missing, Kind::NotFound),
+        ("409", "", Kind::Busy),
+        ("400", bad, Kind::Precondition),
+        ("403", "", Kind::Unreachable),
+        ("404", "", Kind::Unreachable),
     ] {
-        twin.state().refusals = vec![("POST /compute", status, "")];
-        let refused = twin.backend.attach(to(&id, "s-1")).await.unwrap_err();
+        twin.state().refusals = vec![("POST /compute", status, text)];
+        let refused = twin.backend.attach(to(&id, S1)).await.unwrap_err();
         assert_eq!(refused.kind, kind, "{refused}");
     }
 }

@@ -1,6 +1,7 @@
 //! What Keystone v3, Cinder v3 and Nova v2.1 say, in their words (docs.openstack.org/api-ref), and
 //! what Belay makes of it.
 
+mod refusal;
 mod restored;
 mod snapshot;
 mod types;
@@ -9,17 +10,16 @@ mod zones;
 use super::conf::CloudConf;
 use crate::backend::time::seconds;
 use crate::backend::{Attempt, Mark, Phase, Volume};
-use crate::http::Answer;
 use belay_contract::publish_context::Content;
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, Name, NodeId, SnapshotId, VolumeId};
-use http::StatusCode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(super) use refusal::{is_forbidden, is_missing, is_own, login_refused, refused, refused_for};
 pub(super) use restored::Restored;
 pub(super) use snapshot::{
     ATTEMPT as SNAPSHOT_ATTEMPT, BASIS, CARRIED, CLAIM as SNAPSHOT_CLAIM, CinderBackups,
@@ -346,22 +346,6 @@ fn mark_of(id: &str, metadata: &BTreeMap<String, String>, attempt: &str, claim: 
     }
 }
 
-/// A refusal that has no other meaning for its call. After a 5xx the call may have been begun.
-pub(super) fn refused(answer: &Answer) -> Failure {
-    let kind = match answer.status {
-        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
-        StatusCode::PAYLOAD_TOO_LARGE => Kind::Quota,
-        StatusCode::NOT_FOUND => Kind::NotFound,
-        status if status.is_server_error() => Kind::Unreachable,
-        _ => Kind::Precondition,
-    };
-    let failure = Failure::new(kind, answer.refusal());
-    match answer.status.is_server_error() {
-        true => failure.may_be_running(),
-        false => failure,
-    }
-}
-
 /// What a status of failure means for the data. Only `error` itself can be that of a volume whose
 /// creation failed.
 fn failed(status: &str) -> String {
@@ -378,7 +362,6 @@ fn failed(status: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belay_server::call::Certainty;
     use serde_json::json;
 
     #[test]
@@ -517,29 +500,6 @@ mod tests {
         assert_eq!(volume.bytes, 3 << 30);
         assert_eq!(volume.nodes, [NodeId::new("s-1").unwrap()]);
         assert_eq!(volume.place.unwrap().describe(), "topology/zone=az-a");
-    }
-    #[test]
-    fn a_refusal_has_the_kind_of_its_status() {
-        for (status, kind) in [
-            (400, Kind::Precondition),
-            (401, Kind::Precondition),
-            (403, Kind::Precondition),
-            (404, Kind::NotFound),
-            (409, Kind::Busy),
-            (413, Kind::Quota),
-            (429, Kind::Busy),
-            (500, Kind::Unreachable),
-            (503, Kind::Unreachable),
-        ] {
-            let failure = refused(&Answer::example(status, "the reason"));
-            assert_eq!(failure.kind, kind, "{failure}");
-            assert!(failure.message.ends_with(": the reason"), "{failure}");
-            let certainty = match status {
-                500.. => Certainty::MayBeRunning,
-                _ => Certainty::NothingHappened,
-            };
-            assert_eq!(failure.certainty, certainty, "{failure}");
-        }
     }
 
     #[test]

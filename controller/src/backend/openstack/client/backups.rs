@@ -1,6 +1,7 @@
 //! Calls of Cinder for backups. Their metadata need Cinder 3.43, a volume from one 3.47, and their
 //! zone 3.51.
 
+use super::super::id::{path, path_of};
 use super::super::wire::{self, CinderBackups, CinderSnapshot, NewBackup, OneBackup};
 use super::{CLAIM_DEADLINE, Client, Request, Service, encoded};
 use crate::backend::SnapshotOrder;
@@ -25,16 +26,18 @@ impl Client {
         &self,
         id: &SnapshotId,
     ) -> Result<Option<CinderSnapshot>, Failure> {
-        let path = format!("/backups/{}", encoded(id.as_str()));
+        let Some(path) = path("backup", id.as_str())? else {
+            return Ok(None);
+        };
         let answer = self
             .answer(request("get_backup", Method::GET, path))
             .await?;
         match answer.status {
             StatusCode::OK => Ok(Some(answer.json::<OneBackup>()?.backup)),
-            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Ok(None),
+            _ if wire::is_missing(&answer, id.as_str()) => Ok(None),
             // Who may not see backups has made none by this account.
-            StatusCode::FORBIDDEN => Ok(None),
-            _ => Err(wire::refused(&answer)),
+            _ if wire::is_forbidden(&answer) => Ok(None),
+            _ => Err(wire::refused_for(&answer)),
         }
     }
 
@@ -105,11 +108,7 @@ impl Client {
             let request = Request {
                 body: Some(json!({ "backup": { "metadata": metadata } })),
                 deadline: CLAIM_DEADLINE,
-                ..request(
-                    "mark_backup",
-                    Method::PUT,
-                    format!("/backups/{}", encoded(id.as_str())),
-                )
+                ..request("mark_backup", Method::PUT, path_of("backup", id.as_str())?)
             };
             let answer = self.answer(request).await?;
             match answer.status {
@@ -126,7 +125,6 @@ impl Client {
 
     /// Whether there was anything to delete.
     pub(in super::super) async fn delete_backup(&self, id: &SnapshotId) -> Result<bool, Failure> {
-        let path = format!("/backups/{}", encoded(id.as_str()));
-        self.deleted("delete_backup", path).await
+        self.deleted("delete_backup", "backup", id.as_str()).await
     }
 }

@@ -1,5 +1,6 @@
 //! Calls of Cinder for snapshots.
 
+use super::super::id::{path, path_of};
 use super::super::wire::{self, CinderSnapshot, CinderSnapshots, OneSnapshot};
 use super::{CLAIM_DEADLINE, Client, Request, Service, encoded};
 use belay_server::call::{Failure, Kind};
@@ -12,14 +13,15 @@ impl Client {
         &self,
         id: &SnapshotId,
     ) -> Result<Option<CinderSnapshot>, Failure> {
-        let path = format!("/snapshots/{}", encoded(id.as_str()));
+        let Some(path) = path("snapshot", id.as_str())? else {
+            return Ok(None);
+        };
         let request = Request::new("get_snapshot", Service::Volumes, Method::GET, path);
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::OK => Ok(Some(answer.json::<OneSnapshot>()?.snapshot)),
-            // 400: an id that Cinder cannot have given.
-            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Ok(None),
-            _ => Err(wire::refused(&answer)),
+            _ if wire::is_missing(&answer, id.as_str()) => Ok(None),
+            _ => Err(wire::refused_for(&answer)),
         }
     }
 
@@ -66,7 +68,9 @@ impl Client {
         match answer.status {
             StatusCode::OK => answer.json(),
             // The snapshot that the page begins after is gone.
-            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST if has_marker => {
+            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST
+                if has_marker && wire::is_own(&answer) =>
+            {
                 let message = format!("{}; begin again at the first page", answer.refusal());
                 Err(Failure::new(Kind::BadToken, message))
             }
@@ -107,7 +111,7 @@ impl Client {
         id: &SnapshotId,
         key: &str,
     ) -> Result<(), Failure> {
-        let path = format!("/snapshots/{}/metadata", encoded(id.as_str()));
+        let path = format!("{}/metadata", path_of("snapshot", id.as_str())?);
         let request = Request {
             body: Some(json!({ "metadata": { key: id.as_str() } })),
             deadline: CLAIM_DEADLINE,
@@ -122,17 +126,7 @@ impl Client {
 
     /// Whether there was anything to delete.
     pub(in super::super) async fn delete_snapshot(&self, id: &SnapshotId) -> Result<bool, Failure> {
-        let path = format!("/snapshots/{}", encoded(id.as_str()));
-        self.deleted("delete_snapshot", path).await
-    }
-
-    pub(super) async fn deleted(&self, verb: &'static str, path: String) -> Result<bool, Failure> {
-        let request = Request::new(verb, Service::Volumes, Method::DELETE, path);
-        let answer = self.answer(request).await?;
-        match answer.status {
-            StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(true),
-            StatusCode::NOT_FOUND => Ok(false),
-            _ => Err(wire::refused(&answer)),
-        }
+        self.deleted("delete_snapshot", "snapshot", id.as_str())
+            .await
     }
 }

@@ -1,7 +1,8 @@
 //! Calls of Cinder for volume types.
 
+use super::super::id::path_of;
 use super::super::wire::{self, OneVolumeType, VolumeType, VolumeTypes};
-use super::{Client, Request, Service, encoded};
+use super::{Client, Request, Service};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 use http::{Method, StatusCode};
@@ -10,7 +11,7 @@ use serde_json::json;
 impl Client {
     /// Begins to change the type of a volume, unless that needs a migration.
     pub(in super::super) async fn retype(&self, id: &VolumeId, to: &str) -> Result<(), Failure> {
-        let path = format!("/volumes/{}/action", encoded(id.as_str()));
+        let path = format!("{}/action", path_of("volume", id.as_str())?);
         let retype = json!({ "new_type": to, "migration_policy": "never" });
         let request = Request {
             body: Some(json!({ "os-retype": retype })),
@@ -36,7 +37,7 @@ impl Client {
         let answer = self.answer(request).await?;
         match (answer.status, name) {
             (StatusCode::OK, None) => Ok(Some(answer.json::<OneVolumeType>()?.volume_type)),
-            (StatusCode::NOT_FOUND, None) => Ok(None),
+            (StatusCode::NOT_FOUND, None) if wire::is_own(&answer) => Ok(None),
             (StatusCode::OK, Some(name)) => {
                 let types = answer.json::<VolumeTypes>()?.volume_types;
                 Ok(types.into_iter().find(|found| found.is(name)))

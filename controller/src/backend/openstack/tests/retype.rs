@@ -87,7 +87,7 @@ async fn a_type_that_does_not_exist_is_invalid_and_a_refusal_keeps_cinders_reaso
         );
     }
     assert_eq!(twin.retypes(), 0);
-    let reason = r#"{"badRequest": {"message": "Invalid volume: not while in-use"}}"#;
+    let reason = r#"{"badRequest": {"code": 400, "message": "Invalid volume: not while in-use"}}"#;
     let refuse = || twin.state().refusals = vec![("/action", "400", reason)];
     refuse();
     let refused = twin.modify(&id, "slow").await.unwrap_err();
@@ -98,7 +98,7 @@ async fn a_type_that_does_not_exist_is_invalid_and_a_refusal_keeps_cinders_reaso
     twin.state().volumes.get_mut(id.as_str()).unwrap()["status"] = "retyping".into();
     let refused = twin.modify(&id, "slow").await.unwrap_err();
     assert_eq!(refused.kind, Kind::Busy, "{refused}");
-    let gone = VolumeId::new("gone").unwrap();
+    let gone = VolumeId::new(nth(999)).unwrap();
     for refused in [
         twin.modify(&gone, "slow").await.unwrap_err(),
         twin.verify(&gone, "slow").await.unwrap_err(),

@@ -89,18 +89,18 @@ impl Twin {
 async fn a_raw_volume_of_a_multiattach_type_has_several_nodes_and_each_leaves_alone() {
     let twin = with_types().await;
     let id = twin.multi("pvc-1").await;
-    for node in ["s-1", "s-2", "s-3"] {
+    for node in [S1, S2, S3] {
         let attachment = twin.plugged(by_many(&id, node)).await.unwrap();
         assert!(attachment.terms.block);
         // A repeated call changes nothing.
         twin.plugged(by_many(&id, node)).await.unwrap();
     }
     assert_eq!(twin.attaches(), 3);
-    assert_eq!(twin.nodes(&id).await, ["s-1", "s-2", "s-3"]);
-    let reader = as_mode(&id, "s-4", AccessMode::MultiNodeReaderOnly, true);
+    assert_eq!(twin.nodes(&id).await, [S1, S2, S3]);
+    let reader = as_mode(&id, S4, AccessMode::MultiNodeReaderOnly, true);
     assert!(twin.plugged(reader).await.unwrap().terms.read_only);
-    twin.unplugged(&id, "s-2").await;
-    assert_eq!(twin.nodes(&id).await, ["s-1", "s-3", "s-4"]);
+    twin.unplugged(&id, S2).await;
+    assert_eq!(twin.nodes(&id).await, [S1, S3, S4]);
     let refused = twin.delete(&id).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition, "{refused}");
 }
@@ -113,8 +113,8 @@ async fn no_second_node_gets_a_volume_unless_its_type_and_all_calls_say_so() {
         AccessMode::SingleNodeWriter,
     );
     for (n, (kind, first, second, why)) in [
-        ("multi", (single, true), (single, true), "node s-1;"),
-        ("multi", (multi, true), (single, true), "node s-1;"),
+        ("multi", (single, true), (single, true), S1),
+        ("multi", (multi, true), (single, true), S1),
         (
             "multi",
             (single, true),
@@ -140,7 +140,7 @@ async fn no_second_node_gets_a_volume_unless_its_type_and_all_calls_say_so() {
             "damage a filesystem",
         ),
         ("fast", (multi, true), (multi, true), "is not multiattach"),
-        ("fast", (single, true), (single, true), "node s-1;"),
+        ("fast", (single, true), (single, true), S1),
     ]
     .into_iter()
     .enumerate()
@@ -151,17 +151,17 @@ async fn no_second_node_gets_a_volume_unless_its_type_and_all_calls_say_so() {
         };
         let id = twin.backend.create(Arc::new(order)).await.unwrap().id;
         let as_asked = |node, (mode, block)| as_mode(&id, node, mode, block);
-        twin.plugged(as_asked("s-1", first)).await.unwrap();
+        twin.plugged(as_asked(S1, first)).await.unwrap();
         let before = twin.attaches();
-        let refused = twin.plugged(as_asked("s-2", second)).await.unwrap_err();
+        let refused = twin.plugged(as_asked(S2, second)).await.unwrap_err();
         assert_eq!(refused.kind, Kind::Precondition, "{n}: {refused}");
-        for part in ["attached to node s-1", why] {
+        for part in [&format!("attached to node {S1}"), why] {
             assert!(refused.message.contains(part), "{n}: {part}: {refused}");
         }
         assert_eq!(twin.attaches(), before, "{n}: nova was asked");
-        assert_eq!(twin.nodes(&id).await, ["s-1"], "{n}");
+        assert_eq!(twin.nodes(&id).await, [S1], "{n}");
         // The first node keeps it.
-        twin.plugged(as_asked("s-1", first)).await.unwrap();
+        twin.plugged(as_asked(S1, first)).await.unwrap();
     }
 }
 
@@ -169,53 +169,53 @@ async fn no_second_node_gets_a_volume_unless_its_type_and_all_calls_say_so() {
 async fn a_volume_is_shared_anew_after_one_node_has_had_it_alone() {
     let twin = with_types().await;
     let id = twin.multi("pvc-1").await;
-    twin.plugged(by_many(&id, "s-1")).await.unwrap();
-    twin.unplugged(&id, "s-1").await;
-    twin.plugged(to(&id, "s-1")).await.unwrap();
-    let refused = twin.plugged(by_many(&id, "s-2")).await.unwrap_err();
+    twin.plugged(by_many(&id, S1)).await.unwrap();
+    twin.unplugged(&id, S1).await;
+    twin.plugged(to(&id, S1)).await.unwrap();
+    let refused = twin.plugged(by_many(&id, S2)).await.unwrap_err();
     assert!(
         refused.message.contains("by a call for one node"),
         "{refused}"
     );
-    twin.unplugged(&id, "s-1").await;
-    twin.plugged(by_many(&id, "s-2")).await.unwrap();
-    twin.plugged(by_many(&id, "s-1")).await.unwrap();
+    twin.unplugged(&id, S1).await;
+    twin.plugged(by_many(&id, S2)).await.unwrap();
+    twin.plugged(by_many(&id, S1)).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_call_for_one_node_ends_sharing_also_if_the_volume_is_attached_there() {
     let twin = with_types().await;
     let id = twin.multi("pvc-1").await;
-    twin.plugged(by_many(&id, "s-1")).await.unwrap();
-    twin.plugged(to(&id, "s-1")).await.unwrap();
+    twin.plugged(by_many(&id, S1)).await.unwrap();
+    twin.plugged(to(&id, S1)).await.unwrap();
     assert_eq!(twin.attaches(), 1);
-    let refused = twin.plugged(by_many(&id, "s-2")).await.unwrap_err();
+    let refused = twin.plugged(by_many(&id, S2)).await.unwrap_err();
     assert!(
         refused.message.contains("by a call for one node"),
         "{refused}"
     );
     // Nor does a further call for several nodes begin it again.
-    twin.plugged(by_many(&id, "s-1")).await.unwrap();
-    twin.plugged(by_many(&id, "s-2")).await.unwrap_err();
-    assert_eq!(twin.nodes(&id).await, ["s-1"]);
+    twin.plugged(by_many(&id, S1)).await.unwrap();
+    twin.plugged(by_many(&id, S2)).await.unwrap_err();
+    assert_eq!(twin.nodes(&id).await, [S1]);
 }
 
 #[tokio::test]
 async fn a_node_that_must_be_alone_is_not_if_another_program_attaches_the_volume() {
     let twin = with_types().await;
     let id = twin.multi("pvc-1").await;
-    twin.plugged(to(&id, "s-1")).await.unwrap();
+    twin.plugged(to(&id, S1)).await.unwrap();
     {
         let mut state = twin.state();
         let attachments = &mut state.volumes.get_mut(id.as_str()).unwrap()["attachments"];
-        let other = json!({"server_id": "s-2", "device": "/dev/sdb"});
+        let other = json!({"server_id": S2, "device": "/dev/sdb"});
         attachments.as_array_mut().unwrap().push(other);
     }
-    let refused = twin.backend.attach(to(&id, "s-1")).await.unwrap_err();
+    let refused = twin.backend.attach(to(&id, S1)).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition, "{refused}");
-    assert!(refused.message.contains("node s-2"), "{refused}");
+    assert!(refused.message.contains(&format!("node {S2}")), "{refused}");
     let seen = twin.get(&id).await.unwrap().unwrap();
-    assert_eq!(twin.backend.attached(&to(&id, "s-1"), &seen), None);
+    assert_eq!(twin.backend.attached(&to(&id, S1), &seen), None);
 }
 
 #[tokio::test]

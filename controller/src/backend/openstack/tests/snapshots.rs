@@ -6,6 +6,14 @@ use crate::backend::{
 };
 use belay_server::request::SnapshotId;
 
+/// A backup of another program.
+pub(super) const BACKUP: &str = "bac00000-0000-4000-8000-000000001000";
+
+/// The ID of the snapshot that is made as that one, from 0.
+fn nth_snapshot(snapshot: usize) -> String {
+    format!("5a000000-0000-4000-8000-{snapshot:012}")
+}
+
 impl State {
     /// A request for a snapshot or a backup.
     pub(super) fn snapshot(
@@ -19,21 +27,20 @@ impl State {
             "backups" => (&mut self.backups, "backup"),
             _ => (&mut self.snapshots, "snapshot"),
         };
-        let unknown = (404, json!({"itemNotFound": {"message": "not found"}}));
-        let bad = |message: &str| json!({"badRequest": {"code": 400, "message": message}});
+        let unknown = |id: &str| missing(one, id);
         match (method, &path[1..]) {
             ("GET", ["detail"]) => list(all, path[0], query),
             ("GET", [id]) => match all.get(*id) {
                 Some(shown) => (200, json!({ one: shown })),
-                None => unknown,
+                None => unknown(id),
             },
             ("DELETE", [id]) => match all.get_mut(*id) {
-                None => unknown,
+                None => unknown(id),
                 Some(shown) if shown["status"] == "available" => {
                     all.remove(*id);
                     (202, Value::Null)
                 }
-                Some(_) => (400, bad("Invalid snapshot: status must be available")),
+                Some(_) => bad_request("Invalid snapshot: status must be available"),
             },
             ("POST", []) if one == "backup" => self.back_up(body),
             ("PUT", [id]) => {
@@ -44,13 +51,13 @@ impl State {
                 let mut snapshot = body["snapshot"].clone();
                 let of = snapshot["volume_id"].as_str().unwrap();
                 let Some(volume) = self.volumes.get(of) else {
-                    return unknown;
+                    return missing("Volume", of);
                 };
                 let is_forced = volume["status"] == "in-use" && snapshot["force"] == true;
                 if volume["status"] != "available" && !is_forced {
-                    return (400, bad("Invalid volume: status must be available"));
+                    return bad_request("Invalid volume: status must be available");
                 }
-                let id = format!("snap-{}", all.len());
+                let id = nth_snapshot(all.len());
                 snapshot["id"] = id.clone().into();
                 snapshot["size"] = volume["size"].clone();
                 snapshot["status"] = "creating".into();
@@ -62,7 +69,7 @@ impl State {
             }
             ("POST", [id, "metadata"]) => {
                 let Some(shown) = all.get_mut(*id) else {
-                    return unknown;
+                    return unknown(id);
                 };
                 for (key, value) in body["metadata"].as_object().unwrap() {
                     // As the real one: a key that is added later.
@@ -82,11 +89,10 @@ impl State {
         let basis = self.snapshots.get_mut(basis).unwrap();
         assert_eq!(basis["volume_id"], backup["volume_id"]);
         if basis["status"] != "available" {
-            let message = "Invalid snapshot: must be available";
-            return (400, json!({"badRequest": {"message": message}}));
+            return bad_request("Invalid snapshot: must be available");
         }
         basis["status"] = "backing-up".into();
-        let id = format!("backup-{}", self.backups.len());
+        let id = format!("bac00000-0000-4000-8000-{:012}", self.backups.len());
         backup["id"] = id.clone().into();
         backup["size"] = basis["size"].clone();
         backup["status"] = "creating".into();
@@ -131,9 +137,9 @@ impl Twin {
         page.await.unwrap()
     }
 
-    fn backup(&self, id: &str, status: &str) -> SnapshotId {
+    pub(super) fn backup(&self, id: &str, status: &str) -> SnapshotId {
         let shown = json!({
-            "id": id, "name": "snap-1", "status": status, "size": 2, "volume_id": "v-1",
+            "id": id, "name": "snap-1", "status": status, "size": 2, "volume_id": nth(999),
             "created_at": "2026-11-24T10:00:00.000000", "metadata": {}, "carries": {},
         });
         self.state().backups.insert(id.to_owned(), shown);
@@ -198,7 +204,7 @@ async fn a_snapshot_is_cut_found_claimed_and_deleted() {
 async fn a_volume_in_use_has_snapshots_unless_its_class_refuses_that() {
     let twin = Twin::start().await;
     let id = twin.claimed("pvc-1").await;
-    twin.backend.attach(to(&id, "s-1")).await.unwrap();
+    twin.backend.attach(to(&id, S1)).await.unwrap();
     for force in [&[][..], &[("force-create", "true"), ("type", "snapshot")]] {
         twin.cut(cut("snap-1", &id, force)).await.unwrap();
     }
@@ -221,7 +227,7 @@ async fn a_volume_in_use_has_snapshots_unless_its_class_refuses_that() {
         let refused = twin.cut(cut("snap-1", &id, &[])).await.unwrap_err();
         assert_eq!(refused.kind, kind, "{status}: {refused}");
     }
-    let unknown = VolumeId::new("none").unwrap();
+    let unknown = VolumeId::new(nth(999)).unwrap();
     let refused = twin.cut(cut("snap-1", &unknown, &[])).await.unwrap_err();
     assert_eq!(refused.kind, Kind::NotFound);
     twin.state().refusals = vec![("POST /volume/v3/snapshots", "413", "{}")];
@@ -269,17 +275,17 @@ async fn pages_follow_each_other_and_a_snapshot_without_a_time_hides_no_other() 
         let of = if n == 3 { &other } else { &one };
         twin.cut(cut(&format!("s-{n}"), of, &[])).await.unwrap();
     }
-    twin.state().snapshots.get_mut("snap-1").unwrap()["created_at"] = Value::Null;
+    twin.state().snapshots.get_mut(&nth_snapshot(1)).unwrap()["created_at"] = Value::Null;
     let ids = |page: &SnapshotPage| -> Vec<String> {
         let ids = page.snapshots.iter();
         ids.map(|snapshot| snapshot.id.to_string()).collect()
     };
     let first = twin.page(None, None).await;
-    assert_eq!(ids(&first), ["snap-0"]);
+    assert_eq!(ids(&first), [nth_snapshot(0)]);
     let second = twin.page(None, first.next).await;
-    assert_eq!(ids(&second), ["snap-2", "snap-3"]);
+    assert_eq!(ids(&second), [nth_snapshot(2), nth_snapshot(3)]);
     assert_eq!(second.next, None);
-    assert_eq!(ids(&twin.page(Some(&other), None).await), ["snap-3"]);
+    assert_eq!(ids(&twin.page(Some(&other), None).await), [nth_snapshot(3)]);
     let gone = Some("gone".to_owned());
     let refused = twin
         .backend
@@ -290,7 +296,7 @@ async fn pages_follow_each_other_and_a_snapshot_without_a_time_hides_no_other() 
 #[tokio::test]
 async fn a_backup_of_the_other_driver_is_found_restored_and_deleted_as_a_snapshot() {
     let twin = Twin::start().await;
-    let id = twin.backup("b-1", "available");
+    let id = twin.backup(BACKUP, "available");
     let seen = twin.snapshot(&id).await.unwrap();
     assert!(seen.ready && seen.mark == Mark::None, "{seen:?}");
     let volume = twin
@@ -299,7 +305,7 @@ async fn a_backup_of_the_other_driver_is_found_restored_and_deleted_as_a_snapsho
         .await
         .unwrap();
     assert_eq!(volume.source, Some(ContentSource::Snapshot(id.clone())));
-    let none = SnapshotId::new("none").unwrap();
+    let none = SnapshotId::new(nth_snapshot(999)).unwrap();
     let refused = twin
         .backend
         .restore(order("pvc-1"), none)
@@ -369,7 +375,7 @@ async fn a_backup_is_copied_from_a_snapshot_that_no_caller_sees_and_that_ends_wi
         );
         assert_eq!(metadata[CLUSTER], "k8s");
     }
-    let gone = SnapshotId::new("none").unwrap();
+    let gone = SnapshotId::new(nth_snapshot(999)).unwrap();
     let lost = claims.claim_snapshot(gone, Secrets::default()).await;
     assert_eq!(lost.unwrap_err().kind, Kind::NotFound);
     for refused in [
@@ -490,9 +496,10 @@ async fn a_volume_from_a_backup_is_known_by_its_description_until_it_is_claimed(
         let copy = {
             let mut state = twin.state();
             let mut copy = state.volumes[made.id.as_str()].clone();
-            copy["id"] = "copy".into();
-            state.volumes.insert("copy".to_owned(), copy);
-            VolumeId::new("copy").unwrap()
+            let id = nth(998);
+            copy["id"] = id.clone().into();
+            state.volumes.insert(id.clone(), copy);
+            VolumeId::new(id).unwrap()
         };
         let copy = twin.get(&copy).await.unwrap().unwrap();
         assert_eq!(
@@ -501,7 +508,7 @@ async fn a_volume_from_a_backup_is_known_by_its_description_until_it_is_claimed(
         );
         // Its description is a user's.
         twin.state().volumes.get_mut(made.id.as_str()).unwrap()["description"] = Value::Null;
-        let attached = twin.backend.attach(to(&made.id, "s-1")).await.unwrap();
+        let attached = twin.backend.attach(to(&made.id, S1)).await.unwrap();
         assert_eq!(attached, Progress::Begun);
         let shown = seen().await;
         assert_eq!(
@@ -517,7 +524,7 @@ async fn a_deletion_that_cinder_refuses_is_judged_by_the_state_of_the_snapshot()
     let twin = Twin::start().await;
     let of = twin.claimed("pvc-1").await;
     let id = twin.cut(cut("snap-1", &of, &[])).await.unwrap().id;
-    let backup = twin.backup("b-1", "available");
+    let backup = twin.backup(BACKUP, "available");
     for (status, expected) in [
         ("deleting", Ok(Progress::Begun)),
         ("creating", Err(Kind::Busy)),

@@ -64,7 +64,8 @@ async fn a_volume_is_created_in_the_first_zone_that_is_asked_for_unless_its_clas
 #[tokio::test]
 async fn a_zone_that_cinder_refuses_lets_the_scheduler_choose_another_node() {
     let twin = Twin::start().await;
-    let refusal = r#"{"badRequest": {"message": "Availability zone 'nova' is invalid."}}"#;
+    let (_, refusal) = bad_request("Availability zone 'nova' is invalid.");
+    let refusal: &str = refusal.to_string().leak();
     for (order, kind) in [
         (placed(&["nova"], None), Kind::Quota),
         (placed(&["nova"], Some("nova")), Kind::Invalid),

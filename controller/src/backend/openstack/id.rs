@@ -1,0 +1,104 @@
+//! The IDs of volumes, snapshots and servers: UUIDs, which Cinder and Nova write in lower case and
+//! with dashes, and look up as texts. A database that ignores case (MariaDB does, by the collation
+//! of most clouds) finds other spellings too; marks, locks and disks would not match them.
+
+use belay_server::call::{Failure, Kind};
+
+/// Bytes of a UUID, and where its dashes are.
+const BYTES: usize = 36;
+const DASHES: [usize; 4] = [8, 13, 18, 23];
+
+/// Whether the services write an ID so.
+pub(super) fn is_own(id: &str) -> bool {
+    is_uuid(id) && !id.bytes().any(|byte| byte.is_ascii_uppercase())
+}
+
+fn is_uuid(id: &str) -> bool {
+    let is_fine = |(at, byte): (usize, u8)| match DASHES.contains(&at) {
+        true => byte == b'-',
+        false => byte.is_ascii_hexdigit(),
+    };
+    id.len() == BYTES && id.bytes().enumerate().all(is_fine)
+}
+
+/// Whether nothing of the services has that ID. Databases ignore blanks at the end, and take some
+/// letters for others.
+fn is_nothing(id: &str) -> bool {
+    id.is_ascii() && !is_uuid(id.trim_end())
+}
+
+/// The path of an object, by what it is called: `/volumes/ID` for `volume`. None if it has the ID
+/// of no object; then there is no request, since a server on the way might resolve a path in it.
+///
+/// # Errors
+/// `Invalid` for an ID that is spelled in another way: it may be that of an object.
+pub(super) fn path(what: &str, id: &str) -> Result<Option<String>, Failure> {
+    match (is_own(id), is_nothing(id)) {
+        (true, _) => Ok(Some(format!("/{what}s/{id}"))),
+        (false, true) => Ok(None),
+        (false, false) => Err(Failure::new(
+            Kind::Invalid,
+            format!(
+                "{what} {id}: may be the ID of one, but is not spelled as OpenStack does: use a \
+                 UUID in lower case, with dashes and without blanks"
+            ),
+        )),
+    }
+}
+
+/// Like [`path`].
+///
+/// # Errors
+/// Also `NotFound`, in place of none.
+pub(super) fn path_of(what: &str, id: &str) -> Result<String, Failure> {
+    let found = path(what, id)?;
+    found.ok_or_else(|| Failure::not_found(format!("{what} {id}: not found: its ID is no UUID")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "7f8b1c2d-1111-4222-8333-44445555aaff";
+
+    #[test]
+    fn an_id_has_a_path_only_if_it_is_spelled_as_the_services_do() {
+        assert_eq!(path("volume", ID), Ok(Some(format!("/volumes/{ID}"))));
+        let plain = ID.replace('-', "");
+        for nothing in [
+            "none",
+            "",
+            &plain,
+            &plain.to_uppercase(),
+            &format!("{{{ID}}}"),
+            &format!("urn:uuid:{ID}"),
+            &format!(" {ID}"),
+            &ID[1..],
+            &format!("{ID}0"),
+            &ID.replace('f', "g"),
+            &ID.replace('-', "_"),
+            "../../../../../../../../../snapshots",
+            &format!("{ID}/../{ID}"),
+        ] {
+            assert_eq!(path("volume", nothing), Ok(None), "{nothing}");
+            let refused = path_of("volume", nothing).unwrap_err();
+            assert_eq!(refused.kind, Kind::NotFound);
+        }
+    }
+
+    #[test]
+    fn an_id_that_a_database_may_take_for_another_is_neither_used_nor_missing() {
+        for similar in [
+            ID.to_uppercase(),
+            ID.replace('a', "A"),
+            format!("{ID} "),
+            ID.replacen('a', "\u{e1}", 1),
+            ID.replacen('1', "\u{ff11}", 1),
+        ] {
+            let refused = path("snapshot", &similar).unwrap_err();
+            assert_eq!(refused.kind, Kind::Invalid);
+            let begins = format!("snapshot {similar}: ");
+            assert!(refused.message.starts_with(&begins), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What the services say of a call that they refuse. An object is missing only if its service says
+//! so by name: a 404 may also be that of a proxy, of a wrong endpoint, or of a service that does
+//! not have the method, and all of these say nothing about the object.
+
+use crate::http::Answer;
+use belay_server::call::{Failure, Kind};
+use http::StatusCode;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The name of a fault of Cinder and Nova (`cinder/api/openstack/wsgi.py`, `Fault`).
+const MISSING: &str = "itemNotFound";
+const FORBIDDEN: &str = "forbidden";
+
+/// Whose answers count; see [`Answer::foreign`].
+const SERVICES: &str = "Cinder or Nova";
+const LOGIN: &str = "Keystone";
+
+/// `{"itemNotFound": {"code": 404, "message": "Volume ID could not be found."}}`; in Keystone the
+/// name is `error`.
+#[derive(Deserialize)]
+struct Fault {
+    code: u16,
+    message: String,
+}
+
+/// The name and message of the fault that a service has answered; none if the answer is another
+/// server's.
+fn fault(answer: &Answer) -> Option<(String, String)> {
+    let named: BTreeMap<String, Fault> = answer.json().ok()?;
+    let (name, fault) = named.into_iter().next()?;
+    (fault.code == answer.status.as_u16()).then_some((name, fault.message))
+}
+
+/// Whether the service itself has answered.
+pub(in super::super) fn is_own(answer: &Answer) -> bool {
+    fault(answer).is_some()
+}
+
+/// Whether the service does not let this account do that.
+pub(in super::super) fn is_forbidden(answer: &Answer) -> bool {
+    fault(answer).is_some_and(|(name, _)| name == FORBIDDEN)
+}
+
+/// Whether the service says that it has nothing with that ID. A service that lacks the method has
+/// the same fault, without the ID.
+pub(in super::super) fn is_missing(answer: &Answer, id: &str) -> bool {
+    answer.status == StatusCode::NOT_FOUND
+        && fault(answer).is_some_and(|(name, message)| name == MISSING && message.contains(id))
+}
+
+/// A refusal that has no other meaning for its call. After a 5xx the call may have been begun.
+pub(in super::super) fn refused(answer: &Answer) -> Failure {
+    let kind = match answer.status {
+        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
+        StatusCode::PAYLOAD_TOO_LARGE => Kind::Quota,
+        // The middleware of Keystone answers in plain text.
+        StatusCode::UNAUTHORIZED => Kind::Precondition,
+        status if status.is_server_error() => {
+            let failure = Failure::new(Kind::Unreachable, answer.refusal());
+            return failure.may_be_running();
+        }
+        _ if !is_own(answer) => return answer.foreign(SERVICES),
+        StatusCode::NOT_FOUND => Kind::NotFound,
+        _ => Kind::Precondition,
+    };
+    Failure::new(kind, answer.refusal())
+}
+
+/// The refusal of a call for an object, by a service that does not say that it misses that one: it
+/// misses another, or the method.
+pub(in super::super) fn refused_for(answer: &Answer) -> Failure {
+    let failure = refused(answer);
+    let kind = match failure.kind {
+        Kind::NotFound => Kind::System,
+        kind => kind,
+    };
+    Failure { kind, ..failure }
+}
+
+/// The refusal of a login, which no volume is missing for. A second login does no harm.
+pub(in super::super) fn login_refused(answer: &Answer) -> Failure {
+    let kind = match answer.status {
+        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
+        StatusCode::UNAUTHORIZED => Kind::Precondition,
+        status if status.is_server_error() => Kind::Unreachable,
+        _ if is_own(answer) => Kind::Precondition,
+        _ => return answer.foreign(LOGIN).rolled_back(),
+    };
+    Failure::new(kind, answer.refusal()).rolled_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::call::Certainty;
+    use serde_json::json;
+
+    const ID: &str = "7f8b1c2d-1111-4222-8333-444455556666";
+
+    fn own(name: &str, status: u16, message: &str) -> Answer {
+        let body = json!({ name: { "code": status, "message": message } });
+        Answer::example(status, &body.to_string())
+    }
+
+    #[test]
+    fn only_the_service_itself_says_by_its_id_that_an_object_is_missing() {
+        let volume = format!("Volume {ID} could not be found.");
+        assert!(is_missing(&own("itemNotFound", 404, &volume), ID));
+        let text = |status, body: &str| Answer::example(status, body);
+        let without_code = json!({ "itemNotFound": { "message": volume } }).to_string();
+        let other_code = json!({ "itemNotFound": { "code": 400, "message": volume } }).to_string();
+        for foreign in [
+            text(404, ""),
+            text(404, "<html><h1>404 Not Found</h1></html>"),
+            text(404, &format!("<html>GET /volumes/{ID}: not found</html>")),
+            // Of the router of Cinder, for a wrong path, with and without `Accept`.
+            text(404, "404 Not Found\n\nThe resource could not be found.\n"),
+            text(
+                404,
+                r#"{"message": "no", "code": "404 Not Found", "title": "Not Found"}"#,
+            ),
+            text(
+                404,
+                r#"{"error": {"code": 404, "message": "no", "title": "Not Found"}}"#,
+            ),
+            text(404, &without_code),
+            text(404, &other_code),
+            text(404, "[]"),
+            text(404, r#""itemNotFound""#),
+            // The service has no such method, or has missed something else.
+            own("itemNotFound", 404, "The resource could not be found."),
+            own("itemNotFound", 404, "Volume type 9 could not be found."),
+            own("badRequest", 400, &volume),
+            own("itemNotFound", 400, &volume),
+            own("notFound", 404, &volume),
+        ] {
+            assert!(!is_missing(&foreign, ID), "{}", foreign.refusal());
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_the_kind_of_its_status() {
+        for (status, kind) in [
+            (400, Kind::Precondition),
+            (401, Kind::Precondition),
+            (403, Kind::Precondition),
+            (404, Kind::NotFound),
+            (406, Kind::Precondition),
+            (409, Kind::Busy),
+            (413, Kind::Quota),
+            (429, Kind::Busy),
+            (500, Kind::Unreachable),
+            (503, Kind::Unreachable),
+        ] {
+            let failure = refused(&own("computeFault", status, "the reason"));
+            assert_eq!(failure.kind, kind, "{status}");
+            let is_open = failure.certainty == Certainty::MayBeRunning;
+            assert_eq!(is_open, status >= 500, "{status}");
+            let part = format!("{status} ");
+            assert!(failure.message.contains(&part), "{failure}");
+            assert!(failure.message.ends_with("the reason"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn an_answer_of_a_proxy_is_a_fault_that_names_the_host_and_says_nothing_of_the_object() {
+        let proxy = "<html>\n<h1>nginx</h1></html>";
+        for status in [200, 302, 400, 403, 404, 405, 410, 418] {
+            let failure = refused(&Answer::example(status, proxy));
+            assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
+            // What it stands before may have got the call.
+            assert_eq!(failure.certainty, Certainty::MayBeRunning);
+            let code = status.to_string();
+            for part in [
+                "cloud.example",
+                &code,
+                "a proxy on the way",
+                "Cinder or Nova",
+            ] {
+                assert!(failure.message.contains(part), "{part}: {failure}");
+            }
+            let shows = failure.message.ends_with("<html> <h1>nginx</h1></html>");
+            assert_eq!(shows, status != 200, "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_service_that_misses_something_else_does_not_miss_the_object() {
+        let missed = own("itemNotFound", 404, "Volume type 9 could not be found.");
+        assert_eq!(refused(&missed).kind, Kind::NotFound);
+        assert_eq!(refused_for(&missed).kind, Kind::System);
+        let bad = own("badRequest", 400, "no");
+        assert_eq!(refused_for(&bad), refused(&bad));
+    }
+
+    #[test]
+    fn a_refused_login_is_never_a_missing_object() {
+        for (answer, kind) in [
+            (own("error", 401, "no"), Kind::Precondition),
+            (own("error", 403, "no"), Kind::Precondition),
+            (own("error", 404, "no such trust"), Kind::Precondition),
+            (Answer::example(404, "<html>"), Kind::Unreachable),
+            (Answer::example(300, "{}"), Kind::Unreachable),
+            (Answer::example(503, "no"), Kind::Unreachable),
+            (own("error", 429, "no"), Kind::Busy),
+        ] {
+            let failure = login_refused(&answer);
+            assert_eq!(failure.kind, kind, "{failure}");
+            assert_eq!(failure.certainty, Certainty::RolledBack);
+        }
+    }
+}

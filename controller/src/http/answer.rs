@@ -1,0 +1,149 @@
+//! The answer to a call, and the failures that its caller makes of it. Knows no cloud.
+
+use super::words::{self, Secrets};
+use belay_server::call::{Failure, Kind};
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{HeaderMap, RETRY_AFTER};
+use http::response::Parts;
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Longest pause that a service can ask for.
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// An answer, whatever its status. Printed, it has no header and no body: those may be secret.
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    body: Bytes,
+    asked: Asked,
+    /// The service's own words, if it has refused the call.
+    words: String,
+    secrets: Secrets,
+}
+
+/// The call, for errors.
+pub(super) struct Asked {
+    /// Method and path.
+    pub(super) what: String,
+    pub(super) host: String,
+    /// It changes nothing.
+    pub(super) is_safe: bool,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.asked.what, self.status)
+    }
+}
+
+impl Answer {
+    pub(super) fn new(head: Parts, body: Bytes, asked: Asked, secrets: Secrets) -> Self {
+        let words = match head.status.is_success() {
+            true => String::new(),
+            false => words::of(&body, &secrets),
+        };
+        Self {
+            status: head.status,
+            headers: head.headers,
+            body,
+            asked,
+            words,
+            secrets,
+        }
+    }
+
+    /// The body, read as JSON.
+    ///
+    /// # Errors
+    /// `Unreachable`, with an unknown state left behind, for any other body: it is not the service
+    /// that has answered, or not all of it.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        serde_json::from_slice(&self.body).map_err(|error| {
+            let message = format!(
+                "{}: {}, and its body is not understood: {error}",
+                self.asked.what, self.status
+            );
+            Failure::new(Kind::Unreachable, message).may_be_running()
+        })
+    }
+
+    /// Method and path, status, and the service's own words, for an error.
+    #[must_use]
+    pub fn refusal(&self) -> String {
+        let reason = self.status.canonical_reason().unwrap_or("");
+        let (what, code, words) = (&self.asked.what, self.status.as_str(), &self.words);
+        match words.is_empty() {
+            true => format!("{what}: {code} {reason}"),
+            false => format!("{what}: {code} {reason}: {words}"),
+        }
+    }
+
+    /// The service's own words, if it has refused the call.
+    #[must_use]
+    pub fn words(&self) -> &str {
+        &self.words
+    }
+
+    /// The failure of a call that a proxy has answered in the service's stead, or whose endpoint is
+    /// wrong. It says nothing about the object of the call.
+    #[must_use]
+    pub fn foreign(&self, service: &str) -> Failure {
+        let (asked, code, words) = (&self.asked, self.status.as_str(), &self.words);
+        let mut message = format!(
+            "{} at {}: {code}, which is not an answer of {service}: a proxy on the way has \
+             answered, or the endpoint is wrong",
+            asked.what, asked.host
+        );
+        if !words.is_empty() {
+            message = format!("{message}: {words}");
+        }
+        let failure = Failure::new(Kind::Unreachable, message);
+        match asked.is_safe {
+            true => failure,
+            false => failure.may_be_running(),
+        }
+    }
+
+    /// A text of the body, masked and shortened for an error as [`Self::words`] are.
+    #[must_use]
+    pub fn quoted(&self, text: &str) -> String {
+        words::quoted(text, &self.secrets)
+    }
+
+    /// Whether the same call may succeed a little later.
+    pub(super) fn is_overload(&self) -> bool {
+        matches!(self.status.as_u16(), 502..=504)
+    }
+
+    /// When the service wants to be asked again, if it says so.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        let after = self.after_header().or_else(|| self.after_reset())?;
+        Some(after.min(PAUSE_MAX))
+    }
+
+    /// Seconds, or a date (RFC 9110, 10.2.3).
+    fn after_header(&self) -> Option<Duration> {
+        let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
+        match value.parse() {
+            Ok(seconds) => Some(Duration::from_secs(seconds)),
+            Err(_) => Some(until(httpdate::parse_http_date(value).ok()?)),
+        }
+    }
+
+    /// The time, in seconds since 1970, at which an exhausted budget begins to be filled again.
+    fn after_reset(&self) -> Option<Duration> {
+        let number = |name| self.headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
+        let reset = number("ratelimit-reset").filter(|_| number("ratelimit-remaining") == Some(0));
+        Some(until(UNIX_EPOCH.checked_add(Duration::from_secs(reset?))?))
+    }
+}
+
+/// None of it if it is past.
+fn until(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::now()).unwrap_or_default()
+}
