@@ -13,6 +13,7 @@ mod economy;
 mod faults;
 mod nodes;
 mod pages;
+mod proxies;
 mod sanity;
 mod site;
 mod sizes;

@@ -8,6 +8,7 @@ mod crashes;
 mod credentials;
 mod economy;
 mod ids;
+mod proxies;
 mod sanity;
 mod site;
 mod sizes;

@@ -9,6 +9,8 @@ use serde_json::Value;
 /// Most bytes of a head, and of a body.
 const HEAD_MAX: u64 = 64 << 10;
 const BODY_MAX: u64 = 1 << 20;
+/// The header of the type of a body.
+const TYPE: &str = "content-type";
 
 /// A request.
 #[derive(Debug, Default)]
@@ -25,12 +27,12 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-/// A response with a body of JSON.
+/// A response, with a body of JSON unless its headers say otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// Its status.
     pub status: u16,
-    /// All but those of the body.
+    /// All but the length, and the type of a body of JSON.
     pub headers: Vec<(&'static str, String)>,
     /// Its body, or nothing.
     pub body: String,
@@ -126,6 +128,17 @@ impl Response {
         }
     }
 
+    /// As a proxy answers in a service's stead: with a page of its words, or with nothing.
+    #[must_use]
+    pub fn of_proxy(status: u16, has_page: bool) -> Self {
+        let page = format!("<html>\n<h1>{status}</h1>\n<hr>a proxy\n</html>\n");
+        Self {
+            status,
+            headers: vec![(TYPE, "text/html".to_owned())],
+            body: if has_page { page } else { String::new() },
+        }
+    }
+
     /// Writes it.
     ///
     /// # Errors
@@ -138,9 +151,10 @@ impl Response {
         // RFC 9110, 8.6: 204 has no length.
         if self.status != 204 {
             let length = self.body.len();
-            text.push_str(&format!(
-                "content-type: application/json\r\ncontent-length: {length}\r\n"
-            ));
+            if self.headers.iter().all(|(name, _)| *name != TYPE) {
+                text.push_str(&format!("{TYPE}: application/json\r\n"));
+            }
+            text.push_str(&format!("content-length: {length}\r\n"));
         }
         to.write_all(format!("{text}\r\n{}", self.body).as_bytes())
     }
@@ -205,6 +219,14 @@ mod tests {
         let head = "HTTP/1.1 200 -\r\nx-subject-token: t\r\n";
         let json = "content-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
         assert_eq!(written(200, "{}"), format!("{head}{json}"));
+        let mut bytes = Vec::new();
+        Response::of_proxy(404, true).write(&mut bytes).unwrap();
+        let page = String::from_utf8(bytes).unwrap();
+        let (head, body) = page.split_once("\r\n\r\n").unwrap();
+        let length = body.len();
+        let expected = format!("content-type: text/html\r\ncontent-length: {length}");
+        assert_eq!(head, format!("HTTP/1.1 404 -\r\n{expected}"));
+        assert!(body.starts_with("<html>"), "{body}");
         let nothing = "HTTP/1.1 204 -\r\nx-subject-token: t\r\n\r\n";
         assert_eq!(written(204, ""), nothing);
     }

@@ -36,6 +36,8 @@ pub enum Fault {
     Refused(Response),
     /// It is served, and gets this response nonetheless.
     Denied(Response),
+    /// A proxy gives this response, without the headers of the service, and it is not served.
+    Astray(Response),
     /// It is served after that time.
     Late(Duration),
     /// It is served at once, and gets its response after that time.
@@ -80,6 +82,14 @@ struct Planned {
     kind: String,
     left: usize,
     fault: Fault,
+}
+
+impl Fault {
+    /// The responses of proxies with that status: a page, and nothing.
+    #[must_use]
+    pub fn of_proxies(status: u16) -> [Self; 2] {
+        [true, false].map(|has_page| Self::Astray(Response::of_proxy(status, has_page)))
+    }
 }
 
 impl<S: Service> Server<S> {
@@ -230,6 +240,7 @@ impl<S: Service> Shared<S> {
         }
         let response = match &fault {
             Some(Fault::Cut) => None,
+            Some(Fault::Astray(response)) => Some(response.clone()),
             Some(Fault::Refused(response)) => Some(self.service.dress(response.clone())),
             _ => Some(self.service.answer(request)),
         };

@@ -3,7 +3,7 @@
 
 use super::access::{Access, Sources};
 use super::id::{is_uuid, is_word};
-use super::wire::{self, CivoSnapshot, CivoVolume, Cluster, Instance, Made, Quota};
+use super::wire::{self, CivoSnapshot, CivoVolume, Cluster, Instance, Made, Object, Quota};
 use crate::http::{self, Answer, Call};
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use ::http::{Method, StatusCode, Uri};
@@ -151,11 +151,26 @@ impl Client {
         }
     }
 
-    /// Like [`Self::read`]; none if there is no such object.
-    async fn find<T: DeserializeOwned>(&self, request: Request) -> Result<Option<T>, Failure> {
-        match self.read(request).await {
-            Err(refused) if refused.kind == Kind::NotFound => Ok(None),
-            answered => answered.map(Some),
+    /// Like [`Self::read`]; none only if Civo says that it has no such object.
+    async fn find<T: DeserializeOwned>(
+        &self,
+        object: Object,
+        request: Request,
+    ) -> Result<Option<T>, Failure> {
+        let answer = self.answer(request).await?;
+        match answer.status.is_success() {
+            true => answer.json().map(Some),
+            false if wire::has_no(object, &answer) => Ok(None),
+            false => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// Whether there was such an object to delete.
+    async fn remove(&self, object: Object, request: Request) -> Result<bool, Failure> {
+        let answer = self.answer(request).await?;
+        match wire::accepted(&answer) {
+            Err(_) if wire::has_no(object, &answer) => Ok(false),
+            accepted => accepted.map(|()| true),
         }
     }
 
@@ -167,7 +182,9 @@ impl Client {
         let access = self.access();
         let id = &access.cluster;
         let path = format!("/v2/kubernetes/clusters/{}", encoded(id));
-        let found = self.find(Request::get("get_cluster", path)).await?;
+        let found = self
+            .find(Object::Cluster, Request::get("get_cluster", path))
+            .await?;
         found.ok_or_else(|| {
             let region = &access.region;
             Failure::precondition(format!(
@@ -191,12 +208,8 @@ impl Client {
             return Err(Failure::new(Kind::Unreachable, message));
         }
         let path = format!("/v2/instances/{id}");
-        let answer = self.answer(Request::get("get_instance", path)).await?;
-        match answer.status.is_success() {
-            true => answer.json().map(Some),
-            false if wire::has_no_instance(&answer) => Ok(None),
-            false => Err(wire::refused(&answer)),
-        }
+        self.find(Object::Instance, Request::get("get_instance", path))
+            .await
     }
 
     pub(super) async fn quota(&self) -> Result<Quota, Failure> {
@@ -210,7 +223,10 @@ impl Client {
 
     pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<CivoVolume>, Failure> {
         match path_of(id) {
-            Ok(path) => self.find(Request::get("get_volume", path)).await,
+            Ok(path) => {
+                self.find(Object::Volume, Request::get("get_volume", path))
+                    .await
+            }
             Err(_) => Ok(None),
         }
     }
@@ -237,10 +253,13 @@ impl Client {
         }
     }
 
-    /// Its snapshots stay.
-    pub(super) async fn delete(&self, id: &VolumeId) -> Result<(), Failure> {
-        let request = Request::new("delete_volume", Method::DELETE, path_of(id)?);
-        self.change(request).await
+    /// Whether there was anything to delete. Its snapshots stay.
+    pub(super) async fn delete(&self, id: &VolumeId) -> Result<bool, Failure> {
+        let Ok(path) = path_of(id) else {
+            return Ok(false);
+        };
+        let request = Request::new("delete_volume", Method::DELETE, path);
+        self.remove(Object::Volume, request).await
     }
 
     /// At once: with `attach_at_boot` it would wait until the instance starts again.
@@ -304,11 +323,11 @@ impl Client {
         let Ok(path) = path_of_snapshot(id) else {
             return Ok(None);
         };
-        self.find(Request {
+        let request = Request {
             query: OF_VOLUMES,
             ..Request::get("get_snapshot", path)
-        })
-        .await
+        };
+        self.find(Object::Snapshot, request).await
     }
 
     /// The new snapshot, if the answer shows it.
@@ -329,10 +348,13 @@ impl Client {
         Ok(answer.json().ok())
     }
 
-    pub(super) async fn discard(&self, id: &SnapshotId) -> Result<(), Failure> {
-        let path = path_of_snapshot(id)?;
+    /// Whether there was anything to delete.
+    pub(super) async fn discard(&self, id: &SnapshotId) -> Result<bool, Failure> {
+        let Ok(path) = path_of_snapshot(id) else {
+            return Ok(false);
+        };
         let request = Request::new("delete_snapshot", Method::DELETE, path);
-        self.change(request).await
+        self.remove(Object::Snapshot, request).await
     }
 }
 

@@ -320,8 +320,8 @@ impl Backend for Civo {
                 });
             }
             match self.client.delete(&id).await {
-                Ok(()) => Ok(Progress::Begun),
-                Err(refused) if refused.kind == Kind::NotFound => Ok(Progress::Done(())),
+                Ok(true) => Ok(Progress::Begun),
+                Ok(false) => Ok(Progress::Done(())),
                 Err(refused) => match self.look(&id).await {
                     Ok(None) => Ok(Progress::Done(())),
                     Ok(Some(now)) if now.status() == Status::Deleting => Ok(Progress::Begun),

@@ -11,7 +11,7 @@ use crate::backend::time;
 use crate::backend::{
     Answer, Mark, Order, Phase, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, Volume,
 };
-use belay_server::call::{Failure, Kind};
+use belay_server::call::Failure;
 use belay_server::request::{Secrets, SnapshotId, VolumeId};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -134,12 +134,12 @@ impl Snapshots for Civo {
     fn discard(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Progress<()>> {
         measured(Verb::Discard, async move {
             match self.client.discard(&id).await {
-                Err(refused) if refused.kind == Kind::NotFound => Ok(Progress::Done(())),
+                Ok(true) => Ok(Progress::Begun),
+                Ok(false) => Ok(Progress::Done(())),
                 Err(refused) => match self.client.snapshot(&id).await {
                     Ok(None) => Ok(Progress::Done(())),
                     _ => Err(refused),
                 },
-                Ok(()) => Ok(Progress::Begun),
             }
         })
     }

@@ -184,10 +184,36 @@ pub(super) fn refuses_key(answer: &Answer) -> bool {
             && member(answer, "result").is_some_and(|result| result == AUTHENTICATION)
 }
 
-/// Whether it is an instance that Civo has not found.
-pub(super) fn has_no_instance(answer: &Answer) -> bool {
+/// What Civo can miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Object {
+    Volume,
+    Snapshot,
+    Instance,
+    Cluster,
+}
+
+impl Object {
+    /// Part of the codes about it, and what these do not have.
+    fn words(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            // A snapshot of a volume is not that volume.
+            Object::Volume => ("volume", Some("snapshot")),
+            Object::Snapshot => ("snapshot", None),
+            Object::Instance => ("instance", None),
+            Object::Cluster => ("cluster", None),
+        }
+    }
+}
+
+/// Whether it is such an object that Civo has not found, by its code: of the region, the network or
+/// the account, too, Civo says that it is not found.
+pub(super) fn has_no(object: Object, answer: &Answer) -> bool {
+    let (word, other) = object.words();
     let code = code(answer);
-    kind(&code) == Kind::NotFound && code.to_ascii_lowercase().contains("instance")
+    let lower = code.to_ascii_lowercase();
+    let is_other = other.is_some_and(|other| lower.contains(other));
+    kind(&code) == Kind::NotFound && lower.contains(word) && !is_other
 }
 
 /// A change that was accepted: also a success names one.
@@ -221,8 +247,10 @@ pub(super) fn refused(answer: &Answer) -> Failure {
         return Failure::new(Kind::Unauthenticated, message);
     }
     let kind = match (kind(&code), answer.status) {
-        // Civo names what it has not found. This may be the answer of something before it.
-        (Kind::Precondition, StatusCode::NOT_FOUND) if code.is_empty() => Kind::Unreachable,
+        // Civo names what it has not found.
+        (Kind::Precondition, StatusCode::NOT_FOUND) if code.is_empty() => {
+            return answer.foreign("Civo");
+        }
         (Kind::Precondition, StatusCode::FORBIDDEN) => Kind::Denied,
         (Kind::Precondition, StatusCode::TOO_MANY_REQUESTS) => Kind::Busy,
         (Kind::Precondition, status) if status.is_server_error() => Kind::Unreachable,
@@ -407,8 +435,8 @@ mod tests {
         ] {
             let failure = refused(&answer(status, code, None));
             assert_eq!(failure.kind, kind, "{status} {failure}");
-            let certainty = match status {
-                500 => Certainty::MayBeRunning,
+            let certainty = match (status, code) {
+                (500, _) | (404, "") => Certainty::MayBeRunning,
                 _ => Certainty::NothingHappened,
             };
             assert_eq!(failure.certainty, certainty, "{failure}");
@@ -439,19 +467,30 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_is_missing_only_if_the_code_says_both() {
-        for (code, is_missing) in [
-            ("database_instance_find", true),
-            ("database_Instance_not_found", true),
-            ("database_volume_not_found", false),
-            ("database_instance_broken", false),
-            ("", false),
+    fn an_object_is_missing_only_if_the_code_says_both() {
+        use Object::{Cluster, Instance, Snapshot, Volume};
+        for (code, missing) in [
+            ("database_instance_find", Some(Instance)),
+            ("database_Instance_not_found", Some(Instance)),
+            ("database_volume_not_found", Some(Volume)),
+            ("database_volume_id_invalid", Some(Volume)),
+            ("DatabaseVolumeNotFound", Some(Volume)),
+            ("database_snapshot_not_found", Some(Snapshot)),
+            ("DatabaseVolumeSnapshotNotFound", Some(Snapshot)),
+            ("database_kubernetes_cluster_not_found", Some(Cluster)),
+            ("database_network_not_found", None),
+            ("database_account_not_found", None),
+            ("database_instance_broken", None),
+            ("database_volume_delete_failed", None),
+            ("", None),
         ] {
-            assert_eq!(
-                has_no_instance(&answer(404, code, None)),
-                is_missing,
-                "{code}"
-            );
+            for object in [Volume, Snapshot, Instance, Cluster] {
+                let is_missing = has_no(object, &answer(404, code, None));
+                assert_eq!(is_missing, missing == Some(object), "{code} {object:?}");
+            }
+        }
+        for foreign in ["", "404 page not found", "<html>volume not_found</html>"] {
+            assert!(!has_no(Volume, &Answer::example(404, foreign)), "{foreign}");
         }
     }
 

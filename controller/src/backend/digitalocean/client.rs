@@ -137,7 +137,7 @@ impl Client {
         let answer = self.get("get_volume", format!("volumes/{id}")).await?;
         match answer.status {
             StatusCode::OK => Ok(Some(answer.json::<OneVolume>()?.volume)),
-            StatusCode::NOT_FOUND => Ok(None),
+            _ if wire::is_missing(&answer) => Ok(None),
             _ => Err(wire::refused(&answer)),
         }
     }
@@ -208,7 +208,8 @@ impl Client {
             .answer("delete_volume", Method::DELETE, path, None)
             .await?;
         match answer.status {
-            StatusCode::NO_CONTENT | StatusCode::OK | StatusCode::NOT_FOUND => Ok(()),
+            StatusCode::NO_CONTENT | StatusCode::OK => Ok(()),
+            _ if wire::is_missing(&answer) => Ok(()),
             _ => Err(wire::refused(&answer)),
         }
     }
@@ -256,7 +257,7 @@ impl Client {
         let answer = self.get("get_action", path).await?;
         match answer.status {
             StatusCode::OK => Ok(Some(answer.json::<OneAction>()?.action)),
-            StatusCode::NOT_FOUND => Ok(None),
+            _ if wire::is_missing(&answer) => Ok(None),
             _ => Err(wire::refused(&answer)),
         }
     }
@@ -271,7 +272,7 @@ impl Client {
             "resources": [{ "resource_id": id.as_str(), "resource_type": "volume" }],
         });
         let mut answer = self.post("tag_volume", path.clone(), body.clone()).await?;
-        if answer.status == StatusCode::NOT_FOUND {
+        if wire::is_missing(&answer) {
             let create = json!({ "name": tag });
             let created = self.post("create_tag", "tags".to_owned(), create).await?;
             if !created.status.is_success() {
@@ -304,8 +305,7 @@ impl Client {
         let answer = self.get("get_snapshot", format!("snapshots/{id}")).await?;
         match answer.status {
             StatusCode::OK => Ok(Some(answer.json::<OneSnapshot>()?.snapshot)),
-            // 400: not a snapshot.
-            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Ok(None),
+            _ if wire::is_missing(&answer) || wire::is_no_snapshot(&answer) => Ok(None),
             _ => Err(wire::refused(&answer)),
         }
     }
@@ -320,7 +320,8 @@ impl Client {
             .answer("delete_snapshot", Method::DELETE, path, None)
             .await?;
         match answer.status {
-            StatusCode::NO_CONTENT | StatusCode::OK | StatusCode::NOT_FOUND => Ok(()),
+            StatusCode::NO_CONTENT | StatusCode::OK => Ok(()),
+            _ if wire::is_missing(&answer) => Ok(()),
             _ => Err(wire::refused(&answer)),
         }
     }

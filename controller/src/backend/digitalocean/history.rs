@@ -57,7 +57,7 @@ impl Client {
         let answer = self.get("list_actions", path).await?;
         match answer.status {
             StatusCode::OK => answer.json(),
-            StatusCode::NOT_FOUND => Ok(Actions::default()),
+            _ if wire::is_missing(&answer) => Ok(Actions::default()),
             _ => Err(wire::refused(&answer)),
         }
     }

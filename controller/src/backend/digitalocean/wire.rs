@@ -28,6 +28,10 @@ const ATTACHED_ALREADY: &str = "already attached";
 const TOO_MANY: &str = "cannot attach more";
 const NOT_ATTACHED: &str = "attachment not found";
 const SIZE: &str = "invalid size";
+const NO_SNAPSHOT: &str = "not a snapshot";
+
+/// The `id` of a refusal for an object that does not exist.
+const NOT_FOUND: &str = "not_found";
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Region {
@@ -269,11 +273,36 @@ pub(super) enum Refusal {
     Other,
 }
 
+/// The body of a refusal; of some services it is in a member `error`, with the ID as `code`.
+#[derive(Deserialize)]
+struct Fault {
+    #[serde(alias = "code")]
+    id: Option<String>,
+    error: Option<Box<Fault>>,
+}
+
+/// The ID of a refusal, which is its status in words; none if it is not the cloud's.
+fn fault(answer: &Answer) -> Option<String> {
+    let fault: Fault = answer.json().ok()?;
+    fault.id.or_else(|| fault.error?.id)
+}
+
+/// Whether the cloud itself says that it has no such object. A 404 may also be that of a proxy.
+pub(super) fn is_missing(answer: &Answer) -> bool {
+    let is_said = || fault(answer).is_some_and(|id| id == NOT_FOUND);
+    answer.status == StatusCode::NOT_FOUND && is_said()
+}
+
+/// Whether the cloud itself says that the ID is that of something else than a snapshot.
+pub(super) fn is_no_snapshot(answer: &Answer) -> bool {
+    answer.status == StatusCode::BAD_REQUEST && fault(answer).is_some() && says(answer, NO_SNAPSHOT)
+}
+
 /// Which refusal it is. The cloud's errors have no codes: the words of its messages decide.
 pub(super) fn refusal(answer: &Answer) -> Refusal {
     let says = |words| says(answer, words);
     match answer.status {
-        StatusCode::NOT_FOUND => Refusal::NotFound,
+        _ if is_missing(answer) => Refusal::NotFound,
         StatusCode::CONFLICT => Refusal::NameTaken,
         StatusCode::UNPROCESSABLE_ENTITY if says(PENDING) => Refusal::Pending,
         StatusCode::UNPROCESSABLE_ENTITY if says(ATTACHED_ALREADY) => Refusal::AttachedAlready,
@@ -298,6 +327,7 @@ pub(super) fn refused(answer: &Answer) -> Failure {
         StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
         StatusCode::FORBIDDEN if !says(answer, CAPACITY) => Kind::Denied,
         StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => Kind::Quota,
+        StatusCode::NOT_FOUND if !is_missing(answer) => return answer.foreign("DigitalOcean"),
         StatusCode::NOT_FOUND => Kind::NotFound,
         StatusCode::UNPROCESSABLE_ENTITY if says(answer, TOO_MANY) || says(answer, CAPACITY) => {
             Kind::Quota
@@ -514,9 +544,48 @@ mod tests {
     ];
 
     #[test]
+    fn only_the_cloud_itself_says_that_an_object_is_missing() {
+        let nested = json!({ "error": { "code": "not_found", "message": "no" } });
+        for own in [json!({ "id": "not_found", "message": "no" }), nested] {
+            let answer = Answer::example(404, &own.to_string());
+            assert!(is_missing(&answer), "{own}");
+            assert_eq!(refused(&answer).kind, Kind::NotFound);
+            assert!(!is_missing(&Answer::example(400, &own.to_string())));
+        }
+        for foreign in [
+            "",
+            "<html><title>404 Not Found</title></html>",
+            r#"{"message": "not_found"}"#,
+            r#"{"id": 404}"#,
+            r#""not_found""#,
+            r#"{"id": "forbidden", "message": "not_found"}"#,
+        ] {
+            let answer = Answer::example(404, foreign);
+            assert!(!is_missing(&answer), "{foreign}");
+            assert_eq!(refusal(&answer), Refusal::Other, "{foreign}");
+            let failure = refused(&answer);
+            assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
+            assert!(failure.message.contains("a proxy on the way"), "{failure}");
+        }
+        let no_snapshot = json!({ "id": "bad_request", "message": "it is not a snapshot" });
+        assert!(is_no_snapshot(&Answer::example(
+            400,
+            &no_snapshot.to_string()
+        )));
+        for other in [
+            "not a snapshot",
+            r#"{"id": "bad_request", "message": "no"}"#,
+        ] {
+            assert!(!is_no_snapshot(&Answer::example(400, other)), "{other}");
+        }
+    }
+
+    #[test]
     fn the_words_of_a_refusal_decide_within_its_status() {
         for (status, words, why, kind) in REFUSALS {
-            let answer = Answer::example(status, &json!({ "message": words }).to_string());
+            let id = if status == 404 { "not_found" } else { "other" };
+            let body = json!({ "id": id, "message": words }).to_string();
+            let answer = Answer::example(status, &body);
             assert_eq!(refusal(&answer), why, "{status} {words}");
             let failure = refused(&answer);
             assert_eq!(failure.kind, kind, "{failure}");

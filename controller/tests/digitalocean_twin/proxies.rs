@@ -1,0 +1,53 @@
+//! A proxy answers 404 in the stead of the API: nothing is reported as deleted or detached that
+//! exists.
+
+use crate::site::{DETACH, NODE, Site, attached, created, cut, deleted, detached, refused};
+use belay_bed::requests;
+use belay_twins::Fault;
+use tonic::Code;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_404_of_a_proxy_deletes_no_volume_and_no_snapshot() {
+    let site = Site::new();
+    let _running = site.start();
+    let client = &mut site.client().await;
+    let id = created(client, "pvc-1").await.unwrap();
+    let snapshot = cut(client, "snap-1", &id).await.unwrap().snapshot_id;
+    for fault in Fault::of_proxies(404) {
+        site.cloud
+            .disturb("DELETE /v2/volumes/ID", 1, fault.clone());
+        let answer = deleted(client, &id).await;
+        refused(answer, Code::Unavailable, "a proxy on the way has answered");
+        site.cloud
+            .disturb("DELETE /v2/snapshots/ID", 1, fault.clone());
+        let answer = client.delete_snapshot(requests::discard(&snapshot)).await;
+        refused(answer, Code::Unavailable, "a proxy on the way has answered");
+        site.cloud.disturb("GET /v2/volumes/ID", 1, fault);
+        let answer = attached(client, &id, NODE).await;
+        refused(answer, Code::Unavailable, "a proxy on the way has answered");
+    }
+    assert_eq!(site.cloud.count("DELETE /v2/volumes/ID"), 2);
+    for _ in 0..2 {
+        client
+            .delete_snapshot(requests::discard(&snapshot))
+            .await
+            .unwrap();
+        deleted(client, &id).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_not_reported_as_detached_by_404s_of_a_proxy() {
+    let site = Site::new();
+    let _running = site.start();
+    let client = &mut site.client().await;
+    let id = created(client, "pvc-1").await.unwrap();
+    for fault in Fault::of_proxies(404) {
+        attached(client, &id, NODE).await.unwrap();
+        site.cloud.disturb(DETACH, 1, fault.clone());
+        site.cloud.disturb("GET /v2/volumes/ID", 1, fault);
+        detached(client, &id, NODE).await.unwrap();
+        assert_eq!(site.twin().attached()[&id], None);
+    }
+    deleted(client, &id).await.unwrap();
+}
