@@ -576,6 +576,13 @@ mod tests {
                 "a is given twice",
             ),
             (
+                &[
+                    "--with-topology",
+                    "--additional-topology=a=b,topology.kubernetes.io/rack=c",
+                ],
+                "--additional-topology: topology.kubernetes.io/rack: a kubelet may not set",
+            ),
+            (
                 &["--with-topology", "--additional-topology=a"],
                 "not KEY=VALUE",
             ),

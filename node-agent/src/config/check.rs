@@ -4,6 +4,40 @@ use belay_contract::drivers::{Kind, Profile};
 
 use super::Driver;
 
+/// Labels of Kubernetes that a kubelet may set on its node, and the namespaces of others, by the
+/// admission plugin NodeRestriction (`well_known_labels.go` of k8s.io/kubelet, Kubernetes 1.36).
+const KUBELET_LABELS: &[&str] = &[
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+const KUBELET_NAMESPACES: &[&str] = &["kubelet.kubernetes.io", "node.kubernetes.io"];
+/// The namespaces of Kubernetes.
+const RESERVED_NAMESPACES: &[&str] = &["kubernetes.io", "k8s.io"];
+
+/// Whether the key is in one of these namespaces, or below.
+fn is_in(key: &str, namespaces: &[&str]) -> bool {
+    let own = key.split_once('/').map_or("", |(own, _)| own);
+    namespaces.iter().any(|namespace| {
+        let above = own.strip_suffix(namespace);
+        above.is_some_and(|above| above.is_empty() || above.ends_with('.'))
+    })
+}
+
+/// Whether the kubelet may not set that label.
+fn is_forbidden(key: &str) -> bool {
+    let is_allowed = KUBELET_LABELS.contains(&key) || is_in(key, KUBELET_NAMESPACES);
+    is_in(key, RESERVED_NAMESPACES) && !is_allowed
+}
+
 impl Driver {
     pub(super) fn check_instance_file(&self, profile: &Profile) -> Result<(), String> {
         let is_given = self.instance_file.is_some() || self.node_region.is_some();
@@ -33,6 +67,13 @@ impl Driver {
             let key = profile.topology_key;
             return Err(format!("{FLAG}: {key} is the key of the node's zone"));
         }
+        if let Some(key) = keys.iter().find(|key| is_forbidden(key)) {
+            return Err(format!(
+                "{FLAG}: {key}: a kubelet may not set this label on its node (NodeRestriction), \
+                 so it would refuse the driver; use topology.kubernetes.io/region or a key outside \
+                 of kubernetes.io and k8s.io"
+            ));
+        }
         let mut at = keys.iter().enumerate();
         match at.find(|(at, key)| keys[..*at].contains(key)) {
             Some((_, twice)) => Err(format!("{FLAG}: {twice} is given twice")),
@@ -56,6 +97,43 @@ impl Driver {
                 twice.name()
             )),
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_of_kubernetes_are_forbidden_but_for_those_that_a_kubelet_may_set() {
+        for allowed in [
+            "rack",
+            "example.com/rack",
+            "topology.cinder.csi.openstack.org/zone",
+            "mykubernetes.io/rack",
+            "topology.kubernetes.io/region",
+            "topology.kubernetes.io/zone",
+            "kubernetes.io/hostname",
+            "failure-domain.beta.kubernetes.io/zone",
+            "node.kubernetes.io/rack",
+            "my.node.kubernetes.io/rack",
+            "kubelet.kubernetes.io/rack",
+        ] {
+            assert!(!is_forbidden(allowed), "{allowed}");
+        }
+        for forbidden in [
+            "kubernetes.io/rack",
+            "k8s.io/rack",
+            "topology.kubernetes.io/rack",
+            "failure-domain.kubernetes.io/zone",
+            "mynode.kubernetes.io/rack",
+            "my.k8s.io/rack",
+            "node-restriction.kubernetes.io/rack",
+            "a.node-restriction.kubernetes.io/rack",
+            "node-role.kubernetes.io/worker",
+        ] {
+            assert!(is_forbidden(forbidden), "{forbidden}");
         }
     }
 }
