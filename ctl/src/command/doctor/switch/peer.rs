@@ -31,13 +31,24 @@ pub(super) struct Peer {
     pub(super) topology_key: &'static str,
     /// The VolumeSnapshotClass parameters that Belay accepts.
     pub(super) snapshot_parameters: &'static [&'static str],
-    /// Belay attaches a volume to one node at a time.
-    pub(super) one_node: bool,
+    /// How many nodes Belay attaches a volume to.
+    pub(super) sharing: Sharing,
     /// A key of its secrets chooses the cloud.
     pub(super) chooses_cloud: bool,
     /// Its volumes are directories of servers. Belay replaces the node plugin; its controller may
     /// go on.
     pub(super) is_remote: bool,
+}
+
+/// How many nodes can have a volume at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// One.
+    None,
+    /// Several have a raw volume, if the cloud lets them.
+    Raw,
+    /// Several.
+    All,
 }
 
 /// Belay's own parameters, for `mkfs`.
@@ -56,7 +67,12 @@ const CINDER: Peer = Peer {
     drivers: &["cinder.csi.openstack.org"],
     backend: "openstack",
     images: &["cinder-csi-plugin"],
-    parameters: &["type", "availability"],
+    parameters: &[
+        "type",
+        "availability",
+        "cinder.csi.openstack.org/affinity",
+        "cinder.csi.openstack.org/anti-affinity",
+    ],
     ignores_parameters: false,
     topology_key: "topology.cinder.csi.openstack.org/zone",
     snapshot_parameters: &[
@@ -65,7 +81,7 @@ const CINDER: Peer = Peer {
         "availability",
         "backup-max-duration-seconds-per-gb",
     ],
-    one_node: true,
+    sharing: Sharing::Raw,
     chooses_cloud: true,
     is_remote: false,
 };
@@ -78,7 +94,7 @@ const DIGITALOCEAN: Peer = Peer {
     ignores_parameters: true,
     topology_key: "region",
     snapshot_parameters: &[],
-    one_node: true,
+    sharing: Sharing::None,
     chooses_cloud: false,
     is_remote: false,
 };
@@ -91,7 +107,7 @@ const CIVO: Peer = Peer {
     ignores_parameters: true,
     topology_key: "region",
     snapshot_parameters: &[],
-    one_node: true,
+    sharing: Sharing::None,
     chooses_cloud: false,
     is_remote: false,
 };
@@ -104,7 +120,7 @@ const NFS: Peer = Peer {
     ignores_parameters: false,
     topology_key: "topology.nfs.csi.k8s.io/node",
     snapshot_parameters: &[],
-    one_node: false,
+    sharing: Sharing::All,
     chooses_cloud: false,
     is_remote: true,
 };

@@ -1,7 +1,7 @@
 //! What exists and must go on working: volumes, classes, snapshots.
 
 use super::objects::{Object, Objects};
-use super::peer::{FILESYSTEMS, FORMATTING, Peer};
+use super::peer::{FILESYSTEMS, FORMATTING, Peer, Sharing};
 use super::{Names, about, clouds};
 use crate::report::{Report, Verdict};
 use belay_contract::encryption;
@@ -19,7 +19,11 @@ pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, drive
         all.filter(|it| it.text("/spec/csi/driver") == driver)
     };
     let some = |wrong: fn(&Object<'_>) -> bool| Names::of(ours().filter(wrong));
-    let is_no_uuid = |it: &Object<'_>| !is_uuid(it.text("/spec/csi/volumeHandle"));
+    let is_no_uuid: fn(&Object<'_>) -> bool = match peer.chooses_cloud {
+        // Cinder's, as Cinder spells them.
+        true => |it| !is_uuid(id_of(it)) || id_of(it) != id_of(it).to_ascii_lowercase(),
+        false => |it| !is_uuid(id_of(it)),
+    };
     let cure = "such a volume cannot exist in the cloud; correct or delete the PersistentVolume";
     let ids = some(is_no_uuid);
     about(
@@ -27,7 +31,7 @@ pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, drive
         Verdict::No,
         name,
         &ids,
-        "the volumeHandle is no UUID",
+        "the volumeHandle is no UUID as the cloud spells it",
         cure,
     );
     let cure = "move their data to volumes with ext4, xfs or btrfs; Belay changes nothing on them";
@@ -38,13 +42,7 @@ pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, drive
     let cure = "keep them with the old driver: Belay does not decrypt, and does not mount them";
     let what = "encrypted by the driver";
     about(report, Verdict::No, name, &encrypted, what, cure);
-    let several = match peer.one_node {
-        true => some(is_on_several_nodes),
-        false => Names::default(),
-    };
-    let cure = "keep them with the old driver: Belay attaches a volume to one node at a time";
-    let what = "access modes for several nodes";
-    about(report, Verdict::No, name, &several, what, cure);
+    let several = shared(report, peer, some);
     let secrets = some(has_secrets);
     let cure = match peer.chooses_cloud {
         true => clouds::CURE.to_owned(),
@@ -82,6 +80,35 @@ pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, drive
     }
 }
 
+/// The volumes of several nodes that Belay attaches to one at a time. Whether others can have several,
+/// the cloud decides.
+fn shared(
+    report: &mut Report,
+    peer: &Peer,
+    some: impl Fn(fn(&Object<'_>) -> bool) -> Names,
+) -> Names {
+    let name = "volumes";
+    let (several, what) = match peer.sharing {
+        Sharing::All => return Names::default(),
+        Sharing::None => (some(is_on_several_nodes), "access modes for several nodes"),
+        Sharing::Raw => (
+            some(|it| is_on_several_nodes(it) && !is_raw(it)),
+            "a filesystem with access modes for several nodes",
+        ),
+    };
+    let cure = "keep them with the old driver: Belay attaches a volume to one node at a time";
+    about(report, Verdict::No, name, &several, what, cure);
+    if peer.sharing == Sharing::Raw {
+        let raw = some(|it| is_on_several_nodes(it) && is_raw(it));
+        let what = "raw, with access modes for several nodes";
+        let cure = "check that their volume type is multiattach: Belay attaches others to one node \
+                    at a time. One that the driver has attached gets no further node until it is \
+                    detached from all";
+        about(report, Verdict::Warn, name, &raw, what, cure);
+    }
+    several
+}
+
 /// Volumes that require a topology label: without it, no node suits their pods.
 fn zones(report: &mut Report, peer: &Peer, bound: &Names) {
     let cure = "keep the topology of the chart's entry enabled, which it is by default";
@@ -105,6 +132,10 @@ fn encrypted(objects: &Objects, driver: &str) -> Names {
     }))
 }
 
+fn id_of<'a>(volume: &'a Object<'_>) -> &'a str {
+    volume.text("/spec/csi/volumeHandle")
+}
+
 /// 8-4-4-4-12 hexadecimal digits.
 fn is_uuid(id: &str) -> bool {
     let lengths = id.split('-').map(str::len);
@@ -114,9 +145,11 @@ fn is_uuid(id: &str) -> bool {
 /// No type is ext4, by default.
 fn has_other_filesystem(volume: &Object<'_>) -> bool {
     let fs_type = volume.text("/spec/csi/fsType");
-    volume.text("/spec/volumeMode") != "Block"
-        && !fs_type.is_empty()
-        && !FILESYSTEMS.contains(&fs_type)
+    !is_raw(volume) && !fs_type.is_empty() && !FILESYSTEMS.contains(&fs_type)
+}
+
+fn is_raw(volume: &Object<'_>) -> bool {
+    volume.text("/spec/volumeMode") == "Block"
 }
 
 fn is_on_several_nodes(volume: &Object<'_>) -> bool {

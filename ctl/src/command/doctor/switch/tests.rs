@@ -137,11 +137,18 @@ fn volumes_that_belay_cannot_serve_are_named() {
             ("/spec/csi/volumeHandle", json!("pvc-1")),
         ),
         (
+            "bad: the volumeHandle is no UUID",
+            (
+                "/spec/csi/volumeHandle",
+                json!("7F8B1C2D-1111-4222-8333-444455556666"),
+            ),
+        ),
+        (
             "bad: a filesystem that Belay does not mount",
             ("/spec/csi/fsType", json!("ext3")),
         ),
         (
-            "bad: access modes for several nodes",
+            "bad: a filesystem with access modes for several nodes",
             ("/spec/accessModes/0", json!("ReadWriteMany")),
         ),
     ] {
@@ -158,6 +165,33 @@ fn a_raw_volume_has_no_filesystem() {
         it["spec"]["csi"]["fsType"] = json!("ext3");
     });
     expect("ok", "volumes", "2 can be taken over", |all| all.push(raw));
+}
+
+#[test]
+fn a_raw_volume_of_several_nodes_can_be_taken_over_if_its_type_lets_it() {
+    for mode in ["ReadWriteMany", "ReadOnlyMany"] {
+        let many = volume("many", |it| {
+            it["spec"]["volumeMode"] = json!("Block");
+            it["spec"]["accessModes"][0] = json!(mode);
+        });
+        let change = |all: &mut Vec<Value>| all.push(many.clone());
+        let what = "many: raw, with access modes for several nodes";
+        expect("warn", "volumes", what, change);
+        expect("warn", "volumes", "multiattach", change);
+        expect("ok", "volumes", "2 can be taken over", change);
+        assert!(cluster(change).is_good());
+    }
+}
+
+#[test]
+fn a_class_may_have_the_parameters_of_affinity() {
+    let change = |all: &mut Vec<Value>| {
+        for key in ["affinity", "anti-affinity"] {
+            let key = format!("cinder.csi.openstack.org/{key}");
+            all[6]["parameters"][key] = json!("data-0");
+        }
+    };
+    expect("ok", "storage classes", "can be used as they are", change);
 }
 
 #[test]
