@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use belay_contract::drivers::{NFS_ID_BYTES_MAX, Profile};
 use belay_proto::csi::v1 as csi;
-use belay_server::call::{Failure, Rpc, answer};
+use belay_server::call::{Failure, Rpc, Subject, answer};
 use belay_server::request::{NodeVolumeHealth, Publish, Stats, StorageHealth, Unpublish};
 use belay_server::work::Jobs;
 use tonic::{Request, Response, Status};
@@ -75,11 +75,17 @@ impl<K: Kernel> RemoteService<K> {
     }
 }
 
-/// A call of a capability that the driver does not have.
-fn unsupported<T>(what: &str) -> Result<T, Failure> {
-    Err(Failure::unsupported(format!(
-        "volumes of this driver are directories of a server: they are not {what}"
-    )))
+/// The response to a call that is not advertised: as if the method did not exist.
+async fn absent<M: Subject, T>(
+    rpc: Rpc,
+    request: Request<M>,
+    what: &str,
+) -> Result<Response<T>, Status> {
+    let message =
+        format!("volumes of this driver are directories of a server: they are not {what}");
+    let none = |_| async { Err(Failure::unsupported(message)) };
+    let refused = answer(rpc, request, none).await;
+    refused.map_err(|status| Status::unimplemented(status.message()))
 }
 
 #[tonic::async_trait]
@@ -88,16 +94,14 @@ impl<K: Kernel> csi::node_server::Node for RemoteService<K> {
         &self,
         request: Request<csi::NodeStageVolumeRequest>,
     ) -> Result<Response<csi::NodeStageVolumeResponse>, Status> {
-        let none = |_| async { unsupported("staged; publish them") };
-        answer(Rpc::NodeStageVolume, request, none).await
+        absent(Rpc::NodeStageVolume, request, "staged; publish them").await
     }
 
     async fn node_unstage_volume(
         &self,
         request: Request<csi::NodeUnstageVolumeRequest>,
     ) -> Result<Response<csi::NodeUnstageVolumeResponse>, Status> {
-        let none = |_| async { unsupported("staged; unpublish them") };
-        answer(Rpc::NodeUnstageVolume, request, none).await
+        absent(Rpc::NodeUnstageVolume, request, "staged; unpublish them").await
     }
 
     async fn node_publish_volume(
@@ -166,8 +170,7 @@ impl<K: Kernel> csi::node_server::Node for RemoteService<K> {
         &self,
         request: Request<csi::NodeExpandVolumeRequest>,
     ) -> Result<Response<csi::NodeExpandVolumeResponse>, Status> {
-        let none = |_| async { unsupported("expanded on a node") };
-        answer(Rpc::NodeExpandVolume, request, none).await
+        absent(Rpc::NodeExpandVolume, request, "expanded on a node").await
     }
 
     async fn node_get_capabilities(

@@ -30,7 +30,7 @@ fn a_path_outside_of_the_kubelets_directory_is_refused() {
 }
 
 #[test]
-fn a_directory_of_a_server_is_not_staged() {
+fn a_directory_of_a_server_is_not_staged_and_the_call_is_not_implemented() {
     let machine = machine();
     let agent = Agent::new(&machine);
     let stage = csi::NodeStageVolumeRequest::default();
@@ -39,11 +39,15 @@ fn a_directory_of_a_server_is_not_staged() {
     let unstage = csi::NodeUnstageVolumeRequest::default();
     let unstaged = agent.service.node_unstage_volume(Request::new(unstage));
     let unstaged = agent.runtime.block_on(unstaged).unwrap_err();
-    for (status, code, advice) in [
-        (staged, Code::FailedPrecondition, "staged; publish them"),
-        (unstaged, Code::Unimplemented, "staged; unpublish them"),
+    let expand = csi::NodeExpandVolumeRequest::default();
+    let expanded = agent.service.node_expand_volume(Request::new(expand));
+    let expanded = agent.runtime.block_on(expanded).unwrap_err();
+    for (status, advice) in [
+        (staged, "staged; publish them"),
+        (unstaged, "staged; unpublish them"),
+        (expanded, "expanded on a node"),
     ] {
-        assert_eq!(status.code(), code, "{status}");
+        assert_eq!(status.code(), Code::Unimplemented, "{status}");
         assert!(status.message().ends_with(advice), "{status}");
     }
 }
