@@ -417,6 +417,24 @@ func TestAClassOfCinderHasItsTypeAndZone(t *testing.T) {
 	}
 }
 
+// With several clouds, the scheduler knows by them which nodes can attach a volume of the class.
+func TestAClassHasTheTopologiesOfItsValues(t *testing.T) {
+	const zone = "topology.cinder.csi.openstack.org/zone"
+	topologies := []any{map[string]any{"matchLabelExpressions": []any{
+		map[string]any{"key": zone, "values": []any{"az-a", "az-b"}},
+		map[string]any{"key": "topology.kubernetes.io/region", "values": []any{"one"}},
+	}}}
+	classes := []any{map[string]any{"name": "near", "allowedTopologies": topologies}, map[string]any{"name": "anywhere"}}
+	drivers := []any{map[string]any{"backend": "openstack", "storageClasses": classes}}
+	all := named(rendered(t, valuesFile(t, map[string]any{"drivers": drivers})))
+	if found := all["StorageClass/near"]["allowedTopologies"]; !reflect.DeepEqual(found, any(topologies)) {
+		t.Errorf("%v, want %v", found, topologies)
+	}
+	if found, has := all["StorageClass/anywhere"]["allowedTopologies"]; has {
+		t.Errorf("%v", found)
+	}
+}
+
 // The volumes of a node share its bus with disks of others, so their limit changes. An API server
 // that does not know the field refuses the object, or warns.
 func TestTheKubeletReadsTheLimitOfDisksAgainWhereKubernetesCan(t *testing.T) {

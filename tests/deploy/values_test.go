@@ -15,7 +15,7 @@ import (
 )
 
 // The whole of these is one value: their keys are Kubernetes' own.
-var opaque = []string{"resources", "tolerations", "podAnnotations", "podLabels", "labels", "metricsFrom", "pullSecrets", "imagePullSecrets", "nodeSelector", "affinity", "env", "extraVolumes", "extraVolumeMounts", "relabelings", "metricRelabelings", "annotations", "clouds"}
+var opaque = []string{"resources", "tolerations", "podAnnotations", "podLabels", "labels", "metricsFrom", "pullSecrets", "imagePullSecrets", "nodeSelector", "affinity", "env", "extraVolumes", "extraVolumeMounts", "relabelings", "metricRelabelings", "annotations", "clouds", "allowedTopologies"}
 
 // entry is where the values of an entry of drivers are: those of other backends than `local` have
 // their own defaults, and a separate table in the README.
