@@ -23,7 +23,7 @@ use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use label::code;
-use metrics::Unit;
+use metrics::{Label, Unit};
 use pace::Pace;
 use std::error::Error;
 use std::sync::Arc;
@@ -49,6 +49,7 @@ pub struct Client {
     pool: Pool<Connector, Full<Bytes>>,
     connector: Connector,
     cloud: &'static str,
+    section: Option<Arc<str>>,
     pace: Pace,
     is_too_fast: fn(&Answer) -> bool,
 }
@@ -105,9 +106,16 @@ impl Client {
             pool,
             connector,
             cloud,
+            section: None,
             pace,
             is_too_fast: |_| true,
         })
+    }
+
+    /// For one of several clouds of that kind: its name, the label `section`.
+    #[must_use]
+    pub fn of_section(self, section: Option<Arc<str>>) -> Self {
+        Self { section, ..self }
     }
 
     /// For a service that has other uses of 429: whether such an answer is about the rate of all
@@ -235,7 +243,11 @@ impl Client {
 
     fn measure(&self, call: &Call<'_>, code: &'static str, begun: Instant) {
         let labels = [("cloud", self.cloud), ("verb", call.verb), ("code", code)];
-        metrics::histogram!(DURATION, &labels).record(begun.elapsed());
+        let labels = labels.map(|(key, value)| Label::from_static_parts(key, value));
+        let section = self.section.clone();
+        let section = section.map(|section| Label::new("section", section));
+        let labels: Vec<_> = labels.into_iter().chain(section).collect();
+        metrics::histogram!(DURATION, labels).record(begun.elapsed());
     }
 }
 

@@ -351,3 +351,39 @@ async fn a_call_does_not_get_the_answer_of_one_for_another_cloud() {
     deleted_in(client, "", &id).await.unwrap();
     assert!(clouds[0].twin().all().is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_lines_and_metrics_name_the_cloud_where_there_are_several() {
+    let clouds = clouds();
+    let created_with = |section: &str, count: usize| {
+        let labels = format!("cloud=\"openstack\",verb=\"create_volume\",code=\"202\"{section}");
+        format!("belay_cloud_duration_seconds_count{{{labels}}} {count}\n")
+    };
+    let warning = "pods on servers in the zones";
+    let mut alone = Site::new(&clouds[0].url(), "");
+    alone.has_topology = true;
+    let running = alone.start();
+    created(&mut alone.client().await, "pvc-0").await.unwrap();
+    let page = alone.metrics();
+    assert!(page.contains(&created_with("", 1)), "{page}");
+    until("the zones are compared", || alone.log().contains(warning));
+    assert!(!alone.log().contains("cloud="), "{}", alone.log());
+    drop(running);
+
+    let mut site = site(&clouds, None);
+    site.has_topology = true;
+    let _running = site.start();
+    let client = &mut site.client().await;
+    for (cloud, name) in [("", "pvc-1"), ("b", "pvc-2"), ("b", "pvc-3")] {
+        created_in(client, cloud, name).await;
+    }
+    let page = site.metrics();
+    for (section, count) in [(",section=\"\"", 1), (",section=\"b\"", 2)] {
+        assert!(page.contains(&created_with(section, count)), "{page}");
+    }
+    for cloud in ["[Global]", "[Global \\\"b\\\"]"] {
+        let named = format!("cloud=\"{cloud}\"");
+        let is_logged = |line: &str| line.contains(warning) && line.contains(&named);
+        until(&named, || site.log().lines().any(is_logged));
+    }
+}

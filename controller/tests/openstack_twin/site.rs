@@ -92,9 +92,13 @@ impl Site {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
+    pub(crate) fn metrics(&self) -> String {
+        scrape::get(self.pages, "/metrics").unwrap().1
+    }
+
     /// How many calls have begun and have no answer yet.
     pub(crate) fn jobs(&self) -> usize {
-        let (_, page) = scrape::get(self.pages, "/metrics").unwrap();
+        let page = self.metrics();
         let samples = page.lines().filter_map(scrape::sample);
         let running: f64 = samples
             .filter(|(name, ..)| *name == "belay_jobs_running")

@@ -131,7 +131,8 @@ impl Cloud {
         }
         let name = order.name.as_str();
         if let Err(failure) = self.backups.drop_bases(name, order.source.as_str()).await {
-            tracing::warn!(%failure, "a snapshot that was made for a backup remains");
+            let cloud = self.client.label();
+            tracing::warn!(cloud, %failure, "a snapshot that was made for a backup remains");
         }
         refused
     }

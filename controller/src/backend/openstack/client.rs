@@ -107,6 +107,11 @@ impl Client {
         Self(account)
     }
 
+    /// See [`Account::label`].
+    pub(super) fn label(&self) -> Option<&str> {
+        self.0.label()
+    }
+
     /// The answer to a call; with a new session if the service refuses the token.
     async fn answer(&self, request: Request) -> Result<Answer, Failure> {
         let session = self.0.session(None).await?;

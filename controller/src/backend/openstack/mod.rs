@@ -77,17 +77,19 @@ struct Cloud {
 }
 
 impl Cloud {
-    /// Reads `cloud.conf`; logs in with the first call. Blocks.
+    /// Reads `cloud.conf`; logs in with the first call. `label` is for log lines of one of several
+    /// clouds. Blocks.
     ///
     /// # Errors
     /// `Precondition` for the file, and for that of the authorities.
-    fn open(config: &Config, name: &str) -> Result<Self, Failure> {
+    fn open(config: &Config, name: &str, label: Option<String>) -> Result<Self, Failure> {
         let source = Source::new(config.files.clone(), name);
         let conf = CloudConf::read(&source)?;
         let http = http::Client::new(CLOUD, &conf.tls);
         let http =
             http.map_err(|error| Failure::precondition(format!("ca-file or cert-file: {error}")))?;
-        let client = Arc::new(Client::new(Account::new(source, http)));
+        let http = http.of_section(label.as_ref().map(|_| name.into()));
+        let client = Arc::new(Client::new(Account::new(source, http, label)));
         Ok(Self {
             search: Search::new(Arc::clone(&client)),
             backups: Backups(Arc::clone(&client)),

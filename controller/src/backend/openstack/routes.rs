@@ -45,8 +45,10 @@ impl Openstack {
         let mut names = config.clouds.clone();
         names.sort();
         names.dedup();
+        let is_one = names.len() < 2;
         let open = |name: String| {
-            let cloud = Cloud::open(&config, &name).map(Arc::new)?;
+            let label = (!is_one).then(|| section(&name));
+            let cloud = Cloud::open(&config, &name, label).map(Arc::new)?;
             Ok::<_, Failure>(Named { name, cloud })
         };
         let mut names = names.into_iter();
@@ -193,12 +195,17 @@ impl Openstack {
     }
 }
 
+/// The section of that cloud.
+fn section(name: &str) -> String {
+    match name {
+        "" => "[Global]".to_owned(),
+        name => format!("[Global {name:?}]"),
+    }
+}
+
 impl std::fmt::Display for Named {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &*self.name {
-            "" => f.write_str("[Global]"),
-            name => write!(f, "[Global {name:?}]"),
-        }
+        f.write_str(&section(&self.name))
     }
 }
 

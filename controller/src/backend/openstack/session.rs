@@ -25,6 +25,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct Account {
     source: Source,
     http: Client,
+    /// For log lines, of one of several clouds.
+    label: Option<String>,
     current: Mutex<Option<Current>>,
     /// Held by the call that reads the file or logs in.
     renewing: Turn<()>,
@@ -58,13 +60,18 @@ impl Session {
 }
 
 impl Account {
-    pub(super) fn new(source: Source, http: Client) -> Self {
+    pub(super) fn new(source: Source, http: Client, label: Option<String>) -> Self {
         Self {
             source,
             http,
+            label,
             current: Mutex::new(None),
             renewing: Turn::new(()),
         }
+    }
+
+    pub(super) fn label(&self) -> Option<&str> {
+        self.label.as_deref()
     }
 
     pub(super) fn http(&self) -> &Client {
@@ -126,7 +133,8 @@ impl Account {
             self.log_in(conf).await
         };
         renewed.await.unwrap_or_else(|failure: Failure| {
-            tracing::warn!(%failure, "no new session; the old token is still used");
+            let cloud = self.label();
+            tracing::warn!(cloud, %failure, "no new session; the old token is still used");
             session
         })
     }
@@ -134,15 +142,21 @@ impl Account {
     /// Reads `cloud.conf`, and the file of the authorities if that has changed.
     async fn read(&self) -> Result<CloudConf, Failure> {
         let (source, trust) = (self.source.clone(), self.http.trust());
+        let label = self.label.clone();
         let reading = move || {
+            let cloud = label.as_deref();
             let conf = CloudConf::read(&source)?;
             match trust.refresh(&conf.tls) {
                 Ok(false) => {}
                 Ok(true) => {
-                    tracing::info!("ca-file, cert-file or key-file: changed, and read again")
+                    tracing::info!(
+                        cloud,
+                        "ca-file, cert-file or key-file: changed, and read again"
+                    );
                 }
                 Err(error) => {
                     tracing::warn!(
+                        cloud,
                         "ca-file or cert-file: {error}; those read before are still used"
                     );
                 }

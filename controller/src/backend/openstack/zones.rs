@@ -53,7 +53,10 @@ impl Zones {
         match self.client.zones(Service::Volumes).await {
             Ok(names) => *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names,
             // Cinder judges the label then.
-            Err(failure) => tracing::debug!(%failure, "the zones of volumes are not known"),
+            Err(failure) => {
+                let cloud = self.client.label();
+                tracing::debug!(cloud, %failure, "the zones of volumes are not known");
+            }
         }
         self.known(key, label).or_else(|| Some(label.clone()))
     }
@@ -79,7 +82,7 @@ impl Zones {
         let servers = self.client.zones(Service::Compute).await?;
         let volumes = self.client.zones(Service::Volumes).await?;
         if let Some(warning) = mismatch(&servers, &volumes) {
-            tracing::warn!("{warning}");
+            tracing::warn!(cloud = self.client.label(), "{warning}");
         }
         Ok(())
     }
