@@ -3,9 +3,9 @@
 # cargo. A failure leaves the logs of the services in target/openstack.
 #
 #   BELAY_OPENSTACK=DIR    test a bed that runs already, and leave it running
-#   SHORT=1                as CI does: the verbs, shared volumes, types, snapshots, zones, trouble,
-#                          csi-sanity, the secrets; without backups, frozen services, guests, kills,
-#                          limits of the rate, and tests of the bed itself
+#   SHORT=1                as CI does: the verbs, missing and shared volumes, types, snapshots, zones,
+#                          trouble, csi-sanity, the secrets; without backups, frozen services, guests,
+#                          kills, limits of the rate, and tests of the bed itself
 #   BELAY_NIGHTLY=1        ten times as many kills, and 500 attaches at once
 #
 # Tests with guests need x86_64: User-mode Linux is made for it alone.
@@ -38,7 +38,7 @@ clean_up() {
 
 selection=()
 if [ -n "${SHORT:-}" ]; then
-    selection=(clouds:: lifecycle:: retype:: sanity:: secrets:: sharing:: snapshots:: trouble:: zones::)
+    selection=(clouds:: lifecycle:: missing:: retype:: sanity:: secrets:: sharing:: snapshots:: trouble:: zones::)
 elif [ "$(uname -m)" = x86_64 ] && { have linux.uml || have apt-get; }; then
     tests/setup/setup.sh guest
     tests/beds/guest/build.sh "${BELAY_BIN_DIR:-${CARGO_TARGET_DIR:-target}/bin}" "$@"

@@ -18,6 +18,8 @@ mod guests;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod missing;
+#[cfg(test)]
 mod outages;
 #[cfg(test)]
 mod retype;
