@@ -42,6 +42,12 @@ pub trait Snapshots: Send + Sync {
         None
     }
 
+    /// Whether [`Self::list_snapshots`] is supported, and [`Self::snapshot`] says of which volume a
+    /// snapshot is.
+    fn lists_snapshots(&self) -> bool {
+        true
+    }
+
     /// Like [`super::Backend::list`]; only those of the volume `of`, if one is named.
     fn list_snapshots(
         &self,

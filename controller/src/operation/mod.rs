@@ -22,7 +22,7 @@ mod validate;
 pub use capacity::Room;
 pub use validate::Verdict;
 
-use crate::backend::{Attachment, Attachments, Backend, Snapshot, Volume};
+use crate::backend::{Attachment, Attachments, Backend, Snapshot, Snapshots, Volume};
 use crate::mark_keys::MarkKeys;
 use belay_contract::drivers::Profile;
 use belay_contract::mark::MarkSecret;
@@ -179,6 +179,13 @@ impl Operations {
     #[must_use]
     pub fn makes_snapshots(&self) -> bool {
         self.backend.snapshots().is_some()
+    }
+
+    /// Whether [`Self::list_snapshots`] and [`Self::snapshot`] are supported.
+    #[must_use]
+    pub fn lists_snapshots(&self) -> bool {
+        let snapshots = self.backend.snapshots();
+        snapshots.is_some_and(Snapshots::lists_snapshots)
     }
 
     /// Whether the health verbs are supported.

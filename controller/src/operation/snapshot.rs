@@ -2,6 +2,7 @@
 
 use super::{Done, Operations, Subject, deadline, lookup, mixed_up, phase, support};
 use crate::backend::{Backend, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots};
+use belay_contract::drivers::ParameterPolicy;
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::request::{
     CreateSnapshot, DeleteSnapshot, GetSnapshot, ListSnapshots, SnapshotId,
@@ -21,7 +22,11 @@ impl Operations {
     pub async fn cut(&self, request: CreateSnapshot) -> Result<Snapshot, Failure> {
         self.check(&request.secrets)?;
         let known = of(self.backend.as_ref())?.snapshot_parameters();
-        support::refuse_unknown("parameters", &request.parameters, known)?;
+        let refuse = match self.rules.profile.parameters {
+            ParameterPolicy::RefuseInAnyCase => support::refuse_unknown_of_any_case,
+            ParameterPolicy::Refuse | ParameterPolicy::Ignore => support::refuse_unknown,
+        };
+        refuse("parameters", &request.parameters, known)?;
         let same = fingerprint(&(&request.source, &request.parameters, &request.secrets));
         let order = SnapshotOrder {
             name: request.name.clone(),

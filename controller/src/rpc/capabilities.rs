@@ -9,7 +9,7 @@ use csi::controller_service_capability::rpc::Type as Call;
 pub fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapability> {
     use csi::controller_service_capability::{Rpc, Type};
     let (attaches, snapshots) = (operations.attaches(), operations.makes_snapshots());
-    let health = operations.knows_health();
+    let (listed, health) = (operations.lists_snapshots(), operations.knows_health());
     let calls = [
         (Call::CreateDeleteVolume, true),
         (Call::PublishUnpublishVolume, attaches),
@@ -22,8 +22,8 @@ pub fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapab
         (Call::SingleNodeMultiWriter, true),
         (Call::GetCapacity, operations.knows_capacity()),
         (Call::CreateDeleteSnapshot, snapshots),
-        (Call::ListSnapshots, snapshots),
-        (Call::GetSnapshot, snapshots),
+        (Call::ListSnapshots, listed),
+        (Call::GetSnapshot, listed),
         (Call::CloneVolume, operations.makes_clones()),
         (Call::GetVolumeHealth, health),
         (Call::ListVolumeHealth, health),

@@ -5,8 +5,8 @@ use crate::operation::{Operations, Verdict};
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Rpc, answer};
 use belay_server::request::{
-    ControllerExpand, ControllerModify, ControllerPublish, CreateVolume, DeleteVolume, GetVolume,
-    ValidateCapabilities,
+    ControllerExpand, ControllerModify, ControllerPublish, CreateSnapshot, CreateVolume,
+    DeleteSnapshot, DeleteVolume, GetVolume, ValidateCapabilities,
 };
 use csi::controller_server::Controller;
 use csi::validate_volume_capabilities_response::Confirmed;
@@ -23,6 +23,11 @@ impl Service {
     #[must_use]
     pub fn new(operations: Arc<Operations>) -> Self {
         Self { operations }
+    }
+
+    /// It creates snapshots, and cannot look for them. Without snapshots, each verb says so.
+    fn lists_no_snapshots(&self) -> bool {
+        self.operations.makes_snapshots() && !self.operations.lists_snapshots()
     }
 }
 
@@ -207,7 +212,8 @@ impl Controller for Service {
             return absent(Rpc::CreateSnapshot);
         }
         answer(Rpc::CreateSnapshot, request, async |message| {
-            let snapshot = self.operations.cut(message.try_into()?).await?;
+            let request = CreateSnapshot::read(message, self.operations.id_bytes_max())?;
+            let snapshot = self.operations.cut(request).await?;
             let snapshot = Some(encode::snapshot(&snapshot));
             Ok(csi::CreateSnapshotResponse { snapshot })
         })
@@ -219,7 +225,8 @@ impl Controller for Service {
         request: Request<csi::DeleteSnapshotRequest>,
     ) -> Answer<csi::DeleteSnapshotResponse> {
         answer(Rpc::DeleteSnapshot, request, async |message| {
-            self.operations.discard(message.try_into()?).await?;
+            let request = DeleteSnapshot::read(message, self.operations.id_bytes_max())?;
+            self.operations.discard(request).await?;
             Ok(csi::DeleteSnapshotResponse {})
         })
         .await
@@ -229,6 +236,9 @@ impl Controller for Service {
         &self,
         request: Request<csi::ListSnapshotsRequest>,
     ) -> Answer<csi::ListSnapshotsResponse> {
+        if self.lists_no_snapshots() {
+            return absent(Rpc::ListSnapshots);
+        }
         answer(Rpc::ListSnapshots, request, async |message| {
             let page = self.operations.list_snapshots(message.try_into()?).await?;
             Ok(encode::snapshots(&page))
@@ -240,6 +250,9 @@ impl Controller for Service {
         &self,
         request: Request<csi::GetSnapshotRequest>,
     ) -> Answer<csi::GetSnapshotResponse> {
+        if self.lists_no_snapshots() {
+            return absent(Rpc::GetSnapshot);
+        }
         answer(Rpc::GetSnapshot, request, async |message| {
             let snapshot = self.operations.snapshot(message.try_into()?).await?;
             let snapshot = Some(encode::snapshot(&snapshot));

@@ -4,7 +4,7 @@ use super::capability::{Access, Capability};
 use super::capacity::CapacityRange;
 use super::context::{Context, Secrets};
 use super::ids::{Name, NodeId, SnapshotId, VolumeId};
-use super::text::{STRING_BYTES_MAX, required, without_controls};
+use super::text::{STRING_BYTES_MAX, identifying_at_most};
 use super::topology::{self, Segments, TopologyRequirement};
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
@@ -83,17 +83,15 @@ impl ContentSource {
         match source.r#type {
             Some(SourceType::Snapshot(from)) => {
                 let field = "volume_content_source.snapshot.snapshot_id";
-                identifying(field, &from.snapshot_id)?;
-                Ok(Self::Snapshot(SnapshotId::new(from.snapshot_id)?))
+                identifying_at_most(field, &from.snapshot_id, id_bytes_max)?;
+                let id = SnapshotId::at_most(id_bytes_max, from.snapshot_id)?;
+                Ok(Self::Snapshot(id))
             }
             Some(SourceType::Volume(from)) => {
                 let field = "volume_content_source.volume.volume_id";
-                required(field, &from.volume_id, id_bytes_max)?;
-                without_controls(field, &from.volume_id)?;
-                Ok(Self::Volume(VolumeId::at_most(
-                    id_bytes_max,
-                    from.volume_id,
-                )?))
+                identifying_at_most(field, &from.volume_id, id_bytes_max)?;
+                let id = VolumeId::at_most(id_bytes_max, from.volume_id)?;
+                Ok(Self::Volume(id))
             }
             None => {
                 let why = "must be a snapshot or a volume";
@@ -381,8 +379,7 @@ impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
 
 /// The rules for an id, for a field whose name differs from the id's type.
 pub(super) fn identifying(field: &str, id: &str) -> Result<(), Failure> {
-    required(field, id, STRING_BYTES_MAX)?;
-    without_controls(field, id)
+    identifying_at_most(field, id, STRING_BYTES_MAX)
 }
 
 /// The maximum number of entries of a page; 0 = no limit.

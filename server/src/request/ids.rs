@@ -75,6 +75,19 @@ impl VolumeId {
     }
 }
 
+impl SnapshotId {
+    /// As [`SnapshotId::new`], for IDs that another driver has made, which may be longer than the
+    /// specification allows.
+    ///
+    /// # Errors
+    /// Those of [`SnapshotId::new`], with that length.
+    pub fn at_most(bytes_max: usize, text: String) -> Result<Self, Failure> {
+        required("snapshot_id", &text, bytes_max)?;
+        without_controls("snapshot_id", &text)?;
+        Ok(Self(text))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 use super::context::{Context, Secrets};
 use super::controller::{given, identifying, most};
 use super::ids::{Name, SnapshotId, VolumeId};
+use super::text::{STRING_BYTES_MAX, identifying_at_most};
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 
@@ -19,17 +20,29 @@ pub struct CreateSnapshot {
     pub secrets: Secrets,
 }
 
+impl CreateSnapshot {
+    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
+    /// specification's.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the field.
+    pub fn read(request: csi::CreateSnapshotRequest, id_bytes_max: usize) -> Result<Self, Failure> {
+        let id = &request.source_volume_id;
+        identifying_at_most("source_volume_id", id, id_bytes_max)?;
+        Ok(Self {
+            name: Name::new(request.name)?,
+            source: VolumeId::at_most(id_bytes_max, request.source_volume_id)?,
+            parameters: Context::new("parameters", request.parameters)?,
+            secrets: Secrets::new(request.secrets)?,
+        })
+    }
+}
+
 impl TryFrom<csi::CreateSnapshotRequest> for CreateSnapshot {
     type Error = Failure;
 
     fn try_from(request: csi::CreateSnapshotRequest) -> Result<Self, Failure> {
-        identifying("source_volume_id", &request.source_volume_id)?;
-        Ok(Self {
-            name: Name::new(request.name)?,
-            source: VolumeId::new(request.source_volume_id)?,
-            parameters: Context::new("parameters", request.parameters)?,
-            secrets: Secrets::new(request.secrets)?,
-        })
+        Self::read(request, STRING_BYTES_MAX)
     }
 }
 
@@ -42,14 +55,24 @@ pub struct DeleteSnapshot {
     pub secrets: Secrets,
 }
 
+impl DeleteSnapshot {
+    /// Reads a request whose snapshot ID may have that length.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the field.
+    pub fn read(request: csi::DeleteSnapshotRequest, id_bytes_max: usize) -> Result<Self, Failure> {
+        Ok(Self {
+            id: SnapshotId::at_most(id_bytes_max, request.snapshot_id)?,
+            secrets: Secrets::new(request.secrets)?,
+        })
+    }
+}
+
 impl TryFrom<csi::DeleteSnapshotRequest> for DeleteSnapshot {
     type Error = Failure;
 
     fn try_from(request: csi::DeleteSnapshotRequest) -> Result<Self, Failure> {
-        Ok(Self {
-            id: SnapshotId::new(request.snapshot_id)?,
-            secrets: Secrets::new(request.secrets)?,
-        })
+        Self::read(request, STRING_BYTES_MAX)
     }
 }
 

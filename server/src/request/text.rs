@@ -27,6 +27,12 @@ pub(super) fn without_controls(field: &str, text: &str) -> Result<(), Failure> {
     forbid(field, text, char::is_control)
 }
 
+/// The rule for identifiers, of at most that length.
+pub(super) fn identifying_at_most(field: &str, id: &str, bytes_max: usize) -> Result<(), Failure> {
+    required(field, id, bytes_max)?;
+    without_controls(field, id)
+}
+
 /// The rule for names (CSI 1.13, `CreateVolumeRequest.name`): control characters are forbidden,
 /// except for tab, line feed and carriage return.
 pub(super) fn name_characters(field: &str, text: &str) -> Result<(), Failure> {
