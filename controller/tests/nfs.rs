@@ -185,11 +185,49 @@ async fn the_controller_advertises_what_it_can_do() {
             Call::GetVolume,
             Call::ExpandVolume,
             Call::SingleNodeMultiWriter,
+            Call::CreateDeleteSnapshot,
             Call::CloneVolume,
         ]
     );
     let list = site.client.list_volumes(csi::ListVolumesRequest::default());
     assert_eq!(list.await.unwrap_err().code(), Code::Unimplemented);
+    let request = csi::ListSnapshotsRequest::default();
+    let listed = site.client.list_snapshots(request).await;
+    assert_eq!(listed.unwrap_err().code(), Code::Unimplemented);
+    let request = csi::GetSnapshotRequest::default();
+    let found = site.client.get_snapshot(request).await;
+    assert_eq!(found.unwrap_err().code(), Code::Unimplemented);
+}
+
+/// Their IDs may be longer than the specification allows.
+#[tokio::test]
+async fn a_call_for_a_snapshot_reaches_a_worker_process() {
+    let mut site = Site::start().await;
+    let name = "s".repeat(120);
+    let id = format!("{SERVER}#a#{name}#{name}#pvc-1");
+    let mut restore = request(&[]);
+    restore.volume_content_source = Some(csi::VolumeContentSource {
+        r#type: Some(csi::volume_content_source::Type::Snapshot(
+            csi::volume_content_source::SnapshotSource {
+                snapshot_id: id.clone(),
+            },
+        )),
+    });
+    let refused = site.create(restore).await;
+    assert!(refused.message().contains("cannot resolve"), "{refused}");
+    let cut = site.client.create_snapshot(csi::CreateSnapshotRequest {
+        name,
+        source_volume_id: format!("{SERVER}#a#{}#pvc-1#", "d".repeat(230)),
+        ..Default::default()
+    });
+    let refused = cut.await.unwrap_err();
+    assert!(refused.message().contains("cannot resolve"), "{refused}");
+    let deletion = csi::DeleteSnapshotRequest {
+        snapshot_id: id,
+        ..Default::default()
+    };
+    let refused = site.client.delete_snapshot(deletion).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
 }
 
 /// Its controller shows the last line of that.

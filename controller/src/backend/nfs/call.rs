@@ -6,6 +6,9 @@ use super::path::Dir;
 use belay_server::call::{Certainty, Failure, Kind};
 use serde::{Deserialize, Serialize};
 
+/// Before the ID of a snapshot, in what is recorded. No server is called so.
+const SNAPSHOT: &str = "snapshot ";
+
 /// A call.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Call {
@@ -35,10 +38,18 @@ pub(super) enum Work {
     Create(NewVolume),
     /// The same, as a copy of another one.
     Copy(Copying),
+    /// The same, with the files of a snapshot.
+    Restore(Restoring),
     /// Do with it what its policy says.
     Delete(OldVolume),
     /// Look for it.
     Look(Owned),
+    /// Make a snapshot.
+    Cut(NewSnapshot),
+    /// Delete a snapshot.
+    Discard(Archived),
+    /// Look for a snapshot.
+    Find(Archived),
 }
 
 impl Work {
@@ -47,10 +58,63 @@ impl Work {
         match self {
             Self::Create(order) => Some(&order.at.dir),
             Self::Copy(order) => Some(&order.volume.at.dir),
+            Self::Restore(order) => Some(&order.volume.at.dir),
+            Self::Cut(order) => Some(&order.at.dir),
+            Self::Discard(at) => Some(&at.dir),
             Self::Delete(order) => Some(&order.at.dir),
-            Self::Look(_) => None,
+            Self::Look(_) | Self::Find(_) => None,
         }
     }
+
+    /// What it is, if it may take longer than a call.
+    pub(super) fn task(&self) -> Option<Task> {
+        let task = |doing, done, name: &str, source: &str| Task {
+            name: name.to_owned(),
+            source: source.to_owned(),
+            doing,
+            done,
+        };
+        Some(match self {
+            Self::Copy(order) => {
+                let name = &order.volume.at.name;
+                task("copying a volume", "copied", name, &order.from.id)
+            }
+            Self::Restore(order) => {
+                let name = &order.volume.at.name;
+                task("restoring a volume", "restored", name, &order.from.id)
+            }
+            Self::Cut(order) => task(
+                "archiving a volume",
+                "archived",
+                &order.at.id,
+                &order.from.id,
+            ),
+            _ => return None,
+        })
+    }
+
+    /// The other share that it needs.
+    pub(super) fn other_share(&self) -> Option<&Mount> {
+        match self {
+            Self::Copy(order) => order.from.share.as_ref(),
+            Self::Restore(order) => order.share.as_ref(),
+            Self::Cut(order) => order.from.share.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+/// What takes longer than a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Task {
+    /// Of what is made.
+    pub(super) name: String,
+    /// The ID of its source.
+    pub(super) source: String,
+    /// For the log.
+    pub(super) doing: &'static str,
+    /// For the log.
+    pub(super) done: &'static str,
 }
 
 /// The directory of a volume.
@@ -94,6 +158,56 @@ pub(super) struct Source {
     pub(super) share: Option<Mount>,
 }
 
+/// The archive of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Archived {
+    /// The directory that it is in, which is called as the snapshot.
+    pub(super) dir: Dir,
+    /// Its own name, without the suffix: that of the volume.
+    pub(super) source: String,
+    /// The ID of the snapshot.
+    pub(super) id: String,
+}
+
+impl Archived {
+    /// What is recorded of a volume with its files.
+    pub(super) fn origin(&self) -> String {
+        format!("{SNAPSHOT}{}", self.id)
+    }
+}
+
+/// The ID of a snapshot, in what is recorded.
+pub(super) fn snapshot_of(origin: &str) -> Option<&str> {
+    origin.strip_prefix(SNAPSHOT)
+}
+
+/// A snapshot to make.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct NewSnapshot {
+    pub(super) at: Archived,
+    pub(super) from: Source,
+}
+
+/// A volume to restore.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Restoring {
+    pub(super) volume: NewVolume,
+    pub(super) from: Archived,
+    /// The share of the snapshot, if that is another one of the same server.
+    pub(super) share: Option<Mount>,
+}
+
+/// A snapshot that exists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SnapshotSeen {
+    /// The size of its archive.
+    pub(super) bytes: u64,
+    /// When its files were read, in seconds since 1970.
+    pub(super) created: i64,
+    /// The ID of its volume, if the archive says it.
+    pub(super) volume: Option<String>,
+}
+
 /// A volume to delete.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct OldVolume {
@@ -135,6 +249,8 @@ pub(super) enum Done {
     Volume(Option<Seen>),
     /// It no longer exists. Why a directory of its name was left as it is.
     Deleted(Option<String>),
+    /// The snapshot that was made or found; none = it does not exist.
+    Snapshot(Option<SnapshotSeen>),
 }
 
 /// A volume that exists.
@@ -144,7 +260,7 @@ pub(super) struct Seen {
     pub(super) bytes: u64,
     /// Its deletion was begun.
     pub(super) is_deleting: bool,
-    /// The ID of the volume of which it is a copy, if it is one.
+    /// The ID of the volume of which it is a copy, or of the snapshot, if it is one.
     pub(super) source: Option<String>,
 }
 

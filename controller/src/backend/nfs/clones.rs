@@ -1,6 +1,6 @@
 //! Clones: a copy of the files of another volume of the same server.
 
-use super::call::{Copying, Mount, Source};
+use super::call::{Copying, Mount, Source, Work};
 use super::id::Place;
 use super::measured::{Verb, measured};
 use super::path::source;
@@ -15,7 +15,8 @@ impl Clones for Nfs {
             let prepared = self.prepared(&order)?;
             let copying = copying(&prepared, &from)?;
             let mount = prepared.mount.clone();
-            let asked = self.processes.copy(mount, copying, CREATE_MAX);
+            let work = Work::Copy(copying);
+            let asked = self.processes.copy(mount, work, CREATE_MAX);
             prepared.answered(asked.await)
         })
     }

@@ -8,17 +8,19 @@ mod id;
 mod options;
 mod path;
 mod processes;
+mod snapshots;
 pub mod worker;
 
 pub use class::{Mode, OnDelete};
 
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, Backend, Clones, Expansion, Mark, Order, Page, Phase, Progress, Sizes, Volume,
+    Answer, Backend, Clones, Expansion, Mark, Order, Page, Phase, Progress, Sizes, Snapshots,
+    Volume,
 };
 use belay_contract::drivers::NFS_ID_BYTES_MAX;
 use belay_server::call::Failure;
-use belay_server::request::{ContentSource, Context, Name, Secrets, VolumeId};
+use belay_server::request::{ContentSource, Context, Name, Secrets, SnapshotId, VolumeId};
 use call::{Done, Mount, NewVolume, OldVolume, Owned, Seen, Work};
 use class::Class;
 use id::Place;
@@ -110,7 +112,7 @@ impl Nfs {
         let asked = self.processes.ask(mount, work, LOOK_MAX);
         match asked.await.map_err(|failure| about(&id, failure))? {
             Done::Volume(seen) => Ok(seen.map(|seen| volume(id, seen))),
-            Done::Deleted(_) => Err(mixed_up()),
+            _ => Err(mixed_up()),
         }
     }
 
@@ -134,7 +136,7 @@ impl Nfs {
                 }
                 Ok(())
             }
-            Done::Volume(_) => Err(mixed_up()),
+            _ => Err(mixed_up()),
         }
     }
 }
@@ -204,8 +206,12 @@ fn volume(id: VolumeId, seen: Seen) -> Volume {
 }
 
 /// Only IDs that were read are recorded.
-fn source(id: String) -> Option<ContentSource> {
-    let id = VolumeId::at_most(NFS_ID_BYTES_MAX, id).ok()?;
+fn source(origin: String) -> Option<ContentSource> {
+    if let Some(id) = call::snapshot_of(&origin) {
+        let id = SnapshotId::at_most(NFS_ID_BYTES_MAX, id.to_owned()).ok()?;
+        return Some(ContentSource::Snapshot(id));
+    }
+    let id = VolumeId::at_most(NFS_ID_BYTES_MAX, origin).ok()?;
     Some(ContentSource::Volume(id))
 }
 
@@ -282,6 +288,10 @@ impl Backend for Nfs {
     }
 
     fn clones(&self) -> Option<&dyn Clones> {
+        Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
         Some(self)
     }
 }

@@ -28,6 +28,11 @@ impl Dir {
         (!names.is_empty()).then_some(Self(names))
     }
 
+    /// The directory of that name in the share.
+    pub(super) fn single(name: &str) -> Self {
+        Self(vec![name.to_owned()])
+    }
+
     /// The directories above it, outermost first.
     pub(super) fn above(&self) -> impl Iterator<Item = Self> + '_ {
         (1..self.0.len()).map(|n| Self(self.0[..n].to_vec()))

@@ -1,7 +1,7 @@
 //! Copies in progress. A copy may take longer than a call: its process goes on, and a repeated call
 //! finds it here. It ends with this program; the next call then begins again.
 
-use super::super::call::{Copied, Copying, Done, Mount, Said, Work};
+use super::super::call::{Copied, Done, Mount, Said, Task, Work};
 use super::turns::{Directory, Turn};
 use super::{Processes, Running, Server, permit, unanswered};
 use belay_server::call::{Failure, Kind};
@@ -29,8 +29,7 @@ pub(super) struct Copies(Mutex<HashMap<Directory, Copy>>);
 
 /// A copy that a call has begun.
 struct Copy {
-    /// The name of the volume, and the ID of its source.
-    of: (String, String),
+    of: Task,
     state: watch::Receiver<State>,
 }
 
@@ -44,18 +43,21 @@ enum State {
 }
 
 impl Processes {
-    /// Has a worker process copy a volume, or finds one that does.
+    /// Has a worker process copy, archive or restore a volume, or finds one that does.
     ///
     /// # Errors
     /// Those of [`Self::ask`]; `Busy` if the copy is not complete within that time: it goes on.
     pub(in super::super) async fn copy(
         self: &Arc<Self>,
         mount: Mount,
-        order: Copying,
+        work: Work,
         within: Duration,
     ) -> Result<Done, Failure> {
-        let directory = Directory::of(&mount, &order.volume.at.dir);
-        let mut state = self.joined(directory.clone(), mount, order)?;
+        let (Some(task), Some(dir)) = (work.task(), work.changed()) else {
+            return Err(Failure::bug("a call that takes no time is no copy"));
+        };
+        let directory = Directory::of(&mount, dir);
+        let mut state = self.joined(&directory, task.clone(), (mount, work))?;
         let ended = state.wait_for(|state| matches!(state, State::Ended(..)));
         // In time, or not: the state says it.
         let is_closed = matches!(timeout(within, ended).await, Ok(Err(_)));
@@ -70,21 +72,20 @@ impl Processes {
                 self.copies.forget(&directory);
                 Err(Failure::bug("a copy has ended without a result").may_be_running())
             }
-            state => Err(unfinished(&directory, &state)),
+            state => Err(unfinished(&directory, &task, &state)),
         }
     }
 
     /// The copy that is in progress, or one that begins now.
     fn joined(
         self: &Arc<Self>,
-        directory: Directory,
-        mount: Mount,
-        order: Copying,
+        directory: &Directory,
+        of: Task,
+        call: (Mount, Work),
     ) -> Result<watch::Receiver<State>, Failure> {
-        let of = (order.volume.at.name.clone(), order.from.id.clone());
         let mut all = self.copies.all();
         all.retain(|_, copy| !copy.is_forgotten());
-        if let Some(copy) = all.get(&directory)
+        if let Some(copy) = all.get(directory)
             && copy.of == of
         {
             return Ok(copy.state.clone());
@@ -95,16 +96,15 @@ impl Processes {
         let turn = self.directories.turn(directory.clone())?;
         let (sender, state) = watch::channel(State::Waiting);
         let copy = Copy {
-            of,
+            of: of.clone(),
             state: state.clone(),
         };
         all.insert(directory.clone(), copy);
-        let processes = Arc::clone(self);
+        let (processes, directory) = (Arc::clone(self), directory.clone());
         tokio::spawn(async move {
-            let result = processes
-                .copied(&server, turn, (mount, order), &sender)
-                .await;
-            log(&directory, &result);
+            let copied = processes.copied(&server, turn, (&of, call), &sender);
+            let result = copied.await;
+            log(&directory, &of, &result);
             let is_made = result.is_ok();
             sender.send_replace(State::Ended(Instant::now(), result));
             if is_made {
@@ -119,11 +119,12 @@ impl Processes {
         &self,
         server: &Arc<Server>,
         turn: Turn,
-        (mount, order): (Mount, Copying),
+        (of, (mount, work)): (&Task, (Mount, Work)),
         state: &watch::Sender<State>,
     ) -> Result<Done, Failure> {
         let name = mount.server.to_ascii_lowercase();
-        let dir = order.volume.at.dir.to_string();
+        let dir = work.changed().map(ToString::to_string).unwrap_or_default();
+        let Task { doing, source, .. } = of;
         let end = Instant::now() + WAIT_MAX;
         let failed = |awaited: super::Awaited| awaited.failure(&name, WAIT_MAX);
         let _permit = permit(&server.copies, end, super::Awaited::Server)
@@ -131,14 +132,9 @@ impl Processes {
             .map_err(failed)?;
         let slots = self.slots(server, end).await.map_err(failed)?;
         server.refuse_hung(&name)?;
-        tracing::info!(
-            server = name,
-            dir,
-            source = order.from.id,
-            "copying a volume"
-        );
+        tracing::info!(server = name, dir, source, "{doing}");
         let mut running = Running::start(slots, Arc::clone(server), Some(turn))?;
-        let mut output = running.call(mount, Work::Copy(order)).await?;
+        let mut output = running.call(mount, work).await?;
         state.send_replace(State::Running(Copied::default()));
         let mut logged = Instant::now();
         loop {
@@ -146,7 +142,7 @@ impl Processes {
             match said.map_err(|_| unanswered(&name, SILENCE_MAX))?? {
                 Said::Answer(answer) => {
                     if let State::Running(copied) = &*state.borrow() {
-                        log_end(&name, &dir, copied);
+                        log_end(&name, &dir, of, copied);
                     }
                     return answer.map_err(Failure::from);
                 }
@@ -154,7 +150,7 @@ impl Processes {
                     if logged.elapsed() >= LOG {
                         logged = Instant::now();
                         let Copied { files, bytes, .. } = copied;
-                        tracing::info!(server = name, dir, files, bytes, "copying a volume");
+                        tracing::info!(server = name, dir, files, bytes, "{doing}");
                     }
                     state.send_replace(State::Running(copied));
                 }
@@ -194,12 +190,12 @@ impl Copy {
     }
 }
 
-fn unfinished(directory: &Directory, state: &State) -> Failure {
+fn unfinished(directory: &Directory, of: &Task, state: &State) -> Failure {
     let Directory { server, dir, .. } = directory;
     let how_far = match state {
         State::Running(copied) => format!(
-            "being copied, {} files with {} bytes so far",
-            copied.files, copied.bytes
+            "being {}, {} files with {} bytes so far",
+            of.done, copied.files, copied.bytes
         ),
         _ => "waits for other copies of that server".to_owned(),
     };
@@ -210,7 +206,8 @@ fn unfinished(directory: &Directory, state: &State) -> Failure {
 }
 
 /// It may have been copied before.
-fn log_end(server: &str, dir: &str, copied: &Copied) {
+fn log_end(server: &str, dir: &str, of: &Task, copied: &Copied) {
+    let Task { done, .. } = of;
     let Copied {
         files,
         bytes,
@@ -218,7 +215,7 @@ fn log_end(server: &str, dir: &str, copied: &Copied) {
         first_changed,
     } = copied;
     if *files > 0 {
-        tracing::info!(server, dir, files, bytes, "copied");
+        tracing::info!(server, dir, files, bytes, "{done}");
     }
     if *changed > 0 {
         let first = first_changed.as_deref().unwrap_or_default();
@@ -227,16 +224,17 @@ fn log_end(server: &str, dir: &str, copied: &Copied) {
             dir,
             changed,
             first,
-            "files of a volume changed while it was copied: their copies may be of no use"
+            "files of a volume changed while it was {done}: their copies may be of no use"
         );
     }
 }
 
-fn log(directory: &Directory, result: &Result<Done, Failure>) {
+fn log(directory: &Directory, of: &Task, result: &Result<Done, Failure>) {
     let Directory { server, dir, .. } = directory;
     if let Err(failure) = result
         && failure.kind != Kind::Busy
     {
-        tracing::warn!(server, dir, %failure, "a volume was not copied");
+        let Task { done, .. } = of;
+        tracing::warn!(server, dir, %failure, "a volume was not {done}");
     }
 }

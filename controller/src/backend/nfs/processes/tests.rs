@@ -161,8 +161,8 @@ fn a_process_that_has_not_answered_is_described_by_its_end() {
     assert_eq!(ending(None, b"\n"), "no answer; it has not exited");
 }
 
-fn copying(source: &str) -> Copying {
-    Copying {
+fn copying(source: &str) -> Work {
+    Work::Copy(Copying {
         volume: NewVolume {
             at: owned(),
             is_named_so: false,
@@ -175,7 +175,7 @@ fn copying(source: &str) -> Copying {
             id: source.to_owned(),
             share: None,
         },
-    }
+    })
 }
 
 /// This program is no worker, so a copy that begins fails.

@@ -21,7 +21,7 @@ pub(super) struct Record {
     /// Of an archive: the nonce of the claim of its volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) archive_of: Option<String>,
-    /// Of a copy: the ID of the volume that was copied.
+    /// Of a copy: the ID of the volume that was copied, or that of a snapshot after `snapshot `.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) source: Option<String>,
 }

@@ -6,7 +6,7 @@
 //! 3. it is made; if it exists by now, it must be empty: no caller knows the volume yet;
 //! 4. the claim becomes *ready*, and the caller gets its answer.
 
-use super::super::call::{NewVolume, Seen};
+use super::super::call::{NewVolume, Seen, snapshot_of};
 use super::super::path::Dir;
 use super::claim::{Claim, Record, State};
 use super::claims::{Claims, Held, changing};
@@ -54,7 +54,7 @@ pub(super) struct Creation<'a> {
     pub(super) claims: Claims,
     pub(super) order: &'a NewVolume,
     pub(super) dir: &'a Dir,
-    /// The ID of the volume that is copied, if one is.
+    /// The ID of the volume that is copied, or the snapshot, if one is.
     pub(super) source: Option<&'a str>,
     /// Until when what an abandoned creation has left is removed.
     pub(super) end: Instant,
@@ -345,8 +345,9 @@ impl Creation<'_> {
 
 /// What a volume begins as.
 fn origin(source: Option<&str>) -> String {
-    source.map_or_else(
-        || "an empty volume".to_owned(),
-        |id| format!("a copy of volume {id}"),
-    )
+    match (source, source.and_then(snapshot_of)) {
+        (None, _) => "an empty volume".to_owned(),
+        (_, Some(id)) => format!("a copy of snapshot {id}"),
+        (Some(id), None) => format!("a copy of volume {id}"),
+    }
 }

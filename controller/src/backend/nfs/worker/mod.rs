@@ -16,6 +16,8 @@ mod list;
 mod mount;
 mod own;
 mod remove;
+mod snapshot;
+mod tar;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -24,6 +26,7 @@ use super::call::{Call, Copied, Done, Fault, Owned, Said, Seen, Work};
 use belay_server::call::Failure;
 use claim::State;
 use claims::{Claims, Held};
+use copy::Origin;
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
@@ -85,28 +88,44 @@ fn say(said: &Said) -> std::io::Result<()> {
 
 fn answer(call: &Call) -> Result<Done, Failure> {
     let tree = Tree::new(mount::share(&call.mount)?);
-    let Work::Copy(order) = &call.work else {
-        return perform(&tree, &call.work, Instant::now() + REMOVING_MAX);
-    };
-    let other = order.from.share.as_ref().map(mount::share).transpose()?;
+    let other = call.work.other_share().map(mount::share).transpose()?;
     let other = other.map(Tree::new);
     // The controller kills a process that it cannot read.
     let progress = |copied: &Copied| say(&Said::Copied(copied.clone())).unwrap_or_default();
-    let copied = copy::copy(&tree, other.as_ref().unwrap_or(&tree), order, &progress);
-    copied.map(|seen| Done::Volume(Some(seen)))
+    let end = Instant::now() + REMOVING_MAX;
+    let other = other.as_ref().unwrap_or(&tree);
+    perform((&tree, other), &call.work, end, &progress)
 }
 
-/// Does it in a share. A deletion stops at `end`.
-fn perform(tree: &Tree, work: &Work, end: Instant) -> Result<Done, Failure> {
+/// Does it in a share. `other` is that of a source. A deletion stops at `end`.
+fn perform(
+    (tree, other): (&Tree, &Tree),
+    work: &Work,
+    end: Instant,
+    progress: &dyn Fn(&Copied),
+) -> Result<Done, Failure> {
+    let volume = |seen| Done::Volume(Some(seen));
     match work {
-        Work::Create(order) => {
-            create::create(tree, order, end).map(|seen| Done::Volume(Some(seen)))
-        }
+        Work::Create(order) => create::create(tree, order, end).map(volume),
         Work::Copy(order) => {
-            copy::copy(tree, tree, order, &|_| {}).map(|seen| Done::Volume(Some(seen)))
+            let from = Origin::Volume(other, &order.from);
+            copy::copy(tree, &order.volume, from, progress).map(volume)
+        }
+        Work::Restore(order) => {
+            let from = Origin::Snapshot(other, &order.from);
+            copy::copy(tree, &order.volume, from, progress).map(volume)
         }
         Work::Delete(order) => delete::delete(tree, order, end).map(Done::Deleted),
         Work::Look(at) => look(tree, at).map(Done::Volume),
+        Work::Cut(order) => {
+            let made = snapshot::create(tree, other, order, progress);
+            made.map(|seen| Done::Snapshot(Some(seen)))
+        }
+        Work::Discard(at) => snapshot::delete(tree, at).map(Done::Deleted),
+        Work::Find(at) => {
+            let found = snapshot::Found::find(tree, at)?;
+            Ok(Done::Snapshot(found.map(|found| found.seen())))
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::super::error::{Error, Result, at};
 use super::super::tree::alive;
 use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, UTIME_NOW, Uid, XattrFlags};
 use rustix::io::{Errno, retry_on_intr};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// The longest list of names, and the longest value, that Linux has.
@@ -37,7 +37,12 @@ pub(in super::super) fn touch(above: &OwnedFd, name: &str, shown: &str) -> Resul
 }
 
 /// Gives a file or a directory the attributes of another one.
-pub(super) fn apply(from: impl AsFd, to: &OwnedFd, stat: &Stat, shown: &str) -> Result<()> {
+pub(in super::super) fn apply(
+    extended: &[Attribute],
+    to: &OwnedFd,
+    stat: &Stat,
+    shown: &str,
+) -> Result<()> {
     let now = stat_of(to, shown)?;
     if (now.st_uid, now.st_gid) != (stat.st_uid, stat.st_gid) {
         let (user, group) = owner(stat);
@@ -48,7 +53,7 @@ pub(super) fn apply(from: impl AsFd, to: &OwnedFd, stat: &Stat, shown: &str) -> 
         retry_on_intr(set).map_err(at("fchown", shown))?;
     }
     set_mode(to, stat, shown)?;
-    if extended(from.as_fd(), to, shown)? {
+    if extend(to, extended, shown)? {
         // A list changes the mode.
         set_mode(to, stat, shown)?;
     }
@@ -61,7 +66,12 @@ pub(super) fn apply(from: impl AsFd, to: &OwnedFd, stat: &Stat, shown: &str) -> 
 
 /// The same for what cannot be opened, which this process has just made in a directory that no
 /// other user can write in. A link has no mode.
-pub(super) fn apply_at(above: &OwnedFd, name: &CStr, stat: &Stat, shown: &str) -> Result<()> {
+pub(in super::super) fn apply_at(
+    above: &OwnedFd,
+    name: &CStr,
+    stat: &Stat,
+    shown: &str,
+) -> Result<()> {
     const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
     let now = retry_on_intr(|| rustix::fs::statat(above, name, NOFOLLOW));
     let now = now.map_err(at("fstatat", shown))?;
@@ -100,40 +110,59 @@ fn set_mode(to: &OwnedFd, stat: &Stat, shown: &str) -> Result<()> {
     retry_on_intr(set).map_err(at("fchmod", shown))
 }
 
-/// Copies the extended attributes; whether an access control list was set.
-fn extended(from: impl AsFd, to: &OwnedFd, shown: &str) -> Result<bool> {
+/// The extended attributes of a file: name and value.
+pub(in super::super) type Attribute = (CString, Vec<u8>);
+
+/// Whether an attribute is copied.
+pub(in super::super) fn is_copied(name: &[u8]) -> bool {
+    LISTS.contains(&name) || name.starts_with(OF_USERS)
+}
+
+/// The extended attributes of a file that are copied.
+pub(in super::super) fn read(from: impl AsFd, shown: &str) -> Result<Vec<Attribute>> {
     let mut names = vec![0; XATTR_BYTES_MAX];
     let listed = retry_on_intr(|| rustix::fs::flistxattr(&from, &mut names[..]));
     let length = match listed {
         Ok(length) => length,
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Vec::new()),
         Err(errno) => return Err(at("flistxattr", shown)(errno)),
     };
-    let mut has_set_list = false;
+    let mut found = Vec::new();
     for name in names[..length].split_inclusive(|byte| *byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else {
             continue;
         };
-        let is_list = LISTS.contains(&name.to_bytes());
-        if !is_list && !name.to_bytes().starts_with(OF_USERS) {
-            continue;
+        if is_copied(name.to_bytes())
+            && let Some(value) =
+                value(from.as_fd(), name).map_err(failed("fgetxattr", name, shown))?
+        {
+            found.push((name.to_owned(), value));
         }
-        let described = || format!("{shown}: attribute {}", name.to_string_lossy());
-        let failed = |call| move |errno| -> Error { at(call, described())(errno) };
-        let Some(value) = value(from.as_fd(), name).map_err(failed("fgetxattr"))? else {
-            continue;
-        };
-        if is_list && matches!(self::value(to.as_fd(), name), Ok(Some(now)) if now == value) {
+    }
+    Ok(found)
+}
+
+/// Sets extended attributes; whether an access control list was set.
+fn extend(to: &OwnedFd, attributes: &[Attribute], shown: &str) -> Result<bool> {
+    let mut has_set_list = false;
+    for (name, value) in attributes {
+        let is_list = LISTS.contains(&name.to_bytes());
+        if is_list && matches!(self::value(to.as_fd(), name), Ok(Some(now)) if now == *value) {
             continue;
         }
         let set = || {
             alive()?;
-            rustix::fs::fsetxattr(to, name, &value, XattrFlags::empty())
+            rustix::fs::fsetxattr(to, &**name, value, XattrFlags::empty())
         };
-        retry_on_intr(set).map_err(failed("fsetxattr"))?;
+        retry_on_intr(set).map_err(failed("fsetxattr", name, shown))?;
         has_set_list |= is_list;
     }
     Ok(has_set_list)
+}
+
+fn failed(call: &'static str, name: &CStr, shown: &str) -> impl FnOnce(Errno) -> Error {
+    let described = format!("{shown}: attribute {}", name.to_string_lossy());
+    at(call, described)
 }
 
 /// None if it was removed meanwhile.

@@ -14,7 +14,7 @@ const RANGE_BYTES: u64 = 16 << 20;
 const SYNC_BYTES: u64 = 64 << 20;
 const BUFFER_BYTES: usize = 1 << 20;
 /// What is a hole if it has zeros only.
-const BLOCK_BYTES: usize = 64 << 10;
+pub(in super::super) const BLOCK_BYTES: usize = 64 << 10;
 
 /// What the server is known not to do.
 pub(super) struct Means {
@@ -53,10 +53,10 @@ impl File<'_> {
             return Ok(());
         }
         let mut here = 0;
-        while let Some((data, hole)) = self.segment(here, size)? {
+        while let Some((data, hole)) = segment(self.from, here, size, self.shown)? {
             let is_all = (data, hole) == (0, size);
             // Before NFS 4.2, a server does not say where holes are.
-            let may_have_holes = is_all && self.has_fewer_blocks(size);
+            let may_have_holes = is_all && has_holes(self.stat);
             let end = self.range(means, report, (data, hole), may_have_holes)?;
             if end < hole {
                 // It is shorter by now.
@@ -65,11 +65,6 @@ impl File<'_> {
             here = hole;
         }
         self.truncate(size)
-    }
-
-    fn has_fewer_blocks(&self, size: u64) -> bool {
-        let blocks = u64::try_from(self.stat.st_blocks).unwrap_or_default();
-        blocks.saturating_mul(512) < size
     }
 
     /// Whether the server has made the copy share the blocks of the file.
@@ -83,29 +78,6 @@ impl File<'_> {
             }
             Err(Errno::INVAL | Errno::PERM | Errno::ACCESS | Errno::TXTBSY) => Ok(false),
             Err(errno) => Err(Stop::of(at("ioctl FICLONE", self.shown)(errno))),
-        }
-    }
-
-    /// The next data, from one byte to another; none if there is no more.
-    fn segment(&self, here: u64, size: u64) -> Result<Option<(u64, u64)>, Stop> {
-        let failed = |errno| Stop::of(at("lseek", self.shown)(errno));
-        if here >= size {
-            return Ok(None);
-        }
-        let data = match rustix::fs::seek(self.from, SeekFrom::Data(here)) {
-            Ok(data) => data,
-            Err(Errno::NXIO) => return Ok(None),
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((here, size))),
-            Err(errno) => return Err(failed(errno)),
-        };
-        if data >= size {
-            return Ok(None);
-        }
-        match rustix::fs::seek(self.from, SeekFrom::Hole(data)) {
-            Ok(hole) => Ok(Some((data, hole.min(size)))),
-            // It is shorter by now; the copy finds out.
-            Err(Errno::NXIO) => Ok(Some((data, size))),
-            Err(errno) => Err(failed(errno)),
         }
     }
 
@@ -203,4 +175,38 @@ impl File<'_> {
         };
         Ok(retry_on_intr(set).map_err(at("ftruncate", self.shown))?)
     }
+}
+
+/// The next data of a file, from one byte to another; none if there is no more.
+pub(in super::super) fn segment(
+    from: &OwnedFd,
+    here: u64,
+    size: u64,
+    shown: &str,
+) -> Result<Option<(u64, u64)>, Stop> {
+    let failed = |errno| Stop::of(at("lseek", shown)(errno));
+    if here >= size {
+        return Ok(None);
+    }
+    let data = match rustix::fs::seek(from, SeekFrom::Data(here)) {
+        Ok(data) => data,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((here, size))),
+        Err(errno) => return Err(failed(errno)),
+    };
+    if data >= size {
+        return Ok(None);
+    }
+    match rustix::fs::seek(from, SeekFrom::Hole(data)) {
+        Ok(hole) => Ok(Some((data, hole.min(size)))),
+        // It is shorter by now; the copy finds out.
+        Err(Errno::NXIO) => Ok(Some((data, size))),
+        Err(errno) => Err(failed(errno)),
+    }
+}
+
+/// Whether a file has fewer blocks than its size needs.
+pub(in super::super) fn has_holes(stat: &Stat) -> bool {
+    let blocks = u64::try_from(stat.st_blocks).unwrap_or_default();
+    blocks.saturating_mul(512) < u64::try_from(stat.st_size).unwrap_or_default()
 }

@@ -11,13 +11,13 @@
 //! completes the copy or finds nothing; a name is never given to a part of one.
 
 pub(super) mod attributes;
-mod content;
+pub(super) mod content;
 mod place;
-mod report;
-mod source;
-mod walk;
+pub(super) mod report;
+pub(super) mod source;
+pub(super) mod walk;
 
-use super::super::call::{Copied, Copying, Seen};
+use super::super::call::{Archived, Copied, NewVolume, Seen, Source};
 use super::super::path::Dir;
 use super::claim::{Claim, State, nonce};
 use super::claims::Claims;
@@ -26,6 +26,7 @@ use super::delete::Deletion;
 use super::list;
 use super::own::refuse_nested;
 use super::remove::{TRASH, Trash};
+use super::snapshot;
 use super::tree::{self, Tree};
 use belay_server::call::{Failure, Kind};
 pub(super) use place::COMPLETE;
@@ -38,24 +39,42 @@ const SLICE: Duration = Duration::from_secs(10);
 /// How long a copy that was abandoned is removed, for the sake of its space.
 const SWEEP_MAX: Duration = Duration::from_secs(20);
 
-/// Makes the copy, or finds it. `from` is the share of the volume that is copied.
+/// What is copied, and the share that it is in.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'a> {
+    Volume(&'a Tree, &'a Source),
+    Snapshot(&'a Tree, &'a Archived),
+}
+
+impl Origin<'_> {
+    /// As it is recorded.
+    fn recorded(&self) -> String {
+        match self {
+            Self::Volume(_, source) => source.id.clone(),
+            Self::Snapshot(_, snapshot) => snapshot.origin(),
+        }
+    }
+}
+
+/// Makes the copy, or finds it.
 ///
 /// # Errors
-/// Those of a creation; `NotFound` if the other volume does not exist, or is deleted meanwhile;
+/// Those of a creation; `NotFound` if the source does not exist, or is deleted meanwhile;
 /// `Precondition` if it has what cannot be copied. After all of these nothing is left of the copy.
 pub(super) fn copy(
     tree: &Tree,
-    from: &Tree,
-    order: &Copying,
+    volume: &NewVolume,
+    from: Origin<'_>,
     progress: &dyn Fn(&Copied),
 ) -> Result<Seen, Failure> {
-    let dir = &order.volume.at.dir;
+    let dir = &volume.at.dir;
+    let origin = from.recorded();
     let creation = Creation {
         tree,
         claims: Claims::open(tree)?,
-        order: &order.volume,
+        order: volume,
         dir,
-        source: Some(&order.from.id),
+        source: Some(&origin),
         end: Instant::now() + SWEEP_MAX,
     };
     let claim = match creation.claimed()? {
@@ -66,7 +85,6 @@ pub(super) fn copy(
     let mut copy = Copy {
         creation: &creation,
         from,
-        order,
         claim: &claim,
         report: Report::new(progress, &refresh),
     };
@@ -80,7 +98,7 @@ pub(super) fn copy(
 }
 
 /// Whether a repeated call would fail in the same way.
-fn leaves_nothing(kind: Kind) -> bool {
+pub(super) fn leaves_nothing(kind: Kind) -> bool {
     matches!(
         kind,
         Kind::NotFound | Kind::Incompatible | Kind::Precondition | Kind::Quota
@@ -89,8 +107,7 @@ fn leaves_nothing(kind: Kind) -> bool {
 
 struct Copy<'a> {
     creation: &'a Creation<'a>,
-    from: &'a Tree,
-    order: &'a Copying,
+    from: Origin<'a>,
     claim: &'a Claim,
     report: Report<'a>,
 }
@@ -133,22 +150,38 @@ impl Copy<'_> {
 
     /// Copies all files, and gives the copy its name in the trash.
     fn attempt(&mut self, trash: &Trash) -> Result<(), Failure> {
-        let original = Original::open(self.from, &self.order.from)?;
+        // Before: one that does not exist needs no directories.
+        let source = match self.from {
+            Origin::Volume(tree, source) => Opened::Volume(Original::open(tree, source)?, source),
+            Origin::Snapshot(tree, snapshot) => {
+                let found = snapshot::Found::find(tree, snapshot)?;
+                Opened::Snapshot(found.ok_or_else(|| missing(snapshot))?)
+            }
+        };
         let (name, links) = place::attempt(&nonce()?);
         let target = tree::own(&trash.own, &name, &trash.shown)?;
         let links = tree::own(&trash.own, &links, &trash.shown)?;
-        let shown = self.order.from.at.dir.to_string();
-        let mut walk = walk::Walk::new(&links, &mut self.report);
-        if let Err(failure) = walk.directory(&original.directory, &target, &shown) {
-            // What is removed is stale, and its failures say nothing of the server.
-            original.check()?;
-            return Err(failure);
+        match &source {
+            Opened::Volume(original, source) => {
+                let shown = source.at.dir.to_string();
+                let mut walk = walk::Walk::new(&links, &mut self.report);
+                if let Err(failure) = walk.directory(&original.directory, &target, &shown) {
+                    // What is removed is stale, and its failures say nothing of the server.
+                    original.check()?;
+                    return Err(failure);
+                }
+            }
+            Opened::Snapshot(found) => {
+                snapshot::restore(found, (&target, &links), &mut self.report)?;
+            }
         }
-        if let Some(mode) = self.order.volume.permissions {
+        if let Some(mode) = self.creation.order.permissions {
             tree::chmod(&target, mode, &trash.shown)?;
         }
         tree::sync(&target, &trash.shown)?;
-        original.check()?;
+        if let Opened::Volume(original, _) = &source {
+            original.check()?;
+        }
         trash.name_complete(&name)
     }
 
@@ -190,6 +223,16 @@ impl Copy<'_> {
             discard(tree, &dir, &claim, end).unwrap_or_default();
         }
     }
+}
+
+/// What is copied.
+enum Opened<'a> {
+    Volume(Original<'a>, &'a Source),
+    Snapshot(snapshot::Found),
+}
+
+fn missing(snapshot: &Archived) -> Failure {
+    Failure::not_found(format!("snapshot {}: does not exist", snapshot.id))
 }
 
 /// Copies that were withdrawn, or that no call has continued for an hour; without this one.

@@ -9,8 +9,8 @@ const SAY: Duration = Duration::from_secs(1);
 /// How often the claim is refreshed; after an hour without, the copy counts as abandoned.
 const REFRESH: Duration = Duration::from_secs(300);
 
-pub(super) struct Report<'a> {
-    pub(super) copied: Copied,
+pub(in super::super) struct Report<'a> {
+    pub(in super::super) copied: Copied,
     say: &'a dyn Fn(&Copied),
     refresh: &'a dyn Fn() -> Result<(), Failure>,
     said: Instant,
@@ -18,7 +18,7 @@ pub(super) struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn new(
+    pub(in super::super) fn new(
         say: &'a dyn Fn(&Copied),
         refresh: &'a dyn Fn() -> Result<(), Failure>,
     ) -> Self {
@@ -36,7 +36,7 @@ impl<'a> Report<'a> {
     ///
     /// # Errors
     /// `Busy` if the claim is another one by now; those of the server.
-    pub(super) fn beat(&mut self) -> Result<(), Failure> {
+    pub(in super::super) fn beat(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
         if now.duration_since(self.said) >= SAY {
             self.said = now;
@@ -50,14 +50,14 @@ impl<'a> Report<'a> {
     }
 
     /// A file has changed while it was copied.
-    pub(super) fn changed(&mut self, shown: &str) {
+    pub(in super::super) fn changed(&mut self, shown: &str) {
         self.copied.changed += 1;
         let first = &mut self.copied.first_changed;
         first.get_or_insert_with(|| shown.to_owned());
     }
 
     /// The copy is complete.
-    pub(super) fn end(&self) {
+    pub(in super::super) fn end(&self) {
         (self.say)(&self.copied);
     }
 }

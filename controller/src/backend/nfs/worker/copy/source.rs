@@ -12,13 +12,13 @@ use belay_server::call::Failure;
 use std::os::fd::OwnedFd;
 
 /// A volume that exists.
-pub(super) struct Original<'a> {
+pub(in super::super) struct Original<'a> {
     tree: &'a Tree,
     source: &'a Source,
     /// None: it is one of csi-driver-nfs.
     claim: Option<Claim>,
     identity: (u64, u64),
-    pub(super) directory: OwnedFd,
+    pub(in super::super) directory: OwnedFd,
 }
 
 impl<'a> Original<'a> {
@@ -27,7 +27,7 @@ impl<'a> Original<'a> {
     /// # Errors
     /// `NotFound` if it does not exist; `Precondition` if what has its name is not the directory of
     /// one volume.
-    pub(super) fn open(tree: &'a Tree, source: &'a Source) -> Result<Self, Failure> {
+    pub(in super::super) fn open(tree: &'a Tree, source: &'a Source) -> Result<Self, Failure> {
         let dir = &source.at.dir;
         let claim = claimed(tree, source)?;
         refuse_nested(tree, dir, dir.above().chain([dir.clone()]))?;
@@ -49,7 +49,7 @@ impl<'a> Original<'a> {
     ///
     /// # Errors
     /// `NotFound`.
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    pub(in super::super) fn check(&self) -> Result<(), Failure> {
         let found = match self.tree.find(&self.source.at.dir) {
             Err(error) if is_missing(error.errno) => None,
             result => result?,

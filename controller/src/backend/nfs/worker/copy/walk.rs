@@ -4,7 +4,7 @@
 //! system calls fail in the way of a file that was removed.
 
 use super::super::claim::nonce;
-use super::super::error::{Error, at};
+use super::super::error::{Error, Result as Done, at};
 use super::super::tree::{self, INSIDE, PRIVATE_DIRECTORY, PRIVATE_FILE, alive, retry};
 use super::attributes;
 use super::content::{File, Means};
@@ -16,12 +16,12 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How deep directories are copied: each is open in source and target.
-const DEPTH_MAX: usize = 256;
+pub(in super::super) const DEPTH_MAX: usize = 256;
 /// How often a name is copied again that changes meanwhile.
-const ATTEMPTS: usize = 4;
+pub(in super::super) const ATTEMPTS: usize = 4;
 
 /// Why a name is not copied.
-pub(super) enum Stop {
+pub(in super::super) enum Stop {
     /// It may be another file by now.
     Again(Error),
     Failure(Failure),
@@ -29,7 +29,7 @@ pub(super) enum Stop {
 
 impl Stop {
     /// After a call on the source.
-    pub(super) fn of(error: Error) -> Self {
+    pub(in super::super) fn of(error: Error) -> Self {
         match error.errno {
             Errno::NOENT | Errno::STALE | Errno::LOOP | Errno::NOTDIR | Errno::NXIO => {
                 Self::Again(error)
@@ -38,7 +38,7 @@ impl Stop {
         }
     }
 
-    fn failure(self) -> Failure {
+    pub(in super::super) fn failure(self) -> Failure {
         match self {
             Self::Again(error) => error.into(),
             Self::Failure(failure) => failure,
@@ -121,7 +121,8 @@ impl<'a, 'r> Walk<'a, 'r> {
             })?;
         }
         drop(reader);
-        attributes::apply(from, to, &stat, shown).map_err(Stop::of)?;
+        let extended = attributes::read(from, shown).map_err(Stop::of)?;
+        attributes::apply(&extended, to, &stat, shown)?;
         Ok(tree::sync(to, shown)?)
     }
 
@@ -194,7 +195,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Stop::Again(at("openat2", shown)(Errno::NXIO)));
         }
-        let to = self.created(it)?;
+        let to = created(it.to, it.name, shown)?;
         let file = File {
             from: &from,
             to: &to,
@@ -204,32 +205,14 @@ impl<'a, 'r> Walk<'a, 'r> {
         file.copy(&mut self.means, self.report)?;
         // Before: a client that writes later sets the time of modification.
         tree::sync(&to, shown)?;
-        attributes::apply(&from, &to, &stat, shown).map_err(Stop::of)?;
+        let extended = attributes::read(&from, shown).map_err(Stop::of)?;
+        attributes::apply(&extended, &to, &stat, shown)?;
         tree::sync(&to, shown)?;
         let now = rustix::fs::fstat(&from).map_err(failed)?;
         if key(&now) != key(&stat) {
             self.report.changed(shown);
         }
         self.link(it, &stat)
-    }
-
-    /// An empty file for the content of another one. It is opened with O_DIRECT, for which a client
-    /// of NFS 4 requests no delegation: with one, Linux 7.2 keeps the times of a file to
-    /// itself, and its server does not accept one in the past later.
-    fn created(&self, it: &Name<'_>) -> Result<OwnedFd, Stop> {
-        const FLAGS: OFlags = OFlags::WRONLY
-            .union(OFlags::CREATE)
-            .union(OFlags::EXCL)
-            .union(OFlags::NOFOLLOW)
-            .union(OFlags::CLOEXEC);
-        let create = |flags| rustix::fs::openat(it.to, it.name, flags, PRIVATE_FILE);
-        let file = made_anew(it, "openat", || match create(FLAGS | OFlags::DIRECT) {
-            // It may have been created nevertheless.
-            Err(Errno::INVAL) => create(FLAGS.difference(OFlags::EXCL)),
-            result => result,
-        })?;
-        rustix::fs::fcntl_setfl(&file, OFlags::empty()).map_err(at("fcntl", it.shown))?;
-        Ok(file)
     }
 
     /// A link, a FIFO, a socket or a device.
@@ -246,14 +229,16 @@ impl<'a, 'r> Walk<'a, 'r> {
                     result => result,
                 };
                 let target = target.map_err(|errno| Stop::of(at("readlinkat", it.shown)(errno)))?;
-                made_anew(it, "symlinkat", || {
+                made_anew((it.to, it.name), "symlinkat", it.shown, || {
                     rustix::fs::symlinkat(&target, it.to, it.name)
                 })?;
             }
-            FileType::Fifo
-            | FileType::Socket
-            | FileType::CharacterDevice
-            | FileType::BlockDevice => self.node(it, stat, file_type)?,
+            FileType::Fifo | FileType::Socket => {
+                make_node((it.to, it.name), file_type, 0, it.shown)?;
+            }
+            FileType::CharacterDevice | FileType::BlockDevice => {
+                make_node((it.to, it.name), file_type, stat.st_rdev, it.shown)?;
+            }
             _ => {
                 return Err(Stop::Failure(Failure::precondition(format!(
                     "{:?} in the share: is of no type that can be copied; move it away, and repeat \
@@ -264,28 +249,6 @@ impl<'a, 'r> Walk<'a, 'r> {
         }
         attributes::apply_at(it.to, it.name, stat, it.shown)?;
         self.link(it, stat)
-    }
-
-    fn node(&self, it: &Name<'_>, stat: &Stat, file_type: FileType) -> Result<(), Stop> {
-        let device = match file_type {
-            FileType::CharacterDevice | FileType::BlockDevice => stat.st_rdev,
-            _ => 0,
-        };
-        let made = made_anew(it, "mknodat", || {
-            rustix::fs::mknodat(it.to, it.name, file_type, PRIVATE_FILE, device)
-        });
-        match made {
-            Err(Stop::Failure(_)) if device != 0 => {
-                let failure = Failure::precondition(format!(
-                    "{:?} in the share: is a device, which the controller creates only with \
-                     CAP_MKNOD; remove it, or give its container that capability, and repeat the \
-                     call",
-                    it.shown
-                ));
-                Err(Stop::Failure(failure))
-            }
-            result => result,
-        }
     }
 
     /// Whether the file was copied by another name, and has this one as well now.
@@ -327,7 +290,7 @@ impl<'a, 'r> Walk<'a, 'r> {
 
 /// What a file is known by while it is copied. A number alone may be that of a later file, if the
 /// first one was removed.
-fn key(stat: &Stat) -> String {
+pub(in super::super) fn key(stat: &Stat) -> String {
     let Stat {
         st_ino,
         st_size,
@@ -338,28 +301,73 @@ fn key(stat: &Stat) -> String {
     format!("{st_ino:x}.{st_size:x}.{st_mtime:x}.{st_mtime_nsec:x}")
 }
 
+/// An empty file for the content of another one. It is opened with O_DIRECT, for which a client
+/// of NFS 4 requests no delegation: with one, Linux 7.2 keeps the times of a file to
+/// itself, and its server does not accept one in the past later.
+pub(in super::super) fn created(to: &OwnedFd, name: &CStr, shown: &str) -> Done<OwnedFd> {
+    const FLAGS: OFlags = OFlags::WRONLY
+        .union(OFlags::CREATE)
+        .union(OFlags::EXCL)
+        .union(OFlags::NOFOLLOW)
+        .union(OFlags::CLOEXEC);
+    let create = |flags| rustix::fs::openat(to, name, flags, PRIVATE_FILE);
+    let file = made_anew((to, name), "openat", shown, || {
+        match create(FLAGS | OFlags::DIRECT) {
+            // It may have been created nevertheless.
+            Err(Errno::INVAL) => create(FLAGS.difference(OFlags::EXCL)),
+            result => result,
+        }
+    })?;
+    rustix::fs::fcntl_setfl(&file, OFlags::empty()).map_err(at("fcntl", shown))?;
+    Ok(file)
+}
+
+/// A FIFO, a socket or a device.
+pub(in super::super) fn make_node(
+    (to, name): (&OwnedFd, &CStr),
+    file_type: FileType,
+    device: u64,
+    shown: &str,
+) -> Result<(), Failure> {
+    let made = made_anew((to, name), "mknodat", shown, || {
+        rustix::fs::mknodat(to, name, file_type, PRIVATE_FILE, device)
+    });
+    match made {
+        Err(_) if device != 0 => Err(Failure::precondition(format!(
+            "{shown:?} in the share: is a device, which the controller creates only with \
+             CAP_MKNOD; remove it, or give its container that capability, and repeat the call"
+        ))),
+        result => Ok(result?),
+    }
+}
+
 /// Makes a file; one of that name is of an earlier attempt.
-fn made_anew<T>(
-    it: &Name<'_>,
+pub(in super::super) fn made_anew<T>(
+    (to, name): (&OwnedFd, &CStr),
     call: &'static str,
+    shown: &str,
     make: impl Fn() -> rustix::io::Result<T>,
-) -> Result<T, Stop> {
+) -> Done<T> {
     let make = || {
         alive()?;
         make()
     };
     let made = match retry_on_intr(make) {
         Err(Errno::EXIST) => {
-            tree::unlink(it.to, it.name, it.shown)?;
+            tree::unlink(to, name, shown)?;
             retry_on_intr(make)
         }
         result => result,
     };
-    Ok(made.map_err(at(call, it.shown))?)
+    made.map_err(at(call, shown))
 }
 
 /// Opens a file that is copied, of whatever type it is by now.
-fn open_file(from: BorrowedFd<'_>, name: &CStr, shown: &str) -> Result<OwnedFd, Stop> {
+pub(in super::super) fn open_file(
+    from: BorrowedFd<'_>,
+    name: &CStr,
+    shown: &str,
+) -> Result<OwnedFd, Stop> {
     let flags =
         OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || rustix::fs::openat2(from, name, flags, Mode::empty(), INSIDE);

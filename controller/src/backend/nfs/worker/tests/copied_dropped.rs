@@ -67,7 +67,7 @@ fn a_copy_that_takes_long_to_remove_is_removed_in_parts() {
     let share = Share::new();
     assert!(killed_copy(&share, changes_until_placed()));
     let work = Work::Delete(deletion());
-    let stopped = perform(&share.tree(), &work, Instant::now());
+    let stopped = share.perform_until(&work, Instant::now());
     refused(stopped, Kind::Busy, "still being removed");
     assert!(has_state(&share, ".dropping"));
     share.copy(&order()).unwrap();

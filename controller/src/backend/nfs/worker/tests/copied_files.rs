@@ -1,20 +1,31 @@
 //! What is in a copy.
 
 use super::copied::copying;
+use super::snapshots::{cutting, restoring};
 use super::*;
 use rustix::fs::{CWD, FileType, Mode, SeekFrom, XattrFlags};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 
-/// A volume of csi-driver-nfs, copied.
-fn copied(prepare: impl Fn(&Path)) -> Share {
-    let share = Share::new();
-    let from = share.path("from");
-    fs::create_dir(&from).unwrap();
-    prepare(&from);
-    share.copy(&copying(volume("copy", "pvc-2"))).unwrap();
-    share
+/// A volume of csi-driver-nfs is copied, and restored from a snapshot; both have to be so.
+fn copied(prepare: impl Fn(&Path), check: impl Fn(&Share)) {
+    for is_restored in [false, true] {
+        let share = Share::new();
+        let from = share.path("from");
+        fs::create_dir(&from).unwrap();
+        prepare(&from);
+        match is_restored {
+            false => share.copy(&copying(volume("copy", "pvc-2"))).map(drop),
+            true => share.cut(&cutting()).and_then(|_| {
+                let restored = share.restore(&restoring(volume("copy", "pvc-2")));
+                restored.map(drop)
+            }),
+        }
+        .unwrap();
+        check(&share);
+        assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+    }
 }
 
 fn stat(path: &Path) -> fs::Metadata {
@@ -57,41 +68,49 @@ fn set_time(path: &Path, seconds: i64) {
 #[test]
 fn modes_times_and_types_are_those_of_the_source() {
     let strange = OsStr::from_bytes(b"not \xff utf-8\n");
-    let share = copied(|from| {
-        fs::create_dir(from.join("sub")).unwrap();
-        for (name, mode) in [("plain", 0o640), ("special", 0o6755), ("least", 0o400)] {
-            fs::write(from.join(name), name).unwrap();
-            set_mode(&from.join(name), mode);
-        }
-        fs::write(from.join(strange), "strange").unwrap();
-        symlink("../outside/precious", from.join("link")).unwrap();
-        symlink("sub", from.join("dangling")).unwrap();
-        rustix::fs::mknodat(CWD, from.join("fifo"), FileType::Fifo, Mode::empty(), 0).unwrap();
-        set_mode(&from.join("fifo"), 0o666);
-        drop(std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap());
-        for name in ["plain", "special", "link", "fifo", "socket"] {
-            set_time(&from.join(name), 1_000_000_000);
-        }
-        set_mode(&from.join("sub"), 0o3770);
-        set_mode(from, 0o1777);
-        set_time(&from.join("sub"), -5);
-        set_time(from, 2_000_000_000);
-    });
-    for name in [
-        "", "plain", "special", "least", "link", "dangling", "fifo", "socket", "sub",
-    ] {
-        assert_alike(&share, name);
-    }
-    let copy = share.path("copy");
-    assert_eq!(fs::read(copy.join(strange)).unwrap(), b"strange");
-    assert_eq!(fs::read(copy.join("special")).unwrap(), b"special");
-    assert_eq!(
-        fs::read_link(copy.join("link")).unwrap(),
-        Path::new("../outside/precious")
+    copied(
+        |from| {
+            fs::create_dir(from.join("sub")).unwrap();
+            for (name, mode) in [("plain", 0o640), ("special", 0o6755), ("least", 0o400)] {
+                fs::write(from.join(name), name).unwrap();
+                set_mode(&from.join(name), mode);
+            }
+            fs::write(from.join(strange), "strange").unwrap();
+            symlink("../outside/precious", from.join("link")).unwrap();
+            symlink("sub", from.join("dangling")).unwrap();
+            rustix::fs::mknodat(CWD, from.join("fifo"), FileType::Fifo, Mode::empty(), 0).unwrap();
+            set_mode(&from.join("fifo"), 0o666);
+            drop(std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap());
+            for name in ["plain", "special", "link", "fifo", "socket"] {
+                set_time(&from.join(name), 1_000_000_000);
+            }
+            set_mode(&from.join("sub"), 0o3770);
+            set_mode(from, 0o1777);
+            set_time(&from.join("sub"), -5);
+            set_time(from, 2_000_000_000);
+        },
+        |share| {
+            for name in [
+                "", "plain", "special", "least", "link", "dangling", "fifo", "sub",
+            ] {
+                assert_alike(share, name);
+            }
+            let copy = share.path("copy");
+            assert_eq!(fs::read(copy.join(strange)).unwrap(), b"strange");
+            assert_eq!(fs::read(copy.join("special")).unwrap(), b"special");
+            assert_eq!(
+                fs::read_link(copy.join("link")).unwrap(),
+                Path::new("../outside/precious")
+            );
+            assert!(stat(&copy.join("fifo")).file_type().is_fifo());
+            // An archive has no sockets.
+            if copy.join("socket").exists() {
+                assert_alike(share, "socket");
+                assert!(stat(&copy.join("socket")).file_type().is_socket());
+            }
+            share.assert_outside();
+        },
     );
-    assert!(stat(&copy.join("fifo")).file_type().is_fifo());
-    assert!(stat(&copy.join("socket")).file_type().is_socket());
-    share.assert_outside();
 }
 
 #[test]
@@ -109,32 +128,36 @@ fn a_class_chooses_the_mode_of_the_directory_itself() {
 
 #[test]
 fn hard_links_are_links_of_one_file() {
-    let share = copied(|from| {
-        fs::create_dir_all(from.join("a/b")).unwrap();
-        fs::write(from.join("one"), "content").unwrap();
-        for name in ["two", "a/three", "a/b/four"] {
-            fs::hard_link(from.join("one"), from.join(name)).unwrap();
-        }
-        symlink("one", from.join("link")).unwrap();
-        rustix::fs::linkat(
-            CWD,
-            from.join("link"),
-            CWD,
-            from.join("a/link"),
-            rustix::fs::AtFlags::empty(),
-        )
-        .unwrap();
-        fs::write(from.join("same"), "content").unwrap();
-    });
-    let copy = share.path("copy");
-    let number = |name: &str| stat(&copy.join(name)).ino();
-    for name in ["two", "a/three", "a/b/four"] {
-        assert_eq!(number(name), number("one"), "{name}");
-        assert_alike(&share, name);
-    }
-    assert_eq!(number("link"), number("a/link"));
-    assert_ne!(number("same"), number("one"));
-    assert_alike(&share, "same");
+    copied(
+        |from| {
+            fs::create_dir_all(from.join("a/b")).unwrap();
+            fs::write(from.join("one"), "content").unwrap();
+            for name in ["two", "a/three", "a/b/four"] {
+                fs::hard_link(from.join("one"), from.join(name)).unwrap();
+            }
+            symlink("one", from.join("link")).unwrap();
+            rustix::fs::linkat(
+                CWD,
+                from.join("link"),
+                CWD,
+                from.join("a/link"),
+                rustix::fs::AtFlags::empty(),
+            )
+            .unwrap();
+            fs::write(from.join("same"), "content").unwrap();
+        },
+        |share| {
+            let copy = share.path("copy");
+            let number = |name: &str| stat(&copy.join(name)).ino();
+            for name in ["two", "a/three", "a/b/four"] {
+                assert_eq!(number(name), number("one"), "{name}");
+                assert_alike(share, name);
+            }
+            assert_eq!(number("link"), number("a/link"));
+            assert_ne!(number("same"), number("one"));
+            assert_alike(share, "same");
+        },
+    );
 }
 
 #[test]
@@ -150,67 +173,80 @@ fn extended_attributes_of_users_and_lists_are_copied() {
         &[32, 0, 0, 0, 255, 255, 255, 255],
     ]
     .concat();
-    let share = copied(|from| {
-        fs::write(from.join("file"), "content").unwrap();
-        let set = |name, value: &[u8]| {
-            rustix::fs::setxattr(from.join("file"), name, value, XattrFlags::empty()).unwrap();
-        };
-        set("user.origin", b"here\0there");
-        set(LIST, &list);
-        rustix::fs::setxattr(from, "user.of-directory", b"", XattrFlags::empty()).unwrap();
-    });
-    let get = |below: &str, name: &str| {
-        let mut value = vec![0; 128];
-        let length = rustix::fs::getxattr(share.path(below), name, &mut value[..]).unwrap();
-        value.truncate(length);
-        value
-    };
-    assert_eq!(get("copy/file", "user.origin"), b"here\0there");
-    assert_eq!(get("copy/file", LIST), list);
-    assert_eq!(get("copy", "user.of-directory"), b"");
-    assert_alike(&share, "file");
+    copied(
+        |from| {
+            fs::write(from.join("file"), "content").unwrap();
+            let set = |name, value: &[u8]| {
+                rustix::fs::setxattr(from.join("file"), name, value, XattrFlags::empty()).unwrap();
+            };
+            set("user.origin", b"here\0there");
+            set(LIST, &list);
+            rustix::fs::setxattr(from, "user.of-directory", b"", XattrFlags::empty()).unwrap();
+        },
+        |share| {
+            let get = |below: &str, name: &str| {
+                let mut value = vec![0; 128];
+                let length = rustix::fs::getxattr(share.path(below), name, &mut value[..]).unwrap();
+                value.truncate(length);
+                value
+            };
+            assert_eq!(get("copy/file", "user.origin"), b"here\0there");
+            assert_eq!(get("copy/file", LIST), list);
+            assert_eq!(get("copy", "user.of-directory"), b"");
+            assert_alike(share, "file");
+        },
+    );
 }
 
 #[test]
 fn holes_stay_holes_and_content_is_that_of_the_source() {
     const MIB: u64 = 1 << 20;
-    let share = copied(|from| {
-        let file = fs::File::create(from.join("sparse")).unwrap();
-        for at in [3 * MIB, 70 * MIB, 100 * MIB - 1] {
-            std::os::unix::fs::FileExt::write_all_at(&file, b"data", at).unwrap();
-        }
-        file.set_len(200 * MIB).unwrap();
-        fs::File::create(from.join("hole"))
-            .unwrap()
-            .set_len(5 * MIB)
-            .unwrap();
-        let noise: Vec<u8> = (0..3 * MIB + 17)
-            .flat_map(|n| (n * n).to_le_bytes())
-            .collect();
-        fs::write(from.join("noise"), noise).unwrap();
-    });
-    for name in ["sparse", "hole", "noise"] {
-        assert_alike(&share, name);
-        let [from, to] = ["from", "copy"].map(|it| fs::read(share.path(it).join(name)).unwrap());
-        assert!(from == to, "{name}");
-    }
-    let blocks = |name: &str| stat(&share.path("copy").join(name)).blocks();
-    assert!(blocks("sparse") * 512 < 2 * MIB, "{}", blocks("sparse"));
-    assert_eq!(blocks("hole"), 0);
-    let file = fs::File::open(share.path("copy/hole")).unwrap();
-    let data = rustix::fs::seek(&file, SeekFrom::Data(0));
-    assert_eq!(data, Err(rustix::io::Errno::NXIO));
+    copied(
+        |from| {
+            let file = fs::File::create(from.join("sparse")).unwrap();
+            for at in [3 * MIB, 70 * MIB, 100 * MIB - 1] {
+                std::os::unix::fs::FileExt::write_all_at(&file, b"data", at).unwrap();
+            }
+            file.set_len(200 * MIB).unwrap();
+            fs::File::create(from.join("hole"))
+                .unwrap()
+                .set_len(5 * MIB)
+                .unwrap();
+            let noise: Vec<u8> = (0..3 * MIB + 17)
+                .flat_map(|n| (n * n).to_le_bytes())
+                .collect();
+            fs::write(from.join("noise"), noise).unwrap();
+        },
+        |share| {
+            for name in ["sparse", "hole", "noise"] {
+                assert_alike(share, name);
+                let [from, to] =
+                    ["from", "copy"].map(|it| fs::read(share.path(it).join(name)).unwrap());
+                assert!(from == to, "{name}");
+            }
+            let blocks = |name: &str| stat(&share.path("copy").join(name)).blocks();
+            assert!(blocks("sparse") * 512 < 2 * MIB, "{}", blocks("sparse"));
+            assert_eq!(blocks("hole"), 0);
+            let file = fs::File::open(share.path("copy/hole")).unwrap();
+            let data = rustix::fs::seek(&file, SeekFrom::Data(0));
+            assert_eq!(data, Err(rustix::io::Errno::NXIO));
+        },
+    );
 }
 
 #[test]
 fn a_directory_with_more_names_than_are_held_at_once_is_copied() {
     const COUNT: usize = 5000;
-    let share = copied(|from| {
-        for n in 0..COUNT {
-            fs::write(from.join(n.to_string()), "").unwrap();
-        }
-    });
-    assert_eq!(names(&share.path("copy")).len(), COUNT);
+    copied(
+        |from| {
+            for n in 0..COUNT {
+                fs::write(from.join(n.to_string()), "").unwrap();
+            }
+        },
+        |share| {
+            assert_eq!(names(&share.path("copy")).len(), COUNT);
+        },
+    );
 }
 
 #[test]

@@ -17,6 +17,8 @@ mod policies;
 mod renamed;
 mod repeated;
 mod slow;
+mod snapshots;
+mod snapshots_hostile;
 mod tenants;
 mod verbs;
 
@@ -61,11 +63,12 @@ impl Share {
     }
 
     fn perform(&self, work: &Work) -> Result<Done, Failure> {
-        perform(
-            &self.tree(),
-            work,
-            Instant::now() + Duration::from_secs(600),
-        )
+        self.perform_until(work, Instant::now() + Duration::from_secs(600))
+    }
+
+    fn perform_until(&self, work: &Work, end: Instant) -> Result<Done, Failure> {
+        let tree = self.tree();
+        perform((&tree, &tree), work, end, &|_| {})
     }
 
     fn create(&self, order: &NewVolume) -> Result<Seen, Failure> {
@@ -90,7 +93,7 @@ impl Share {
     fn look(&self, at: &Owned) -> Option<Seen> {
         match self.perform(&Work::Look(at.clone())).unwrap() {
             Done::Volume(seen) => seen,
-            Done::Deleted(_) => panic!("deleted"),
+            other => panic!("{other:?}"),
         }
     }
 

@@ -196,7 +196,7 @@ fn a_deletion_without_time_stops_and_the_next_one_continues() {
         share.write(&format!("pvc-1/{n}/file"));
     }
     let work = Work::Delete(old(&order, OnDelete::Delete));
-    let stopped = perform(&share.tree(), &work, Instant::now());
+    let stopped = share.perform_until(&work, Instant::now());
     refused(stopped, Kind::Busy, "still being removed");
     assert!(!share.path("pvc-1").exists());
     assert!(share.look(&order.at).unwrap().is_deleting);

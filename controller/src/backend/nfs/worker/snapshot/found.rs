@@ -1,0 +1,199 @@
+//! Finds the archive of a snapshot, and reads it.
+
+use super::super::super::call::{Archived, SnapshotSeen};
+use super::super::super::path::Dir;
+use super::super::claims::{Claims, Held};
+use super::super::error::at;
+use super::super::own::is_missing;
+use super::super::tar::{Reader, Wrong};
+use super::super::tree::{self, Tree};
+use super::mark::Mark;
+use belay_server::call::{Failure, Kind};
+use flate2::bufread::MultiGzDecoder;
+use rustix::fs::{FileType, Stat};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek as _};
+use std::os::fd::OwnedFd;
+
+/// What its file can be called, after the name of the volume: csi-driver-nfs writes either, and
+/// reads the first one first.
+pub(super) const SUFFIXES: [&str; 2] = [".tar.gz", ".tar"];
+/// How much of the file is read at once, in bytes.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// A snapshot.
+pub(in super::super) struct Found {
+    file: File,
+    stat: Stat,
+    /// Its ID, or its path.
+    pub(super) id: String,
+    is_compressed: bool,
+    /// None if it is one of another program.
+    pub(super) mark: Option<Mark>,
+}
+
+/// What is in the file.
+pub(super) enum Archive {
+    Compressed(Box<MultiGzDecoder<BufReader<File>>>),
+    Plain(BufReader<File>),
+}
+
+impl Read for Archive {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Compressed(archive) => archive.read(buffer),
+            Self::Plain(archive) => archive.read(buffer),
+        }
+    }
+}
+
+impl Archive {
+    /// The archive, from its begin.
+    pub(super) fn open(found: &Found) -> Result<Self, Failure> {
+        let file = found.file.try_clone().and_then(|mut file| {
+            file.rewind()?;
+            Ok(file)
+        });
+        let file = file.map_err(|error| found.failure(Wrong::Unread(error)))?;
+        let file = BufReader::with_capacity(BUFFER_BYTES, file);
+        Ok(match found.is_compressed {
+            true => Self::Compressed(Box::new(MultiGzDecoder::new(file))),
+            false => Self::Plain(file),
+        })
+    }
+}
+
+impl Found {
+    /// That of the snapshot; none if it does not exist.
+    ///
+    /// # Errors
+    /// `Precondition` if what has its name is no file; those of the server.
+    pub(in super::super) fn find(
+        tree: &Tree,
+        snapshot: &Archived,
+    ) -> Result<Option<Self>, Failure> {
+        let Some(directory) = directory(tree, snapshot)? else {
+            return Ok(None);
+        };
+        for suffix in SUFFIXES {
+            let name = format!("{}{suffix}", snapshot.source);
+            let shown = format!("{}/{name}", snapshot.dir);
+            let Some(file) = tree::open_file(&directory, &name, &shown)? else {
+                continue;
+            };
+            let stat = rustix::fs::fstat(&file).map_err(at("fstat", &shown));
+            let stat = stat.map_err(Failure::from)?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                return Err(Failure::precondition(format!(
+                    "snapshot {}: {shown} is no file; move it away, and repeat the call",
+                    snapshot.id
+                )));
+            }
+            let mut found = Self {
+                file: File::from(file),
+                stat,
+                id: snapshot.id.clone(),
+                is_compressed: suffix == SUFFIXES[0],
+                mark: None,
+            };
+            if let Archive::Compressed(archive) = Archive::open(&found)? {
+                found.mark = archive.header().and_then(Mark::of);
+            }
+            return Ok(Some(found));
+        }
+        Ok(None)
+    }
+
+    /// What the caller gets to know.
+    pub(in super::super) fn seen(&self) -> SnapshotSeen {
+        let created = match &self.mark {
+            Some(mark) => i64::from(mark.created),
+            None => self.stat.st_mtime,
+        };
+        SnapshotSeen {
+            bytes: u64::try_from(self.stat.st_size).unwrap_or_default(),
+            created,
+            volume: self.mark.as_ref().map(|mark| mark.volume.clone()),
+        }
+    }
+
+    /// Reads an archive of another program to its end: a process that was killed may have left half
+    /// of it.
+    ///
+    /// # Errors
+    /// `Precondition` if it is not complete; those of `beat` and of the server.
+    pub(super) fn verify(
+        &self,
+        mut beat: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut reader = Reader::new(Archive::open(self)?);
+        let mut buffer = vec![0; BUFFER_BYTES];
+        while reader
+            .next()
+            .map_err(|wrong| self.failure(wrong))?
+            .is_some()
+        {
+            beat()?;
+            while reader
+                .read(&mut buffer)
+                .map_err(|wrong| self.failure(wrong))?
+                > 0
+            {
+                beat()?;
+            }
+        }
+        reader.end().map_err(|wrong| self.failure(wrong))
+    }
+
+    /// Why it is of no use.
+    pub(super) fn failure(&self, wrong: Wrong) -> Failure {
+        match wrong {
+            Wrong::Refused(why) => self.refused(&why),
+            Wrong::Damaged(why) => Failure::precondition(format!(
+                "snapshot {}: its archive is damaged or not complete: {why}; delete the snapshot, \
+                 or replace the archive by a good one",
+                self.id
+            )),
+            Wrong::Unread(error) => Failure::new(
+                Kind::Unreachable,
+                format!(
+                    "snapshot {}: read of its archive: {error}; the server does not answer, or the \
+                     snapshot was deleted meanwhile; repeat the call",
+                    self.id
+                ),
+            ),
+        }
+    }
+
+    /// Why it is not restored.
+    pub(super) fn refused(&self, why: &str) -> Failure {
+        Failure::precondition(format!(
+            "snapshot {}: its archive is refused: {why}; restore it by hand if you trust it",
+            self.id
+        ))
+    }
+}
+
+/// The directory of a snapshot; none if there is none, or it is that of a volume.
+pub(super) fn directory(tree: &Tree, snapshot: &Archived) -> Result<Option<OwnedFd>, Failure> {
+    if of_volume(tree, &snapshot.dir)?.is_some() {
+        return Ok(None);
+    }
+    match tree.open_directory(&snapshot.dir) {
+        Err(error) if is_missing(error.errno) => Ok(None),
+        result => Ok(result?),
+    }
+}
+
+/// Which volume a directory is of, if one has claimed it.
+pub(super) fn of_volume(tree: &Tree, dir: &Dir) -> Result<Option<String>, Failure> {
+    let Some(claims) = Claims::find(tree)? else {
+        return Ok(None);
+    };
+    match claims.read(dir)? {
+        Held::By(claim) if !claims.is_void(tree, dir, &claim)? => {
+            Ok(Some(claim.describe().to_string()))
+        }
+        _ => Ok(None),
+    }
+}

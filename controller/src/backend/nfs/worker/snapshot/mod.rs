@@ -1,0 +1,221 @@
+//! Snapshots: archives of volumes, `NAME/VOLUME.tar.gz` in the share, as csi-driver-nfs makes them.
+//! An archive is written to `.belay/snapshots`, is on the server's disk, and then gets its name by
+//! a link, which fails if there is one: so one that has its name is complete, and is never replaced.
+//!
+//! A request of a killed worker that the server executes late gives a whole archive its name, or
+//! finds none: what an earlier call has left is removed first, and a deletion removes it before the
+//! archive.
+
+mod archive;
+mod found;
+mod holes;
+mod mark;
+mod output;
+mod restore;
+mod target;
+mod temporary;
+
+use super::super::call::{Archived, Copied, NewSnapshot, SnapshotSeen};
+use super::copy::report::Report;
+use super::copy::source::Original;
+use super::error::at;
+use super::own::refuse_nested;
+use super::tar;
+use super::tree::{self, Tree, alive};
+use super::{copy, list};
+use belay_server::call::{Failure, Kind};
+pub(super) use found::Found;
+use found::SUFFIXES;
+use mark::Mark;
+use output::Output;
+pub(super) use restore::restore;
+use rustix::fs::{AtFlags, FileType};
+use rustix::io::{Errno, retry_on_intr};
+use temporary::{Temporaries, Temporary};
+
+/// Makes the snapshot, or finds it. `from` is the share of the volume.
+///
+/// # Errors
+/// `Incompatible` if its name is another snapshot's or a volume's; `NotFound` if the volume does not
+/// exist, or is deleted meanwhile; `Precondition` if it has what cannot be archived, or another
+/// program has left half of an archive; `Quota` without room. After these, nothing is left.
+pub(super) fn create(
+    tree: &Tree,
+    from: &Tree,
+    order: &NewSnapshot,
+    progress: &dyn Fn(&Copied),
+) -> Result<SnapshotSeen, Failure> {
+    // The archive that is written is touched all the time.
+    let refresh = || Ok(());
+    let mut report = Report::new(progress, &refresh);
+    let at = &order.at;
+    refuse_other(tree, at)?;
+    if let Some(found) = Found::find(tree, at)? {
+        return complete(&found, order, &mut report);
+    }
+    let original = Original::open(from, &order.from)?;
+    let temporaries = Temporaries::make(tree, at)?;
+    let made = temporaries.begin();
+    let mut made = made.map_err(Failure::may_be_running)?;
+    let written = write(&mut made, &original, order, &mut report);
+    let placed = written.and_then(|()| place(tree, &made, order, &mut report));
+    // One that has its name keeps it.
+    let removed = made.remove();
+    match placed {
+        Err(failure) if copy::leaves_nothing(failure.kind) => {
+            removed.map_err(|error| Failure::from(error).may_be_running())?;
+            Err(failure.rolled_back())
+        }
+        result => result.map_err(Failure::may_be_running),
+    }
+}
+
+/// Deletes the snapshot, and nothing else. Returns why something was left, if it was.
+pub(super) fn delete(tree: &Tree, at: &Archived) -> Result<Option<String>, Failure> {
+    if let Some(what) = found::of_volume(tree, &at.dir)? {
+        return Ok(Some(format!("directory {} {what}", at.dir)));
+    }
+    let done = deleted(tree, at);
+    done.map_err(Failure::may_be_running)
+}
+
+fn deleted(tree: &Tree, at: &Archived) -> Result<Option<String>, Failure> {
+    // First: then no slower call gives one the name.
+    if let Some(temporaries) = Temporaries::find(tree, at)? {
+        temporaries.forget()?;
+    }
+    let Some(directory) = found::directory(tree, at)? else {
+        return Ok(None);
+    };
+    for suffix in SUFFIXES {
+        let name = format!("{}{suffix}", at.source);
+        tree::unlink(&directory, &*name, &format!("{}/{name}", at.dir))?;
+    }
+    let dir = &at.dir;
+    let above = tree.open_above(dir)?;
+    Ok(
+        match tree::rmdir_if_empty(&above, dir.name(), &dir.to_string())? {
+            true => None,
+            false => Some(format!(
+                "directory {dir} has other files, which are no part of the snapshot"
+            )),
+        },
+    )
+}
+
+/// The snapshot that exists.
+fn complete(
+    found: &Found,
+    order: &NewSnapshot,
+    report: &mut Report<'_>,
+) -> Result<SnapshotSeen, Failure> {
+    match &found.mark {
+        Some(mark) if mark.volume == order.from.id => {}
+        Some(mark) => {
+            return Err(Failure::incompatible(format!(
+                "name {:?}: is that of a snapshot of volume {}; choose another name",
+                order.at.dir.name(),
+                mark.volume
+            )));
+        }
+        None => found.verify(|| report.beat())?,
+    }
+    Ok(found.seen())
+}
+
+/// Refuses a directory that is another snapshot's, or a volume's.
+fn refuse_other(tree: &Tree, at: &Archived) -> Result<(), Failure> {
+    let dir = &at.dir;
+    let refused = |why: &str| {
+        let name = dir.name();
+        Err(Failure::incompatible(format!(
+            "name {name:?}: {why}; choose another name"
+        )))
+    };
+    if let Some(what) = found::of_volume(tree, dir)? {
+        return refused(&format!("directory {dir} {what}"));
+    }
+    refuse_nested(tree, dir, [dir.clone()])?;
+    match tree.find(dir)?.map(|found| found.file_type) {
+        None => return Ok(()),
+        Some(FileType::Directory) => {}
+        Some(_) => return refused(&format!("{dir} exists in the share, and is no directory")),
+    }
+    // It may be removed by now.
+    let Some(directory) = tree.open_directory(dir)? else {
+        return Ok(());
+    };
+    let own = SUFFIXES.map(|suffix| format!("{}{suffix}", at.source));
+    let mut others = list::names(&directory, &dir.to_string())?.into_iter();
+    match others.find(|name| !own.contains(name)) {
+        None => Ok(()),
+        Some(other) => refused(&format!(
+            "directory {dir} has the file {other:?}, so it is that of another snapshot or volume"
+        )),
+    }
+}
+
+/// Writes the whole archive to the server's disk.
+fn write(
+    made: &mut Temporary<'_>,
+    original: &Original<'_>,
+    order: &NewSnapshot,
+    report: &mut Report<'_>,
+) -> Result<(), Failure> {
+    let mark = Mark::now(&order.from.id);
+    let shown = order.at.dir.to_string();
+    let mut output = Output::new(made.open()?, &mark, &shown);
+    let source = order.from.at.dir.to_string();
+    let mut walk = archive::Walk::new(&mut output, report);
+    if let Err(failure) = walk.directory(&original.directory, &source) {
+        // What is removed is stale, and its failures say nothing of the server.
+        original.check()?;
+        return Err(failure);
+    }
+    output.write(&tar::END)?;
+    output.end()?;
+    original.check()
+}
+
+/// Gives the archive its name, unless another call was faster.
+fn place(
+    tree: &Tree,
+    made: &Temporary<'_>,
+    order: &NewSnapshot,
+    report: &mut Report<'_>,
+) -> Result<SnapshotSeen, Failure> {
+    let Archived { dir, source, .. } = &order.at;
+    let shown = dir.to_string();
+    let above = tree.open_above(dir)?;
+    match tree::make_volume(&above, dir) {
+        Err(error) if error.errno == Errno::EXIST => {}
+        result => result?,
+    }
+    // It may be another one's by now.
+    refuse_other(tree, &order.at)?;
+    let directory = tree::open(&above, dir.name(), &shown)?;
+    let name = format!("{source}{}", SUFFIXES[0]);
+    let link = || {
+        alive()?;
+        made.link(&directory, &name, AtFlags::empty())
+    };
+    let linked = retry_on_intr(link);
+    match linked {
+        // In both cases, there is a whole archive: this one, whose answer was lost, or another one.
+        Ok(()) | Err(Errno::EXIST | Errno::NOENT) => {}
+        Err(errno) => return Err(at("linkat", &shown)(errno).into()),
+    }
+    let found = Found::find(tree, &order.at)?;
+    let found = found.ok_or_else(|| {
+        Failure::new(
+            Kind::Busy,
+            format!(
+                "snapshot {}: another call deletes it; repeat the call",
+                order.at.id
+            ),
+        )
+    })?;
+    let seen = complete(&found, order, report)?;
+    report.end();
+    Ok(seen)
+}

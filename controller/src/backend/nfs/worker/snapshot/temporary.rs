@@ -1,0 +1,115 @@
+//! Archives that are being written, in `.belay/snapshots`: files `SHA-256.NONCE`, by the path of
+//! the snapshot. What a killed worker has left is removed by the next call for the snapshot, or, after
+//! an hour, by one for another snapshot of the share.
+
+use super::super::super::call::Archived;
+use super::super::claim::{hexadecimal, nonce};
+use super::super::claims::is_abandoned;
+use super::super::error::{Result as Done, at};
+use super::super::list;
+use super::super::own::Own;
+use super::super::tree::{self, PRIVATE_FILE, Tree, alive};
+use belay_server::call::Failure;
+use ring::digest::{SHA256, digest};
+use rustix::fs::{AtFlags, OFlags};
+use rustix::io::retry_on_intr;
+use std::os::fd::OwnedFd;
+
+const SNAPSHOTS: &str = "snapshots";
+const SHOWN: &str = ".belay/snapshots";
+
+/// Those of a snapshot.
+pub(super) struct Temporaries {
+    all: OwnedFd,
+    /// What the names of these begin with.
+    prefix: String,
+}
+
+/// One that is being written.
+pub(super) struct Temporary<'a> {
+    of: &'a Temporaries,
+    name: String,
+}
+
+impl Temporaries {
+    pub(super) fn make(tree: &Tree, snapshot: &Archived) -> Result<Self, Failure> {
+        let all = Own::make(tree)?.make_directory(SNAPSHOTS)?;
+        Ok(Self::of(all, snapshot))
+    }
+
+    /// None if no snapshot was ever made in the share.
+    pub(super) fn find(tree: &Tree, snapshot: &Archived) -> Result<Option<Self>, Failure> {
+        let Some(own) = Own::find(tree)? else {
+            return Ok(None);
+        };
+        let all = own.find_directory(SNAPSHOTS)?;
+        Ok(all.map(|all| Self::of(all, snapshot)))
+    }
+
+    fn of(all: OwnedFd, snapshot: &Archived) -> Self {
+        let Archived { dir, source, .. } = snapshot;
+        let path = digest(&SHA256, format!("{dir}/{source}").as_bytes());
+        let prefix = format!("{}.", hexadecimal(path.as_ref()));
+        Self { all, prefix }
+    }
+
+    /// Removes those of the snapshot.
+    pub(super) fn forget(&self) -> Result<(), Failure> {
+        for name in list::names(&self.all, SHOWN)? {
+            if name.starts_with(&self.prefix) {
+                tree::unlink(&self.all, &*name, SHOWN)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A new one, after those of earlier calls were removed.
+    pub(super) fn begin(&self) -> Result<Temporary<'_>, Failure> {
+        self.forget()?;
+        let name = format!("{}{}", self.prefix, nonce()?);
+        tree::write_new(&self.all, &name, b"", SHOWN)?;
+        let begun = Temporary { of: self, name };
+        let modified = tree::modified(&self.all, &begun.name, SHOWN)?;
+        // What cannot be removed is of no concern to this call.
+        self.sweep(modified.unwrap_or_default()).unwrap_or_default();
+        Ok(begun)
+    }
+
+    /// Removes those that no call continues, by the clock of the server.
+    fn sweep(&self, now: i64) -> Result<(), Failure> {
+        for name in list::names(&self.all, SHOWN)? {
+            let made = tree::modified(&self.all, &name, SHOWN)?;
+            if made.is_some_and(|made| is_abandoned(made, now)) {
+                tree::unlink(&self.all, &*name, SHOWN)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Temporary<'_> {
+    /// To write it.
+    pub(super) fn open(&self) -> Done<OwnedFd> {
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = || {
+            alive()?;
+            rustix::fs::openat(&self.of.all, &*self.name, flags, PRIVATE_FILE)
+        };
+        retry_on_intr(open).map_err(at("openat", SHOWN))
+    }
+
+    /// Gives it a further name.
+    pub(super) fn link(
+        &self,
+        directory: &OwnedFd,
+        name: &str,
+        flags: AtFlags,
+    ) -> rustix::io::Result<()> {
+        rustix::fs::linkat(&self.of.all, &*self.name, directory, name, flags)
+    }
+
+    /// Removes the name that it has here.
+    pub(super) fn remove(&self) -> Done<()> {
+        tree::unlink(&self.of.all, &*self.name, SHOWN)
+    }
+}

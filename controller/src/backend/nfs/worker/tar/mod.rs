@@ -1,0 +1,90 @@
+//! The format of archives: pax (POSIX.1-2024, "pax Interchange Format" and "ustar Interchange
+//! Format"), with GNU tar's records for sparse files (its manual, "PAX Format, Version 1.0") and
+//! star's for extended attributes. GNU tar's own format is read. Makes no calls, and has no more
+//! of an archive in memory than the head of one file.
+
+mod block;
+mod head;
+mod pax;
+mod read;
+#[cfg(test)]
+mod tests;
+
+pub(super) use head::{END, head, padding};
+pub(super) use read::{Reader, Wrong};
+
+/// The size of a block, in bytes.
+pub(super) const BLOCK: usize = 512;
+/// The longest head of a file, in bytes: Linux has attributes of up to 64 KiB each.
+const RECORDS_BYTES_MAX: u64 = 8 << 20;
+/// The longest path that is read, in bytes.
+const PATH_BYTES_MAX: u64 = 128 << 10;
+/// The most segments of a sparse file that are read.
+const SEGMENTS_MAX: u64 = 1 << 20;
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Type {
+    #[default]
+    File,
+    /// Another name of an earlier file.
+    Link,
+    Symlink,
+    Character,
+    Block,
+    Directory,
+    Fifo,
+}
+
+/// A time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Time {
+    /// Since 1970.
+    pub(super) seconds: i64,
+    /// Less than a second.
+    pub(super) nanoseconds: u32,
+}
+
+/// A part of a file that is no hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+/// A file of an archive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Below the volume's root, with `/` between the names.
+    pub(super) path: Vec<u8>,
+    pub(super) kind: Type,
+    /// Of a link.
+    pub(super) target: Vec<u8>,
+    /// Without the bits of the type.
+    pub(super) mode: u32,
+    pub(super) user: u32,
+    pub(super) group: u32,
+    pub(super) modified: Time,
+    pub(super) accessed: Option<Time>,
+    /// Of a device: major and minor number.
+    pub(super) device: (u32, u32),
+    /// With holes.
+    pub(super) size: u64,
+    /// Of a sparse file: what is stored of it, in order.
+    pub(super) segments: Option<Vec<Segment>>,
+    /// Extended attributes.
+    pub(super) attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Files with the same key are names of one file; each has its content here, since
+    /// csi-driver-nfs would make an empty file of a link.
+    pub(super) links: Option<String>,
+}
+
+impl Entry {
+    /// How much of the content is stored, in bytes.
+    pub(super) fn stored(&self) -> u64 {
+        match &self.segments {
+            None => self.size,
+            Some(segments) => segments.iter().map(|it| it.length).sum(),
+        }
+    }
+}

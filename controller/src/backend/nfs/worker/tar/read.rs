@@ -1,0 +1,373 @@
+//! Reads an archive, which may be damaged or hostile: its sizes and lengths are not believed.
+
+use super::block::Header;
+use super::{
+    BLOCK, Entry, PATH_BYTES_MAX, RECORDS_BYTES_MAX, SEGMENTS_MAX, Segment, Time, Type, padding,
+    pax,
+};
+use std::io::{self, Read};
+
+/// The largest file.
+const BYTES_MAX: u64 = i64::MAX.unsigned_abs();
+/// The longest key of links, in bytes.
+const LINKS_BYTES_MAX: usize = 128;
+
+/// Why an archive is not read.
+#[derive(Debug)]
+pub(in super::super) enum Wrong {
+    /// It is incomplete, or no archive.
+    Damaged(String),
+    /// It has what is not supported.
+    Refused(String),
+    /// Its file cannot be read.
+    Unread(io::Error),
+}
+
+pub(in super::super) struct Reader<R> {
+    input: R,
+    /// What is left of the stored content of the last file.
+    left: u64,
+    padding: usize,
+}
+
+/// What the headers before that of a file say of it.
+#[derive(Default)]
+struct Before {
+    path: Option<Vec<u8>>,
+    target: Option<Vec<u8>>,
+    records: Vec<u8>,
+}
+
+/// The records of a file.
+#[derive(Default)]
+struct Said {
+    path: Option<Vec<u8>>,
+    target: Option<Vec<u8>>,
+    size: Option<u64>,
+    user: Option<u32>,
+    group: Option<u32>,
+    modified: Option<Time>,
+    accessed: Option<Time>,
+    attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    links: Option<String>,
+    sparse: Sparse,
+}
+
+#[derive(Default)]
+struct Sparse {
+    is_any: bool,
+    version: (Option<u64>, Option<u64>),
+    name: Option<Vec<u8>>,
+    size: Option<u64>,
+}
+
+impl<R: Read> Reader<R> {
+    pub(in super::super) fn new(input: R) -> Self {
+        Self {
+            input,
+            left: 0,
+            padding: 0,
+        }
+    }
+
+    /// The next file; none at the end. What was not read of the content of the last one is passed
+    /// over.
+    pub(in super::super) fn next(&mut self) -> Result<Option<Entry>, Wrong> {
+        self.pass()?;
+        let mut before = Before::default();
+        loop {
+            let block = self.block()?;
+            if block.iter().all(|byte| *byte == 0) {
+                return Ok(None);
+            }
+            let header = Header::read(&block);
+            let header = header.ok_or_else(|| damaged("a header is damaged"))?;
+            match header.flag {
+                b'x' => before.records = self.data(header.size, RECORDS_BYTES_MAX)?,
+                b'g' => refuse_global(&self.data(header.size, RECORDS_BYTES_MAX)?)?,
+                b'L' => before.path = Some(named(self.data(header.size, PATH_BYTES_MAX)?)),
+                b'K' => before.target = Some(named(self.data(header.size, PATH_BYTES_MAX)?)),
+                _ => return self.entry(header, before).map(Some),
+            }
+        }
+    }
+
+    /// What is stored of the content of the last file; 0 at its end.
+    pub(in super::super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Wrong> {
+        let length = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let length = length.min(buffer.len());
+        if length == 0 {
+            return Ok(0);
+        }
+        let read = loop {
+            match self.input.read(&mut buffer[..length]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => break result.map_err(unread)?,
+            }
+        };
+        if read == 0 {
+            return Err(damaged("it ends within a file"));
+        }
+        self.left -= read as u64;
+        Ok(read)
+    }
+
+    /// Reads to the end of the input, which may have a checksum there.
+    pub(in super::super) fn end(mut self) -> Result<(), Wrong> {
+        io::copy(&mut self.input, &mut io::sink()).map_err(unread)?;
+        Ok(())
+    }
+
+    fn pass(&mut self) -> Result<(), Wrong> {
+        let rest = self.left + self.padding as u64;
+        let passed = io::copy(&mut (&mut self.input).take(rest), &mut io::sink());
+        if passed.map_err(unread)? != rest {
+            return Err(damaged("it ends within a file"));
+        }
+        (self.left, self.padding) = (0, 0);
+        Ok(())
+    }
+
+    fn block(&mut self) -> Result<[u8; BLOCK], Wrong> {
+        let mut block = [0; BLOCK];
+        self.input.read_exact(&mut block).map_err(unread)?;
+        Ok(block)
+    }
+
+    /// The content of a header that describes the next file.
+    fn data(&mut self, size: u64, size_max: u64) -> Result<Vec<u8>, Wrong> {
+        if size > size_max {
+            return Err(Wrong::Refused(format!(
+                "the head of a file has {size} bytes, and at most {size_max} are read"
+            )));
+        }
+        let mut data = Vec::new();
+        let padded = size + padding(size) as u64;
+        let read = (&mut self.input).take(padded).read_to_end(&mut data);
+        if read.map_err(unread)? as u64 != padded {
+            return Err(damaged("it ends within the head of a file"));
+        }
+        data.truncate(usize::try_from(size).unwrap_or_default());
+        Ok(data)
+    }
+
+    fn entry(&mut self, header: Header, before: Before) -> Result<Entry, Wrong> {
+        let said = Said::read(&before.records)?;
+        let path = said.sparse.name.clone().or(said.path).or(before.path);
+        let path = path.unwrap_or(header.name);
+        let kind = kind(header.flag, &path)?;
+        let owner = |said: Option<u32>, own: u64| match said {
+            Some(said) => Ok(said),
+            None => u32::try_from(own).map_err(|_| damaged("an owner is no number of a user")),
+        };
+        let size = match kind {
+            Type::File => said.size.unwrap_or(header.size),
+            // As GNU tar and others read it.
+            _ => 0,
+        };
+        let whole = said.sparse.size.unwrap_or_default();
+        if size > BYTES_MAX || whole > BYTES_MAX {
+            return Err(damaged("a file is larger than a file can be"));
+        }
+        let number = |value: u64| u32::try_from(value).unwrap_or_default();
+        let mut entry = Entry {
+            path,
+            kind,
+            target: said.target.or(before.target).unwrap_or(header.target),
+            mode: number(header.mode & 0o7777),
+            user: owner(said.user, header.user)?,
+            group: owner(said.group, header.group)?,
+            modified: said.modified.unwrap_or(Time {
+                seconds: header.modified,
+                nanoseconds: 0,
+            }),
+            accessed: said.accessed,
+            device: (number(header.device.0), number(header.device.1)),
+            size,
+            segments: None,
+            attributes: said.attributes,
+            links: said.links,
+        };
+        (self.left, self.padding) = (size, padding(size));
+        if kind == Type::File && said.sparse.is_any {
+            let Sparse { version, size, .. } = said.sparse;
+            let (Some(size), (Some(1), Some(0))) = (size, version) else {
+                return Err(refused(&entry.path, "is sparse in a format other than 1.0"));
+            };
+            entry.size = size;
+            entry.segments = Some(self.map(size)?);
+        }
+        Ok(entry)
+    }
+
+    /// The segments of a sparse file.
+    fn map(&mut self, size: u64) -> Result<Vec<Segment>, Wrong> {
+        let stored = self.left;
+        let mut lines = Lines {
+            reader: self,
+            block: [0; BLOCK],
+            at: BLOCK,
+        };
+        let count = lines.number()?;
+        if count > SEGMENTS_MAX {
+            return Err(Wrong::Refused(format!(
+                "a sparse file has {count} segments, and at most {SEGMENTS_MAX} are read"
+            )));
+        }
+        let wrong = || damaged("the segments of a sparse file are not in order, or not all of it");
+        let mut segments = Vec::new();
+        let (mut end, mut total) = (0, 0_u64);
+        for _ in 0..count {
+            let (offset, length) = (lines.number()?, lines.number()?);
+            let next = offset.checked_add(length).filter(|next| *next <= size);
+            if offset < end {
+                return Err(wrong());
+            }
+            end = next.ok_or_else(wrong)?;
+            total += length;
+            if length > 0 {
+                segments.push(Segment { offset, length });
+            }
+        }
+        if self.left != total || stored < total {
+            return Err(wrong());
+        }
+        Ok(segments)
+    }
+}
+
+/// The lines before the content of a sparse file, which are in whole blocks.
+struct Lines<'a, R> {
+    reader: &'a mut Reader<R>,
+    block: [u8; BLOCK],
+    at: usize,
+}
+
+impl<R: Read> Lines<'_, R> {
+    fn number(&mut self) -> Result<u64, Wrong> {
+        let wrong = || damaged("the segments of a sparse file are damaged");
+        let mut value: Option<u64> = None;
+        loop {
+            if self.at == BLOCK {
+                if self.reader.left < BLOCK as u64 {
+                    return Err(wrong());
+                }
+                self.block = self.reader.block()?;
+                self.reader.left -= BLOCK as u64;
+                self.at = 0;
+            }
+            let byte = self.block[self.at];
+            self.at += 1;
+            match (byte, value) {
+                (b'\n', Some(value)) => return Ok(value),
+                (b'0'..=b'9', before) => {
+                    let digit = u64::from(byte - b'0');
+                    let next = before.unwrap_or(0).checked_mul(10);
+                    let next = next.and_then(|next| next.checked_add(digit));
+                    value = Some(next.ok_or_else(wrong)?);
+                }
+                _ => return Err(wrong()),
+            }
+        }
+    }
+}
+
+impl Said {
+    fn read(records: &[u8]) -> Result<Self, Wrong> {
+        let wrong = || damaged("the records of a file are damaged");
+        let mut said = Self::default();
+        for (key, value) in pax::read(records).ok_or_else(wrong)? {
+            let text = std::str::from_utf8(value);
+            let number = || text.ok().and_then(|it| it.parse::<u64>().ok());
+            let number = || number().ok_or_else(wrong);
+            let owner = || u32::try_from(number()?).map_err(|_| wrong());
+            let time = || text.ok().and_then(pax::time).ok_or_else(wrong);
+            let key = String::from_utf8_lossy(key);
+            match &*key {
+                pax::PATH => said.path = Some(value.to_vec()),
+                pax::TARGET => said.target = Some(value.to_vec()),
+                pax::SIZE => said.size = Some(number()?),
+                pax::USER => said.user = Some(owner()?),
+                pax::GROUP => said.group = Some(owner()?),
+                pax::MODIFIED => said.modified = Some(time()?),
+                pax::ACCESSED => said.accessed = Some(time()?),
+                pax::LINKS => said.links = Some(links(value).ok_or_else(wrong)?),
+                pax::SPARSE_MAJOR => said.sparse.version.0 = Some(number()?),
+                pax::SPARSE_MINOR => said.sparse.version.1 = Some(number()?),
+                pax::SPARSE_NAME => said.sparse.name = Some(value.to_vec()),
+                pax::SPARSE_SIZE => said.sparse.size = Some(number()?),
+                _ => {}
+            }
+            said.sparse.is_any |= key.starts_with(pax::SPARSE);
+            if let Some(name) = key.strip_prefix(pax::ATTRIBUTE) {
+                let name = pax::attribute_name(name.as_bytes());
+                said.attributes.push((name, value.to_vec()));
+            }
+        }
+        Ok(said)
+    }
+}
+
+/// It becomes the name of a file.
+fn links(value: &[u8]) -> Option<String> {
+    let is_plain = |byte: &u8| byte.is_ascii_hexdigit() || *byte == b'.' || *byte == b'-';
+    let is_key = !value.is_empty()
+        && value.len() <= LINKS_BYTES_MAX
+        && value[0].is_ascii_hexdigit()
+        && value.iter().all(is_plain);
+    is_key.then(|| String::from_utf8_lossy(value).into_owned())
+}
+
+fn kind(flag: u8, path: &[u8]) -> Result<Type, Wrong> {
+    Ok(match flag {
+        // The oldest format has no other sign of a directory.
+        0 | b'0' if path.ends_with(b"/") => Type::Directory,
+        0 | b'0' | b'7' => Type::File,
+        b'1' => Type::Link,
+        b'2' => Type::Symlink,
+        b'3' => Type::Character,
+        b'4' => Type::Block,
+        b'5' => Type::Directory,
+        b'6' => Type::Fifo,
+        other => {
+            let why = format!("has the type {:?}", char::from(other));
+            return Err(refused(path, &why));
+        }
+    })
+}
+
+/// Records for all files would change what their headers say.
+fn refuse_global(records: &[u8]) -> Result<(), Wrong> {
+    let records = pax::read(records).ok_or_else(|| damaged("its records are damaged"))?;
+    match records.iter().find(|(key, _)| *key != b"comment") {
+        None => Ok(()),
+        Some((key, _)) => Err(Wrong::Refused(format!(
+            "it has the record {:?} for all files",
+            String::from_utf8_lossy(key)
+        ))),
+    }
+}
+
+/// Until its end.
+fn named(mut data: Vec<u8>) -> Vec<u8> {
+    let end = data.iter().position(|byte| *byte == 0);
+    data.truncate(end.unwrap_or(data.len()));
+    data
+}
+
+fn damaged(why: &str) -> Wrong {
+    Wrong::Damaged(why.to_owned())
+}
+
+fn refused(path: &[u8], why: &str) -> Wrong {
+    Wrong::Refused(format!("{:?} {why}", String::from_utf8_lossy(path)))
+}
+
+/// An end or a content that is not as it must be, or a failed system call.
+fn unread(error: io::Error) -> Wrong {
+    match (error.raw_os_error(), error.kind()) {
+        (None, io::ErrorKind::UnexpectedEof) => damaged("it is not complete"),
+        (None, _) => Wrong::Damaged(error.to_string()),
+        (Some(_), _) => Wrong::Unread(error),
+    }
+}
