@@ -17,6 +17,10 @@ const NAME: &str = "controller";
 const PROVISIONER: &str = "csi.storage.k8s.io/";
 /// A class whose volumes are created and deleted with a secret, in the spelling of a JSON pointer.
 const CREATION_SECRET: &str = "/parameters/csi.storage.k8s.io~1provisioner-secret-name";
+/// A class whose snapshots are deleted with a secret.
+const SNAPSHOT_SECRET: &str = "/parameters/csi.storage.k8s.io~1snapshotter-secret-name";
+/// The ID of a snapshot that exists.
+const SNAPSHOT_ID: &str = "/status/snapshotHandle";
 /// The annotation of a volume that is deleted with a secret.
 const DELETION_SECRET: &str =
     "/metadata/annotations/volume.kubernetes.io~1provisioner-deletion-secret-name";
@@ -31,13 +35,22 @@ struct Obstacle {
     cure: &'static str,
 }
 
-const OBSTACLES: [Obstacle; 6] = [
+const OBSTACLES: [Obstacle; 7] = [
     Obstacle {
         kind: "VolumeSnapshotContent",
         driver: "/spec/driver",
-        is_there: |_, _| true,
-        what: "snapshots, which Belay's controller can neither restore nor delete",
-        cure: "keep the driver's controller while they are needed",
+        is_there: |it, _| nfs_id::read_snapshot(it.text(SNAPSHOT_ID)).is_err(),
+        what: "have an ID that Belay's controller refuses: it neither restores nor deletes them",
+        cure: "keep the driver's controller while they are needed, or remove the archives by hand \
+               and then the finalizers of the VolumeSnapshotContents",
+    },
+    Obstacle {
+        kind: "VolumeSnapshotClass",
+        driver: "/driver",
+        is_there: |it, _| !it.text(SNAPSHOT_SECRET).is_empty(),
+        what: "name a secret (csi.storage.k8s.io/snapshotter-secret-name), which the sidecars of \
+               Belay's chart may not read",
+        cure: "remove it from a new class, or give their ServiceAccount the right to get it",
     },
     Obstacle {
         kind: "PersistentVolume",
@@ -108,8 +121,8 @@ pub(super) fn findings(
         about(report, Verdict::Warn, NAME, &found, what, cure);
     }
     if is_good {
-        let what = "no known obstacle to Belay's controller, but it makes no snapshots, and clones \
-                    volumes of one server only";
+        let what = "no known obstacle to Belay's controller, but it clones, snapshots and restores \
+                    volumes on one server only";
         report.add(Verdict::Ok, NAME, what);
     }
 }
@@ -175,6 +188,11 @@ mod tests {
                     "volumeAttributes": {"server": "filer", "share": "/exports"}}}})
     }
 
+    fn snapshot(id: &str) -> Value {
+        json!({"kind": "VolumeSnapshotContent", "metadata": {"name": "cut"},
+            "spec": {"driver": DRIVER}, "status": {"snapshotHandle": id}})
+    }
+
     fn class(parameters: &Value) -> Value {
         json!({"kind": "StorageClass", "metadata": {"name": "files"}, "provisioner": DRIVER,
             "parameters": parameters})
@@ -220,8 +238,14 @@ mod tests {
 
     #[test]
     fn what_the_controller_cannot_take_over_is_a_warning() {
-        let content = json!({"kind": "VolumeSnapshotContent", "metadata": {"name": "cut"},
-            "spec": {"driver": DRIVER}});
+        let cuts = [
+            "filer#exports#../x#../x#data",
+            "fi:ler#exports#cut#cut#data",
+        ];
+        let [outside, strange] = cuts.map(snapshot);
+        let with_secret = json!({"kind": "VolumeSnapshotClass", "metadata": {"name": "archives"},
+            "driver": DRIVER,
+            "parameters": {"csi.storage.k8s.io/snapshotter-secret-name": "options"}});
         let mut secret = volume("filer#exports#data##");
         secret["metadata"]["annotations"] =
             json!({"volume.kubernetes.io/provisioner-deletion-secret-name": "options"});
@@ -231,7 +255,9 @@ mod tests {
         let constant =
             json!({"server": "filer", "Share": "/", "SUBDIR": "x/${pvc.metadata.namespace}"});
         for (object, part) in [
-            (content, "neither restore nor delete"),
+            (outside, "neither restores nor deletes"),
+            (strange, "neither restores nor deletes"),
+            (with_secret, "snapshotter-secret-name"),
             (
                 volume("filer#exports#data#n#delete#more"),
                 "FAILED_PRECONDITION",
@@ -268,6 +294,8 @@ mod tests {
             "csi.storage.k8s.io/provisioner-secret-namespace": "kube-system"});
         let found = found(&[
             volume("filer#exports#data##"),
+            snapshot("filer#exports#cut#cut#data"),
+            snapshot("no archive"),
             volume("filer##ns/data#pvc-1#archive"),
             volume("filer/exports/data"),
             // No driver gives these out, and none has a directory for them.

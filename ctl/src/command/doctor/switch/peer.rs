@@ -119,7 +119,7 @@ const NFS: Peer = Peer {
     parameters: &["server", "share", "subDir", "onDelete", "mountPermissions"],
     ignores_parameters: false,
     topology_key: "topology.nfs.csi.k8s.io/node",
-    snapshot_parameters: &[],
+    snapshot_parameters: &["server", "share", "mountOptions"],
     sharing: Sharing::All,
     chooses_cloud: false,
     is_remote: true,

@@ -240,8 +240,11 @@ pub(super) fn snapshots(report: &mut Report, objects: &Objects, peer: &Peer, dri
     let contents = || of("VolumeSnapshotContent", "/spec/driver");
     let classes = || of("VolumeSnapshotClass", "/driver");
     for class in classes() {
-        let is_unknown =
-            |key: &&str| !key.starts_with(PROVISIONER) && !peer.snapshot_parameters.contains(key);
+        let is_known = |key: &str| {
+            let mut known = peer.snapshot_parameters.iter();
+            known.any(|it| *it == key || peer.is_remote && it.eq_ignore_ascii_case(key))
+        };
+        let is_unknown = |key: &&str| !key.starts_with(PROVISIONER) && !is_known(key);
         let refused: Vec<_> = class.keys("/parameters").filter(is_unknown).collect();
         if !refused.is_empty() {
             let what = format!(
