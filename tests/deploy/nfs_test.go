@@ -79,10 +79,10 @@ func TestNfsHasAnAgentAndOneController(t *testing.T) {
 	}
 	slices.Sort(names)
 	want := []string{
-		"CSIDriver/nfs.csi.k8s.io", "ClusterRole/" + controller + "-provisioner", "ClusterRole/" + controller + "-resizer",
-		"ClusterRoleBinding/" + controller + "-provisioner", "ClusterRoleBinding/" + controller + "-resizer",
+		"CSIDriver/nfs.csi.k8s.io", "ClusterRole/" + controller + "-provisioner", "ClusterRole/" + controller + "-resizer", "ClusterRole/" + controller + "-snapshotter",
+		"ClusterRoleBinding/" + controller + "-provisioner", "ClusterRoleBinding/" + controller + "-resizer", "ClusterRoleBinding/" + controller + "-snapshotter",
 		"DaemonSet/belay-node", "Deployment/" + controller, "Namespace/belay-system", "PodMonitor/belay-controller", "PodMonitor/belay-node",
-		"Role/" + controller + "-leader", "RoleBinding/" + controller + "-leader", "ServiceAccount/" + controller, "ServiceAccount/belay-node",
+		"Role/" + controller + "-leader", "RoleBinding/" + controller + "-leader", "ServiceAccount/" + controller, "ServiceAccount/belay-node", "VolumeSnapshotClass/belay-nfs",
 	}
 	if !slices.Equal(names, want) {
 		t.Errorf("%q, not %q", names, want)
@@ -100,7 +100,7 @@ func TestNfsHasAnAgentAndOneController(t *testing.T) {
 	for _, container := range pod.list("containers") {
 		containers = append(containers, container.text("name"))
 	}
-	if want := []string{"belay-controller", "csi-provisioner", "csi-resizer"}; !slices.Equal(containers, want) {
+	if want := []string{"belay-controller", "csi-provisioner", "csi-resizer", "csi-snapshotter"}; !slices.Equal(containers, want) {
 		t.Errorf("containers %q, not %q", containers, want)
 	}
 	provisioner := pod.list("containers")[1]["args"].([]any)
@@ -138,6 +138,19 @@ func TestWithoutItsControllerNfsHasTheAgentAlone(t *testing.T) {
 	want := []string{"DaemonSet/belay-node", "Namespace/belay-system", "PodMonitor/belay-node", "ServiceAccount/belay-node"}
 	if !slices.Equal(names, want) {
 		t.Errorf("%q, not %q", names, want)
+	}
+}
+
+// Its deletion policy, and all that the controller needs to create and to delete a snapshot.
+func TestTheSnapshotClassOfNfsNamesShareOptionsAndSecret(t *testing.T) {
+	class := named(rendered(t, chart+"/ci/nfs-every-value.yaml", "--set", "snapshots.enabled=true"))["VolumeSnapshotClass/filer-archives"]
+	want := object{"share": "/archives", "mountOptions": "nfsvers=4.1,nconnect=2", "csi.storage.k8s.io/snapshotter-secret-name": "filer-options", "csi.storage.k8s.io/snapshotter-secret-namespace": "belay-system"}
+	if found := class.at("parameters"); !reflect.DeepEqual(found, want) || class["deletionPolicy"] != "Retain" {
+		t.Errorf("%v, not %v", class, want)
+	}
+	plain := named(rendered(t, nfs, "--set", "snapshots.enabled=true"))["VolumeSnapshotClass/belay-nfs"]
+	if plain["parameters"] != nil {
+		t.Errorf("parameters without a value: %v", plain["parameters"])
 	}
 }
 
@@ -189,6 +202,7 @@ func TestAnNfsEntryThatCannotWorkIsRefused(t *testing.T) {
 		{"drivers[0].controller.httpPort=29808", "the node agent has port 29808"},
 		{"drivers[1].backend=nfs,drivers[1].name=second.example.org", `drivers[0].controller.httpPort and drivers[1].controller.httpPort are both "29809"`},
 		{"podMonitor.enabled=true,node.httpAddress=0.0.0.0", "set drivers[0].controller.httpAddress to 0.0.0.0, and restrict port 29809"},
+		{"drivers[0].controller.create=false,drivers[0].snapshotClass.name=archives", "drivers[0].snapshotClass: controller.create is false"},
 		{"podMonitor.enabled=true,drivers[0].controller.create=false", `with drivers[0].backend "nfs" the node agent uses the host's network`},
 	} {
 		out, err := helm("template", "belay", chart, "--values", nfs, "--set", c.settings)

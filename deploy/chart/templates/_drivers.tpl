@@ -41,6 +41,9 @@
 {{- if and (eq $backend "nfs") (not (hasKey $entry "storageClasses")) -}}
 {{- $_ := set $driver "storageClasses" list -}}
 {{- end -}}
+{{- if and (eq $backend "nfs") (not $driver.controller.create) (not (hasKey $entry "snapshotClass")) -}}
+{{- $_ := unset $driver "snapshotClass" -}}
+{{- end -}}
 {{- include "belay.named" $driver -}}
 {{- include "belay.check" (dict "at" $at "driver" $driver "defaults" $defaults "root" $) -}}
 {{- if eq $backend "nfs" }}{{ include "belay.checkNfs" (dict "at" $at "driver" $driver "entry" $entry "root" $) }}{{ end -}}
@@ -137,6 +140,9 @@
 {{- fail (printf "%s.storageClasses[%d].%s is empty: volumes of the class are directories of a share of a server, so set both" $where $number $key) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- if and .driver.snapshotClass (not .driver.controller.create) -}}
+{{- fail (printf "%s.snapshotClass: controller.create is false, so no controller of this release creates its snapshots; remove it, or create the controller" $where) -}}
 {{- end -}}
 {{- if and .driver.storageClasses (not .driver.controller.create) -}}
 {{- fail (printf "%s.storageClasses: controller.create is false, so no controller of this release creates their volumes; remove them, or create the controller" $where) -}}
