@@ -38,6 +38,8 @@ mod nfs_cost;
 #[cfg(test)]
 mod nfs_frozen;
 #[cfg(test)]
+mod nfs_snapshots;
+#[cfg(test)]
 mod power;
 #[cfg(test)]
 mod power_disks;

@@ -47,7 +47,7 @@ alike() {
 ";
 
 /// Creates the source of all clones.
-fn prepare(guest: &mut Guest<'_>, more: u32) {
+pub(crate) fn prepare(guest: &mut Guest<'_>, more: u32) {
     run(guest, &format!("cat >/run/files.sh <<'END'\n{FILES}END"));
     run(
         guest,

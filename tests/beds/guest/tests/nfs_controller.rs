@@ -289,19 +289,21 @@ fn csi_sanity_passes_with_a_real_server() {
             guest,
             &format!(
                 "[ $(cat /run/code) = 0 ] || {{ grep -v '^$' /run/sanity.log | tail -120; exit 1; }}
-                 [ -z \"$(ls {SHARE}/.belay/claims {SHARE}/.belay/trash | grep -v :)\" ]
+                 [ -z \"$(ls {SHARE}/.belay/{{claims,snapshots,trash}} | grep -v :)\" ]
                  cat /run/report.json"
             ),
         );
         let report: Value = serde_json::from_str(&report).expect("a report");
         let specs = report[0]["SpecReports"].as_array().expect("specs");
-        let passed = specs.iter().filter(|spec| spec["State"] == "passed");
-        assert!(passed.count() > 30, "{report}");
-        let clones = specs.iter().filter(|spec| {
-            let text = spec["LeafNodeText"].as_str().unwrap_or_default();
-            text.contains("source volume") && spec["State"] == "passed"
-        });
-        assert_eq!(clones.count(), 2, "{report}");
+        let passed = |words: &str| {
+            let specs = specs.iter().filter(|spec| spec["State"] == "passed");
+            let texts = specs.filter_map(|spec| spec["LeafNodeText"].as_str());
+            texts.filter(|text| text.contains(words)).count()
+        };
+        assert!(passed("") > 40, "{report}");
+        assert_eq!(passed("from an existing source volume"), 1, "{report}");
+        assert_eq!(passed("from an existing source snapshot"), 1, "{report}");
+        assert!(passed("snapshot") >= 6, "{report}");
     });
 }
 
