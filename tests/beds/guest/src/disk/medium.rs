@@ -16,6 +16,8 @@ use rustix::event::poll;
 
 /// The unit that survives a power cut whole or not at all, in bytes: a block of today's disks.
 const PAGE: u64 = 4096;
+/// The unit of a disk's size, in bytes.
+const SECTOR: u64 = 512;
 /// Maximum pages in the cache: 16 MiB, as in real disks.
 const CACHE_MAX: usize = 4096;
 /// One in this many overwritten pages has reached the platter before.
@@ -92,7 +94,7 @@ impl Medium {
     /// A disk in that file, which is created if necessary, and resized.
     ///
     /// # Panics
-    /// If the file cannot be made or opened, or `bytes` is not a multiple of 4 KiB.
+    /// If the file cannot be made or opened, or `bytes` is not a multiple of 512.
     #[must_use]
     pub fn new(path: &Path, bytes: u64) -> Self {
         let mut options = File::options();
@@ -182,12 +184,17 @@ impl Medium {
     /// Sets the size in bytes. [`Slot::grow`](crate::Slot::grow) notifies the guest as well.
     ///
     /// # Panics
-    /// If it is not a multiple of 4 KiB, or the file cannot be resized.
+    /// If it is not a multiple of 512, or the file cannot be resized.
     pub fn resize(&self, bytes: u64) {
-        assert_eq!(bytes % PAGE, 0, "a size in blocks");
+        assert_eq!(bytes % SECTOR, 0, "a size in sectors");
         let mut state = self.state();
         state.platter.set_len(bytes).expect("truncate");
         state.bytes = bytes;
+        // The last page may have been a part of one.
+        if let Some((page, mut content)) = state.cache.pop_last() {
+            content.resize(state.page_size(page), 0);
+            state.cache.insert(page, content);
+        }
     }
 
     /// Which requests fail from now on.
@@ -312,6 +319,12 @@ impl State {
         Ok(())
     }
 
+    /// Of the last page, perhaps only a part is on the disk.
+    fn page_size(&self, page: u64) -> usize {
+        let bytes = self.bytes.saturating_sub(page).min(PAGE);
+        usize::try_from(bytes).expect("a small number")
+    }
+
     fn hold(&mut self, at: u64, data: &[u8]) -> io::Result<()> {
         for piece in pieces(at, data.len()) {
             let content = match self.cache.remove(&piece.page) {
@@ -326,7 +339,7 @@ impl State {
             let mut content = match content {
                 Some(content) => content,
                 None => {
-                    let mut content = vec![0; piece.page_size];
+                    let mut content = vec![0; self.page_size(piece.page)];
                     self.platter.read_exact_at(&mut content, piece.page)?;
                     content
                 }
@@ -362,7 +375,6 @@ impl State {
 /// The part of a request that lies in one page.
 struct Piece {
     page: u64,
-    page_size: usize,
     of_page: std::ops::Range<usize>,
     of_request: std::ops::Range<usize>,
 }
@@ -377,7 +389,6 @@ fn pieces(at: u64, length: usize) -> impl Iterator<Item = Piece> {
         let count = (length - done).min(page_size - start);
         let piece = Piece {
             page,
-            page_size,
             of_page: start..start + count,
             of_request: done..done + count,
         };
@@ -490,6 +501,21 @@ mod tests {
             .filter(|page| byte(&medium, page * PAGE) == 1)
             .count();
         assert_eq!(written, 8192 - CACHE_MAX);
+    }
+
+    #[test]
+    fn a_disk_may_end_within_a_page_and_grow_from_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let medium = Medium::new(&directory.path().join("disk"), 4096 + 512);
+        medium.write(4096, &[1; 512]).unwrap();
+        assert_eq!(medium.write(4096, &[1; 513]), Err(Refused::Failed));
+        medium.resize(8192);
+        medium.write(4096 + 512, &[2; 512]).unwrap();
+        for _ in 0..2 {
+            let bytes = [4096, 4607, 4608, 5119, 5120, 8191].map(|at| byte(&medium, at));
+            assert_eq!(bytes, [1, 1, 2, 2, 0, 0]);
+            medium.flush().unwrap();
+        }
     }
 
     #[test]
