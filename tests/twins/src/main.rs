@@ -1,35 +1,39 @@
-//! Serves the twin of DigitalOcean to programs of another language, and to a cluster of guests.
+//! Serves a twin to programs of another language, and to a cluster of guests.
 //!
 //! ```text
-//! belay-twins [FLAG...] DROPLET[=NAME=IP]...
-//!   --delay-ms N               how long an action takes at least
-//!   --calls-a-minute N         in place of 250
+//! belay-twins [FLAG...] DROPLET[=NAME=IP]...   the twin of DigitalOcean, with these droplets
+//! belay-twins --civo [FLAG...] NAME...         the twin of Civo, with instances of these names
+//!   --delay-ms N               how long a change takes at least
 //!   --address IP:PORT          serves there until it is killed; without it, on a free port of
 //!                              loopback until its input ends, and its first line is the URL
-//!   --metadata IP:PORT         serves the metadata of the droplet that has the caller's IP
 //!   --disks SOCKET DIRECTORY   volumes are files of the directory, plugged into the guest NAME by
 //!                              belay-guest-cloud, whose socket of the operator that is
+//! of DigitalOcean alone:
+//!   --calls-a-minute N         in place of 250
+//!   --metadata IP:PORT         serves the metadata of the droplet that has the caller's IP
 //! ```
 
-use belay_twins::digitalocean::{DigitalOcean, MODEL, metadata};
+use belay_twins::civo::{self, Civo};
+use belay_twins::digitalocean::{self, DigitalOcean, metadata};
 use belay_twins::http::{Request, Response};
-use belay_twins::{Hypervisor, Server};
+use belay_twins::{Hypervisor, Model, Server, Service};
 use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The regions of the cloud; the droplets are in the first.
+/// The regions of DigitalOcean; the droplets are in the first.
 const REGIONS: &[&str] = &["nyc1", "fra1"];
 
 #[derive(Default)]
 struct Settings {
-    delay_ms: u64,
+    is_civo: bool,
+    delay: Duration,
     calls: Option<usize>,
     address: Option<String>,
     metadata: Option<String>,
     disks: Option<(String, String)>,
-    droplets: Vec<Droplet>,
+    servers: Vec<String>,
 }
 
 struct Droplet {
@@ -39,7 +43,11 @@ struct Droplet {
 }
 
 fn main() -> ExitCode {
-    match settings().and_then(serve) {
+    let served = settings().and_then(|settings| match settings.is_civo {
+        true => serve(settings.address.as_deref(), of_civo(&settings)),
+        false => serve(settings.address.as_deref(), of_digitalocean(&settings)?),
+    });
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("belay-twins: {error}");
@@ -57,15 +65,23 @@ fn settings() -> io::Result<Settings> {
             value.ok_or_else(|| io::Error::other(format!("{word}: a value is missing")))
         };
         match word.as_str() {
-            "--delay-ms" => settings.delay_ms = parsed(&next()?)?,
+            "--civo" => settings.is_civo = true,
+            "--delay-ms" => settings.delay = Duration::from_millis(parsed(&next()?)?),
             "--calls-a-minute" => settings.calls = Some(parsed(&next()?)?),
             "--address" => settings.address = Some(next()?),
             "--metadata" => settings.metadata = Some(next()?),
             "--disks" => settings.disks = Some((next()?, next()?)),
-            droplet => settings.droplets.push(named(droplet)?),
+            _ => settings.servers.push(word),
         }
     }
     Ok(settings)
+}
+
+impl Settings {
+    fn hypervisor(&self, model: Model) -> Option<Hypervisor> {
+        let (socket, directory) = self.disks.clone()?;
+        Some(Hypervisor::new(socket.into(), directory.into(), model))
+    }
 }
 
 fn named(word: &str) -> io::Result<Droplet> {
@@ -86,33 +102,48 @@ where
     parsed.map_err(|error| io::Error::other(format!("{word:?}: {error}")))
 }
 
-fn serve(settings: Settings) -> io::Result<()> {
-    let ids: Vec<_> = settings.droplets.iter().map(|droplet| droplet.id).collect();
+fn of_civo(settings: &Settings) -> Civo {
+    let mut cloud = Civo::new(settings.delay, settings.servers.len());
+    if let Some(disks) = settings.hypervisor(civo::MODEL) {
+        cloud = cloud.with_disks(disks);
+    }
+    let names = settings.servers.iter().map(String::as_str);
+    cloud.twin().change().rename(names);
+    cloud
+}
+
+fn of_digitalocean(settings: &Settings) -> io::Result<DigitalOcean> {
+    let servers = settings.servers.iter();
+    let droplets: Vec<_> = servers.map(|word| named(word)).collect::<io::Result<_>>()?;
+    let ids: Vec<_> = droplets.iter().map(|droplet| droplet.id).collect();
     let mut cloud = DigitalOcean::new(REGIONS, &ids);
-    cloud.settings().delay = Duration::from_millis(settings.delay_ms);
+    cloud.settings().delay = settings.delay;
     if let Some(calls) = settings.calls {
         let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
         cloud.limit((calls, minute), (calls.saturating_mul(60).max(5000), hour));
     }
-    if let Some((socket, directory)) = settings.disks {
-        let disks = Hypervisor::new(socket.into(), directory.into(), MODEL);
+    if let Some(disks) = settings.hypervisor(digitalocean::MODEL) {
         cloud = cloud.with_disks(disks);
     }
-    for Droplet { id, guest } in &settings.droplets {
+    for Droplet { id, guest } in &droplets {
         if let Some((name, _)) = guest {
             cloud.rename(*id, name);
         }
     }
-    if let Some(address) = settings.metadata {
+    if let Some(address) = &settings.metadata {
         let listener = TcpListener::bind(address)?;
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 // A client may break its connection.
-                drop(describe(&stream, &settings.droplets));
+                drop(describe(&stream, &droplets));
             }
         });
     }
-    let Some(address) = settings.address else {
+    Ok(cloud)
+}
+
+fn serve(address: Option<&str>, cloud: impl Service) -> io::Result<()> {
+    let Some(address) = address else {
         let server = Server::start(cloud)?;
         let mut output = io::stdout();
         writeln!(output, "{}", server.url())?;

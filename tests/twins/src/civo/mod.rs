@@ -1,6 +1,7 @@
 //! Civo: volumes, snapshots, quota, a cluster and its instances, in regions. Written after the
 //! facts in the README of this crate; what those leave open is a switch in [`Settings`].
 
+mod disks;
 mod objects;
 mod refusal;
 mod snapshots;
@@ -9,6 +10,7 @@ mod state;
 mod tests;
 mod volumes;
 
+pub use disks::MODEL;
 pub use objects::{Instance, Snapshot, Status, Volume};
 pub use refusal::Refusal;
 pub use state::{Quota, State};
@@ -17,7 +19,7 @@ use crate::http::{Request, Response};
 use crate::{Lag, Service, lock};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// The key that the API accepts at the start.
@@ -57,7 +59,7 @@ pub struct Settings {
 }
 
 /// The API.
-pub struct Civo(Mutex<Twin>);
+pub struct Civo(Arc<Mutex<Twin>>);
 
 /// Its settings and state.
 pub struct Twin {
@@ -71,6 +73,7 @@ pub struct Twin {
     /// What must not have happened.
     pub broken: Vec<String>,
     served: VecDeque<Instant>,
+    disks: Option<disks::Disks>,
 }
 
 impl Civo {
@@ -93,14 +96,15 @@ impl Civo {
             is_stuck: false,
             calls_per_second: None,
         };
-        Self(Mutex::new(Twin {
+        Self(Arc::new(Mutex::new(Twin {
             settings,
             state: Lag::new(State::new(instances)),
             kept: BTreeSet::new(),
             in_use: BTreeMap::new(),
             broken: Vec::new(),
             served: VecDeque::new(),
-        }))
+            disks: None,
+        })))
     }
 
     /// Its settings and state, up to now.

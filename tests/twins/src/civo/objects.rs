@@ -94,9 +94,19 @@ impl Volume {
     /// Bytes of its disk: of 10 GiB, 0.945 were seen, in whole sectors.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {
-        ((self.gib << 30) * 945)
-            .div_ceil(1000)
-            .next_multiple_of(512)
+        disk_bytes(self.gib)
+    }
+
+    /// Of the size that it has after its change.
+    pub(super) fn later_disk_bytes(&self) -> u64 {
+        disk_bytes(self.next.map_or(self.gib, |(_, gib)| gib))
+    }
+
+    /// Its change ends now.
+    pub(super) fn end(&mut self) {
+        if let Some((at, _)) = &mut self.next {
+            *at = Instant::now();
+        }
     }
 
     pub(super) fn begin(&mut self, status: Status, at: Instant, gib: u64) {
@@ -119,6 +129,10 @@ impl Volume {
             _ => Status::Available,
         };
     }
+}
+
+fn disk_bytes(gib: u64) -> u64 {
+    ((gib << 30) * 945).div_ceil(1000).next_multiple_of(512)
 }
 
 /// A snapshot of a volume.

@@ -49,6 +49,8 @@ pub enum Refusal {
     NoCluster,
     /// A name that no volume can have.
     BadName,
+    /// The twin has failed.
+    Broken,
 }
 
 impl Refusal {
@@ -77,6 +79,7 @@ impl Refusal {
             Self::SnapshotInUse => "database_snapshot_cannot_delete_in_use",
             Self::NoCluster => "database_kubernetes_cluster_not_found",
             Self::BadName => "parameter_name_invalid",
+            Self::Broken => "internal_error",
         }
     }
 
@@ -85,6 +88,7 @@ impl Refusal {
             Self::Authentication => 401,
             Self::Rate => 429,
             Self::Quota => 403,
+            Self::Broken => 500,
             Self::NoSuchPath
             | Self::NoVolume
             | Self::NoInstance

@@ -51,6 +51,7 @@ impl Twin {
                 if is_in_use {
                     return Err(Refusal::SnapshotInUse);
                 }
+                self.disk("remove", |disks| disks.remove(id))?;
                 self.state.change().snapshots.remove(*id);
                 Ok(json!({"result": "success"}))
             }
@@ -96,8 +97,9 @@ impl Twin {
             ready: at + self.settings.delay,
             is_available: state.snapshots.len() % 2 == 1,
         };
+        snapshot.id = self.state.change().id();
+        self.disk("cut", |disks| disks.copy(id, &snapshot.id))?;
         let state = self.state.change();
-        snapshot.id = state.id();
         let body = snapshot.described(at);
         state.snapshots.insert(snapshot.id.clone(), snapshot);
         Ok(body)

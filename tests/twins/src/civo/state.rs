@@ -51,6 +51,13 @@ impl State {
         format!("{first:08x}-0000-4000-8000-{:012x}", self.made)
     }
 
+    /// Gives the instances these host names, in the order of their IDs.
+    pub fn rename<'a>(&mut self, hostnames: impl IntoIterator<Item = &'a str>) {
+        for (instance, hostname) in self.instances.values_mut().zip(hostnames) {
+            hostname.clone_into(&mut instance.hostname);
+        }
+    }
+
     /// Adds a volume as another program makes it; returns its ID.
     pub fn add(&mut self, name: &str, gib: u64) -> String {
         let volume = Volume {

@@ -1,5 +1,6 @@
 //! Calls about volumes. A change takes effect some time after its answer.
 
+use super::disks::Change;
 use super::objects::{Status, Volume};
 use super::{Answer, CLUSTER, Refusal, Twin, VOLUME_TYPE};
 use serde_json::{Value, json};
@@ -89,9 +90,27 @@ impl Twin {
             ..Volume::default()
         };
         volume.begin(Status::Creating, Instant::now() + self.settings.delay, gib);
+        let bytes = volume.disk_bytes();
+        let from = volume.from.clone();
         let id = self.state.change().insert(volume);
+        self.make_disk(&id, bytes, from.as_deref())?;
         // The result may be empty, and the status null.
         Ok(json!({"id": id, "name": name, "result": "", "status": null}))
+    }
+
+    /// A volume without one is not used.
+    fn make_disk(&mut self, id: &str, bytes: u64, from: Option<&str>) -> Result<(), Refusal> {
+        let made = self.disk("create", |disks| match from {
+            None => disks.create(id, bytes),
+            Some(from) => {
+                disks.copy(from, id)?;
+                disks.grow(id, bytes)
+            }
+        });
+        if made.is_err() {
+            self.state.change().volumes.remove(id);
+        }
+        made
     }
 
     /// The volume for a change, if none runs.
@@ -102,7 +121,7 @@ impl Twin {
     }
 
     fn put(&mut self, id: &str, change: impl FnOnce(&mut Volume, Instant)) {
-        let at = Instant::now() + self.settings.delay;
+        let at = self.end();
         if let Some(volume) = self.state.change().volumes.get_mut(id) {
             change(volume, at);
         }
@@ -117,8 +136,12 @@ impl Twin {
             let message = format!("{id} is deleted, and a caller has it");
             self.broken.push(message);
         }
+        self.disk("remove", |disks| disks.remove(id))?;
         match self.settings.lingers {
-            true => self.put(id, |volume, at| volume.removed = Some(at)),
+            true => {
+                let at = Instant::now() + self.settings.delay;
+                self.put(id, |volume, _| volume.removed = Some(at));
+            }
             false => drop(self.state.change().volumes.remove(id)),
         }
         Ok(success())
@@ -127,9 +150,8 @@ impl Twin {
     fn attach(&mut self, id: &str, body: &Value, region: &str) -> Answer {
         let volume = self.at_rest(id, region)?;
         let instance = text(body, "instance_id").ok_or(Refusal::NoInstance)?;
-        if !self.state.latest().instances.contains_key(&instance) {
-            return Err(Refusal::NoInstance);
-        }
+        let known = self.state.latest().instances.get(&instance);
+        let hostname = known.ok_or(Refusal::NoInstance)?.hostname.clone();
         if body["attach_at_boot"] == true {
             self.broken.push(format!("{id} would wait for a reboot"));
         }
@@ -141,6 +163,7 @@ impl Twin {
             let gib = volume.gib;
             volume.begin(Status::Attaching, at, gib);
         });
+        self.perform(id, Change::Plug(hostname));
         Ok(success())
     }
 
@@ -159,6 +182,7 @@ impl Twin {
             let gib = volume.gib;
             volume.begin(Status::Detaching, at, gib);
         });
+        self.perform(id, Change::Unplug);
         Ok(success())
     }
 
@@ -178,6 +202,7 @@ impl Twin {
             return Err(Refusal::Quota);
         }
         self.put(id, |volume, at| volume.begin(Status::Resizing, at, gib));
+        self.perform(id, Change::Grow);
         Ok(success())
     }
 }
