@@ -28,6 +28,7 @@ mod marks;
 mod metadata;
 #[cfg(test)]
 mod nfs;
+#[cfg(test)]
 mod nfs_claims;
 #[cfg(test)]
 mod nfs_clones;
@@ -49,6 +50,8 @@ mod removed;
 mod repaired;
 #[cfg(test)]
 mod rig;
+#[cfg(test)]
+mod switched;
 #[cfg(test)]
 mod twin;
 #[cfg(test)]
