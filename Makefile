@@ -118,7 +118,7 @@ bench: root build ## benchmarks, compared with the bare system calls (root)
 	$(ISOLATED) cargo bench $(CARGO_FLAGS) -p belay-benches
 
 e2e: WITH_GUESTS = $(GUESTS)$(filter guests,$(PARTS))
-e2e: root build ## Kubernetes: chart, checks, storage suite (root); FULL=1, CHAOS=minutes, GUESTS=2, CLOUD=openstack, digitalocean or nfs, PARTS="name..."
+e2e: root build ## Kubernetes: chart, checks, storage suite (root); FULL=1, CHAOS=minutes, GUESTS=2, CLOUD=openstack, digitalocean, civo or nfs, PARTS="name..."
 	@tests/setup/setup.sh e2e $(if $(WITH_GUESTS),guest)
 	$(if $(WITH_GUESTS),tests/beds/guest/build.sh '$(BELAY_BIN_DIR)' $(CARGO_FLAGS))
 	@FULL='$(FULL)' CHAOS='$(CHAOS)' GUESTS='$(GUESTS)' CLOUD='$(CLOUD)' PARTS='$(PARTS)' \

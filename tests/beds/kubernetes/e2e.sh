@@ -17,8 +17,8 @@
 #   guests      GUESTS User-mode Linux guests as nodes, with volumes that are hot-plugged disks: main
 #               specs of the suite (all with FULL=1), and power cuts of nodes. With CLOUD=openstack,
 #               a real Keystone, Cinder and Nova create, attach and grow the volumes; with
-#               CLOUD=digitalocean, a twin of DigitalOcean, for the driver of that name. With CLOUD=nfs, a
-#               further guest is an NFS server, and volumes are its directories
+#               CLOUD=digitalocean or CLOUD=civo, a twin of that cloud, for the driver of that name. With
+#               CLOUD=nfs, a further guest is an NFS server, and volumes are its directories
 # FULL=1 is all of them but focus; two hours. It includes guests only if GUESTS is set.
 # The logs of a failure stay in target/e2e; so do the suite's reports, or in SUITE_DIR.
 set -euo pipefail
@@ -130,7 +130,9 @@ run_guests() {
     step deploy-guests "$here/guests.sh" deploy "$work/images"
     step suite-guests "${suite[@]}" PARTS="${FULL:+parallel disruptive}" "$here/suite/run.sh"
     step guests-checks "$here/$check"
-    [ "${CLOUD:-}" != digitalocean ] || step digitalocean-checks "$here/digitalocean_check.sh"
+    case ${CLOUD:-} in
+        digitalocean | civo) step "$CLOUD-checks" "$here/twin_check.sh" ;;
+    esac
     memory
     step guests-down "$here/guests.sh" down
 }

@@ -28,7 +28,12 @@ components=(etcd containerd kube-apiserver kube-controller-manager kube-schedule
 
 export BASE=${BASE:-$BELAY_CACHE/kubernetes/cluster}
 [ ! -d "$BASE/filer" ] || guests_driver=nfs.csi.k8s.io
-[ ! -d "$BASE/twin" ] || guests_driver=dobs.csi.digitalocean.com
+# The twin that is the cloud of the guests, if one is: see guests_cloud.sh.
+guests_twin=$(ls "$BASE/twins" 2>/dev/null || true)
+case $guests_twin in
+    digitalocean) guests_driver=dobs.csi.digitalocean.com ;;
+    civo) guests_driver=csi.civo.com ;;
+esac
 export BED_NODE=$node
 
 # Where the binaries are; build.sh names its directory after their sources.

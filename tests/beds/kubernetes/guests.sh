@@ -3,7 +3,7 @@
 # kubelet and disks. They are the servers of a small cloud (tests/beds/guest), whose volumes clients
 # of OpenStack create, and plug in as disks. With CLOUD=openstack at `up`, that cloud plugs disks in
 # for a real Keystone, Cinder and Nova (tests/beds/openstack), which clients use then; with
-# CLOUD=digitalocean, for a twin of DigitalOcean (tests/twins). With CLOUD=nfs,
+# CLOUD=digitalocean or CLOUD=civo, for a twin of that cloud (tests/twins). With CLOUD=nfs,
 # a further guest is an NFS server, and the guests have no disks but their own.
 #
 #   guests.sh up PROGRAM         starts the cloud, and as many guests as GUESTS said when the
@@ -134,8 +134,11 @@ up() {
     case ${CLOUD:-mock} in
         mock | nfs) ;;
         openstack) start_openstack ;;
-        digitalocean) start_digitalocean "$(dirname "$(readlink -f "$1")")/belay-twins" ;;
-        *) give_up "CLOUD=$CLOUD: there are: mock openstack nfs digitalocean" ;;
+        digitalocean | civo)
+            "start_$CLOUD" "$(dirname "$(readlink -f "$1")")/belay-twins"
+            guests_twin=$CLOUD
+            ;;
+        *) give_up "CLOUD=$CLOUD: there are: mock openstack nfs digitalocean civo" ;;
     esac
     start_cloud "$(readlink -f "$1")"
     ! is_nfs || boot filer
@@ -157,12 +160,15 @@ SH
 }
 
 put_secret() {
-    local name key
-    read -r name key < <(secret)
+    local name directory
+    name=$(secret)
+    directory=$(mktemp -d)
+    credentials "$directory"
     kubectl get namespace "$namespace" >/dev/null 2>&1 || kubectl create namespace "$namespace"
     kubectl --namespace "$namespace" create secret generic "$name" --dry-run=client \
-        --output yaml --from-file="$key"=<(credentials) |
+        --output yaml --from-file="$directory" |
         kubectl apply --filename - >/dev/null
+    rm -r "$directory"
 }
 
 is_registered() {
@@ -201,7 +207,7 @@ logs() {
     cp "$BASE"/tmp/belay-guest-*/console* "$1" 2>/dev/null || true
     ! is_openstack || cp -r "$openstack_state/log" "$1/openstack"
     ! is_nfs || run filer 60 <<<'dmesg | tail -n 200' >"$1/filer.log" 2>&1 || true
-    ! is_digitalocean || cp "$BASE/log/twin.log" "$1"
+    ! is_twin || cp "$BASE/log/twin.log" "$1"
     for name in $(names); do
         run "$name" 60 >"$1/$name.log" 2>&1 <<'SH' || true
 cd /node/log

@@ -133,8 +133,29 @@ cloud_is_empty() {
     ! has_volumes || volumes 'v == []'
 }
 
-# It grows where it is in use, and its next pod reads it on the other node. Whether the volume is
-# deleted is seen in the cloud.
+request_growth() {
+    k patch persistentvolumeclaim data-writer-0 --patch \
+        '{"spec": {"resources": {"requests": {"storage": "2Gi"}}}}' >/dev/null
+}
+
+# grow_in_use KIB: from so many.
+grow_in_use() {
+    request_growth
+    await "$seconds_max" "the growth of the volume" has_grown $(($1 * 3 / 2))
+    await 60 "the growth in the cloud" cloud_has 2
+}
+
+# Where the cloud grows only detached volumes; the pod starts again when it has.
+grow_while_detached() {
+    k scale statefulset writer --replicas 0 >/dev/null
+    k wait pod/writer-0 --for=delete --timeout="${seconds_max}s" >/dev/null
+    request_growth
+    await "$seconds_max" "the growth in the cloud" volumes "[x['size'] for x in v] == [2]"
+    k scale statefulset writer --replicas 1 >/dev/null
+}
+
+# It grows, and its next pod reads it on the other node. Whether the volume is deleted is seen in the
+# cloud.
 check_a_volume_moves() {
     local filesystem lines uid kib
     await "$seconds_max" "the deletion of all volumes before" cloud_is_empty
@@ -144,13 +165,14 @@ check_a_volume_moves() {
         [ "$(node_of)" = "$first" ]
         cloud_has 1
         kib=$(data_kib)
-        k patch persistentvolumeclaim data-writer-0 --patch \
-            '{"spec": {"resources": {"requests": {"storage": "2Gi"}}}}' >/dev/null
-        await "$seconds_max" "the growth of the volume" has_grown $((kib * 3 / 2))
-        await 60 "the growth in the cloud" cloud_has 2
+        is_civo || grow_in_use "$kib"
         lines=$(synced) uid=$(k get pod writer-0 --output jsonpath='{.metadata.uid}')
         kubectl cordon "$first" >/dev/null
-        k delete pod writer-0 --timeout="${seconds_max}s" >/dev/null
+        if is_civo; then
+            grow_while_detached
+        else
+            k delete pod writer-0 --timeout="${seconds_max}s" >/dev/null
+        fi
         await "$seconds_max" "the pod on the other node" is_writing "$uid"
         kubectl uncordon "$first" >/dev/null
         [ "$(node_of)" != "$first" ]

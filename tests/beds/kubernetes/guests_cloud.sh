@@ -1,14 +1,17 @@
 # shellcheck shell=bash
 # Sourced by the scripts of the guests: the cloud whose servers they are. belay-guest-cloud plugs the
 # disks in; its clients use its own API, that of a real Keystone, Cinder and Nova, or a twin of
-# DigitalOcean.
+# DigitalOcean or Civo.
 
 openstack=$bed/../openstack
 openstack_state=$BASE/nova
-twin_state=$BASE/twin
-# Of the twin; its metadata service is on another port.
-twin_token=dop_v1_token-of-the-twin
-# As that of the real services, which the bed and the twin start on another port.
+# A directory for the one twin, with its name and its volumes.
+twins=$BASE/twins
+# What the twins accept.
+digitalocean_token=dop_v1_token-of-the-twin
+civo_key=canary-of-the-twin-of-civo
+civo_cluster=c1u57e12-0000-4000-8000-000000000001
+# As that of the real services, which the bed and the twin of DigitalOcean start on another port.
 metadata_port=8775
 
 is_openstack() {
@@ -16,7 +19,15 @@ is_openstack() {
 }
 
 is_digitalocean() {
-    [ -d "$twin_state" ]
+    [ -d "$twins/digitalocean" ]
+}
+
+is_civo() {
+    [ -d "$twins/civo" ]
+}
+
+is_twin() {
+    is_digitalocean || is_civo
 }
 
 # user COMMAND...: what a user of the real cloud does.
@@ -46,18 +57,34 @@ start_digitalocean() {
     local name droplet droplets=() limits=()
     # All specs make more calls than the real cloud serves in an hour.
     [ -z "${FULL:-}" ] || limits=(--calls-a-minute 2500)
-    mkdir "$twin_state"
+    mkdir -p "$twins/digitalocean"
     guests_driver=dobs.csi.digitalocean.com
     for name in $(names); do
         droplet=$((100 + ${name#node}))
         printf '%s\n' "$droplet" >"$BASE/guests/$name/server"
         droplets+=("$droplet=$name=$(guest_address "$name")")
     done
-    # An action of the real cloud takes some seconds.
-    "$bed/cluster.sh" exec setsid "$1" --delay-ms 1000 "${limits[@]}" --address "$cloud_address" \
-        --metadata "$(metadata_address)" --disks "$socket" "$twin_state" "${droplets[@]}" \
-        >"$BASE/log/twin.log" 2>&1 </dev/null &
-    await 30 "the twin of DigitalOcean" cloud_volumes
+    serve_twin "$1" digitalocean "${limits[@]}" --metadata "$(metadata_address)" "${droplets[@]}"
+}
+
+# start_civo PROGRAM: the twin, with an instance for each guest, which has its name.
+start_civo() {
+    local name
+    mkdir -p "$twins/civo"
+    guests_driver=csi.civo.com
+    for name in $(names); do printf '%s\n' "$name" >"$BASE/guests/$name/server"; done
+    # shellcheck disable=SC2046
+    serve_twin "$1" civo --civo $(names)
+}
+
+# serve_twin PROGRAM NAME ARGUMENT...
+serve_twin() {
+    local program=$1 directory=$twins/$2
+    shift 2
+    # A change of the real clouds takes some seconds.
+    "$bed/cluster.sh" exec setsid "$program" --delay-ms 1000 --address "$cloud_address" \
+        --disks "$socket" "$directory" "$@" >"$BASE/log/twin.log" 2>&1 </dev/null &
+    await 30 "the twin of the cloud" cloud_volumes
 }
 
 # server_of NAME: /ID of the guest's server, if its cloud has given it one.
@@ -67,7 +94,7 @@ server_of() {
 
 # Slots for disks: virtio, and SCSI.
 slots() {
-    if is_digitalocean; then echo "0+$slots_max"; else echo "$slots_max"; fi
+    if is_twin; then echo "0+$slots_max"; else echo "$slots_max"; fi
 }
 
 # The most volumes of a server.
@@ -85,7 +112,7 @@ metadata_address() {
 
 # The address of the API of belay-guest-cloud, which no client must reach if another replaces it.
 own_address() {
-    if is_openstack || is_digitalocean; then
+    if is_openstack || is_twin; then
         printf '127.0.0.1:%s\n' "${cloud_address##*:}"
     else
         printf '%s\n' "$cloud_address"
@@ -95,8 +122,8 @@ own_address() {
 # The arguments of helm for the driver.
 chart_flags() {
     printf -- '--values\n%s\n' "$bed/guests.yaml"
-    if is_digitalocean; then
-        printf -- '--values\n%s\n' "$bed/guests_digitalocean.yaml"
+    if is_twin; then
+        printf -- '--values\n%s\n' "$bed/guests_$guests_twin.yaml"
     fi
     address_flags
 }
@@ -105,22 +132,33 @@ chart_flags() {
 address_flags() {
     ! is_digitalocean || printf -- '--set\ndrivers[0].apiUrl=http://%s\n' "$cloud_address"
     printf -- '--set\ndrivers[0].maxVolumes=%s\n' "$(volumes_max)"
-    printf -- '--set\ndrivers[0].metadata.address=%s\n' "$(metadata_address)"
+    is_civo || printf -- '--set\ndrivers[0].metadata.address=%s\n' "$(metadata_address)"
 }
 
-# secret: the name of the Secret with the credentials, and its key.
+# The name of the Secret with the credentials.
 secret() {
-    if is_digitalocean; then echo digitalocean access-token; else echo cloud-config cloud.conf; fi
+    if is_digitalocean; then
+        echo digitalocean
+    elif is_civo; then
+        echo civo-api-access
+    else
+        echo cloud-config
+    fi
 }
 
-# What the Secret has.
+# credentials DIRECTORY: writes what the Secret has, a file for each key.
 credentials() {
     if is_digitalocean; then
-        printf '%s' "$twin_token"
+        printf '%s' "$digitalocean_token" >"$1/access-token"
+    elif is_civo; then
+        printf '%s' "$civo_key" >"$1/api-key"
+        printf 'http://%s' "$cloud_address" >"$1/api-url"
+        printf LON1 >"$1/region"
+        printf '%s' "$civo_cluster" >"$1/cluster-id"
     elif is_openstack; then
-        user conf
+        user conf >"$1/cloud.conf"
     else
-        cat <<CONF
+        cat >"$1/cloud.conf" <<CONF
 [Global]
 auth-url=http://$cloud_address/identity/v3
 region=bed
@@ -132,7 +170,7 @@ CONF
 
 # Whether its volumes can be compared with those of the cluster.
 has_volumes() {
-    is_openstack || is_digitalocean
+    is_openstack || is_twin
 }
 
 # twin_call METHOD PATH [BODY]: what the twin answers.
@@ -142,7 +180,11 @@ url, token, method, body = sys.argv[1:]
 headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 request = urllib.request.Request(url, body.encode() or None, headers, method=method)
 with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
-    print(answer.read().decode())' "http://$cloud_address/v2/$2" "$twin_token" "$1" "${3:-}"
+    print(answer.read().decode())' "http://$cloud_address/v2/$2" "$(twin_token)" "$1" "${3:-}"
+}
+
+twin_token() {
+    if is_civo; then echo "$civo_key"; else echo "$digitalocean_token"; fi
 }
 
 # Its volumes as JSON: ID, name, size in GiB, servers, and the name of the link that udev makes on a
@@ -152,6 +194,14 @@ cloud_volumes() {
         user volumes | python3 -c 'import json, sys
 print(json.dumps([{**v, "link": "virtio-" + v["id"][:20]} for v in json.load(sys.stdin)
                   if v["status"] in ("available", "in-use")]))'
+    elif is_civo; then
+        { twin_call GET "kubernetes/clusters/$civo_cluster/instances" && twin_call GET volumes; } |
+            python3 -c 'import json, sys
+names, volumes = map(json.loads, sys.stdin)
+names = {i["id"]: i["hostname"] for i in names}
+print(json.dumps([{"id": v["id"], "name": v["name"], "size": v["size_gb"],
+                   "servers": [names[i] for i in [v["instance_id"]] if i],
+                   "link": "scsi-0QEMU_QEMU_HARDDISK_" + v["id"]} for v in volumes]))'
     else
         twin_call GET 'volumes?per_page=200' | python3 -c 'import json, sys
 print(json.dumps([{"id": v["id"], "name": v["name"], "size": v["size_gigabytes"],

@@ -17,11 +17,11 @@ case ${SUITE:-local} in
         driver=$guests_driver
         files=$here/disk
         # With the files of its cloud in place of some.
-        if [ -d "$BASE/twin" ]; then
+        if [ -n "$guests_twin" ]; then
             files=$BASE/run/suite
             mkdir -p "$files"
             cp "$here"/disk/*.* "$files"
-            cp "$here"/disk/digitalocean/* "$files"
+            cp "$here/disk/$guests_twin"/* "$files"
         fi
         # Each has a directory, see config.sh.
         mapfile -t nodes < <(ls "$BASE/guests")

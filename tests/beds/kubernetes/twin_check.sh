@@ -1,19 +1,28 @@
 #!/usr/bin/env bash
-# Volumes and snapshots of the driver `digitalocean` on a cluster whose guests run with
-# CLOUD=digitalocean and have it (guests.sh): with the classes of the chart, and compared with what
-# the cloud has.
+# Volumes and snapshots of the driver `digitalocean` or `civo` on a cluster whose guests run with that
+# CLOUD and have it (guests.sh): with the classes of the chart, and compared with what the cloud has.
 #
-#   digitalocean_check.sh [CHECK...]
+#   twin_check.sh [CHECK...]
 set -Eeuo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 . "$here/guests_cloud.sh"
 
-namespace=belay-droplets
+namespace=belay-twin
 . "$here/checks.sh"
 
-# Also that of the snapshots.
-class=do-block-storage
+case $guests_twin in
+    digitalocean)
+        short=dobs class=do-block-storage snapshot_class=do-block-storage
+        page=digitalocean.md section=Kubernetes
+        ;;
+    civo)
+        # The class of the page waits for the scheduler, which the checks do without.
+        short=civo class=civo-now snapshot_class=civo-volume-snapshot
+        page=civo.md section='Install with the chart'
+        ;;
+    *) give_up "the guests have another cloud; please start them with CLOUD=digitalocean or civo" ;;
+esac
 
 # snapshot NAME CLAIM: returns when it can be restored.
 snapshot() {
@@ -21,7 +30,7 @@ snapshot() {
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshot
 metadata: {name: $1}
-spec: {volumeSnapshotClassName: $class, source: {persistentVolumeClaimName: $2}}
+spec: {volumeSnapshotClassName: $snapshot_class, source: {persistentVolumeClaimName: $2}}
 YAML
     await_snapshot "$1"
 }
@@ -76,7 +85,7 @@ check_a_snapshot_has_the_data_of_its_moment() {
     end_pods
     k delete persistentvolumeclaim --all --timeout="${seconds_max}s" >/dev/null
     await_empty
-    twin_call GET 'snapshots?resource_type=volume' | grep -q '"snapshots":\[\]'
+    [ "$(twin_call GET 'snapshots?resource_type=volume' | grep -o '\[[^]]*\]' | head -n 1)" = '[]' ]
 }
 
 # start_pods COMMAND SHIFT: a pod for each claim, on the two nodes in turn. N in the command is the
@@ -99,18 +108,18 @@ check_the_controller_is_killed_at_work() {
     local n many=6 names=()
     for n in $(seq "$many"); do
         request "many-$n" "$class" ReadWriteOnce
-        [ "$n" != 3 ] || kill_controller dobs
+        [ "$n" != 3 ] || kill_controller "$short"
     done
     await "$seconds_max" "all volumes after the controller was killed" are_bound "$many"
     for n in $(seq "$many"); do names+=("'$(volume_of "many-$n")',"); done
     volumes "sorted(x['name'] for x in v) == sorted([${names[*]}])"
     start_pods 'echo N >/data/n && sync && sleep 3600' 0
     sleep 2
-    kill_controller dobs
+    kill_controller "$short"
     await_pods
     k delete pod --all --wait=false >/dev/null
     sleep 1
-    kill_controller dobs
+    kill_controller "$short"
     end_pods
     start_pods 'sleep 3600' 1
     await_pods
@@ -118,15 +127,26 @@ check_the_controller_is_killed_at_work() {
     end_pods
     k delete persistentvolumeclaim --all --wait=false >/dev/null
     sleep 0.5
-    kill_controller dobs
+    kill_controller "$short"
     await_empty
+}
+
+# described NAME: the request for a volume of that name.
+described() {
+    if is_civo; then
+        printf '{"name": "%s", "size_gb": 1, "cluster_id": "%s"}' "$1" "$civo_cluster"
+    else
+        printf '{"name": "%s", "region": "nyc1", "size_gigabytes": 1}' "$1"
+    fi
 }
 
 # A volume of the account that is no claim's, by its ID: it is read before it is formatted, and kept.
 check_a_volume_of_the_account_is_adopted() {
     local id
-    id=$(twin_call POST volumes '{"name": "adopted", "region": "nyc1", "size_gigabytes": 1}' |
-        python3 -c 'import json, sys; print(json.load(sys.stdin)["volume"]["id"])')
+    id=$(twin_call POST volumes "$(described adopted)" |
+        python3 -c 'import json, sys
+made = json.load(sys.stdin)
+print(made.get("volume", made)["id"])')
     kubectl apply --filename - >/dev/null <<YAML
 apiVersion: v1
 kind: PersistentVolume
@@ -151,27 +171,28 @@ YAML
     twin_call DELETE "volumes/$id" >/dev/null
 }
 
-# block LANGUAGE NUMBER: that block of the section `Kubernetes` of docs/digitalocean.md.
+# block LANGUAGE NUMBER: that block of the section of the driver's page.
 block() {
-    awk -v language="$1" -v number="$2" '
-        /^## / { inside = $0 == "## Kubernetes" }
+    awk -v language="$1" -v number="$2" -v section="## $section" '
+        /^## / { inside = $0 == section }
         /^ *```/ {
             open = inside && !fenced && $1 == "```" language
             seen += open
             fenced = !fenced
             next
         }
-        open && seen == number' "$bed/../../../docs/digitalocean.md" | grep . ||
-        give_up "docs/digitalocean.md has no block $2 of $1 in its section Kubernetes"
+        open && seen == number' "$bed/../../../docs/$page" | grep . ||
+        give_up "docs/$page has no block $2 of $1 in its section $section"
 }
 
-# follow NUMBER: that block of shell as it stands, but for the token and the bed's addresses; in a
+# follow NUMBER: that block of shell as it stands, but for credentials and the bed's addresses; in a
 # directory that looks like a clone.
 follow() {
     local bed_flags
     bed_flags=$(address_flags | paste -sd ' ')
-    block sh "$1" | sed "s|\bTOKEN\b|$twin_token|; \
-        s|--values belay.yaml|--values $bed/guests.yaml & $bed_flags|" >"$BASE/run/block.sh"
+    block sh "$1" | sed "s|\bTOKEN\b|$digitalocean_token|; \
+        s|api-key=KEY|api-key=$civo_key --from-literal=api-url=http://$cloud_address|; \
+        s|cluster-id=ID|cluster-id=$civo_cluster|; s|--values belay.yaml|--values $bed/guests.yaml & $bed_flags|" >"$BASE/run/block.sh"
     mkdir -p "$BASE/run/clone"
     ln -sfn "$(readlink -f "$bed/../../../deploy")" "$BASE/run/clone/deploy"
     (cd "$BASE/run/clone" && bash -euo pipefail ../block.sh)
@@ -182,13 +203,30 @@ has_droplets() {
         grep -q '^node3 *103$' "$BASE/run/said"
 }
 
-# From a cluster without the driver to a restored snapshot.
 check_the_page_works_as_it_stands() {
-    local before
     helm uninstall belay --namespace "$driver_namespace" --wait --timeout 2m >/dev/null
     kubectl delete namespace "$driver_namespace" --timeout=120s >/dev/null
     follow 1 >/dev/null
     follow 2 >/dev/null
+    "follow_$guests_twin"
+    end_pods
+    k delete volumesnapshot --all --timeout="${seconds_max}s" >/dev/null
+    k delete persistentvolumeclaim --all --timeout="${seconds_max}s" >/dev/null
+    await_empty
+}
+
+# A claim of the class, which is the cluster's default.
+follow_civo() {
+    [ "$(kubectl get storageclass civo-volume --output \
+        jsonpath='{.metadata.annotations.storageclass\.kubernetes\.io/is-default-class}')" = true ]
+    request data civo-volume ReadWriteOnce
+    pod user '' data 'sleep 3600'
+    fill user
+}
+
+# To a restored snapshot.
+follow_digitalocean() {
+    local before
     await 60 "the droplets of the nodes" has_droplets
     grep -q '^storageclass.*/do-block-storage (default)' "$BASE/run/said"
     grep -q '^volumesnapshotclass.*/do-block-storage ' "$BASE/run/said"
@@ -202,20 +240,14 @@ check_the_page_works_as_it_stands() {
     pod restored "${nodes[1]}" restored 'sleep 3600'
     [ "$(sum restored)" = "$before" ]
     [ "$(k exec restored -- df -k /data | awk 'END { print $(NF - 4) }')" -gt $((18 << 20)) ]
-    end_pods
-    k delete volumesnapshot data-1 --timeout="${seconds_max}s" >/dev/null
-    k delete persistentvolumeclaim --all --timeout="${seconds_max}s" >/dev/null
-    await_empty
 }
 
 check_no_right_was_missed() {
-    no_right_was_missed dobs
+    no_right_was_missed "$short"
 }
 
-is_digitalocean ||
-    give_up "the guests have another cloud; please start them with CLOUD=digitalocean"
 checks=("$@")
 [ $# -gt 0 ] || mapfile -t checks < <(declare -F | sed -n 's/^declare -f check_//p' |
     grep -v '^no_right')
 mapfile -t nodes < <(ls "$BASE/guests")
-run_checks digitalocean "${checks[@]}" no_right_was_missed
+run_checks "$guests_twin" "${checks[@]}" no_right_was_missed
