@@ -26,8 +26,6 @@ here=$(dirname "$(readlink -f "$0")")
 
 disk_gib=8
 memory_mib=1536
-# Disks that a guest can have.
-slots_max=16
 seconds_max=240
 namespace=belay-system
 socket=$BASE/run/guests.sock

@@ -13,6 +13,8 @@ civo_key=canary-of-the-twin-of-civo
 civo_cluster=c1u57e12-0000-4000-8000-000000000001
 # As that of the real services, which the bed and the twin of DigitalOcean start on another port.
 metadata_port=8775
+# Disks that a guest can have.
+slots_max=16
 
 is_openstack() {
     [ -e "$openstack_state/bed.json" ]
