@@ -80,8 +80,8 @@ pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, drive
     }
 }
 
-/// The volumes of several nodes that Belay attaches to one at a time. Whether others can have several,
-/// the cloud decides.
+/// The volumes of several nodes that Belay attaches to one at a time. Whether others can have
+/// several, the cloud decides.
 fn shared(
     report: &mut Report,
     peer: &Peer,
