@@ -194,8 +194,8 @@ fn ordered(order: &SnapshotOrder) -> Result<(SnapshotId, Mount, NewSnapshot), Fa
     };
     if !server.eq_ignore_ascii_case(&volume.server) {
         let why = format!(
-            "volume {from} is on server {}, and a snapshot is made on the same server, which both \
-             name in the same way",
+            "must be {}, the server of volume {from}, in the same spelling: its snapshots are made \
+             there",
             volume.server
         );
         return Err(invalid(SERVER, &why));

@@ -8,8 +8,8 @@ use crate::nfs_controller::{START, fails, run, with_filer};
 use crate::rig::{kernels, kernels_or, newest_kernel, until};
 
 /// `cut NAME VOLUME ...` creates a snapshot and prints its ID, `discard ID` deletes it; `unpack`
-/// does what csi-driver-nfs does to restore one, with its tar command. In `/run/snapshots.sh`, since
-/// a script has room for few functions.
+/// does what csi-driver-nfs does to restore one, with its tar command. In `/run/snapshots.sh`,
+/// since a script has room for few functions.
 const FUNCTIONS: &str = "\
 . /run/files.sh
 share=${share:-/}

@@ -1,6 +1,7 @@
 //! Snapshots: archives of volumes, `NAME/VOLUME.tar.gz` in the share, as csi-driver-nfs makes them.
 //! An archive is written to `.belay/snapshots`, is on the server's disk, and then gets its name by
-//! a link, which fails if there is one: so one that has its name is complete, and is never replaced.
+//! a link, which fails if there is one: so one that has its name is complete, and is never
+//! replaced.
 //!
 //! A request of a killed worker that the server executes late gives a whole archive its name, or
 //! finds none: what an earlier call has left is removed first, and a deletion removes it before the
@@ -36,8 +37,8 @@ use temporary::{Temporaries, Temporary};
 /// Makes the snapshot, or finds it. `from` is the share of the volume.
 ///
 /// # Errors
-/// `Incompatible` if its name is another snapshot's or a volume's; `NotFound` if the volume does not
-/// exist, or is deleted meanwhile; `Precondition` if it has what cannot be archived, or another
+/// `Incompatible` if its name is another snapshot's or a volume's; `NotFound` if the volume does
+/// not exist, or is deleted meanwhile; `Precondition` if it has what cannot be archived, or another
 /// program has left half of an archive; `Quota` without room. After these, nothing is left.
 pub(super) fn create(
     tree: &Tree,

@@ -1,6 +1,6 @@
 //! Archives that are being written, in `.belay/snapshots`: files `SHA-256.NONCE`, by the path of
-//! the snapshot. What a killed worker has left is removed by the next call for the snapshot, or, after
-//! an hour, by one for another snapshot of the share.
+//! the snapshot. What a killed worker has left is removed by the next call for the snapshot, or,
+//! after an hour, by one for another snapshot of the share.
 
 use super::super::super::call::Archived;
 use super::super::claim::{hexadecimal, nonce};
