@@ -115,7 +115,21 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
         }
         let from = tree::open(it.from, it.name, shown).map_err(Stop::of)?;
         let path = [&it.path[..], b"/"].concat();
-        self.fill(&from, &path, shown, depth)
+        self.or_nothing(|walk| walk.fill(&from, &path, shown, depth))
+    }
+
+    /// Takes out what an attempt that failed has written: the archive has all of a name, or
+    /// nothing. The next attempt may find a file of another type there.
+    fn or_nothing(
+        &mut self,
+        write: impl FnOnce(&mut Self) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
+        let begin = self.output.begin()?;
+        let written = write(self);
+        if let Err(Stop::Again(_)) = &written {
+            self.output.back(begin)?;
+        }
+        written
     }
 
     fn file(&mut self, it: &Name<'_>) -> Result<(), Stop> {
@@ -170,14 +184,7 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
         shown: &str,
     ) -> Result<(), Stop> {
         entry.segments = holes::segments(from, stat, &mut self.buffer, self.report, shown)?;
-        let begin = self.output.begin()?;
-        match self.content(from, &entry, shown) {
-            Err(Stop::Again(error)) => {
-                self.output.back(begin)?;
-                Err(Stop::Again(error))
-            }
-            result => result,
-        }
+        self.or_nothing(|walk| walk.content(from, &entry, shown))
     }
 
     fn content(&mut self, from: &OwnedFd, entry: &Entry, shown: &str) -> Result<(), Stop> {

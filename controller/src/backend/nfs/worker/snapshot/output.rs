@@ -1,6 +1,6 @@
 //! Writes the compressed file of an archive: members of gzip (RFC 1952) one after another, as one
-//! stream. What was written since the begin of a member can be taken out again: so a file that
-//! vanishes while it is read is not in the archive.
+//! stream. What was written since the begin of a member can be taken out again: so a file or
+//! a directory that vanishes while it is read is not in the archive.
 
 use super::super::error::{Error, Result, at};
 use super::super::tree::{self, alive};

@@ -2,6 +2,7 @@
 //! hostile: each name is looked up in a directory that is open, without following a link, so that
 //! nothing outside is reached, whatever the archive has made before.
 
+use super::super::claim::nonce;
 use super::super::copy::attributes::{self, Attribute};
 use super::super::copy::report::Report;
 use super::super::copy::walk::{created, made_anew, make_node};
@@ -79,20 +80,40 @@ impl Restore<'_, '_> {
         };
         let found = self.found;
         let out = |out: Out| out.failure(found, &shown);
-        if entry.kind == Type::Directory {
-            return self.target.directory(&names, entry, extended).map_err(out);
-        }
         let here = self.target.above(above).map_err(out)?.try_clone();
         let here = here.map_err(|error| system(&error))?;
         let place = Place {
             name,
             shown: &shown,
         };
+        self.make_way(&here, &place, entry.kind)?;
+        if entry.kind == Type::Directory {
+            return self.target.directory(&names, entry, extended).map_err(out);
+        }
         match entry.kind {
             Type::File => self.file(&here, &place, entry, &extended, reader),
             Type::Link => self.link(&here, &place, entry),
             _ => self.special(&here, &place, entry),
         }
+    }
+
+    /// Moves away what has the name, if it is of another type: the later entry counts. Belay reads
+    /// the names of a directory while tenants change it, and may find one twice, as a directory and
+    /// as a file. Archives of other programs are refused then.
+    fn make_way(&self, here: &OwnedFd, place: &Place<'_>, kind: Type) -> Result<(), Failure> {
+        if self.found.mark.is_none() {
+            return Ok(());
+        }
+        let Some(stat) = tree::stat(here, place.name, place.shown)? else {
+            return Ok(());
+        };
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if is_directory == (kind == Type::Directory) {
+            return Ok(());
+        }
+        let new = nonce()?;
+        let moved = tree::rename((here, place.name), (self.links, &*new), place.shown);
+        Ok(moved?)
     }
 
     fn file<R: Read>(

@@ -43,7 +43,7 @@ pub(super) fn restoring(volume: NewVolume) -> Restoring {
     }
 }
 
-fn restored() -> Restoring {
+pub(super) fn restored() -> Restoring {
     restoring(volume("ns/copy", "pvc-2"))
 }
 
@@ -76,7 +76,7 @@ impl Share {
         }
     }
 
-    fn archive(&self) -> PathBuf {
+    pub(super) fn archive(&self) -> PathBuf {
         self.path("cut/pvc-1.tar.gz")
     }
 
