@@ -264,6 +264,9 @@ pub(super) struct Seen {
     pub(super) source: Option<String>,
 }
 
+/// The longest message, in bytes, of which JSON makes six times as many at most.
+const MESSAGE_BYTES_MAX: usize = 4 << 10;
+
 /// A failure, for another process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Fault {
@@ -280,6 +283,23 @@ impl Fault {
     }
 }
 
+/// The text, or its first and last bytes: what a line between processes has is bounded, and names
+/// are chosen by tenants.
+pub(super) fn shortened(text: &str, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text.to_owned();
+    }
+    let half = bytes_max / 2;
+    let is_boundary = |at: &usize| text.is_char_boundary(*at);
+    let begin = (0..=half).rfind(is_boundary).unwrap_or_default();
+    let end = (text.len() - half..text.len()).find(is_boundary);
+    format!(
+        "{}...{}",
+        &text[..begin],
+        &text[end.unwrap_or(text.len())..]
+    )
+}
+
 impl From<Failure> for Fault {
     fn from(failure: Failure) -> Self {
         let kind = Kind::ALL.iter().position(|kind| *kind == failure.kind);
@@ -288,7 +308,7 @@ impl From<Failure> for Fault {
         Self {
             kind: kind.unwrap_or(usize::MAX),
             certainty: certainty.unwrap_or(usize::MAX),
-            message: failure.message,
+            message: shortened(&failure.message, MESSAGE_BYTES_MAX),
         }
     }
 }
@@ -307,6 +327,24 @@ impl From<Fault> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_message_keeps_its_begin_and_its_end_and_fits_in_a_line() {
+        for name in ["\u{1}", "\u{fffd}", "\u{1f600}", "n"] {
+            let path = format!("{}/", name.repeat(255)).repeat(256);
+            let message = format!("{path:?} in the share: is deep; move it up");
+            let raw = format!("{path} in the share: is deep; move it up");
+            for message in [message, raw] {
+                let line = serde_json::to_string(&Fault::from(Failure::precondition(message)));
+                let line = line.unwrap();
+                assert!(line.len() < 32 << 10, "{}", line.len());
+                let got = Failure::from(serde_json::from_str::<Fault>(&line).unwrap());
+                assert!(got.message.ends_with("in the share: is deep; move it up"));
+                assert!(got.message.contains(name) || got.message.contains("\\u{"));
+            }
+        }
+        assert_eq!(shortened("short", 5), "short");
+    }
 
     #[test]
     fn a_failure_survives_the_way_between_processes() {

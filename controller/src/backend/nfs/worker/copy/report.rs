@@ -1,11 +1,13 @@
 //! Says how far a copy has come, and keeps its claim from being taken for an abandoned one.
 
-use super::super::super::call::Copied;
+use super::super::super::call::{Copied, shortened};
 use belay_server::call::Failure;
 use std::time::{Duration, Instant};
 
 /// How often the controller hears of a copy.
 const SAY: Duration = Duration::from_secs(1);
+/// As much of a path is said, in bytes.
+const PATH_BYTES_MAX: usize = 1 << 10;
 /// How often the claim is refreshed; after an hour without, the copy counts as abandoned.
 const REFRESH: Duration = Duration::from_secs(300);
 
@@ -53,11 +55,28 @@ impl<'a> Report<'a> {
     pub(in super::super) fn changed(&mut self, shown: &str) {
         self.copied.changed += 1;
         let first = &mut self.copied.first_changed;
-        first.get_or_insert_with(|| shown.to_owned());
+        first.get_or_insert_with(|| shortened(shown, PATH_BYTES_MAX));
     }
 
     /// The copy is complete.
     pub(in super::super) fn end(&self) {
         (self.say)(&self.copied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::call::Said;
+    use super::*;
+
+    #[test]
+    fn a_report_of_any_path_fits_in_a_line() {
+        let (say, refresh) = (|_: &Copied| {}, || Ok(()));
+        let mut report = Report::new(&say, &refresh);
+        report.changed(&format!("{}/", "\u{1}".repeat(255)).repeat(256));
+        report.changed("later");
+        assert_eq!(report.copied.changed, 2);
+        let line = serde_json::to_string(&Said::Copied(report.copied)).unwrap();
+        assert!(line.len() < 16 << 10, "{}", line.len());
     }
 }
