@@ -82,11 +82,13 @@ impl Records {
 pub(super) fn attribute_name(mut key: &[u8]) -> Vec<u8> {
     let mut name = Vec::new();
     while let Some((first, rest)) = key.split_first() {
-        (name, key) = match rest {
-            [b'2', b'5', rest @ ..] if *first == b'%' => ([&name, &b"%"[..]].concat(), rest),
-            [b'3', b'D', rest @ ..] if *first == b'%' => ([&name, &b"="[..]].concat(), rest),
-            rest => ([&name[..], &[*first]].concat(), rest),
+        let (byte, rest) = match rest {
+            [b'2', b'5', rest @ ..] if *first == b'%' => (b'%', rest),
+            [b'3', b'D', rest @ ..] if *first == b'%' => (b'=', rest),
+            rest => (*first, rest),
         };
+        name.push(byte);
+        key = rest;
     }
     name
 }

@@ -9,6 +9,10 @@ use std::io::{self, Read};
 
 /// The largest file.
 const BYTES_MAX: u64 = i64::MAX.unsigned_abs();
+/// The most headers before that of a file: there are four kinds.
+const HEADERS_MAX: usize = 8;
+/// How much may follow the end: programs that write to tapes fill their last record.
+const REST_BYTES_MAX: u64 = 16 << 20;
 /// The longest key of links, in bytes.
 const LINKS_BYTES_MAX: usize = 128;
 
@@ -75,7 +79,7 @@ impl<R: Read> Reader<R> {
     pub(in super::super) fn next(&mut self) -> Result<Option<Entry>, Wrong> {
         self.pass()?;
         let mut before = Before::default();
-        loop {
+        for _ in 0..=HEADERS_MAX {
             let block = self.block()?;
             if block.iter().all(|byte| *byte == 0) {
                 return Ok(None);
@@ -90,6 +94,9 @@ impl<R: Read> Reader<R> {
                 _ => return self.entry(header, before).map(Some),
             }
         }
+        Err(Wrong::Refused(format!(
+            "a file has more than {HEADERS_MAX} headers that describe it"
+        )))
     }
 
     /// What is stored of the content of the last file; 0 at its end.
@@ -113,9 +120,15 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads to the end of the input, which may have a checksum there.
-    pub(in super::super) fn end(mut self) -> Result<(), Wrong> {
-        io::copy(&mut self.input, &mut io::sink()).map_err(unread)?;
-        Ok(())
+    pub(in super::super) fn end(self) -> Result<(), Wrong> {
+        let mut rest = self.input.take(REST_BYTES_MAX + 1);
+        let passed = io::copy(&mut rest, &mut io::sink()).map_err(unread)?;
+        match passed > REST_BYTES_MAX {
+            true => Err(Wrong::Refused(format!(
+                "it has more than {REST_BYTES_MAX} bytes after its end"
+            ))),
+            false => Ok(()),
+        }
     }
 
     fn pass(&mut self) -> Result<(), Wrong> {
@@ -284,8 +297,8 @@ impl Said {
             let time = || text.ok().and_then(pax::time).ok_or_else(wrong);
             let key = String::from_utf8_lossy(key);
             match &*key {
-                pax::PATH => said.path = Some(value.to_vec()),
-                pax::TARGET => said.target = Some(value.to_vec()),
+                pax::PATH => said.path = Some(path(value)?),
+                pax::TARGET => said.target = Some(path(value)?),
                 pax::SIZE => said.size = Some(number()?),
                 pax::USER => said.user = Some(owner()?),
                 pax::GROUP => said.group = Some(owner()?),
@@ -294,7 +307,7 @@ impl Said {
                 pax::LINKS => said.links = Some(links(value).ok_or_else(wrong)?),
                 pax::SPARSE_MAJOR => said.sparse.version.0 = Some(number()?),
                 pax::SPARSE_MINOR => said.sparse.version.1 = Some(number()?),
-                pax::SPARSE_NAME => said.sparse.name = Some(value.to_vec()),
+                pax::SPARSE_NAME => said.sparse.name = Some(path(value)?),
                 pax::SPARSE_SIZE => said.sparse.size = Some(number()?),
                 _ => {}
             }
@@ -305,6 +318,16 @@ impl Said {
             }
         }
         Ok(said)
+    }
+}
+
+/// That of a record.
+fn path(value: &[u8]) -> Result<Vec<u8>, Wrong> {
+    match value.len() as u64 {
+        0..=PATH_BYTES_MAX => Ok(value.to_vec()),
+        length => Err(Wrong::Refused(format!(
+            "a path has {length} bytes, and at most {PATH_BYTES_MAX} are read"
+        ))),
     }
 }
 

@@ -227,3 +227,65 @@ fn sizes_that_are_too_large_are_refused_before_they_are_read() {
         Err(Wrong::Damaged(_))
     ));
 }
+
+fn described(flag: u8, content: &[u8]) -> Vec<u8> {
+    let mut all = block(flag, content.len() as u64);
+    all.extend_from_slice(content);
+    all.resize(all.len().next_multiple_of(BLOCK), 0);
+    all
+}
+
+#[track_caller]
+fn is_refused(archive: &[u8], words: &str) {
+    let wrong = read(archive).unwrap_err();
+    assert!(
+        matches!(&wrong, Wrong::Refused(why) if why.contains(words)),
+        "{wrong:?}"
+    );
+}
+
+/// The next file would be waited for as long as there are such headers, which compress well.
+#[test]
+fn a_file_that_many_headers_describe_is_refused() {
+    for (flag, content) in [
+        (b'x', &b"6 a=b\n"[..]),
+        (b'g', b""),
+        (b'L', b"x"),
+        (b'K', b"x"),
+    ] {
+        let header = described(flag, content);
+        let file = [block(b'0', 0), END.to_vec()].concat();
+        let with = |count| [header.repeat(count), file.clone()].concat();
+        assert_eq!(read(&with(8)).unwrap().len(), 1);
+        is_refused(&with(9), "more than 8 headers");
+    }
+}
+
+#[test]
+fn what_follows_the_end_of_an_archive_is_not_read_for_long() {
+    let archive = written(&[]);
+    let rest = |bytes| std::io::repeat(0).take(bytes);
+    let mut reader = Reader::new((&archive[..]).chain(rest(15 << 20)));
+    assert!(reader.next().unwrap().is_none());
+    reader.end().unwrap();
+    let mut reader = Reader::new((&archive[..]).chain(std::io::repeat(0)));
+    assert!(reader.next().unwrap().is_none());
+    let wrong = reader.end().unwrap_err();
+    assert!(matches!(&wrong, Wrong::Refused(why) if why.contains("after its end")));
+}
+
+#[test]
+fn paths_in_records_are_not_longer_than_others() {
+    for key in [pax::PATH, pax::TARGET, pax::SPARSE_NAME] {
+        let with = |length: usize| {
+            let mut records = pax::Records::default();
+            records.add(key.as_bytes(), &vec![b'n'; length]);
+            let described = described(b'x', &records.into_bytes());
+            [described, block(b'0', 0), END.to_vec()].concat()
+        };
+        is_refused(&with((128 << 10) + 1), "a path has 131073 bytes");
+        if key != pax::SPARSE_NAME {
+            assert_eq!(read(&with(128 << 10)).unwrap().len(), 1, "{key}");
+        }
+    }
+}
