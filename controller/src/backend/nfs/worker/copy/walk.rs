@@ -121,8 +121,7 @@ impl<'a, 'r> Walk<'a, 'r> {
             })?;
         }
         drop(reader);
-        let extended = attributes::read(from, shown).map_err(Stop::of)?;
-        attributes::apply(&extended, to, &stat, shown)?;
+        attributes::copy(from, to, &stat, shown)?;
         Ok(tree::sync(to, shown)?)
     }
 
@@ -205,8 +204,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         file.copy(&mut self.means, self.report)?;
         // Before: a client that writes later sets the time of modification.
         tree::sync(&to, shown)?;
-        let extended = attributes::read(&from, shown).map_err(Stop::of)?;
-        attributes::apply(&extended, &to, &stat, shown)?;
+        attributes::copy(&from, &to, &stat, shown)?;
         tree::sync(&to, shown)?;
         let now = rustix::fs::fstat(&from).map_err(failed)?;
         if key(&now) != key(&stat) {

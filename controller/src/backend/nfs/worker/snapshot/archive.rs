@@ -53,9 +53,10 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
 
     fn fill(&mut self, from: &OwnedFd, path: &[u8], shown: &str, depth: usize) -> Result<(), Stop> {
         let stat = rustix::fs::fstat(from).map_err(|errno| Stop::of(at("fstat", shown)(errno)))?;
-        let attributes = attributes::read(from, shown).map_err(Stop::of)?;
-        let entry = entry(path, Type::Directory, &stat, attributes);
-        self.output.write(&tar::head(&entry))?;
+        let attributes = attributes::read(from, shown)?;
+        // They are not kept while what is in it is archived.
+        self.output
+            .write(&tar::head(&entry(path, Type::Directory, &stat, attributes)))?;
         let failed = |errno| Stop::of(at("getdents64", shown)(errno));
         let own = tree::open(from, c".", shown).map_err(Stop::of)?;
         let mut reader = Dir::new(own).map_err(failed)?;
@@ -140,7 +141,7 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Stop::Again(at("openat2", shown)(Errno::NXIO)));
         }
-        let attributes = attributes::read(&from, shown).map_err(Stop::of)?;
+        let attributes = attributes::read(&from, shown)?;
         let mut entry = entry(&it.path, Type::File, &stat, attributes);
         entry.size = u64::try_from(stat.st_size).unwrap_or_default();
         // The same key as that of a copy: a file that changes gets another one.

@@ -71,7 +71,7 @@ impl Restore<'_, '_> {
         let shown = String::from_utf8_lossy(&entry.path).into_owned();
         let refused = |why: String| self.found.refused(&format!("{shown:?}: {why}"));
         let names = names(&entry.path).map_err(refused)?;
-        let extended = extended(entry).map_err(refused)?;
+        let extended = attributes::archived(&entry.attributes).map_err(refused)?;
         let Some((name, above)) = names.split_last() else {
             return match entry.kind {
                 Type::Directory => self.target.root(entry.clone(), extended),
@@ -349,18 +349,6 @@ fn with(mut own: Stat, entry: &Entry) -> Stat {
     (own.st_mtime, own.st_mtime_nsec) = (modified.seconds, nanoseconds(modified));
     (own.st_atime, own.st_atime_nsec) = (accessed.seconds, nanoseconds(accessed));
     own
-}
-
-/// The attributes that are copied.
-fn extended(entry: &Entry) -> Result<Vec<Attribute>, String> {
-    let all = entry.attributes.iter();
-    let copied = all.filter(|(name, _)| attributes::is_copied(name));
-    let named = copied.map(|(name, value)| {
-        let name = CString::new(name.clone());
-        let name = name.map_err(|_| "has an attribute whose name has a zero byte".to_owned())?;
-        Ok((name, value.clone()))
-    });
-    named.collect()
 }
 
 /// The names in a path of an archive, below the root of the volume.

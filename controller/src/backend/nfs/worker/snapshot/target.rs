@@ -93,7 +93,9 @@ impl Target {
         Ok(())
     }
 
-    /// A directory of the archive, which is made if it is missing.
+    /// A directory of the archive, which is made if it is missing. Of its extended attributes, the
+    /// access control lists alone wait until it is left: files would inherit them. So those of all
+    /// open directories take up little memory.
     pub(super) fn directory(
         &mut self,
         names: &[CString],
@@ -102,7 +104,16 @@ impl Target {
     ) -> Result<(), Out> {
         self.above(names)?;
         if let Some(level) = self.open.last_mut() {
-            level.attributes = Attributes::Of(Box::new(entry.clone()), extended);
+            let (lists, others) = extended
+                .into_iter()
+                .partition::<Vec<_>, _>(|(name, _)| attributes::is_list(name.as_bytes()));
+            attributes::extend(&level.directory, &others, &level.shown).map_err(Failure::from)?;
+            let entry = Entry {
+                path: Vec::new(),
+                attributes: Vec::new(),
+                ..entry.clone()
+            };
+            level.attributes = Attributes::Of(Box::new(entry), lists);
         }
         Ok(())
     }

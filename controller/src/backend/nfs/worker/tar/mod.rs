@@ -15,8 +15,9 @@ pub(super) use read::{Reader, Wrong};
 
 /// The size of a block, in bytes.
 pub(super) const BLOCK: usize = 512;
-/// The longest head of a file, in bytes: Linux has attributes of up to 64 KiB each.
-const RECORDS_BYTES_MAX: u64 = 8 << 20;
+/// The longest records of a file, in bytes, as in Go (`maxSpecialFileSize` in its archive/tar):
+/// csi-driver-nfs reads no longer ones.
+const RECORDS_BYTES_MAX: u64 = 1 << 20;
 /// The longest path that is read, in bytes.
 const PATH_BYTES_MAX: u64 = 128 << 10;
 /// The most segments of a sparse file that are read.

@@ -262,6 +262,18 @@ fn a_file_that_many_headers_describe_is_refused() {
 }
 
 #[test]
+fn records_are_not_longer_than_those_that_go_reads() {
+    let with = |length: usize| {
+        let mut records = pax::Records::default();
+        records.attribute(b"user.x", &vec![b'v'; length]);
+        let described = described(b'x', &records.into_bytes());
+        [described, block(b'0', 0), END.to_vec()].concat()
+    };
+    assert_eq!(read(&with((1 << 20) - 100)).unwrap().len(), 1);
+    is_refused(&with(1 << 20), "at most 1048576 are read");
+}
+
+#[test]
 fn what_follows_the_end_of_an_archive_is_not_read_for_long() {
     let archive = written(&[]);
     let rest = |bytes| std::io::repeat(0).take(bytes);

@@ -18,6 +18,7 @@ mod renamed;
 mod repeated;
 mod slow;
 mod snapshots;
+mod snapshots_attributes;
 mod snapshots_changed;
 mod snapshots_hostile;
 mod tenants;
