@@ -80,7 +80,7 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
 
     fn name(&mut self, it: &Name<'_>) -> Result<(), Stop> {
         let mut last = None;
-        for _ in 0..ATTEMPTS {
+        for attempt in 1..=ATTEMPTS {
             self.report.beat()?;
             // If the directory above is gone, it is asked for by its name.
             let stat = tree::stat(it.from, it.name, &it.shown).map_err(Stop::of)?;
@@ -90,7 +90,7 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
             };
             let archived = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => self.subdirectory(it),
-                FileType::RegularFile => self.file(it),
+                FileType::RegularFile => self.file(it, attempt == ATTEMPTS),
                 other => self.special(it, &stat, other),
             };
             match archived {
@@ -133,7 +133,7 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
         written
     }
 
-    fn file(&mut self, it: &Name<'_>) -> Result<(), Stop> {
+    fn file(&mut self, it: &Name<'_>, is_last: bool) -> Result<(), Stop> {
         let shown = &*it.shown;
         let from = open_file(it.from, it.name, shown)?;
         let failed = |errno| Stop::of(at("fstat", shown)(errno));
@@ -148,7 +148,11 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
         entry.links = (stat.st_nlink > 1).then(|| key(&stat));
         match entry.size <= SMALL_BYTES {
             true => self.small(&from, entry, shown)?,
-            false => self.large(&from, entry, &stat, shown)?,
+            false => {
+                entry.segments =
+                    holes::segments(&from, &stat, &mut self.buffer, self.report, shown)?;
+                self.or_nothing(|walk| walk.content(&from, &entry, shown, is_last))?;
+            }
         }
         let now = rustix::fs::fstat(&from).map_err(failed);
         // It was whole when it was read.
@@ -177,18 +181,16 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
         Ok(())
     }
 
-    fn large(
+    /// A large file. One that is shorter by now is read once more; the last attempt fills it with
+    /// zeros, since its size is written before it.
+    fn content(
         &mut self,
         from: &OwnedFd,
-        mut entry: Entry,
-        stat: &Stat,
+        entry: &Entry,
         shown: &str,
+        is_last: bool,
     ) -> Result<(), Stop> {
-        entry.segments = holes::segments(from, stat, &mut self.buffer, self.report, shown)?;
-        self.or_nothing(|walk| walk.content(from, &entry, shown))
-    }
-
-    fn content(&mut self, from: &OwnedFd, entry: &Entry, shown: &str) -> Result<(), Stop> {
+        let again = || Stop::Again(at("pread", shown)(Errno::NXIO));
         self.output.write(&tar::head(entry))?;
         let whole = [tar::Segment {
             offset: 0,
@@ -200,8 +202,10 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
                 let length = usize::try_from(end - here).unwrap_or(BUFFER_BYTES);
                 let buffer = &mut self.buffer[..length.min(BUFFER_BYTES)];
                 let mut read = read_at(from, buffer, here, shown)?;
+                if read == 0 && !is_last {
+                    return Err(again());
+                }
                 if read == 0 {
-                    // It is shorter by now, which is seen later.
                     buffer.fill(0);
                     read = buffer.len();
                 }
@@ -210,6 +214,11 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
                 self.report.copied.bytes += read as u64;
                 self.report.beat()?;
             }
+        }
+        let size = rustix::fs::fstat(from).map(|now| now.st_size);
+        // Without its end, that may have been taken for a hole.
+        if !is_last && size.is_ok_and(|size| size.unsigned_abs() < entry.size) {
+            return Err(again());
         }
         self.pad(tar::padding(entry.stored()))
     }

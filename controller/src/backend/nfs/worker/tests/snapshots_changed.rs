@@ -83,6 +83,70 @@ fn a_directory_that_is_replaced_while_it_is_archived_is_the_old_or_the_new_one()
     }
 }
 
+/// More than is read at once; it has no zeros, and is not compressible.
+fn large() -> Vec<u8> {
+    let mut state = 1_u32;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state.to_le_bytes()[0] | 1
+    };
+    (0..5 << 18).map(next).collect()
+}
+
+/// Changes the size of a file at changes of the archive; returns the file as it is restored.
+fn cut_while(mut change: impl FnMut(&fs::File) + 'static) -> Vec<u8> {
+    let share = Share::new();
+    share.make_source();
+    let path = share.path("from/large");
+    fs::write(&path, large()).unwrap();
+    let file = fs::File::options().write(true).open(path).unwrap();
+    let change = move |step| {
+        if step == Step::Change {
+            change(&file);
+        }
+    };
+    during(change, || share.cut(&cutting())).unwrap();
+    share.restore(&restored()).unwrap();
+    fs::read(share.path("ns/copy/large")).unwrap()
+}
+
+#[test]
+fn a_large_file_that_gets_shorter_is_archived_with_the_size_that_it_has_then() {
+    let (whole, short) = (large(), 300 << 10);
+    let mut counts = [0; 2];
+    for at in (0..).step_by(5) {
+        let steps = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&steps);
+        let found = cut_while(move |file| {
+            if counted.replace(counted.get() + 1) == at {
+                file.set_len(short as u64).unwrap();
+            }
+        });
+        if steps.get() <= at {
+            break;
+        }
+        let is_whole = found.len() == whole.len();
+        assert!(found == whole[..if is_whole { whole.len() } else { short }]);
+        counts[usize::from(is_whole)] += 1;
+    }
+    assert!(counts[0] > 2, "{counts:?}");
+}
+
+#[test]
+fn a_file_that_gets_shorter_all_the_time_is_archived_nevertheless() {
+    let whole = large();
+    let length = Cell::new(whole.len());
+    let found = cut_while(move |file| {
+        length.set(length.get() - 1);
+        file.set_len(length.get() as u64).unwrap();
+    });
+    let data = found.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    assert!(found.len() < whole.len() && data < found.len(), "{data}");
+    assert!(found[..data] == whole[..data]);
+}
+
 /// As a directory has a name twice that is replaced while it is read.
 #[test]
 fn of_a_name_that_an_archive_of_belay_has_twice_the_later_one_counts() {
