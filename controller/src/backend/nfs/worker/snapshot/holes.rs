@@ -8,8 +8,9 @@ use super::archive::read_at;
 use rustix::fs::Stat;
 use std::os::fd::OwnedFd;
 
-/// The most segments; after that, all is data.
-const SEGMENTS_MAX: usize = 1 << 16;
+/// The most segments; after that, all is data. An archive has them in lines of up to 40 bytes, and
+/// Go reads at most 1 MiB of these (`maxSpecialFileSize` in its archive/tar), as csi-driver-nfs.
+const SEGMENTS_MAX: usize = 1 << 14;
 
 /// The segments of a file; none if it has no holes.
 pub(super) fn segments(

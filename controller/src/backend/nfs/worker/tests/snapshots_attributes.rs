@@ -1,10 +1,11 @@
-//! Extended attributes in snapshots.
+//! Extended attributes and holes in snapshots.
 
 use super::super::tar::{self, Entry, Type};
 use super::copied::order;
 use super::snapshots::{cutting, restored};
 use super::*;
 use rustix::fs::XattrFlags;
+use std::os::unix::fs::FileExt as _;
 
 fn attribute(number: usize) -> String {
     format!("user.{number}{}", "=".repeat(100))
@@ -75,4 +76,27 @@ fn the_later_attribute_of_a_name_counts_and_one_that_linux_does_not_have_is_refu
     let mut value = [0; 8];
     let length = rustix::fs::getxattr(share.path("ns/copy/d"), "user.x", &mut value[..]);
     assert_eq!(&value[..length.unwrap()], b"last");
+}
+
+/// Of a file with very many holes, some are data in the archive.
+#[test]
+fn the_segments_of_a_file_are_not_more_than_other_programs_read() {
+    let share = Share::new();
+    share.make_source();
+    let file = fs::File::create(share.path("from/sparse")).unwrap();
+    for number in 0..60_000_u64 {
+        file.write_all_at(b"x", (1 << 40) + (number << 13)).unwrap();
+    }
+    share.cut(&cutting()).unwrap();
+    let archive = fs::File::open(share.archive()).unwrap();
+    let mut reader = tar::Reader::new(flate2::read::MultiGzDecoder::new(archive));
+    let segments = loop {
+        let entry = reader.next().unwrap().unwrap();
+        if entry.path == b"sparse" {
+            assert!(tar::head(&entry).len() < 1 << 20);
+            break entry.segments.unwrap();
+        }
+    };
+    assert_eq!(segments.len(), 1 << 14);
+    assert_eq!(segments.last().map(|last| last.offset >> 40), Some(1));
 }
