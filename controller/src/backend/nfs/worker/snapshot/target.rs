@@ -162,7 +162,11 @@ impl Target {
         }
         match &self.of_root {
             Some(attributes) => apply(attributes, &self.root, "."),
-            None => Ok(()),
+            // The archive does not say; as csi-driver-nfs.
+            None => {
+                tree::chmod(&self.root, 0o755, ".")?;
+                Ok(tree::sync(&self.root, ".")?)
+            }
         }
     }
 

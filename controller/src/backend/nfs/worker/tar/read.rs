@@ -119,15 +119,29 @@ impl<R: Read> Reader<R> {
         Ok(read)
     }
 
-    /// Reads to the end of the input, which may have a checksum there.
+    /// Reads to the end of the input, which may have a checksum there. A header that a server has
+    /// lost reads as zeros, as the end does; then files follow.
     pub(in super::super) fn end(self) -> Result<(), Wrong> {
         let mut rest = self.input.take(REST_BYTES_MAX + 1);
-        let passed = io::copy(&mut rest, &mut io::sink()).map_err(unread)?;
-        match passed > REST_BYTES_MAX {
-            true => Err(Wrong::Refused(format!(
-                "it has more than {REST_BYTES_MAX} bytes after its end"
-            ))),
-            false => Ok(()),
+        let mut buffer = [0; BLOCK];
+        let mut passed = 0;
+        loop {
+            let read = match rest.read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                result => result.map_err(unread)?,
+            };
+            passed += read as u64;
+            if buffer[..read].iter().any(|byte| *byte != 0) {
+                return Err(damaged("something follows after its end"));
+            }
+            if passed > REST_BYTES_MAX {
+                return Err(Wrong::Refused(format!(
+                    "it has more than {REST_BYTES_MAX} bytes after its end"
+                )));
+            }
+            if read == 0 {
+                return Ok(());
+            }
         }
     }
 
@@ -295,6 +309,12 @@ impl Said {
             let number = || number().ok_or_else(wrong);
             let owner = || u32::try_from(number()?).map_err(|_| wrong());
             let time = || text.ok().and_then(pax::time).ok_or_else(wrong);
+            // Names of attributes need not be text.
+            if let Some(name) = key.strip_prefix(pax::ATTRIBUTE.as_bytes()) {
+                let name = pax::attribute_name(name);
+                said.attributes.push((name, value.to_vec()));
+                continue;
+            }
             let key = String::from_utf8_lossy(key);
             match &*key {
                 pax::PATH => said.path = Some(path(value)?),
@@ -312,10 +332,6 @@ impl Said {
                 _ => {}
             }
             said.sparse.is_any |= key.starts_with(pax::SPARSE);
-            if let Some(name) = key.strip_prefix(pax::ATTRIBUTE) {
-                let name = pax::attribute_name(name.as_bytes());
-                said.attributes.push((name, value.to_vec()));
-            }
         }
         Ok(said)
     }

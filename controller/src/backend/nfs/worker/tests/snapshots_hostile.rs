@@ -6,6 +6,7 @@ use super::*;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 
 fn order() -> super::super::super::call::Restoring {
     restoring(volume("copy", "pvc-2"))
@@ -165,10 +166,37 @@ fn a_file_in_the_place_of_a_link_is_a_file() {
         entry(Type::Symlink, b"y", b"x"),
     ]));
     share.restore(&order()).unwrap();
+    // It does not say what the volume's own directory is like.
+    let mode = fs::metadata(share.path("copy")).unwrap().mode();
+    assert_eq!(mode & 0o7777, 0o755);
     assert_eq!(fs::read(share.path("copy/x")).unwrap(), b"xxx");
     assert_eq!(fs::read(share.path("copy/z")).unwrap(), b"x");
     assert_eq!(fs::read_link(share.path("copy/y")).unwrap(), Path::new("x"));
     share.assert_outside();
+}
+
+#[test]
+fn an_archive_with_a_hole_in_the_place_of_a_head_is_damaged() {
+    let mut archive = archive(&[file(b"x", 3), file(b"y", 1)]);
+    let second = 1024;
+    archive[second..second + 512].fill(0);
+    let share = with(&archive);
+    let words = "something follows after its end";
+    refused(share.restore(&order()), Kind::Precondition, words);
+    assert_nothing_made(&share);
+    refused(share.cut(&cutting()), Kind::Precondition, words);
+}
+
+#[test]
+fn names_of_attributes_that_are_no_text_are_kept() {
+    let mut named = file(b"x", 1);
+    named.attributes = vec![
+        (b"user.\xff".to_vec(), b"1".to_vec()),
+        (b"user.\xfe".to_vec(), b"2".to_vec()),
+    ];
+    let mut reader = tar::Reader::new(&*archive(&[named.clone()]).leak());
+    let found = reader.next().ok().flatten().unwrap();
+    assert_eq!(found.attributes, named.attributes);
 }
 
 #[test]
