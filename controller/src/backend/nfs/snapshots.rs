@@ -206,6 +206,10 @@ fn ordered(order: &SnapshotOrder) -> Result<(SnapshotId, Mount, NewSnapshot), Fa
     };
     let name = order.name.as_str();
     let name = nfs_id::snapshot_name(name).map_err(|why| Failure::invalid("name", why))?;
+    if Dir::single(name).archives().is_some() {
+        let why = format!("{name:?} is called as the archive of a deleted volume");
+        return Err(Failure::invalid("name", why));
+    }
     let archive = archive_name(from, &volume)?;
     let id = [server, &*share, name, name, &*archive].join(&SEPARATOR.to_string());
     let mount = Mount {
@@ -385,6 +389,13 @@ mod tests {
             (volume, "a#b", &[], Kind::Invalid, "name: "),
             (volume, "..", &[], Kind::Invalid, "name: "),
             (volume, ".belay", &[], Kind::Invalid, "name: "),
+            (
+                volume,
+                "archived-1",
+                &[],
+                Kind::Invalid,
+                "name: \"archived-1\" is",
+            ),
             (
                 volume,
                 "s",

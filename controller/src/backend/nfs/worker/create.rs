@@ -11,6 +11,7 @@ use super::super::path::Dir;
 use super::claim::{Claim, Record, State};
 use super::claims::{Claims, Held, changing};
 use super::own::{is_missing, refuse_nested};
+use super::snapshot::snapshot_in;
 use super::tree::{self, Tree};
 use super::{copy, error, list};
 use belay_server::call::{Failure, Kind};
@@ -204,6 +205,11 @@ impl Creation<'_> {
         let exists = self.tree.exists(self.dir)?;
         if exists && (!self.order.is_named_so || self.source.is_some()) {
             return Err(self.foreign());
+        }
+        if exists && let Some(archive) = snapshot_in(self.tree, self.dir)? {
+            return Err(Failure::incompatible(format!(
+                "{self}: has the archive {archive} of a snapshot; choose another name"
+            )));
         }
         let shares = self.dir.above().chain([self.dir.clone()]);
         refuse_nested(self.tree, self.dir, shares)?;

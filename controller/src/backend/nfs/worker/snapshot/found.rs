@@ -4,6 +4,7 @@ use super::super::super::call::{Archived, SnapshotSeen};
 use super::super::super::path::Dir;
 use super::super::claims::{Claims, Held};
 use super::super::error::at;
+use super::super::list;
 use super::super::own::is_missing;
 use super::super::tar::{Reader, Wrong};
 use super::super::tree::{self, Tree};
@@ -96,8 +97,17 @@ impl Found {
                 is_compressed: suffix == SUFFIXES[0],
                 mark: None,
             };
-            if let Archive::Compressed(archive) = Archive::open(&found)? {
-                found.mark = archive.header().and_then(Mark::of);
+            if let Archive::Compressed(mut archive) = Archive::open(&found)? {
+                found.mark = match archive.header() {
+                    Some(header) => Mark::of(header),
+                    // It has no header, or the server has not answered.
+                    None => match archive.read(&mut [0]) {
+                        Err(error) if error.raw_os_error().is_some() => {
+                            return Err(found.failure(Wrong::Unread(error)));
+                        }
+                        _ => None,
+                    },
+                };
             }
             return Ok(Some(found));
         }
@@ -113,7 +123,7 @@ impl Found {
         SnapshotSeen {
             bytes: u64::try_from(self.stat.st_size).unwrap_or_default(),
             created,
-            volume: self.mark.as_ref().map(|mark| mark.volume.clone()),
+            volume: self.mark.as_ref().and_then(Mark::volume).map(str::to_owned),
         }
     }
 
@@ -183,6 +193,32 @@ pub(super) fn directory(tree: &Tree, snapshot: &Archived) -> Result<Option<Owned
         Err(error) if is_missing(error.errno) => Ok(None),
         result => Ok(result?),
     }
+}
+
+/// The archive that Belay has made in a directory which has nothing else.
+pub(in super::super) fn snapshot_in(tree: &Tree, dir: &Dir) -> Result<Option<String>, Failure> {
+    if !tree.is_directory(dir)? {
+        return Ok(None);
+    }
+    let Some(directory) = tree.open_directory(dir)? else {
+        return Ok(None);
+    };
+    let names = list::names(&directory, &dir.to_string())?;
+    let [name] = &names[..] else {
+        return Ok(None);
+    };
+    let Some(source) = name.strip_suffix(SUFFIXES[0]) else {
+        return Ok(None);
+    };
+    let archive = Archived {
+        dir: dir.clone(),
+        source: source.to_owned(),
+        id: format!("{dir}/{name}"),
+    };
+    let found = Found::find(tree, &archive)?;
+    Ok(found
+        .filter(|found| found.mark.is_some())
+        .map(|found| found.id))
 }
 
 /// Which volume a directory is of, if one has claimed it.

@@ -2,16 +2,24 @@
 //! archive has its name only once it is complete. One of csi-driver-nfs has no mark: it may be what
 //! a killed process has left.
 
+use super::super::claim::hexadecimal;
 use flate2::{GzBuilder, GzHeader};
+use ring::digest::{SHA256, digest};
+use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The comment begins with it; the ID of the volume follows.
+/// The comment begins with it; the ID of the volume follows, or what stands for it.
 const COMMENT: &str = "Belay snapshot of ";
+/// The longest comment, in bytes: Go's compress/gzip, by which csi-driver-nfs reads archives, has a
+/// buffer of 512 for it and the zero behind it (`readString`).
+const COMMENT_BYTES_MAX: usize = 511;
+/// Begins what stands for an ID that is too long: its SHA-256.
+const DIGEST: &str = "sha256:";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// The ID of the volume.
-    pub(super) volume: String,
+    /// The ID of the volume, or what stands for it.
+    volume: String,
     /// In seconds since 1970.
     pub(super) created: u32,
 }
@@ -22,9 +30,18 @@ impl Mark {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let seconds = since.map_or(0, |since| since.as_secs());
         Self {
-            volume: volume.to_owned(),
+            volume: written(volume),
             created: u32::try_from(seconds).unwrap_or(u32::MAX),
         }
+    }
+
+    pub(super) fn is_of(&self, volume: &str) -> bool {
+        self.volume == written(volume)
+    }
+
+    /// The ID of the volume, unless it is too long.
+    pub(super) fn volume(&self) -> Option<&str> {
+        Some(&*self.volume).filter(|volume| !volume.starts_with(DIGEST))
     }
 
     pub(super) fn builder(&self) -> GzBuilder {
@@ -41,5 +58,43 @@ impl Mark {
             volume: comment.strip_prefix(COMMENT)?.to_owned(),
             created: header.mtime(),
         })
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.volume() {
+            Some(volume) => write!(f, "volume {volume}"),
+            None => f.write_str("another volume"),
+        }
+    }
+}
+
+/// The ID of a volume, as the comment has it. No ID begins as a digest: each has separators first.
+fn written(volume: &str) -> String {
+    match COMMENT.len() + volume.len() <= COMMENT_BYTES_MAX {
+        true => volume.to_owned(),
+        false => {
+            let digest = digest(&SHA256, volume.as_bytes());
+            format!("{DIGEST}{}", hexadecimal(digest.as_ref()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_comment_of_the_longest_id_is_read_by_csi_driver_nfs() {
+        let kept = COMMENT_BYTES_MAX - COMMENT.len();
+        for (bytes, is_written) in [(1, true), (kept, true), (kept + 1, false), (1024, false)] {
+            let id = "v".repeat(bytes);
+            let mark = Mark::now(&id);
+            assert!(COMMENT.len() + mark.volume.len() <= 511, "{bytes}");
+            assert!(mark.is_of(&id) && !mark.is_of(&format!("{id}v")));
+            assert_eq!(mark.volume(), is_written.then_some(&*id));
+            assert_eq!(mark.to_string().contains(&id), is_written, "{bytes}");
+        }
     }
 }

@@ -25,8 +25,8 @@ use super::tar;
 use super::tree::{self, Tree, alive};
 use super::{copy, list};
 use belay_server::call::{Failure, Kind};
-pub(super) use found::Found;
 use found::SUFFIXES;
+pub(super) use found::{Found, snapshot_in};
 use mark::Mark;
 use output::Output;
 pub(super) use restore::restore;
@@ -46,29 +46,40 @@ pub(super) fn create(
     order: &NewSnapshot,
     progress: &dyn Fn(&Copied),
 ) -> Result<SnapshotSeen, Failure> {
-    // The archive that is written is touched all the time.
-    let refresh = || Ok(());
-    let mut report = Report::new(progress, &refresh);
     let at = &order.at;
     refuse_other(tree, at)?;
     if let Some(found) = Found::find(tree, at)? {
-        return complete(&found, order, &mut report);
+        return complete(&found, order, &mut Report::new(progress, &|| Ok(())));
     }
     let original = Original::open(from, &order.from)?;
     let temporaries = Temporaries::make(tree, at)?;
     let made = temporaries.begin();
-    let mut made = made.map_err(Failure::may_be_running)?;
-    let written = write(&mut made, &original, order, &mut report);
+    let made = made.map_err(Failure::may_be_running)?;
+    let refresh = || made.refresh();
+    let mut report = Report::new(progress, &refresh);
+    let written = write(&made, &original, order, &mut report);
     let placed = written.and_then(|()| place(tree, &made, order, &mut report));
     // One that has its name keeps it.
     let removed = made.remove();
     match placed {
         Err(failure) if copy::leaves_nothing(failure.kind) => {
-            removed.map_err(|error| Failure::from(error).may_be_running())?;
+            let cleaned = removed
+                .map_err(Failure::from)
+                .and_then(|()| remove_empty(tree, at));
+            cleaned.map_err(Failure::may_be_running)?;
             Err(failure.rolled_back())
         }
         result => result.map_err(Failure::may_be_running),
     }
+}
+
+/// Removes the directory of a snapshot that was not made, if it was made for it.
+fn remove_empty(tree: &Tree, at: &Archived) -> Result<(), Failure> {
+    if found::directory(tree, at)?.is_some() {
+        let above = tree.open_above(&at.dir)?;
+        tree::rmdir_if_empty(&above, at.dir.name(), &at.dir.to_string())?;
+    }
+    Ok(())
 }
 
 /// Deletes the snapshot, and nothing else. Returns why something was left, if it was.
@@ -86,7 +97,17 @@ fn deleted(tree: &Tree, at: &Archived) -> Result<Option<String>, Failure> {
         temporaries.forget()?;
     }
     let Some(directory) = found::directory(tree, at)? else {
-        return Ok(None);
+        return match tree.find(&at.dir)? {
+            // A link may lead to where an administrator has moved the archives.
+            Some(found) if found.file_type != FileType::Directory => {
+                Err(Failure::precondition(format!(
+                    "snapshot {}: {} in the share is no directory, so its archive is not deleted; \
+                     delete it by hand, remove {}, and repeat the call",
+                    at.id, at.dir, at.dir
+                )))
+            }
+            _ => Ok(None),
+        };
     };
     for suffix in SUFFIXES {
         let name = format!("{}{suffix}", at.source);
@@ -111,12 +132,11 @@ fn complete(
     report: &mut Report<'_>,
 ) -> Result<SnapshotSeen, Failure> {
     match &found.mark {
-        Some(mark) if mark.volume == order.from.id => {}
+        Some(mark) if mark.is_of(&order.from.id) => {}
         Some(mark) => {
             return Err(Failure::incompatible(format!(
-                "name {:?}: is that of a snapshot of volume {}; choose another name",
+                "name {:?}: is that of a snapshot of {mark}; choose another name",
                 order.at.dir.name(),
-                mark.volume
             )));
         }
         None => found.verify(|| report.beat())?,
@@ -158,7 +178,7 @@ fn refuse_other(tree: &Tree, at: &Archived) -> Result<(), Failure> {
 
 /// Writes the whole archive to the server's disk.
 fn write(
-    made: &mut Temporary<'_>,
+    made: &Temporary<'_>,
     original: &Original<'_>,
     order: &NewSnapshot,
     report: &mut Report<'_>,
@@ -203,7 +223,16 @@ fn place(
     let linked = retry_on_intr(link);
     match linked {
         // In both cases, there is a whole archive: this one, whose answer was lost, or another one.
-        Ok(()) | Err(Errno::EXIST | Errno::NOENT) => {}
+        Ok(()) | Err(Errno::EXIST | Errno::NOENT | Errno::STALE) => {}
+        // link(2): of an own file, EPERM says this of the filesystem.
+        Err(errno @ (Errno::PERM | Errno::OPNOTSUPP)) => {
+            let failure = Failure::from(at("linkat", &shown)(errno));
+            return Err(Failure::precondition(format!(
+                "snapshot {}: the server's filesystem has no hard links, by which an archive gets \
+                 its name: {}",
+                order.at.id, failure.message
+            )));
+        }
         Err(errno) => return Err(at("linkat", &shown)(errno).into()),
     }
     let found = Found::find(tree, &order.at)?;

@@ -5,6 +5,7 @@
 use super::super::super::call::Archived;
 use super::super::claim::{hexadecimal, nonce};
 use super::super::claims::is_abandoned;
+use super::super::copy::attributes;
 use super::super::error::{Result as Done, at};
 use super::super::list;
 use super::super::own::Own;
@@ -12,7 +13,7 @@ use super::super::tree::{self, PRIVATE_FILE, Tree, alive};
 use belay_server::call::Failure;
 use ring::digest::{SHA256, digest};
 use rustix::fs::{AtFlags, OFlags};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use std::os::fd::OwnedFd;
 
 const SNAPSHOTS: &str = "snapshots";
@@ -98,6 +99,23 @@ impl Temporary<'_> {
         retry_on_intr(open).map_err(at("openat", SHOWN))
     }
 
+    /// Reading a file with holes may take longer than one counts as being written.
+    ///
+    /// # Errors
+    /// `Busy` if another call has removed it.
+    pub(super) fn refresh(&self) -> Result<(), Failure> {
+        match attributes::touch(&self.of.all, &self.name, SHOWN) {
+            Err(error) if [Errno::NOENT, Errno::STALE].contains(&error.errno) => {
+                Err(Failure::busy(format!(
+                    "{SHOWN}/{} in the share: another call has removed it, which makes or deletes \
+                     the same snapshot; repeat the call",
+                    self.name
+                )))
+            }
+            result => Ok(result?),
+        }
+    }
+
     /// Gives it a further name.
     pub(super) fn link(
         &self,
@@ -111,5 +129,46 @@ impl Temporary<'_> {
     /// Removes the name that it has here.
     pub(super) fn remove(&self) -> Done<()> {
         tree::unlink(&self.of.all, &*self.name, SHOWN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::path::Dir;
+    use super::*;
+    use std::fs::{File, FileTimes};
+    use std::time::{Duration, SystemTime};
+
+    fn of(name: &str) -> Archived {
+        Archived {
+            dir: Dir::single(name),
+            source: "pvc-1".to_owned(),
+            id: format!("filer#share#{name}#{name}#pvc-1"),
+        }
+    }
+
+    #[test]
+    fn one_that_is_read_for_hours_is_not_taken_for_one_that_a_killed_call_has_left() {
+        let share = tempfile::tempdir().unwrap();
+        let tree = Tree::new(File::open(share.path()).unwrap().into());
+        let slow = Temporaries::make(&tree, &of("slow")).unwrap();
+        let other = Temporaries::make(&tree, &of("other")).unwrap();
+        for is_refreshed in [true, false] {
+            let made = slow.begin().unwrap();
+            let file = share.path().join(SHOWN).join(&made.name);
+            let old = SystemTime::now() - Duration::from_secs(2 * 3600);
+            let times = FileTimes::new().set_modified(old);
+            let opened = File::options().write(true).open(&file).unwrap();
+            opened.set_times(times).unwrap();
+            if is_refreshed {
+                made.refresh().unwrap();
+            }
+            other.begin().unwrap().remove().unwrap();
+            assert_eq!(file.exists(), is_refreshed);
+            if !is_refreshed {
+                let failure = made.refresh().unwrap_err();
+                assert!(failure.message.contains("another call"), "{failure}");
+            }
+        }
     }
 }

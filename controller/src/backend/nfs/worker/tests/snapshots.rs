@@ -260,6 +260,12 @@ fn failing_at_each(errno: Errno) -> Vec<Result<SnapshotSeen, Failure>> {
             result.unwrap();
             return results;
         }
+        if let Err(Failure {
+            kind: Kind::Quota, ..
+        }) = result
+        {
+            assert_eq!(names(&share.path("")), [".belay", "from"]);
+        }
         results.push(result);
         share.cut(&cutting()).unwrap();
         share.restore(&restored()).unwrap();
@@ -310,6 +316,12 @@ fn a_name_is_that_of_one_snapshot_and_of_no_volume() {
     refused(share.cut(&same_name), Kind::Incompatible, words);
     let as_volume = share.create(&volume("cut", "pvc-9"));
     refused(as_volume, Kind::Incompatible, "exists in the share");
+    // Where the class does not name the directory, it is called as the volume.
+    let mut named_so = volume("cut", "cut");
+    named_so.is_named_so = true;
+    let words = "cut/pvc-1.tar.gz of a snapshot";
+    refused(share.create(&named_so), Kind::Incompatible, words);
+    assert!(share.find().is_some());
     share.discard().unwrap();
     // Its files are the volume's, whatever they are called.
     share.create(&volume("cut", "pvc-9")).unwrap();
@@ -341,6 +353,8 @@ fn a_deletion_takes_the_archive_alone_and_follows_no_link() {
     fs::write(share.outside().join("pvc-1.tar.gz"), "").unwrap();
     let words = "exists in the share, and is no directory";
     refused(share.cut(&cutting()), Kind::Incompatible, words);
+    refused(share.discard(), Kind::Precondition, "is no directory");
+    fs::remove_file(share.path("cut")).unwrap();
     assert_eq!(share.discard().unwrap(), None);
     fs::remove_file(share.outside().join("pvc-1.tar.gz")).unwrap();
     share.assert_no_temporary();
