@@ -1,10 +1,9 @@
 //! Reads an archive, which may be damaged or hostile: its sizes and lengths are not believed.
 
+mod sparse;
+
 use super::block::Header;
-use super::{
-    BLOCK, Entry, PATH_BYTES_MAX, RECORDS_BYTES_MAX, SEGMENTS_MAX, Segment, Time, Type, padding,
-    pax,
-};
+use super::{BLOCK, Entry, PATH_BYTES_MAX, RECORDS_BYTES_MAX, Time, Type, padding, pax};
 use std::io::{self, Read};
 
 /// The largest file.
@@ -225,77 +224,6 @@ impl<R: Read> Reader<R> {
             entry.segments = Some(self.map(size)?);
         }
         Ok(entry)
-    }
-
-    /// The segments of a sparse file.
-    fn map(&mut self, size: u64) -> Result<Vec<Segment>, Wrong> {
-        let stored = self.left;
-        let mut lines = Lines {
-            reader: self,
-            block: [0; BLOCK],
-            at: BLOCK,
-        };
-        let count = lines.number()?;
-        if count > SEGMENTS_MAX {
-            return Err(Wrong::Refused(format!(
-                "a sparse file has {count} segments, and at most {SEGMENTS_MAX} are read"
-            )));
-        }
-        let wrong = || damaged("the segments of a sparse file are not in order, or not all of it");
-        let mut segments = Vec::new();
-        let (mut end, mut total) = (0, 0_u64);
-        for _ in 0..count {
-            let (offset, length) = (lines.number()?, lines.number()?);
-            let next = offset.checked_add(length).filter(|next| *next <= size);
-            if offset < end {
-                return Err(wrong());
-            }
-            end = next.ok_or_else(wrong)?;
-            total += length;
-            if length > 0 {
-                segments.push(Segment { offset, length });
-            }
-        }
-        if self.left != total || stored < total {
-            return Err(wrong());
-        }
-        Ok(segments)
-    }
-}
-
-/// The lines before the content of a sparse file, which are in whole blocks.
-struct Lines<'a, R> {
-    reader: &'a mut Reader<R>,
-    block: [u8; BLOCK],
-    at: usize,
-}
-
-impl<R: Read> Lines<'_, R> {
-    fn number(&mut self) -> Result<u64, Wrong> {
-        let wrong = || damaged("the segments of a sparse file are damaged");
-        let mut value: Option<u64> = None;
-        loop {
-            if self.at == BLOCK {
-                if self.reader.left < BLOCK as u64 {
-                    return Err(wrong());
-                }
-                self.block = self.reader.block()?;
-                self.reader.left -= BLOCK as u64;
-                self.at = 0;
-            }
-            let byte = self.block[self.at];
-            self.at += 1;
-            match (byte, value) {
-                (b'\n', Some(value)) => return Ok(value),
-                (b'0'..=b'9', before) => {
-                    let digit = u64::from(byte - b'0');
-                    let next = before.unwrap_or(0).checked_mul(10);
-                    let next = next.and_then(|next| next.checked_add(digit));
-                    value = Some(next.ok_or_else(wrong)?);
-                }
-                _ => return Err(wrong()),
-            }
-        }
     }
 }
 
