@@ -222,8 +222,75 @@ check_a_node_is_gone() {
     stop ext4
 }
 
+# As the driver that Belay replaces records them: with its one key, or none.
+record_attachments_as_others() {
+    local attachment volume recorded
+    while read -r attachment volume; do
+        case $guests_driver in
+            cinder.*) recorded='{"DevicePath": "/dev/vdz"}' ;;
+            dobs.*) recorded="{\"$guests_driver/volume-name\": \"$volume\"}" ;;
+            *) recorded='{}' ;;
+        esac
+        kubectl patch volumeattachment "$attachment" --subresource=status --type=json --patch \
+            "[{\"op\": \"add\", \"path\": \"/status/attachmentMetadata\", \"value\": $recorded}]" >/dev/null
+    done < <(kubectl get volumeattachments --output jsonpath="{range \
+        .items[?(@.spec.attacher=='$guests_driver')]}{.metadata.name} {.spec.source.persistentVolumeName}{'\n'}{end}")
+}
+
+has_driver_everywhere() {
+    local name
+    for name in $(ls "$BASE/guests"); do
+        kubectl get csinode "$name" --output jsonpath='{.spec.drivers[*].name}' |
+            grep -qw "$guests_driver" || return 1
+    done
+}
+
+has_written() {
+    [ "$(synced)" -gt "$1" ]
+}
+
+# All of the driver leaves, and Belay comes in its place, under a pod that writes on. Its volume is then
+# used by another pod of the node, and moves to the other node.
+check_the_driver_is_replaced_under_a_pod() {
+    local values lines uid
+    start ext4
+    await "$seconds_max" "the first line of the pod" is_writing
+    uid=$(k get pod writer-0 --output jsonpath='{.metadata.uid}')
+    values=$(mktemp)
+    helm get values belay --namespace "$driver_namespace" --output yaml >"$values"
+    # Its sidecars end before they lose their rights.
+    kubectl --namespace "$driver_namespace" scale deployment --all --replicas 0 >/dev/null
+    kubectl --namespace "$driver_namespace" wait pod --selector belay.dev/driver --for=delete \
+        --timeout=60s >/dev/null
+    helm uninstall belay --namespace "$driver_namespace" --wait --timeout 2m >/dev/null
+    record_attachments_as_others
+    lines=$(synced)
+    await 30 "lines without a driver" has_written $((lines + 10))
+    helm install belay "$here/../../../deploy/chart" --namespace "$driver_namespace" \
+        --values "$values" --wait --timeout 5m >/dev/null
+    rm "$values"
+    await "$seconds_max" "the driver on all nodes" has_driver_everywhere
+    lines=$(synced)
+    await 30 "lines with the new driver" has_written $((lines + 10))
+    [ "$(k get pod writer-0 --output jsonpath='{.metadata.uid}')" = "$uid" ]
+    [ "$(restarts)" = 0 ]
+    pod reader "$first" data-writer-0 'sleep 3600'
+    k exec reader -- awk -v least="$lines" \
+        'NR != $1 { bad = 1 } END { exit bad || NR < least }' /data/lines
+    k delete pod reader --timeout="${seconds_max}s" >/dev/null
+    has_lines "$lines"
+    kubectl cordon "$first" >/dev/null
+    k delete pod writer-0 --timeout="${seconds_max}s" >/dev/null
+    await "$seconds_max" "the pod on the other node" is_writing "$uid"
+    kubectl uncordon "$first" >/dev/null
+    [ "$(node_of)" != "$first" ]
+    has_lines "$lines"
+    stop ext4
+}
+
 checks=("$@")
-[ $# -gt 0 ] || checks=(a_volume_moves a_node_returns a_node_is_gone)
+[ $# -gt 0 ] ||
+    checks=(a_volume_moves a_node_returns a_node_is_gone the_driver_is_replaced_under_a_pod)
 # shellcheck disable=SC2012
 first=$(ls "$BASE/guests" | head -n 1)
 run_checks guests "${checks[@]}"
