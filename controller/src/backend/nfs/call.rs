@@ -31,6 +31,16 @@ pub(super) struct Mount {
     pub(super) options: Vec<Parameter>,
 }
 
+impl Mount {
+    /// That share of the server, if it is another one.
+    pub(super) fn elsewhere(&self, share: &str) -> Option<Self> {
+        (self.share != share).then(|| Self {
+            share: share.to_owned(),
+            ..self.clone()
+        })
+    }
+}
+
 /// What to do in a share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Work {

@@ -14,47 +14,65 @@ impl Clones for Nfs {
         measured(Verb::Clone, async move {
             let prepared = self.prepared(&order)?;
             let copying = copying(&prepared, &from)?;
-            let mount = prepared.mount.clone();
-            let work = Work::Copy(copying);
-            let asked = self.processes.copy(mount, work, CREATE_MAX);
-            prepared.answered(asked.await)
+            self.filled(prepared, Work::Copy(copying)).await
         })
+    }
+}
+
+impl Nfs {
+    /// The new volume, once it has the files of another volume or of a snapshot.
+    pub(super) async fn filled(&self, prepared: Prepared, work: Work) -> Result<Volume, Failure> {
+        let mount = prepared.mount.clone();
+        let asked = self.processes.copy(mount, work, CREATE_MAX);
+        prepared.answered(asked.await)
+    }
+}
+
+impl Prepared {
+    /// The share of what the volume is made from, if it is another one of the same server.
+    ///
+    /// # Errors
+    /// `Invalid` for another server, with that `rule`.
+    pub(super) fn other_share(
+        &self,
+        what: &str,
+        (server, share): (&str, &str),
+        rule: &str,
+    ) -> Result<Option<Mount>, Failure> {
+        let to = &self.place;
+        if !server.eq_ignore_ascii_case(&to.server) {
+            return Err(Failure::invalid(
+                "volume_content_source",
+                format_args!(
+                    "{what}: is at {}, and the class creates volumes at {}; {rule}, which both \
+                     name in the same way; choose a class with server {server}",
+                    source(server, share),
+                    source(&to.server, &to.share),
+                ),
+            ));
+        }
+        Ok(self.mount.elsewhere(share))
     }
 }
 
 /// What the worker gets for an order and another volume.
 fn copying(prepared: &Prepared, from: &VolumeId) -> Result<Copying, Failure> {
-    let to = &prepared.place;
-    let missing = || Failure::not_found(format!("volume {from}: does not exist"));
+    let what = format!("volume {from}");
+    let missing = || Failure::not_found(format!("{what}: does not exist"));
     let place = Place::of(from)?.ok_or_else(missing)?;
-    if !place.server.eq_ignore_ascii_case(&to.server) {
-        return Err(Failure::invalid(
-            "volume_content_source",
-            format_args!(
-                "volume {from}: is at {}, and the class creates volumes at {}; volumes are copied \
-                 only on one server, which both name in the same way; choose a class with server \
-                 {}",
-                source(&place.server, &place.share),
-                source(&to.server, &to.share),
-                place.server
-            ),
-        ));
-    }
+    let rule = "volumes are copied only on one server";
+    let share = prepared.other_share(&what, (&place.server, &place.share), rule)?;
     let dir = &prepared.volume.at.dir;
-    if place.share == to.share && dir.above().any(|above| above == place.dir) {
+    if share.is_none() && dir.above().any(|above| above == place.dir) {
         return Err(Failure::invalid(
             "volume_content_source",
             format_args!(
-                "volume {from}: its directory {} contains that of the new volume, {dir}; choose a \
+                "{what}: its directory {} contains that of the new volume, {dir}; choose a \
                  class with another subDir",
                 place.dir
             ),
         ));
     }
-    let share = (place.share != to.share).then(|| Mount {
-        share: place.share.clone(),
-        ..prepared.mount.clone()
-    });
     Ok(Copying {
         volume: prepared.volume.clone(),
         from: Source {

@@ -125,11 +125,7 @@ impl Nfs {
     async fn restored(&self, order: &Order, from: &SnapshotId) -> Result<Volume, Failure> {
         let prepared = self.prepared(order)?;
         let restoring = restoring(&prepared, from)?;
-        let mount = prepared.mount.clone();
-        let asked = self
-            .processes
-            .copy(mount, Work::Restore(restoring), CREATE_MAX);
-        prepared.answered(asked.await)
+        self.filled(prepared, Work::Restore(restoring)).await
     }
 }
 
@@ -230,10 +226,7 @@ fn ordered(order: &SnapshotOrder) -> Result<(SnapshotId, Mount, NewSnapshot), Fa
         from: Source {
             at: volume.owned(),
             id: from.as_str().to_owned(),
-            share: (mount.share != volume.share).then(|| Mount {
-                share: volume.share.clone(),
-                ..mount.clone()
-            }),
+            share: mount.elsewhere(&volume.share),
         },
     };
     Ok((SnapshotId::at_most(NFS_ID_BYTES_MAX, id)?, mount, new))
@@ -265,26 +258,11 @@ fn class_options(
 
 /// What the worker gets for an order and a snapshot.
 fn restoring(prepared: &Prepared, from: &SnapshotId) -> Result<Restoring, Failure> {
-    let to = &prepared.place;
-    let missing = || Failure::not_found(format!("snapshot {from}: does not exist"));
+    let what = format!("snapshot {from}");
+    let missing = || Failure::not_found(format!("{what}: does not exist"));
     let kept = Kept::of(from)?.ok_or_else(missing)?;
-    if !kept.server.eq_ignore_ascii_case(&to.server) {
-        return Err(Failure::invalid(
-            "volume_content_source",
-            format_args!(
-                "snapshot {from}: is at {}, and the class creates volumes at {}; a snapshot is \
-                 restored only on its server, which both name in the same way; choose a class with \
-                 server {}",
-                path::source(&kept.server, &kept.share),
-                path::source(&to.server, &to.share),
-                kept.server
-            ),
-        ));
-    }
-    let share = (kept.share != to.share).then(|| Mount {
-        share: kept.share.clone(),
-        ..prepared.mount.clone()
-    });
+    let rule = "a snapshot is restored only on its server";
+    let share = prepared.other_share(&what, (&kept.server, &kept.share), rule)?;
     Ok(Restoring {
         volume: prepared.volume.clone(),
         from: kept.archive,

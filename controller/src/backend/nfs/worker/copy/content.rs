@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 /// How much is copied by one call: less than a slow server needs the time of a soft mount for.
 const RANGE_BYTES: u64 = 16 << 20;
 /// After so many bytes, they are written to the server's disk, so that no fsync takes long.
-const SYNC_BYTES: u64 = 64 << 20;
+pub(in super::super) const SYNC_BYTES: u64 = 64 << 20;
 const BUFFER_BYTES: usize = 1 << 20;
 /// What is a hole if it has zeros only.
 pub(in super::super) const BLOCK_BYTES: usize = 64 << 10;

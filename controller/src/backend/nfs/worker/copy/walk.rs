@@ -12,7 +12,7 @@ use super::report::Report;
 use belay_server::call::Failure;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How deep directories are copied: each is open in source and target.
@@ -188,12 +188,7 @@ impl<'a, 'r> Walk<'a, 'r> {
             return Ok(());
         }
         let shown = it.shown;
-        let from = open_file(it.from, it.name, shown)?;
-        let failed = |errno| Stop::of(at("fstat", shown)(errno));
-        let stat = rustix::fs::fstat(&from).map_err(failed)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Stop::Again(at("openat2", shown)(Errno::NXIO)));
-        }
+        let (from, stat) = open_file(it.from, it.name, shown)?;
         let to = created(it.to, it.name, shown)?;
         let file = File {
             from: &from,
@@ -206,7 +201,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         tree::sync(&to, shown)?;
         attributes::copy(&from, &to, &stat, shown)?;
         tree::sync(&to, shown)?;
-        let now = rustix::fs::fstat(&from).map_err(failed)?;
+        let now = rustix::fs::fstat(&from).map_err(|errno| Stop::of(at("fstat", shown)(errno)))?;
         if key(&now) != key(&stat) {
             self.report.changed(shown);
         }
@@ -220,13 +215,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         }
         match file_type {
             FileType::Symlink => {
-                let read = || rustix::fs::readlinkat(it.from, it.name, Vec::new());
-                let target = match retry_on_intr(read) {
-                    // It is no link any longer.
-                    Err(Errno::INVAL) => Err(Errno::LOOP),
-                    result => result,
-                };
-                let target = target.map_err(|errno| Stop::of(at("readlinkat", it.shown)(errno)))?;
+                let target = link_target(it.from, it.name, it.shown)?;
                 made_anew((it.to, it.name), "symlinkat", it.shown, || {
                     rustix::fs::symlinkat(&target, it.to, it.name)
                 })?;
@@ -360,15 +349,34 @@ pub(in super::super) fn made_anew<T>(
     made.map_err(at(call, shown))
 }
 
-/// Opens a file that is copied, of whatever type it is by now.
+/// What a symbolic link leads to; `Again` if it is none by now.
+pub(in super::super) fn link_target(
+    from: BorrowedFd<'_>,
+    name: &CStr,
+    shown: &str,
+) -> Result<CString, Stop> {
+    let read = || rustix::fs::readlinkat(from, name, Vec::new());
+    let target = match retry_on_intr(read) {
+        Err(Errno::INVAL) => Err(Errno::LOOP),
+        result => result,
+    };
+    target.map_err(|errno| Stop::of(at("readlinkat", shown)(errno)))
+}
+
+/// Opens a file that is copied; `Again` if it is of another type by now.
 pub(in super::super) fn open_file(
     from: BorrowedFd<'_>,
     name: &CStr,
     shown: &str,
-) -> Result<OwnedFd, Stop> {
+) -> Result<(OwnedFd, Stat), Stop> {
     let flags =
         OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || rustix::fs::openat2(from, name, flags, Mode::empty(), INSIDE);
     let opened = retry(open).map_err(at("openat2", shown));
-    opened.map_err(Stop::of)
+    let file = opened.map_err(Stop::of)?;
+    let stat = rustix::fs::fstat(&file).map_err(|errno| Stop::of(at("fstat", shown)(errno)))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok((file, stat)),
+        _ => Err(Stop::Again(at("openat2", shown)(Errno::NXIO))),
+    }
 }

@@ -5,7 +5,7 @@
 
 use super::super::copy::attributes::{self, Attribute};
 use super::super::copy::report::Report;
-use super::super::copy::walk::{ATTEMPTS, DEPTH_MAX, Stop, key, open_file};
+use super::super::copy::walk::{ATTEMPTS, DEPTH_MAX, Stop, key, link_target, open_file};
 use super::super::error::at;
 use super::super::tar::{self, Entry, Time, Type};
 use super::super::tree;
@@ -135,12 +135,7 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
 
     fn file(&mut self, it: &Name<'_>, is_last: bool) -> Result<(), Stop> {
         let shown = &*it.shown;
-        let from = open_file(it.from, it.name, shown)?;
-        let failed = |errno| Stop::of(at("fstat", shown)(errno));
-        let stat = rustix::fs::fstat(&from).map_err(failed)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Stop::Again(at("openat2", shown)(Errno::NXIO)));
-        }
+        let (from, stat) = open_file(it.from, it.name, shown)?;
         let attributes = attributes::read(&from, shown)?;
         let mut entry = entry(&it.path, Type::File, &stat, attributes);
         entry.size = u64::try_from(stat.st_size).unwrap_or_default();
@@ -154,7 +149,7 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
                 self.or_nothing(|walk| walk.content(&from, &entry, shown, is_last))?;
             }
         }
-        let now = rustix::fs::fstat(&from).map_err(failed);
+        let now = rustix::fs::fstat(&from);
         // It was whole when it was read.
         if !matches!(&now, Ok(now) if key(now) == key(&stat)) {
             self.report.changed(shown);
@@ -192,11 +187,7 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
     ) -> Result<(), Stop> {
         let again = || Stop::Again(at("pread", shown)(Errno::NXIO));
         self.output.write(&tar::head(entry))?;
-        let whole = [tar::Segment {
-            offset: 0,
-            length: entry.size,
-        }];
-        for segment in entry.segments.as_deref().unwrap_or(&whole) {
+        for segment in entry.pieces().iter() {
             let (mut here, end) = (segment.offset, segment.offset + segment.length);
             while here < end {
                 let length = usize::try_from(end - here).unwrap_or(BUFFER_BYTES);
@@ -247,14 +238,7 @@ impl<'a, 'o, 'r> Walk<'a, 'o, 'r> {
         let mut entry = entry(&it.path, kind, stat, Vec::new());
         entry.links = (stat.st_nlink > 1).then(|| key(stat));
         if kind == Type::Symlink {
-            let read = || rustix::fs::readlinkat(it.from, it.name, Vec::new());
-            let target = match retry_on_intr(read) {
-                // It is no link any longer.
-                Err(Errno::INVAL) => Err(Errno::LOOP),
-                result => result,
-            };
-            let target = target.map_err(|errno| Stop::of(at("readlinkat", shown)(errno)))?;
-            entry.target = target.into_bytes();
+            entry.target = link_target(it.from, it.name, shown)?.into_bytes();
         }
         if matches!(kind, Type::Character | Type::Block) {
             entry.device = (

@@ -189,7 +189,12 @@ pub(super) fn directory(tree: &Tree, snapshot: &Archived) -> Result<Option<Owned
     if of_volume(tree, &snapshot.dir)?.is_some() {
         return Ok(None);
     }
-    match tree.open_directory(&snapshot.dir) {
+    opened(tree, &snapshot.dir)
+}
+
+/// None if there is none, or a file or a link in its place.
+fn opened(tree: &Tree, dir: &Dir) -> Result<Option<OwnedFd>, Failure> {
+    match tree.open_directory(dir) {
         Err(error) if is_missing(error.errno) => Ok(None),
         result => Ok(result?),
     }
@@ -197,10 +202,7 @@ pub(super) fn directory(tree: &Tree, snapshot: &Archived) -> Result<Option<Owned
 
 /// The archive that Belay has made in a directory which has nothing else.
 pub(in super::super) fn snapshot_in(tree: &Tree, dir: &Dir) -> Result<Option<String>, Failure> {
-    if !tree.is_directory(dir)? {
-        return Ok(None);
-    }
-    let Some(directory) = tree.open_directory(dir)? else {
+    let Some(directory) = opened(tree, dir)? else {
         return Ok(None);
     };
     let names = list::names(&directory, &dir.to_string())?;

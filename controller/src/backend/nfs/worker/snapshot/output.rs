@@ -2,6 +2,7 @@
 //! stream. What was written since the begin of a member can be taken out again: so a file or
 //! a directory that vanishes while it is read is not in the archive.
 
+use super::super::copy::content::SYNC_BYTES;
 use super::super::error::{Error, Result, at};
 use super::super::tree::{self, alive};
 use super::mark::Mark;
@@ -10,9 +11,6 @@ use flate2::{Compression, GzBuilder};
 use rustix::io::{Errno, retry_on_intr};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-
-/// After so many bytes, they are written to the server's disk, so that no fsync takes long.
-const SYNC_BYTES: u64 = 64 << 20;
 
 pub(super) struct Output<'a> {
     state: State,

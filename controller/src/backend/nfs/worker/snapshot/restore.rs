@@ -4,6 +4,7 @@
 
 use super::super::claim::nonce;
 use super::super::copy::attributes::{self, Attribute};
+use super::super::copy::content::{BLOCK_BYTES, SYNC_BYTES};
 use super::super::copy::report::Report;
 use super::super::copy::walk::{created, made_anew, make_node};
 use super::super::error::{Result as Done, at};
@@ -19,10 +20,6 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 
 const BUFFER_BYTES: usize = 1 << 20;
-/// What becomes a hole if it has zeros only, and the archive does not say where holes are.
-const BLOCK_BYTES: usize = 64 << 10;
-/// After so many bytes, they are written to the server's disk, so that no fsync takes long.
-const SYNC_BYTES: u64 = 64 << 20;
 /// For more than so many bytes, the server is asked for room before.
 const ROOM_BYTES: u64 = 16 << 20;
 
@@ -131,12 +128,7 @@ impl Restore<'_, '_> {
         }
         self.make_sure_of_room(entry, place)?;
         let file = self.made(created(here, place.name, place.shown), place)?;
-        let whole = [Segment {
-            offset: 0,
-            length: entry.size,
-        }];
-        let segments = entry.segments.as_deref().unwrap_or(&whole);
-        for segment in segments {
+        for segment in entry.pieces().iter() {
             self.content(&file, *segment, self.may_have_holes(entry), place, reader)?;
         }
         // It may end with a hole.

@@ -10,6 +10,8 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+
 pub(super) use head::{END, head, padding};
 pub(super) use read::{Reader, Wrong};
 
@@ -83,9 +85,17 @@ pub(super) struct Entry {
 impl Entry {
     /// How much of the content is stored, in bytes.
     pub(super) fn stored(&self) -> u64 {
+        self.pieces().iter().map(|it| it.length).sum()
+    }
+
+    /// What is stored of the content.
+    pub(super) fn pieces(&self) -> Cow<'_, [Segment]> {
         match &self.segments {
-            None => self.size,
-            Some(segments) => segments.iter().map(|it| it.length).sum(),
+            Some(segments) => Cow::Borrowed(segments),
+            None => Cow::Owned(vec![Segment {
+                offset: 0,
+                length: self.size,
+            }]),
         }
     }
 }
