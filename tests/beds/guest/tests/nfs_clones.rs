@@ -126,30 +126,41 @@ fn a_volume_is_cloned_by_every_version() {
     }
 }
 
+/// Shell functions for each round of a test: `victim` kills the controller or its workers after a
+/// time, and `again` waits for that and starts the controller if it is gone.
+pub(crate) fn kills() -> impl Iterator<Item = String> {
+    let rounds = match std::env::var_os("BELAY_NIGHTLY") {
+        Some(_) => 24,
+        None => 8,
+    };
+    let victims = ["-x belay-controlle", "-f -- --nfs-worker-process"];
+    let rounds = victims.into_iter().cycle().take(rounds).enumerate();
+    rounds.map(|(round, victim)| {
+        let pause = format!("{}.{:02}", round / 6, round * 16 % 100);
+        format!(
+            "running() {{ pgrep -x belay-controlle >/dev/null; }}
+             victim() {{ sleep {pause}; pkill -KILL {victim} || true; }}
+             again() {{ wait $!; sleep 0.2; running || {{ {START}
+                 }}; }}"
+        )
+    })
+}
+
 /// The controller and its workers are killed at any moment; the same call, repeated, makes all of
 /// the copy.
 #[test]
 #[ignore = "needs User-mode Linux: make nfs"]
 fn a_clone_is_whole_whatever_is_killed() {
-    let rounds = match std::env::var_os("BELAY_NIGHTLY") {
-        Some(_) => 24,
-        None => 8,
-    };
     for kernel in kernels_or(newest_kernel()) {
         with_filer(kernel, |guest| {
             prepare(guest, 100);
-            let victims = ["-x belay-controlle", "-f -- --nfs-worker-process"];
-            for (round, victim) in victims.iter().cycle().take(rounds).enumerate() {
-                let pause = format!("{}.{:02}", round / 6, round * 16 % 100);
+            for kill in kills() {
                 run(
                     guest,
                     &format!(
                         ". /run/files.sh
                          share=/
-                         running() {{ pgrep -x belay-controlle >/dev/null; }}
-                         victim() {{ sleep {pause}; pkill -KILL {victim} || true; }}
-                         again() {{ wait $!; sleep 0.2; running || {{ {START}
-                             }}; }}
+                         {kill}
                          clone() {{ create pvc-2 --from-volume 10.9.0.1##pvc-1##; }}
                          victim 3>&- &
                          clone || true

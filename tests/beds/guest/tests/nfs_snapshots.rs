@@ -3,8 +3,8 @@
 use belay_guest::Guest;
 
 use crate::filer::SHARE;
-use crate::nfs_clones::prepare;
-use crate::nfs_controller::{START, fails, run, with_filer};
+use crate::nfs_clones::{kills, prepare};
+use crate::nfs_controller::{fails, run, with_filer};
 use crate::rig::{kernels, kernels_or, newest_kernel, until};
 
 /// `cut NAME VOLUME ...` creates a snapshot and prints its ID, `discard ID` deletes it; `unpack`
@@ -183,24 +183,15 @@ fn refusals(guest: &mut Guest<'_>) {
 #[test]
 #[ignore = "needs User-mode Linux: make nfs"]
 fn a_snapshot_and_its_restore_are_whole_whatever_is_killed() {
-    let rounds = match std::env::var_os("BELAY_NIGHTLY") {
-        Some(_) => 24,
-        None => 8,
-    };
     for kernel in kernels_or(newest_kernel()) {
         with_filer(kernel, |guest| {
             prepare_source(guest, 100);
-            let victims = ["-x belay-controlle", "-f -- --nfs-worker-process"];
-            for (round, victim) in victims.iter().cycle().take(rounds).enumerate() {
-                let pause = format!("{}.{:02}", round / 6, round * 16 % 100);
+            for kill in kills() {
                 run(
                     guest,
                     &format!(
                         "{SETUP}
-                         running() {{ pgrep -x belay-controlle >/dev/null; }}
-                         victim() {{ sleep {pause}; pkill -KILL {victim} || true; }}
-                         again() {{ wait $!; sleep 0.2; running || {{ {START}
-                             }}; }}
+                         {kill}
                          cuts() {{ id=$(cut cut-1 10.9.0.1##pvc-1##); }}
                          restores() {{ create pvc-2 --from-snapshot $id; }}
                          victim 3>&- &

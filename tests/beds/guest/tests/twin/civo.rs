@@ -88,10 +88,7 @@ fn a_volume_is_created_moved_grown_while_detached_and_copied() {
         );
 
         // Next to its source, with the same UUID, and larger than the snapshot.
-        let restore = ["--size", "2GiB", "--from-snapshot", snapshot];
-        let copy = ["volume", "create", "pvc-copy", "--fs-type", filesystem];
-        let copy = bed.call("copy.json", &[&copy[..], &restore].concat());
-        let copy = text(&copy, "volume_id");
+        let copy = &*bed.restored(snapshot, kind);
         bed.up(second, copy, kind, "copy.json");
         bed.run(
             second,

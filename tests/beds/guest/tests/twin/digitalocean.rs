@@ -78,10 +78,7 @@ fn a_volume_is_created_grown_copied_and_moved_by_controller_twin_and_agents() {
         bed.up(second, id, kind, "created.json");
 
         // Next to its source, with the same UUID.
-        let restore = ["--size", "2GiB", "--from-snapshot", snapshot];
-        let copy = ["volume", "create", "pvc-copy", "--fs-type", filesystem];
-        let copy = bed.call("copy.json", &[&copy[..], &restore].concat());
-        let copy = text(&copy, "volume_id");
+        let copy = &*bed.restored(snapshot, kind);
         bed.up(second, copy, kind, "copy.json");
         bed.run(
             second,
