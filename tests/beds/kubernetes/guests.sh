@@ -169,10 +169,6 @@ put_secret() {
     rm -r "$directory"
 }
 
-is_registered() {
-    kubectl get csinode "$1" --output jsonpath='{.spec.drivers[*].name}' | grep -qw "$guests_driver"
-}
-
 await_registered() {
     await "$seconds_max" "the registration of $guests_driver with the kubelet of $1" is_registered "$1"
 }

@@ -167,15 +167,7 @@ check_a_volume_moves() {
         kib=$(data_kib)
         is_civo || grow_in_use "$kib"
         lines=$(synced) uid=$(k get pod writer-0 --output jsonpath='{.metadata.uid}')
-        kubectl cordon "$first" >/dev/null
-        if is_civo; then
-            grow_while_detached
-        else
-            k delete pod writer-0 --timeout="${seconds_max}s" >/dev/null
-        fi
-        await "$seconds_max" "the pod on the other node" is_writing "$uid"
-        kubectl uncordon "$first" >/dev/null
-        [ "$(node_of)" != "$first" ]
+        if is_civo; then moves "$uid" grow_while_detached; else moves "$uid" restart_pod; fi
         has_lines "$lines"
         has_grown $((kib * 3 / 2))
         cloud_has 2
@@ -216,7 +208,7 @@ check_a_node_is_gone() {
     "$here/guests.sh" boot "$first"
     kubectl taint node "$first" "$taint-" >/dev/null
     # What the node remembers of the pod and its volume must not harm the volume, which moves back.
-    k delete pod writer-0 --timeout="${seconds_max}s" >/dev/null
+    restart_pod
     await "$seconds_max" "the pod after its return" is_writing
     has_lines "$lines"
     stop ext4
@@ -239,10 +231,21 @@ record_attachments_as_others() {
 
 has_driver_everywhere() {
     local name
-    for name in $(ls "$BASE/guests"); do
-        kubectl get csinode "$name" --output jsonpath='{.spec.drivers[*].name}' |
-            grep -qw "$guests_driver" || return 1
-    done
+    for name in $(ls "$BASE/guests"); do is_registered "$name" || return 1; done
+}
+
+# The pod of the StatefulSet ends, and starts again if a node takes it.
+restart_pod() {
+    k delete pod writer-0 --timeout="${seconds_max}s" >/dev/null
+}
+
+# moves UID COMMAND: the pod of that UID, which the command ends, starts on the other node.
+moves() {
+    kubectl cordon "$first" >/dev/null
+    "$2"
+    await "$seconds_max" "the pod on the other node" is_writing "$1"
+    kubectl uncordon "$first" >/dev/null
+    [ "$(node_of)" != "$first" ]
 }
 
 has_written() {
@@ -279,11 +282,7 @@ check_the_driver_is_replaced_under_a_pod() {
         'NR != $1 { bad = 1 } END { exit bad || NR < least }' /data/lines
     k delete pod reader --timeout="${seconds_max}s" >/dev/null
     has_lines "$lines"
-    kubectl cordon "$first" >/dev/null
-    k delete pod writer-0 --timeout="${seconds_max}s" >/dev/null
-    await "$seconds_max" "the pod on the other node" is_writing "$uid"
-    kubectl uncordon "$first" >/dev/null
-    [ "$(node_of)" != "$first" ]
+    moves "$uid" restart_pod
     has_lines "$lines"
     stop ext4
 }

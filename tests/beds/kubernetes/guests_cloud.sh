@@ -94,6 +94,11 @@ server_of() {
     ! is_openstack || printf '/%s' "$(cat "$BASE/guests/$1/server")"
 }
 
+# is_registered NAME: whether the guest's kubelet has the driver.
+is_registered() {
+    kubectl get csinode "$1" --output jsonpath='{.spec.drivers[*].name}' | grep -qw "$guests_driver"
+}
+
 # Slots for disks: virtio, and SCSI.
 slots() {
     if is_twin; then echo "0+$slots_max"; else echo "$slots_max"; fi
