@@ -7,6 +7,7 @@ pub mod civo;
 mod claims;
 mod clouds;
 pub mod digitalocean;
+mod health;
 pub mod local;
 mod measured;
 mod modification;
@@ -18,13 +19,13 @@ mod time;
 
 pub use claims::{Attempt, Claims, Mark};
 pub use clouds::Clouds;
+pub use health::{Health, Unhealthy, UnhealthyPage};
 pub use modification::Modification;
 pub use snapshots::{Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots};
 
 use belay_contract::publish_context::{Content, Transport};
 use belay_contract::topology::Topology;
 use belay_server::call::Failure;
-use belay_server::health::Conditions;
 use belay_server::request::{
     AccessMode, ContentSource, Context, MountFlags, Name, NodeId, Secrets, Segments,
     TopologyRequirement, VolumeId,
@@ -115,6 +116,12 @@ pub trait Backend: Send + Sync + 'static {
     /// determines it.
     fn complete(&self, volume: Volume, _source: Option<&ContentSource>) -> Volume {
         volume
+    }
+
+    /// Whether the volume may be that of the order although they differ in that parameter:
+    /// storage may have several names for one thing, or may not do as it is asked.
+    fn meets(&self, _parameter: Parameter, _secrets: Secrets) -> Answer<'_, bool> {
+        Box::pin(async { Ok(false) })
     }
 
     /// Whether it accepts a name twice, and marks volumes; none = the storage refuses a second
@@ -221,24 +228,6 @@ pub trait Clones: Send + Sync {
     fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume>;
 }
 
-/// A backend that reports the health of its volumes.
-pub trait Health: Send + Sync {
-    /// What is wrong with the volume with that id, once it is complete.
-    fn health(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Conditions>>;
-
-    /// What is wrong with each of these volumes, which exist, given by id and size in bytes; in
-    /// their order. Part of calls that have no secrets.
-    fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Conditions>>;
-
-    /// Like [`Backend::list`], of those volumes that something is wrong with.
-    fn list_unhealthy(
-        &self,
-        after: Option<String>,
-        limit: usize,
-        secrets: Secrets,
-    ) -> Answer<'_, UnhealthyPage>;
-}
-
 /// The sizes that a backend can make, in bytes; all three are multiples of `step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -283,6 +272,17 @@ pub struct Order {
     pub secrets: Secrets,
 }
 
+/// A parameter of an order and what a volume shows of it, which differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// One of [`Backend::parameters`].
+    pub key: &'static str,
+    /// What the volume shows.
+    pub is: String,
+    /// What the order has.
+    pub asked: String,
+}
+
 /// What state a volume or a snapshot is in, as its backend sees it now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -323,6 +323,9 @@ pub struct Volume {
     pub attached_at: Option<u64>,
     /// The storage says that several nodes can have it at once.
     pub shares: bool,
+    /// The parameters that the storage shows of it, by key; those that may have changed since its
+    /// creation are left out.
+    pub parameters: Vec<(&'static str, String)>,
 }
 
 /// A page of volumes.
@@ -330,24 +333,6 @@ pub struct Volume {
 pub struct Page {
     /// In the order of the listing.
     pub volumes: Vec<Volume>,
-    /// Where the next page begins, if there is one.
-    pub next: Option<String>,
-}
-
-/// A volume that something is wrong with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unhealthy {
-    /// Which.
-    pub id: VolumeId,
-    /// What; never empty.
-    pub conditions: Conditions,
-}
-
-/// A page of volumes that something is wrong with.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UnhealthyPage {
-    /// In the order of the listing.
-    pub volumes: Vec<Unhealthy>,
     /// Where the next page begins, if there is one.
     pub next: Option<String>,
 }

@@ -2,7 +2,7 @@
 //! is returned if it matches the request.
 
 use super::{Done, Operations, Subject, lookup, mixed_up, modify, phase, size, snapshot, support};
-use crate::backend::{Backend, Order, Phase, Sizes, Usage, Volume};
+use crate::backend::{Backend, Order, Parameter, Phase, Sizes, Usage, Volume};
 use belay_contract::drivers::ParameterPolicy;
 use belay_contract::format::{self, FormatOptions};
 use belay_server::call::{Failure, Rpc};
@@ -38,7 +38,7 @@ impl Operations {
             let volume = phase::ready(volume)?;
             let volume = backend.complete(volume, wanted.source.as_ref());
             // Compares a new volume too: it may be another caller's.
-            wanted.agrees(&volume)?;
+            wanted.agrees(backend.as_ref(), &volume).await?;
             let (mutable, secrets) = (&wanted.mutable, &wanted.order.secrets);
             modify::verify(backend.as_ref(), &volume.id, mutable, secrets).await?;
             Ok(Done::Created(wanted.describe(volume)?))
@@ -243,8 +243,8 @@ impl Wanted {
     }
 
     /// Compares the request with the volume that has the name; the error lists all differences.
-    fn agrees(&self, volume: &Volume) -> Result<(), Failure> {
-        let mut differences = Vec::new();
+    async fn agrees(&self, backend: &dyn Backend, volume: &Volume) -> Result<(), Failure> {
+        let mut differences = self.other_parameters(backend, volume).await?;
         differences.extend(size::outside(volume.bytes, self.range));
         if let Some(usage) = &volume.usage
             && *usage != self.order.usage
@@ -276,6 +276,38 @@ impl Wanted {
             volume.id,
             differences.join("; ")
         )))
+    }
+}
+
+impl Wanted {
+    /// The parameters that the volume shows other than they were asked for. A parameter that the
+    /// request does not have may be anything.
+    async fn other_parameters(
+        &self,
+        backend: &dyn Backend,
+        volume: &Volume,
+    ) -> Result<Vec<String>, Failure> {
+        let mut differences = Vec::new();
+        for (key, is) in &volume.parameters {
+            let asked = self.order.parameters.get(key);
+            let Some(asked) = asked.filter(|asked| asked != is) else {
+                continue;
+            };
+            let parameter = Parameter {
+                key,
+                is: is.clone(),
+                asked: asked.to_owned(),
+            };
+            if backend.meets(parameter, self.order.secrets.clone()).await? {
+                continue;
+            }
+            let field = match self.mutable.get(key) {
+                Some(_) => modify::FIELD,
+                None => PARAMETERS,
+            };
+            differences.push(format!("{field}[{key}]: it has {is:?}, not {asked:?}"));
+        }
+        Ok(differences)
     }
 }
 

@@ -1,13 +1,14 @@
 //! The operations over a stub backend.
 
 mod modify;
+mod parameters;
 mod sharing;
 
 use super::{Operations, Rules, Verdict};
 use crate::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Clones, Expansion, Health, Mark, Order,
-    Page, Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnhealthyPage,
-    Usage, Volume,
+    Page, Parameter, Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots,
+    UnhealthyPage, Usage, Volume,
 };
 use crate::mark_keys::MarkKeys;
 use belay_contract::drivers::LOCAL;
@@ -50,6 +51,7 @@ struct Stub {
     ordered: Arc<Mutex<Vec<Arc<Order>>>>,
     volume: Option<Volume>,
     reaches_preferred: bool,
+    meets: bool,
 }
 
 impl Stub {
@@ -108,6 +110,10 @@ impl Backend for Stub {
 
     fn reaches_preferred(&self) -> bool {
         self.reaches_preferred
+    }
+
+    fn meets(&self, _: Parameter, _: Secrets) -> Answer<'_, bool> {
+        Box::pin(async { Ok(self.meets) })
     }
 
     fn attachments(&self) -> Option<&dyn Attachments> {
@@ -277,6 +283,7 @@ fn volume(phase: Phase) -> Volume {
         content: None,
         attached_at: None,
         shares: false,
+        parameters: Vec::new(),
     }
 }
 

@@ -181,6 +181,7 @@ mod tests {
             content: None,
             attached_at: None,
             shares: false,
+            parameters: Vec::new(),
         }
     }
 

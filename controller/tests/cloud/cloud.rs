@@ -252,6 +252,7 @@ pub(crate) fn blank(id: VolumeId) -> Volume {
         content: None,
         attached_at: None,
         shares: false,
+        parameters: Vec::new(),
     }
 }
 

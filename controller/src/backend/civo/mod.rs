@@ -174,6 +174,7 @@ impl Civo {
             content: None,
             attached_at: None,
             shares: false,
+            parameters: Vec::new(),
         }
     }
 

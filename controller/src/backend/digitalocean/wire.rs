@@ -237,6 +237,7 @@ impl DoVolume {
             content: Some(self.content()),
             attached_at: None,
             shares: false,
+            parameters: Vec::new(),
         })
     }
 }

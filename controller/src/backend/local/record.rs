@@ -201,6 +201,7 @@ impl Record {
             content: None,
             attached_at: None,
             shares: false,
+            parameters: Vec::new(),
         })
     }
 

@@ -151,6 +151,7 @@ impl Store {
             content: None,
             attached_at: None,
             shares: false,
+            parameters: Vec::new(),
         })
     }
 

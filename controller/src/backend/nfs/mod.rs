@@ -202,6 +202,7 @@ fn volume(id: VolumeId, seen: Seen) -> Volume {
         content: None,
         attached_at: None,
         shares: false,
+        parameters: Vec::new(),
     }
 }
 

@@ -5,6 +5,7 @@ mod snapshots;
 mod types;
 
 use super::id::{path, path_of};
+use super::likeness::TYPE;
 use super::session::{Account, Session};
 use super::wire::{
     self, AvailabilityZones, CinderVolume, Message, Messages, OneVolume, Restored, Volumes,
@@ -247,7 +248,7 @@ impl Client {
             None => (None, None),
         };
         for (key, value) in [
-            ("volume_type", order.parameters.get("type")),
+            ("volume_type", order.parameters.get(TYPE)),
             ("availability_zone", zone),
             ("snapshot_id", snapshot),
             ("source_volid", volume_id),

@@ -9,6 +9,7 @@ mod failed;
 mod hints;
 mod id;
 mod labels;
+mod likeness;
 mod retype;
 mod routes;
 mod search;
@@ -21,8 +22,8 @@ mod zones;
 
 use super::measured::{Verb, measured};
 use super::{
-    Answer, Attachments, Backend, Claims, Clones, Expansion, Modification, Order, Page, Phase,
-    Progress, Sizes, Snapshots, Volume,
+    Answer, Attachments, Backend, Claims, Clones, Expansion, Modification, Order, Page, Parameter,
+    Phase, Progress, Sizes, Snapshots, Volume,
 };
 use crate::http;
 use backups::Backups;
@@ -32,6 +33,7 @@ use client::Client;
 use conf::{CloudConf, Source};
 use hints::{AFFINITY, ANTI_AFFINITY};
 use labels::labels;
+use likeness::{AVAILABILITY, TYPE};
 pub use routes::Openstack;
 use search::Search;
 use serde_json::json;
@@ -122,7 +124,7 @@ impl Cloud {
         }
         labels(&mut metadata, &order.parameters);
         // The zone of the class comes first.
-        let of_class = order.parameters.get("availability");
+        let of_class = order.parameters.get(AVAILABILITY);
         let asked = match of_class {
             Some(_) => None,
             None => self.zones.asked(order.topology.as_ref()).await,
@@ -170,7 +172,7 @@ impl Cloud {
 
 impl Backend for Cloud {
     fn parameters(&self) -> &'static [&'static str] {
-        &["type", "availability", AFFINITY, ANTI_AFFINITY]
+        &[TYPE, AVAILABILITY, AFFINITY, ANTI_AFFINITY]
     }
 
     fn sizes(&self, _: &Context) -> Result<Sizes, Failure> {
@@ -248,6 +250,10 @@ impl Backend for Cloud {
 
     fn reaches_preferred(&self) -> bool {
         self.zones.are_ignored()
+    }
+
+    fn meets(&self, parameter: Parameter, _: Secrets) -> Answer<'_, bool> {
+        measured(Verb::Find, async move { self.may_be(parameter).await })
     }
 
     fn claims(&self) -> Option<&dyn Claims> {

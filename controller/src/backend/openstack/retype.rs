@@ -2,14 +2,12 @@
 //! the volume keeps its type, and no status says so. Data are never moved to other storage.
 
 use super::Cloud;
-use super::wire::{CinderVolume, VolumeType};
+use super::likeness::TYPE;
+use super::wire::{self, CinderVolume, VolumeType};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{Answer, Modification, Progress};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Context, Secrets, VolumeId};
-
-/// The parameter, as in a storage class.
-const TYPE: &str = "type";
 
 const FIELD: &str = "mutable_parameters[type]";
 
@@ -43,8 +41,13 @@ impl Modification for Cloud {
             let Some(asked) = self.asked_type(&parameters).await? else {
                 return Ok(Progress::Done(()));
             };
-            if self.cinder_volume(&id).await?.volume_type.as_deref() == Some(&*asked.name) {
+            let volume = self.cinder_volume(&id).await?;
+            if volume.volume_type.as_deref() == Some(&*asked.name) {
                 return Ok(Progress::Done(()));
+            }
+            // Before the change: a repeated CreateVolume may come at any time.
+            if !volume.is_retyped() {
+                self.client.mark(&id, wire::RETYPED).await?;
             }
             match self.client.retype(&id, &asked.name).await {
                 Ok(()) => Ok(Progress::Begun),

@@ -1,6 +1,7 @@
 //! Which volumes several servers can have at once: those of a type that is multiattach.
 
 use super::Cloud;
+use super::likeness::TYPE;
 use super::wire::VolumeType;
 use crate::backend::Order;
 use belay_server::call::Failure;
@@ -17,7 +18,7 @@ impl Cloud {
         order: &Order,
         source: Option<&ContentSource>,
     ) -> Result<(), Failure> {
-        let named = order.parameters.get("type").map(str::to_owned);
+        let named = order.parameters.get(TYPE).map(str::to_owned);
         let name = match (named, source) {
             (Some(name), _) => Some(name),
             (None, Some(source)) => match self.type_of(source).await? {

@@ -2,6 +2,7 @@
 //! answers as the real services were seen to. It has done everything as soon as it answers.
 
 mod hints;
+mod likeness;
 mod proxies;
 mod retype;
 mod sharing;

@@ -8,6 +8,7 @@ mod types;
 mod zones;
 
 use super::conf::CloudConf;
+use super::likeness::{AVAILABILITY, TYPE};
 use crate::backend::time::seconds;
 use crate::backend::{Attempt, Mark, Phase, Volume};
 use belay_contract::publish_context::Content;
@@ -36,6 +37,8 @@ pub(super) const CLAIM: &str = "belay.dev/claim";
 pub(super) const USED: &str = "belay.dev/used";
 /// Its value is the id of the volume that several servers may have at once.
 pub(super) const SHARED: &str = "belay.dev/shared";
+/// Its value is the id of the volume whose type a VolumeAttributesClass has changed.
+pub(super) const RETYPED: &str = "belay.dev/retyped";
 /// Its value is what the volume was made from: `snapshot:ID` or `volume:ID`.
 pub(super) const SOURCE: &str = "belay.dev/source";
 
@@ -208,6 +211,24 @@ impl CinderVolume {
         self.has(SHARED) == Some(true)
     }
 
+    /// Its type may be another than it was created with.
+    pub(super) fn is_retyped(&self) -> bool {
+        self.has(RETYPED) == Some(true)
+    }
+
+    /// See [`Volume::parameters`].
+    fn parameters(&self) -> Vec<(&'static str, String)> {
+        let kind = self.volume_type.as_ref().filter(|_| !self.is_retyped());
+        let shown = [
+            (TYPE, kind),
+            (AVAILABILITY, self.availability_zone.as_ref()),
+        ];
+        let shown = shown.into_iter();
+        shown
+            .filter_map(|(key, is)| Some((key, is?.clone())))
+            .collect()
+    }
+
     /// When the first of its attachments was made, in seconds since 1970; `None` if that is not
     /// known of all.
     fn attached_at(&self) -> Option<u64> {
@@ -324,6 +345,7 @@ impl CinderVolume {
             content: Some(self.content()),
             attached_at: self.attached_at(),
             shares: self.multiattach,
+            parameters: self.parameters(),
         })
     }
 }

@@ -129,6 +129,7 @@ mod tests {
             content: None,
             attached_at: None,
             shares: false,
+            parameters: Vec::new(),
         }
     }
 

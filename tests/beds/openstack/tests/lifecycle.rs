@@ -128,7 +128,8 @@ async fn a_volume_of_another_program_is_attached_with_unknown_content() {
     let _controller = site.start();
     let client = &mut site.client().await;
     let name = unique("foreign");
-    let order = json!({"volume": {"name": name, "size": 1, "availability_zone": "az-a"}});
+    let order = json!({"volume": {"name": name, "size": 1, "availability_zone": "az-a",
+                                  "volume_type": "file-a"}});
     let body = cloud.expect(202, "volumev3", ("POST", "/volumes"), &order);
     let id = body["volume"]["id"].as_str().unwrap().to_owned();
     let _volume = cloud.await_status(&id, "available");

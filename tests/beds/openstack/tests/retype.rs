@@ -111,3 +111,39 @@ async fn a_new_volume_has_the_type_of_its_attributes_class() {
     assert_refused(unknown.await, Code::InvalidArgument, "gold");
     deleted(client, &id).await;
 }
+
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn a_repeated_creation_finds_its_volume_by_type_and_zone_also_after_a_retype() {
+    let bed = Bed::open();
+    let cloud = Cloud::by_password(&bed);
+    let site = Site::new(&by_password(&bed));
+    let _controller = site.start();
+    let client = &mut site.client().await;
+    let name = unique("alike");
+    let order = |key: &str, value: &str| {
+        let mut order = create(&name, 1);
+        order.parameters.insert(key.to_owned(), value.to_owned());
+        order
+    };
+    let id = created(client, &name).await.volume_id;
+    let types = cloud.expect(200, "volumev3", ("GET", "/types"), &Value::Null);
+    let types = types["volume_types"].as_array().unwrap();
+    let by_id = types.iter().find(|it| it["name"] == "file-a").unwrap();
+    for same in ["file-a", by_id["id"].as_str().unwrap(), "FILE-A"] {
+        let again = client.create_volume(order("type", same)).await.unwrap();
+        assert_eq!(again.into_inner().volume.unwrap().volume_id, id, "{same}");
+    }
+    for (key, other) in [("type", "multi"), ("availability", "az-b")] {
+        let refused = client.create_volume(order(key, other)).await;
+        assert_refused(refused, Code::AlreadyExists, &format!("parameters[{key}]"));
+    }
+    assert_eq!(type_of(&cloud, &id), "file-a");
+    modified(client, &id, "multi").await.unwrap();
+    for class in ["file-a", "multi"] {
+        let again = client.create_volume(order("type", class)).await.unwrap();
+        assert_eq!(again.into_inner().volume.unwrap().volume_id, id, "{class}");
+    }
+    assert_eq!(cloud.volumes(Some(&name)).len(), 1);
+    deleted(client, &id).await;
+}

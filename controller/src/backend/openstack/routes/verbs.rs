@@ -3,7 +3,7 @@
 use super::Openstack;
 use crate::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Clones, Clouds, Expansion,
-    Modification, Order, Page, Progress, Sizes, Snapshot, SnapshotClaims, SnapshotOrder,
+    Modification, Order, Page, Parameter, Progress, Sizes, Snapshot, SnapshotClaims, SnapshotOrder,
     SnapshotPage, Snapshots, Volume,
 };
 use belay_server::call::Failure;
@@ -61,6 +61,10 @@ impl Backend for Openstack {
 
     fn reaches_preferred(&self) -> bool {
         self.first.cloud.reaches_preferred()
+    }
+
+    fn meets(&self, parameter: Parameter, secrets: Secrets) -> Answer<'_, bool> {
+        self.on(&secrets, |cloud| cloud.meets(parameter, secrets.clone()))
     }
 
     fn claims(&self) -> Option<&dyn Claims> {

@@ -1,0 +1,51 @@
+//! A volume that has the name of a request, and shows other parameters.
+
+use super::*;
+
+/// Creates `pvc-1`, whose volume shows these parameters, with that class; none = without a class.
+async fn created(
+    shown: &[(&'static str, &str)],
+    class: Option<&str>,
+    meets: bool,
+) -> Result<Volume, Failure> {
+    let shown = shown.iter().map(|(key, is)| (*key, (*is).to_owned()));
+    let volume = Volume {
+        parameters: shown.collect(),
+        ..volume(Phase::Ready)
+    };
+    let backend = Stub {
+        volume: Some(volume),
+        meets,
+        ..Stub::default()
+    };
+    let class: Vec<_> = class.map(|class| ("class", class)).into_iter().collect();
+    let request = CreateVolume {
+        parameters: owned(&class),
+        ..named("pvc-1", block())
+    };
+    let operations = Operations::new(Arc::new(backend), rules());
+    operations.create(request).await
+}
+
+#[tokio::test]
+async fn a_volume_that_shows_another_parameter_than_it_was_asked_for_is_incompatible() {
+    let refused = created(&[("class", "large")], Some("small"), false).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind, Kind::Incompatible, "{refused}");
+    for part in ["parameters[class]", "\"large\"", "\"small\"", "vol-1"] {
+        assert!(refused.message.contains(part), "{part}: {refused}");
+    }
+    for (shown, class, meets) in [
+        (&[("class", "small")][..], Some("small"), false),
+        // Without the parameter, the storage has chosen.
+        (&[("class", "large")], None, false),
+        // The storage does not show it.
+        (&[], Some("small"), false),
+        (&[("other", "large")], Some("small"), false),
+        // By another name, as the storage says.
+        (&[("class", "large")], Some("small"), true),
+    ] {
+        let answer = created(shown, class, meets).await;
+        assert!(answer.is_ok(), "{shown:?} {class:?}: {answer:?}");
+    }
+}
