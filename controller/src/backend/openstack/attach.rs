@@ -12,10 +12,16 @@ use belay_server::request::{NodeId, Secrets, VolumeId};
 use std::sync::Arc;
 
 /// Nova records an attachment before Cinder does, and forgets it later: in between, Nova refuses
-/// the call for a volume that is not attached, and accepts it a moment later.
-fn unless_nova_knows(refused: Failure) -> Failure {
+/// the call for a volume that is not attached, and accepts it a moment later. If the compute
+/// service is frozen meanwhile, Nova answers 500, and the record stays until the server is deleted:
+/// Nova detaches no volume that Cinder does not call attached.
+fn unless_nova_knows(id: &VolumeId, refused: Failure) -> Failure {
     match refused.message.contains(wire::ATTACHED_ALREADY) {
-        true => Failure::busy(refused.message),
+        true => Failure::busy(format!(
+            "volume {id}: Nova has a record of an attachment that Cinder does not have, as while \
+             it attaches or detaches; if that stays, the record is stale, and ends with that \
+             server: {refused}"
+        )),
         false => refused,
     }
 }
@@ -110,7 +116,8 @@ impl Attachments for Cloud {
                 Err(refused) => {
                     let done = |volume: &Volume| self.attached(&order, volume);
                     let attached = self.unless(id, refused, done).await;
-                    attached.map(Progress::Done).map_err(unless_nova_knows)
+                    let named = |refused| unless_nova_knows(id, refused);
+                    attached.map(Progress::Done).map_err(named)
                 }
             }
         })

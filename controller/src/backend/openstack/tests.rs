@@ -614,6 +614,9 @@ async fn an_attach_is_repeated_while_nova_has_a_record_of_an_attachment_that_cin
     twin.state().volumes.get_mut(id.as_str()).unwrap()["known_to_nova"] = true.into();
     let refused = twin.backend.attach(to(&id, S1)).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Busy, "{refused}");
+    let cause = format!("volume {id}: Nova has a record of an attachment that Cinder");
+    assert!(refused.message.starts_with(&cause), "{refused}");
+    assert!(refused.message.contains(S1), "{refused}");
     let begun = twin.backend.attach(to(&id, S1)).await;
     assert_eq!(begun.unwrap(), Progress::Begun);
 }

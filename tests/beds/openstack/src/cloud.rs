@@ -121,6 +121,17 @@ impl Cloud {
         drop(admin.expect(204, "identity", ("PUT", &path), &Value::Null));
     }
 
+    /// Sets the status of a volume and of its attachments, as an administrator does after trouble.
+    ///
+    /// # Panics
+    /// Cinder refuses.
+    pub fn reset(&self, id: &str, status: &str, attach_status: &str) {
+        let admin = Self::of(&self.bed, "admin", "admin");
+        let reset = json!({"os-reset_status": {"status": status, "attach_status": attach_status}});
+        let path = format!("/volumes/{id}/action");
+        drop(admin.expect(202, "volumev3", ("POST", &path), &reset));
+    }
+
     /// The ID of a new trust: the driver's user lets itself act in its project, as a member.
     ///
     /// # Panics
