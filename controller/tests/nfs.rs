@@ -185,6 +185,7 @@ async fn the_controller_advertises_what_it_can_do() {
             Call::GetVolume,
             Call::ExpandVolume,
             Call::SingleNodeMultiWriter,
+            Call::GetCapacity,
             Call::CreateDeleteSnapshot,
             Call::CloneVolume,
         ]
@@ -197,6 +198,59 @@ async fn the_controller_advertises_what_it_can_do() {
     let request = csi::GetSnapshotRequest::default();
     let found = site.client.get_snapshot(request).await;
     assert_eq!(found.unwrap_err().code(), Code::Unimplemented);
+}
+
+/// There is no room where no volume can be created, and no answer if the class is wrong.
+#[tokio::test]
+async fn the_server_of_the_class_is_asked_for_its_room() {
+    let mut site = Site::start().await;
+    let class = [("server", SERVER), ("share", "/a")];
+    let typo = [("server", SERVER), ("share", "/a"), ("sever", "x")];
+    let long = "d".repeat(250);
+    let flag = "addr=10.0.0.1";
+    for (parameters, modes, flag, expected) in [
+        (&[][..], "", "", Ok(0)),
+        (&typo[..], "", "", Ok(0)),
+        (&class[..], "block", "", Ok(0)),
+        (
+            &class[..1],
+            "",
+            "",
+            Err((Code::InvalidArgument, "share: is required")),
+        ),
+        (
+            &[("server", SERVER), ("share", &long)],
+            "",
+            "",
+            Err((Code::InvalidArgument, "has 260 bytes")),
+        ),
+        (&class[..], "", flag, Err((Code::InvalidArgument, "addr"))),
+        (
+            &class[..],
+            "",
+            "",
+            Err((Code::Unavailable, "cannot resolve")),
+        ),
+    ] {
+        let mut wanted = capability(modes, Mode::MultiNodeMultiWriter);
+        if let Some(AccessType::Mount(mount)) = &mut wanted.access_type {
+            mount.mount_flags = vec![flag.to_owned()];
+        }
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let answer = site.client.get_capacity(csi::GetCapacityRequest {
+            volume_capabilities: vec![wanted],
+            parameters: parameters.iter().map(owned).collect(),
+            ..Default::default()
+        });
+        match (answer.await, expected) {
+            (Ok(room), Ok(bytes)) => assert_eq!(room.into_inner().available_capacity, bytes),
+            (Err(refused), Err((code, words))) => {
+                assert_eq!(refused.code(), code, "{refused}");
+                assert!(refused.message().contains(words), "{refused}");
+            }
+            (answer, expected) => panic!("{answer:?}, and not {expected:?}"),
+        }
+    }
 }
 
 /// Their IDs may be longer than the specification allows.

@@ -189,7 +189,7 @@ func TestTheClassesOfNfsNameServerAndSecret(t *testing.T) {
 func TestAnNfsEntryThatCannotWorkIsRefused(t *testing.T) {
 	for _, c := range []struct{ settings, why string }{
 		{"drivers[0].csiDriver.attachRequired=true", "drivers[0].csiDriver.attachRequired: with backend nfs it is false"},
-		{"drivers[0].csiDriver.storageCapacity=true", "backend nfs reports no capacity"},
+		{"drivers[0].csiDriver.storageCapacity=true", "backend nfs does not enforce the size of a claim"},
 		{"drivers[0].replicas=2", "backend nfs has no such value"},
 		{"drivers[0].storageClasses[0].fsType=ext4", "drivers[0].storageClasses[0].fsType: backend nfs has no such value"},
 		{"drivers[0].storageClasses[0].share=/srv", "drivers[0].storageClasses[0].server is empty"},

@@ -123,7 +123,7 @@ pub struct Profile {
     pub stages: bool,
     /// Growing a volume includes a step on the node.
     pub grows_on_node: bool,
-    /// The controller reports the free capacity.
+    /// The scheduler considers the free capacity that the controller reports.
     pub knows_room: bool,
     /// The kubelet's settings for it.
     pub kubelet: Kubelet,

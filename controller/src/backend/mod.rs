@@ -3,6 +3,7 @@
 //! A verb looks or starts, and answers at once with what it sees; `operation/engine` alone waits.
 //! Each verb gets the secrets of the call that it serves; empty where the class names none.
 
+mod capacity;
 pub mod civo;
 mod claims;
 mod clouds;
@@ -17,6 +18,7 @@ pub mod registry;
 mod snapshots;
 mod time;
 
+pub use capacity::{Capacity, Planned};
 pub use claims::{Attempt, Claims, Mark};
 pub use clouds::Clouds;
 pub use health::{Health, Unhealthy, UnhealthyPage};
@@ -27,8 +29,8 @@ use belay_contract::publish_context::{Content, Transport};
 use belay_contract::topology::Topology;
 use belay_server::call::Failure;
 use belay_server::request::{
-    AccessMode, ContentSource, Context, MountFlags, Name, NodeId, Secrets, Segments,
-    TopologyRequirement, VolumeId,
+    AccessMode, ContentSource, Context, MountFlags, Name, NodeId, Secrets, TopologyRequirement,
+    VolumeId,
 };
 use std::pin::Pin;
 use std::sync::Arc;
@@ -212,13 +214,6 @@ pub trait Expansion: Send + Sync {
 
     /// Grows a volume to at least `bytes`; the answer is the size it has then.
     fn resize(&self, id: VolumeId, bytes: u64, secrets: Secrets) -> Answer<'_, Progress<u64>>;
-}
-
-/// A backend that knows how much room is left.
-pub trait Capacity: Send + Sync {
-    /// Bytes that can still be promised to new volumes that are reachable from there; none =
-    /// from anywhere. `GetCapacity` has no secrets.
-    fn available_bytes(&self, topology: Option<Segments>) -> Answer<'_, u64>;
 }
 
 /// A backend that makes volumes from other volumes.

@@ -1,33 +1,40 @@
 //! Capacity for new volumes.
 
 use super::{Operations, deadline, size, support};
-use crate::backend::Sizes;
+use crate::backend::{Planned, Sizes};
 use belay_server::call::Failure;
 use belay_server::request::GetCapacity;
 
 /// Capacity for new volumes, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// In total.
     pub available: u64,
     /// Minimum size of a volume.
     pub smallest: u64,
-    /// Maximum size of a volume.
-    pub largest: u64,
+    /// Maximum size of a volume; none = unlimited.
+    pub largest: Option<u64>,
 }
 
 impl Room {
+    /// No volume can be created.
+    const NONE: Self = Self {
+        available: 0,
+        smallest: 0,
+        largest: Some(0),
+    };
+
     /// Zero if not even the smallest volume fits.
     fn of(available: u64, smallest: u64, sizes: Sizes) -> Self {
         let largest = available.min(sizes.max);
         let largest = largest - largest % sizes.step;
         if largest < smallest {
-            return Self::default();
+            return Self::NONE;
         }
         Self {
             available,
             smallest,
-            largest,
+            largest: Some(largest),
         }
     }
 }
@@ -36,7 +43,9 @@ impl Operations {
     /// Capacity for volumes with these parameters, capabilities and topology; zero if unsupported.
     ///
     /// # Errors
-    /// `Unsupported` if the backend does not report capacity.
+    /// `Unsupported` if the backend does not report capacity; those of [`Capacity`].
+    ///
+    /// [`Capacity`]: crate::backend::Capacity
     pub async fn room(&self, request: GetCapacity) -> Result<Room, Failure> {
         let capacity = self.backend.capacity();
         let capacity = capacity.ok_or_else(|| Failure::unsupported("capacity is not reported"))?;
@@ -44,12 +53,23 @@ impl Operations {
         let usage = support::usage(&request.capabilities);
         let sizes = match self.sizes(&request.parameters, &usage) {
             Ok(sizes) if !request.capabilities.iter().any(refused) => sizes,
-            _ => return Ok(Room::default()),
+            _ => return Ok(Room::NONE),
         };
-        let asked = capacity.available_bytes(request.topology);
+        let asked = capacity.available_bytes(Planned {
+            mount_flags: support::mount_flags(&request.capabilities),
+            parameters: request.parameters,
+            topology: request.topology,
+        });
         let available = deadline::enforce("the capacity", asked).await?;
         let smallest = size::smallest(self.formatted(&usage), sizes);
-        Ok(Room::of(available, smallest, sizes))
+        Ok(match capacity.limits_sizes() {
+            true => Room::of(available, smallest, sizes),
+            false => Room {
+                available,
+                smallest,
+                largest: None,
+            },
+        })
     }
 }
 
@@ -67,13 +87,13 @@ mod tests {
         let room = |available, smallest, largest| Room {
             available,
             smallest,
-            largest,
+            largest: Some(largest),
         };
         for (available, smallest, expected) in [
             (5000, 30, room(5000, 30, 1000)),
             (99, 30, room(99, 30, 90)),
-            (39, 40, Room::default()),
-            (0, 10, Room::default()),
+            (39, 40, Room::NONE),
+            (0, 10, Room::NONE),
         ] {
             assert_eq!(
                 Room::of(available, smallest, sizes),

@@ -137,7 +137,7 @@ pub(super) fn found(
 pub(super) fn room(room: Room) -> csi::GetCapacityResponse {
     csi::GetCapacityResponse {
         available_capacity: bytes(room.available),
-        maximum_volume_size: Some(bytes(room.largest)),
+        maximum_volume_size: room.largest.map(bytes),
         minimum_volume_size: Some(bytes(room.smallest)),
     }
 }
@@ -321,17 +321,19 @@ mod tests {
 
     #[test]
     fn capacity_is_in_total_and_of_one_volume() {
-        let shown = room(Room {
-            available: 9,
-            smallest: 1,
-            largest: 4,
-        });
-        let expected = csi::GetCapacityResponse {
-            available_capacity: 9,
-            maximum_volume_size: Some(4),
-            minimum_volume_size: Some(1),
-        };
-        assert_eq!(shown, expected);
+        for largest in [Some(4), None] {
+            let shown = room(Room {
+                available: 9,
+                smallest: 1,
+                largest,
+            });
+            let expected = csi::GetCapacityResponse {
+                available_capacity: 9,
+                maximum_volume_size: largest.map(bytes),
+                minimum_volume_size: Some(1),
+            };
+            assert_eq!(shown, expected);
+        }
     }
 
     #[test]

@@ -4,14 +4,12 @@ use crate::cloud::{GIB, blank};
 use belay_contract::publish_context::{Content, Transport};
 use belay_controller::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Capacity, Clones, Expansion, Health,
-    Mark, Modification, Order, Page, Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage,
-    Snapshots, UnhealthyPage, Volume,
+    Mark, Modification, Order, Page, Phase, Planned, Progress, Sizes, Snapshot, SnapshotOrder,
+    SnapshotPage, Snapshots, UnhealthyPage, Volume,
 };
 use belay_server::call::Failure;
 use belay_server::health::Conditions;
-use belay_server::request::{
-    ContentSource, Context, Name, NodeId, Secrets, Segments, SnapshotId, VolumeId,
-};
+use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, SnapshotId, VolumeId};
 use std::sync::{Arc, Mutex};
 use std::time::UNIX_EPOCH;
 
@@ -172,7 +170,7 @@ impl Modification for Refusing {
 }
 
 impl Capacity for Refusing {
-    fn available_bytes(&self, _: Option<Segments>) -> Answer<'_, u64> {
+    fn available_bytes(&self, _: Planned) -> Answer<'_, u64> {
         self.answer("available_bytes", GIB)
     }
 }

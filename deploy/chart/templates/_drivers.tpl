@@ -110,7 +110,7 @@
 {{- end -}}
 {{- if .driver.csiDriver.storageCapacity -}}
 {{- if eq .driver.backend "nfs" -}}
-{{- fail (printf "%s.csiDriver.storageCapacity: backend nfs reports no capacity; remove it" $where) -}}
+{{- fail (printf "%s.csiDriver.storageCapacity: backend nfs does not enforce the size of a claim, so the scheduler must not compare it with the free space of a server; remove it" $where) -}}
 {{- end -}}
 {{- if eq .driver.backend "civo" -}}
 {{- fail (printf "%s.csiDriver.storageCapacity: backend civo knows only the quota of the account; remove it" $where) -}}

@@ -19,15 +19,15 @@ pub use access::{ApiKey, Sources};
 
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, Attachments, Backend, Capacity, Expansion, Mark, Order, Page, Phase, Progress, Sizes,
-    Snapshots, Usage, Volume,
+    Answer, Attachments, Backend, Capacity, Expansion, Mark, Order, Page, Phase, Planned, Progress,
+    Sizes, Snapshots, Usage, Volume,
 };
 use crate::http;
 use begun::Begun;
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{
-    ContentSource, Context, Name, Secrets, Segments, SnapshotId, TopologyRequirement, VolumeId,
+    ContentSource, Context, Name, Secrets, SnapshotId, TopologyRequirement, VolumeId,
 };
 use client::Client;
 use failures::failed;
@@ -383,9 +383,9 @@ impl Backend for Civo {
 
 impl Capacity for Civo {
     /// By the quota, which counts GiB of volumes; a disk has less.
-    fn available_bytes(&self, topology: Option<Segments>) -> Answer<'_, u64> {
+    fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
         measured(Verb::Available, async move {
-            if let (Some(here), Some(asked)) = (&self.place, topology)
+            if let (Some(here), Some(asked)) = (&self.place, planned.topology)
                 && here.segments() != asked
             {
                 return Ok(0);

@@ -33,15 +33,14 @@ use crate::backend::Progress::{self, Done};
 use crate::backend::measured::{self, Verb, measured};
 use crate::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Capacity, Clones, Expansion, Health,
-    Order, Page, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnhealthyPage, Volume,
+    Order, Page, Planned, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnhealthyPage,
+    Volume,
 };
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::health::Conditions;
 use belay_server::readiness::{Readiness, State};
-use belay_server::request::{
-    ContentSource, Context, Name, NodeId, Secrets, Segments, SnapshotId, VolumeId,
-};
+use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, SnapshotId, VolumeId};
 use copies::Copies;
 use slots::{AllSlots, Slots};
 use std::path::PathBuf;
@@ -391,9 +390,9 @@ impl Clones for Local {
 }
 
 impl Capacity for Local {
-    fn available_bytes(&self, topology: Option<Segments>) -> Answer<'_, u64> {
+    fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
         self.ask(Verb::Available, move |store| {
-            store.available_bytes(topology.as_ref())
+            store.available_bytes(planned.topology.as_ref())
         })
     }
 }

@@ -60,6 +60,8 @@ pub(super) enum Work {
     Discard(Archived),
     /// Look for a snapshot.
     Find(Archived),
+    /// Ask how much room is left.
+    Measure,
 }
 
 impl Work {
@@ -72,7 +74,7 @@ impl Work {
             Self::Cut(order) => Some(&order.at.dir),
             Self::Discard(at) => Some(&at.dir),
             Self::Delete(order) => Some(&order.at.dir),
-            Self::Look(_) | Self::Find(_) => None,
+            Self::Look(_) | Self::Find(_) | Self::Measure => None,
         }
     }
 
@@ -261,6 +263,8 @@ pub(super) enum Done {
     Deleted(Option<String>),
     /// The snapshot that was made or found; none = it does not exist.
     Snapshot(Option<SnapshotSeen>),
+    /// The bytes that are available.
+    Measured(u64),
 }
 
 /// A volume that exists.

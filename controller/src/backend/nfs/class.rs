@@ -86,8 +86,8 @@ impl FromStr for Mode {
 
 /// A class.
 pub(super) struct Class {
-    server: String,
-    share: String,
+    pub(super) server: String,
+    pub(super) share: String,
     below: Option<String>,
     /// As the class spells it; empty if it does not.
     policy: String,
@@ -121,6 +121,15 @@ impl Class {
             on_delete: on_delete.map_err(|why: String| invalid(ON_DELETE, &why))?,
             permissions: permissions.map_err(|why: String| invalid(PERMISSIONS, &why))?,
         })
+    }
+
+    /// Whether the parameters name neither a server nor a share.
+    ///
+    /// # Errors
+    /// `Invalid` for a key that is there twice.
+    pub(super) fn is_nowhere(parameters: &Context) -> Result<bool, Failure> {
+        let named = [value(parameters, "server")?, value(parameters, "share")?];
+        Ok(named.into_iter().flatten().all(str::is_empty))
     }
 
     /// The volume of that name, and its ID; `default` is the policy of classes without one.

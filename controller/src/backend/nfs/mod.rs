@@ -2,6 +2,7 @@
 //! of this directory.
 
 mod call;
+mod capacity;
 mod class;
 mod clones;
 mod id;
@@ -15,13 +16,14 @@ pub use class::{Mode, OnDelete};
 
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, Backend, Clones, Expansion, Mark, Order, Page, Phase, Progress, Sizes, Snapshots,
-    Volume,
+    Answer, Backend, Capacity, Clones, Expansion, Mark, Order, Page, Phase, Progress, Sizes,
+    Snapshots, Volume,
 };
 use belay_contract::drivers::NFS_ID_BYTES_MAX;
 use belay_server::call::Failure;
 use belay_server::request::{ContentSource, Context, Name, Secrets, SnapshotId, VolumeId};
 use call::{Done, Mount, NewVolume, OldVolume, Owned, Seen, Work};
+use capacity::SIZES;
 use class::Class;
 use id::Place;
 use processes::Processes;
@@ -153,7 +155,7 @@ struct Prepared {
 impl Prepared {
     /// The volume that a worker has created.
     fn answered(self, answer: Result<Done, Failure>) -> Result<Volume, Failure> {
-        match answer.map_err(|failure| within(&self.place, failure))? {
+        match answer.map_err(|failure| within(&self.mount, failure))? {
             Done::Volume(Some(seen)) => Ok(Volume {
                 context: Some(self.context),
                 ..volume(self.id, seen)
@@ -223,9 +225,9 @@ fn about(id: &VolumeId, failure: Failure) -> Failure {
     }
 }
 
-/// A failure of a volume without an ID yet, with its server and share.
-fn within(place: &Place, failure: Failure) -> Failure {
-    let share = path::source(&place.server, &place.share);
+/// A failure of a call that names no volume, with its server and share.
+fn within(mount: &Mount, failure: Failure) -> Failure {
+    let share = path::source(&mount.server, &mount.share);
     if failure.message.starts_with(&share) {
         return failure;
     }
@@ -239,13 +241,6 @@ fn within(place: &Place, failure: Failure) -> Failure {
 fn mixed_up() -> Failure {
     Failure::bug("a worker process has answered another call")
 }
-
-/// Any size: it is recorded and enforced nowhere.
-const SIZES: Sizes = Sizes {
-    step: 1,
-    min: 1,
-    max: i64::MAX.unsigned_abs(),
-};
 
 impl Backend for Nfs {
     fn parameters(&self) -> &'static [&'static str] {
@@ -288,23 +283,16 @@ impl Backend for Nfs {
         Some(self)
     }
 
+    fn capacity(&self) -> Option<&dyn Capacity> {
+        Some(self)
+    }
+
     fn clones(&self) -> Option<&dyn Clones> {
         Some(self)
     }
 
     fn snapshots(&self) -> Option<&dyn Snapshots> {
         Some(self)
-    }
-}
-
-impl Expansion for Nfs {
-    fn grown_sizes(&self, _: &Volume) -> Sizes {
-        SIZES
-    }
-
-    /// Nothing limits a directory.
-    fn resize(&self, _: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
-        measured(Verb::Resize, async move { Ok(Progress::Done(bytes)) })
     }
 }
 
@@ -352,28 +340,11 @@ mod tests {
     fn a_failure_of_a_creation_names_server_and_share_once() {
         let place = Place::of(&id()).unwrap().unwrap();
         for message in ["subDir x: why", "filer:/share: subDir x: why"] {
-            let failure = within(&place, Failure::busy(message).may_be_running());
+            let failure = Failure::busy(message).may_be_running();
+            let failure = within(&place.mount(Vec::new()), failure);
             assert_eq!(failure.message, "filer:/share: subDir x: why");
             assert_eq!(failure.certainty, Certainty::MayBeRunning);
         }
-    }
-
-    #[tokio::test]
-    async fn a_directory_has_any_size_and_grows_at_once() {
-        let nfs = self::nfs();
-        let parameters = nfs.sizes(&Context::default()).unwrap();
-        assert_eq!((parameters.step, parameters.min), (1, 1));
-        assert_eq!(parameters.max, i64::MAX.unsigned_abs());
-        let expansion = nfs.expansion().unwrap();
-        let seen = Seen {
-            bytes: 7,
-            is_deleting: false,
-            source: None,
-        };
-        let grown = expansion.grown_sizes(&volume(id(), seen));
-        assert_eq!((grown.step, grown.min, grown.max), (1, 1, parameters.max));
-        let resized = expansion.resize(id(), 9, Secrets::default()).await;
-        assert_eq!(resized, Ok(Progress::Done(9)));
     }
 
     #[tokio::test]

@@ -80,6 +80,7 @@ fn a_volume_is_created_published_and_deleted_by_every_version() {
                 run(guest, &format!("share={share}\n{}", lifecycle(version)));
             }
             policies(guest);
+            capacity(guest);
             refusals(guest);
         });
     }
@@ -145,6 +146,33 @@ fn policies(guest: &mut Guest<'_>) {
     );
 }
 
+/// The room is what the server's filesystem has, and less once it has a file.
+fn capacity(guest: &mut Guest<'_>) {
+    run(
+        guest,
+        &format!(
+            r#"room() {{
+                 controller get-capacity --parameter server=10.9.0.1 --parameter share=/ |
+                     sed -n 's/.*"available_capacity": *"\{{0,1\}}\([0-9]*\).*/\1/p'
+             }}
+             free() {{ sync -f {SHARE}; echo $(($(stat -f -c '%a * %S' {SHARE}))); }}
+             # NFS counts in larger blocks.
+             is_that_of_the_server() {{
+                 local room=$(room) free=$(free)
+                 [ $((room - free)) -lt 262144 ] && [ $((free - room)) -lt 262144 ] ||
+                     {{ echo "$room $free"; return 1; }}
+             }}
+             is_that_of_the_server
+             before=$(free)
+             dd if=/dev/urandom of={SHARE}/large bs=1M count=8 status=none
+             [ $(free) -lt $((before - 4194304)) ]
+             is_that_of_the_server
+             rm {SHARE}/large
+             [ "$(controller get-capacity | grep -c 'capacity.*[1-9]')" = 0 ]"#
+        ),
+    );
+}
+
 fn refusals(guest: &mut Guest<'_>) {
     let before = run(guest, &format!("ls -A {SHARE}"));
     for (script, words) in [
@@ -155,6 +183,18 @@ fn refusals(guest: &mut Guest<'_>) {
         ("create pvc-5 --mount-flag nfsvers=4.9", "mount option"),
         ("create pvc-5 --block", "INVALID_ARGUMENT"),
         ("controller list", "UNIMPLEMENTED"),
+        (
+            "controller get-capacity --parameter server=10.9.0.1",
+            "share: is required",
+        ),
+        (
+            "controller get-capacity --parameter server=10.9.0.1 --parameter share=/nowhere",
+            "does not have that share",
+        ),
+        (
+            "controller get-capacity --parameter server=10.9.0.99 --parameter share=/",
+            "UNAVAILABLE",
+        ),
         ("controller get 10.9.0.1##pvc-5##", "NOT_FOUND"),
         ("controller get nonsense", "NOT_FOUND"),
         ("delete '10.9.0.1#../..#x##'", "share: has the part"),

@@ -5,7 +5,8 @@ use crate::backend::local::Local;
 use crate::backend::local::copies::Copies;
 use crate::backend::local::files::{Copied, Files};
 use crate::backend::{
-    Attachments as _, Backend, Capacity as _, Clones as _, Expansion as _, Health, Snapshots as _,
+    Attachments as _, Backend, Capacity as _, Clones as _, Expansion as _, Health, Planned,
+    Snapshots as _,
 };
 use belay_server::call::Failure;
 use belay_server::readiness::{Readiness, State};
@@ -152,7 +153,7 @@ async fn every_verb(local: &Local, done: impl Fn(&str, &str)) {
     done("list", "bad_token");
     local.resize(one.id.clone(), 2 * MIB, none()).await.unwrap();
     done("resize", "ok");
-    local.available_bytes(None).await.unwrap();
+    local.available_bytes(Planned::default()).await.unwrap();
     done("available", "ok");
     Health::health(local, one.id.clone(), none()).await.unwrap();
     done("health", "ok");

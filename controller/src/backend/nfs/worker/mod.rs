@@ -122,6 +122,7 @@ fn perform(
             made.map(|seen| Done::Snapshot(Some(seen)))
         }
         Work::Discard(at) => snapshot::delete(tree, at).map(Done::Deleted),
+        Work::Measure => Ok(Done::Measured(tree.available_bytes()?)),
         Work::Find(at) => {
             let found = snapshot::Found::find(tree, at)?;
             Ok(Done::Snapshot(found.map(|found| found.seen())))

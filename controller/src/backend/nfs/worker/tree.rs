@@ -35,6 +35,13 @@ impl Tree {
         &self.0
     }
 
+    /// What a user may still write, as the server says.
+    pub(super) fn available_bytes(&self) -> Result<u64> {
+        let found = retry(|| rustix::fs::fstatvfs(&self.0));
+        let found = found.map_err(at("fstatvfs", "/"))?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
     /// The directory that contains `dir`.
     pub(super) fn open_above(&self, dir: &Dir) -> Result<OwnedFd> {
         match dir.parent() {

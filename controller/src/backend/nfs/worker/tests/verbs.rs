@@ -83,6 +83,21 @@ fn the_recorded_policy_decides_and_not_the_default_of_today() {
     assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
 }
 
+/// Other processes write to its filesystem meanwhile.
+#[test]
+fn the_room_is_that_of_the_shares_filesystem_and_nothing_is_written() {
+    let share = Share::new();
+    let is_measured = |_| match share.perform(&Work::Measure) {
+        Ok(Done::Measured(bytes)) => {
+            let found = rustix::fs::statvfs(share.path("")).unwrap();
+            bytes > 0 && bytes == found.f_bavail * found.f_frsize
+        }
+        other => panic!("{other:?}"),
+    };
+    assert!((0..1000).any(is_measured));
+    assert_eq!(names(&share.path("")), [""; 0]);
+}
+
 #[test]
 fn neither_the_id_nor_the_claim_allows_more_than_the_other() {
     let (delete, archive, retain) = (OnDelete::Delete, OnDelete::Archive, OnDelete::Retain);
