@@ -67,6 +67,31 @@ volume_of() {
     k get persistentvolumeclaim "$1" --output jsonpath='{.spec.volumeName}'
 }
 
+# snapshot NAME CLAIM: of the class `snapshot_class`; returns when it can be restored.
+snapshot() {
+    k apply --filename - >/dev/null <<YAML
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {name: $1}
+spec: {volumeSnapshotClassName: $snapshot_class, source: {persistentVolumeClaimName: $2}}
+YAML
+    await_snapshot "$1"
+}
+
+await_snapshot() {
+    k wait "volumesnapshot/$1" --for=jsonpath='{.status.readyToUse}'=true \
+        --timeout="${seconds_max}s" >/dev/null
+}
+
+# From a snapshot of the namespace, or a claim: for the last argument of `request`.
+from_snapshot() {
+    printf 'dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: %s}' "$1"
+}
+
+from_claim() {
+    printf 'dataSource: {kind: PersistentVolumeClaim, name: %s}' "$1"
+}
+
 # are_bound N: the claims are so many, all of them bound.
 are_bound() {
     [ "$(k get persistentvolumeclaim --output jsonpath='{.items[*].status.phase}')" = \

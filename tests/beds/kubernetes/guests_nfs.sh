@@ -34,7 +34,7 @@ SH
 import_controllers() {
     local image
     each import "$1/belay-controller.tar"
-    for image in csi-provisioner csi-resizer; do
+    for image in csi-provisioner csi-resizer csi-snapshotter; do
         each import "$(readlink -f "$BASE/images/$image.tar")"
     done
 }

@@ -9,6 +9,7 @@ here=$(dirname "$(readlink -f "$0")")
 . "$here/guests_nfs.sh"
 
 namespace=belay-files
+snapshot_class=belay-nfs
 . "$here/checks.sh"
 
 # on_server <SCRIPT: in the share.
@@ -150,6 +151,49 @@ check_the_controller_is_killed_at_work() {
     await "$seconds_max" "the deletion of ten volumes" has_left_none
     [ "$(on_server <<<'ls -A . .belay/claims')" = "$before" ]
     [ -z "$(on_server <<<'ls -A .belay/trash .belay/tmp | grep -v : || true')" ]
+}
+
+# list VOLUME: names, types, owners, modes, links and content, as the server has them.
+list() {
+    on_server <<<"cd $1 && find . -printf '%P %y %U:%G %m %n %l\n' | sort &&
+        find . -type f -exec sha256sum {} + | sort -k 2"
+}
+
+fill() {
+    k exec "$1" -- sh -c 'mkdir -p /data/a/b && chmod 2750 /data/a && ln -s a/b/file /data/link &&
+        dd if=/dev/urandom of=/data/a/b/file bs=1M count=8 2>/dev/null &&
+        truncate -s 64M /data/sparse && chown 1000:2000 /data/a/b/file && ln /data/a/b/file /data/hard &&
+        echo of the moment >/data/state && sync'
+}
+
+# A snapshot and a clone have what the volume had before them, while a pod has it and writes on; a
+# restore needs neither the volume nor, once it is made, the snapshot.
+check_a_snapshot_and_a_clone_have_the_data_of_their_moment() {
+    local before source restored cloned
+    shared source
+    source=$(volume_of source)
+    pod writer "${nodes[0]}" source 'sleep 3600'
+    fill writer
+    before=$(list "$source")
+    snapshot moment source
+    claim cloned belay-nfs ReadWriteMany "$(from_claim source)"
+    k exec writer -- sh -c 'echo later >/data/state && rm -r /data/a && sync'
+    cloned=$(volume_of cloned)
+    [ "$(list "$cloned")" = "$before" ]
+    end_pods
+    remove source
+    claim restored belay-nfs ReadWriteMany "$(from_snapshot moment)"
+    restored=$(volume_of restored)
+    has "[ -e snapshot-*/$source.tar.gz ]"
+    k delete volumesnapshot moment --timeout="${seconds_max}s" >/dev/null
+    await 60 "the deletion of the archive" has "[ ! -e snapshot-*/$source.tar.gz ]"
+    [ "$(list "$restored")" = "$before" ]
+    pod reader "${nodes[1]}" restored 'sleep 3600'
+    k exec reader -- grep -qx 'of the moment' /data/state
+    k exec reader -- cmp /data/link /data/hard
+    end_pods
+    remove restored cloned
+    has "[ -z \"\$(ls -A .belay/snapshots .belay/trash .belay/tmp | grep -v :)\" ]"
 }
 
 lines() {

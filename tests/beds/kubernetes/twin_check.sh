@@ -24,22 +24,6 @@ case $guests_twin in
     *) give_up "the guests have another cloud; please start them with CLOUD=digitalocean or civo" ;;
 esac
 
-# snapshot NAME CLAIM: returns when it can be restored.
-snapshot() {
-    k apply --filename - >/dev/null <<YAML
-apiVersion: snapshot.storage.k8s.io/v1
-kind: VolumeSnapshot
-metadata: {name: $1}
-spec: {volumeSnapshotClassName: $snapshot_class, source: {persistentVolumeClaimName: $2}}
-YAML
-    await_snapshot "$1"
-}
-
-await_snapshot() {
-    k wait "volumesnapshot/$1" --for=jsonpath='{.status.readyToUse}'=true \
-        --timeout="${seconds_max}s" >/dev/null
-}
-
 # fill POD: a file with new content, which is on the disk at its return.
 fill() {
     k exec "$1" -- sh -c \
@@ -71,8 +55,7 @@ check_a_snapshot_has_the_data_of_its_moment() {
     fill moved
     after=$(sum moved)
     [ "$after" != "$before" ]
-    claim restored "$class" ReadWriteOnce \
-        'dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: moment}'
+    claim restored "$class" ReadWriteOnce "$(from_snapshot moment)"
     # Without it too.
     k delete volumesnapshot moment --timeout="${seconds_max}s" >/dev/null
     pod reader "${nodes[1]}" restored 'sleep 3600'
