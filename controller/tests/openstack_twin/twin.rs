@@ -3,8 +3,10 @@
 //! that a caller was given is not deleted without that caller's request, and no volume is on its
 //! way to two servers.
 
+mod backups;
 mod snapshots;
 
+use backups::Backup;
 use serde_json::{Value, json};
 use snapshots::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,10 +21,11 @@ const TOKEN: &str = "gAAAAA-token-of-the-twin";
 pub(crate) struct Twin {
     /// How long each change takes.
     delay: Duration,
-    /// Where clients reach it, without a slash at the end.
+    /// Without a slash at the end.
     pub(crate) url: String,
     volumes: BTreeMap<String, Volume>,
     snapshots: BTreeMap<String, Snapshot>,
+    backups: BTreeMap<String, Backup>,
     made: usize,
     /// In the IDs of volumes, so that no two clouds have the same.
     pub(crate) number: u16,
@@ -38,6 +41,7 @@ pub(crate) struct Twin {
 
 struct Volume {
     name: String,
+    description: Value,
     gib: u64,
     metadata: BTreeMap<String, String>,
     status: &'static str,
@@ -49,7 +53,12 @@ struct Volume {
 }
 
 enum Next {
-    Rest { server: Option<String>, gib: u64 },
+    Rest {
+        server: Option<String>,
+        gib: u64,
+    },
+    /// A copy of a backup is complete: it has the metadata of the backup's volume.
+    Restored(BTreeMap<String, String>),
     Gone,
 }
 
@@ -104,6 +113,7 @@ impl Twin {
     fn settle(&mut self) {
         let now = Instant::now();
         self.snapshots.retain(|_, snapshot| snapshot.settle(now));
+        self.backups.retain(|_, backup| backup.settle(now));
         self.volumes.retain(|_, volume| {
             match volume.next.take_if(|(at, _)| *at <= now) {
                 Some((_, Next::Gone)) => return false,
@@ -111,6 +121,9 @@ impl Twin {
                     let is_attached = server.is_some();
                     volume.status = if is_attached { "in-use" } else { "available" };
                     (volume.server, volume.gib) = (server, gib);
+                }
+                Some((_, Next::Restored(metadata))) => {
+                    (volume.status, volume.metadata) = ("available", metadata);
                 }
                 None => {}
             }
@@ -146,6 +159,7 @@ impl Twin {
             ["compute", "v2.1", "os-availability-zone"] => Ok(zones(&["edge-1", "nova"])),
             ["volume", "v3", "volumes", ref rest @ ..] => self.volume(request, rest),
             ["volume", "v3", "snapshots", ref rest @ ..] => self.snapshot(request, rest),
+            ["volume", "v3", "backups", ref rest @ ..] => self.backup(request, rest),
             [
                 "compute",
                 "v2.1",
@@ -200,7 +214,10 @@ impl Twin {
                 Ok(ok(200, json!({ "volume": volume.described(id) })))
             }
             ("POST", []) => {
-                let id = self.create(&body["volume"], self.delay);
+                let id = match body["volume"]["backup_id"].as_str() {
+                    Some(backup) => self.restore(&body["volume"], backup)?,
+                    None => self.copy(&body["volume"])?,
+                };
                 let described = self.volumes[&id].described(&id);
                 Ok(ok(202, json!({ "volume": described })))
             }
@@ -237,6 +254,7 @@ impl Twin {
         let gib = order["size"].as_u64().unwrap();
         let mut volume = Volume {
             name: order["name"].as_str().unwrap().to_owned(),
+            description: order["description"].clone(),
             gib,
             metadata: texts(&order["metadata"]),
             status: "available",
@@ -244,11 +262,8 @@ impl Twin {
             from: (order["snapshot_id"].clone(), order["source_volid"].clone()),
             next: None,
         };
-        volume.begin(
-            "creating",
-            Instant::now() + delay,
-            Next::Rest { server, gib },
-        );
+        let at = Instant::now() + delay;
+        volume.begin("creating", at, Next::Rest { server, gib });
         self.volumes.insert(id.clone(), volume);
         id
     }
@@ -370,7 +385,7 @@ impl Volume {
             "metadata": self.metadata, "attachments": attachments.collect::<Vec<_>>(),
             "availability_zone": "nova", "snapshot_id": self.from.0, "source_volid": self.from.1,
             "multiattach": false, "bootable": "false", "encrypted": false,
-            "description": "Created by Belay", "volume_type": "__DEFAULT__",
+            "description": self.description, "volume_type": "__DEFAULT__",
             "created_at": "2026-01-01T00:00:00.000000", "updated_at": "2026-01-01T00:00:00.000000",
             "consistencygroup_id": null, "group_id": null, "replication_status": null,
             "user_id": "0123456789abcdef0123456789abcdef", "shared_targets": null,

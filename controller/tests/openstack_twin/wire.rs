@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 
 /// How long a change takes where that matters: some requests fit in, and so do kills.
@@ -19,6 +19,36 @@ pub(crate) const CHANGE: Duration = Duration::from_millis(300);
 pub(crate) struct Cloud {
     twin: Arc<Mutex<Twin>>,
     limit: Arc<Limit>,
+    trap: Arc<Trap>,
+}
+
+/// A request that gets no answer: so many are answered before it. It takes effect, or not.
+#[derive(Default)]
+struct Trap {
+    state: Mutex<Option<(usize, Fate)>>,
+    sprung: Notify,
+}
+
+/// What becomes of a request that gets no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Lost,
+    Done,
+}
+
+impl Trap {
+    /// The fate of the next request, if it is the one.
+    fn next(&self) -> Option<Fate> {
+        let mut state = self.state.lock().unwrap();
+        match &mut *state {
+            Some((0, _)) => state.take().map(|(_, fate)| fate),
+            Some((left, _)) => {
+                *left -= 1;
+                None
+            }
+            None => None,
+        }
+    }
 }
 
 /// So many requests in a second are served; 0 = any number. The others get 429.
@@ -62,14 +92,16 @@ impl Cloud {
                 state: Mutex::default(),
                 is_held: watch::Sender::new(false),
             }),
+            trap: Arc::default(),
         };
         let (twin, limit) = (Arc::clone(&cloud.twin), Arc::clone(&cloud.limit));
+        let trap = Arc::clone(&cloud.trap);
         let runtime = Handle::current();
         // It accepts until the test's process exits.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (twin, limit, tls) = (Arc::clone(&twin), Arc::clone(&limit), tls.clone());
-                runtime.spawn(welcome(stream, tls, twin, limit));
+                runtime.spawn(welcome(stream, tls, twin, (limit, Arc::clone(&trap))));
             }
         });
         cloud
@@ -89,6 +121,16 @@ impl Cloud {
         self.limit.state.lock().unwrap().0 = per_second;
     }
 
+    /// From now on, so many requests are answered, and the next one is not.
+    pub(crate) fn set_trap(&self, answered: usize, fate: Fate) {
+        *self.trap.state.lock().unwrap() = Some((answered, fate));
+    }
+
+    /// Returns when that request has come.
+    pub(crate) async fn trapped(&self) {
+        self.trap.sprung.notified().await;
+    }
+
     /// How many requests were refused for their rate.
     pub(crate) fn refused(&self) -> usize {
         self.limit.state.lock().unwrap().2
@@ -103,24 +145,25 @@ async fn welcome(
     stream: std::net::TcpStream,
     tls: Option<TlsAcceptor>,
     twin: Arc<Mutex<Twin>>,
-    limit: Arc<Limit>,
+    rules: (Arc<Limit>, Arc<Trap>),
 ) {
     stream.set_nonblocking(true).unwrap();
     let stream = TcpStream::from_std(stream).unwrap();
     let Some(tls) = tls else {
-        return serve(stream, twin, limit).await;
+        return serve(stream, twin, rules).await;
     };
     // A client that does not trust the certificate disconnects.
     if let Ok(stream) = tls.accept(stream).await {
-        serve(stream, twin, limit).await;
+        serve(stream, twin, rules).await;
     }
 }
 
 /// Answers the requests of a connection, until the client closes it or is killed.
-async fn serve<S>(mut stream: S, twin: Arc<Mutex<Twin>>, limit: Arc<Limit>)
+async fn serve<S>(mut stream: S, twin: Arc<Mutex<Twin>>, rules: (Arc<Limit>, Arc<Trap>))
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let (limit, trap) = rules;
     let mut bytes = Vec::new();
     while stream.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
         // What is not HTTP gets no answer, such as a client's part of TLS.
@@ -132,6 +175,15 @@ where
         };
         let mut held = limit.is_held.subscribe();
         held.wait_for(|is_held| !is_held).await.unwrap();
+        let fate = trap.next();
+        if let Some(fate) = fate {
+            if fate == Fate::Done {
+                drop(answer(&twin, head, body));
+            }
+            trap.sprung.notify_one();
+            // The caller is killed.
+            return std::future::pending().await;
+        }
         let answer = match limit.refuses() {
             true => "HTTP/1.1 429 X\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n".to_owned(),
             false => answer(&twin, head, body),

@@ -7,12 +7,12 @@ use std::time::Instant;
 
 pub(super) struct Snapshot {
     name: String,
-    of: String,
-    gib: u64,
+    pub(super) of: String,
+    pub(super) gib: u64,
     metadata: BTreeMap<String, String>,
-    status: &'static str,
+    pub(super) status: &'static str,
     /// When the change that runs is done, and whether it is gone then.
-    next: Option<(Instant, bool)>,
+    pub(super) next: Option<(Instant, bool)>,
 }
 
 impl Snapshot {
