@@ -8,6 +8,7 @@
     reason = "a test ends at the first surprise"
 )]
 
+mod accounts;
 mod backups;
 #[path = "../certificates/mod.rs"]
 mod certificates;

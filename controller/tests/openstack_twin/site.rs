@@ -53,6 +53,11 @@ impl Site {
             "[Global]\nauth-url={url}/identity\nusername=csi\npassword={PASSWORD}\n\
              tenant-name=k8s\ndomain-name=Default\nregion=one\n{more}\n"
         );
+        self.replace(&conf);
+    }
+
+    /// Replaces all of `cloud.conf` in one step.
+    pub(crate) fn replace(&self, conf: &str) {
         let new = self.dir.path().join("new.conf");
         fs::write(&new, conf).unwrap();
         fs::rename(new, self.dir.path().join("cloud.conf")).unwrap();
@@ -65,6 +70,15 @@ impl Site {
 
     /// Starts that controller, and waits until it serves.
     pub(crate) fn start_program(&self, program: &Path) -> Running {
+        self.try_start(program).unwrap()
+    }
+
+    /// Starts the controller that cargo has built, which may end at once.
+    pub(crate) fn started(&self) -> std::io::Result<Running> {
+        self.try_start(Path::new(env!("CARGO_BIN_EXE_belay-controller")))
+    }
+
+    fn try_start(&self, program: &Path) -> std::io::Result<Running> {
         let log = File::options()
             .create(true)
             .append(true)
@@ -84,7 +98,7 @@ impl Site {
         if self.has_topology {
             command.arg("--with-topology");
         }
-        Running::serving(&mut command, &socket).unwrap()
+        Running::serving(&mut command, &socket)
     }
 
     /// All that its controllers have logged.

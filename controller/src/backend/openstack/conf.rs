@@ -2,10 +2,13 @@
 //! section `[Global]`, and `[Global "name"]` for each further cloud. What others have in it is
 //! passed over.
 
+mod clouds;
 mod sections;
+mod yaml;
 
 use crate::http::TlsFiles;
 use belay_server::call::Failure;
+use clouds::Account;
 use sections::Entry;
 use std::fmt;
 use std::path::PathBuf;
@@ -107,29 +110,36 @@ impl CloudConf {
             .iter()
             .map(|it| it.display().to_string())
             .collect();
-        let conf = Self::of(&keys, &source.cloud);
+        let conf = Self::of(&keys, &source.cloud, |name| std::env::var(name).ok());
         conf.map_err(|why| Failure::precondition(format!("{}: {why}", files.join(", "))))
     }
 
     #[cfg(test)]
     fn parse(text: &str) -> Result<Self, String> {
-        Self::of(&sections::parse(text)?, "")
+        Self::of(&sections::parse(text)?, "", |_| None)
     }
 
-    /// That cloud's, of all keys.
-    fn of(keys: &[Entry], cloud: &str) -> Result<Self, String> {
-        let global = Section::of(keys, "global", cloud);
+    /// That cloud's, of all keys. May read `clouds.yaml`.
+    fn of(
+        keys: &[Entry],
+        cloud: &str,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, String> {
+        let mut global = Section::of(keys, "global", cloud);
         let storage = Section::of(keys, "blockstorage", "");
         if global.keys.is_empty() && !cloud.is_empty() {
             return Err(format!("there is no section {}", global.title));
         }
-        for refused in ["use-clouds", "token"] {
-            if global.get(refused).is_some_and(|value| value != "false") {
-                return Err(format!(
-                    "{} {refused}: is not supported; use a password or an application credential",
-                    global.title
-                ));
-            }
+        let uses_clouds = global.is("use-clouds");
+        if uses_clouds.ok_or_else(|| global.bad("use-clouds", "is neither true nor false"))? {
+            let (file, entry) = (global.get("clouds-file"), global.get("cloud"));
+            let account = Account::read(file, entry, variable);
+            let bad = |why: String| global.bad("use-clouds", &why);
+            global.clouds = Some(account.map_err(bad)?);
+        }
+        if global.get("token").is_some_and(|value| value != "false") {
+            let why = "is not supported; use a password or an application credential";
+            return Err(global.bad("token", why));
         }
         if global
             .get("tls-insecure")
@@ -180,6 +190,8 @@ struct Section<'a> {
     /// As errors name it.
     title: String,
     keys: Vec<&'a Entry>,
+    /// What it lacks, with `use-clouds`.
+    clouds: Option<Account>,
 }
 
 impl<'a> Section<'a> {
@@ -191,19 +203,26 @@ impl<'a> Section<'a> {
         };
         let keys = keys.iter().filter(|it| it.section == name && it.sub == sub);
         let keys = keys.collect();
-        Self { title, keys }
+        let clouds = None;
+        Self {
+            title,
+            keys,
+            clouds,
+        }
     }
 
     fn bad(&self, key: &str, why: &str) -> String {
-        format!("{} {key}: {why}", self.title)
+        let clouds = self.clouds.as_ref().map(|it| it.names(key));
+        format!("{} {key}: {why}{}", self.title, clouds.unwrap_or_default())
     }
 
     /// An empty value is none.
     fn get(&self, key: &str) -> Option<&str> {
         let found = self.keys.iter().rev().find(|it| it.key == key);
-        found
+        let own = found
             .map(|it| it.value.as_str())
-            .filter(|value| !value.is_empty())
+            .filter(|value| !value.is_empty());
+        own.or_else(|| self.clouds.as_ref()?.get(key))
     }
 
     /// A switch, as gcfg reads it; off without the key. None for any other word.

@@ -167,3 +167,58 @@ async fn changed_credentials_are_used_without_a_restart() {
     deleted(client, &volume).await;
     new.revoke();
 }
+
+/// What `clouds.yaml` has for that application credential.
+fn clouds_yaml(bed: &Bed, id: &str, secret: &str) -> String {
+    format!(
+        "clouds:\n  other: {{}}\n  production:\n    \
+         auth_type: v3applicationcredential\n    auth:\n      \
+         auth_url: {}\n      application_credential_id: {id}\n      \
+         application_credential_secret: {secret}\n    region_name: {}\n",
+        bed.text("/auth_url"),
+        bed.text("/region")
+    )
+}
+
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn an_account_of_clouds_yaml_is_used_and_so_is_its_change() {
+    let bed = Bed::open();
+    let cloud = Cloud::by_password(&bed);
+    let user = user(&bed);
+    let (old, new) = (
+        Credential::new(&cloud, &user),
+        Credential::new(&cloud, &user),
+    );
+    let site = Site::new("");
+    let file = site.dir().join("clouds.yaml");
+    let conf = |name: &str| {
+        let file = file.display();
+        format!("[Global]\nuse-clouds = true\nclouds-file = {file}\ncloud = {name}\n")
+    };
+    site.configure(&conf("production"));
+    let write = |credential: &Credential| {
+        let text = clouds_yaml(&bed, &credential.id, &credential.secret);
+        fs::write(&file, text).unwrap();
+    };
+    write(&old);
+    let _controller = site.start();
+    let client = &mut site.client().await;
+    let volume = created(client, &unique("yaml")).await.volume_id;
+    let fronts = bed.fronts();
+    let logins = || fronts.count("keystone", "POST", "/v3/auth/tokens");
+    let before = logins();
+    write(&new);
+    while logins() == before {
+        let get = client.controller_get_volume(requests::get(&volume));
+        get.await.unwrap();
+    }
+    old.revoke();
+    deleted(client, &volume).await;
+    for shown in [site.log(), site.metrics()] {
+        for secret in [&old.secret, &new.secret] {
+            assert!(!shown.contains(secret), "a secret in\n{shown}");
+        }
+    }
+    new.revoke();
+}

@@ -126,9 +126,10 @@ fn what_is_missing_or_not_supported_is_named() {
             "application-credential-secret",
         ),
         (
-            &format!("{url}use-clouds = true"),
-            "use-clouds: is not supported",
+            &format!("{url}use-clouds = maybe"),
+            "use-clouds: is neither true nor false",
         ),
+        (&format!("{url}token = a"), "token: is not supported"),
         (
             &format!("{url}tls-insecure"),
             "tls-insecure: is not supported",
@@ -210,4 +211,60 @@ fn each_cloud_has_its_section_and_a_later_file_counts_more() {
         refused.starts_with(&format!("{}: line 2: ", two.display())),
         "{refused}"
     );
+}
+
+#[test]
+fn with_use_clouds_the_account_is_that_of_clouds_yaml_and_keys_of_cloud_conf_come_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let (conf, file) = (
+        dir.path().join("cloud.conf"),
+        dir.path().join("clouds.yaml"),
+    );
+    let yaml = "clouds:\n  prod:\n    auth:\n      auth_url: http://k:5000/v3\n      \
+                application_credential_id: id\n      \
+                application_credential_secret: canary\n    region_name: one\n";
+    std::fs::write(&file, yaml).unwrap();
+    let read = |more: &str| {
+        let first = "[Global]\nuse-clouds\nusername =\ncloud = prod\n";
+        let text = format!("{first}clouds-file = {}\n{more}", file.display());
+        std::fs::write(&conf, text).unwrap();
+        CloudConf::read(&Source::new(vec![conf.clone()], "")).map_err(|failure| failure.message)
+    };
+    let plain = read("").unwrap();
+    assert_eq!(plain.auth_url, "http://k:5000/v3");
+    assert_eq!(plain.region.as_deref(), Some("one"));
+    assert_eq!(
+        plain.login,
+        Login::ApplicationCredential {
+            id: Some("id".to_owned()),
+            name: None,
+            secret: Secret("canary".to_owned()),
+        }
+    );
+    assert_eq!(read("region = two").unwrap().region.as_deref(), Some("two"));
+    let refused = read("cloud = other").unwrap_err();
+    for part in [
+        "cloud.conf: [Global] use-clouds: ",
+        "clouds.yaml: clouds: has no \"other\"",
+    ] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    std::fs::write(
+        &file,
+        yaml.replace("application_credential_secret", "unknown"),
+    )
+    .unwrap();
+    let refused = read("").unwrap_err();
+    for part in [
+        "[Global] application-credential-secret: is missing",
+        "clouds.prod of ",
+        "auth.application_credential_secret)",
+    ] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    // A change of the file is a change of the account.
+    std::fs::write(&file, yaml.replace("canary", "other")).unwrap();
+    assert_ne!(read("").unwrap(), plain);
+    std::fs::write(&file, yaml.replace("region_name", "token")).unwrap();
+    assert_eq!(read("").unwrap().region, None, "only in auth");
 }

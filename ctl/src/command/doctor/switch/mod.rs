@@ -2,6 +2,7 @@
 //! cluster's objects. Reads them from a file or standard input; connects to nothing and changes
 //! nothing.
 
+mod accounts;
 mod clouds;
 mod controller;
 mod objects;
@@ -70,6 +71,7 @@ fn judge(objects: &Objects, peer: &Peer, now: SystemTime) -> Report {
         controller::findings(&mut report, objects, (peer, driver), now);
         return report;
     }
+    accounts::clouds_yaml(&mut report, objects, peer);
     running::leases(&mut report, objects, driver, now);
     running::nodes(&mut report, objects, driver);
     running::attachments(&mut report, objects, driver);

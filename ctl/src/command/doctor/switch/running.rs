@@ -82,6 +82,13 @@ fn runs(workload: Object<'_>, images: &[&str]) -> bool {
     used.any(|image| images.contains(&last_part(image)))
 }
 
+impl Peer {
+    /// Whether that image is the driver's.
+    pub(super) fn runs(&self, image: &str) -> bool {
+        self.images.contains(&last_part(image))
+    }
+}
+
 /// `registry:5000/path/name:tag@digest`: the name.
 fn last_part(image: &str) -> &str {
     let path = image.split('@').next().unwrap_or_default();

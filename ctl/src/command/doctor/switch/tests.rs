@@ -94,6 +94,28 @@ fn a_running_pod_of_the_driver_is_wrong() {
 }
 
 #[test]
+fn a_driver_whose_pod_may_have_a_clouds_yaml_is_a_warning_that_says_where_it_goes() {
+    let container = |field: &str, value: Value| {
+        let (field, cure) = (field.to_owned(), "clouds-file = /etc/config/clouds.yaml");
+        expect("warn", "account", cure, |all| {
+            all[1]["spec"]["template"]["spec"]["containers"][0][&field] = value;
+        });
+    };
+    container(
+        "env",
+        json!([{"name": "A"}, {"name": "OS_CLOUD", "value": "prod"}]),
+    );
+    container("volumeMounts", json!([{"mountPath": "/etc/openstack/"}]));
+    container("volumeMounts", json!([{"mountPath": "/srv/clouds.yaml"}]));
+    let other = cluster(|all| {
+        let container = &mut all[1]["spec"]["template"]["spec"]["containers"][0];
+        container["env"] = json!([{"name": "CLOUD_CONFIG"}]);
+        container["volumeMounts"] = json!([{"mountPath": "/etc/config"}]);
+    });
+    assert!(other.is_good() && !other.table().contains("account"));
+}
+
+#[test]
 fn a_lease_is_held_until_twice_its_duration_has_passed() {
     let name = "external-attacher-leader-cinder-csi-openstack-org";
     expect("NO", "leases of the sidecars", name, |all| {

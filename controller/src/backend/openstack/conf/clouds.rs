@@ -1,0 +1,302 @@
+//! `clouds.yaml`, the accounts of OpenStack's own clients, as cinder-csi-plugin reads it for
+//! `use-clouds`: what `cloud.conf` does not have. Next to it, `secure.yaml` may have the secrets.
+
+use super::yaml::{self, Node};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// The keys that are read, and those of `cloud.conf` with the same meaning; of two for one, the
+/// first counts.
+const KEYS: [(&str, &str); 23] = [
+    ("auth.auth_url", "auth-url"),
+    ("auth.username", "username"),
+    ("auth.user_id", "user-id"),
+    ("auth.password", "password"),
+    ("auth.project_id", "tenant-id"),
+    ("auth.project_name", "tenant-name"),
+    ("auth.trust_id", "trust-id"),
+    ("auth.domain_id", "domain-id"),
+    ("auth.domain_name", "domain-name"),
+    ("auth.user_domain_id", "user-domain-id"),
+    ("auth.user_domain_name", "user-domain-name"),
+    ("auth.project_domain_id", "tenant-domain-id"),
+    ("auth.project_domain_name", "tenant-domain-name"),
+    (
+        "auth.application_credential_id",
+        "application-credential-id",
+    ),
+    (
+        "auth.application_credential_name",
+        "application-credential-name",
+    ),
+    (
+        "auth.application_credential_secret",
+        "application-credential-secret",
+    ),
+    ("auth.token", "token"),
+    ("region_name", "region"),
+    ("endpoint_type", "os-endpoint-type"),
+    ("interface", "os-endpoint-type"),
+    ("cacert", "ca-file"),
+    ("cert", "cert-file"),
+    ("key", "key-file"),
+];
+
+/// The ways to log in that Belay has, by their names.
+const AUTH_TYPES: [&str; 3] = ["password", "v3password", "v3applicationcredential"];
+
+/// Where it is without `clouds-file`, unless a variable names it.
+const FILE: &str = "/etc/openstack/clouds.yaml";
+const FILE_VARIABLE: &str = "OS_CLIENT_CONFIG_FILE";
+const CLOUD_VARIABLE: &str = "OS_CLOUD";
+
+/// The account of a cloud in `clouds.yaml`.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    /// The file and the entry, for errors.
+    place: String,
+    /// By their names in `cloud.conf`.
+    values: Vec<(&'static str, String)>,
+}
+
+impl Account {
+    /// Reads the file that `cloud.conf` or the environment names, and its entry of that name; of
+    /// a single entry no name is needed. Blocks.
+    ///
+    /// # Errors
+    /// Which file, entry or key is wrong, and why.
+    pub(super) fn read(
+        file: Option<&str>,
+        cloud: Option<&str>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, String> {
+        let named = file.map(str::to_owned).or_else(|| variable(FILE_VARIABLE));
+        let file = PathBuf::from(named.unwrap_or_else(|| FILE.to_owned()));
+        let name = cloud
+            .map(str::to_owned)
+            .or_else(|| variable(CLOUD_VARIABLE));
+        let text = std::fs::read_to_string(&file).map_err(|error| {
+            let known = "name the file with clouds-file";
+            format!("{}: {error}; {known}", file.display())
+        })?;
+        let secure = secure(&file)?;
+        let account = Self::of(&text, secure.as_deref(), name.as_deref());
+        account
+            .map_err(|why| format!("{}: {why}", file.display()))
+            .map(|account| Self {
+                place: format!("{} of {}", account.place, file.display()),
+                ..account
+            })
+    }
+
+    /// Of the texts of both files.
+    fn of(text: &str, secure: Option<&str>, name: Option<&str>) -> Result<Self, String> {
+        let all = yaml::parse(text)?;
+        let secure = secure.map(yaml::parse).transpose();
+        let secure = secure.map_err(|why| format!("secure.yaml next to it: {why}"))?;
+        let clouds = all.get("clouds").map(Node::keys).unwrap_or_default();
+        let name = match (name, &clouds[..]) {
+            (Some(name), _) => name,
+            (None, [single]) => single,
+            (None, _) => {
+                let why = "name one with the key cloud";
+                return Err(format!("clouds: {why}; there are: {}", clouds.join(", ")));
+            }
+        };
+        let entry = |file: &Node| file.get("clouds").and_then(|it| it.get(name)).is_some();
+        if !entry(&all) {
+            let known = clouds.join(", ");
+            return Err(format!("clouds: has no {name:?}; there are: {known}"));
+        }
+        let files: Vec<&Rc<Node>> = secure.iter().chain([&all]).collect();
+        let value = |path: &str| value(&files, name, path);
+        if value("profile")?.is_some() {
+            let why = "is not supported; write auth_url and the other keys of it here";
+            return Err(format!("clouds.{name}.profile: {why}"));
+        }
+        let auth_type = value("auth_type")?;
+        if let Some(other) = auth_type.filter(|it| !AUTH_TYPES.contains(&it.as_str())) {
+            let known = AUTH_TYPES.join(", ");
+            let why = format!("{other:?} is not supported; use one of {known}");
+            return Err(format!("clouds.{name}.auth_type: {why}"));
+        }
+        let mut values = Vec::new();
+        for (path, key) in KEYS {
+            if let Some(value) = value(path)? {
+                values.push((key, value));
+            }
+        }
+        let place = format!("clouds.{name}");
+        Ok(Self { place, values })
+    }
+
+    /// The value of a key of `cloud.conf`.
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        let found = self.values.iter().find(|(known, _)| *known == key);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// What an error about that key, or about these, adds.
+    pub(super) fn names(&self, keys: &str) -> String {
+        let asked = keys.split([' ', ',']);
+        let own = |key: &str| {
+            let found = KEYS.iter().find(|(_, known)| *known == key);
+            found.map(|(path, _)| *path)
+        };
+        let own: Vec<_> = asked.filter_map(own).collect();
+        match own.is_empty() {
+            true => format!(" (with {})", self.place),
+            false => format!(" (in {}: {})", self.place, own.join(" or ")),
+        }
+    }
+}
+
+/// The text of `secure.yaml` in the directory of that file, if there is one.
+fn secure(file: &Path) -> Result<Option<String>, String> {
+    let file = file.with_file_name("secure.yaml");
+    match std::fs::read_to_string(&file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", file.display())),
+    }
+}
+
+/// The text at that path of the entry, in the first of the files that has it; an empty one is
+/// none.
+fn value(files: &[&Rc<Node>], name: &str, path: &str) -> Result<Option<String>, String> {
+    for file in files {
+        let entry = file.get("clouds").and_then(|it| it.get(name));
+        let found = path
+            .split('.')
+            .try_fold(entry, |node, key| Some(node?.get(key)));
+        match found.flatten() {
+            None | Some(Node::Text(None)) => {}
+            Some(Node::Text(Some(text))) if text.is_empty() => {}
+            Some(Node::Text(Some(text))) => return Ok(Some(text.clone())),
+            Some(Node::Map(_) | Node::List(_)) => {
+                return Err(format!("clouds.{name}.{path}: is no text"));
+            }
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = "clouds:\n  one:\n    auth:\n      auth_url: http://one:5000\n      \
+                       username: csi\n      project_name: k8s\n      password: 0042\n    \
+                       region_name: r1\n    interface: internal\n    verify: false\n  two:\n    \
+                       auth_type: v3applicationcredential\n    auth: {auth_url: http://two}\n";
+
+    fn of(text: &str, secure: Option<&str>, name: Option<&str>) -> Result<Account, String> {
+        Account::of(text, secure, name)
+    }
+
+    #[test]
+    fn an_entry_has_the_keys_of_cloud_conf_and_secure_yaml_comes_first() {
+        let account = of(TWO, None, Some("one")).unwrap();
+        for (key, value) in [
+            ("auth-url", Some("http://one:5000")),
+            ("username", Some("csi")),
+            ("tenant-name", Some("k8s")),
+            ("password", Some("0042")),
+            ("region", Some("r1")),
+            ("os-endpoint-type", Some("internal")),
+            ("tenant-id", None),
+        ] {
+            assert_eq!(account.get(key), value, "{key}");
+        }
+        let secure = "clouds:\n  one:\n    auth: {password: other, username: ''}\n";
+        let account = of(TWO, Some(secure), Some("one")).unwrap();
+        assert_eq!(account.get("password"), Some("other"));
+        assert_eq!(account.get("username"), Some("csi"), "an empty one is none");
+        // `endpoint_type` is the older name.
+        let both = "clouds: {a: {interface: admin, endpoint_type: internal}}";
+        let both = of(both, None, None).unwrap();
+        assert_eq!(both.get("os-endpoint-type"), Some("internal"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_key_and_no_value_of_it() {
+        for (text, name, why) in [
+            (
+                TWO,
+                None,
+                "name one with the key cloud; there are: one, two",
+            ),
+            (
+                TWO,
+                Some("three"),
+                "clouds: has no \"three\"; there are: one, two",
+            ),
+            ("", Some("a"), "clouds: has no \"a\""),
+            ("clouds: [", Some("a"), "line "),
+            (
+                "clouds: {a: {profile: canary}}",
+                None,
+                "clouds.a.profile: is not",
+            ),
+            (
+                "clouds: {a: {auth_type: v3token}}",
+                None,
+                "clouds.a.auth_type: \"v3token\"",
+            ),
+            (
+                "clouds: {a: {auth: {password: [canary]}}}",
+                None,
+                "clouds.a.auth.password: is no",
+            ),
+        ] {
+            let refused = of(text, None, name).unwrap_err();
+            assert!(refused.contains(why), "{text}: {refused}");
+            assert!(!refused.contains("canary"), "{refused}");
+        }
+        let refused = of(TWO, Some("clouds: ["), Some("one")).unwrap_err();
+        assert!(
+            refused.starts_with("secure.yaml next to it: line"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn files_and_entry_are_those_of_cloud_conf_then_those_of_the_environment() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("clouds.yaml");
+        std::fs::write(&file, TWO).unwrap();
+        let path = file.to_str().unwrap().to_owned();
+        let none = |_: &str| None;
+        let read = |file, cloud, variable: &dyn Fn(&str) -> Option<String>| {
+            Account::read(file, cloud, variable)
+        };
+        let region = |account: Account| account.get("region").map(str::to_owned);
+        let account = read(Some(&path), Some("one"), &none).unwrap();
+        let place = format!("(in clouds.one of {path}: auth.auth_url)");
+        assert!(account.names("auth-url").ends_with(&place));
+        assert_eq!(region(account).as_deref(), Some("r1"));
+        let environment = |name: &str| match name {
+            "OS_CLIENT_CONFIG_FILE" => Some(path.clone()),
+            "OS_CLOUD" => Some("one".to_owned()),
+            other => panic!("{other}"),
+        };
+        let account = read(None, None, &environment).unwrap();
+        assert_eq!(region(account).as_deref(), Some("r1"));
+        let account = read(None, Some("two"), &environment).unwrap();
+        assert_eq!(region(account), None);
+        let gone = dir.path().join("gone.yaml");
+        let refused = read(gone.to_str(), None, &none).unwrap_err();
+        assert!(refused.contains("gone.yaml: "), "{refused}");
+        std::fs::write(
+            dir.path().join("secure.yaml"),
+            "clouds: {one: {region_name: r2}}",
+        )
+        .unwrap();
+        let account = read(Some(&path), Some("one"), &none).unwrap();
+        assert_eq!(region(account).as_deref(), Some("r2"));
+        std::fs::remove_file(dir.path().join("secure.yaml")).unwrap();
+        std::fs::create_dir(dir.path().join("secure.yaml")).unwrap();
+        let refused = read(Some(&path), Some("one"), &none).unwrap_err();
+        assert!(refused.contains("secure.yaml: "), "{refused}");
+    }
+}
