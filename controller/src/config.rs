@@ -233,6 +233,7 @@ impl Config {
                     clouds: self.clouds(),
                     cluster: self.cluster.clone(),
                     topology_key: driver.with_topology.then_some(kind.profile().topology_key),
+                    volumes_max: driver.max_volumes,
                 }))
             }
             Kind::Digitalocean => self.digitalocean(kind).map(Choice::DigitalOcean),

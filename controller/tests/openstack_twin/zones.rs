@@ -30,6 +30,32 @@ async fn zones_of_servers_that_have_no_volumes_are_logged_unless_they_are_ignore
     assert_eq!(asked(), 2, "there is nothing to compare");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_of_volumes_in_cloud_conf_is_reported_once_unless_it_is_that_of_the_driver() {
+    let cloud = Cloud::start(CHANGE, None);
+    let second = format!(
+        "[Global \"b\"]\nauth-url={}/identity\nusername=a\npassword=b\ntenant-id=c\n",
+        cloud.url()
+    );
+    for (limit, flags, count) in [
+        ("node-volume-attach-limit = 25", &[][..], 1),
+        ("Node-Volume-Attach-Limit=25", &["--max-volumes=25"], 0),
+        ("node-volume-attach-limit = 256", &[], 0),
+        ("node-volume-attach-limit = 25", &["--cloud-name=,b"], 1),
+        ("", &[], 0),
+    ] {
+        let more = format!("{second}[BlockStorage]\n{limit}");
+        let mut site = Site::new(&cloud.url(), &more);
+        site.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let _running = site.start();
+        let log = site.log();
+        let found = log
+            .matches("node-volume-attach-limit: 25 is not used")
+            .count();
+        assert_eq!(found, count, "{limit} {flags:?}: {log}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_s_further_topology_does_not_matter_for_a_zone_and_is_kept_where_zones_are_ignored()
 {

@@ -42,6 +42,9 @@ pub(super) struct CloudConf {
     pub(super) tls: TlsFiles,
     /// The zones of volumes say nothing about servers.
     pub(super) ignores_zones: bool,
+    /// `node-volume-attach-limit`, as written. It is not used, and missed if it differs from the
+    /// driver's own limit.
+    pub(super) attach_limit: Option<String>,
 }
 
 /// One of the ways to log in.
@@ -166,6 +169,7 @@ impl CloudConf {
             ignores_zones: storage
                 .is("ignore-volume-az")
                 .ok_or("[BlockStorage] ignore-volume-az: is neither true nor false")?,
+            attach_limit: storage.text("node-volume-attach-limit"),
         })
     }
 }

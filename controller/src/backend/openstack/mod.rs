@@ -67,6 +67,8 @@ pub struct Config {
     pub cluster: String,
     /// The topology key of zones; none = zones are not reported.
     pub topology_key: Option<&'static str>,
+    /// `--max-volumes`, to be compared with `cloud.conf`.
+    pub volumes_max: u32,
 }
 
 /// A cloud: an account of `cloud.conf`. Which one a call is for, [`Openstack`] knows.
@@ -76,6 +78,8 @@ struct Cloud {
     backups: Backups,
     cluster: String,
     zones: Zones,
+    /// The `node-volume-attach-limit` of `cloud.conf`.
+    attach_limit: Option<String>,
 }
 
 impl Cloud {
@@ -98,6 +102,20 @@ impl Cloud {
             zones: Zones::new(Arc::clone(&client), config.topology_key, conf.ignores_zones),
             client,
             cluster: config.cluster.clone(),
+            attach_limit: conf.attach_limit,
+        })
+    }
+
+    /// The warning for a limit of cinder-csi-plugin that would be lost: without it, the scheduler
+    /// gives a node more volumes than it can have.
+    fn other_limit(&self, volumes_max: u32) -> Option<String> {
+        let limit = self.attach_limit.as_deref()?;
+        (limit != volumes_max.to_string()).then(|| {
+            format!(
+                "cloud.conf: [BlockStorage] node-volume-attach-limit: {limit} is not used, and \
+                 --max-volumes is {volumes_max}: set that of both programs (in the chart \
+                 maxVolumes) to the number of disks that a server can have"
+            )
         })
     }
 

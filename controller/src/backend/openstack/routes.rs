@@ -54,6 +54,9 @@ impl Openstack {
         let mut names = names.into_iter();
         let first = open(names.next().unwrap_or_default())?;
         let others = names.map(open).collect::<Result<_, _>>()?;
+        if let Some(warning) = first.cloud.other_limit(config.volumes_max) {
+            tracing::warn!("{warning}");
+        }
         Ok(Self { first, others })
     }
 

@@ -106,6 +106,7 @@ impl Twin {
             clouds: Vec::new(),
             cluster: "k8s".to_owned(),
             topology_key: Some("zone"),
+            volumes_max: 256,
         };
         let backend = Arc::new(Openstack::open(config).unwrap());
         Self {

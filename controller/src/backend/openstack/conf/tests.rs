@@ -58,6 +58,7 @@ fn a_file_is_read_as_gcfg_reads_it_and_what_is_not_known_is_passed_over() {
                 identity: None,
             },
             ignores_zones: true,
+            attach_limit: None,
         }
     );
     assert!(!format!("{conf:?}").contains("p;a#s"));
