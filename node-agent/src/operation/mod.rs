@@ -4,6 +4,7 @@
 //! they can be run at any time, killed at any call and run again. They know no gRPC.
 
 mod act;
+mod checks;
 mod context;
 mod expand;
 mod flush;
@@ -42,15 +43,15 @@ pub(crate) use stats::{Read, VolumeStats, VolumeUsage, stats};
 pub(crate) use unpublish::unpublish;
 pub(crate) use unstage::unstage;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 use tokio::sync::watch;
 
 use crate::device::{DiskIndex, Transport};
 use crate::kernel::{Dev, Kernel, Result};
 use crate::mounts::{MountIndex, Mounts};
+use checks::Checks;
 
 /// The maximum number of mounts stacked on one path that a call takes down. We never stack, but
 /// another program may have.
@@ -141,8 +142,7 @@ impl<K: Kernel> Node<K> {
 pub(crate) struct Beside {
     /// Held while a mount is attached.
     placing: Mutex<()>,
-    /// Held while an e2fsck runs.
-    checking: Mutex<()>,
+    checks: Checks,
     indexes: Mutex<Vec<Weak<MountIndex>>>,
 }
 
@@ -151,22 +151,6 @@ impl Beside {
         let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
         indexes.retain(|index| index.strong_count() > 0);
         indexes.push(Arc::downgrade(index));
-    }
-
-    /// One e2fsck runs at a time: its memory depends on the volume, and is that of the agent's
-    /// control group. Nothing waits for it here: a second check would occupy a slot of mkfs.
-    ///
-    /// # Errors
-    /// `ABORTED` while another one runs.
-    fn check_alone(&self) -> std::result::Result<MutexGuard<'_, ()>, Failure> {
-        match self.checking.try_lock() {
-            Ok(guard) => Ok(guard),
-            Err(TryLockError::Poisoned(left)) => Ok(left.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Failure::busy(
-                "the ext4 must be checked before it is mounted, and e2fsck is checking another \
-                 volume on this node; retry",
-            )),
-        }
     }
 
     /// Whether any driver has noted a mount of the device.

@@ -19,13 +19,14 @@ const CHECK_DEADLINE: Duration = Duration::from_secs(3600);
 ///
 /// # Errors
 /// `FAILED_PRECONDITION` with the command to run, if it is damaged or could not be checked;
-/// `ABORTED` while another process has the device.
+/// `ABORTED` while another volume is checked, or another process has the device.
 pub(super) fn repair<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
 ) -> Result<(), Failure> {
     let volume = &spec.request.id;
+    let _only = cx.beside.checks.begin(CHECK_DEADLINE)?;
     let checked = cx.phase(Phase::Repair, || {
         check(&cx.kernel, under_test, CHECK_DEADLINE)
     });

@@ -138,7 +138,6 @@ fn prepare<K: Kernel>(
         Need::Check if formatting == Formatting::Ask => return Ok(Some(Staged::WantsFormat)),
         Need::Check => {
             cx.progress().refuse_given_up()?;
-            let _only = cx.beside.check_alone()?;
             replay(cx, spec, device, fs)?;
             repair(cx, spec, under_test)?;
             None
