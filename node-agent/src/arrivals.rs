@@ -40,19 +40,14 @@ async fn watch(
     kernel: &Linux,
     asked: &Arc<Semaphore>,
 ) -> io::Result<Infallible> {
+    // Also if there is no subscription: calls find disks that are plugged in later.
+    ask_new(index, kernel, asked);
     let events = Uevents::open()?;
     let mut arrivals = index.arrivals();
     // For changes before the subscription.
     rescan(index, kernel);
     loop {
-        for disk in index.take_unasked() {
-            drop(tokio::spawn(ask(
-                Arc::clone(index),
-                kernel.clone(),
-                disk,
-                Arc::clone(asked),
-            )));
-        }
+        ask_new(index, kernel, asked);
         tokio::select! {
             event = events.changed() => {
                 event?;
@@ -62,6 +57,18 @@ async fn watch(
             // A call has found a change by itself.
             changed = arrivals.changed() => changed.map_err(io::Error::other)?,
         }
+    }
+}
+
+/// Asks the disks that have not been asked, each on a separate thread.
+fn ask_new(index: &Arc<DiskIndex>, kernel: &Linux, asked: &Arc<Semaphore>) {
+    for disk in index.take_unasked() {
+        drop(tokio::spawn(ask(
+            Arc::clone(index),
+            kernel.clone(),
+            disk,
+            Arc::clone(asked),
+        )));
     }
 }
 

@@ -121,12 +121,13 @@ const CONFINED: &[Confined] = &[
 
 /// Where a name may speak of loop devices: the transport, what chooses it, and its flag. A
 /// directory is named by a `/` at its end.
-const OF_LOOP_DEVICES: [&str; 8] = [
+const OF_LOOP_DEVICES: [&str; 9] = [
     "node-agent/src/device/loops/",
     "node-agent/src/device/held.rs",
     "node-agent/src/device/mod.rs",
     "node-agent/src/device/storage.rs",
     "node-agent/src/device/transport.rs",
+    "node-agent/src/device/transport/",
     "node-agent/src/kernel/",
     "node-agent/src/config.rs",
     "node-agent/src/start.rs",

@@ -1,5 +1,7 @@
 //! How the volumes of a driver reach this node: one of two ways, with one interface for all verbs.
 
+mod attached;
+
 use std::path::{Path, PathBuf};
 
 use belay_contract::publish_context::PublishContext;
@@ -144,7 +146,8 @@ impl<K: Kernel> Transport<K> {
     /// The volume's storage, for reading; `None` if it does not exist.
     ///
     /// # Errors
-    /// As [`Transport::find`], apart from `NOT_FOUND`.
+    /// As [`Transport::find`], apart from `NOT_FOUND`; `ABORTED` while a disk has not answered that
+    /// may be the volume's.
     pub(crate) fn find_if_any(
         &self,
         kernel: &K,
@@ -152,18 +155,34 @@ impl<K: Kernel> Transport<K> {
     ) -> Result<Option<Storage<K>>, Failure> {
         match self {
             Transport::Loops(dir) => Ok(dir.find_if_any(kernel, volume)?.map(Storage::File)),
-            Transport::Disks(disks) => Ok(disks.find_if_any(volume).map(Storage::Disk)),
+            Transport::Disks(disks) => Ok(disks.find_if_any(volume)?.map(Storage::Disk)),
         }
     }
 
     /// Whether the volume's storage is here. Opens no device.
     ///
     /// # Errors
-    /// As [`Transport::find_if_any`].
+    /// As [`Transport::find`], apart from `NOT_FOUND`.
     pub(crate) fn is_here(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
         match self {
             Transport::Loops(dir) => Ok(dir.name_if_any(kernel, volume)?.is_some()),
-            Transport::Disks(disks) => Ok(disks.find_if_any(volume).is_some()),
+            Transport::Disks(disks) => Ok(disks.known(volume).is_some()),
+        }
+    }
+
+    /// Keeps which device is the volume's, for the next call if this one is refused after it has
+    /// unmounted the volume.
+    pub(crate) fn remember(&self, volume: &VolumeId, device: &Held<K>) {
+        if let (Transport::Disks(disks), Guard::Disk(disk)) = (self, &device.guard) {
+            disks.remember(volume, disk);
+        }
+    }
+
+    /// Keeps what the attachment says of a volume that was staged before the start.
+    pub(crate) fn learn(&self, volume: &VolumeId, plan: &PublishContext) {
+        match self {
+            Transport::Loops(_) => {}
+            Transport::Disks(disks) => disks.learn(volume, plan),
         }
     }
 
@@ -313,87 +332,6 @@ impl<K: Kernel> Transport<K> {
         match self {
             Transport::Loops(dir) => dir.may_be_of(kernel, volume, dev),
             Transport::Disks(disks) => Ok(disks.may_be_of(kernel, volume, dev)?),
-        }
-    }
-}
-
-/// Only for devices that this agent attaches: a cloud detaches its disks without the agent.
-impl<K: Kernel> Transport<K> {
-    /// The directory of the volumes, if there is one.
-    pub(crate) fn folder(&self) -> Option<&LoopDir<K>> {
-        match self {
-            Transport::Loops(dir) => Some(dir),
-            Transport::Disks(_) => None,
-        }
-    }
-
-    /// Whether the volume has a pending detach, as recorded by its controller on its file.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub(crate) fn is_wanted_back(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
-        match self {
-            Transport::Loops(dir) => dir.is_wanted_back(kernel, volume),
-            Transport::Disks(_) => Ok(false),
-        }
-    }
-
-    /// Calls `each` for every device of a volume whose file cannot be read; `false` if the file can
-    /// be read, or if a device with a file of that name cannot be identified.
-    ///
-    /// # Errors
-    /// Those of `each`; when a device cannot be queried.
-    pub(crate) fn unread(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        mut each: impl FnMut(Held<K>) -> Result<(), Failure>,
-    ) -> Result<bool, Failure> {
-        match self {
-            Transport::Loops(dir) => {
-                dir.unread(kernel, volume, |device| each(device.guarded(Guard::Loop)))
-            }
-            Transport::Disks(_) => Ok(false),
-        }
-    }
-
-    /// The device that is still attached for the volume: ours, or stale if its file was removed or
-    /// moved and another file has the volume's name.
-    ///
-    /// # Errors
-    /// As [`Storage::left`]; when sysfs or a device cannot be queried.
-    pub(crate) fn left(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        is_mounted: impl Fn(Dev) -> bool,
-    ) -> Result<Verdict<K>, Failure> {
-        match self {
-            Transport::Loops(dir) => {
-                let left = dir.left(kernel, volume, is_mounted)?;
-                Ok(left.guarded(Guard::Loop))
-            }
-            Transport::Disks(_) => Ok(Verdict::Unbound),
-        }
-    }
-
-    /// The device that is still attached for the volume, whose file was removed, renamed or
-    /// replaced.
-    ///
-    /// # Errors
-    /// When sysfs, a device or the directory cannot be queried.
-    pub(crate) fn stale(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        is_mounted: impl Fn(Dev) -> bool,
-    ) -> Result<Verdict<K>, Failure> {
-        match self {
-            Transport::Loops(dir) => {
-                let stale = dir.stale(kernel, volume, is_mounted)?;
-                Ok(stale.guarded(Guard::Loop))
-            }
-            Transport::Disks(_) => Ok(Verdict::Unbound),
         }
     }
 }

@@ -69,6 +69,7 @@ fn unstage_mount<K: Kernel>(
             Err(_) => Ok(()),
         }
     })?;
+    cx.transport.remember(&request.id, &device);
     umount(cx, staging)?;
     // Only now, since the staging mount claims the device as well.
     if cx.phase(Phase::Check, || device.is_claimed(&cx.kernel))? {

@@ -5,6 +5,7 @@
 //! own reader waits for it, and meanwhile the index lists it as not answering.
 
 mod foreign;
+mod shown;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,8 @@ struct Inner {
     is_scanned: bool,
     disks: BTreeMap<Dev, Entry>,
     users: BTreeMap<Owner, User>,
+    /// See [`DiskIndex::show`]; by number and sequence number.
+    shown: BTreeMap<Owner, (Dev, u64)>,
 }
 
 /// What a volume wants, and what it has.

@@ -121,6 +121,10 @@ impl<K: Kernel> Held<K, Plugged> {
 }
 
 impl Plugged {
+    pub(super) fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
     /// Its size in bytes. If that is less than `least`, the kernel reads the size of a SCSI disk
     /// again.
     ///

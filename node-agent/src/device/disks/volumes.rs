@@ -152,11 +152,47 @@ impl DiskVolumes {
         })
     }
 
-    /// The volume's disk, if it is there and no other matches.
-    pub(in crate::device) fn find_if_any(&self, volume: &VolumeId) -> Option<VolumeDisk> {
-        let wanted = self.wanted(volume)?;
-        let found = self.index.find_if_any(&self.owner(volume), &wanted);
+    /// The volume's disk, if it is known, there, and no other matches.
+    pub(in crate::device) fn known(&self, volume: &VolumeId) -> Option<VolumeDisk> {
+        let owner = self.owner(volume);
+        let Some(wanted) = self.wanted(volume) else {
+            let (disk, identity) = self.index.shown(&owner)?;
+            let names = identity.names_like(self.profile.disk_names);
+            return Some(VolumeDisk::new(disk, DiskIdentity::Names(names)));
+        };
+        let found = self.index.find_if_any(&owner, &wanted);
         found.map(|disk| VolumeDisk::new(disk, wanted))
+    }
+
+    /// The same, for a call that reports what is left of the volume.
+    ///
+    /// # Errors
+    /// `ABORTED` while a disk has not answered that may be the volume's.
+    pub(in crate::device) fn find_if_any(
+        &self,
+        volume: &VolumeId,
+    ) -> Result<Option<VolumeDisk>, Failure> {
+        let known = self.known(volume);
+        if known.is_none() && self.index.is_any_unknown() {
+            return Err(Failure::busy(format!(
+                "volume {volume}: a disk has not answered yet that may be the volume's; try again"
+            )));
+        }
+        Ok(known)
+    }
+
+    /// A mount that is about to be unmounted shows which disk is the volume's. If the unstage is
+    /// refused afterwards, nothing else leads the next one to the disk.
+    pub(in crate::device) fn remember(&self, volume: &VolumeId, disk: &Plugged) {
+        self.index.show(&self.owner(volume), disk.disk());
+    }
+
+    /// The attachment of a volume that is staged already, if no call has described it since the
+    /// start.
+    pub(in crate::device) fn learn(&self, volume: &VolumeId, plan: &PublishContext) {
+        if let publish_context::Transport::Disk(wanted) = &plan.transport {
+            self.index.learn(&self.owner(volume), wanted);
+        }
     }
 
     /// Drops the volume: nothing of it is left on the node.
@@ -227,9 +263,11 @@ impl DiskVolumes {
             return Ok(false);
         };
         let known = self.index.known(&disk);
-        let wanted = self.wanted(volume);
-        let is_it = known.zip(wanted).map(|(it, wanted)| it.matches(&wanted));
-        Ok(is_it.is_some_and(|found| found != Match::No))
+        let Some(wanted) = self.wanted(volume) else {
+            let shown = self.index.shown(&self.owner(volume));
+            return Ok(shown.is_some_and(|(it, _)| (it.dev, it.diskseq) == (dev, disk.diskseq)));
+        };
+        Ok(known.is_some_and(|it| it.matches(&wanted) != Match::No))
     }
 
     /// The state of the disk with that number, which was a volume's.

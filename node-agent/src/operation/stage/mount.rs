@@ -74,6 +74,7 @@ pub(super) fn stage<K: Kernel>(
         )));
     }
     if staging.mount_root {
+        cx.transport.learn(&request.id, plan);
         return staged_before(cx, &spec, staging);
     }
     let purpose = Purpose::Filesystem;

@@ -17,7 +17,7 @@ use crate::operation::Node;
 const ID: &str = "7f8b1c2d-1111-4222-8333-444455556666";
 
 /// The disk as QEMU shows it: the volume's ID in full, in both pages.
-fn disk(medium: &Path, id: &str) -> Plug {
+pub(super) fn disk(medium: &Path, id: &str) -> Plug {
     let length = u8::try_from(id.len()).unwrap();
     let with = |page: u8, head: &[u8]| {
         let mut bytes = vec![0, page, 0, u8::try_from(head.len()).unwrap() + length];

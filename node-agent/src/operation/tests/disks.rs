@@ -35,7 +35,7 @@ fn refused(result: Result<(), Failure>, kind: Kind, why: &[&str]) {
 }
 
 /// A SCSI disk with the identity that a cloud gives it, and that medium.
-fn scsi(medium: &Path, vendor: &str, id: &str) -> Plug {
+pub(super) fn scsi(medium: &Path, vendor: &str, id: &str) -> Plug {
     let mut id_page = vec![0, 0x83, 0, 0, 2, 0, 0, u8::try_from(id.len()).unwrap()];
     id_page.extend(id.bytes());
     id_page[3] = u8::try_from(id_page.len() - 4).unwrap();

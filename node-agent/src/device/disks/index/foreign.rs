@@ -63,6 +63,7 @@ impl DiskIndex {
         let matching = || Some(inner.only(wanted?).ok()??.0.dev);
         let left = inner.held_by(owner).map(|disk| disk.dev).or_else(matching);
         inner.users.remove(owner);
+        inner.shown.remove(owner);
         if let Some(entry) = left.and_then(|dev| inner.disks.get_mut(&dev)) {
             entry.since = Some(Instant::now());
         }

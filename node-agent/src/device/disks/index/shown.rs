@@ -1,0 +1,46 @@
+//! Disks that only a mount has shown to be a volume's. After a start no call has described the
+//! volumes that are staged, and the names of some clouds' disks are not made of the volume's ID.
+
+use std::sync::Arc;
+
+use super::{DiskIndex, Identity, Owner, State, User};
+use crate::kernel::Disk;
+use belay_contract::disk::DiskIdentity;
+
+impl DiskIndex {
+    /// The volume's mount, which is about to be unmounted, shows that disk. A disk without a
+    /// sequence number cannot be recognised later, and is not kept.
+    pub(in crate::device::disks) fn show(&self, owner: &Owner, disk: &Disk) {
+        if disk.diskseq != 0 {
+            let held = (disk.dev, disk.diskseq);
+            self.lock().shown.insert(owner.clone(), held);
+        }
+    }
+
+    /// The disk that [`DiskIndex::show`] has for the volume, if it is still plugged in.
+    pub(in crate::device::disks) fn shown(&self, owner: &Owner) -> Option<(Disk, Arc<Identity>)> {
+        let inner = self.lock();
+        let (dev, diskseq) = inner.shown.get(owner)?;
+        let entry = inner.disks.get(dev)?;
+        match &entry.state {
+            State::Known(identity) if entry.disk.diskseq == *diskseq => {
+                Some((entry.disk.clone(), Arc::clone(identity)))
+            }
+            _ => None,
+        }
+    }
+
+    /// What the volume's disk is recognised by, unless a call has said it before.
+    pub(in crate::device::disks) fn learn(&self, owner: &Owner, wanted: &DiskIdentity) {
+        let mut inner = self.lock();
+        inner.users.entry(owner.clone()).or_insert_with(|| User {
+            wanted: wanted.clone(),
+            held: None,
+        });
+    }
+
+    /// A disk that has not been asked yet, or has not answered, may be the wanted one.
+    pub(in crate::device::disks) fn is_any_unknown(&self) -> bool {
+        self.lock().is_any_awaited()
+    }
+}

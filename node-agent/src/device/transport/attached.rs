@@ -1,0 +1,89 @@
+//! What a transport does with the devices that this agent attaches: a cloud detaches its disks
+//! without the agent.
+
+use belay_server::call::Failure;
+use belay_server::request::VolumeId;
+
+use super::Transport;
+use crate::device::{Guard, Held, LoopDir, Verdict};
+use crate::kernel::{Dev, Kernel};
+
+impl<K: Kernel> Transport<K> {
+    /// The directory of the volumes, if there is one.
+    pub(crate) fn folder(&self) -> Option<&LoopDir<K>> {
+        match self {
+            Transport::Loops(dir) => Some(dir),
+            Transport::Disks(_) => None,
+        }
+    }
+
+    /// Whether the volume has a pending detach, as recorded by its controller on its file.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(crate) fn is_wanted_back(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
+        match self {
+            Transport::Loops(dir) => dir.is_wanted_back(kernel, volume),
+            Transport::Disks(_) => Ok(false),
+        }
+    }
+
+    /// Calls `each` for every device of a volume whose file cannot be read; `false` if the file can
+    /// be read, or if a device with a file of that name cannot be identified.
+    ///
+    /// # Errors
+    /// Those of `each`; when a device cannot be queried.
+    pub(crate) fn unread(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        mut each: impl FnMut(Held<K>) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        match self {
+            Transport::Loops(dir) => {
+                dir.unread(kernel, volume, |device| each(device.guarded(Guard::Loop)))
+            }
+            Transport::Disks(_) => Ok(false),
+        }
+    }
+
+    /// The device that is still attached for the volume: ours, or stale if its file was removed or
+    /// moved and another file has the volume's name.
+    ///
+    /// # Errors
+    /// As [`Storage::left`]; when sysfs or a device cannot be queried.
+    pub(crate) fn left(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        is_mounted: impl Fn(Dev) -> bool,
+    ) -> Result<Verdict<K>, Failure> {
+        match self {
+            Transport::Loops(dir) => {
+                let left = dir.left(kernel, volume, is_mounted)?;
+                Ok(left.guarded(Guard::Loop))
+            }
+            Transport::Disks(_) => Ok(Verdict::Unbound),
+        }
+    }
+
+    /// The device that is still attached for the volume, whose file was removed, renamed or
+    /// replaced.
+    ///
+    /// # Errors
+    /// When sysfs, a device or the directory cannot be queried.
+    pub(crate) fn stale(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        is_mounted: impl Fn(Dev) -> bool,
+    ) -> Result<Verdict<K>, Failure> {
+        match self {
+            Transport::Loops(dir) => {
+                let stale = dir.stale(kernel, volume, is_mounted)?;
+                Ok(stale.guarded(Guard::Loop))
+            }
+            Transport::Disks(_) => Ok(Verdict::Unbound),
+        }
+    }
+}
