@@ -137,3 +137,71 @@ pub(crate) fn of_volume(volume: &VolumeId, failure: Failure) -> Failure {
     let message = format!("volume {volume}: {}", failure.message);
     Failure { message, ..failure }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::MountAttrs;
+    use crate::kernel::fake::{Fake, Machine};
+
+    fn node() -> RemoteNode<Fake> {
+        let machine = Machine::new();
+        machine.make_dir(Path::new("/pods/1"));
+        RemoteNode::new(machine.process(), None, Arc::default())
+    }
+
+    fn seen(stat: Stat, source: &str) -> Seen {
+        Seen {
+            stat,
+            source: MountSource {
+                fs_type: "nfs4".to_owned(),
+                source: source.into(),
+                attrs: MountAttrs::default(),
+                superblock_read_only: false,
+            },
+        }
+    }
+
+    #[test]
+    fn the_server_of_a_mount_is_the_host_in_its_source() {
+        let stat = node().kernel.look(Path::new("/")).unwrap().unwrap();
+        for (source, server) in [
+            ("Filer.example:/exports/a", "filer.example"),
+            ("[fd00::1]:/exports:/b", "fd00::1"),
+            ("10.0.0.7:/", "10.0.0.7"),
+        ] {
+            assert_eq!(seen(stat, source).server(), server);
+        }
+    }
+
+    #[test]
+    fn a_volume_has_targets_while_one_is_noted() {
+        let (node, path) = (node(), Path::new("/pods/1"));
+        let stat = node.kernel.look(path).unwrap().unwrap();
+        let [one, other] = ["one", "other"].map(|id| VolumeId::new(id).unwrap());
+        node.targets.note(path, &stat, &one);
+        assert!(node.has_targets(&one) && !node.has_targets(&other));
+        node.targets.forget(path);
+        assert!(!node.has_targets(&one));
+    }
+
+    #[test]
+    fn usage_counts_only_for_the_mount_that_was_there_before() {
+        let node = node();
+        let volume = VolumeId::new("vol").unwrap();
+        let root = node.kernel.look(Path::new("/")).unwrap().unwrap();
+        let inside = node.kernel.look(Path::new("/pods/1")).unwrap().unwrap();
+        assert!(root.mount_root && root.mount_id != 0 && !inside.mount_root);
+        let is_still = |path: &str, stat: Stat| {
+            let seen = seen(stat, "filer:/a");
+            still_mounted(&node, &volume, Path::new(path), &seen).is_ok()
+        };
+        assert!(is_still("/", root));
+        let mount_id = root.mount_id + 1;
+        assert!(!is_still("/", Stat { mount_id, ..root }), "another mount");
+        let ino = root.ino + 1;
+        assert!(!is_still("/", Stat { ino, ..root }), "another directory");
+        assert!(!is_still("/pods/1", inside), "no mount");
+        assert!(!is_still("/pods/2", root), "nothing");
+    }
+}

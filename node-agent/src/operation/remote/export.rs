@@ -145,6 +145,19 @@ mod tests {
     }
 
     #[test]
+    fn a_server_or_share_that_is_empty_is_missing() {
+        for entries in [
+            &[("server", ""), ("share", "/a")][..],
+            &[("server", "filer"), ("share", "")],
+            &[("server", "filer")],
+        ] {
+            let message = export(entries).err().unwrap();
+            let why = "is required, but missing or empty";
+            assert!(message.contains(why), "{message}");
+        }
+    }
+
+    #[test]
     fn the_source_is_that_of_csi_driver_nfs() {
         for (server, share, below, expected) in [
             (

@@ -75,3 +75,55 @@ impl Targets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Dev, FileKind};
+
+    fn mount(mount_id: u64) -> Stat {
+        let dev = Dev { major: 0, minor: 7 };
+        Stat {
+            kind: FileKind::Directory,
+            dev,
+            rdev: dev,
+            ino: 1,
+            bytes: 0,
+            allocated: 0,
+            links: 2,
+            mount_root: true,
+            mount_id,
+        }
+    }
+
+    #[test]
+    fn a_mount_is_a_volumes_by_its_path_and_unique_id() {
+        let (targets, path) = (Targets::default(), Path::new("/pods/1"));
+        let [one, other] = ["one", "other"].map(|id| VolumeId::new(id).unwrap());
+        targets.note(path, &mount(5), &one);
+        assert!(targets.is_of(&one, path, &mount(5)));
+        assert!(!targets.is_of(&one, path, &mount(6)));
+        assert!(!targets.is_of(&other, path, &mount(5)));
+        assert!(targets.is_of_another(&other, path, &mount(5)));
+        assert!(!targets.is_of_another(&other, path, &mount(6)));
+        // Without unique IDs, a later mount may have the same.
+        targets.note(path, &mount(0), &one);
+        assert!(!targets.is_of(&one, path, &mount(0)));
+        assert_eq!(targets.of(&one), [path]);
+        targets.forget(path);
+        assert!(!targets.has(path) && targets.of(&one).is_empty());
+    }
+
+    #[test]
+    fn no_more_targets_are_noted_than_any_node_has() {
+        let (targets, volume) = (Targets::default(), VolumeId::new("vol").unwrap());
+        let path = |number: usize| PathBuf::from(format!("/pods/{number}"));
+        for number in 0..=NOTED_MAX {
+            targets.note(&path(number), &mount(1), &volume);
+        }
+        assert_eq!(targets.of(&volume).len(), NOTED_MAX);
+        assert!(!targets.has(&path(NOTED_MAX)));
+        targets.note(&path(0), &mount(2), &volume);
+        assert!(targets.is_of(&volume, &path(0), &mount(2)), "it was there");
+    }
+}

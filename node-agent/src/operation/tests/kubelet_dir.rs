@@ -11,7 +11,7 @@ use crate::device::{LoopDir, Transport};
 use crate::kernel::fake::Fake;
 use crate::kernel::{Dev, MountEntry};
 use crate::mounts::MountIndex;
-use crate::operation::{KubeletDir, Node};
+use crate::operation::{KubeletDir, Node, Thread};
 
 const CALLS: [Verb; 7] = [
     Verb::Stage,
@@ -58,6 +58,23 @@ fn every_call_refuses_paths_that_are_not_beneath_and_touches_nothing() {
             }
         }
         assert!(world.machine.is_there(Path::new("/elsewhere/staging/vol")));
+    }
+}
+
+#[test]
+fn a_publish_refuses_a_target_that_is_not_beneath_and_names_it() {
+    for form in [Form::Ext4, Form::Block] {
+        let world = Simulated::new();
+        let node = world.start();
+        let volume = world.volume("vol", form);
+        volume.call(&node, Verb::Stage).unwrap();
+        let target = elsewhere(&world, &volume, "/elsewhere").target(2);
+        let published = volume.publish_at(&node, &target, Thread::Pool);
+        let failure = published.unwrap_err();
+        assert_eq!(failure.kind, Kind::Invalid, "{form:?}: {failure}");
+        let begin = "target_path: /elsewhere";
+        assert!(failure.message.starts_with(begin), "{failure}");
+        assert!(!world.machine.is_there(&target));
     }
 }
 

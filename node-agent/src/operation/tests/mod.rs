@@ -32,6 +32,7 @@ mod cost;
 mod counted;
 mod covered;
 mod disks;
+mod errnos;
 mod flat;
 mod foreign_disk;
 mod health;

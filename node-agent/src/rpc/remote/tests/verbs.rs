@@ -339,6 +339,27 @@ fn a_target_with_files_under_its_mount_is_not_removed() {
     assert!(machine.is_there(Path::new("/pods/1/kept")));
 }
 
+#[test]
+fn a_target_that_another_process_removes_meanwhile_is_unpublished() {
+    let machine = machine();
+    let agent = Agent::new(&machine);
+    let volume = Volume::new("a");
+    agent.publish(&volume, 1).unwrap();
+    machine.begin(None);
+    agent.unpublish(&volume, 1).unwrap();
+    let calls = machine.end();
+    let at = calls.iter().position(|call| call.name == "rmdir").unwrap() + 1;
+    for (errno, expected) in [("ENOENT", Code::Ok), ("EIO", Code::Internal)] {
+        agent.publish(&volume, 1).unwrap();
+        machine.begin(Some(Fault::Fail(at, errno)));
+        let unpublished = agent.unpublish(&volume, 1);
+        machine.end();
+        let got = unpublished.map_or_else(|status| status.code(), |()| Code::Ok);
+        assert_eq!(got, expected, "{errno}");
+        agent.unpublish(&volume, 1).unwrap();
+    }
+}
+
 /// The calls of statistics, and which of them starts a helper.
 #[test]
 fn a_failure_of_the_node_is_not_reported_as_the_servers() {
