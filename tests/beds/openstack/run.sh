@@ -4,8 +4,8 @@
 #
 #   BELAY_OPENSTACK=DIR    test a bed that runs already, and leave it running
 #   SHORT=1                as CI does: the verbs, missing and shared volumes, types, snapshots, zones,
-#                          trouble, csi-sanity, the secrets; without backups, frozen services, guests,
-#                          kills, limits of the rate, and tests of the bed itself
+#                          trouble, csi-sanity, the secrets; without backups, frozen and killed
+#                          services, guests, kills, limits of the rate, and tests of the bed itself
 #   BELAY_NIGHTLY=1        ten times as many kills, and 500 attaches at once
 #
 # Tests with guests need x86_64: User-mode Linux is made for it alone.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use belay_bed::requests;
 use belay_openstack::{Bed, Cloud};
 use belay_proto::csi::v1 as csi;
+use serde_json::json;
 use tokio::time::sleep;
 use tonic::Code;
 
@@ -342,5 +343,34 @@ async fn a_killed_api_is_named_and_the_repeated_call_ends_well() {
     deleted(client, &id).await;
     let id = created(client, &name).await.volume_id;
     assert_eq!(cloud.volumes(Some(&name)).len(), 1);
+    deleted(client, &id).await;
+}
+
+/// Takes as long as a call waits.
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn a_detach_that_the_storage_fails_is_not_called_done_and_its_cure_is_in_the_docs() {
+    let bed = Bed::open();
+    let cloud = Cloud::by_password(&bed);
+    let server = cloud.server("az-a");
+    let site = Site::new(&by_password(&bed));
+    let _controller = site.start();
+    let client = &mut site.client().await;
+    let id = created(client, &unique("stuck")).await.volume_id;
+    attached(client, &id, &server.id).await;
+    let faults = bed.faults();
+    faults.set("terminate_connection", &json!({"fail": true}));
+    let detach = || requests::detach(&id, &server.id);
+    // Nova has accepted it, and Cinder keeps the attachment.
+    let first = client.controller_unpublish_volume(detach()).await;
+    assert_refused(first, Code::Aborted, "(detaching)");
+    let volume = cloud.volume(&id).unwrap();
+    assert_eq!((&*volume.status, volume.servers.len()), ("detaching", 1));
+    let deletion = client.delete_volume(requests::delete(&id)).await;
+    assert_refused(deletion, Code::Aborted, &id);
+    faults.clear("terminate_connection");
+    cloud.reset(&id, "in-use", "attached");
+    detached(client, &id, &server.id).await;
+    assert_eq!(cloud.volume(&id).unwrap().status, "available");
     deleted(client, &id).await;
 }

@@ -123,34 +123,6 @@ async fn an_attachment_that_nova_drops_without_a_word_is_made_again_and_a_slow_o
     }
 }
 
-#[tokio::test]
-#[ignore = "needs a bed: make openstack"]
-async fn a_detach_that_the_storage_fails_is_not_called_done_and_its_cure_is_in_the_docs() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
-    let server = cloud.server("az-a");
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
-    let client = &mut site.client().await;
-    let id = created(client, &unique("stuck")).await.volume_id;
-    attached(client, &id, &server.id).await;
-    let faults = bed.faults();
-    faults.set("terminate_connection", &json!({"fail": true}));
-    let detach = || requests::detach(&id, &server.id);
-    // Nova has accepted it, and Cinder keeps the attachment.
-    let first = client.controller_unpublish_volume(detach()).await;
-    assert_refused(first, Code::Aborted, "(detaching)");
-    let volume = cloud.volume(&id).unwrap();
-    assert_eq!((&*volume.status, volume.servers.len()), ("detaching", 1));
-    let deletion = client.delete_volume(requests::delete(&id)).await;
-    assert_refused(deletion, Code::Aborted, &id);
-    faults.clear("terminate_connection");
-    cloud.reset(&id, "in-use", "attached");
-    detached(client, &id, &server.id).await;
-    assert_eq!(cloud.volume(&id).unwrap().status, "available");
-    deleted(client, &id).await;
-}
-
 /// Nova deletes a server that it has answered with 204 for a while.
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
