@@ -180,6 +180,25 @@ async fn a_snapshot_of_unknown_size_is_not_restored() {
         .unwrap();
 }
 
+/// A final code would let the snapshotter forget what an earlier call may have made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_fails_is_no_final_word_on_a_snapshot() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    let words = serde_json::json!({"code": "forbidden", "reason": "no permission"});
+    for read in ["GET /v2/snapshots", "GET /v2/volumes/ID"] {
+        let refusal = belay_twins::http::Response::json(403, &words);
+        cloud.disturb(read, 1, Fault::Refused(refusal));
+        let refused = cut(&mut client, "a", &id).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Aborted, "{read}: {refused}");
+        assert!(refused.message().contains("no permission"), "{refused}");
+    }
+    cut(&mut client, "a", &id).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_and_equal_calls_at_once_make_one_snapshot() {
     let cloud = cloud(Duration::ZERO);

@@ -1,6 +1,7 @@
 //! The token, and where the controller runs.
 
 use crate::site::{GIB, Site, created, refused, sized};
+use belay_proto::csi::v1::ListVolumesRequest;
 use belay_twins::Fault;
 use belay_twins::digitalocean::{TOKEN, refusal};
 use std::fs;
@@ -20,8 +21,11 @@ async fn a_refused_token_is_read_again_and_is_in_no_log() {
     fs::write(site.token(), "canary-old").unwrap();
     let _running = site.start();
     let mut client = site.client().await;
+    // An earlier call may have created it.
     let answer = client.create_volume(sized("pvc-1", GIB)).await;
-    refused(answer, Code::Unauthenticated, "Unable to authenticate you");
+    refused(answer, Code::Aborted, "Unable to authenticate you");
+    let listed = client.list_volumes(ListVolumesRequest::default()).await;
+    refused(listed, Code::Unauthenticated, "Unable to authenticate you");
     fs::write(site.token(), TOKEN).unwrap();
     created(&mut client, "pvc-1").await.unwrap();
     let denied = refusal(403, "You do not have permission to perform this action.");

@@ -89,6 +89,21 @@ async fn a_lost_answer_of_a_snapshot_is_read_back_and_all_are_listed() {
     assert_eq!(kinds["DELETE /v2/snapshots/ID"], 2, "{kinds:?}");
 }
 
+/// A final code would let the snapshotter forget what an earlier call may have made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_that_fails_is_no_final_word_on_a_snapshot() {
+    let site = Site::new();
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    let denied = Fault::Refused(refusal(403, "no permission"));
+    site.cloud
+        .disturb("GET /v2/volumes/ID/snapshots", 1, denied);
+    let answer = cut(&mut client, "s-1", &id).await;
+    refused(answer, Code::Aborted, "no permission");
+    cut(&mut client, "s-1", &id).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_volume_has_the_size_that_was_asked_for_and_is_never_formatted() {
     for restores_larger in [false, true] {

@@ -74,7 +74,6 @@ async fn called(client: &mut Client, id: &str) -> Vec<Result<(), Status>> {
             .create_volume(clone("pvc-9", 9 * MIB, id))
             .await
             .map(drop),
-        client.create_volume(create("pvc-1", MIB)).await.map(drop),
         client.delete_volume(delete).await.map(drop),
     ]
 }
@@ -107,6 +106,9 @@ async fn an_unreadable_record_is_the_trouble_of_its_volume_alone() {
                 assert!(status.message().contains(word), "{status}");
             }
         }
+        let found = client.create_volume(create("pvc-1", MIB)).await.unwrap_err();
+        assert_eq!(found.code(), Code::Aborted, "it exists: {found}");
+        assert!(found.message().contains(&bad), "{found}");
         assert!(bed.volumes_dir().join(&bad).exists());
         assert_eq!(fs::read_dir(bed.volumes_dir()).unwrap().count(), 2);
         client

@@ -85,10 +85,13 @@ impl Civo {
 
     async fn cut_now(&self, order: &SnapshotOrder) -> Result<Snapshot, Failure> {
         let (id, name) = (&order.source, name::of_snapshot(&order.name));
-        if let Some(found) = self.snapshot_named(&name).await? {
+        let found = self.snapshot_named(&name).await;
+        // An earlier call may have made it.
+        if let Some(found) = found.map_err(Failure::may_be_running)? {
             return Ok(found);
         }
-        let volume = self.look(id).await?.ok_or_else(|| not_found(id))?;
+        let volume = self.look(id).await.map_err(Failure::may_be_running)?;
+        let volume = volume.ok_or_else(|| not_found(id))?;
         match volume.status() {
             Status::Available | Status::Attached => {}
             Status::Deleting => return Err(not_found(id)),

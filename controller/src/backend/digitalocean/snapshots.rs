@@ -24,7 +24,8 @@ impl Snapshots for DigitalOcean {
         measured(Verb::Cut, async move {
             let (name, source) = (names::in_cloud(&order.name), &order.source);
             // First: a second one within ten minutes is refused for that, not for its name.
-            let of_source = self.all_snapshots(Some(source)).await?;
+            let of_source = self.all_snapshots(Some(source)).await;
+            let of_source = of_source.map_err(Failure::may_be_running)?;
             let is_named = |snapshot: &&DoSnapshot| snapshot.name == name;
             if let Some(snapshot) = of_source.iter().find(is_named) {
                 return known(snapshot);

@@ -10,7 +10,8 @@ impl Engine {
     /// The volume of the order's name, ready or failed; `make` creates it if there is none.
     ///
     /// # Errors
-    /// Those of the backend and of `make`; the reason why creating it failed, rolled back.
+    /// Those of the search, with an unknown state: an earlier call may have created the volume.
+    /// Those of `make`; the reason why creating it failed, rolled back.
     pub(in crate::operation) async fn volume_of(
         &self,
         order: &Order,
@@ -24,7 +25,8 @@ impl Engine {
         }
         let secrets = &order.secrets;
         let found = backend.find(order.name.clone(), secrets.clone());
-        let volume = match found.await?.into_iter().next() {
+        let found = found.await.map_err(Failure::may_be_running)?;
+        let volume = match found.into_iter().next() {
             Some(volume) => volume,
             None => make.await?,
         };
