@@ -298,7 +298,8 @@ impl Wanted {
                 is: is.clone(),
                 asked: asked.to_owned(),
             };
-            if backend.meets(parameter, self.order.secrets.clone()).await? {
+            let met = backend.meets(parameter, self.order.secrets.clone()).await;
+            if met.map_err(Failure::may_be_running)? {
                 continue;
             }
             let field = match self.mutable.get(key) {

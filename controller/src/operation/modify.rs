@@ -76,6 +76,9 @@ impl Operations {
 }
 
 /// Refuses a volume, found by its name or new, that has other attributes than its request names.
+///
+/// # Errors
+/// `Incompatible` for other attributes; all others with an unknown state, since the volume exists.
 pub(super) async fn verify(
     backend: &dyn Backend,
     id: &VolumeId,
@@ -88,7 +91,7 @@ pub(super) async fn verify(
     let verified = of(backend)?.verify(id.clone(), mutable.clone(), secrets.clone());
     verified.await.map_err(|failure| match failure.kind {
         Kind::Invalid => Failure::incompatible(failure.message),
-        _ => failure,
+        _ => failure.may_be_running(),
     })
 }
 

@@ -57,7 +57,8 @@ impl Operations {
             let snapshot = engine.snapshot_of(&order, made).await?;
             let snapshot = phase::ready(snapshot)?;
             if snapshot.ready {
-                snapshots.drop_basis(order).await?;
+                let dropped = snapshots.drop_basis(order).await;
+                dropped.map_err(Failure::may_be_running)?;
             }
             Ok(Done::Cut(snapshot))
         };

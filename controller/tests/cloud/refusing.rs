@@ -4,8 +4,8 @@ use crate::cloud::{GIB, blank};
 use belay_contract::publish_context::{Content, Transport};
 use belay_controller::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Capacity, Clones, Expansion, Health,
-    Mark, Modification, Order, Page, Phase, Planned, Progress, Sizes, Snapshot, SnapshotOrder,
-    SnapshotPage, Snapshots, UnhealthyPage, Volume,
+    Mark, Modification, Order, Page, Parameter, Phase, Planned, Progress, Sizes, Snapshot,
+    SnapshotOrder, SnapshotPage, Snapshots, UnhealthyPage, Volume,
 };
 use belay_server::call::Failure;
 use belay_server::health::Conditions;
@@ -37,8 +37,12 @@ impl Refusing {
     }
 }
 
+/// Its type is shown, and may be called otherwise.
 fn volume() -> Volume {
-    blank(VolumeId::new("vol-1").unwrap())
+    Volume {
+        parameters: vec![("type", "silver".to_owned())],
+        ..blank(VolumeId::new("vol-1").unwrap())
+    }
 }
 
 fn volume_from(source: ContentSource) -> Volume {
@@ -63,7 +67,7 @@ fn snapshot() -> Snapshot {
 
 impl Backend for Refusing {
     fn parameters(&self) -> &'static [&'static str] {
-        &[]
+        &["type"]
     }
 
     fn sizes(&self, _: &Context) -> Result<Sizes, Failure> {
@@ -90,6 +94,10 @@ impl Backend for Refusing {
         let volumes = vec![volume()];
         let next = None;
         self.answer("list", Page { volumes, next })
+    }
+
+    fn meets(&self, _: Parameter, _: Secrets) -> Answer<'_, bool> {
+        self.answer("meets", true)
     }
 
     fn attachments(&self) -> Option<&dyn Attachments> {
@@ -178,6 +186,10 @@ impl Capacity for Refusing {
 impl Snapshots for Refusing {
     fn cut(&self, _: SnapshotOrder) -> Answer<'_, Snapshot> {
         self.answer("cut", snapshot())
+    }
+
+    fn drop_basis(&self, _: SnapshotOrder) -> Answer<'_, ()> {
+        self.answer("drop_basis", ())
     }
 
     fn discard(&self, _: SnapshotId, _: Secrets) -> Answer<'_, Progress<()>> {

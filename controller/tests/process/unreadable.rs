@@ -106,7 +106,10 @@ async fn an_unreadable_record_is_the_trouble_of_its_volume_alone() {
                 assert!(status.message().contains(word), "{status}");
             }
         }
-        let found = client.create_volume(create("pvc-1", MIB)).await.unwrap_err();
+        let found = client
+            .create_volume(create("pvc-1", MIB))
+            .await
+            .unwrap_err();
         assert_eq!(found.code(), Code::Aborted, "it exists: {found}");
         assert!(found.message().contains(&bad), "{found}");
         assert!(bed.volumes_dir().join(&bad).exists());
