@@ -208,7 +208,7 @@ impl Client {
             .answer("delete_volume", Method::DELETE, path, None)
             .await?;
         match answer.status {
-            StatusCode::NO_CONTENT | StatusCode::OK => Ok(()),
+            StatusCode::NO_CONTENT => Ok(()),
             _ if wire::is_missing(&answer) => Ok(()),
             _ => Err(wire::refused(&answer)),
         }
@@ -275,14 +275,14 @@ impl Client {
         if wire::is_missing(&answer) {
             let create = json!({ "name": tag });
             let created = self.post("create_tag", "tags".to_owned(), create).await?;
-            if !created.status.is_success() {
+            if created.status != StatusCode::CREATED {
                 return Err(wire::refused(&created));
             }
             answer = self.post("tag_volume", path, body).await?;
         }
-        match answer.status.is_success() {
-            true => Ok(()),
-            false => Err(wire::refused(&answer)),
+        match answer.status {
+            StatusCode::NO_CONTENT => Ok(()),
+            _ => Err(wire::refused(&answer)),
         }
     }
 
@@ -320,7 +320,7 @@ impl Client {
             .answer("delete_snapshot", Method::DELETE, path, None)
             .await?;
         match answer.status {
-            StatusCode::NO_CONTENT | StatusCode::OK => Ok(()),
+            StatusCode::NO_CONTENT => Ok(()),
             _ if wire::is_missing(&answer) => Ok(()),
             _ => Err(wire::refused(&answer)),
         }

@@ -322,9 +322,11 @@ pub(super) fn is_too_fast(answer: &Answer) -> bool {
     !says(answer, CAPACITY) && !says(answer, SNAPSHOT_RATE)
 }
 
-/// The failure of a refused call. After a 5xx the call may have been begun.
+/// The failure of a refused call. After a 5xx the call may have been begun. A success that is not
+/// the one of its call is a proxy's.
 pub(super) fn refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
+        status if status.is_success() => return answer.foreign("DigitalOcean"),
         StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
         StatusCode::FORBIDDEN if !says(answer, CAPACITY) => Kind::Denied,
         StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => Kind::Quota,
