@@ -7,7 +7,7 @@ use super::outage::Outage;
 use crate::backend::Phase;
 use belay_server::call::Failure;
 use belay_server::request::Secrets;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -21,8 +21,6 @@ const GETS_MAX: usize = 8;
 const PAGE_ENTRIES: usize = 1000;
 /// How long the number of pages is cached.
 const PAGES_AGE_MAX: Duration = Duration::from_secs(300);
-/// Items that a list has shown, of which the poller remembers that.
-const LISTED_MAX: usize = 256;
 /// Between the begins of two lists, in times of the answer's time: a slow storage is asked less.
 const LIST_REST: u32 = 4;
 
@@ -56,8 +54,6 @@ struct Account<S: Store> {
     next_list: Instant,
     /// How long the last first page took.
     page_took: Duration,
-    /// Items that a list has shown, the latest at the end.
-    listed: VecDeque<Id<S>>,
 }
 
 struct Waiter<S: Store> {
@@ -204,8 +200,9 @@ impl<S: Store> Shared<S> {
     }
 
     /// Serves waiters from a list while it has fewer pages than there are waiters. Items that the
-    /// list does not have are read one by one: several pages are read one after another and may
-    /// miss one, and a list may leave volumes out, such as those of another project.
+    /// list does not have are read one by one: no list says that an item is missing. Several pages
+    /// are read one after another and may miss one, and a list may leave volumes out, such as those
+    /// of another project.
     async fn by_list(self: Arc<Self>, secrets: Secrets, waiters: Vec<Waiter<S>>) {
         let pages_max = waiters.len() - 1;
         let mut waiting: BTreeMap<Id<S>, Vec<Waiter<S>>> = BTreeMap::new();
@@ -230,9 +227,6 @@ impl<S: Store> Shared<S> {
             }
             for item in items {
                 let waiters = waiting.remove(item.id());
-                if waiters.is_some() {
-                    self.state().account(&secrets).remember(item.id());
-                }
                 for waiter in waiters.into_iter().flatten() {
                     self.seen(waiter, Some(item.clone()));
                 }
@@ -241,19 +235,8 @@ impl<S: Store> Shared<S> {
             let is_last = after.is_none();
             if is_last || waiting.is_empty() || pages == pages_max {
                 let least = if is_last { pages } else { pages + 1 };
-                let is_whole = is_last && pages == 1;
-                let missing = waiting.into_values().flatten();
-                let (gone, missing): (Vec<_>, _) = {
-                    let mut state = self.state();
-                    let account = state.account(&secrets);
-                    account.pages = (least, Instant::now());
-                    // A whole list that has shown it before would show it again.
-                    missing.partition(|waiter| is_whole && account.listed.contains(&waiter.id))
-                };
-                for waiter in gone {
-                    self.seen(waiter, None);
-                }
-                return self.by_gets(missing);
+                self.state().account(&secrets).pages = (least, Instant::now());
+                return self.by_gets(waiting.into_values().flatten().collect());
             }
         }
     }
@@ -322,7 +305,6 @@ impl<S: Store> Default for Account<S> {
             pages: (1, Instant::now()),
             next_list: Instant::now(),
             page_took: Duration::ZERO,
-            listed: VecDeque::new(),
         }
     }
 }
@@ -361,15 +343,6 @@ impl<S: Store> Account<S> {
         let rest = self.page_took * LIST_REST;
         self.next_list = now + rest.clamp(interval, INTERVAL_MAX);
         Some(Round::List(polled(self.waiters.drain(..), now)))
-    }
-
-    fn remember(&mut self, id: &Id<S>) {
-        if !self.listed.contains(id) {
-            if self.listed.len() == LISTED_MAX {
-                self.listed.pop_front();
-            }
-            self.listed.push_back(id.clone());
-        }
     }
 
     fn pages(&self) -> usize {
