@@ -16,7 +16,7 @@ use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, Name, NodeId, SnapshotId, VolumeId};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -328,8 +328,9 @@ impl CinderVolume {
 
     /// In the words of the backend. The zone is reported under that topology key, if there is one.
     pub(super) fn volume(&self, topology_key: Option<&str>) -> Result<Volume, Failure> {
-        let nodes = self.attachments.iter();
-        let nodes = nodes.map(|attachment| NodeId::new(attachment.server_id.as_str()));
+        // A live migration has two of one server, and so may one that failed.
+        let nodes: BTreeSet<_> = self.attachments.iter().map(|it| &it.server_id).collect();
+        let nodes = nodes.into_iter().map(|id| NodeId::new(id.as_str()));
         let zone = topology_key.zip(self.availability_zone.as_deref());
         let place = zone.and_then(|(key, zone)| Topology::of_zone(key, zone).ok());
         Ok(Volume {
@@ -522,6 +523,17 @@ mod tests {
         assert_eq!(volume.bytes, 3 << 30);
         assert_eq!(volume.nodes, [NodeId::new("s-1").unwrap()]);
         assert_eq!(volume.place.unwrap().describe(), "topology/zone=az-a");
+    }
+
+    /// As a live migration has them.
+    #[test]
+    fn two_attachments_of_one_server_are_one_node() {
+        let mut shown = volume("in-use", json!({}));
+        let more = json!([{"server_id": "s-1"}, {"server_id": "s-0"}, {"server_id": "s-1"}]);
+        let more: Vec<_> = serde_json::from_value(more).unwrap();
+        shown.attachments.extend(more);
+        let nodes = ["s-0", "s-1"].map(|id| NodeId::new(id).unwrap());
+        assert_eq!(shown.volume(None).unwrap().nodes, nodes);
     }
 
     #[test]
