@@ -194,6 +194,29 @@ async fn a_stale_read_after_a_detach_takes_the_volume_from_no_other_node() {
     assert_on_the_other_node(&cloud, &id);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_detach_and_a_stale_read_take_the_volume_from_no_other_node() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    attached(&mut client, &id, &instance(1)).await.unwrap();
+    detached(&mut client, &id, &instance(1)).await.unwrap();
+    attached(&mut client, &id, &instance(2)).await.unwrap();
+    let set = |instance| {
+        let mut twin = cloud.service().twin();
+        twin.change().volumes.get_mut(&id).unwrap().instance = Some(instance);
+    };
+    // Reads show the first instance.
+    set(instance(1));
+    cloud.service().twin().lag(CHANGE * 10);
+    set(instance(2));
+    let node = instance(1);
+    detached(&mut client, &id, &node).await.unwrap();
+    assert_on_the_other_node(&cloud, &id);
+}
+
 const DETACH: &str = "PUT /v2/volumes/ID/detach";
 /// Far longer than a detach may wait for its turn.
 const HOLD: &str = "4";

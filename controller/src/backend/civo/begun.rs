@@ -35,20 +35,35 @@ enum Shown {
     Done,
 }
 
-/// The changes, by volume, and until when each may be hidden.
+/// The changes, by volume.
 #[derive(Debug, Default)]
-pub(super) struct Begun(Mutex<BTreeMap<String, (Instant, Change)>>);
+pub(super) struct Begun(Mutex<BTreeMap<String, Entry>>);
+
+/// A change that was begun.
+#[derive(Debug)]
+struct Entry {
+    change: Change,
+    /// A read may hide it until then.
+    until: Instant,
+    /// A read has shown that it is done; the next one may hide that again.
+    is_done: bool,
+}
 
 impl Begun {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, (Instant, Change)>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, id: &VolumeId, change: Change, hidden: Duration) {
         let now = Instant::now();
         let mut all = self.all();
-        all.retain(|_, (until, _)| now < *until);
-        all.insert(id.to_string(), (now + hidden, change));
+        all.retain(|_, entry| now < entry.until);
+        let entry = Entry {
+            change,
+            until: now + hidden,
+            is_done: false,
+        };
+        all.insert(id.to_string(), entry);
     }
 
     /// Civo has accepted the change.
@@ -66,18 +81,19 @@ impl Begun {
     /// The word for a change of the volume that was begun a short time ago and does not show.
     pub(super) fn hidden(&self, volume: &CivoVolume) -> Option<&'static str> {
         let mut all = self.all();
-        let (until, change) = all.get(&volume.id)?;
-        if Instant::now() >= *until {
+        let entry = all.get_mut(&volume.id)?;
+        let now = Instant::now();
+        if now >= entry.until {
             return None;
         }
-        match change.shown(volume) {
-            Shown::Nothing => Some(change.word()),
-            Shown::Begun => None,
-            Shown::Done => {
-                all.remove(&volume.id);
-                None
+        match entry.change.shown(volume) {
+            Shown::Nothing => return Some(entry.change.word()),
+            Shown::Done if !entry.is_done => {
+                (entry.is_done, entry.until) = (true, now + STALE_MAX);
             }
+            Shown::Done | Shown::Begun => {}
         }
+        None
     }
 }
 
@@ -92,10 +108,11 @@ impl Change {
 
     fn shown(&self, volume: &CivoVolume) -> Shown {
         match (self, volume.status(), volume.instance()) {
-            (Self::Attach(_), Status::Available, _) => Shown::Nothing,
+            (Self::Attach(to), Status::Attached, Some(on)) if to == on => Shown::Done,
+            // Another instance may have had it before.
+            (Self::Attach(_), Status::Available | Status::Attached, _) => Shown::Nothing,
             (Self::Detach(from), Status::Attached, Some(on)) if from == on => Shown::Nothing,
-            (Self::Attach(_), Status::Attached, _)
-            | (Self::Detach(_), Status::Available | Status::Attached, _) => Shown::Done,
+            (Self::Detach(_), Status::Available | Status::Attached, _) => Shown::Done,
             (Self::Resize(gib), _, _) if volume.gib() >= *gib => Shown::Done,
             (Self::Resize(_), Status::Available, _) => Shown::Nothing,
             _ => Shown::Begun,
@@ -151,11 +168,15 @@ mod tests {
                 (&during, None),
                 (&before, Some(word)),
                 (&after, None),
-                // From then on it is another change that it waits for.
-                (&before, None),
+                // A stale read may follow.
+                (&before, Some(word)),
+                (&after, None),
             ] {
                 assert_eq!(begun.hidden(seen), hidden, "{change:?} {seen:?}");
             }
+            tokio::time::advance(STALE_MAX).await;
+            // From then on it is another change that it waits for.
+            assert_eq!(begun.hidden(&before), None);
             begun.accepted(&id, change.clone());
             tokio::time::advance(STALE_MAX).await;
             assert_eq!(begun.hidden(&before), None);
@@ -167,5 +188,20 @@ mod tests {
             begun.failed(&id, change, &lost.nothing_happened());
             assert_eq!(begun.hidden(&before), None);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_that_another_instance_had_before_is_not_attached_yet() {
+        let id = VolumeId::new(ID).unwrap();
+        let begun = Begun::default();
+        begun.accepted(&id, Change::Attach("node".to_owned()));
+        let shown = |instance| begun.hidden(&volume("attached", instance, 1));
+        assert_eq!(shown("other"), Some("attaching"));
+        assert_eq!(shown("node"), None);
+        tokio::time::advance(STALE_MAX - Duration::from_secs(1)).await;
+        assert_eq!(shown("other"), Some("attaching"));
+        assert_eq!(shown("node"), None);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(shown("other"), None, "another controller has moved it");
     }
 }
