@@ -4,10 +4,12 @@ use crate::site::{Site, attached, cloud, created, deleted, detached, instance};
 use belay_proto::csi::v1 as csi;
 use belay_twins::Fault;
 use belay_twins::civo::{Refusal, Status};
+use belay_twins::http::Response;
 use std::time::Duration;
 use tonic::Code;
 
 const NAME: &str = "k3s-twin-node-pool-1";
+const DETACH: &str = "PUT /v2/volumes/ID/detach";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_is_named_by_its_instance_or_by_its_host_name() {
@@ -117,4 +119,30 @@ async fn a_node_that_has_left_the_cluster_loses_its_volumes_by_its_name_too() {
     for id in &ids {
         assert_eq!(twin.state().volumes[id].instance, None, "{id}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_has_left_the_cluster_is_still_meant_when_a_new_one_has_its_name() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    attached(&mut client, &id, NAME).await.unwrap();
+    drop(running);
+    let _running = site.start();
+    let mut client = site.client().await;
+    {
+        let mut twin = cloud.service().twin();
+        let instances = &mut twin.change().instances;
+        instances.get_mut(&instance(1)).unwrap().is_in_cluster = false;
+        instances.get_mut(&instance(2)).unwrap().hostname = NAME.to_owned();
+    }
+    // Civo accepts the first detach, and does not do it.
+    let accepted = Response::json(200, &serde_json::json!({"result": "success"}));
+    cloud.disturb(DETACH, 1, Fault::Refused(accepted));
+    detached(&mut client, &id, NAME).await.unwrap();
+    let at = cloud.service().twin().state().volumes[&id].clone();
+    assert_eq!((at.status, at.instance), (Status::Available, None));
+    assert_eq!(cloud.count(DETACH), 2, "{:?}", cloud.kinds());
 }

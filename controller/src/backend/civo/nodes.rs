@@ -69,17 +69,21 @@ impl Nodes {
             return Ok(node.as_str() == instance);
         }
         let all = self.client.instances().await?;
-        if let Some(known) = self.named(node, &all)? {
-            return Ok(known == instance);
+        if self.named(node, &all)?.as_deref() == Some(instance) {
+            return Ok(true);
         }
         if all.iter().any(|other| other.id == instance) {
             // It has another name.
             return Ok(false);
         }
-        let Some(left) = self.client.instance(instance).await? else {
-            return Ok(true);
-        };
-        Ok(left.hostname.is_some_and(|host| is_called(&host, node)))
+        // The cluster may have a new instance of that name.
+        let left = self.client.instance(instance).await?;
+        let is_it = left.is_none_or(|left| left.hostname.is_some_and(|it| is_called(&it, node)));
+        if is_it {
+            // The end of its detach is found by that name.
+            self.names().insert(instance.to_owned(), node.clone());
+        }
+        Ok(is_it)
     }
 
     /// The node, as calls name it.
