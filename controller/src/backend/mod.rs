@@ -205,6 +205,11 @@ pub trait Attachments: Send + Sync {
 
     /// Detaches a volume from a node; done if it is not attached.
     fn detach(&self, id: VolumeId, node: NodeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
+
+    /// Marks a volume that no node has as used, where only marks say so: one may have had it.
+    fn mark_used(&self, _id: VolumeId, _secrets: Secrets) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// A backend whose volumes can grow.

@@ -2,7 +2,9 @@
 
 use super::engine::{Engine, Patience};
 use super::{Done, Operations, Subject, lookup, mixed_up, phase, support};
-use crate::backend::{AttachOrder, Attachment, Attachments, Backend, Progress, Terms};
+use crate::backend::{
+    AttachOrder, Attachment, Attachments, Backend, Phase, Progress, Terms, Volume,
+};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{
     Access, ControllerPublish, ControllerUnpublish, NodeId, Secrets, VolumeId,
@@ -92,7 +94,24 @@ impl Operations {
                         let missing = clouds.check_missing(volume.clone(), secrets.clone());
                         missing.await?;
                     }
-                    found.map_or_else(Vec::new, |volume| volume.nodes)
+                    let nodes = match found {
+                        // It may be on its way to a node.
+                        Some(Volume {
+                            phase: Phase::Busy(at),
+                            ..
+                        }) => {
+                            let message = format!("volume {volume}: {at}; repeat the call");
+                            return Err(Failure::busy(message));
+                        }
+                        found => found.map_or_else(Vec::new, |volume| volume.nodes),
+                    };
+                    if nodes.is_empty() {
+                        let attachments = of(backend.as_ref())?;
+                        attachments
+                            .mark_used(volume.clone(), secrets.clone())
+                            .await?;
+                    }
+                    nodes
                 }
             };
             for node in nodes {

@@ -26,6 +26,7 @@ const WAYS: &[Way] = &[
     (Rpc::DeleteVolume, "delete"),
     (Rpc::ControllerPublishVolume, "attach"),
     (Rpc::ControllerUnpublishVolume, "detach"),
+    (Rpc::ControllerUnpublishVolume, "mark_used"),
     (Rpc::ValidateVolumeCapabilities, "get"),
     (Rpc::ListVolumes, "list"),
     (Rpc::ListVolumes, "conditions"),
@@ -133,7 +134,8 @@ async fn send(client: &mut Client, (rpc, verb): Way) -> Result<(), Status> {
             client.controller_publish_volume(request).await.map(drop)
         }
         Rpc::ControllerUnpublishVolume => {
-            let request = requests::detach(&id, "node-1");
+            let node = if verb == "mark_used" { "" } else { "node-1" };
+            let request = requests::detach(&id, node);
             client.controller_unpublish_volume(request).await.map(drop)
         }
         Rpc::ValidateVolumeCapabilities => {

@@ -377,3 +377,20 @@ async fn what_backend_or_profile_lack_is_not_offered_and_not_implemented() {
         assert_eq!(code, Code::Unimplemented);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_detach_from_all_nodes_is_repeated_while_another_controller_attaches() {
+    let cloud = Cloud::new(60);
+    let (one, other) = (controller(&cloud), controller(&cloud));
+    let id = created(&one, create("pvc-1", "fast")).await.unwrap();
+    let id = id.volume_id;
+    let attaching = {
+        let id = id.clone();
+        tokio::spawn(async move { attached(&one, &id, "node-1").await.map(drop) })
+    };
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(code(detached(&other, &id).await), Code::Aborted);
+    attaching.await.unwrap().unwrap();
+    detached(&other, &id).await.unwrap();
+    assert!(nodes(&other).await.is_empty());
+}

@@ -151,6 +151,10 @@ impl Attachments for Refusing {
     fn detach(&self, _: VolumeId, _: NodeId, _: Secrets) -> Answer<'_, Progress<()>> {
         self.answer("detach", Progress::Done(()))
     }
+
+    fn mark_used(&self, _: VolumeId, _: Secrets) -> Answer<'_, ()> {
+        self.answer("mark_used", ())
+    }
 }
 
 impl Expansion for Refusing {

@@ -74,6 +74,15 @@ impl Cloud {
     }
 }
 
+impl Cloud {
+    async fn mark_as_used(&self, id: &VolumeId, cinder: &CinderVolume) -> Result<(), Failure> {
+        match cinder.origin() == Origin::Empty && !cinder.was_used() {
+            true => self.client.mark(id, wire::USED).await,
+            false => Ok(()),
+        }
+    }
+}
+
 impl Attachments for Cloud {
     /// Nova takes a lock for each server; calls that wait for it time out.
     fn one_per_node(&self) -> bool {
@@ -159,9 +168,7 @@ impl Attachments for Cloud {
                 Phase::Ready | Phase::Failed(_) => {}
             }
             // Also where it is detached already: Nova does that itself with a deleted server.
-            if cinder.origin() == Origin::Empty && !cinder.was_used() {
-                self.client.mark(&id, wire::USED).await?;
-            }
+            self.mark_as_used(&id, &cinder).await?;
             if !is_attached {
                 return Ok(Progress::Done(()));
             }
@@ -175,6 +182,15 @@ impl Attachments for Cloud {
                     };
                     self.unless(&id, refused, done).await
                 }
+            }
+        })
+    }
+
+    fn mark_used(&self, id: VolumeId, _: Secrets) -> Answer<'_, ()> {
+        measured(Verb::Detach, async move {
+            match self.look(&id).await? {
+                Some((_, cinder)) => self.mark_as_used(&id, &cinder).await,
+                None => Ok(()),
             }
         })
     }

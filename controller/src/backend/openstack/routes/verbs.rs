@@ -136,6 +136,10 @@ impl Attachments for Openstack {
             Ok(progress)
         })
     }
+
+    fn mark_used(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, ()> {
+        self.on(&secrets, |cloud| cloud.mark_used(id, secrets.clone()))
+    }
 }
 
 impl Expansion for Openstack {
