@@ -118,7 +118,7 @@ impl CloudConf {
     }
 
     #[cfg(test)]
-    fn parse(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
         Self::of(&sections::parse(text)?, "", |_| None)
     }
 

@@ -2,6 +2,7 @@
 
 mod attach;
 mod backups;
+mod catalog;
 mod client;
 mod conf;
 mod copies;

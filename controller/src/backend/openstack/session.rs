@@ -2,15 +2,16 @@
 //! it ends, since services use it for a while after a call; when a service refuses it; and when
 //! `cloud.conf` has changed. As long as a token is valid, no call but one waits for the next.
 
+use super::catalog::Endpoints;
 use super::conf::{CloudConf, Domain, Login, Project, Scope, Source, User};
-use super::wire::{self, Token};
+use super::wire;
 use crate::http::{Call, Client};
 use belay_server::call::Failure;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
@@ -30,6 +31,37 @@ pub(super) struct Account {
     current: Mutex<Option<Current>>,
     /// Held by the call that reads the file or logs in.
     renewing: Turn<()>,
+    /// That of the first session.
+    origin: OnceLock<Origin>,
+}
+
+/// What a session sees the volumes of: in another project or region, they are all missing.
+#[derive(Clone, Debug)]
+struct Origin {
+    project: Option<String>,
+    region: Option<String>,
+}
+
+impl Origin {
+    /// # Errors
+    /// `Precondition` if it differs from the first one; what one of both does not have is not
+    /// compared.
+    fn check(&self, first: &Self) -> Result<(), Failure> {
+        for (what, own, first) in [
+            ("project", &self.project, &first.project),
+            ("region", &self.region, &first.region),
+        ] {
+            if let (Some(own), Some(first)) = (own, first)
+                && own != first
+            {
+                return Err(Failure::precondition(format!(
+                    "cloud.conf: the credentials are of another {what}, {own}: this controller \
+                     has the volumes of {what} {first}; restart the controller to use them"
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 struct Current {
@@ -67,6 +99,7 @@ impl Account {
             label,
             current: Mutex::new(None),
             renewing: Turn::new(()),
+            origin: OnceLock::new(),
         }
     }
 
@@ -167,9 +200,11 @@ impl Account {
         conf.map_err(|error| Failure::bug(format!("reading cloud.conf: {error}")))?
     }
 
-    /// Logs in; from then on the session is the current one.
+    /// Logs in; from then on the session is the current one, if it is for the same volumes.
     async fn log_in(&self, conf: CloudConf) -> Result<Arc<Session>, Failure> {
-        let session = Arc::new(self.new_session(conf).await?);
+        let (session, origin) = self.new_session(conf).await?;
+        origin.check(self.origin.get_or_init(|| origin.clone()))?;
+        let session = Arc::new(session);
         let check = Instant::now() + CHECK_INTERVAL;
         *self.current() = Some(Current {
             session: Arc::clone(&session),
@@ -178,7 +213,7 @@ impl Account {
         Ok(session)
     }
 
-    async fn new_session(&self, conf: CloudConf) -> Result<Session, Failure> {
+    async fn new_session(&self, conf: CloudConf) -> Result<(Session, Origin), Failure> {
         let url = format!("{}/auth/tokens", conf.auth_url);
         let uri: Uri = url.parse().map_err(|error| {
             Failure::precondition(format!("cloud.conf: auth-url: {}: {error}", conf.auth_url))
@@ -207,17 +242,21 @@ impl Account {
         let mut token = token.ok_or_else(|| Failure::bug("keystone answers without a token"))?;
         token.set_sensitive(true);
         let body: wire::Tokens = answer.json().map_err(settled)?;
-        let Token { catalog, .. } = &body.token;
-        let place = |types: &[&str]| wire::endpoint(catalog, types, &conf);
+        let found = Endpoints::find(&body.token.catalog, &conf)?;
+        let origin = Origin {
+            project: body.token.project().map(str::to_owned),
+            region: found.region,
+        };
         let lifetime = body.token.lifetime();
-        Ok(Session {
+        let session = Session {
             token,
-            volumes: place(&["block-storage", "volumev3", "block-store"])?,
-            compute: place(&["compute"])?,
+            volumes: found.volumes,
+            compute: found.compute,
             renew: begun + lifetime * 3 / 4,
             end: begun + lifetime,
             conf,
-        })
+        };
+        Ok((session, origin))
     }
 }
 

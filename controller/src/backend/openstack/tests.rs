@@ -4,6 +4,7 @@
 mod hints;
 mod likeness;
 mod proxies;
+mod renewal;
 mod retype;
 mod sharing;
 mod snapshots;
@@ -57,6 +58,8 @@ struct State {
     address: String,
     logins: usize,
     password: &'static str,
+    /// Of the token; none if empty.
+    project: &'static str,
     /// What was asked for, method and path.
     seen: Vec<String>,
     /// About the first volume.
@@ -254,6 +257,7 @@ impl State {
         let token = json!({"token": {
             "issued_at": "2026-11-22T23:00:00.000000Z",
             "expires_at": "2026-11-23T00:00:00.000000Z",
+            "project": (!self.project.is_empty()).then(|| json!({"id": self.project})),
             "catalog": [service("volumev3", "volume/v3"), service("compute", "compute/v2.1")],
         }});
         let header = format!("x-subject-token: token-canary-{}\r\n", self.logins);

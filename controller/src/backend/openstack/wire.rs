@@ -7,7 +7,7 @@ mod snapshot;
 mod types;
 mod zones;
 
-use super::conf::CloudConf;
+use super::catalog::Service;
 use super::likeness::{AVAILABILITY, TYPE};
 use crate::backend::time::seconds;
 use crate::backend::{Attempt, Mark, Phase, Volume};
@@ -68,56 +68,27 @@ pub(super) struct Token {
     expires_at: String,
     #[serde(default)]
     pub(super) catalog: Vec<Service>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Service {
-    r#type: String,
-    endpoints: Vec<Endpoint>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Endpoint {
-    interface: String,
+    /// What it is for.
     #[serde(default)]
-    region: Option<String>,
-    url: String,
+    project: Option<Project>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Project {
+    id: String,
 }
 
 impl Token {
+    /// The ID of its project.
+    pub(super) fn project(&self) -> Option<&str> {
+        Some(self.project.as_ref()?.id.as_str())
+    }
+
     /// From both times of the service, since our clock may differ.
     pub(super) fn lifetime(&self) -> Duration {
         let lifetime = || seconds(&self.expires_at)?.checked_sub(seconds(&self.issued_at)?);
         lifetime().map_or(LIFETIME_UNKNOWN, Duration::from_secs)
     }
-}
-
-/// Where a service of one of those types is, without a slash at its end.
-pub(super) fn endpoint(
-    catalog: &[Service],
-    types: &[&str],
-    conf: &CloudConf,
-) -> Result<String, Failure> {
-    let of_type = |name: &&str| catalog.iter().find(|service| service.r#type == **name);
-    let service = types.iter().find_map(of_type);
-    let mut endpoints = service.into_iter().flat_map(|service| &service.endpoints);
-    let is_meant = |endpoint: &&Endpoint| {
-        endpoint.interface == conf.interface
-            && conf
-                .region
-                .as_ref()
-                .is_none_or(|region| endpoint.region.as_ref() == Some(region))
-    };
-    let found = endpoints.find(is_meant).ok_or_else(|| {
-        let region = conf.region.as_deref().unwrap_or("any");
-        Failure::precondition(format!(
-            "the catalog of keystone has no {} endpoint of type {} in region {region}; see \
-             os-endpoint-type and region in cloud.conf",
-            conf.interface,
-            types.join(" or "),
-        ))
-    })?;
-    Ok(found.url.trim_end_matches('/').to_owned())
 }
 
 #[derive(Debug, Deserialize)]
@@ -427,6 +398,7 @@ mod tests {
                 issued_at: issued.to_owned(),
                 expires_at: expires.to_owned(),
                 catalog: Vec::new(),
+                project: None,
             };
             assert_eq!(token.lifetime().as_secs(), lifetime, "{issued}");
         }
