@@ -17,8 +17,8 @@ impl Operations {
     /// # Errors
     /// `NotFound` for the volume; `Precondition` if no snapshot can be made now; `Busy` while the
     /// volume is attached, detached, expanded or deleted; `Incompatible` if the name belongs to a
-    /// snapshot of another volume; `Quota` if there is no free space; those of [`phase::ready`]
-    /// for the snapshot of that name.
+    /// snapshot of another volume; `Quota` if there is no free space; `Precondition`, which is not
+    /// final, if the snapshot of that name is damaged; those of [`phase::ready`] for it.
     pub async fn cut(&self, request: CreateSnapshot) -> Result<Snapshot, Failure> {
         self.check(&request.secrets)?;
         let known = of(self.backend.as_ref())?.snapshot_parameters();
@@ -56,6 +56,11 @@ impl Operations {
             };
             let snapshot = engine.snapshot_of(&order, made).await?;
             let snapshot = phase::ready(snapshot)?;
+            if !snapshot.ready
+                && let Some(damage) = &snapshot.damage
+            {
+                return Err(damaged(&snapshot.id, damage));
+            }
             if snapshot.ready {
                 let dropped = snapshots.drop_basis(order).await;
                 dropped.map_err(Failure::may_be_running)?;
@@ -164,6 +169,12 @@ impl Operations {
 pub(super) fn of(backend: &dyn Backend) -> Result<&dyn Snapshots, Failure> {
     let snapshots = backend.snapshots();
     snapshots.ok_or_else(|| Failure::unsupported("this driver does not create snapshots"))
+}
+
+/// It will not be ready by waiting. Not final, since the snapshot exists: the snapshotter would
+/// forget it.
+fn damaged(id: &SnapshotId, damage: &str) -> Failure {
+    Failure::precondition(format!("snapshot {id}: {damage}")).may_be_running()
 }
 
 /// The storage has accepted the deletion, and still shows the snapshot: late, or because it keeps

@@ -199,6 +199,32 @@ async fn a_read_that_fails_is_no_final_word_on_a_snapshot() {
     cut(&mut client, "a", &id).await.unwrap();
 }
 
+/// A call that reads it finds that it will never be ready.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_snapshot_is_an_error_that_names_it_until_it_is_deleted() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    let failed = serde_json::json!([{
+        "snapshot_id": "5a000000-0000-4000-8000-000000000001", "name": "a", "volume_id": id,
+        "source_volume_name": "pvc-1", "restore_size": 1, "state": "Failed",
+        "creation_time": "2026-01-01T00:00:00Z",
+    }]);
+    let listed = belay_twins::http::Response::json(200, &failed);
+    cloud.disturb("GET /v2/snapshots", 1, Fault::Refused(listed));
+    let refused = cut(&mut client, "a", &id).await.unwrap_err();
+    // Not final: the snapshotter would forget what exists.
+    assert_eq!(refused.code(), Code::Aborted, "{refused}");
+    let part =
+        "snapshot 5a000000-0000-4000-8000-000000000001: Civo reports the state Failed; delete";
+    assert!(refused.message().contains(part), "{refused}");
+    assert_eq!(cloud.count(CUT), 0);
+    let other = cut(&mut client, "a", &id).await.unwrap();
+    assert!(other.ready_to_use, "it is deleted");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_and_equal_calls_at_once_make_one_snapshot() {
     let cloud = cloud(Duration::ZERO);

@@ -35,7 +35,10 @@ impl Civo {
             let own = own.or_else(|| volume.and_then(|volume| volume.name.as_deref()));
             let gib = snapshot.gib().or_else(|| volume.map(CivoVolume::gib));
             let damage = snapshot.damage().map(|word| {
-                format!("Civo reports the state {word}; delete it and make another one")
+                format!(
+                    "Civo reports the state {word}; delete it at Civo: CreateSnapshot makes \
+                     another one then"
+                )
             });
             all.push(Snapshot {
                 id: SnapshotId::new(snapshot.snapshot_id.as_str())?,
