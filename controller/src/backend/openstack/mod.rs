@@ -131,6 +131,10 @@ impl Cloud {
         source: Option<&ContentSource>,
         restored: Option<&Restored>,
     ) -> Result<Volume, Failure> {
+        let of_class = order.parameters.get(AVAILABILITY);
+        if let Some(zone) = of_class {
+            self.zones.check(zone, order.topology.as_ref()).await?;
+        }
         if order.shared {
             self.check_shareable(order, source).await?;
         }
@@ -143,7 +147,6 @@ impl Cloud {
         }
         labels(&mut metadata, &order.parameters);
         // The zone of the class comes first.
-        let of_class = order.parameters.get(AVAILABILITY);
         let asked = match of_class {
             Some(_) => None,
             None => self.zones.asked(order.topology.as_ref()).await,

@@ -3,6 +3,7 @@
 //! where its pods run. As in cinder-csi-plugin, the zones of volumes can be ignored.
 
 use super::client::{Client, Service};
+use super::likeness::AVAILABILITY;
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::TopologyRequirement;
@@ -59,6 +60,37 @@ impl Zones {
             }
         }
         self.known(key, label).or_else(|| Some(label.clone()))
+    }
+
+    /// Refuses the zone of a class that is outside every topology that the caller accepts: its
+    /// volume would be of no use. From a zone that Cinder does not have it may fall back to
+    /// another.
+    ///
+    /// # Errors
+    /// `Quota`, so that the scheduler can choose another node.
+    pub(super) async fn check(
+        &self,
+        zone: &str,
+        asked: Option<&TopologyRequirement>,
+    ) -> Result<(), Failure> {
+        let (Some(key), Some(asked)) = (self.key(), asked) else {
+            return Ok(());
+        };
+        let place = Topology::of_zone(key, zone).ok();
+        let Some(place) = place.filter(|place| !place.satisfies(asked)) else {
+            return Ok(());
+        };
+        let known = self.client.zones(Service::Volumes).await;
+        if !known.is_ok_and(|names| names.contains(zone)) {
+            return Ok(());
+        }
+        let labels = asked.requisite.iter().filter_map(|it| it.get(key));
+        let labels: BTreeSet<_> = labels.collect();
+        Err(Failure::quota(format!(
+            "parameters[{AVAILABILITY}]: zone {zone:?}, {}, is outside the requested topology, \
+             {key} in {labels:?}; use a class without {AVAILABILITY} or of one of these zones",
+            place.describe()
+        )))
     }
 
     /// Cinder's name of the zone with that label.

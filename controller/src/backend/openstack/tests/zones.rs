@@ -37,7 +37,14 @@ async fn a_volume_is_created_in_the_first_zone_that_is_asked_for_unless_its_clas
         (&["nova", "zone-a-1"][..], None, "nova", "nova"),
         // The label of a node lacks characters that the zone has.
         (&["zone-a-1", "nova"], None, "zone a/1", "zone-a-1"),
-        (&["nova"], Some("zone a/1"), "zone a/1", "zone-a-1"),
+        (
+            &["nova", "zone-a-1"],
+            Some("zone a/1"),
+            "zone a/1",
+            "zone-a-1",
+        ),
+        // From one that it does not have it may fall back to another.
+        (&["nova"], Some("other"), "other", "other"),
         // Cinder judges a zone that is not known.
         (&["elsewhere"], None, "elsewhere", "elsewhere"),
     ] {
@@ -75,6 +82,36 @@ async fn a_zone_that_cinder_refuses_lets_the_scheduler_choose_another_node() {
         assert_eq!(refused.kind, kind, "{refused}");
         assert!(refused.message.contains("is invalid"), "{refused}");
     }
+}
+
+#[tokio::test]
+async fn the_zone_of_a_class_outside_the_requested_topology_is_refused_before_a_creation() {
+    let twin = Twin::start().await;
+    for class in ["zone a/1", "nova"] {
+        let other = if class == "nova" { "zone-a-1" } else { "nova" };
+        let refused = twin.backend.create(placed(&[other], Some(class))).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind, Kind::Quota, "{refused}");
+        for part in [format!("{class:?}"), format!("zone in {{{other:?}}}")] {
+            assert!(refused.message.contains(&part), "{part}: {refused}");
+        }
+    }
+    assert!(twin.state().volumes.is_empty());
+    let preferred_only = Order {
+        topology: Some(TopologyRequirement {
+            requisite: vec![],
+            preferred: vec![segments("nova")],
+        }),
+        ..Order::clone(&placed(&[], Some("zone a/1")))
+    };
+    let made = twin.backend.create(Arc::new(preferred_only)).await.unwrap();
+    assert_eq!(twin.zone_of(&made.id), "zone a/1");
+    let twin = Twin::with("[BlockStorage]\nignore-volume-az = true\n").await;
+    let made = twin
+        .backend
+        .create(placed(&["nova"], Some("zone a/1")))
+        .await;
+    assert_eq!(twin.zone_of(&made.unwrap().id), "zone a/1");
 }
 
 #[tokio::test]
