@@ -79,9 +79,11 @@ controller() {
     counts[1]=$(((counts[1] - start[1]) / (many - few)))
 }
 
-# The file of the node agent's unit tests, which `make unit` has built.
+# The file of the node agent's unit tests, built once more without optimization: inlined functions have
+# no names.
 unit_tests() {
-    cargo test --quiet ${CARGO_FLAGS:-} --workspace --no-run --message-format=json |
+    cargo --config profile.dev.package.belay-node-agent.opt-level=0 test --quiet ${CARGO_FLAGS:-} \
+        --workspace --lib --no-run --message-format=json |
         sed -n '/"kind":\["lib"\]/s|.*"name":"belay_node_agent".*"executable":"\([^"]*\)".*|\1|p' | tail -n 1
 }
 
