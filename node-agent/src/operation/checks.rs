@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use belay_server::call::Failure;
 
-/// How many may have outlived their deadlines. Each waits in the kernel for a disk that does not
-/// answer, and keeps its memory.
+/// How many may have outlived their deadlines while another one begins. Each waits in the kernel for
+/// a disk that does not answer, and keeps its memory.
 const STUCK_MAX: usize = 2;
 
 /// One runs at a time: its memory depends on the volume, and is that of the agent's control group.
@@ -32,12 +32,19 @@ impl Checks {
     pub(super) fn begin(&self, at_most: Duration) -> Result<Running<'_>, Failure> {
         let now = Instant::now();
         let mut deadlines = self.lock();
-        let runs = deadlines.iter().any(|deadline| *deadline > now);
-        if runs || deadlines.len() > STUCK_MAX {
+        if deadlines.iter().any(|deadline| *deadline > now) {
             return Err(Failure::busy(
                 "the ext4 must be checked before it is mounted, and e2fsck is checking another \
                  volume on this node; retry",
             ));
+        }
+        if deadlines.len() > STUCK_MAX {
+            return Err(Failure::busy(format!(
+                "the ext4 must be checked before it is mounted, and {} e2fsck of other volumes do \
+                 not end, since their disks do not answer; reboot the node, or retry once the \
+                 disks answer",
+                deadlines.len()
+            )));
         }
         let deadline = now + at_most;
         deadlines.push(deadline);
@@ -82,7 +89,8 @@ mod tests {
         let stuck: Vec<_> = (0..=STUCK_MAX)
             .map(|_| checks.begin(Duration::ZERO).unwrap())
             .collect();
-        assert_eq!(refused(&checks), Some(Kind::Busy), "too many are stuck");
+        let failure = checks.begin(HOUR).err().unwrap();
+        assert!(failure.message.contains("3 e2fsck"), "{failure}");
         drop(stuck);
         let _stuck = checks.begin(Duration::ZERO).unwrap();
         let second = checks.begin(HOUR).unwrap();

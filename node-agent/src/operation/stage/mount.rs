@@ -331,3 +331,48 @@ fn refuse_other_device(
         ))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use belay_server::call::Kind;
+    use belay_server::request::{
+        AbsPath, Access, AccessMode, Capability, Context, Secrets, VolumeId,
+    };
+
+    use super::*;
+
+    #[test]
+    fn only_the_device_that_is_held_may_have_been_mounted() {
+        let request = Stage {
+            id: VolumeId::new("vol").unwrap(),
+            publish_context: Context::default(),
+            staging: AbsPath::new("path", "/staging".to_owned()).unwrap(),
+            capability: Capability {
+                access: Access::Block,
+                mode: AccessMode::SingleNodeWriter,
+            },
+            secrets: Secrets::default(),
+            volume_context: Context::default(),
+        };
+        let spec = MountSpec {
+            request: &request,
+            fs: None,
+            flags: &MountFlags::default(),
+            read_only: false,
+        };
+        let [held, other] = [1, 2].map(|minor| Dev { major: 7, minor });
+        for fs in [FsType::Ext4, FsType::Xfs, FsType::Btrfs] {
+            let refused = |found| refuse_other_device(&spec, fs, held, found).err();
+            assert_eq!(refused(Some(held)), None);
+            let failure = refused(Some(other)).unwrap();
+            let (kind, words) = match fs {
+                FsType::Btrfs => (Kind::Precondition, "a btrfs with the same id"),
+                FsType::Ext4 | FsType::Xfs => (Kind::Bug, "7:2 was mounted instead of 7:1"),
+            };
+            assert_eq!(failure.kind, kind, "{failure}");
+            assert!(failure.message.contains(words), "{failure}");
+            let several = refused(None).unwrap();
+            assert_eq!(several.kind, Kind::Precondition, "{several}");
+        }
+    }
+}

@@ -418,6 +418,15 @@ fn an_xfs_with_a_mark_is_not_mounted_without_its_secret_nor_formatted_once_it_wa
     world.write_file(&volume.file(), (48 << 20) + 1024, &[1]);
     world.write_file(&volume.file(), 200 * MIB, b"data");
     let node = world.start();
+    // Its mark stays if it is requested as something else.
+    let before = world.machine.picture();
+    let as_ext4 = Volume {
+        form: Form::Ext4,
+        ..volume.clone()
+    };
+    let why = ["contains xfs but ext4 is requested"];
+    refused(as_ext4.call(&node, Verb::Stage), Kind::Precondition, &why);
+    assert_eq!(world.machine.picture().difference(&before), "");
     all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
     let data = world.machine.read_file(&volume.file(), 200 * MIB, 4);
     assert_eq!(data, b"data");
