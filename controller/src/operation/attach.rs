@@ -2,9 +2,7 @@
 
 use super::engine::{Engine, Patience};
 use super::{Done, Operations, Subject, lookup, mixed_up, phase, support};
-use crate::backend::{
-    AttachOrder, Attachment, Attachments, Backend, Phase, Progress, Terms, Volume,
-};
+use crate::backend::{AttachOrder, Attachment, Attachments, Backend, Phase, Progress, Terms};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{
     Access, ControllerPublish, ControllerUnpublish, NodeId, Secrets, VolumeId,
@@ -94,18 +92,16 @@ impl Operations {
                         let missing = clouds.check_missing(volume.clone(), secrets.clone());
                         missing.await?;
                     }
-                    let nodes = match found {
+                    let is_there = match found.as_ref().map(|volume| &volume.phase) {
                         // It may be on its way to a node.
-                        Some(Volume {
-                            phase: Phase::Busy(at),
-                            ..
-                        }) => {
+                        Some(Phase::Busy(at)) => {
                             let message = format!("volume {volume}: {at}; repeat the call");
                             return Err(Failure::busy(message));
                         }
-                        found => found.map_or_else(Vec::new, |volume| volume.nodes),
+                        phase => !matches!(phase, None | Some(Phase::Deleting)),
                     };
-                    if nodes.is_empty() {
+                    let nodes = found.map_or_else(Vec::new, |volume| volume.nodes);
+                    if nodes.is_empty() && is_there {
                         let attachments = of(backend.as_ref())?;
                         attachments
                             .mark_used(volume.clone(), secrets.clone())

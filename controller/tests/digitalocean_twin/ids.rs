@@ -24,4 +24,7 @@ async fn an_id_that_is_no_uuid_is_not_found_without_a_call() {
     assert_eq!(site.cloud.count(""), 0, "{:?}", site.cloud.kinds());
     detached(&mut client, uuid, NODE).await.unwrap();
     assert!(site.cloud.count("") > 0);
+    // Final: a snapshot of a volume that is missing would be repeated, and could not be deleted.
+    let missing = cut(&mut client, "s-1", uuid).await;
+    refused(missing, Code::NotFound, uuid);
 }

@@ -346,6 +346,8 @@ impl Client {
                 let list: DoSnapshots = answer.json()?;
                 Ok((list.snapshots, wire::has_next(list.links.as_ref())))
             }
+            // A volume that is missing has none.
+            _ if of.is_some() && wire::is_missing(&answer) => Ok((Vec::new(), false)),
             _ => Err(wire::refused(&answer)),
         }
     }

@@ -26,9 +26,9 @@ pub(super) fn clouds_yaml(report: &mut Report, objects: &Objects, peer: &Peer) {
                     continue;
                 }
                 let what = format!("{kind} {}: has {}", workload.full_name(), has.join(", "));
-                let cure = "Belay's controller reads clouds.yaml too: put the file into the \
-                            Secret of cloud.conf, name it with clouds-file = \
-                            /etc/config/clouds.yaml, and the entry with cloud";
+                let cure = "Belay's controller reads clouds.yaml too: put the file, and \
+                            secure.yaml if there is one, into the Secret of cloud.conf, name it \
+                            with clouds-file = /etc/config/clouds.yaml, and the entry with cloud";
                 report.cure(Verdict::Warn, "account", what, cure);
             }
         }
