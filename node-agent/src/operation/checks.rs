@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use belay_server::call::Failure;
 
-/// How many may have outlived their deadlines while another one begins. Each waits in the kernel for
-/// a disk that does not answer, and keeps its memory.
+/// How many may have outlived their deadlines while another one begins. Each waits in the kernel
+/// for a disk that does not answer, and keeps its memory.
 const STUCK_MAX: usize = 2;
 
 /// One runs at a time: its memory depends on the volume, and is that of the agent's control group.
