@@ -12,8 +12,7 @@ use tonic::{Code, Status};
 
 use crate::lifecycle::read;
 use crate::site::{
-    Client, GIB, Site, assert_refused, attached, by_password, created, deleted, detached, in_time,
-    unique,
+    Client, GIB, Site, assert_refused, attached, created, deleted, detached, in_time, unique,
 };
 use crate::snapshots::{content, copy, discarded, listed, named, pattern, write};
 
@@ -62,8 +61,7 @@ async fn a_backup_of_a_volume_in_use_is_restored_with_the_data_of_its_instant() 
     let bed = bed();
     let cloud = Cloud::by_password(&bed);
     let (here, there) = (cloud.server("az-a"), cloud.server("az-a"));
-    let site = Site::new(&by_password(&bed));
-    let controller = site.start();
+    let (site, controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let of = created(client, &unique("source")).await.volume_id;
     attached(client, &of, &here.id).await;

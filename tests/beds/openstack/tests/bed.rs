@@ -6,6 +6,8 @@ use belay_bed::patience::until;
 use belay_openstack::{Bed, Cloud};
 use serde_json::{Value, json};
 
+use crate::site::opened;
+
 const VOLUMES: &str = "volumev3";
 
 fn create(cloud: &Cloud, name: &str) -> String {
@@ -86,8 +88,7 @@ fn a_volume_is_created_attached_extended_detached_and_deleted() {
 #[test]
 #[ignore = "needs a bed: make openstack"]
 fn a_deleted_server_leaves_no_disk_and_its_volume_available() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
     let id = create(&cloud, "of-a-deleted-server");
     let order = json!({"volumeAttachment": {"volumeId": id}});
@@ -103,8 +104,7 @@ fn a_deleted_server_leaves_no_disk_and_its_volume_available() {
 #[test]
 #[ignore = "needs a bed: make openstack"]
 fn a_request_whose_answer_was_cut_has_gone_through() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let fronts = bed.fronts();
     let name = "of-a-cut-answer";
     let order = json!({"volume": {"name": name, "size": 1}});
@@ -137,8 +137,7 @@ fn a_request_whose_answer_was_cut_has_gone_through() {
 #[test]
 #[ignore = "needs a bed: make openstack"]
 fn ordered_answers_reach_the_client_and_are_counted() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let fronts = bed.fronts();
     fronts.forget();
     let throttled = json!({"action": "answer", "status": 429, "retry_after": 3, "times": 1});
@@ -161,8 +160,7 @@ fn ordered_answers_reach_the_client_and_are_counted() {
 #[test]
 #[ignore = "needs a bed: make openstack"]
 fn a_driver_fails_and_delays_on_order() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let faults = bed.faults();
     faults.set("create_volume", &json!({"fail": true}));
     let order =

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 
 use belay_bed::requests;
-use belay_openstack::{Bed, Cloud};
 use belay_proto::csi::v1 as csi;
 use tonic::{Code, Status};
 
-use crate::site::{Client, Site, assert_refused, by_password, create, deleted, unique};
+use crate::site::{Client, Site, assert_refused, by_password, create, deleted, opened, unique};
 
 /// The name of the second one's section.
 const SECOND: &str = "second";
@@ -48,8 +47,7 @@ async fn listed(client: &mut Client, id: &str) -> usize {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_volume_of_one_cloud_is_not_deleted_in_the_other_one() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let project = unique("second");
     cloud.join_project(&project);
     let first = by_password(&bed);

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use belay_bed::chance::Chance;
 use belay_bed::requests;
-use belay_openstack::{Bed, Cloud};
+use belay_openstack::Cloud;
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
-use crate::site::{Client, Site, block, by_password, create, unique};
+use crate::site::{Client, Site, block, by_password, create, opened, unique};
 
 /// Kills of each run, in sum of both controllers; 200 in the nightly run.
 fn kills() -> usize {
@@ -121,8 +121,7 @@ impl Pair {
 #[ignore = "needs a bed: make openstack"]
 async fn two_controllers_that_are_killed_lose_no_answered_volume() {
     let mut chance = Chance::new("two_controllers_that_are_killed_lose_no_answered_volume");
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let nodes = [cloud.server("az-a"), cloud.server("az-a")];
     let before: BTreeSet<_> = cloud.volumes(None).into_iter().map(|it| it.id).collect();
     let conf = by_password(&bed);

@@ -10,11 +10,11 @@ use std::process::{Command, Stdio};
 
 use belay_bed::programs::{self, Running, binary};
 use belay_bed::{patience, requests, scrape};
-use belay_openstack::{Bed, Cloud, Server};
+use belay_openstack::{Bed, Server};
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::access_mode::Mode;
 
-use crate::site::{Client, GIB, Site, by_password, deleted, detached, unique};
+use crate::site::{Client, GIB, Site, deleted, detached, opened, unique};
 
 /// How long a script in a guest may take, in seconds.
 const SCRIPT_MAX: &str = "120";
@@ -202,12 +202,10 @@ fn size(guests: &Guests, server: &str, target: &str) -> i64 {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_volume_goes_by_nova_into_a_guest_grows_there_and_moves_to_another() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let (here, there) = (cloud.server("az-a"), cloud.server("az-a"));
     let guests = Guests::start(&bed, &[&here, &there]);
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     for filesystem in ["ext4", "xfs"] {
         let volume = Volume::create(client, filesystem).await;

@@ -8,7 +8,7 @@ use belay_bed::requests;
 use belay_contract::disk::DiskIdentity;
 use belay_contract::drivers::OPENSTACK;
 use belay_contract::publish_context::{Content, PublishContext, Transport};
-use belay_openstack::{Bed, Cloud};
+use belay_openstack::Bed;
 use belay_proto::csi::v1 as csi;
 use belay_server::request::{Context, VolumeId};
 use serde_json::{Value, json};
@@ -17,8 +17,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tonic::Code;
 
 use crate::site::{
-    Client, GIB, Site, assert_refused, attached, block, by_credential, by_password, by_trust,
-    create, created, deleted, detached, unique,
+    Client, GIB, Site, assert_refused, attached, block, by_credential, by_trust, create, created,
+    deleted, detached, opened, unique,
 };
 
 /// What the node agent reads of the context.
@@ -58,11 +58,9 @@ async fn listed(client: &mut Client, max_entries: i32) -> HashMap<String, Vec<St
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_volume_is_created_attached_expanded_detached_and_deleted() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let (here, there) = (cloud.server("az-a"), cloud.server("az-a"));
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let name = unique("lifecycle");
     let volume = created(client, &name).await;
@@ -119,8 +117,7 @@ async fn a_volume_is_created_attached_expanded_detached_and_deleted() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_volume_of_another_program_is_attached_with_unknown_content() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
     let id = bed.text("/application_credential/id");
     let secret = bed.text("/application_credential/secret");
@@ -152,11 +149,9 @@ async fn a_volume_of_another_program_is_attached_with_unknown_content() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_volume_whose_server_was_deleted_is_not_new_again() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let (gone, next) = (cloud.server("az-a"), cloud.server("az-a"));
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let id = created(client, &unique("orphan")).await.volume_id;
     let node = gone.id.clone();
@@ -186,8 +181,7 @@ async fn a_volume_whose_server_was_deleted_is_not_new_again() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_trust_is_enough_to_create_and_to_attach() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
     let site = Site::new(&by_trust(&bed, &cloud.trust()));
     let _controller = site.start();
@@ -204,8 +198,7 @@ async fn a_trust_is_enough_to_create_and_to_attach() {
 #[ignore = "needs a bed: make openstack"]
 async fn cinder_accepts_the_hints_of_a_class() {
     let bed = Bed::open();
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let (first, second) = (unique("hinted"), unique("hinted"));
     let id = created(client, &first).await.volume_id;

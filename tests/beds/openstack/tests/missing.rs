@@ -2,12 +2,11 @@
 //! IDs in other spellings; and that a proxy's 404 is not that.
 
 use belay_bed::requests;
-use belay_openstack::{Bed, Cloud};
 use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::site::{
-    Site, assert_refused, attached, block, by_password, created, deleted, detached, unique,
+    Site, assert_refused, attached, block, created, deleted, detached, opened, unique,
 };
 
 /// The ID of nothing.
@@ -16,11 +15,9 @@ const NONE: &str = "7f8b1c2d-1111-4222-8333-44445555aaff";
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn each_service_names_what_is_missing_and_no_other_404_does() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let id = created(client, &unique("there")).await.volume_id;
     let plugs = |server: &str, id: &str| format!("/servers/{server}/os-volume_attachments/{id}");
@@ -66,11 +63,9 @@ async fn each_service_names_what_is_missing_and_no_other_404_does() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn an_id_that_cinder_finds_in_another_spelling_is_refused_and_not_called_missing() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     // An ID without letters has no upper case.
     let id = loop {
@@ -113,11 +108,9 @@ async fn an_id_that_cinder_finds_in_another_spelling_is_refused_and_not_called_m
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_404_of_a_proxy_deletes_and_detaches_nothing() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let id = created(client, &unique("there")).await.volume_id;
     let cut = requests::cut(&unique("there"), &id);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use belay_bed::requests;
-use belay_openstack::{Bed, Cloud};
+use belay_openstack::Bed;
 use belay_proto::csi::v1 as csi;
 use serde_json::json;
 use tokio::time::sleep;
@@ -12,7 +12,7 @@ use tonic::Code;
 
 use crate::site::{
     Client, Site, assert_refused, attached, block, by_password, create, created, deleted, detached,
-    in_time, unique,
+    in_time, opened, unique,
 };
 
 /// A frozen service, which goes on when this is dropped.
@@ -84,8 +84,7 @@ async fn patient(client: &mut Client, name: &str) -> csi::Volume {
 #[ignore = "needs a bed: make openstack"]
 async fn a_frozen_keystone_is_named_by_a_call_that_must_log_in() {
     let bed = Bed::open();
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let trouble = Frozen::new(&bed, "keystone");
     let name = unique("late");
@@ -106,10 +105,8 @@ async fn a_frozen_keystone_is_named_by_a_call_that_must_log_in() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_create_that_timed_out_at_a_frozen_queue_is_found_by_its_name() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (bed, cloud) = opened();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     // With a session, and tokens that the services know.
     let first = created(client, &unique("first")).await.volume_id;
@@ -144,10 +141,8 @@ async fn a_create_that_timed_out_at_a_frozen_queue_is_found_by_its_name() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_killed_storage_service_delays_a_volume_and_later_fails_new_ones_without_a_trace() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (bed, cloud) = opened();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let trouble = Killed::new(&bed, "cinder-volume");
     let (early, late) = (unique("early"), unique("late"));
@@ -195,11 +190,9 @@ async fn a_killed_storage_service_delays_a_volume_and_later_fails_new_ones_witho
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_frozen_compute_service_is_reported_and_so_is_the_record_that_it_leaves() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let (here, there) = (cloud.server("az-a"), cloud.server("az-a"));
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let id = created(client, &unique("frozen")).await.volume_id;
     let other = created(client, &unique("other")).await.volume_id;
@@ -243,8 +236,7 @@ async fn a_frozen_compute_service_is_reported_and_so_is_the_record_that_it_leave
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_killed_keystone_stops_only_calls_that_need_it_and_they_say_so() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
     let (site, later) = (Site::new(&by_password(&bed)), Site::new(&by_password(&bed)));
     let (_controller, _later) = (site.start(), later.start());
@@ -276,8 +268,7 @@ async fn tokens_of_ten_seconds_are_renewed_and_no_call_sees_that() {
         bed: &bed,
         start: vec!["start", "keystone"],
     };
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let fronts = bed.fronts();
     fronts.forget();
@@ -312,11 +303,9 @@ async fn a_login_to_an_unknown_project_is_refused_in_keystones_words() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_killed_api_is_named_and_the_repeated_call_ends_well() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let id = created(client, &unique("killed")).await.volume_id;
     let trouble = Killed::new(&bed, "cinder");
@@ -350,11 +339,9 @@ async fn a_killed_api_is_named_and_the_repeated_call_ends_well() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_detach_that_the_storage_fails_is_not_called_done_and_its_cure_is_in_the_docs() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let id = created(client, &unique("stuck")).await.volume_id;
     attached(client, &id, &server.id).await;

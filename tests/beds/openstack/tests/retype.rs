@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use belay_bed::requests;
-use belay_openstack::{Bed, Cloud};
+use belay_openstack::Cloud;
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::access_mode::Mode;
 use serde_json::Value;
 use tonic::{Code, Status};
 
 use crate::site::{
-    Client, Site, assert_refused, attached, by_password, create, created, deleted, detached, unique,
+    Client, Site, assert_refused, attached, create, created, deleted, detached, opened, unique,
 };
 
 fn kind(name: &str) -> HashMap<String, String> {
@@ -41,11 +41,9 @@ fn type_of(cloud: &Cloud, id: &str) -> String {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_volume_gets_the_type_of_its_attributes_class_or_an_error_says_why_not() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let id = created(client, &unique("retyped")).await.volume_id;
     assert_eq!(type_of(&cloud, &id), "file-a");
@@ -86,10 +84,8 @@ async fn a_volume_gets_the_type_of_its_attributes_class_or_an_error_says_why_not
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_new_volume_has_the_type_of_its_attributes_class() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (bed, cloud) = opened();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let name = unique("attributes");
     let order = |name: &str, to: &str| csi::CreateVolumeRequest {
@@ -115,10 +111,8 @@ async fn a_new_volume_has_the_type_of_its_attributes_class() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_repeated_creation_finds_its_volume_by_type_and_zone_also_after_a_retype() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (bed, cloud) = opened();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let name = unique("alike");
     let order = |key: &str, value: &str| {

@@ -7,7 +7,7 @@ use std::process::Command;
 use belay_bed::programs::{self, Running, binary};
 use belay_openstack::{Bed, Cloud};
 
-use crate::site::{Site, by_password, run};
+use crate::site::{Site, run};
 
 /// Answers NodeGetInfo: the suite attaches to the node of that ID. Other calls of the node service
 /// need a guest.
@@ -27,8 +27,7 @@ fn agent(site: &Site, server: &str) -> (Running, PathBuf) {
 async fn csi_sanity_passes_on_the_controller() {
     let bed = Bed::open();
     let server = Cloud::by_password(&bed).server("az-a");
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let (_agent, node) = agent(&site, &server.id);
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     let reports = site.dir().join("reports");

@@ -10,7 +10,7 @@ use tonic::Code;
 
 use crate::site::{
     Site, assert_refused, attached, block, by_credential, by_password, created, deleted, detached,
-    unique,
+    opened, unique,
 };
 
 /// What a Fernet token begins with: its version and the upper bytes of its time.
@@ -72,8 +72,7 @@ fn arguments(controller: &Running) -> String {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn no_secret_is_shown_whatever_fails() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
     let (password, secret) = (
         bed.text("/password"),
@@ -134,8 +133,7 @@ async fn no_secret_is_shown_whatever_fails() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn changed_credentials_are_used_without_a_restart() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let user = user(&bed);
     let (old, new) = (
         Credential::new(&cloud, &user),
@@ -183,8 +181,7 @@ fn clouds_yaml(bed: &Bed, id: &str, secret: &str) -> String {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn an_account_of_clouds_yaml_is_used_and_so_is_its_change() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let user = user(&bed);
     let (old, new) = (
         Credential::new(&cloud, &user),

@@ -6,12 +6,12 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use belay_bed::requests;
-use belay_openstack::{Bed, Cloud};
+use belay_openstack::Cloud;
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::access_mode::Mode;
 use tonic::{Code, Status};
 
-use crate::site::{Client, GIB, Site, assert_refused, by_password, deleted, detached, unique};
+use crate::site::{Client, GIB, Site, assert_refused, deleted, detached, opened, unique};
 
 const MANY: Mode = Mode::MultiNodeMultiWriter;
 
@@ -64,11 +64,9 @@ async fn is_confirmed(client: &mut Client, id: &str, fs: &str, mode: Mode) -> bo
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn servers_share_a_raw_volume_of_a_multiattach_type_and_each_is_detached_alone() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let servers = [(); 3].map(|()| cloud.server("az-a"));
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let id = made(client, "multi", MANY).await.unwrap();
     assert!(is_confirmed(client, &id, "block", MANY).await);
@@ -123,11 +121,9 @@ async fn servers_share_a_raw_volume_of_a_multiattach_type_and_each_is_detached_a
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn other_types_and_other_calls_have_one_server_at_a_time() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let (here, there) = (cloud.server("az-a"), cloud.server("az-a"));
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     // Refused before anything is made.
     let name = unique("refused");

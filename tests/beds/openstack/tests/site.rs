@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use belay_bed::programs::{Running, binary, server};
 use belay_bed::{requests, scrape};
-use belay_openstack::Bed;
+use belay_openstack::{Bed, Cloud};
 use belay_proto::csi::v1 as csi;
 use belay_proto::dial::dial;
 use csi::controller_client::ControllerClient;
@@ -43,6 +43,13 @@ impl Site {
         };
         site.configure(conf);
         site
+    }
+
+    /// With the user's password, and a controller.
+    pub(crate) fn started(bed: &Bed) -> (Self, Running) {
+        let site = Self::new(&by_password(bed));
+        let controller = site.start();
+        (site, controller)
     }
 
     /// Replaces `cloud.conf` in one step, as the kubelet replaces a Secret.
@@ -105,6 +112,13 @@ impl Site {
     pub(crate) async fn client(&self) -> Client {
         self.try_client().await.unwrap()
     }
+}
+
+/// The bed, and its cloud as the user sees it.
+pub(crate) fn opened() -> (Bed, Cloud) {
+    let bed = Bed::open();
+    let cloud = Cloud::by_password(&bed);
+    (bed, cloud)
 }
 
 /// `cloud.conf` with the user's password.

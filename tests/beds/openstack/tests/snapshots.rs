@@ -15,8 +15,7 @@ use tonic::{Code, Status};
 
 use crate::lifecycle::read;
 use crate::site::{
-    Client, GIB, Site, assert_refused, attached, by_password, create, created, deleted, detached,
-    unique,
+    Client, GIB, Site, assert_refused, attached, create, created, deleted, detached, opened, unique,
 };
 
 /// Bytes of a pattern.
@@ -107,11 +106,9 @@ pub(crate) fn content(bed: &Bed, server: &Server) -> Vec<u8> {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_snapshot_of_a_volume_in_use_and_a_clone_have_the_data_of_their_instant() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let (here, there) = (cloud.server("az-a"), cloud.server("az-a"));
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let of = created(client, &unique("source")).await.volume_id;
     attached(client, &of, &here.id).await;
@@ -181,10 +178,8 @@ pub(crate) fn named(cloud: &Cloud, name: &str) -> Vec<Value> {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_snapshot_that_fails_is_deleted_and_one_whose_answer_is_lost_is_found() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (bed, cloud) = opened();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let of = created(client, &unique("source")).await.volume_id;
     let name = unique("fails");
@@ -213,11 +208,9 @@ async fn a_snapshot_that_fails_is_deleted_and_one_whose_answer_is_lost_is_found(
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_slow_snapshot_does_not_keep_its_volume_from_being_detached() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let of = created(client, &unique("source")).await.volume_id;
     attached(client, &of, &server.id).await;
@@ -241,10 +234,8 @@ async fn a_slow_snapshot_does_not_keep_its_volume_from_being_detached() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn volumes_and_snapshots_have_the_names_of_the_clusters_objects() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (bed, cloud) = opened();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let mut request = create(&unique("named"), 1);
     let (claim, object) = (

@@ -3,7 +3,7 @@
 
 use belay_bed::requests;
 use belay_contract::publish_context::Content;
-use belay_openstack::{Bed, Cloud};
+use belay_openstack::Bed;
 use serde_json::json;
 use tokio::time::{Duration, sleep};
 use tonic::Code;
@@ -11,14 +11,13 @@ use tonic::Code;
 use crate::lifecycle::read;
 use crate::site::{
     GIB, Site, assert_refused, attached, block, by_password, create, created, deleted, detached,
-    unique,
+    opened, unique,
 };
 
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_volume_that_takes_long_is_waited_for_and_not_deleted_meanwhile() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let (site, other) = (Site::new(&by_password(&bed)), Site::new(&by_password(&bed)));
     let _controllers = [site.start(), other.start()];
     let faults = bed.faults();
@@ -41,10 +40,8 @@ async fn a_volume_that_takes_long_is_waited_for_and_not_deleted_meanwhile() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_volume_that_fails_is_deleted_and_the_final_code_has_the_clouds_reason() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (bed, cloud) = opened();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let faults = bed.faults();
     faults.set("create_volume", &json!({"fail": true}));
@@ -62,8 +59,7 @@ async fn a_volume_that_fails_is_deleted_and_the_final_code_has_the_clouds_reason
 #[ignore = "needs a bed: make openstack"]
 async fn an_expansion_that_fails_keeps_the_volume_and_says_what_to_do() {
     let bed = Bed::open();
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let id = created(client, &unique("fails")).await.volume_id;
     let faults = bed.faults();
@@ -78,11 +74,9 @@ async fn an_expansion_that_fails_keeps_the_volume_and_says_what_to_do() {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn an_attachment_that_nova_drops_without_a_word_is_made_again_and_a_slow_one_is_waited_for() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let server = cloud.server("az-a");
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let (faults, fronts) = (bed.faults(), bed.fronts());
     let path = "/v2.1/servers/{id}/os-volume_attachments";
@@ -127,10 +121,8 @@ async fn an_attachment_that_nova_drops_without_a_word_is_made_again_and_a_slow_o
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_server_that_is_being_deleted_gets_no_volume_and_is_named() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (bed, cloud) = opened();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let id = created(client, &unique("late")).await.volume_id;
     let server = cloud.server("az-a");

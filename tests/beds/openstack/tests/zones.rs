@@ -8,7 +8,7 @@ use belay_proto::csi::v1 as csi;
 use serde_json::Value;
 use tonic::Code;
 
-use crate::site::{GIB, Site, assert_refused, block, by_password, create, deleted, unique};
+use crate::site::{GIB, Site, assert_refused, block, by_password, create, deleted, opened, unique};
 
 const KEY: &str = "topology.cinder.csi.openstack.org/zone";
 
@@ -42,8 +42,7 @@ fn zone_of(cloud: &Cloud, id: &str) -> Value {
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
 async fn a_volume_is_in_the_zone_of_its_pods_node_and_one_that_does_not_exist_is_reported() {
-    let bed = Bed::open();
-    let cloud = Cloud::by_password(&bed);
+    let (bed, cloud) = opened();
     let mut site = Site::new(&by_password(&bed));
     site.has_topology = true;
     let _controller = site.start();
@@ -90,8 +89,7 @@ async fn a_volume_is_in_the_zone_of_its_pods_node_and_one_that_does_not_exist_is
 #[ignore = "needs a bed: make openstack"]
 async fn a_volume_beyond_the_quota_is_refused_with_the_clouds_words() {
     let bed = Bed::open();
-    let site = Site::new(&by_password(&bed));
-    let _controller = site.start();
+    let (site, _controller) = Site::started(&bed);
     let client = &mut site.client().await;
     let large = create(&unique("large"), 1_000_000);
     let refused = client.create_volume(large).await;
