@@ -52,6 +52,16 @@ struct Volume {
     next: Option<(Instant, Next)>,
 }
 
+/// Ends the change of a copy, when that is done; whether the copy still exists.
+fn settle(next: &mut Option<(Instant, bool)>, status: &mut &'static str, now: Instant) -> bool {
+    match next.take_if(|(at, _)| *at <= now) {
+        Some((_, true)) => return false,
+        Some((_, false)) => *status = "available",
+        None => {}
+    }
+    true
+}
+
 enum Next {
     Rest {
         server: Option<String>,

@@ -1,7 +1,7 @@
 //! The backups of the twin: each is copied from a snapshot, and restored into a new volume, which
 //! then has the metadata that its volume had.
 
-use super::{Answer, Next, Refusal, Request, Twin, list, ok, texts};
+use super::{Answer, Next, Refusal, Request, Twin, list, ok, settle, texts};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -22,12 +22,7 @@ pub(super) struct Backup {
 impl Backup {
     /// Whether it still exists.
     pub(super) fn settle(&mut self, now: Instant) -> bool {
-        match self.next.take_if(|(at, _)| *at <= now) {
-            Some((_, true)) => return false,
-            Some((_, false)) => self.status = "available",
-            None => {}
-        }
-        true
+        settle(&mut self.next, &mut self.status, now)
     }
 
     fn described(&self, id: &str) -> Value {

@@ -1,6 +1,6 @@
 //! The snapshots of the twin. Unlike Cinder's, they do not keep their volume from being deleted.
 
-use super::{Answer, Refusal, Request, Twin, list, ok, texts};
+use super::{Answer, Refusal, Request, Twin, list, ok, settle, texts};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -18,12 +18,7 @@ pub(super) struct Snapshot {
 impl Snapshot {
     /// Whether it still exists.
     pub(super) fn settle(&mut self, now: Instant) -> bool {
-        match self.next.take_if(|(at, _)| *at <= now) {
-            Some((_, true)) => return false,
-            Some((_, false)) => self.status = "available",
-            None => {}
-        }
-        true
+        settle(&mut self.next, &mut self.status, now)
     }
 
     fn described(&self, id: &str) -> Value {
