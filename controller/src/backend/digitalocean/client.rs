@@ -207,11 +207,7 @@ impl Client {
         let answer = self
             .answer("delete_volume", Method::DELETE, path, None)
             .await?;
-        match answer.status {
-            StatusCode::NO_CONTENT => Ok(()),
-            _ if wire::is_missing(&answer) => Ok(()),
-            _ => Err(wire::refused(&answer)),
-        }
+        wire::deleted(&answer)
     }
 
     pub(super) async fn attach(&self, id: &VolumeId, droplet: u64) -> Result<Action, Refused> {
@@ -319,11 +315,7 @@ impl Client {
         let answer = self
             .answer("delete_snapshot", Method::DELETE, path, None)
             .await?;
-        match answer.status {
-            StatusCode::NO_CONTENT => Ok(()),
-            _ if wire::is_missing(&answer) => Ok(()),
-            _ => Err(wire::refused(&answer)),
-        }
+        wire::deleted(&answer)
     }
 
     /// A page of the snapshots of all volumes of the account, or of one volume, counted from 1; and

@@ -322,6 +322,18 @@ pub(super) fn is_too_fast(answer: &Answer) -> bool {
     !says(answer, CAPACITY) && !says(answer, SNAPSHOT_RATE)
 }
 
+/// Whether the answer to a deletion says that the object no longer exists.
+///
+/// # Errors
+/// Those of [`refused`].
+pub(super) fn deleted(answer: &Answer) -> Result<(), Failure> {
+    match answer.status {
+        StatusCode::NO_CONTENT => Ok(()),
+        _ if is_missing(answer) => Ok(()),
+        _ => Err(refused(answer)),
+    }
+}
+
 /// The failure of a refused call. After a 5xx the call may have been begun. A success that is not
 /// the one of its call is a proxy's.
 pub(super) fn refused(answer: &Answer) -> Failure {
