@@ -72,9 +72,8 @@ impl Cloud {
             (true, true) | (false, false) => Ok(()),
         }
     }
-}
 
-impl Cloud {
+    /// Before its first detachment: it may hold data then.
     async fn mark_as_used(&self, id: &VolumeId, cinder: &CinderVolume) -> Result<(), Failure> {
         match cinder.origin() == Origin::Empty && !cinder.was_used() {
             true => self.client.mark(id, wire::USED).await,
