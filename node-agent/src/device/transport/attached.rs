@@ -5,6 +5,7 @@ use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::Transport;
+use crate::device::loops::Bound;
 use crate::device::{Guard, Held, LoopDir, Verdict};
 use crate::kernel::{Dev, Kernel};
 
@@ -58,13 +59,7 @@ impl<K: Kernel> Transport<K> {
         volume: &VolumeId,
         is_mounted: impl Fn(Dev) -> bool,
     ) -> Result<Verdict<K>, Failure> {
-        match self {
-            Transport::Loops(dir) => {
-                let left = dir.left(kernel, volume, is_mounted)?;
-                Ok(left.guarded(Guard::Loop))
-            }
-            Transport::Disks(_) => Ok(Verdict::Unbound),
-        }
+        self.kept(|dir| dir.left(kernel, volume, is_mounted))
     }
 
     /// The device that is still attached for the volume, whose file was removed, renamed or
@@ -78,11 +73,16 @@ impl<K: Kernel> Transport<K> {
         volume: &VolumeId,
         is_mounted: impl Fn(Dev) -> bool,
     ) -> Result<Verdict<K>, Failure> {
+        self.kept(|dir| dir.stale(kernel, volume, is_mounted))
+    }
+
+    /// A device that a directory of files has kept attached.
+    fn kept(
+        &self,
+        find: impl FnOnce(&LoopDir<K>) -> Result<Verdict<K, Bound<K>>, Failure>,
+    ) -> Result<Verdict<K>, Failure> {
         match self {
-            Transport::Loops(dir) => {
-                let stale = dir.stale(kernel, volume, is_mounted)?;
-                Ok(stale.guarded(Guard::Loop))
-            }
+            Transport::Loops(dir) => Ok(find(dir)?.guarded(Guard::Loop)),
             Transport::Disks(_) => Ok(Verdict::Unbound),
         }
     }
