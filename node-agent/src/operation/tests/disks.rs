@@ -26,7 +26,7 @@ fn world() -> Simulated {
 }
 
 #[track_caller]
-fn refused(result: Result<(), Failure>, kind: Kind, why: &[&str]) {
+pub(super) fn refused(result: Result<(), Failure>, kind: Kind, why: &[&str]) {
     let failure = result.unwrap_err();
     assert_eq!(failure.kind, kind, "{failure}");
     for why in why {
