@@ -18,7 +18,7 @@ pub trait Claims: Send + Sync {
 pub enum Mark {
     /// None of ours: names are unique, or another program created it.
     None,
-    /// Created by that attempt, and not claimed.
+    /// Created by that attempt, and not claimed; where names are unique: not usable since.
     Open(Attempt),
     /// Claimed.
     Claimed,

@@ -10,6 +10,7 @@
 mod civo_csi;
 mod crashes;
 mod economy;
+mod failed;
 mod faults;
 mod nodes;
 mod pages;

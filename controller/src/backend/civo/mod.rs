@@ -5,6 +5,7 @@ mod access;
 mod attach;
 mod begun;
 mod client;
+mod create;
 mod failures;
 mod grow;
 mod id;
@@ -13,6 +14,7 @@ mod name;
 mod nodes;
 mod size;
 mod snapshots;
+mod unfinished;
 mod wire;
 
 pub use access::{ApiKey, Sources};
@@ -26,19 +28,17 @@ use crate::http;
 use begun::Begun;
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{
-    ContentSource, Context, Name, Secrets, SnapshotId, TopologyRequirement, VolumeId,
-};
+use belay_server::request::{ContentSource, Context, Name, Secrets, VolumeId};
 use client::Client;
-use failures::failed;
+use failures::{failed, not_created};
 use lists::Lists;
 use nodes::Nodes;
-use serde_json::json;
 use size::{GIB, Promise};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
+use unfinished::Unfinished;
 use wire::{CivoVolume, Cluster, Status};
 
 /// The label `cloud` of the metrics.
@@ -74,6 +74,7 @@ pub struct Civo {
     lists: Lists,
     nodes: Nodes,
     begun: Begun,
+    unfinished: Unfinished,
     place: Option<Arc<Topology>>,
     cluster: OnceCell<Cluster>,
 }
@@ -99,6 +100,7 @@ impl Civo {
             lists: Lists::new(Arc::clone(&client)),
             nodes: Nodes::new(Arc::clone(&client)),
             begun: Begun::default(),
+            unfinished: Unfinished::default(),
             client,
             place: place.transpose()?,
             cluster: OnceCell::new(),
@@ -142,6 +144,7 @@ impl Civo {
         };
         let nodes = instance.map(|instance| self.nodes.node(instance));
         let hidden = self.begun.hidden(volume);
+        let mark = self.unfinished.mark(volume);
         let phase = match status {
             Status::Available | Status::Attached => match hidden {
                 None => Phase::Ready,
@@ -150,10 +153,14 @@ impl Civo {
             Status::Attaching => Phase::Busy("attaching".to_owned()),
             Status::Detaching => Phase::Busy("detaching".to_owned()),
             Status::Deleting => Phase::Deleting,
-            Status::Failed(word) => Phase::Failed(failed(&word)),
+            Status::Failed(word) => Phase::Failed(match mark {
+                Mark::None => failed(&word),
+                _ => not_created(&volume.id, &word),
+            }),
             Status::Other(word) => Phase::Busy(word),
         };
         Ok(Volume {
+            mark,
             nodes: nodes.transpose()?.into_iter().collect(),
             bytes: volume.promise().bytes(volume.gib()),
             ..self.volume(VolumeId::new(volume.id.as_str())?, phase)
@@ -175,79 +182,6 @@ impl Civo {
             attached_at: None,
             shares: false,
             parameters: Vec::new(),
-        }
-    }
-
-    /// The volumes of that name, sorted by ID, whatever is promised of their size.
-    async fn named(&self, name: &Name) -> Result<Vec<CivoVolume>, Failure> {
-        let names = [Promise::Volume, Promise::Disk].map(|it| name::of_volume(name, it));
-        let all = self.lists.all().await?;
-        let is_named = |volume: &&CivoVolume| {
-            let own = volume.name.as_ref();
-            own.is_some_and(|own| names.contains(own))
-        };
-        Ok(all.iter().filter(is_named).cloned().collect())
-    }
-
-    fn is_ours(&self, volume: &CivoVolume) -> bool {
-        let ours = &self.client.access().cluster;
-        volume.cluster().is_none_or(|cluster| cluster == ours)
-    }
-
-    async fn made(&self, order: &Order, from: Option<&SnapshotId>) -> Result<Volume, Failure> {
-        self.refuse_topology(order.topology.as_ref())?;
-        let promise = Promise::of(&order.parameters, &order.usage)?;
-        let cluster = self.cluster.get_or_try_init(|| self.client.cluster());
-        let usual = cluster.await?.volume_type.as_deref();
-        let volume_type = order.parameters.get(TYPE).or(usual);
-        let mut volume = json!({
-            "name": name::of_volume(&order.name, promise),
-            "size_gb": promise.gib(order.bytes),
-            // That of the cluster.
-            "network_id": "",
-            "bootable": false,
-            "volume_type": volume_type.unwrap_or_default(),
-        });
-        if let Some(id) = from {
-            volume["snapshot_id"] = id.as_str().into();
-        }
-        let Some(id) = self.client.create(volume).await? else {
-            return self.owner_of(&order.name).await;
-        };
-        // A name may be empty in the answer, and a status null: only the ID is read.
-        let id = VolumeId::new(id).map_err(Failure::may_be_running)?;
-        Ok(self.volume(id, Phase::Busy("creating".to_owned())))
-    }
-
-    /// The volume that has the name already.
-    async fn owner_of(&self, name: &Name) -> Result<Volume, Failure> {
-        let found = self.named(name).await.map_err(Failure::may_be_running)?;
-        let shown = name.as_str();
-        match found.iter().find(|volume| self.is_ours(volume)) {
-            Some(volume) => self.seen(volume),
-            None => Err(match found.first() {
-                Some(other) => Failure::incompatible(format!(
-                    "name {shown:?}: belongs to volume {} of another cluster",
-                    other.id
-                )),
-                // A list may lag behind.
-                None => Failure::busy(format!(
-                    "name {shown:?}: Civo has a volume of that name, and does not list it yet; \
-                     repeat the call"
-                ))
-                .may_be_running(),
-            }),
-        }
-    }
-
-    /// Refuses what cannot be had in this region.
-    fn refuse_topology(&self, asked: Option<&TopologyRequirement>) -> Result<(), Failure> {
-        match (&self.place, asked) {
-            (Some(here), Some(asked)) if !here.satisfies(asked) => Err(Failure::quota(format!(
-                "accessibility_requirements: volumes are created at {} only",
-                here.describe()
-            ))),
-            _ => Ok(()),
         }
     }
 }
@@ -399,7 +333,8 @@ impl Capacity for Civo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
+    use belay_server::request::SnapshotId;
+    use serde_json::{Value, json};
 
     fn civo() -> Civo {
         let sources = Sources {

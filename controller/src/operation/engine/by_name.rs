@@ -2,8 +2,8 @@
 
 use super::contest::Contest;
 use super::item::{Bid, ContestedVolumes};
-use super::{Engine, at_rest};
-use crate::backend::{Order, Snapshot, SnapshotOrder, Volume};
+use super::{Engine, at_rest, delete};
+use crate::backend::{Mark, Order, Phase, Snapshot, SnapshotOrder, Volume};
 use belay_server::call::Failure;
 
 impl Engine {
@@ -30,7 +30,20 @@ impl Engine {
             Some(volume) => volume,
             None => make.await?,
         };
-        at_rest(&self.volumes, volume, secrets).await
+        let volume = at_rest(&self.volumes, volume, secrets).await?;
+        self.unless_unfinished(volume, order).await
+    }
+
+    /// A volume that has failed before a process could use it has no data, if this process has
+    /// created it: it is deleted, so that the name is free for the next call.
+    async fn unless_unfinished(&self, volume: Volume, order: &Order) -> Result<Volume, Failure> {
+        match (&volume.phase, &volume.mark) {
+            (Phase::Failed(why), Mark::Open(by)) if by.is_of_the_process_of(&order.attempt) => {
+                delete(&self.volumes, &volume.id, &order.secrets).await?;
+                Err(why.clone().rolled_back())
+            }
+            _ => Ok(volume),
+        }
     }
 
     /// The snapshot of the order's name, cut or failed; `make` cuts it if there is none.

@@ -10,7 +10,7 @@ use super::item::{Bid, Contested, Item, Store};
 use super::outage::Outage;
 use super::poller::{Poller, is_at_work};
 use super::view::View;
-use super::{at_rest, deleted, end_of_patience, settled_by};
+use super::{at_rest, delete, end_of_patience, settled_by};
 use belay_server::call::{Certainty, Failure, Kind};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -202,7 +202,7 @@ where
             if is_gone {
                 Ok(())
             } else {
-                self.delete(own.id()).await
+                delete(self.poller, own.id(), self.bid.secrets).await
             }
         };
         if let Err(failure) = withdrawn.await {
@@ -220,22 +220,9 @@ where
     async fn clear(&self, view: &View<S::Item>) -> Result<Failure, Failure> {
         let mut first = None;
         for (id, why) in view.failed(self.bid.attempt) {
-            self.delete(id).await?;
+            delete(self.poller, id, self.bid.secrets).await?;
             first.get_or_insert_with(|| why.clone().rolled_back());
         }
         first.ok_or_else(|| Failure::bug("no failed item"))
-    }
-
-    async fn delete(&self, id: &Id<S>) -> Result<(), Failure> {
-        let (store, secrets) = (self.poller.store(), self.bid.secrets);
-        let mut outage = Outage::default();
-        let progress = loop {
-            match store.delete(id.clone(), secrets.clone()).await {
-                Ok(progress) => break progress,
-                Err(failure) => outage.bear(failure)?,
-            }
-            sleep(INTERVAL).await;
-        };
-        deleted(self.poller, id, progress, secrets).await
     }
 }

@@ -14,17 +14,21 @@ use belay_server::call::Failure;
 use belay_server::request::{NodeId, Secrets, SnapshotId, VolumeId};
 pub(super) use item::Item;
 use item::{SnapshotStore, Store, VolumeStore};
+use outage::Outage;
 use poller::{LastSeen, Poller, is_at_work};
 use queue::{Queue, Turn};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// How long the job of a volume waits: less than its caller, so that the volume is free for the
 /// call that reverts this one.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Between two requests for the deletion of an item that must go.
+const DELETE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a job waits for its change of a volume, and how often it begins the change again.
 pub(super) struct Patience {
@@ -179,6 +183,26 @@ async fn at_rest<S: Store>(
     })?;
     settled.complete(&item);
     Ok(settled)
+}
+
+/// Deletes an item, and waits for the end.
+///
+/// # Errors
+/// Those of the deletion, if they persist; those of [`settled_by`].
+async fn delete<S: Store>(
+    poller: &Poller<S>,
+    id: &<S::Item as Item>::Id,
+    secrets: &Secrets,
+) -> Result<(), Failure> {
+    let mut outage = Outage::default();
+    let progress = loop {
+        match poller.store().delete(id.clone(), secrets.clone()).await {
+            Ok(progress) => break progress,
+            Err(failure) => outage.bear(failure)?,
+        }
+        sleep(DELETE_INTERVAL).await;
+    };
+    deleted(poller, id, progress, secrets).await
 }
 
 /// Waits for the end of a deletion that has come so far.

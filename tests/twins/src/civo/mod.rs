@@ -54,6 +54,8 @@ pub struct Settings {
     pub refusal_status: Option<u16>,
     /// A volume that begins to change stays as it is then.
     pub is_stuck: bool,
+    /// A creation is accepted, and ends with [`Status::Error`].
+    pub creation_fails: bool,
     /// Calls in a second; the others get 429.
     pub calls_per_second: Option<usize>,
 }
@@ -94,6 +96,7 @@ impl Civo {
             lingers: false,
             refusal_status: None,
             is_stuck: false,
+            creation_fails: false,
             calls_per_second: None,
         };
         Self(Arc::new(Mutex::new(Twin {

@@ -69,6 +69,8 @@ pub struct Volume {
     pub from: Option<String>,
     /// As the API writes it.
     pub created: String,
+    /// Its creation ends with [`Status::Error`].
+    pub fails: bool,
     /// When the change is done, and the size then; the status says the rest.
     pub next: Option<(Instant, u64)>,
     /// When it is removed.
@@ -121,6 +123,7 @@ impl Volume {
         };
         self.gib = gib;
         self.status = match self.status {
+            Status::Creating if self.fails => Status::Error,
             Status::Attaching => Status::Attached,
             Status::Detaching => {
                 self.instance = None;
@@ -211,6 +214,7 @@ impl Default for Volume {
             instance: None,
             from: None,
             created: String::new(),
+            fails: false,
             next: None,
             removed: None,
         }

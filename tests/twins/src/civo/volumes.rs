@@ -87,6 +87,7 @@ impl Twin {
             volume_type: text(body, "volume_type").unwrap_or_else(|| VOLUME_TYPE.to_owned()),
             bootable: body["bootable"] == true,
             from,
+            fails: self.settings.creation_fails,
             ..Volume::default()
         };
         volume.begin(Status::Creating, Instant::now() + self.settings.delay, gib);
@@ -129,7 +130,8 @@ impl Twin {
 
     fn delete(&mut self, id: &str, region: &str) -> Answer {
         let volume = self.at_rest(id, region)?;
-        if volume.instance.is_some() || volume.status != Status::Available {
+        let is_at_rest = matches!(volume.status, Status::Available | Status::Error);
+        if volume.instance.is_some() || !is_at_rest {
             return Err(Refusal::DeleteFailed);
         }
         if self.kept.contains(id) {

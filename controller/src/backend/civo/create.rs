@@ -1,0 +1,89 @@
+//! Creation: Civo accepts a name once, so the volume of a name that is taken is the answer.
+
+use super::size::Promise;
+use super::wire::CivoVolume;
+use super::{Civo, TYPE, name};
+use crate::backend::{Order, Phase, Volume};
+use belay_server::call::Failure;
+use belay_server::request::{Name, SnapshotId, TopologyRequirement, VolumeId};
+use serde_json::json;
+
+impl Civo {
+    /// The volumes of that name, sorted by ID, whatever is promised of their size.
+    pub(super) async fn named(&self, name: &Name) -> Result<Vec<CivoVolume>, Failure> {
+        let names = [Promise::Volume, Promise::Disk].map(|it| name::of_volume(name, it));
+        let all = self.lists.all().await?;
+        let is_named = |volume: &&CivoVolume| {
+            let own = volume.name.as_ref();
+            own.is_some_and(|own| names.contains(own))
+        };
+        Ok(all.iter().filter(is_named).cloned().collect())
+    }
+
+    pub(super) fn is_ours(&self, volume: &CivoVolume) -> bool {
+        let ours = &self.client.access().cluster;
+        volume.cluster().is_none_or(|cluster| cluster == ours)
+    }
+
+    pub(super) async fn made(
+        &self,
+        order: &Order,
+        from: Option<&SnapshotId>,
+    ) -> Result<Volume, Failure> {
+        self.refuse_topology(order.topology.as_ref())?;
+        let promise = Promise::of(&order.parameters, &order.usage)?;
+        let cluster = self.cluster.get_or_try_init(|| self.client.cluster());
+        let usual = cluster.await?.volume_type.as_deref();
+        let volume_type = order.parameters.get(TYPE).or(usual);
+        let mut volume = json!({
+            "name": name::of_volume(&order.name, promise),
+            "size_gb": promise.gib(order.bytes),
+            // That of the cluster.
+            "network_id": "",
+            "bootable": false,
+            "volume_type": volume_type.unwrap_or_default(),
+        });
+        if let Some(id) = from {
+            volume["snapshot_id"] = id.as_str().into();
+        }
+        let Some(id) = self.client.create(volume).await? else {
+            return self.owner_of(&order.name).await;
+        };
+        // A name may be empty in the answer, and a status null: only the ID is read.
+        let id = VolumeId::new(id).map_err(Failure::may_be_running)?;
+        self.unfinished.begun(&id, order.attempt.clone());
+        Ok(self.volume(id, Phase::Busy("creating".to_owned())))
+    }
+
+    /// The volume that has the name already.
+    async fn owner_of(&self, name: &Name) -> Result<Volume, Failure> {
+        let found = self.named(name).await.map_err(Failure::may_be_running)?;
+        let shown = name.as_str();
+        match found.iter().find(|volume| self.is_ours(volume)) {
+            Some(volume) => self.seen(volume),
+            None => Err(match found.first() {
+                Some(other) => Failure::incompatible(format!(
+                    "name {shown:?}: belongs to volume {} of another cluster",
+                    other.id
+                )),
+                // A list may lag behind.
+                None => Failure::busy(format!(
+                    "name {shown:?}: Civo has a volume of that name, and does not list it yet; \
+                     repeat the call"
+                ))
+                .may_be_running(),
+            }),
+        }
+    }
+
+    /// Refuses what cannot be had in this region.
+    fn refuse_topology(&self, asked: Option<&TopologyRequirement>) -> Result<(), Failure> {
+        match (&self.place, asked) {
+            (Some(here), Some(asked)) if !here.satisfies(asked) => Err(Failure::quota(format!(
+                "accessibility_requirements: volumes are created at {} only",
+                here.describe()
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
