@@ -120,6 +120,12 @@ pub trait Backend: Send + Sync + 'static {
         volume
     }
 
+    /// Why a volume may be in another place than any that the order accepts, and what to do, for
+    /// the error; none = it cannot be.
+    fn elsewhere(&self, _secrets: &Secrets) -> Option<String> {
+        None
+    }
+
     /// Whether the volume may be that of the order although they differ in that parameter:
     /// storage may have several names for one thing, or may not do as it is asked.
     fn meets(&self, _parameter: Parameter, _secrets: Secrets) -> Answer<'_, bool> {
@@ -324,7 +330,7 @@ pub struct Volume {
     /// The storage says that several nodes can have it at once.
     pub shares: bool,
     /// The parameters that the storage shows of it, by key; those that may have changed since its
-    /// creation are left out.
+    /// creation are left out. With several values for a key, an order may have either.
     pub parameters: Vec<(&'static str, String)>,
 }
 

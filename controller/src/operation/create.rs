@@ -262,9 +262,11 @@ impl Wanted {
         if let (Some(here), Some(asked)) = (&volume.place, &self.order.topology)
             && !here.satisfies(asked)
         {
+            let why = backend.elsewhere(&self.order.secrets);
+            let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+            let here = here.describe();
             differences.push(format!(
-                "it is at {}, outside the requested topology",
-                here.describe()
+                "it is at {here}, outside the requested topology{why}"
             ));
         }
         if differences.is_empty() {
@@ -290,7 +292,11 @@ impl Wanted {
         let mut differences = Vec::new();
         for (key, is) in &volume.parameters {
             let asked = self.order.parameters.get(key);
-            let Some(asked) = asked.filter(|asked| asked != is) else {
+            let shows = |asked: &&str| {
+                let mut shown = volume.parameters.iter();
+                shown.any(|(other, is)| other == key && is == asked)
+            };
+            let Some(asked) = asked.filter(|asked| !shows(asked)) else {
                 continue;
             };
             let parameter = Parameter {

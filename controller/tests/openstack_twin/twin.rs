@@ -165,7 +165,7 @@ impl Twin {
             return ok(401, json!({"error": {"code": 401, "message": "no token"}}));
         }
         let answer = match path[..] {
-            ["volume", "v3", "os-availability-zone"] => Ok(zones(&["nova"])),
+            ["volume", "v3", "os-availability-zone"] => Ok(zones(&["nova", "az-b"])),
             ["compute", "v2.1", "os-availability-zone"] => Ok(zones(&["edge-1", "nova"])),
             ["volume", "v3", "volumes", ref rest @ ..] => self.volume(request, rest),
             ["volume", "v3", "snapshots", ref rest @ ..] => self.snapshot(request, rest),

@@ -5,6 +5,90 @@ use crate::wire::{CHANGE, Cloud};
 use belay_bed::patience::until;
 use belay_proto::csi::v1 as csi;
 use std::collections::HashMap;
+use tonic::Code;
+
+const KEY: &str = "topology.cinder.csi.openstack.org/zone";
+
+fn at(zone: &str) -> csi::Topology {
+    let segments = HashMap::from([(KEY.to_owned(), zone.to_owned())]);
+    csi::Topology { segments }
+}
+
+/// With a class of that zone, or none, for nodes in these zones.
+fn placed(name: &str, class: Option<&str>, nodes: &[&str]) -> csi::CreateVolumeRequest {
+    let nodes: Vec<_> = nodes.iter().map(|zone| at(zone)).collect();
+    let class = class.map(|zone| ("availability".to_owned(), zone.to_owned()));
+    csi::CreateVolumeRequest {
+        parameters: class.into_iter().collect(),
+        accessibility_requirements: Some(csi::TopologyRequirement {
+            requisite: nodes.clone(),
+            preferred: nodes,
+        }),
+        ..crate::site::create(name)
+    }
+}
+
+/// The twin creates all volumes in the zone `nova`, and has `az-b` too: so does Cinder with
+/// `allow_availability_zone_fallback`, if `az-b` is none of the zones of the volume type.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_in_another_zone_than_that_of_its_class_is_the_one_of_its_claim() {
+    let cloud = Cloud::start(CHANGE, None);
+    let mut site = Site::new(&cloud.url(), "");
+    site.has_topology = true;
+    let _running = site.start();
+    let mut client = site.client().await;
+    let both = ["az-b", "nova"];
+    let mut ids = Vec::new();
+    for class in [Some("az-b"), Some("az-b"), Some("nova"), None] {
+        let answer = client.create_volume(placed("pvc-1", class, &both)).await;
+        let volume = answer.unwrap().into_inner().volume.unwrap();
+        assert_eq!(volume.accessible_topology, [at("nova")], "{class:?}");
+        ids.push(volume.volume_id);
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 1);
+    let warning = "the volume is in another zone than the requested one";
+    assert_eq!(site.log().matches(warning).count(), 1, "{}", site.log());
+    // One that was not created for that zone.
+    let answer = client
+        .create_volume(placed("pvc-2", Some("nova"), &both))
+        .await;
+    answer.unwrap();
+    let answer = client
+        .create_volume(placed("pvc-2", Some("az-b"), &both))
+        .await;
+    let refused = answer.unwrap_err();
+    assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
+    assert!(refused.message().contains("it has \"nova\""), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_zone_that_no_node_accepts_is_refused_with_its_cloud_and_what_to_do() {
+    let cloud = Cloud::start(CHANGE, None);
+    let second = format!(
+        "[Global \"b\"]\nauth-url={}/identity\nusername=a\npassword=b\ntenant-id=c\n",
+        cloud.url()
+    );
+    for (flags, named) in [(&[][..], false), (&["--cloud-name=,b"], true)] {
+        let mut site = Site::new(&cloud.url(), &second);
+        site.has_topology = true;
+        site.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let _running = site.start();
+        let mut client = site.client().await;
+        let request = placed(&format!("pvc-{named}"), None, &["az-b"]);
+        let refused = client.create_volume(request).await.unwrap_err();
+        assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
+        for part in [
+            "nova, outside the requested topology",
+            "allow_availability_zone_fallback",
+            "ignore-volume-az = true",
+        ] {
+            assert!(refused.message().contains(part), "{part}: {refused}");
+        }
+        let message = refused.message();
+        assert_eq!(message.contains("([Global]: "), named, "{refused}");
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn zones_of_servers_that_have_no_volumes_are_logged_unless_they_are_ignored() {

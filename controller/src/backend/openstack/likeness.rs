@@ -1,7 +1,10 @@
 //! Whether a volume that has the name of an order also has its volume type and its zone.
 //!
 //! What Cinder shows decides. The type is left out where a VolumeAttributesClass has changed it
-//! since, which the volume's mark says: then it may be another than that of the storage class.
+//! since, which the volume's mark says: then it may be another than that of the storage class. The
+//! zone is the one that the class named at the creation, if a mark says so: Cinder may choose
+//! another one (`allow_availability_zone_fallback`), also from one that it has, if that is none of
+//! the volume type's (`RESKEY:availability_zones`), or not in its cache of zones.
 
 use super::Cloud;
 use super::client::Service;
@@ -23,8 +26,7 @@ impl Cloud {
                 // MariaDB ignores case and blanks at the end, and Cinder with it.
                 None => is.eq_ignore_ascii_case(asked.trim_end()),
             }),
-            // Cinder may have fallen back to another zone, but only from one that it does not have
-            // (`allow_availability_zone_fallback`).
+            // Without a mark, Cinder may have fallen back from a zone that it does not have.
             AVAILABILITY => Ok(!self.client.zones(Service::Volumes).await?.contains(&asked)),
             _ => Ok(false),
         }

@@ -145,6 +145,9 @@ impl Cloud {
         if let Some(source) = source {
             metadata[wire::SOURCE] = wire::source_mark(source).into();
         }
+        if let Some(zone) = of_class {
+            metadata[wire::ZONE] = zone.into();
+        }
         labels(&mut metadata, &order.parameters);
         // The zone of the class comes first.
         let asked = match of_class {
@@ -158,6 +161,7 @@ impl Cloud {
             .create(order, source, restored, zone, metadata, hints)
             .await;
         let made = made.map_err(|refused| zones::unless_of_zone(refused, asked.as_deref()))?;
+        self.zones.report_another(&made, zone);
         self.seen(&made).map_err(Failure::may_be_running)
     }
 
@@ -272,6 +276,10 @@ impl Backend for Cloud {
 
     fn reaches_preferred(&self) -> bool {
         self.zones.are_ignored()
+    }
+
+    fn elsewhere(&self, _: &Secrets) -> Option<String> {
+        Some(zones::ELSEWHERE.to_owned())
     }
 
     fn meets(&self, parameter: Parameter, _: Secrets) -> Answer<'_, bool> {

@@ -39,6 +39,8 @@ pub(super) const USED: &str = "belay.dev/used";
 pub(super) const SHARED: &str = "belay.dev/shared";
 /// Its value is the id of the volume whose type a VolumeAttributesClass has changed.
 pub(super) const RETYPED: &str = "belay.dev/retyped";
+/// Its value is the zone that the class of the volume names. Cinder may have chosen another one.
+pub(super) const ZONE: &str = "belay.dev/availability";
 /// Its value is what the volume was made from: `snapshot:ID` or `volume:ID`.
 pub(super) const SOURCE: &str = "belay.dev/source";
 
@@ -187,13 +189,30 @@ impl CinderVolume {
         self.has(RETYPED) == Some(true)
     }
 
+    /// Whether its metadata may be those of the volume that it was copied from.
+    fn has_others_metadata(&self) -> bool {
+        self.metadata.contains_key(FROM_BACKUP)
+            || self.restored().is_some()
+            || self.has(CLAIM) == Some(false)
+    }
+
+    /// The zone that its class named when it was created.
+    fn asked_zone(&self) -> Option<&String> {
+        let mark = self.metadata.get(ZONE);
+        mark.filter(|_| !self.has_others_metadata())
+    }
+
+    /// Where it is, if Cinder says so.
+    pub(super) fn zone(&self) -> Option<&str> {
+        self.availability_zone.as_deref()
+    }
+
     /// See [`Volume::parameters`].
     fn parameters(&self) -> Vec<(&'static str, String)> {
         let kind = self.volume_type.as_ref().filter(|_| !self.is_retyped());
-        let shown = [
-            (TYPE, kind),
-            (AVAILABILITY, self.availability_zone.as_ref()),
-        ];
+        let (is, asked) = (self.availability_zone.as_ref(), self.asked_zone());
+        let asked = asked.filter(|asked| Some(*asked) != is);
+        let shown = [(TYPE, kind), (AVAILABILITY, is), (AVAILABILITY, asked)];
         let shown = shown.into_iter();
         shown
             .filter_map(|(key, is)| Some((key, is?.clone())))
@@ -226,9 +245,7 @@ impl CinderVolume {
         match self.snapshot_id.is_some()
             || self.source_volid.is_some()
             || self.metadata.contains_key(SOURCE)
-            || self.metadata.contains_key(FROM_BACKUP)
-            || self.restored().is_some()
-            || self.has(CLAIM) == Some(false)
+            || self.has_others_metadata()
         {
             true => Origin::Copy,
             false if is_ours => Origin::Empty,

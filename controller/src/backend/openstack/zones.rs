@@ -4,11 +4,18 @@
 
 use super::client::{Client, Service};
 use super::likeness::AVAILABILITY;
+use super::wire::CinderVolume;
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::TopologyRequirement;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Why a volume may be in another zone than any that was asked for, and what to do.
+pub(super) const ELSEWHERE: &str = "Cinder chooses the zone itself, with \
+    allow_availability_zone_fallback in cinder.conf, if it or the volume type does not have the \
+    requested one; choose another zone or type in the class, or, if servers can attach volumes of \
+    other zones, set ignore-volume-az = true in [BlockStorage] of cloud.conf";
 
 /// What is reported as the place of a volume.
 pub(super) struct Zones {
@@ -91,6 +98,22 @@ impl Zones {
              {key} in {labels:?}; use a class without {AVAILABILITY} or of one of these zones",
             place.describe()
         )))
+    }
+
+    /// Logs if Cinder has created a volume in another zone than the requested one.
+    pub(super) fn report_another(&self, made: &CinderVolume, asked: Option<&str>) {
+        if let (Some(zone), Some(asked)) = (made.zone(), asked)
+            && zone != asked
+        {
+            let (cloud, volume) = (self.client.label(), made.id.as_str());
+            tracing::warn!(
+                cloud,
+                volume,
+                asked,
+                zone,
+                "the volume is in another zone than the requested one: {ELSEWHERE}"
+            );
+        }
     }
 
     /// Cinder's name of the zone with that label.

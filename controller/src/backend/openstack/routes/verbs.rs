@@ -63,6 +63,15 @@ impl Backend for Openstack {
         self.first.cloud.reaches_preferred()
     }
 
+    fn elsewhere(&self, secrets: &Secrets) -> Option<String> {
+        let named = self.chosen(secrets).ok()?;
+        let why = named.cloud.elsewhere(secrets)?;
+        Some(match self.is_one() {
+            true => why,
+            false => format!("{named}: {why}"),
+        })
+    }
+
     fn meets(&self, parameter: Parameter, secrets: Secrets) -> Answer<'_, bool> {
         self.on(&secrets, |cloud| cloud.meets(parameter, secrets.clone()))
     }

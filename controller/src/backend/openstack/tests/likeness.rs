@@ -66,6 +66,42 @@ async fn another_zone_is_met_only_where_cinder_has_fallen_back_from_one_that_it_
     assert_eq!(unknown.unwrap_err().kind, Kind::Precondition);
 }
 
+/// The zone that a class named counts too, but not that of a volume whose metadata were copied.
+#[tokio::test]
+async fn the_zone_of_the_class_at_the_creation_is_shown_where_cinder_has_chosen_another() {
+    let twin = with_types().await;
+    let zone = [("availability".to_owned(), "zone a/1".to_owned())];
+    let order = Order {
+        parameters: Context::new("parameters", zone).unwrap(),
+        ..Order::clone(&order("pvc-1"))
+    };
+    let id = twin.backend.create(Arc::new(order)).await.unwrap().id;
+    let shown = async |id: &VolumeId| {
+        let volume = twin.get(id).await.unwrap().unwrap();
+        let zones = volume.parameters.into_iter();
+        let zones = zones.filter(|(key, _)| *key == "availability");
+        zones.map(|(_, zone)| zone).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&id).await, ["zone a/1"]);
+    let set = |key: &str, value: &str| {
+        let mut state = twin.state();
+        let volume = state.volumes.get_mut(id.as_str()).unwrap();
+        match key {
+            "availability_zone" => volume[key] = value.into(),
+            key => volume["metadata"][key] = value.into(),
+        }
+    };
+    set("availability_zone", "nova");
+    assert_eq!(shown(&id).await, ["nova", "zone a/1"]);
+    set(wire::CLAIM, id.as_str());
+    assert_eq!(shown(&id).await, ["nova", "zone a/1"]);
+    for (key, value) in [(wire::CLAIM, &*nth(7)), ("src_backup_id", "b")] {
+        set(key, value);
+        assert_eq!(shown(&id).await, ["nova"], "{key}");
+        set(wire::CLAIM, id.as_str());
+    }
+}
+
 #[tokio::test]
 async fn a_type_that_an_attributes_class_has_changed_is_not_shown_and_a_copy_shows_its_own() {
     let twin = with_types().await;
