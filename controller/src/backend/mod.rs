@@ -212,8 +212,9 @@ pub trait Attachments: Send + Sync {
     /// Detaches a volume from a node; done if it is not attached.
     fn detach(&self, id: VolumeId, node: NodeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
-    /// Marks a volume that no node has as used, where only marks say so: one may have had it.
-    fn mark_used(&self, _id: VolumeId, _secrets: Secrets) -> Answer<'_, ()> {
+    /// Marks a volume that no node has, as just seen, as used, where only marks say so: a node may
+    /// have had it.
+    fn mark_used<'a>(&'a self, _seen: &'a Volume, _secrets: Secrets) -> Answer<'a, ()> {
         Box::pin(async { Ok(()) })
     }
 }

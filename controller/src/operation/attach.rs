@@ -86,29 +86,7 @@ impl Operations {
         let job = async move {
             let nodes = match node {
                 Some(node) => vec![node],
-                None => {
-                    let found = backend.get(volume.clone(), secrets.clone()).await?;
-                    if let (None, Some(clouds)) = (&found, backend.clouds()) {
-                        let missing = clouds.check_missing(volume.clone(), secrets.clone());
-                        missing.await?;
-                    }
-                    let is_there = match found.as_ref().map(|volume| &volume.phase) {
-                        // It may be on its way to a node.
-                        Some(Phase::Busy(at)) => {
-                            let message = format!("volume {volume}: {at}; repeat the call");
-                            return Err(Failure::busy(message));
-                        }
-                        phase => !matches!(phase, None | Some(Phase::Deleting)),
-                    };
-                    let nodes = found.map_or_else(Vec::new, |volume| volume.nodes);
-                    if nodes.is_empty() && is_there {
-                        let attachments = of(backend.as_ref())?;
-                        attachments
-                            .mark_used(volume.clone(), secrets.clone())
-                            .await?;
-                    }
-                    nodes
-                }
+                None => nodes_of(backend.as_ref(), &volume, &secrets).await?,
             };
             for node in nodes {
                 let patience = engine.patience();
@@ -123,6 +101,29 @@ impl Operations {
             .run(key, Rpc::ControllerUnpublishVolume, same, |_| job)
             .await
             .map(drop)
+    }
+}
+
+/// The nodes that have the volume. One that none has may have been used: it is marked so.
+async fn nodes_of(
+    backend: &dyn Backend,
+    id: &VolumeId,
+    secrets: &Secrets,
+) -> Result<Vec<NodeId>, Failure> {
+    let Some(seen) = backend.get(id.clone(), secrets.clone()).await? else {
+        if let Some(clouds) = backend.clouds() {
+            clouds.check_missing(id.clone(), secrets.clone()).await?;
+        }
+        return Ok(Vec::new());
+    };
+    match &seen.phase {
+        // It may be on its way to a node.
+        Phase::Busy(at) => Err(Failure::busy(format!("volume {id}: {at}; repeat the call"))),
+        Phase::Ready | Phase::Failed(_) if seen.nodes.is_empty() => {
+            of(backend)?.mark_used(&seen, secrets.clone()).await?;
+            Ok(Vec::new())
+        }
+        Phase::Ready | Phase::Failed(_) | Phase::Deleting => Ok(seen.nodes),
     }
 }
 

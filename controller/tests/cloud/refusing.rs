@@ -152,7 +152,7 @@ impl Attachments for Refusing {
         self.answer("detach", Progress::Done(()))
     }
 
-    fn mark_used(&self, _: VolumeId, _: Secrets) -> Answer<'_, ()> {
+    fn mark_used<'a>(&'a self, _: &'a Volume, _: Secrets) -> Answer<'a, ()> {
         self.answer("mark_used", ())
     }
 }

@@ -20,5 +20,6 @@ mod memory;
 mod site;
 mod tls;
 mod twin;
+mod used;
 mod wire;
 mod zones;

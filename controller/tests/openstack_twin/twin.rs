@@ -115,6 +115,13 @@ impl Twin {
         self.volumes.iter().map(seen).collect()
     }
 
+    /// Nova deletes the server that has the volume.
+    pub(crate) fn delete_server(&mut self, id: &str) {
+        self.settle();
+        let volume = self.volumes.get_mut(id).unwrap();
+        (volume.server, volume.status) = (None, "available");
+    }
+
     /// How many requests there were.
     pub(crate) fn count(&self) -> usize {
         self.calls.values().sum()

@@ -1,7 +1,7 @@
 //! Attachments by Nova. A second server gets a volume only if its type is multiattach, if this
 //! call and those before it have asked for that, and as raw block: two servers damage a filesystem.
 
-use super::wire::{self, CinderVolume, Origin};
+use super::wire::{self, CinderVolume};
 use super::{Cloud, id as ids};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{Answer, AttachOrder, Attachment, Attachments, Phase, Progress, Volume};
@@ -74,10 +74,10 @@ impl Cloud {
     }
 
     /// Before its first detachment: it may hold data then.
-    async fn mark_as_used(&self, id: &VolumeId, cinder: &CinderVolume) -> Result<(), Failure> {
-        match cinder.origin() == Origin::Empty && !cinder.was_used() {
-            true => self.client.mark(id, wire::USED).await,
-            false => Ok(()),
+    async fn mark_as_used(&self, seen: &Volume) -> Result<(), Failure> {
+        match seen.content {
+            Some(Content::New) => self.client.mark(&seen.id, wire::USED).await,
+            _ => Ok(()),
         }
     }
 }
@@ -152,7 +152,7 @@ impl Attachments for Cloud {
         measured(Verb::Detach, async move {
             // A node is compared by its ID: another spelling is no proof that it is detached.
             ids::path("node", node.as_str())?;
-            let Some((volume, cinder)) = self.look(&id).await? else {
+            let Some((volume, _)) = self.look(&id).await? else {
                 return Ok(Progress::Done(()));
             };
             let is_attached = volume.nodes.contains(&node);
@@ -167,7 +167,7 @@ impl Attachments for Cloud {
                 Phase::Ready | Phase::Failed(_) => {}
             }
             // Also where it is detached already: Nova does that itself with a deleted server.
-            self.mark_as_used(&id, &cinder).await?;
+            self.mark_as_used(&volume).await?;
             if !is_attached {
                 return Ok(Progress::Done(()));
             }
@@ -185,12 +185,7 @@ impl Attachments for Cloud {
         })
     }
 
-    fn mark_used(&self, id: VolumeId, _: Secrets) -> Answer<'_, ()> {
-        measured(Verb::Detach, async move {
-            match self.look(&id).await? {
-                Some((_, cinder)) => self.mark_as_used(&id, &cinder).await,
-                None => Ok(()),
-            }
-        })
+    fn mark_used<'a>(&'a self, seen: &'a Volume, _: Secrets) -> Answer<'a, ()> {
+        measured(Verb::Detach, self.mark_as_used(seen))
     }
 }

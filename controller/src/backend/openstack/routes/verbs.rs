@@ -146,8 +146,8 @@ impl Attachments for Openstack {
         })
     }
 
-    fn mark_used(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, ()> {
-        self.on(&secrets, |cloud| cloud.mark_used(id, secrets.clone()))
+    fn mark_used<'a>(&'a self, seen: &'a Volume, secrets: Secrets) -> Answer<'a, ()> {
+        self.on(&secrets, |cloud| cloud.mark_used(seen, secrets.clone()))
     }
 }
 
