@@ -1,6 +1,6 @@
 //! Nodes by the ID of their instance, and by their name.
 
-use crate::site::{Site, attached, cloud, created, deleted, detached, instance};
+use crate::site::{Cloud, Site, attached, cloud, created, deleted, detached, instance};
 use belay_proto::csi::v1 as csi;
 use belay_twins::Fault;
 use belay_twins::civo::{Refusal, Status};
@@ -145,4 +145,77 @@ async fn a_node_that_has_left_the_cluster_is_still_meant_when_a_new_one_has_its_
     let at = cloud.service().twin().state().volumes[&id].clone();
     assert_eq!((at.status, at.instance), (Status::Available, None));
     assert_eq!(cloud.count(DETACH), 2, "{:?}", cloud.kinds());
+}
+
+/// Makes an instance, with the host name of a node, that of another cluster, which is not on the
+/// first page.
+fn another_cluster(cloud: &Cloud, n: usize) {
+    let mut twin = cloud.service().twin();
+    twin.settings.clusters_a_page = 1;
+    let state = twin.change();
+    let other = state.instances.get_mut(&instance(n)).unwrap();
+    (other.is_in_cluster, other.hostname) = (false, NAME.to_owned());
+    state.other_clusters.insert("a-empty".to_owned(), vec![]);
+    state
+        .other_clusters
+        .insert("b".to_owned(), vec![instance(n)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_another_cluster_with_the_same_name_keeps_its_volume() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    another_cluster(&cloud, 2);
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    {
+        let mut twin = cloud.service().twin();
+        let volume = twin.change().volumes.get_mut(&id).unwrap();
+        (volume.status, volume.instance) = (Status::Attached, Some(instance(2)));
+        twin.in_use.insert(id.clone(), instance(2));
+    }
+    let is_kept = || {
+        let volume = cloud.service().twin().state().volumes[&id].clone();
+        assert_eq!(volume.instance, Some(instance(2)));
+        assert_eq!(cloud.count(DETACH), 0);
+    };
+    // No proof that it is another's.
+    let failed = Fault::Refused(Refusal::Rate.response(Some(500)));
+    cloud.disturb("GET /v2/kubernetes/clusters", 100, failed);
+    let refused = detached(&mut client, &id, NAME).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    is_kept();
+    cloud.calm();
+    // It is not attached to the node of that name in this cluster.
+    detached(&mut client, &id, NAME).await.unwrap();
+    is_kept();
+    let refused = attached(&mut client, &id, NAME).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(refused.message().contains(&instance(2)), "{refused}");
+    assert_eq!(cloud.service().twin().broken, [] as [&str; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_volume_is_attached_to_an_instance_of_another_cluster() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    another_cluster(&cloud, 2);
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    let refused = attached(&mut client, &id, &instance(2)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound, "{refused}");
+    for part in ["of cluster b", "CIVO_CLUSTER_ID"] {
+        assert!(refused.message().contains(part), "{part}: {refused}");
+    }
+    assert_eq!(cloud.count("PUT /v2/volumes/ID/attach"), 0);
+    // The other one of that name is in this cluster, and known from then on.
+    for node in [NAME, &instance(1)] {
+        attached(&mut client, &id, node).await.unwrap();
+        detached(&mut client, &id, node).await.unwrap();
+    }
+    cloud.forget();
+    attached(&mut client, &id, &instance(3)).await.unwrap();
+    assert_eq!(cloud.count("GET /v2/kubernetes/clusters/ID/instances"), 0);
 }

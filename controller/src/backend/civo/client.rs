@@ -1,9 +1,11 @@
 //! Calls of Civo's API, each with its meaning of a refusal. A change is never repeated here: what
 //! became of it is read back by its caller.
 
+mod clusters;
+
 use super::access::{Access, Sources};
 use super::id::{is_uuid, is_word};
-use super::wire::{self, CivoSnapshot, CivoVolume, Cluster, Instance, Made, Object, Quota};
+use super::wire::{self, CivoSnapshot, CivoVolume, Made, Object, Quota};
 use crate::http::{self, Answer, Call};
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use ::http::{Method, StatusCode, Uri};
@@ -13,6 +15,7 @@ use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -37,7 +40,7 @@ struct Request {
     method: Method,
     path: String,
     /// More of the query, beginning with `&`.
-    query: &'static str,
+    query: Cow<'static, str>,
     body: Option<Value>,
     /// It is right until then only, and not sent later.
     until: Option<Instant>,
@@ -49,7 +52,7 @@ impl Request {
             verb,
             method,
             path,
-            query: "",
+            query: Cow::Borrowed(""),
             body: None,
             until: None,
         }
@@ -178,40 +181,6 @@ impl Client {
         wire::accepted(&self.answer(request).await?)
     }
 
-    pub(super) async fn cluster(&self) -> Result<Cluster, Failure> {
-        let access = self.access();
-        let id = &access.cluster;
-        let path = format!("/v2/kubernetes/clusters/{}", encoded(id));
-        let found = self
-            .find(Object::Cluster, Request::get("get_cluster", path))
-            .await?;
-        found.ok_or_else(|| {
-            let region = &access.region;
-            Failure::precondition(format!(
-                "CIVO_CLUSTER_ID {id:?}: region {region} has no such cluster; check both"
-            ))
-        })
-    }
-
-    /// The instances of the cluster.
-    pub(super) async fn instances(&self) -> Result<Vec<Instance>, Failure> {
-        let cluster = encoded(&self.access().cluster);
-        let path = format!("/v2/kubernetes/clusters/{cluster}/instances");
-        self.read(Request::get("list_instances", path)).await
-    }
-
-    /// None only if Civo says that it has no such instance: the caller acts on that. An ID that
-    /// Civo cannot have is an error.
-    pub(super) async fn instance(&self, id: &str) -> Result<Option<Instance>, Failure> {
-        if !is_word(id) {
-            let message = format!("instance {id:?}: not the ID of an instance of Civo");
-            return Err(Failure::new(Kind::Unreachable, message));
-        }
-        let path = format!("/v2/instances/{id}");
-        self.find(Object::Instance, Request::get("get_instance", path))
-            .await
-    }
-
     pub(super) async fn quota(&self) -> Result<Quota, Failure> {
         self.read(Request::get("get_quota", "/v2/quota")).await
     }
@@ -313,7 +282,7 @@ impl Client {
     /// All snapshots of volumes.
     pub(super) async fn snapshots(&self) -> Result<Vec<CivoSnapshot>, Failure> {
         self.read(Request {
-            query: OF_VOLUMES,
+            query: OF_VOLUMES.into(),
             ..Request::get("list_snapshots", "/v2/snapshots")
         })
         .await
@@ -324,7 +293,7 @@ impl Client {
             return Ok(None);
         };
         let request = Request {
-            query: OF_VOLUMES,
+            query: OF_VOLUMES.into(),
             ..Request::get("get_snapshot", path)
         };
         self.find(Object::Snapshot, request).await

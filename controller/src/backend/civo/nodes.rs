@@ -1,13 +1,14 @@
 //! Which instance of Civo a node is. A node agent reports the ID of its instance, or the name of
 //! its node where it has found no ID; then the instance of the cluster with that host name is
-//! meant. A name that is only similar is another node's: civo-csi takes that too.
+//! meant. A name that is only similar is another node's: civo-csi takes that too. So is the same
+//! name in another cluster of the account.
 
 use super::client::Client;
 use super::id::is_uuid;
 use super::wire::Instance;
 use belay_server::call::Failure;
 use belay_server::request::NodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The nodes of a cluster.
@@ -16,12 +17,18 @@ pub(super) struct Nodes {
     /// The names by which calls have named instances, so that volumes are reported with the ID that
     /// Kubernetes has for their node.
     names: Mutex<BTreeMap<String, NodeId>>,
+    /// The instances that are in no other cluster; none moves to another one.
+    ours: Mutex<BTreeSet<String>>,
 }
 
 impl Nodes {
     pub(super) fn new(client: Arc<Client>) -> Self {
-        let names = Mutex::default();
-        Self { client, names }
+        let (names, ours) = (Mutex::default(), Mutex::default());
+        Self {
+            client,
+            names,
+            ours,
+        }
     }
 
     fn names(&self) -> MutexGuard<'_, BTreeMap<String, NodeId>> {
@@ -29,12 +36,41 @@ impl Nodes {
     }
 
     /// The instance of a node; none if the cluster has none of that name.
+    ///
+    /// # Errors
+    /// `NotFound` if it belongs to another cluster.
     pub(super) async fn instance(&self, node: &NodeId) -> Result<Option<String>, Failure> {
         if is_uuid(node.as_str()) {
             self.names().remove(node.as_str());
+            self.refuse_another_cluster(node).await?;
             return Ok(Some(node.to_string()));
         }
         self.named(node, &self.client.instances().await?)
+    }
+
+    /// An ID does not say of which cluster it is: a node agent may be configured for another one.
+    async fn refuse_another_cluster(&self, node: &NodeId) -> Result<(), Failure> {
+        let ours = || self.ours.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = node.as_str();
+        if ours().contains(id) {
+            return Ok(());
+        }
+        let all = self.client.instances().await?;
+        ours().extend(all.into_iter().map(|instance| instance.id));
+        if ours().contains(id) {
+            return Ok(());
+        }
+        match self.client.other_cluster(id).await? {
+            Some(other) => Err(Failure::not_found(format!(
+                "node {node}: is an instance of cluster {other}, and this controller is for \
+                 cluster {}; check CIVO_CLUSTER_ID and the --node-id of the node",
+                self.client.access().cluster
+            ))),
+            None => {
+                ours().insert(id.to_owned());
+                Ok(())
+            }
+        }
     }
 
     /// The one that is called like the node.
@@ -58,7 +94,8 @@ impl Nodes {
     }
 
     /// Whether an instance that has a volume is that node, also after it has left the cluster. One
-    /// of which Civo says that it does not exist is: a volume cannot be in use there.
+    /// of which Civo says that it does not exist is: a volume cannot be in use there. One of
+    /// another cluster is not, whatever its name is.
     pub(super) async fn is(&self, node: &NodeId, instance: &str) -> Result<bool, Failure> {
         // It was, when a call named it last, and the volume is still there.
         if self.names().get(instance) == Some(node) {
@@ -77,8 +114,13 @@ impl Nodes {
             return Ok(false);
         }
         // The cluster may have a new instance of that name.
-        let left = self.client.instance(instance).await?;
-        let is_it = left.is_none_or(|left| left.hostname.is_some_and(|it| is_called(&it, node)));
+        let is_it = match self.client.instance(instance).await? {
+            None => true,
+            Some(left) => {
+                left.hostname.is_some_and(|it| is_called(&it, node))
+                    && self.client.other_cluster(instance).await?.is_none()
+            }
+        };
         if is_it {
             // The end of its detach is found by that name.
             self.names().insert(instance.to_owned(), node.clone());

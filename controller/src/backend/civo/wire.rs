@@ -140,6 +140,20 @@ pub(super) struct Cluster {
     pub(super) volume_type: Option<String>,
 }
 
+/// A page of the clusters of the account in the region.
+#[derive(Debug, Deserialize)]
+pub(super) struct Clusters {
+    #[serde(default)]
+    pub(super) pages: Option<u64>,
+    #[serde(default)]
+    pub(super) items: Option<Vec<ClusterId>>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ClusterId {
+    pub(super) id: String,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Instance {
     pub(super) id: String,

@@ -56,6 +56,8 @@ pub struct Settings {
     pub is_stuck: bool,
     /// A creation is accepted, and ends with [`Status::Error`].
     pub creation_fails: bool,
+    /// Most clusters of a page of the list.
+    pub clusters_a_page: usize,
     /// Calls in a second; the others get 429.
     pub calls_per_second: Option<usize>,
 }
@@ -97,6 +99,7 @@ impl Civo {
             refusal_status: None,
             is_stuck: false,
             creation_fails: false,
+            clusters_a_page: 100,
             calls_per_second: None,
         };
         Self(Arc::new(Mutex::new(Twin {
@@ -214,6 +217,14 @@ impl Twin {
             ("GET", ["volumetypes"]) => Ok(volume_types()),
             ("GET", ["quota"]) => Ok(self.quota()),
             ("GET", ["kubernetes", "clusters", id]) => self.cluster(id, region),
+            ("GET", ["kubernetes", "clusters"]) => Ok(self.clusters(request, region)),
+            ("GET", ["kubernetes", "clusters", id, "instances"])
+                if self.state.seen().other_clusters.contains_key(*id) =>
+            {
+                let state = self.state.seen();
+                let own = state.other_clusters[*id].iter();
+                Ok(own.map(|id| state.instances[id].described()).collect())
+            }
             ("GET", ["kubernetes", "clusters", id, "instances"]) => {
                 self.cluster(id, region)?;
                 let all = self.state.seen().instances.values();
@@ -244,6 +255,27 @@ impl Twin {
             "volume_type": VOLUME_TYPE, "status": "ACTIVE", "ready": true,
             "instances": inside.map(Instance::described).collect::<Vec<_>>(),
         }))
+    }
+
+    /// A page of all clusters.
+    fn clusters(&self, request: &Request, region: &str) -> Value {
+        let number = |key: &str, default: usize| {
+            let asked = request.asked(key).and_then(|text| text.parse().ok());
+            asked.unwrap_or(default).max(1)
+        };
+        let (page, per_page) = (number("page", 1), number("per_page", 20));
+        let per_page = per_page.min(self.settings.clusters_a_page);
+        let others = self.state.seen().other_clusters.keys().map(String::as_str);
+        let all: Vec<_> = match region {
+            REGION => others.chain([CLUSTER]).collect(),
+            _ => Vec::new(),
+        };
+        let items = all.iter().skip((page - 1) * per_page).take(per_page);
+        let items: Vec<_> = items.map(|id| json!({"id": id, "name": "c"})).collect();
+        json!({
+            "page": page, "per_page": per_page, "pages": all.len().div_ceil(per_page),
+            "items": items,
+        })
     }
 
     /// Limits, and what is used of them.

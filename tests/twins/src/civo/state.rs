@@ -25,6 +25,8 @@ pub struct State {
     pub snapshots: BTreeMap<String, Snapshot>,
     /// In the region of the cluster.
     pub instances: BTreeMap<String, Instance>,
+    /// The instances of other clusters, by the ID of the cluster.
+    pub other_clusters: BTreeMap<String, Vec<String>>,
     made: usize,
 }
 

@@ -382,6 +382,26 @@ fn the_cluster_has_a_volume_type_and_instances_with_host_names() {
 }
 
 #[test]
+fn clusters_come_in_pages_and_each_has_its_own_instances() {
+    let client = Client::new();
+    {
+        let mut twin = client.0.twin();
+        let state = twin.change();
+        let first = state.instances.keys().next().unwrap().clone();
+        state.other_clusters.insert("b".to_owned(), vec![first]);
+    }
+    let page = |n: usize| client.get(&format!("/v2/kubernetes/clusters?page={n}&per_page=1"));
+    assert_eq!(page(1)["pages"], 2);
+    let ids = [1, 2].map(|n| page(n)["items"][0]["id"].clone());
+    assert_eq!(ids, [json!("b"), json!(CLUSTER)]);
+    let all = client.get("/v2/kubernetes/clusters");
+    assert_eq!(all["items"].as_array().unwrap().len(), 2);
+    let instances = client.get("/v2/kubernetes/clusters/b/instances");
+    assert_eq!(instances[0]["hostname"], "k3s-twin-node-pool-1");
+    assert_eq!(instances.as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn a_disk_is_smaller_than_its_gib_to_the_byte_that_was_seen() {
     let volume = Volume {
         gib: 10,
