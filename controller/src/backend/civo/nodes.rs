@@ -10,6 +10,7 @@ use belay_server::call::Failure;
 use belay_server::request::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Mutex as Turn;
 
 /// The nodes of a cluster.
 pub(super) struct Nodes {
@@ -19,15 +20,17 @@ pub(super) struct Nodes {
     names: Mutex<BTreeMap<String, NodeId>>,
     /// The instances that are in no other cluster; none moves to another one.
     ours: Mutex<BTreeSet<String>>,
+    /// Held by the call that asks which instances there are.
+    listing: Turn<()>,
 }
 
 impl Nodes {
     pub(super) fn new(client: Arc<Client>) -> Self {
-        let (names, ours) = (Mutex::default(), Mutex::default());
         Self {
             client,
-            names,
-            ours,
+            names: Mutex::default(),
+            ours: Mutex::default(),
+            listing: Turn::default(),
         }
     }
 
@@ -52,6 +55,11 @@ impl Nodes {
     async fn refuse_another_cluster(&self, node: &NodeId) -> Result<(), Failure> {
         let ours = || self.ours.lock().unwrap_or_else(PoisonError::into_inner);
         let id = node.as_str();
+        if ours().contains(id) {
+            return Ok(());
+        }
+        // Calls for new nodes at the same time share a list.
+        let _turn = self.listing.lock().await;
         if ours().contains(id) {
             return Ok(());
         }
