@@ -12,6 +12,7 @@ mod crashes;
 mod economy;
 mod failed;
 mod faults;
+mod keys;
 mod nodes;
 mod pages;
 mod proxies;

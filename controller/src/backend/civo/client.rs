@@ -2,6 +2,7 @@
 //! became of it is read back by its caller.
 
 mod clusters;
+mod keys;
 
 use super::access::{Access, Sources};
 use super::id::{is_uuid, is_word};
@@ -16,6 +17,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -32,6 +34,8 @@ pub(super) struct Client {
     http: http::Client,
     sources: Sources,
     access: Mutex<Arc<Access>>,
+    /// Whether Civo has shown the cluster to its key.
+    is_confirmed: AtomicBool,
 }
 
 /// A call, before it has a key.
@@ -105,6 +109,7 @@ impl Client {
             http,
             sources,
             access: Mutex::new(Arc::new(access)),
+            is_confirmed: AtomicBool::new(false),
         }
     }
 
@@ -116,23 +121,14 @@ impl Client {
     /// The answer to a call; with the key of the file if Civo refuses this one and it differs.
     async fn answer(&self, request: Request) -> Result<Answer, Failure> {
         let access = self.access();
+        self.confirm(&access).await?;
         let answer = self.answer_with(&access, &request).await?;
         if !wire::refuses_key(&answer) {
             return Ok(answer);
         }
-        let sources = self.sources.clone();
-        let read = tokio::task::spawn_blocking(move || sources.key()).await;
-        match read {
-            // The region and the cluster stay: what has been read before is of them.
-            Ok(Ok(key)) if key != access.key => {
-                let new = Arc::new(Access {
-                    key,
-                    ..Access::clone(&access)
-                });
-                *self.access.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
-                self.answer_with(&new, &request).await
-            }
-            _ => Ok(answer),
+        match self.new_access(&access).await? {
+            Some(new) => self.answer_with(&new, &request).await,
+            None => Ok(answer),
         }
     }
 
@@ -160,12 +156,7 @@ impl Client {
         object: Object,
         request: Request,
     ) -> Result<Option<T>, Failure> {
-        let answer = self.answer(request).await?;
-        match answer.status.is_success() {
-            true => answer.json().map(Some),
-            false if wire::has_no(object, &answer) => Ok(None),
-            false => Err(wire::refused(&answer)),
-        }
+        wire::found(object, &self.answer(request).await?)
     }
 
     /// Whether there was such an object to delete.

@@ -127,7 +127,9 @@ impl Civo {
             Err(_) => tracing::warn!("Civo has not confirmed the key: no answer"),
             Ok(Ok(_)) => {}
         }
-        Self::open(config)
+        let civo = Self::open(config)?;
+        civo.client.confirmed_by(&probe.client);
+        Ok(civo)
     }
 
     /// The volume as Civo shows it.

@@ -5,6 +5,7 @@ use crate::http::Answer;
 use belay_server::call::{Failure, Kind};
 use http::StatusCode;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// A code of a refusal, or a part of several.
@@ -228,6 +229,21 @@ pub(super) fn has_no(object: Object, answer: &Answer) -> bool {
     let lower = code.to_ascii_lowercase();
     let is_other = other.is_some_and(|other| lower.contains(other));
     kind(&code) == Kind::NotFound && lower.contains(word) && !is_other
+}
+
+/// The object of an answer; none only if Civo says that it has no such object.
+///
+/// # Errors
+/// Those of [`refused`].
+pub(super) fn found<T: DeserializeOwned>(
+    object: Object,
+    answer: &Answer,
+) -> Result<Option<T>, Failure> {
+    match answer.status.is_success() {
+        true => answer.json().map(Some),
+        false if has_no(object, answer) => Ok(None),
+        false => Err(refused(answer)),
+    }
 }
 
 /// A change that was accepted: also a success names one.

@@ -2,7 +2,7 @@
 
 use super::{Client, Request, encoded};
 use crate::backend::civo::id::is_word;
-use crate::backend::civo::wire::{Cluster, Clusters, Instance, Object};
+use crate::backend::civo::wire::{Clusters, Instance, Object};
 use belay_server::call::{Failure, Kind};
 
 /// Most pages of clusters, and clusters of a page.
@@ -10,21 +10,6 @@ const PAGES_MAX: u64 = 100;
 const CLUSTERS_A_PAGE: u64 = 100;
 
 impl Client {
-    pub(in super::super) async fn cluster(&self) -> Result<Cluster, Failure> {
-        let access = self.access();
-        let id = &access.cluster;
-        let path = format!("/v2/kubernetes/clusters/{}", encoded(id));
-        let found = self
-            .find(Object::Cluster, Request::get("get_cluster", path))
-            .await?;
-        found.ok_or_else(|| {
-            let region = &access.region;
-            Failure::precondition(format!(
-                "CIVO_CLUSTER_ID {id:?}: region {region} has no such cluster; check both"
-            ))
-        })
-    }
-
     /// The instances of the cluster.
     pub(in super::super) async fn instances(&self) -> Result<Vec<Instance>, Failure> {
         let path = instances_of(&self.access().cluster);

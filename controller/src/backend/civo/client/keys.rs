@@ -1,0 +1,124 @@
+//! Whether a key is of the account of the cluster. With the key of another account all volumes are
+//! missing: DeleteVolume would succeed, and CreateVolume create a second one. Civo shows a cluster
+//! to the keys of its account only, so a key that does not see it is not used.
+
+use super::{Client, Request, encoded};
+use crate::backend::civo::access::Access;
+use crate::backend::civo::wire::{self, Cluster, Object};
+use crate::http::Answer;
+use belay_server::call::Failure;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+/// Whether a key can be used.
+enum Judged {
+    Ours(Cluster),
+    /// Civo refuses it.
+    Refused,
+}
+
+impl Client {
+    /// The cluster. Confirms the key.
+    ///
+    /// # Errors
+    /// `Precondition` if the account has no such cluster in the region.
+    pub(in super::super) async fn cluster(&self) -> Result<Cluster, Failure> {
+        let access = self.access();
+        let answer = self.answer_with(&access, &about(&access)).await?;
+        match judged(&access, &answer)? {
+            Judged::Ours(cluster) => {
+                self.is_confirmed.store(true, Ordering::Release);
+                Ok(cluster)
+            }
+            Judged::Refused => match self.new_access(&access).await? {
+                Some(new) => {
+                    let again = self.answer_with(&new, &about(&new)).await?;
+                    wire::found(Object::Cluster, &again)?.ok_or_else(|| has_no_cluster(&new))
+                }
+                None => Err(wire::refused(&answer)),
+            },
+        }
+    }
+
+    /// Uses the key of that client, which has been confirmed, without asking Civo again.
+    pub(in super::super) fn confirmed_by(&self, other: &Self) {
+        if *self.access() == *other.access() {
+            let is_confirmed = other.is_confirmed.load(Ordering::Acquire);
+            self.is_confirmed.store(is_confirmed, Ordering::Release);
+        }
+    }
+
+    /// Before the first call, if Civo has not answered at the start. One that is refused is left
+    /// to the caller.
+    pub(super) async fn confirm(&self, access: &Access) -> Result<(), Failure> {
+        if self.is_confirmed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let answer = self.answer_with(access, &about(access)).await?;
+        if let Judged::Ours(_) = judged(access, &answer)? {
+            self.is_confirmed.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// That with the key of the file, from now on, if it differs from a refused one; none if Civo
+    /// refuses it too. The region and the cluster stay: what has been read before is of them.
+    ///
+    /// # Errors
+    /// `Precondition` if it is the key of another account; those of asking Civo.
+    pub(super) async fn new_access(
+        &self,
+        refused: &Access,
+    ) -> Result<Option<Arc<Access>>, Failure> {
+        let sources = self.sources.clone();
+        let read = tokio::task::spawn_blocking(move || sources.key()).await;
+        let Some(key) = read.ok().and_then(Result::ok) else {
+            return Ok(None);
+        };
+        if key == refused.key {
+            return Ok(None);
+        }
+        let new = Arc::new(Access {
+            key,
+            ..refused.clone()
+        });
+        let answer = self.answer_with(&new, &about(&new)).await?;
+        match judged(&new, &answer) {
+            Ok(Judged::Ours(_)) => {}
+            Ok(Judged::Refused) => return Ok(None),
+            Err(failure) => {
+                let message = format!("the new key is not used: {failure}");
+                return Err(Failure { message, ..failure });
+            }
+        }
+        *self.access.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
+        self.is_confirmed.store(true, Ordering::Release);
+        Ok(Some(new))
+    }
+}
+
+/// The call that only the keys of the account can make.
+fn about(access: &Access) -> Request {
+    let path = format!("/v2/kubernetes/clusters/{}", encoded(&access.cluster));
+    Request::get("get_cluster", path)
+}
+
+fn judged(access: &Access, answer: &Answer) -> Result<Judged, Failure> {
+    if wire::refuses_key(answer) {
+        return Ok(Judged::Refused);
+    }
+    let found = wire::found(Object::Cluster, answer)?;
+    found
+        .map(Judged::Ours)
+        .ok_or_else(|| has_no_cluster(access))
+}
+
+fn has_no_cluster(access: &Access) -> Failure {
+    let Access {
+        cluster, region, ..
+    } = access;
+    Failure::precondition(format!(
+        "CIVO_CLUSTER_ID {cluster:?}: region {region} has no such cluster in the account of \
+         CIVO_API_KEY; check all three, and restart the controller after a change of account"
+    ))
+}
