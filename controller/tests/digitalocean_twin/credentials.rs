@@ -1,6 +1,6 @@
 //! The token, and where the controller runs.
 
-use crate::site::{GIB, Site, created, refused, sized};
+use crate::site::{CREATE, GIB, Site, created, deleted, refused, sized};
 use belay_proto::csi::v1::ListVolumesRequest;
 use belay_twins::Fault;
 use belay_twins::digitalocean::{TOKEN, refusal};
@@ -43,4 +43,79 @@ async fn a_refused_token_is_read_again_and_is_in_no_log() {
         !log.contains(TOKEN) && !log.contains("canary-0123"),
         "{log}"
     );
+}
+
+const OTHER: &str = "canary-of-another-team";
+const ACCOUNT: &str = "GET /v2/account";
+
+/// The token is another one from now on, and that of another team is accepted.
+fn exchange(site: &Site, token: &str) {
+    let mut settings = site.twin().settings();
+    settings.token = token.to_owned();
+    settings.other_token = Some(OTHER.to_owned());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_token_of_another_team_is_not_used() {
+    for has_teams in [true, false] {
+        let site = Site::new();
+        site.twin().settings().has_teams = has_teams;
+        let _running = site.start();
+        let mut client = site.client().await;
+        let id = created(&mut client, "pvc-1").await.unwrap();
+        exchange(&site, "canary-new");
+        fs::write(site.token(), OTHER).unwrap();
+        let whose = if has_teams {
+            "team another-team"
+        } else {
+            "user user-of-another-team"
+        };
+        let answer = deleted(&mut client, &id).await.unwrap_err();
+        assert_eq!(answer.code(), Code::FailedPrecondition, "{answer}");
+        for part in [whose, "is not used", "restart it"] {
+            assert!(answer.message().contains(part), "{part}: {answer}");
+        }
+        let answer = client.create_volume(sized("pvc-1", GIB)).await;
+        refused(answer, Code::Aborted, whose);
+        assert_eq!(site.cloud.count(CREATE), 1);
+        // One that is refused too changes nothing, and one of the team is used.
+        fs::write(site.token(), "canary-typo").unwrap();
+        let answer = deleted(&mut client, &id).await.unwrap_err();
+        assert_eq!(answer.code(), Code::Unauthenticated, "{answer}");
+        fs::write(site.token(), "canary-new").unwrap();
+        assert_eq!(created(&mut client, "pvc-1").await.unwrap(), id);
+        deleted(&mut client, &id).await.unwrap();
+        assert!(!site.log().contains("canary-"), "{}", site.log());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_may_not_ask_for_its_team_is_used_and_that_is_logged_once() {
+    let site = Site::new();
+    site.twin().settings().shows_account = false;
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    exchange(&site, "canary-new");
+    fs::write(site.token(), "canary-new").unwrap();
+    deleted(&mut client, &id).await.unwrap();
+    assert_eq!(site.cloud.count(ACCOUNT), 2, "once for each token");
+    let log = site.log();
+    assert_eq!(log.matches("no scope account:read").count(), 1, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_team_that_is_not_known_keeps_no_call_from_its_volume() {
+    let site = Site::new();
+    let _running = site.start();
+    let mut client = site.client().await;
+    let failed = || Fault::Refused(refusal(500, "Server was unable to give you a response."));
+    site.cloud.disturb(ACCOUNT, 1000, failed());
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    exchange(&site, "canary-new");
+    fs::write(site.token(), OTHER).unwrap();
+    // A new token is used only if its team is known.
+    let answer = deleted(&mut client, &id).await.unwrap_err();
+    assert_eq!(answer.code(), Code::Unavailable, "{answer}");
+    assert_eq!(site.twin().volumes().len(), 1);
 }

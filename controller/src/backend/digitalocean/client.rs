@@ -1,5 +1,7 @@
 //! Calls of the API, each with its meaning of a refusal.
 
+mod team;
+
 use super::token::{BEARER, Token};
 use super::wire::{
     self, Action, DoSnapshot, DoSnapshots, DoVolume, OneAction, OneSnapshot, OneVolume, Refusal,
@@ -14,6 +16,7 @@ use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use std::time::Duration;
+use team::Team;
 
 /// For a call. All are answered from a database: actions go on after their answers. But the limit
 /// of calls in a minute may have to pass first.
@@ -31,6 +34,17 @@ pub(super) struct Client {
     url: String,
     region: String,
     token: Token,
+    team: Team,
+}
+
+/// A call, before it has a token.
+struct Request {
+    verb: &'static str,
+    method: Method,
+    /// After the version of the API.
+    path: String,
+    body: Bytes,
+    deadline: Duration,
 }
 
 /// A call that the cloud has refused, or that failed.
@@ -71,6 +85,7 @@ impl Client {
             url: url.trim_end_matches('/').to_owned(),
             region: region.to_owned(),
             token,
+            team: Team::default(),
         }
     }
 
@@ -78,7 +93,7 @@ impl Client {
         &self.region
     }
 
-    /// The answer to a call; with the token of now, if the cloud refuses the one before.
+    /// The answer to a call; with the token of the file, if the cloud refuses the one before.
     async fn answer(
         &self,
         verb: &'static str,
@@ -86,40 +101,50 @@ impl Client {
         path: String,
         body: Option<Value>,
     ) -> Result<Answer, Failure> {
-        let url = format!("{}/v2/{path}", self.url);
+        let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
+        let request = Request {
+            verb,
+            method,
+            path,
+            body,
+            deadline: DEADLINE,
+        };
+        let token = self.token.header();
+        self.learn_team(&token).await;
+        let answer = self.answer_with(&token, &request).await?;
+        if answer.status != StatusCode::UNAUTHORIZED {
+            return Ok(answer);
+        }
+        match self.token.newer(&token).await {
+            Some(newer) if self.takes(&newer).await? => self.answer_with(&newer, &request).await,
+            _ => Ok(answer),
+        }
+    }
+
+    async fn answer_with(&self, token: &HeaderValue, request: &Request) -> Result<Answer, Failure> {
+        let url = format!("{}/v2/{}", self.url, request.path);
         let uri: Uri = url.parse().map_err(|error| {
             Failure::precondition(format!("--api-url {}: no URL: {error}", self.url))
         })?;
-        let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
-        let mut authorization = self.token.header();
-        loop {
-            let mut headers = HeaderMap::new();
-            let json = HeaderValue::from_static("application/json");
-            headers.insert(AUTHORIZATION, authorization.clone());
-            headers.insert(ACCEPT, json.clone());
-            headers.insert(CONTENT_TYPE, json);
-            headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
-            let secret = authorization.to_str().unwrap_or_default();
-            let secrets = [secret.trim_start_matches(BEARER)];
-            let call = Call {
-                verb,
-                method: method.clone(),
-                uri: uri.clone(),
-                headers,
-                body: body.clone(),
-                secrets: &secrets,
-                repeats: false,
-                deadline: DEADLINE,
-            };
-            let answer = self.http.call(&call).await?;
-            if answer.status != StatusCode::UNAUTHORIZED {
-                return Ok(answer);
-            }
-            match self.token.renewed(&authorization).await {
-                Some(renewed) => authorization = renewed,
-                None => return Ok(answer),
-            }
-        }
+        let mut headers = HeaderMap::new();
+        let json = HeaderValue::from_static("application/json");
+        headers.insert(AUTHORIZATION, token.clone());
+        headers.insert(ACCEPT, json.clone());
+        headers.insert(CONTENT_TYPE, json);
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        let secret = token.to_str().unwrap_or_default();
+        let secrets = [secret.trim_start_matches(BEARER)];
+        let call = Call {
+            verb: request.verb,
+            method: request.method.clone(),
+            uri,
+            headers,
+            body: request.body.clone(),
+            secrets: &secrets,
+            repeats: false,
+            deadline: request.deadline,
+        };
+        self.http.call(&call).await
     }
 
     pub(super) async fn get(&self, verb: &'static str, path: String) -> Result<Answer, Failure> {

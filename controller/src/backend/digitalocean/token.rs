@@ -56,17 +56,19 @@ impl Token {
         header.clone()
     }
 
-    /// The token of now, if it is another than that one, which the cloud has refused.
-    pub(super) async fn renewed(&self, refused: &HeaderValue) -> Option<HeaderValue> {
+    /// The token of the file, if it is another than that one, which the cloud has refused.
+    pub(super) async fn newer(&self, refused: &HeaderValue) -> Option<HeaderValue> {
         let TokenSource::File(path) = &self.source else {
             return None;
         };
         let path = path.clone();
         let read = tokio::task::spawn_blocking(move || read(&path)).await;
-        let renewed = read.ok()?.ok().filter(|renewed| renewed != refused)?;
-        let mut header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
-        *header = renewed.clone();
-        Some(renewed)
+        read.ok()?.ok().filter(|newer| newer != refused)
+    }
+
+    /// Calls have that token from now on.
+    pub(super) fn replace(&self, by: HeaderValue) {
+        *self.header.lock().unwrap_or_else(PoisonError::into_inner) = by;
     }
 }
 
@@ -102,9 +104,11 @@ mod tests {
         let token = Token::open(source).unwrap();
         let first = token.header();
         assert_eq!(first, "Bearer canary-1");
-        assert!(token.renewed(&first).await.is_none(), "it is the same");
+        assert!(token.newer(&first).await.is_none(), "it is the same");
         std::fs::write(&path, "canary-2").unwrap();
-        let second = token.renewed(&first).await.unwrap();
+        let second = token.newer(&first).await.unwrap();
+        assert_eq!(token.header(), first, "it is not used yet");
+        token.replace(second.clone());
         assert_eq!(
             (second, token.header()),
             ("Bearer canary-2".parse().unwrap(), token.header())

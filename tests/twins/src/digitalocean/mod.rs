@@ -23,7 +23,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The token that it accepts.
+/// The team of its token.
+const TEAM: &str = "5df3e3004a17e242b7c20ca6c9fc25b701a47ece";
+/// The token that it accepts at the start.
 pub const TOKEN: &str = "dop_v1_token-of-the-twin";
 
 /// How it behaves; a test may change all of it at any time.
@@ -51,6 +53,14 @@ pub struct Settings {
     pub errored: usize,
     /// New actions do not end.
     pub is_stuck: bool,
+    /// The token that it accepts.
+    pub token: String,
+    /// The token of another team, which has nothing.
+    pub other_token: Option<String>,
+    /// Tokens have the scope `account:read`.
+    pub shows_account: bool,
+    /// The account has teams.
+    pub has_teams: bool,
 }
 
 impl Default for Settings {
@@ -67,6 +77,10 @@ impl Default for Settings {
             restores_larger: false,
             errored: 0,
             is_stuck: false,
+            token: TOKEN.to_owned(),
+            other_token: None,
+            shows_account: true,
+            has_teams: true,
         }
     }
 }
@@ -298,7 +312,7 @@ impl DigitalOcean {
             ("GET", ["snapshots", id]) => self.snapshot(id),
             ("DELETE", ["snapshots", id]) => self.delete_snapshot(id),
             ("GET", ["droplets", id]) => self.droplet(id),
-            ("GET", ["account"]) => Ok(self.account()),
+            ("GET", ["account"]) => self.account(TEAM),
             ("POST", ["tags"]) => self.create_tag(&body),
             ("POST", ["tags", tag, "resources"]) => self.tag_resources(tag, &body),
             _ => not_found(),
@@ -319,16 +333,33 @@ impl DigitalOcean {
         }
     }
 
-    fn account(&self) -> Response {
-        let limit = self.settings().volume_limit;
-        Response::json(
-            200,
-            &json!({ "account": {
-                "droplet_limit": 25, "floating_ip_limit": 3, "volume_limit": limit,
-                "email": "twin@example.com", "uuid": "d0d0d0d0-0000-4000-8000-000000000000",
-                "email_verified": true, "status": "active", "status_message": "",
-            }}),
-        )
+    fn account(&self, team: &str) -> Answer {
+        let settings = self.settings();
+        if !settings.shows_account {
+            return refused(403, "You do not have permission to perform this action.");
+        }
+        let mut account = json!({
+            "droplet_limit": 25, "floating_ip_limit": 3, "volume_limit": settings.volume_limit,
+            "email": "twin@example.com", "uuid": format!("user-of-{team}"),
+            "email_verified": true, "status": "active", "status_message": "",
+        });
+        if settings.has_teams {
+            account["team"] = json!({ "uuid": team, "name": "My Team" });
+        }
+        Ok(Response::json(200, &json!({ "account": account })))
+    }
+
+    /// To a token of another team, nothing exists.
+    fn route_of_others(&self, request: &Request) -> Answer {
+        let path = request.path.trim_matches('/');
+        match (request.method.as_str(), path) {
+            ("GET", "v2/account") => self.account("another-team"),
+            ("GET", "v2/volumes" | "v2/snapshots") => {
+                let empty = json!({ "volumes": [], "snapshots": [], "meta": { "total": 0 } });
+                Ok(Response::json(200, &empty))
+            }
+            _ => not_found(),
+        }
     }
 }
 
@@ -376,16 +407,21 @@ impl Service for DigitalOcean {
     fn answer(&self, request: &Request) -> Response {
         let scheme = request.header("authorization").unwrap_or_default();
         let token = scheme.split_once(' ');
-        let is_known = token
-            .is_some_and(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer") && token == TOKEN);
-        let early = lock(&self.limits).take();
-        let response = match (is_known, early) {
-            (false, _) => refusal(401, "Unable to authenticate you."),
-            (true, Some(early)) => early,
-            (true, None) => self
-                .route(request)
-                .unwrap_or_else(|(status, message)| refusal(status, &message)),
+        let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let token = token.map_or("", |(_, token)| token);
+        let (is_own, is_other) = {
+            let settings = self.settings();
+            let other = settings.other_token.as_deref();
+            (token == settings.token, Some(token) == other)
         };
+        let early = lock(&self.limits).take();
+        let response = match (is_own, is_other, early) {
+            (false, false, _) => Err((401, "Unable to authenticate you.".to_owned())),
+            (_, _, Some(early)) => Ok(early),
+            (_, true, None) => self.route_of_others(request),
+            (_, false, None) => self.route(request),
+        };
+        let response = response.unwrap_or_else(|(status, message)| refusal(status, &message));
         self.dress(response)
     }
 

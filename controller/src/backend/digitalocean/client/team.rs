@@ -1,0 +1,170 @@
+//! Whose volumes a token sees. With the token of another team all volumes are missing: DeleteVolume
+//! would succeed, and CreateVolume create a second one. So the team of the first token is learned
+//! with the first call, and a token that replaces a refused one is used only if it is of that team.
+//! A token may lack the scope for that (`account:read`), which no other call needs.
+
+use super::{Client, Request};
+use belay_server::call::Failure;
+use bytes::Bytes;
+use http::{HeaderValue, Method, StatusCode};
+use serde::Deserialize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The first call waits no longer.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Between two attempts to learn it.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// The team of the controller's volumes.
+#[derive(Default)]
+pub(super) struct Team(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    known: Option<Owner>,
+    /// When it was asked for.
+    asked: Option<Instant>,
+    /// The missing scope has been logged.
+    is_hidden: bool,
+}
+
+/// Whose a token is: the team's, or of an account without teams the user's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Owner {
+    Team(String),
+    User(String),
+}
+
+/// What the cloud says of a token.
+enum Said {
+    Owner(Owner),
+    /// It may not ask.
+    Hidden,
+    /// It is refused.
+    Refused,
+}
+
+#[derive(Deserialize)]
+struct OneAccount {
+    account: Account,
+}
+
+#[derive(Deserialize)]
+struct Account {
+    uuid: String,
+    #[serde(default)]
+    team: Option<TeamId>,
+}
+
+#[derive(Deserialize)]
+struct TeamId {
+    #[serde(default)]
+    uuid: Option<String>,
+}
+
+impl Account {
+    fn owner(self) -> Owner {
+        let team = self.team.and_then(|team| team.uuid);
+        team.map_or(Owner::User(self.uuid), Owner::Team)
+    }
+}
+
+impl Team {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this call asks for it.
+    fn is_to_ask(&self) -> bool {
+        let mut state = self.state();
+        let is_recent = |asked: Instant| asked.elapsed() < INTERVAL;
+        if state.known.is_some() || state.is_hidden || state.asked.is_some_and(is_recent) {
+            return false;
+        }
+        state.asked = Some(Instant::now());
+        true
+    }
+
+    /// The team as known before, or from now on.
+    fn learned(&self, owner: Owner) -> Owner {
+        self.state().known.get_or_insert(owner).clone()
+    }
+
+    fn hidden(&self) {
+        if !std::mem::replace(&mut self.state().is_hidden, true) {
+            tracing::warn!(
+                "the token has no scope account:read, so a later token of another team would not \
+                 be noticed: with it, all volumes would seem to be missing"
+            );
+        }
+    }
+}
+
+impl Client {
+    /// Before the first call with the first token. A failure delays no other call.
+    pub(super) async fn learn_team(&self, token: &HeaderValue) {
+        if !self.team.is_to_ask() {
+            return;
+        }
+        match self.owner(token).await {
+            Ok(Said::Owner(owner)) => drop(self.team.learned(owner)),
+            Ok(Said::Hidden) => self.team.hidden(),
+            // Its call says so.
+            Ok(Said::Refused) => {}
+            Err(failure) => tracing::debug!(%failure, "the team of the token is not known yet"),
+        }
+    }
+
+    /// Uses the token from now on, if it is of the same team; false if the cloud refuses it.
+    ///
+    /// # Errors
+    /// `Precondition` if it is of another team; those of asking the cloud.
+    pub(super) async fn takes(&self, newer: &HeaderValue) -> Result<bool, Failure> {
+        if self.token.header() == *newer {
+            return Ok(true);
+        }
+        match self.owner(newer).await? {
+            Said::Refused => return Ok(false),
+            Said::Hidden => self.team.hidden(),
+            Said::Owner(owner) => {
+                let first = self.team.learned(owner.clone());
+                if owner != first {
+                    return Err(Failure::precondition(format!(
+                        "--token-file: the new token is of {owner}, and is not used: this \
+                         controller has the volumes of {first}; restart it after a change of team"
+                    )));
+                }
+            }
+        }
+        self.token.replace(newer.clone());
+        Ok(true)
+    }
+
+    async fn owner(&self, token: &HeaderValue) -> Result<Said, Failure> {
+        let request = Request {
+            verb: "get_account",
+            method: Method::GET,
+            path: "account".to_owned(),
+            body: Bytes::new(),
+            deadline: DEADLINE,
+        };
+        let answer = self.answer_with(token, &request).await?;
+        match answer.status {
+            StatusCode::OK => Ok(Said::Owner(answer.json::<OneAccount>()?.account.owner())),
+            StatusCode::UNAUTHORIZED => Ok(Said::Refused),
+            StatusCode::FORBIDDEN => Ok(Said::Hidden),
+            _ => Err(super::wire::refused(&answer)),
+        }
+    }
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Team(uuid) => write!(f, "team {uuid}"),
+            Self::User(uuid) => write!(f, "user {uuid}"),
+        }
+    }
+}
