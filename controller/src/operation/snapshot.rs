@@ -71,7 +71,8 @@ impl Operations {
         let done = self
             .jobs
             .run(key, Rpc::CreateSnapshot, same, |_| job)
-            .await?;
+            .await
+            .map_err(if_denied)?;
         let Done::Cut(snapshot) = done else {
             return Err(mixed_up());
         };
@@ -111,6 +112,7 @@ impl Operations {
         self.jobs
             .run(key, Rpc::DeleteSnapshot, same, |_| job)
             .await
+            .map_err(if_denied)
             .map(drop)
     }
 
@@ -169,6 +171,18 @@ impl Operations {
 pub(super) fn of(backend: &dyn Backend) -> Result<&dyn Snapshots, Failure> {
     let snapshots = backend.snapshots();
     snapshots.ok_or_else(|| Failure::unsupported("this driver does not create snapshots"))
+}
+
+/// What the storage does not permit stays so: then the caller neither has the snapshot nor deletes
+/// what an earlier call may have cut.
+fn if_denied(failure: Failure) -> Failure {
+    if failure.kind != Kind::Denied {
+        return failure;
+    }
+    let why = "permit this to the credentials of the driver: until then its VolumeSnapshot cannot \
+               be deleted either";
+    let message = format!("{}; {why}", failure.message);
+    Failure { message, ..failure }
 }
 
 /// It will not be ready by waiting. Not final, since the snapshot exists: the snapshotter would

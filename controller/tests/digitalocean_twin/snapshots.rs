@@ -100,8 +100,14 @@ async fn a_search_that_fails_is_no_final_word_on_a_snapshot() {
     site.cloud
         .disturb("GET /v2/volumes/ID/snapshots", 1, denied);
     let answer = cut(&mut client, "s-1", &id).await;
-    refused(answer, Code::Aborted, "no permission");
-    cut(&mut client, "s-1", &id).await.unwrap();
+    let hint = "no permission; permit this to the credentials of the driver";
+    refused(answer, Code::Aborted, hint);
+    let snapshot = cut(&mut client, "s-1", &id).await.unwrap();
+    let denied = Fault::Refused(refusal(403, "no permission"));
+    site.cloud.disturb("DELETE /v2/snapshots/ID", 1, denied);
+    let discard = requests::discard(&snapshot.snapshot_id);
+    let answer = client.delete_snapshot(discard).await;
+    refused(answer, Code::PermissionDenied, hint);
 }
 
 #[tokio::test(flavor = "multi_thread")]

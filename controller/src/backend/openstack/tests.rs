@@ -766,7 +766,7 @@ async fn what_the_services_refuse_has_its_kind_and_what_may_be_begun_is_uncertai
     for (status, text, kind, certainty) in [
         ("413", quota, Kind::Quota, NothingHappened),
         ("400", bad, Kind::Invalid, NothingHappened),
-        ("403", forbidden, Kind::Precondition, NothingHappened),
+        ("403", forbidden, Kind::Denied, NothingHappened),
         ("400", "{}", Kind::Unreachable, MayBeRunning),
         ("404", "<html>", Kind::Unreachable, MayBeRunning),
         ("500", "{}", Kind::Unreachable, MayBeRunning),

@@ -63,7 +63,7 @@ async fn another_zone_is_met_only_where_cinder_has_fallen_back_from_one_that_it_
     let (key, is, asked) = ("availability", "nova".to_owned(), "gone".to_owned());
     let parameter = Parameter { key, is, asked };
     let unknown = twin.backend.meets(parameter, Secrets::default()).await;
-    assert_eq!(unknown.unwrap_err().kind, Kind::Precondition);
+    assert_eq!(unknown.unwrap_err().kind, Kind::Denied);
 }
 
 /// The zone that a class named counts too, but not that of a volume whose metadata were copied.

@@ -62,6 +62,7 @@ pub(in super::super) fn refused(answer: &Answer) -> Failure {
         }
         _ if !is_own(answer) => return answer.foreign(SERVICES),
         StatusCode::NOT_FOUND => Kind::NotFound,
+        StatusCode::FORBIDDEN => Kind::Denied,
         _ => Kind::Precondition,
     };
     Failure::new(kind, answer.refusal())
@@ -144,7 +145,7 @@ mod tests {
         for (status, kind) in [
             (400, Kind::Precondition),
             (401, Kind::Precondition),
-            (403, Kind::Precondition),
+            (403, Kind::Denied),
             (404, Kind::NotFound),
             (406, Kind::Precondition),
             (409, Kind::Busy),
