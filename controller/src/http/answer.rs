@@ -4,7 +4,7 @@ use super::words::{self, Secrets};
 use belay_server::call::{Failure, Kind};
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{HeaderMap, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use http::response::Parts;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -107,6 +107,21 @@ impl Answer {
             true => failure,
             false => failure.may_be_running(),
         }
+    }
+
+    /// Whether it is a page for people.
+    fn is_page(&self) -> bool {
+        let kind = self.headers.get(CONTENT_TYPE);
+        let is_html = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+        is_html || self.body.trim_ascii_start().starts_with(b"<")
+    }
+
+    /// Whether it refuses the call by a page for people, which no API of a cloud does: a proxy on
+    /// the way blocks the call, or limits its size. One that limits the pace is obeyed.
+    #[must_use]
+    pub fn is_refusal_of_proxy(&self) -> bool {
+        let is_pace = self.status == StatusCode::TOO_MANY_REQUESTS;
+        self.status.is_client_error() && !is_pace && self.is_page()
     }
 
     /// A text of the body, masked and shortened for an error as [`Self::words`] are.

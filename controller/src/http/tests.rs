@@ -484,3 +484,24 @@ fn a_service_is_left_alone_for_as_long_as_it_wants_within_bounds() {
     assert_eq!(after("99999999"), Some(PAUSE_MAX));
     assert_eq!(after("soon"), None);
 }
+
+#[test]
+fn a_refusal_by_a_page_is_that_of_a_proxy_but_one_of_the_pace_is_obeyed() {
+    for (status, body, is_it) in [
+        (403, "<html>blocked</html>", true),
+        (413, " \n<!DOCTYPE html>", true),
+        (403, r#"{"message": "<html>"}"#, false),
+        (403, "", false),
+        (403, "blocked", false),
+        (429, "<html>slow down</html>", false),
+        (200, "<html>", false),
+        (503, "<html>", false),
+    ] {
+        let answer = Answer::example(status, body);
+        assert_eq!(answer.is_refusal_of_proxy(), is_it, "{status} {body}");
+    }
+    let mut answer = Answer::example(403, "blocked");
+    let html = http::HeaderValue::from_static("text/html; charset=utf-8");
+    answer.headers.insert("content-type", html);
+    assert!(answer.is_refusal_of_proxy());
+}

@@ -194,7 +194,7 @@ pub(super) fn code(answer: &Answer) -> String {
 
 /// Whether the key is refused.
 pub(super) fn refuses_key(answer: &Answer) -> bool {
-    answer.status == StatusCode::UNAUTHORIZED
+    answer.status == StatusCode::UNAUTHORIZED && !answer.is_refusal_of_proxy()
         || !answer.status.is_success()
             && member(answer, "result").is_some_and(|result| result == AUTHENTICATION)
 }
@@ -266,6 +266,9 @@ pub(super) fn accepted(answer: &Answer) -> Result<(), Failure> {
 
 /// A refusal. After a 5xx the change may have begun.
 pub(super) fn refused(answer: &Answer) -> Failure {
+    if answer.is_refusal_of_proxy() {
+        return answer.foreign("Civo");
+    }
     let code = code(answer);
     let words = answer.refusal();
     let words = match code.is_empty() {
@@ -479,6 +482,18 @@ mod tests {
             );
             let is_of_key = failure.message.contains("check CIVO_API_KEY");
             assert_eq!(is_of_key, status == 401, "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_page_is_no_word_of_civo_whatever_its_status() {
+        for status in [400, 401, 403, 409, 413] {
+            let page = Answer::example(status, "<html>blocked</html>");
+            let failure = refused(&page);
+            assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
+            let part = "which is not an answer of Civo";
+            assert!(failure.message.contains(part), "{failure}");
+            assert!(!refuses_key(&page), "{status}");
         }
     }
 

@@ -339,6 +339,7 @@ pub(super) fn deleted(answer: &Answer) -> Result<(), Failure> {
 pub(super) fn refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
         status if status.is_success() => return answer.foreign("DigitalOcean"),
+        _ if answer.is_refusal_of_proxy() => return answer.foreign("DigitalOcean"),
         StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
         StatusCode::FORBIDDEN if !says(answer, CAPACITY) => Kind::Denied,
         StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => Kind::Quota,
@@ -557,6 +558,16 @@ mod tests {
         (429, "too many requests", Refusal::Other, Kind::Quota),
         (503, "pending event", Refusal::Other, Kind::Unreachable),
     ];
+
+    #[test]
+    fn a_page_is_no_word_of_the_cloud_whatever_its_status() {
+        for status in [200, 400, 401, 403, 409, 413, 422] {
+            let failure = refused(&Answer::example(status, "<html>blocked</html>"));
+            assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
+            let part = "which is not an answer of DigitalOcean";
+            assert!(failure.message.contains(part), "{failure}");
+        }
+    }
 
     #[test]
     fn only_the_cloud_itself_says_that_an_object_is_missing() {

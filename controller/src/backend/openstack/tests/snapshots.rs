@@ -6,6 +6,8 @@ use crate::backend::{
 };
 use belay_server::request::SnapshotId;
 
+/// Cinder's refusal by a quota.
+const OVER_LIMIT: &str = r#"{"overLimit": {"code": 413, "message": "no gigabytes left"}}"#;
 /// A backup of another program.
 pub(super) const BACKUP: &str = "bac00000-0000-4000-8000-000000001000";
 
@@ -230,7 +232,7 @@ async fn a_volume_in_use_has_snapshots_unless_its_class_refuses_that() {
     let unknown = VolumeId::new(nth(999)).unwrap();
     let refused = twin.cut(cut("snap-1", &unknown, &[])).await.unwrap_err();
     assert_eq!(refused.kind, Kind::NotFound);
-    twin.state().refusals = vec![("POST /volume/v3/snapshots", "413", "{}")];
+    twin.state().refusals = vec![("POST /volume/v3/snapshots", "413", OVER_LIMIT)];
     let refused = twin.cut(cut("snap-1", &id, &[])).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Quota);
 }
@@ -422,9 +424,12 @@ async fn a_backup_that_cinder_refuses_leaves_no_snapshot_and_one_that_fails_says
     let twin = Twin::start().await;
     let of = twin.claimed("pvc-1").await;
     let order = || cut("nightly", &of, &[("type", "backup")]);
-    for (status, kind, left) in [("413", Kind::Quota, 0), ("503", Kind::Unreachable, 1)] {
+    for (status, text, kind, left) in [
+        ("413", OVER_LIMIT, Kind::Quota, 0),
+        ("503", "{}", Kind::Unreachable, 1),
+    ] {
         twin.backend.basis(order()).await.unwrap();
-        twin.state().refusals = vec![("POST /volume/v3/backups", status, "{}")];
+        twin.state().refusals = vec![("POST /volume/v3/backups", status, text)];
         assert_eq!(twin.cut(order()).await.unwrap_err().kind, kind);
         assert_eq!(twin.state().snapshots.len(), left, "{status}");
     }

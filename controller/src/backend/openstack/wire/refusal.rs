@@ -52,8 +52,10 @@ pub(in super::super) fn is_missing(answer: &Answer, id: &str) -> bool {
 /// A refusal that has no other meaning for its call. After a 5xx the call may have been begun.
 pub(in super::super) fn refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
+        _ if answer.is_refusal_of_proxy() => return answer.foreign(SERVICES),
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
-        StatusCode::PAYLOAD_TOO_LARGE => Kind::Quota,
+        // That of a proxy is about the size of the request.
+        StatusCode::PAYLOAD_TOO_LARGE if is_own(answer) => Kind::Quota,
         // The middleware of Keystone answers in plain text.
         StatusCode::UNAUTHORIZED => Kind::Precondition,
         status if status.is_server_error() => {
@@ -82,6 +84,7 @@ pub(in super::super) fn refused_for(answer: &Answer) -> Failure {
 /// The refusal of a login, which no volume is missing for. A second login does no harm.
 pub(in super::super) fn login_refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
+        _ if answer.is_refusal_of_proxy() => return answer.foreign(LOGIN).rolled_back(),
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
         StatusCode::UNAUTHORIZED => Kind::Precondition,
         status if status.is_server_error() => Kind::Unreachable,
@@ -167,7 +170,7 @@ mod tests {
     #[test]
     fn an_answer_of_a_proxy_is_a_fault_that_names_the_host_and_says_nothing_of_the_object() {
         let proxy = "<html>\n<h1>nginx</h1></html>";
-        for status in [200, 302, 400, 403, 404, 405, 410, 418] {
+        for status in [200, 302, 400, 401, 403, 404, 405, 409, 410, 413, 418] {
             let failure = refused(&Answer::example(status, proxy));
             assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
             // What it stands before may have got the call.
@@ -187,6 +190,14 @@ mod tests {
     }
 
     #[test]
+    fn a_text_is_the_words_of_keystones_middleware_and_no_quota() {
+        for (status, kind) in [(401, Kind::Precondition), (413, Kind::Unreachable)] {
+            let failure = refused(&Answer::example(status, "a text"));
+            assert_eq!(failure.kind, kind, "{failure}");
+        }
+    }
+
+    #[test]
     fn a_service_that_misses_something_else_does_not_miss_the_object() {
         let missed = own("itemNotFound", 404, "Volume type 9 could not be found.");
         assert_eq!(refused(&missed).kind, Kind::NotFound);
@@ -202,6 +213,7 @@ mod tests {
             (own("error", 403, "no"), Kind::Precondition),
             (own("error", 404, "no such trust"), Kind::Precondition),
             (Answer::example(404, "<html>"), Kind::Unreachable),
+            (Answer::example(401, "<html>"), Kind::Unreachable),
             (Answer::example(300, "{}"), Kind::Unreachable),
             (Answer::example(503, "no"), Kind::Unreachable),
             (own("error", 429, "no"), Kind::Busy),
