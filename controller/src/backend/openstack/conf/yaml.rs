@@ -1,12 +1,16 @@
 //! The part of YAML that `clouds.yaml` has: mappings of texts, with anchors and merge keys. The
-//! text of a value is kept as written: a password of digits is no number. Errors quote nothing.
+//! text of a value is kept as written: a password of digits is no number. Errors quote nothing. An
+//! alias costs a few bytes and can repeat all that is above it, so what is nested or merged by
+//! aliases has the same limits as what is written out.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Levels of mappings and lists.
+/// Levels of mappings and lists, those of aliases included.
 const DEPTH_MAX: usize = 32;
+/// Mappings that one lookup may search.
+const SEARCHED_MAX: usize = 1000;
 /// The key that merges another mapping, or several.
 const MERGE: &str = "<<";
 
@@ -56,14 +60,34 @@ pub(super) fn parse(text: &str) -> Result<Rc<Node>, String> {
         match reader.next()? {
             (Event::StreamEnd, _) => return Ok(Rc::new(Node::Text(None))),
             (Event::StreamStart | Event::DocumentStart(_) | Event::Nothing, _) => {}
-            (event, span) => return reader.node(event, span, 0),
+            (event, span) => return Ok(reader.node(event, span, 0)?.node),
         }
     }
 }
 
 struct Reader<I> {
     events: I,
-    anchors: BTreeMap<usize, Rc<Node>>,
+    anchors: BTreeMap<usize, Read>,
+}
+
+/// A value that was read.
+#[derive(Clone)]
+struct Read {
+    node: Rc<Node>,
+    /// Levels of mappings and lists in it.
+    levels: usize,
+    /// Mappings that a lookup in it may search: itself, and those that it merges.
+    searched: usize,
+}
+
+/// The mappings that a lookup in one of these may search.
+fn searched<'a>(all: impl Iterator<Item = &'a Read>) -> usize {
+    all.fold(0, |sum, read| sum.saturating_add(read.searched))
+}
+
+/// The levels of a mapping or a list of these.
+fn levels<'a>(all: impl Iterator<Item = &'a Read>) -> usize {
+    1 + all.map(|read| read.levels).max().unwrap_or(0)
 }
 
 impl<'a, I> Reader<I>
@@ -78,38 +102,57 @@ where
         }
     }
 
-    fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Rc<Node>, String> {
+    fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Read, String> {
         let bad = |why: &str| Err(format!("line {}: {why}", span.start.line()));
         if depth > DEPTH_MAX {
             return bad("nested too deeply");
         }
-        let (anchor, node) = match event {
+        let (anchor, read) = match event {
             Event::Scalar(text, style, anchor, _) => {
                 let is_none = style == ScalarStyle::Plain && ["", "~", "null"].contains(&&*text);
-                (anchor, Node::Text((!is_none).then(|| text.into_owned())))
+                let node = Rc::new(Node::Text((!is_none).then(|| text.into_owned())));
+                let (levels, searched) = (0, 0);
+                let read = Read {
+                    node,
+                    levels,
+                    searched,
+                };
+                (anchor, read)
             }
             Event::Alias(anchor) => match self.anchors.get(&anchor) {
-                Some(node) => return Ok(Rc::clone(node)),
+                Some(read) if depth + read.levels > DEPTH_MAX => return bad("nested too deeply"),
+                Some(read) => return Ok(read.clone()),
                 None => return bad("an alias of nothing"),
             },
             Event::MappingStart(anchor, _) => (anchor, self.map(depth)?),
             Event::SequenceStart(anchor, _) => (anchor, self.list(depth)?),
             _ => return bad("not YAML"),
         };
-        let node = Rc::new(node);
-        self.anchors.insert(anchor, Rc::clone(&node));
-        Ok(node)
+        self.anchors.insert(anchor, read.clone());
+        Ok(read)
     }
 
-    fn map(&mut self, depth: usize) -> Result<Node, String> {
-        let mut pairs = Vec::new();
+    fn map(&mut self, depth: usize) -> Result<Read, String> {
+        let mut pairs: Vec<(String, Read)> = Vec::new();
         loop {
             let (event, span) = self.next()?;
             let line = span.start.line();
             if matches!(event, Event::MappingEnd) {
-                return Ok(Node::Map(pairs));
+                let merged = pairs.iter().filter(|(key, _)| key == MERGE);
+                let searched = searched(merged.map(|(_, read)| read)).saturating_add(1);
+                if searched > SEARCHED_MAX {
+                    return Err(format!("line {line}: merges too many mappings"));
+                }
+                let levels = levels(pairs.iter().map(|(_, read)| read));
+                let pairs = pairs.into_iter().map(|(key, read)| (key, read.node));
+                let node = Rc::new(Node::Map(pairs.collect()));
+                return Ok(Read {
+                    node,
+                    levels,
+                    searched,
+                });
             }
-            let key = match &*self.node(event, span, depth + 1)? {
+            let key = match &*self.node(event, span, depth + 1)?.node {
                 Node::Text(Some(key)) => key.clone(),
                 _ => return Err(format!("line {line}: a key that is no text")),
             };
@@ -118,12 +161,18 @@ where
         }
     }
 
-    fn list(&mut self, depth: usize) -> Result<Node, String> {
-        let mut all = Vec::new();
+    fn list(&mut self, depth: usize) -> Result<Read, String> {
+        let mut all: Vec<Read> = Vec::new();
         loop {
             let (event, span) = self.next()?;
             if matches!(event, Event::SequenceEnd) {
-                return Ok(Node::List(all));
+                let (levels, searched) = (levels(all.iter()), searched(all.iter()));
+                let node = Node::List(all.into_iter().map(|read| read.node).collect());
+                return Ok(Read {
+                    node: Rc::new(node),
+                    levels,
+                    searched,
+                });
             }
             all.push(self.node(event, span, depth + 1)?);
         }
@@ -175,6 +224,36 @@ mod tests {
         assert_eq!(node.keys(), ["base", "list", "cloud", "both"]);
         for empty in ["", "# nothing\n", "~"] {
             assert!(parse(empty).unwrap().keys().is_empty(), "{empty:?}");
+        }
+    }
+
+    /// A lookup of a key that is missing would search all of them.
+    #[test]
+    fn what_aliases_repeat_is_limited_as_if_it_were_written_out() {
+        let mut doubling = "m0: &m0 {a: b}\n".to_owned();
+        let mut chain = "m0: &m0 {a: b}\n".to_owned();
+        let mut nested = "m0: &m0 {a: b}\n".to_owned();
+        for n in 1..40 {
+            let before = n - 1;
+            doubling += &format!("m{n}: &m{n} {{<<: [*m{before}, *m{before}]}}\n");
+            chain += &format!("m{n}: &m{n} {{<<: *m{before}}}\n");
+            nested += &format!("m{n}: &m{n} {{a: *m{before}}}\n");
+        }
+        // The tenth one searches 1023 mappings, the ninth 511.
+        for (text, first) in [(&doubling, 9), (&chain, 31), (&nested, 31)] {
+            let refused = parse(text).unwrap_err();
+            let line = format!("line {}: ", first + 1);
+            assert!(refused.starts_with(&line), "{refused}");
+            let lines = text.lines().take(first).collect::<Vec<_>>().join("\n");
+            let node = parse(&lines).unwrap();
+            assert_eq!(node.keys().len(), first);
+            let last = format!("m{}", first - 1);
+            assert_eq!(super::tests::text(&node, &[&last, "none"]), None);
+        }
+        // A list counts where it is merged.
+        for (key, is_refused) in [("all", false), ("<<", true)] {
+            let list = parse(&format!("{key}: [{}]", "{a: b}, ".repeat(1000)));
+            assert_eq!(list.is_err(), is_refused, "{key}");
         }
     }
 
