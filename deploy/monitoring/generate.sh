@@ -7,7 +7,7 @@
 # KEY=VALUE is a label that your Prometheus selects rules by, often release=NAME.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
-default='https://belay.dev/docs/runbook'
+default='docs/runbook.md'
 plain=
 [ "${1:-}" != --plain ] || { plain=yes; shift; }
 runbook=${1:-$default}

@@ -44,6 +44,27 @@ func TestEveryAlertLinksToTheRunbookOfTheValues(t *testing.T) {
 	}
 }
 
+// The alert would fire forever where no program is scraped as a controller.
+func TestOnlyAReleaseWithAControllerAlertsThatNoneIsScraped(t *testing.T) {
+	for values, want := range map[string]string{
+		"nfs-without-controller": `absent(up{job=~"(.+/)?belay-node"})`,
+		"nfs":                    `absent(up{job=~"(.+/)?belay-node"}) or absent(up{job=~"(.+/)?belay-controller"})`,
+	} {
+		all := named(rendered(t, chart+"/ci/"+values+".yaml", "--set", "prometheusRule.enabled=true"))
+		found := ""
+		for _, group := range all["PrometheusRule/belay"].list("spec", "groups") {
+			for _, rule := range group.list("rules") {
+				if rule.text("alert") == "BelayMetricsAbsent" {
+					found = rule.text("expr")
+				}
+			}
+		}
+		if found != want {
+			t.Errorf("%s: %s, want %s", values, found, want)
+		}
+	}
+}
+
 func TestTheDashboardIsThatOfTheMonitoringDirectory(t *testing.T) {
 	all := named(rendered(t, chart+"/ci/local.yaml", "--set", "dashboard.enabled=true"))
 	config := all["ConfigMap/belay-dashboard"]

@@ -15,8 +15,9 @@ runbook=$top/docs/runbook.md
 metrics=$top/docs/metrics.md
 # Where the alerts link to, unless generate.sh is given another base.
 runbook_url=$(sed -n "s/^default='\(.*\)'/\1/p" "$top/deploy/monitoring/generate.sh")
-# What a scrape adds to every metric, and what the quantiles of a histogram go by.
-target_labels=" namespace pod node container instance job le "
+# What a scrape adds to every metric, what the quantiles of a histogram go by, and what the rules
+# call the pods of one Deployment.
+target_labels=" namespace pod node container instance job le controller "
 
 "$top/tests/setup/packages.sh" monitoring
 "$top/tests/setup/prometheus.sh"
