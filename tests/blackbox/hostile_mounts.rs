@@ -86,6 +86,47 @@ fn a_kubelet_directory_may_be_a_shared_mount_that_shows_everything_twice() {
     }
 }
 
+#[test]
+#[ignore = "needs root: make test"]
+fn a_target_that_a_replaced_driver_has_bound_is_the_one_that_is_allowed() {
+    let mut rig = Rig::new();
+    let kubelet = rig.test_dir().directory("kubelet");
+    mount_bind(&kubelet, &kubelet).expect("bind");
+    mount_change(&kubelet, MountPropagationFlags::SHARED).expect("share");
+    for kind in ["ext4", "xfs", "btrfs"] {
+        let sole = with_mode(access(kind), Mode::SingleNodeSingleWriter);
+        let mut volume = rig.volume(least_bytes(kind));
+        volume.staging = kubelet.join(format!("{}/globalmount", volume.id));
+        let [bound, second] = ["bound", "second"].map(|name| kubelet.join(&volume.id).join(name));
+        for directory in [&volume.staging, &bound] {
+            fs::create_dir_all(directory).expect("mkdir");
+        }
+        rig.node().stage(volume.stage(sole.clone())).expect("stage");
+        // As `mount --bind`: of a shared mount, so that it is a peer.
+        mount_bind(&volume.staging, &bound).expect("bind");
+        leave_words(kind, &bound);
+        rig.restart();
+        let node = rig.node();
+        for _ in 0..2 {
+            let published = node.publish(volume.publish(&second, sole.clone()));
+            refused_with(published, Code::FailedPrecondition, &["bound"]);
+            refused_with(
+                node.unstage(volume.unstage()),
+                Code::FailedPrecondition,
+                &["bound"],
+            );
+            expect_words(kind, &volume.staging);
+        }
+        node.unpublish(volume.unpublish(&bound)).expect("unpublish");
+        node.publish(volume.publish(&second, sole))
+            .expect("publish");
+        expect_words(kind, &second);
+        volume.down(&node, &[&second]);
+        until("the device is free", || rig.test_dir().loops().is_empty());
+    }
+    unmount(&kubelet, UnmountFlags::NOFOLLOW).expect("umount");
+}
+
 /// A frozen filesystem. It could not be unmounted, so it is thawed when a test fails, by any mount
 /// that exists or can be created.
 struct Frozen<'a> {

@@ -244,7 +244,8 @@ pub(crate) struct MountFacts {
     pub(crate) shut_down: bool,
     /// Statfs of it waits for nothing, so far as its options show project quotas.
     pub(crate) counts_in_memory: bool,
-    /// Mounts that mirror each other by propagation share this number; 0 for a private one.
+    /// Mounts that propagate to each other share this number, and so do a shared mount and its
+    /// binds; 0 for a private one.
     pub(crate) peer_group: u64,
     /// The SELinux label of all its files, if it was mounted with `context=`. Statmount shows it
     /// since Linux 6.13.
@@ -254,6 +255,10 @@ pub(crate) struct MountFacts {
 /// One line of mountinfo, reduced to the fields that the agent uses (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
+    /// Its number in the table, and in `STATX_MNT_ID`.
+    pub(crate) id: u64,
+    /// That of the mount below; the table need not have it.
+    pub(crate) parent: u64,
     /// `st_dev` of files on this mount.
     pub(crate) dev: Dev,
     /// The directory of the filesystem that is mounted.

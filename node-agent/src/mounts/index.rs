@@ -15,9 +15,10 @@ use belay_server::request::VolumeId;
 
 use super::Mounts;
 use super::behind::{Behind, device_behind, root_dev};
+use super::mirrors::mirrors;
 use super::table::{Covered, shown_by};
 use crate::device::{Label, Transport};
-use crate::kernel::{Cause, Dev, FileKind, Inode, Kernel, Result, Stat};
+use crate::kernel::{Dev, FileKind, Inode, Kernel, Result, Stat};
 
 /// Mount points by path, by volume and by device.
 #[derive(Default)]
@@ -367,29 +368,6 @@ fn seen<K: Kernel>(kernel: &K, path: &Path, entry: &Entry) -> Result<Option<Stat
         },
     };
     Ok(stat.filter(is_it))
-}
-
-/// Whether the mount at `path` is one of those at `except`, through another path, or a peer of one.
-fn mirrors<K: Kernel>(kernel: &K, path: &Path, stat: &Stat, except: &[&Path]) -> Result<bool> {
-    for known in except {
-        let known_stat = match kernel.look(known) {
-            // A filesystem that has shut itself down: not a mirror.
-            Err(error) if error.cause() == Cause::Io => continue,
-            found => found?.filter(|known| known.mount_root),
-        };
-        let Some(known_stat) = known_stat else {
-            continue;
-        };
-        if known_stat.mount_id != 0 && known_stat.mount_id == stat.mount_id {
-            return Ok(true);
-        }
-        let group = |path| Ok(kernel.statmount(path)?.map_or(0, |facts| facts.peer_group));
-        let known_group = group(known)?;
-        if known_group != 0 && known_group == group(path)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 #[cfg(test)]

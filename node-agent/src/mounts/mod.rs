@@ -2,6 +2,7 @@
 
 mod behind;
 mod index;
+mod mirrors;
 mod refuse;
 mod table;
 

@@ -5,13 +5,10 @@ use std::path::{Path, PathBuf};
 
 use belay_server::request::VolumeId;
 
+use super::mirrors::is_mirror;
 use super::{Mounts, without_links};
 use crate::device::{Label, Transport};
 use crate::kernel::{Dev, FileKind, Kernel, MountEntry, Result, Stat};
-
-/// How many components of a path in the kubelet's directory name a staged volume:
-/// `csi/<driver>/<hash>/globalmount`, `volumeDevices/staging/<volume>/device`.
-const STAGING_DEPTH: usize = 4;
 
 /// The device of one line of the table.
 pub(super) struct Shown {
@@ -60,7 +57,20 @@ pub(crate) struct Covered<'a, K: Kernel> {
     transport: &'a Transport<K>,
     volume: &'a VolumeId,
     device: Dev,
-    lines: Option<Vec<MountEntry>>,
+    lines: Option<Lines>,
+}
+
+#[derive(Default)]
+struct Lines {
+    table: Vec<MountEntry>,
+    /// Where in it those of the device are.
+    ours: Vec<usize>,
+}
+
+impl Lines {
+    fn ours(&self) -> impl Iterator<Item = &MountEntry> {
+        self.ours.iter().filter_map(|at| self.table.get(*at))
+    }
 }
 
 impl<'a, K: Kernel> Covered<'a, K> {
@@ -85,7 +95,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
     /// # Errors
     /// When the table cannot be read.
     pub(super) fn is_anywhere(&mut self) -> Result<bool> {
-        Ok(!self.lines()?.is_empty())
+        Ok(self.lines()?.ours().next().is_some())
     }
 
     /// Whether the device is mounted at that path, even under another mount.
@@ -93,7 +103,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
     /// # Errors
     /// When the table cannot be read.
     pub(super) fn is_at(&mut self, path: &Path) -> Result<bool> {
-        Ok(self.lines()?.iter().any(|line| line.point == path))
+        Ok(self.lines()?.ours().any(|line| line.point == path))
     }
 
     /// Whether the mount at `path` is a mirror of one of the others, by propagation.
@@ -102,13 +112,9 @@ impl<'a, K: Kernel> Covered<'a, K> {
     /// When the table cannot be read.
     pub(super) fn mirrors(&mut self, path: &Path, others: &[&Path]) -> Result<bool> {
         let lines = self.lines()?;
-        let groups_at = |point: &Path| {
-            let at = lines.iter().filter(|line| line.point == point);
-            at.map(|line| line.peer_group).collect::<Vec<_>>()
-        };
-        let known: Vec<u64> = others.iter().flat_map(|other| groups_at(other)).collect();
-        let is_known = |group: &u64| *group != 0 && known.contains(group);
-        Ok(groups_at(path).iter().all(is_known))
+        let known = || lines.ours().filter(|line| others.contains(&&*line.point));
+        let is_known = |line: &MountEntry| known().any(|of| is_mirror(&lines.table, line, of));
+        Ok(lines.ours().filter(|line| line.point == path).all(is_known))
     }
 
     /// All paths at which binds of the device say that they were made for the volume, apart from
@@ -122,7 +128,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
             let label = Label::read(&line.root);
             label.is_some_and(|label| transport.is_named(volume, &label))
         };
-        let ours = self.lines()?.iter().filter(is_ours);
+        let ours = self.lines()?.ours().filter(is_ours);
         let ours: Vec<_> = ours.map(|line| line.point.clone()).collect();
         let mut left = Vec::new();
         for point in ours {
@@ -139,7 +145,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
     /// # Errors
     /// When the table or sysfs cannot be read.
     pub(crate) fn paths(&mut self, except: &[&Path]) -> Result<Vec<PathBuf>> {
-        let lines = self.lines()?.iter();
+        let lines = self.lines()?.ours();
         let shown: Vec<_> = lines
             .map(|line| (line.point.clone(), Label::read(&line.root)))
             .collect();
@@ -158,7 +164,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
         Ok(left)
     }
 
-    fn lines(&mut self) -> Result<&[MountEntry]> {
+    fn lines(&mut self) -> Result<&Lines> {
         let lines = match self.lines.take() {
             Some(lines) => lines,
             None => self.read()?,
@@ -166,10 +172,10 @@ impl<'a, K: Kernel> Covered<'a, K> {
         Ok(self.lines.insert(lines))
     }
 
-    fn read(&self) -> Result<Vec<MountEntry>> {
+    fn read(&self) -> Result<Lines> {
         let (kernel, transport) = (self.kernel, self.transport);
         if !transport.carries_volumes(kernel, self.device)? {
-            return Ok(Vec::new());
+            return Ok(Lines::default());
         }
         // A container may have its device nodes on a tmpfs; on any other tmpfs, the name is a
         // pod's.
@@ -177,17 +183,18 @@ impl<'a, K: Kernel> Covered<'a, K> {
             Some(node) => kernel.look(&node)?.map(|node| node.dev),
             None => None,
         };
-        let mut lines = Vec::new();
-        for line in kernel.mounts()? {
+        let table = kernel.mounts()?;
+        let mut ours = Vec::new();
+        for (at, line) in table.iter().enumerate() {
             let is_sure = line.fs_type != "tmpfs" || nodes == Some(line.dev);
             if is_sure
-                && let Some(shown) = shown_by(kernel, transport, &line)?
+                && let Some(shown) = shown_by(kernel, transport, line)?
                 && shown.device == self.device
             {
-                lines.push(line);
+                ours.push(at);
             }
         }
-        Ok(lines)
+        Ok(Lines { table, ours })
     }
 }
 
@@ -237,14 +244,8 @@ impl<K: Kernel> Mounts<'_, K> {
             let is_bind = stat.kind == FileKind::BlockDevice;
             line.dev == own.dev && (!is_bind || line.root == own.root || is_named())
         };
-        // The kubelet's directory may have two paths on a node, and its mounts appear at both. A
-        // bind that an operator has made is a peer as well, and has another name.
-        let above = real.components().count().saturating_sub(STAGING_DEPTH);
-        let name: PathBuf = real.components().skip(above).collect();
-        let is_mirror = |line: &MountEntry| {
-            let is_peer = |of: &&MountEntry| of.peer_group == line.peer_group;
-            line.peer_group != 0 && here.iter().any(is_peer) && line.point.ends_with(&name)
-        };
+        // The kubelet's directory may have two paths on a node, and its mounts appear at both.
+        let is_mirror = |line: &MountEntry| here.iter().any(|of| is_mirror(&table, line, of));
         let others = table
             .iter()
             .filter(|line| line.point != real && is_same(line) && !is_mirror(line));
@@ -300,6 +301,8 @@ mod tests {
             ("btrfs", loop3, "/loop3", "/dev/sda1", None, false),
         ] {
             let line = MountEntry {
+                id: 1,
+                parent: 0,
                 dev,
                 root: root.into(),
                 point: "/staging".into(),

@@ -54,6 +54,8 @@ impl State {
                 .push(format!("{} has mounts stacked on it", point.display()));
         }
         let group = below.group;
+        let within = point.strip_prefix(&below.point).unwrap_or(point);
+        let within = within.to_owned();
         let peers: Vec<u64> = self
             .mounts
             .iter()
@@ -78,7 +80,7 @@ impl State {
                 mount: peer,
                 ..onto
             });
-            let point = self.mounts[&peer].point.join(point.file_name().unwrap());
+            let point = self.mounts[&peer].point.join(&within);
             let mount = Mount {
                 superblock,
                 root,
@@ -239,22 +241,25 @@ impl State {
     }
 
     pub(super) fn mount_entries(&self) -> Vec<MountEntry> {
-        let attached = self.mounts.values().filter(|mount| mount.on.is_some());
+        let attached = self.mounts.iter();
         attached
-            .map(|mount| {
+            .filter_map(|(id, mount)| {
+                let on = mount.on?;
                 let superblock = &self.superblocks[&mount.superblock];
                 let device = |number| Path::new("/dev").join(self.device_name(number));
                 let served = superblock.served.as_ref();
                 let source = superblock.on.map(device);
                 let source = source.or(served.map(|it| it.source.clone().into()));
-                MountEntry {
+                Some(MountEntry {
+                    id: *id,
+                    parent: on.mount,
                     dev: superblock.dev,
                     root: self.root_name(mount),
                     point: mount.point.clone(),
                     fs_type: superblock.fs_type.clone(),
                     source: source.unwrap_or_else(|| PathBuf::from("none")),
                     peer_group: mount.group.unwrap_or(0),
-                }
+                })
             })
             .collect()
     }

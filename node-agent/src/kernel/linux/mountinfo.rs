@@ -16,8 +16,6 @@ const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
-    /// The id in `STATX_MNT_ID`.
-    id: u64,
     entry: MountEntry,
     facts: MountFacts,
 }
@@ -40,7 +38,7 @@ pub(super) fn root(path: &Path) -> Result<Option<PathBuf>> {
     let Some(MountId::Listed(id) | MountId::Unique(id)) = files::mount_id(path, false)? else {
         return Ok(None);
     };
-    let found = read()?.into_iter().find(|line| line.id == id);
+    let found = read()?.into_iter().find(|line| line.entry.id == id);
     Ok(found.map(|line| line.entry.root))
 }
 
@@ -49,7 +47,7 @@ pub(super) fn source(path: &Path) -> Result<Option<MountSource>> {
     let Some(MountId::Listed(id) | MountId::Unique(id)) = files::mount_id(path, false)? else {
         return Ok(None);
     };
-    let found = read()?.into_iter().find(|line| line.id == id);
+    let found = read()?.into_iter().find(|line| line.entry.id == id);
     Ok(found.map(|Line { entry, facts, .. }| MountSource {
         fs_type: entry.fs_type,
         source: entry.source.into_os_string(),
@@ -69,7 +67,7 @@ fn facts_of(id: Option<MountId>) -> Result<Option<MountFacts>> {
     };
     Ok(read()?
         .into_iter()
-        .find(|line| line.id == id)
+        .find(|line| line.entry.id == id)
         .map(|line| line.facts))
 }
 
@@ -83,7 +81,7 @@ pub(super) struct Listed {
 pub(super) fn with_id(id: u64, point: &Path) -> Result<Option<Listed>> {
     let found = read()?
         .into_iter()
-        .find(|line| line.id == id && line.entry.point == point);
+        .find(|line| line.entry.id == id && line.entry.point == point);
     Ok(found.map(|line| Listed {
         dev: line.entry.dev,
         facts: line.facts,
@@ -112,7 +110,7 @@ fn parse_line(line: &[u8]) -> Option<Line> {
     // Fields may be empty (a mount without a source), so every single space counts.
     let mut fields = line.split(|&byte| byte == b' ');
     let id = number(fields.next()?)?;
-    let _parent: u64 = number(fields.next()?)?;
+    let parent = number(fields.next()?)?;
     let mut numbers = fields.next()?.split(|&byte| byte == b':');
     let dev = Dev {
         major: number(numbers.next()?)?,
@@ -149,8 +147,9 @@ fn parse_line(line: &[u8]) -> Option<Line> {
         label: label(&unescape(options)),
     };
     Some(Line {
-        id,
         entry: MountEntry {
+            id,
+            parent,
             dev,
             root,
             point,
@@ -270,10 +269,11 @@ mod tests {
     #[test]
     fn a_line_with_optional_fields_gives_device_root_point_and_type() {
         let line = only("36 35 98:0 /sub /mnt rw,noatime shared:1 master:2 - ext3 /dev/root rw\n");
-        assert_eq!(line.id, 36);
         assert_eq!(
             line.entry,
             MountEntry {
+                id: 36,
+                parent: 35,
                 dev: Dev {
                     major: 98,
                     minor: 0

@@ -205,6 +205,8 @@ fn a_folder_is_covered_where_two_mounts_are_at_its_path_or_above() {
     let world = Simulated::new();
     let folder = KubeletDir::open(&world.kernel(), Path::new("/base/volumes")).unwrap();
     let mount = |point: &str| MountEntry {
+        id: 0,
+        parent: 0,
         dev: Dev { major: 8, minor: 1 },
         root: "/".into(),
         point: point.into(),

@@ -53,6 +53,7 @@ mod real;
 mod refused;
 mod removed;
 mod repaired;
+mod replaced;
 mod replayed;
 mod restaged;
 mod restarted;
