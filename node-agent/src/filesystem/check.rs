@@ -51,7 +51,8 @@ impl<E: Into<Failure>> From<E> for Unchecked {
 
 /// Runs `e2fsck -f -p` on a device with an ext4 until it exits. The journal must have been
 /// replayed: then e2fsck may be killed at any point, since it marks the superblock valid last,
-/// after everything else is on the disk, and the next check begins again.
+/// after everything else is on the disk, and the next check begins again. Calls `on_kill` if it is
+/// killed before its deadline; it may then still wait for its disk.
 ///
 /// # Errors
 ///
@@ -61,14 +62,22 @@ pub(crate) fn check<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
     deadline: Duration,
+    on_kill: &dyn Fn(),
 ) -> Result<Checked, Unchecked> {
     refuse_busy(kernel, device)?;
+    let is_cancelled = || {
+        let is_cancelled = device.progress.refuse_given_up().is_err();
+        if is_cancelled {
+            on_kill();
+        }
+        is_cancelled
+    };
     let child = Child {
         program: PROGRAM,
         args: ARGS.map(str::to_owned).to_vec(),
         device: device.fd,
         deadline,
-        is_given_up: &|| device.progress.refuse_given_up().is_err(),
+        is_given_up: &is_cancelled,
         is_fsck: true,
     };
     let end = match kernel.run(&child) {

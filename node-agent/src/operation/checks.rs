@@ -5,21 +5,28 @@ use std::time::{Duration, Instant};
 
 use belay_server::call::Failure;
 
-/// How many may have outlived their deadlines while another one begins. Each waits in the kernel
+/// How many may have been killed without ending while another one begins. Each waits in the kernel
 /// for a disk that does not answer, and keeps its memory.
 const STUCK_MAX: usize = 2;
 
 /// One runs at a time: its memory depends on the volume, and is that of the agent's control group.
 #[derive(Default)]
 pub(super) struct Checks {
-    /// When each of them is killed.
-    deadlines: Mutex<Vec<Instant>>,
+    running: Mutex<Vec<Check>>,
+}
+
+struct Check {
+    /// No other one has it.
+    number: u64,
+    /// When it is killed at the latest.
+    deadline: Instant,
+    is_killed: bool,
 }
 
 /// Held while an e2fsck runs.
 pub(super) struct Running<'a> {
     checks: &'a Checks,
-    deadline: Instant,
+    number: u64,
 }
 
 impl Checks {
@@ -31,43 +38,55 @@ impl Checks {
     /// `ABORTED` while another one runs.
     pub(super) fn begin(&self, at_most: Duration) -> Result<Running<'_>, Failure> {
         let now = Instant::now();
-        let mut deadlines = self.lock();
-        if deadlines.iter().any(|deadline| *deadline > now) {
+        let mut running = self.lock();
+        let may_write = |check: &Check| !check.is_killed && check.deadline > now;
+        if running.iter().any(may_write) {
             return Err(Failure::busy(
                 "the ext4 must be checked before it is mounted, and e2fsck is checking another \
                  volume on this node; retry",
             ));
         }
-        if deadlines.len() > STUCK_MAX {
+        if running.len() > STUCK_MAX {
             return Err(Failure::busy(format!(
                 "the ext4 must be checked before it is mounted, and {} e2fsck of other volumes do \
                  not end, since their disks do not answer; reboot the node, or retry once the \
                  disks answer",
-                deadlines.len()
+                running.len()
             )));
         }
-        let deadline = now + at_most;
-        deadlines.push(deadline);
+        let number = running.iter().map(|check| check.number).max();
+        let number = number.map_or(0, |number| number + 1);
+        running.push(Check {
+            number,
+            deadline: now + at_most,
+            is_killed: false,
+        });
         Ok(Running {
             checks: self,
-            deadline,
+            number,
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Instant>> {
-        // Each change is one insertion or removal.
-        self.deadlines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Check>> {
+        // Each change is one insertion, removal or assignment.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running<'_> {
+    /// It is killed before its deadline.
+    pub(super) fn is_killed(&self) {
+        let mut running = self.checks.lock();
+        if let Some(check) = running.iter_mut().find(|it| it.number == self.number) {
+            check.is_killed = true;
+        }
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut deadlines = self.checks.lock();
-        if let Some(at) = deadlines.iter().position(|it| *it == self.deadline) {
-            deadlines.swap_remove(at);
-        }
+        let mut running = self.checks.lock();
+        running.retain(|check| check.number != self.number);
     }
 }
 
@@ -97,5 +116,24 @@ mod tests {
         assert_eq!(refused(&checks), Some(Kind::Busy));
         drop(second);
         assert_eq!(refused(&checks), None);
+    }
+
+    #[test]
+    fn one_that_was_killed_before_its_deadline_keeps_no_other_from_running() {
+        let checks = Checks::default();
+        let killed: Vec<_> = (0..=STUCK_MAX)
+            .map(|_| {
+                let check = checks.begin(HOUR).unwrap();
+                assert!(checks.begin(HOUR).is_err());
+                check.is_killed();
+                check
+            })
+            .collect();
+        let failure = checks.begin(HOUR).err().unwrap();
+        assert!(failure.message.contains("3 e2fsck"), "{failure}");
+        // It has ended.
+        drop(killed.into_iter().next());
+        let _next = checks.begin(HOUR).unwrap();
+        assert!(checks.begin(HOUR).is_err());
     }
 }

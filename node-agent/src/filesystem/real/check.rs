@@ -40,6 +40,7 @@ impl Image {
             &kernel,
             &self.hold(&kernel).device(self.bytes, VOLUME),
             deadline,
+            &|| (),
         )
     }
 

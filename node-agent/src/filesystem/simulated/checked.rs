@@ -15,7 +15,7 @@ impl Bench {
     /// A check of what is on it, and its calls.
     fn check(&self) -> (Result<Checked, Unchecked>, Vec<Call>) {
         self.machine.begin(None);
-        let checked = check(&self.kernel, &self.device(false), DEADLINE);
+        let checked = check(&self.kernel, &self.device(false), DEADLINE, &|| ());
         (checked, self.machine.end())
     }
 
@@ -179,6 +179,10 @@ fn a_check_that_does_not_end_by_itself_is_no_result_and_says_why() {
     bench.progress.advance(0, 1);
     assert!(bench.progress.give_up());
     assert_eq!(failed(&bench), Kind::Busy);
+    let killed = std::cell::Cell::new(false);
+    let on_kill = || killed.set(true);
+    let checked = check(&bench.kernel, &bench.device(false), DEADLINE, &on_kill);
+    assert!(checked.is_err() && killed.get());
     // After the agent has looked whether another process has it.
     let bench = damaged(Damage::Slight);
     let opens = |call: &Call| call.name == "e2fsck open";
