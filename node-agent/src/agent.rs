@@ -70,7 +70,7 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     enter_sandbox(config.sandbox);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(config.drivers().count() * THREADS_MAX + arrivals::ASKED_MAX)
+        .max_blocking_threads(config.drivers().count() * THREADS_MAX + arrivals::THREADS_MAX)
         .thread_keep_alive(THREAD_IDLE)
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;

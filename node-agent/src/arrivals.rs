@@ -8,25 +8,43 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use crate::device::DiskIndex;
+use crate::device::{ANSWER_MAX, DiskIndex};
 use crate::kernel::Disk;
 use crate::kernel::linux::Linux;
 use crate::kernel::linux::uevent::Uevents;
 use crate::work;
 
-/// How long a healthy disk may take to report its serial. After that no volume waits for it.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// The maximum number of concurrent reads of serials, including hung ones: each has a thread.
-pub(crate) const ASKED_MAX: usize = 16;
+/// The maximum number of concurrent reads of serials, each on a thread.
+const ASKED_MAX: usize = 16;
+/// The maximum number of hung ones in addition: a disk that is late does not keep others waiting,
+/// and is not queried again.
+const HUNG_MAX: usize = 256;
+/// The maximum number of threads of these.
+pub(crate) const THREADS_MAX: usize = ASKED_MAX + HUNG_MAX;
 /// The pause between two attempts to subscribe to uevents. No event reports that it is possible
 /// again.
 const PAUSE: Duration = Duration::from_secs(60);
 
+/// The slots of the reads of serials.
+struct Slots {
+    asked: Semaphore,
+    hung: Semaphore,
+}
+
+impl Slots {
+    fn new() -> Arc<Self> {
+        Arc::new(Slots {
+            asked: Semaphore::new(ASKED_MAX),
+            hung: Semaphore::new(HUNG_MAX),
+        })
+    }
+}
+
 /// Keeps the index up to date while the agent serves.
 pub(crate) async fn keep(index: Arc<DiskIndex>, kernel: Linux) -> Infallible {
-    let asked = Arc::new(Semaphore::new(ASKED_MAX));
+    let slots = Slots::new();
     loop {
-        let Err(error) = watch(&index, &kernel, &asked).await;
+        let Err(error) = watch(&index, &kernel, &slots).await;
         tracing::error!(
             "uevents of disks cannot be read ({error}): a disk that is attached is found only by \
              the next call; retrying"
@@ -38,16 +56,16 @@ pub(crate) async fn keep(index: Arc<DiskIndex>, kernel: Linux) -> Infallible {
 async fn watch(
     index: &Arc<DiskIndex>,
     kernel: &Linux,
-    asked: &Arc<Semaphore>,
+    slots: &Arc<Slots>,
 ) -> io::Result<Infallible> {
     // Also if there is no subscription: calls find disks that are plugged in later.
-    ask_new(index, kernel, asked);
+    ask_new(index, kernel, slots);
     let events = Uevents::open()?;
     let mut arrivals = index.arrivals();
     // For changes before the subscription.
     rescan(index, kernel);
     loop {
-        ask_new(index, kernel, asked);
+        ask_new(index, kernel, slots);
         tokio::select! {
             event = events.changed() => {
                 event?;
@@ -61,13 +79,13 @@ async fn watch(
 }
 
 /// Asks the disks that have not been asked, each on a separate thread.
-fn ask_new(index: &Arc<DiskIndex>, kernel: &Linux, asked: &Arc<Semaphore>) {
+fn ask_new(index: &Arc<DiskIndex>, kernel: &Linux, slots: &Arc<Slots>) {
     for disk in index.take_unasked() {
         drop(tokio::spawn(ask(
             Arc::clone(index),
             kernel.clone(),
             disk,
-            Arc::clone(asked),
+            Arc::clone(slots),
         )));
     }
 }
@@ -78,20 +96,106 @@ fn rescan(index: &DiskIndex, kernel: &Linux) {
     }
 }
 
-async fn ask(index: Arc<DiskIndex>, kernel: Linux, disk: Disk, asked: Arc<Semaphore>) {
-    let answer = async {
-        // The semaphore is never closed.
-        let _permit = asked.acquire_owned().await;
-        let (index, disk) = (Arc::clone(&index), disk.clone());
-        work::apart(move || index.ask(&kernel, &disk)).await
+async fn ask(index: Arc<DiskIndex>, kernel: Linux, disk: Disk, slots: Arc<Slots>) {
+    let (of, at) = (Arc::clone(&index), disk.clone());
+    query(&index, &disk, &slots, move || of.ask(&kernel, &at)).await;
+}
+
+/// Makes the query of a disk on a thread.
+async fn query(
+    index: &DiskIndex,
+    disk: &Disk,
+    slots: &Slots,
+    work: impl FnOnce() + Send + 'static,
+) {
+    // The semaphore is never closed.
+    let slot = slots.asked.acquire().await;
+    let mut answer = std::pin::pin!(work::apart(work));
+    let ended = match tokio::time::timeout(ANSWER_MAX, answer.as_mut()).await {
+        Ok(ended) => ended,
+        Err(_) => {
+            tracing::warn!("{} does not answer the query for its serial", disk.name);
+            index.is_late(disk);
+            let hung = slots.hung.try_acquire();
+            if hung.is_ok() {
+                drop(slot);
+            }
+            answer.await
+        }
     };
-    let mut answer = std::pin::pin!(answer);
-    if tokio::time::timeout(ANSWER_MAX, answer.as_mut())
-        .await
-        .is_err()
-    {
-        tracing::warn!("{} does not answer the query for its serial", disk.name);
-        index.is_late(&disk);
-        drop(answer.await);
+    if let Err(failure) = ended {
+        index.has_failed(disk, &failure.message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::kernel::fake::{Fake, Machine, Plug};
+
+    /// An index of so many disks, which must be queried.
+    fn plugged(count: usize) -> (Arc<DiskIndex>, Fake, Vec<Disk>) {
+        let machine = Machine::new();
+        for number in 0..count {
+            let medium = PathBuf::from(format!("/media/{number}"));
+            machine.make_file(Path::new(&medium), 1 << 20);
+            machine.plug(Plug::virtio(&medium, &format!("vol-{number}")));
+        }
+        let (index, kernel) = (Arc::new(DiskIndex::new()), machine.process());
+        index.rescan(&kernel).unwrap();
+        let disks = index.take_unasked();
+        assert_eq!(disks.len(), count);
+        (index, kernel, disks)
+    }
+
+    fn described(index: &DiskIndex, disk: &Disk) -> String {
+        let all = index.described();
+        let found = all.into_iter().find(|it| it.starts_with(&disk.name));
+        found.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_disks_do_not_keep_others_from_being_recognised() {
+        let (index, kernel, mut disks) = plugged(ASKED_MAX + 1);
+        let slots = Slots::new();
+        let healthy = disks.pop().unwrap();
+        let (release, silence) = mpsc::channel::<()>();
+        let silence = Arc::new(std::sync::Mutex::new(silence));
+        for disk in disks.clone() {
+            let (index, slots) = (Arc::clone(&index), Arc::clone(&slots));
+            let silence = Arc::clone(&silence);
+            let wait = move || assert!(silence.lock().unwrap().recv().is_err());
+            tokio::spawn(async move { query(&index, &disk, &slots, wait).await });
+        }
+        tokio::task::yield_now().await;
+        assert_eq!(slots.asked.available_permits(), 0);
+        tokio::time::advance(ANSWER_MAX).await;
+        for _ in &disks {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(slots.asked.available_permits(), ASKED_MAX);
+        let of = (Arc::clone(&index), healthy.clone());
+        query(&index, &healthy, &slots, move || of.0.ask(&kernel, &of.1)).await;
+        assert!(described(&index, &healthy).contains("virtio-vol-"));
+        for disk in &disks {
+            assert!(described(&index, disk).contains("does not answer"));
+        }
+        drop(release);
+    }
+
+    #[tokio::test]
+    async fn a_query_that_panics_has_failed_and_is_repeated_after_the_next_event() {
+        let (index, kernel, disks) = plugged(1);
+        let slots = Slots::new();
+        query(&index, &disks[0], &slots, || panic!("a bug")).await;
+        assert!(described(&index, &disks[0]).contains("ended abnormally"));
+        index.forgive();
+        let again = index.take_unasked();
+        assert_eq!(again, disks);
+        index.ask(&kernel, &again[0]);
+        assert!(described(&index, &disks[0]).contains("virtio-vol-0"));
     }
 }

@@ -251,6 +251,25 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
+    /// Whether the mount of a device may be unmounted for the volume, where no verdict is needed.
+    ///
+    /// # Errors
+    /// `ABORTED` while its disk is being queried; when sysfs cannot be read.
+    pub(crate) fn may_unmount(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+        label: Option<&Label>,
+    ) -> Result<Option<bool>, Failure> {
+        match self {
+            Transport::Disks(disks) if label.is_none_or(|label| self.is_named(volume, label)) => {
+                disks.may_unmount(kernel, volume, (dev, label.map(Label::diskseq)))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// [`Transport::verdict`] on a removed disk whose number is not known.
     pub(crate) fn verdict_on_removed(&self) -> Verdict<K> {
         match self {

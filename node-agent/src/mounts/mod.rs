@@ -245,8 +245,9 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(Some(Proven { device, raw: None }))
     }
 
-    /// Whether the mount at `path` may be unmounted for the volume: the mount of a raw device that
-    /// is unbound, or has another file by now, is still the volume's if it was noted so.
+    /// Whether the target at `path` may be unmounted for the volume: the mount of a raw device that
+    /// is unbound, or has another file by now, is still the volume's if it was noted so. One whose
+    /// disk does not answer is, unless the disk is known to be another volume's.
     ///
     /// # Errors
     /// The kernel's error.
@@ -258,6 +259,16 @@ impl<K: Kernel> Mounts<'_, K> {
     ) -> Result<bool, Failure> {
         if let Some(noted) = self.index.noted(path, stat) {
             return Ok(noted == *volume);
+        }
+        if self.transport.disks().is_some()
+            && let Ok(Behind::Device(device)) = self.behind(volume, path, stat)
+        {
+            let label = self.label(path, stat)?;
+            let transport = self.transport;
+            let may = transport.may_unmount(self.kernel, volume, device, label.as_ref())?;
+            if let Some(may) = may {
+                return Ok(may);
+            }
         }
         let (_, verdict) = self.verdict(volume, path, stat, Intent::TakeDown)?;
         Ok(match verdict {

@@ -5,10 +5,11 @@
 //! own reader waits for it, and meanwhile the index lists it as not answering.
 
 mod foreign;
+mod queries;
 mod shown;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use belay_contract::disk::DiskIdentity;
@@ -22,11 +23,15 @@ use super::volume::is_plugged;
 use crate::device::Sought;
 use crate::kernel::{self, Dev, Disk, Disks};
 pub(crate) use foreign::{DiskSeen, DiskUser};
+use queries::Again;
+pub(super) use queries::Answer;
 
 /// All disks of the node, for all drivers of this process.
 pub(crate) struct DiskIndex {
     inner: Mutex<Inner>,
     arrivals: watch::Sender<u64>,
+    /// The same, for threads.
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -49,6 +54,7 @@ struct User {
 struct Entry {
     disk: Disk,
     state: State,
+    again: Again,
     /// See [`DiskSeen::since`].
     since: Option<Instant>,
 }
@@ -71,6 +77,7 @@ impl DiskIndex {
         DiskIndex {
             inner: Mutex::default(),
             arrivals: watch::Sender::new(0),
+            changed: Condvar::new(),
         }
     }
 
@@ -97,7 +104,7 @@ impl DiskIndex {
             let state = identity.map_or(State::Unasked, State::Known);
             let mut inner = self.lock();
             let since = inner.is_scanned.then(Instant::now);
-            inner.disks.insert(disk.dev, Entry { disk, state, since });
+            inner.disks.insert(disk.dev, Entry::new(disk, state, since));
             has_changed = true;
         }
         self.lock().is_scanned = true;
@@ -105,52 +112,6 @@ impl DiskIndex {
             self.announce();
         }
         Ok(())
-    }
-
-    /// Allows disks that answered with an error to be queried again.
-    pub(crate) fn forgive(&self) {
-        for entry in self.lock().disks.values_mut() {
-            if matches!(entry.state, State::Unread(_)) {
-                entry.state = State::Unasked;
-            }
-        }
-    }
-
-    /// The disks that must be queried for their serial; each is returned once.
-    pub(crate) fn take_unasked(&self) -> Vec<Disk> {
-        let mut inner = self.lock();
-        let entries = inner.disks.values_mut();
-        let unasked = entries.filter(|entry| matches!(entry.state, State::Unasked));
-        unasked
-            .map(|entry| {
-                entry.state = State::Asked;
-                entry.disk.clone()
-            })
-            .collect()
-    }
-
-    /// Queries one of [`DiskIndex::take_unasked`]. Waits for the disk.
-    pub(crate) fn ask<K: Disks>(&self, kernel: &K, disk: &Disk) {
-        let state = match self.read(kernel, disk) {
-            Ok(Some(identity)) => State::Known(identity),
-            // The uevent of its removal will follow.
-            Ok(None) => State::Unread("removed".to_owned()),
-            Err(error) => State::Unread(error.to_string()),
-        };
-        self.set(disk, state);
-    }
-
-    /// The query of that disk takes longer than that of a healthy one.
-    pub(crate) fn is_late(&self, disk: &Disk) {
-        let is_asked = |entry: &&mut Entry| {
-            entry.disk.diskseq == disk.diskseq && matches!(entry.state, State::Asked)
-        };
-        let mut inner = self.lock();
-        if let Some(entry) = inner.disks.get_mut(&disk.dev).filter(is_asked) {
-            entry.state = State::Late;
-            drop(inner);
-            self.announce();
-        }
     }
 
     /// The one disk that matches the volume; from now on it is the volume's.
@@ -276,23 +237,6 @@ impl DiskIndex {
         Ok(identity)
     }
 
-    /// Reads the disk's identity by its name, which must still be the disk's afterwards.
-    fn read<K: Disks>(&self, kernel: &K, disk: &Disk) -> kernel::Result<Option<Arc<Identity>>> {
-        let identity = Identity::read(kernel, disk)?;
-        let is_same = is_plugged(kernel, disk)?;
-        Ok(identity.filter(|_| is_same).map(Arc::new))
-    }
-
-    fn set(&self, disk: &Disk, state: State) {
-        let mut inner = self.lock();
-        let entry = inner.disks.get_mut(&disk.dev);
-        if let Some(entry) = entry.filter(|entry| entry.disk.diskseq == disk.diskseq) {
-            entry.state = state;
-            drop(inner);
-            self.announce();
-        }
-    }
-
     /// Drops removed disks and updates sizes; returns whether anything changed.
     fn keep_only(&self, seen: &[Disk]) -> bool {
         let seen: BTreeMap<Dev, &Disk> = seen.iter().map(|disk| (disk.dev, disk)).collect();
@@ -320,6 +264,7 @@ impl DiskIndex {
 
     fn announce(&self) {
         self.arrivals.send_modify(|count| *count += 1);
+        self.changed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

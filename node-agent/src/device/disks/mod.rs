@@ -18,4 +18,4 @@ mod volumes;
 pub(crate) use index::{DiskIndex, DiskSeen, DiskUser};
 pub(crate) use missing::Missing;
 pub(super) use volume::{Plugged, VolumeDisk};
-pub(crate) use volumes::{DiskRules, DiskVolumes};
+pub(crate) use volumes::{ANSWER_MAX, DiskRules, DiskVolumes};

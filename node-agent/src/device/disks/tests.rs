@@ -143,6 +143,52 @@ fn each_disk_is_asked_once_and_again_only_when_it_was_exchanged_or_failed() {
     assert!(bench.find("vol").unwrap().is_some());
 }
 
+/// A virtio disk may answer without a serial, or with an error, and later with its serial.
+#[test]
+fn a_disk_without_a_serial_is_asked_again_after_each_event_and_nothing_waits_for_it() {
+    for is_failing in [false, true] {
+        let bench = Bench::new();
+        bench.plug(LONG);
+        let medium = bench.plug("nameless");
+        bench.machine.name_disk(&medium, "");
+        bench.rescan();
+        let asked = bench.index.take_unasked();
+        bench.index.ask(&bench.kernel, &asked[0]);
+        bench.index.ask(&bench.kernel, &asked[1]);
+        let fail = || {
+            if is_failing {
+                bench.index.has_failed(&asked[1], "EIO");
+            }
+        };
+        fail();
+        let mut arrivals = bench.index.arrivals();
+        for _ in 0..2 {
+            bench.index.forgive();
+            let again = bench.index.take_unasked();
+            assert_eq!(again, asked[1..]);
+            assert!(!bench.index.is_any_unknown(), "it has answered before");
+            assert!(bench.find(LONG).unwrap().is_some());
+            // Its query is running.
+            bench.index.forgive();
+            assert_eq!(bench.index.take_unasked(), []);
+            match is_failing {
+                true => fail(),
+                false => bench.index.ask(&bench.kernel, &again[0]),
+            }
+            assert!(!arrivals.has_changed().unwrap(), "it has said nothing new");
+        }
+        bench.machine.name_disk(&medium, "nameless");
+        assert_eq!(bench.find("nameless"), Ok(None));
+        bench.index.forgive();
+        bench.ask_all();
+        assert!(arrivals.has_changed().unwrap());
+        arrivals.mark_unchanged();
+        assert_eq!(bench.find("nameless").unwrap().unwrap().name, "vdb");
+        bench.index.forgive();
+        assert_eq!(bench.index.take_unasked(), [], "it has a name");
+    }
+}
+
 #[test]
 fn what_is_cut_waits_for_disks_that_may_say_the_same_but_not_for_one_that_never_answers() {
     let bench = Bench::new();

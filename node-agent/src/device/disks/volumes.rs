@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use belay_contract::disk::DiskIdentity;
 use belay_contract::drivers::Profile;
@@ -12,12 +13,15 @@ use belay_server::identity::DriverName;
 use belay_server::request::{Context, VolumeId};
 
 use super::identity::{Identity, Match};
-use super::index::DiskIndex;
+use super::index::{Answer, DiskIndex};
 use super::missing::words;
 use super::owner::Owner;
 use super::volume::{Plugged, VolumeDisk, is_plugged, node, open};
 use crate::device::{Backing, Intent, Sought, Verdict, mixed_up};
 use crate::kernel::{self, Dev, DiskAt, Disks, Kernel};
+
+/// How long a healthy disk may take to report its serial. After that no volume waits for it.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The volumes of a driver that are disks.
 pub(crate) struct DiskVolumes {
@@ -247,6 +251,39 @@ impl DiskVolumes {
         }
         let device = open(kernel, &disk, &wanted)?;
         Ok(device.map_or(Verdict::Removed, Verdict::Ours))
+    }
+
+    /// Whether the mount of a device may be unmounted for the volume, if that does not depend on
+    /// what its disk answers: the label of the mount decides, or the disk has not answered and is
+    /// not known as another volume's. Waits a while for a disk that is being queried, and for no
+    /// other.
+    ///
+    /// # Errors
+    /// `ABORTED` if that disk does not answer meanwhile; when sysfs cannot be read.
+    pub(in crate::device) fn may_unmount<K: Disks>(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        (dev, diskseq): (Dev, Option<u64>),
+    ) -> Result<Option<bool>, Failure> {
+        let DiskAt::Disk(disk) = kernel.disk(dev)? else {
+            return Ok(None);
+        };
+        if diskseq.is_some() {
+            return Ok((diskseq == Some(disk.diskseq)).then_some(true));
+        }
+        match self.index.answer(&disk, ANSWER_MAX) {
+            None | Some(Answer::Known) => Ok(None),
+            Some(Answer::None) => {
+                let (owner, wanted) = (self.owner(volume), self.wanted(volume));
+                let is_of_another = self.index.is_of_another(&owner, &disk, wanted.as_ref());
+                Ok(Some(!is_of_another))
+            }
+            Some(Answer::Awaited) => Err(Failure::busy(format!(
+                "volume {volume}: {} has not answered the query for its serial yet; try again",
+                disk.name
+            ))),
+        }
     }
 
     /// Whether the device may be the volume's, as far as is known already.

@@ -60,6 +60,14 @@ impl Machine {
         self.lock().plug(plug);
     }
 
+    /// The disk with that medium reports that serial from now on.
+    pub(crate) fn name_disk(&self, medium: &Path, serial: &str) {
+        let mut state = self.lock();
+        let number = state.disk_of(medium).unwrap();
+        let disk = state.disks.get_mut(&number).unwrap();
+        serial.clone_into(&mut disk.plug.serial);
+    }
+
     /// Removes the disk with that medium, even while in use.
     pub(crate) fn unplug(&self, medium: &Path) {
         self.lock().unplug(medium);

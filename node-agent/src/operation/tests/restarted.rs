@@ -1,16 +1,17 @@
 //! An agent's knowledge of mounts that an earlier one has made.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use belay_contract::drivers::{CIVO, DIGITALOCEAN, Profile};
+use belay_contract::drivers::{CIVO, DIGITALOCEAN, OPENSTACK, Profile};
 use belay_server::call::Kind;
 use belay_server::request::AccessMode;
 
-use super::bench::{Form, Verb, Volume, World};
+use super::bench::{Form, Verb, Volume, World, start_with};
 use super::disks::scsi;
-use super::simulated::{Media, Simulated};
+use super::simulated::{DISK_DRIVER, Media, Simulated};
 use super::suite::{all_ok, nothing_left};
-use crate::device::DiskRules;
+use crate::device::{DiskIndex, DiskRules, DiskVolumes, Transport};
 use crate::kernel::Kernel;
 use crate::kernel::fake::{Fake, Plug};
 use crate::operation::{Node, Published, Thread};
@@ -129,4 +130,94 @@ fn nothing_is_unstaged_while_a_disk_has_not_answered() {
         disks.is_late(&disk);
     }
     all_ok(&node, &volume, &[Verb::Unstage]);
+}
+
+/// An agent that has listed the disks, and has not queried them.
+fn start_unasked(world: &Simulated) -> Node<Fake> {
+    let index = Arc::new(DiskIndex::new());
+    let driver = DISK_DRIVER.parse().unwrap();
+    let volumes = DiskVolumes::new(&driver, &OPENSTACK, &index, DiskRules::default());
+    let node = start_with(world.kernel(), Transport::Disks(volumes), world.base());
+    index.rescan(&node.kernel).unwrap();
+    node
+}
+
+const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
+
+/// The query for its serial would hang.
+#[test]
+fn a_pod_ends_whether_or_not_its_disk_answers() {
+    for (form, answers_with_error) in FORMS.map(|form| [(form, false), (form, true)]).concat() {
+        let world = Simulated::of(Media::Disks);
+        let volume = world.volume("vol", form);
+        all_ok(&world.start(), &volume, &[Verb::Stage, Verb::Publish(1)]);
+        let node = start_unasked(&world);
+        let disks = node.transport.disks().unwrap();
+        for disk in disks.take_unasked() {
+            match answers_with_error {
+                true => disks.has_failed(&disk, "EIO"),
+                false => disks.is_late(&disk),
+            }
+        }
+        world.machine.begin(None);
+        let unpublished = volume.call(&node, Verb::Unpublish(1));
+        let calls = world.machine.end();
+        assert!(unpublished.is_ok(), "{form:?}: {unpublished:?}");
+        let is_query = |name: &str| name == "VIRTIO_BLK_T_GET_ID";
+        assert!(!calls.iter().any(|call| is_query(call.name)), "{form:?}");
+        assert!(node.kernel.look(&volume.target(1)).unwrap().is_none());
+        let staged = node.kernel.look(&volume.staging_mount()).unwrap();
+        assert!(staged.unwrap().mount_root, "{form:?}");
+        all_ok(&node, &volume, &[Verb::Unstage]);
+        nothing_left(&world);
+    }
+}
+
+#[test]
+fn a_silent_disk_that_is_known_as_another_volumes_stays_published() {
+    for form in [Form::Ext4, Form::Block] {
+        let world = Simulated::of(Media::Disks);
+        let (volume, other) = (world.volume("vol", form), world.volume("other", form));
+        let before = world.start();
+        for volume in [&volume, &other] {
+            all_ok(&before, volume, &[Verb::Stage, Verb::Publish(1)]);
+        }
+        let node = start_unasked(&world);
+        let disks = node.transport.disks().unwrap();
+        let silent = world.machine.disk_dev(&volume.file());
+        for disk in disks.take_unasked() {
+            match disk.dev == silent {
+                true => disks.is_late(&disk),
+                false => disks.ask(&node.kernel, &disk),
+            }
+        }
+        let mixed_up = Volume {
+            folder: volume.folder.clone(),
+            ..other.clone()
+        };
+        let failure = mixed_up.call(&node, Verb::Unpublish(1)).unwrap_err();
+        assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+        let target = node.kernel.look(&volume.target(1)).unwrap().unwrap();
+        assert!(target.mount_root, "{form:?}");
+        for volume in [&volume, &other] {
+            all_ok(&node, volume, &[Verb::Unpublish(1), Verb::Unstage]);
+        }
+        nothing_left(&world);
+    }
+}
+
+#[test]
+fn an_unpublish_waits_for_a_disk_that_is_being_queried() {
+    let world = Simulated::of(Media::Disks);
+    let volume = world.volume("vol", Form::Ext4);
+    all_ok(&world.start(), &volume, &[Verb::Stage, Verb::Publish(1)]);
+    let node = start_unasked(&world);
+    let disks = node.transport.disks().unwrap();
+    let disk = disks.take_unasked().remove(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| disks.ask(&node.kernel, &disk));
+        all_ok(&node, &volume, &[Verb::Unpublish(1)]);
+    });
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    nothing_left(&world);
 }

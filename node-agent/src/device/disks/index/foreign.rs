@@ -7,7 +7,7 @@ use std::time::Instant;
 use belay_contract::disk::DiskIdentity;
 use belay_server::identity::DriverName;
 
-use super::{DiskIndex, Entry, Identity, Inner, Owner, State};
+use super::{Again, DiskIndex, Entry, Identity, Inner, Owner, State};
 use crate::device::disks::identity::Match;
 use crate::kernel::{Dev, Disk};
 
@@ -109,6 +109,15 @@ impl Claims {
 }
 
 impl Entry {
+    pub(super) fn new(disk: Disk, state: State, since: Option<Instant>) -> Entry {
+        Entry {
+            disk,
+            state,
+            again: Again::No,
+            since,
+        }
+    }
+
     /// The disk, its identity if known, and [`DiskSeen::since`].
     fn snapshot(&self) -> (Disk, Option<Arc<Identity>>, Option<Instant>) {
         let identity = match &self.state {
@@ -179,8 +188,7 @@ mod tests {
                 true => State::Late,
                 false => State::Known(Arc::new(Identity::virtio(said))),
             };
-            let since = None;
-            inner.disks.insert(dev, Entry { disk, state, since });
+            inner.disks.insert(dev, Entry::new(disk, state, None));
         }
         drop(inner);
         index

@@ -1,0 +1,179 @@
+//! The queries of disks for their serials: which must be made, and what has become of each.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::{DiskIndex, Entry, Identity, Inner, Owner, State, is_plugged};
+use crate::kernel::{self, Disk, Disks};
+use belay_contract::disk::DiskIdentity;
+
+/// A further query of a disk that has answered without a serial, or with an error. Until its answer
+/// the earlier one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    No,
+    Due,
+    Running,
+}
+
+/// What a disk has answered so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::device::disks) enum Answer {
+    Known,
+    /// It may still answer, as a healthy disk does.
+    Awaited,
+    /// It has not answered in time, or with an error.
+    None,
+}
+
+impl DiskIndex {
+    /// Allows disks that answered without a serial, or with an error, to be queried again.
+    pub(crate) fn forgive(&self) {
+        for entry in self.lock().disks.values_mut() {
+            let is_unsaid = match &entry.state {
+                State::Unread(_) => true,
+                State::Known(identity) => identity.is_nameless(),
+                State::Unasked | State::Asked | State::Late => false,
+            };
+            if is_unsaid && entry.again == Again::No {
+                entry.again = Again::Due;
+            }
+        }
+    }
+
+    /// The disks that must be queried for their serial; each is returned once.
+    pub(crate) fn take_unasked(&self) -> Vec<Disk> {
+        let mut inner = self.lock();
+        let take = |entry: &mut Entry| {
+            match (&entry.state, entry.again) {
+                (State::Unasked, _) => entry.state = State::Asked,
+                (_, Again::Due) => entry.again = Again::Running,
+                _ => return None,
+            }
+            Some(entry.disk.clone())
+        };
+        inner.disks.values_mut().filter_map(take).collect()
+    }
+
+    /// Queries one of [`DiskIndex::take_unasked`]. Waits for the disk.
+    pub(crate) fn ask<K: Disks>(&self, kernel: &K, disk: &Disk) {
+        let state = match self.read(kernel, disk) {
+            Ok(Some(identity)) => State::Known(identity),
+            // The uevent of its removal will follow.
+            Ok(None) => State::Unread("removed".to_owned()),
+            Err(error) => State::Unread(error.to_string()),
+        };
+        self.set(disk, state);
+    }
+
+    /// The query of that disk has ended without an answer.
+    pub(crate) fn has_failed(&self, disk: &Disk, why: &str) {
+        self.set(disk, State::Unread(why.to_owned()));
+    }
+
+    /// The query of that disk takes longer than that of a healthy one.
+    pub(crate) fn is_late(&self, disk: &Disk) {
+        let is_asked = |entry: &&mut Entry| {
+            entry.disk.diskseq == disk.diskseq && matches!(entry.state, State::Asked)
+        };
+        let mut inner = self.lock();
+        if let Some(entry) = inner.disks.get_mut(&disk.dev).filter(is_asked) {
+            entry.state = State::Late;
+            drop(inner);
+            self.announce();
+        }
+    }
+
+    /// What the disk has answered; waits for as long for an answer. `None` if it is not in the
+    /// index.
+    pub(in crate::device::disks) fn answer(
+        &self,
+        disk: &Disk,
+        at_most: Duration,
+    ) -> Option<Answer> {
+        let awaits = |inner: &mut Inner| inner.answer(disk) == Some(Answer::Awaited);
+        let waited = self
+            .changed
+            .wait_timeout_while(self.lock(), at_most, awaits);
+        let (inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        inner.answer(disk)
+    }
+
+    /// Whether a disk that does not say what it is belongs to another volume, as far as is known;
+    /// `wanted` identifies the owner's.
+    pub(in crate::device::disks) fn is_of_another(
+        &self,
+        owner: &Owner,
+        disk: &Disk,
+        wanted: Option<&DiskIdentity>,
+    ) -> bool {
+        let inner = self.lock();
+        let this = (disk.dev, disk.diskseq);
+        let is_this = |held: (kernel::Dev, u64)| held == this && disk.diskseq != 0;
+        let mut users = inner.users.iter();
+        let mut shown = inner.shown.iter();
+        let has_another = || match wanted.map(|wanted| inner.only(wanted)) {
+            Some(Ok(Some((found, ..)))) => found != *disk,
+            Some(Err(_)) => true,
+            Some(Ok(None)) | None => false,
+        };
+        users.any(|(it, user)| it != owner && user.held.is_some_and(is_this))
+            || shown.any(|(it, held)| it != owner && is_this(*held))
+            || inner.held_by(owner).is_some_and(|held| held != disk)
+            || has_another()
+    }
+
+    /// All disks as messages describe them.
+    #[cfg(test)]
+    pub(crate) fn described(&self) -> Vec<String> {
+        self.lock().disks.values().map(Entry::describe).collect()
+    }
+
+    /// Reads the disk's identity by its name, which must still be the disk's afterwards.
+    pub(super) fn read<K: Disks>(
+        &self,
+        kernel: &K,
+        disk: &Disk,
+    ) -> kernel::Result<Option<Arc<Identity>>> {
+        let identity = Identity::read(kernel, disk)?;
+        let is_same = is_plugged(kernel, disk)?;
+        Ok(identity.filter(|_| is_same).map(Arc::new))
+    }
+
+    pub(super) fn set(&self, disk: &Disk, state: State) {
+        let mut inner = self.lock();
+        let entry = inner.disks.get_mut(&disk.dev);
+        if let Some(entry) = entry.filter(|entry| entry.disk.diskseq == disk.diskseq) {
+            entry.again = Again::No;
+            if entry.state.is_like(&state) {
+                return;
+            }
+            entry.state = state;
+            drop(inner);
+            self.announce();
+        }
+    }
+}
+
+impl Inner {
+    fn answer(&self, disk: &Disk) -> Option<Answer> {
+        let entry = self.disks.get(&disk.dev)?;
+        let answer = match &entry.state {
+            State::Known(_) => Answer::Known,
+            State::Unasked | State::Asked => Answer::Awaited,
+            State::Late | State::Unread(_) => Answer::None,
+        };
+        (entry.disk.diskseq == disk.diskseq).then_some(answer)
+    }
+}
+
+impl State {
+    /// The same answer again.
+    fn is_like(&self, other: &State) -> bool {
+        match (self, other) {
+            (State::Known(one), State::Known(other)) => one == other,
+            (State::Unread(one), State::Unread(other)) => one == other,
+            _ => false,
+        }
+    }
+}
