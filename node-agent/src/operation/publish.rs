@@ -62,6 +62,7 @@ pub(crate) fn publish<K: Kernel>(
     if thread == Thread::Only && may_wait(cx, request, &source_path, &staged)? {
         return Ok(Published::WantsPool);
     }
+    learn(cx, request, &source_path, &staged);
     let Some(proven) = cx.mounts().prove(&request.id, &source_path, &staged)? else {
         return Err(not_proven(cx, request, &source_path, &staged)?);
     };
@@ -114,6 +115,18 @@ pub(crate) fn publish<K: Kernel>(
     // Only now: a raw device that is detached by force meanwhile keeps its number.
     drop(proven.raw);
     Ok(Published::Done)
+}
+
+/// After a restart, only the attachment has the name of some volumes' disks.
+fn learn<K: Kernel>(node: &Node<K>, request: &Publish, source: &Path, staged: &Stat) {
+    let is_known = || node.index.proven(source, staged, &request.id).is_some();
+    if node.may_lose_devices() && !is_known() {
+        let contexts = (&request.publish_context, &request.volume_context);
+        // A mount of a replaced driver may be published by that driver's context.
+        if let Ok(plan) = node.transport.read(&request.id, contexts) {
+            node.transport.learn(&request.id, &plan);
+        }
+    }
 }
 
 /// The staged mount, or another one of the volume, is not known yet, so it must be opened; or the

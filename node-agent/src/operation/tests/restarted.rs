@@ -221,3 +221,22 @@ fn an_unpublish_waits_for_a_disk_that_is_being_queried() {
     all_ok(&node, &volume, &[Verb::Unstage]);
     nothing_left(&world);
 }
+
+/// The disk has the name that the attachment says, and not one that is made of the volume's ID.
+#[test]
+fn a_publish_after_a_restart_learns_from_the_attachment_which_disk_is_the_volumes() {
+    for form in FORMS {
+        let world = Simulated::of(Media::Disks);
+        let mut volume = world.volume("vol", form);
+        world.machine.name_disk(&volume.file(), "another-name");
+        volume.serial = Some("another-name".to_owned());
+        all_ok(&world.start(), &volume, &[Verb::Stage]);
+        let node = world.start();
+        all_ok(
+            &node,
+            &volume,
+            &[Verb::Publish(1), Verb::Unpublish(1), Verb::Unstage],
+        );
+        nothing_left(&world);
+    }
+}
