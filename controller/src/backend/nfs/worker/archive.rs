@@ -40,9 +40,7 @@ pub(super) fn archive(deletion: &Deletion<'_>, claim: &Claim) -> Result<(), Fail
         deletion.unless_done(claim, deletion.refuse_older(&archived))?;
     }
     let claim = claims.advance(dir, claim, State::Archiving)?;
-    let trash = Trash::open(claims, dir, &claim)?;
-    // Only as long as the claim is so, this trash is the volume's.
-    claims.check(dir, &claim)?;
+    let trash = Trash::of_current(claims, dir, &claim)?;
     if moves {
         trash.keep(tree, dir)?;
     }
@@ -191,9 +189,7 @@ impl Deletion<'_> {
                 return Err(self.exists(archived));
             }
             refuse_other(archived, there)?;
-            let own = Trash::open(&self.claims, archived, older)?;
-            // Only as long as the claim is so, this trash is the older archive's.
-            self.claims.check(archived, older)?;
+            let own = Trash::of_current(&self.claims, archived, older)?;
             own.keep(self.tree, archived)?;
         }
         let older = self.claims.advance(archived, older, State::Replaced)?;

@@ -13,7 +13,7 @@ use super::copy::attributes;
 use super::error::{self, Error};
 use super::list;
 use super::own::Own;
-use super::tree::{self, Tree};
+use super::tree::{self, Share, Tree};
 use belay_server::call::Failure;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -47,6 +47,7 @@ pub(super) struct Claims {
     /// Belay's own directory.
     pub(super) own: Own,
     pub(super) claims: OwnedFd,
+    share: Share,
 }
 
 impl Claims {
@@ -54,7 +55,8 @@ impl Claims {
     pub(super) fn open(tree: &Tree) -> Result<Self, Failure> {
         let own = Own::make(tree)?;
         let claims = own.make_directory(CLAIMS)?;
-        Ok(Self { own, claims })
+        let share = tree.share().clone();
+        Ok(Self { own, claims, share })
     }
 
     /// Those of the share; none if no volume has one there.
@@ -63,7 +65,8 @@ impl Claims {
             return Ok(None);
         };
         let found = own.find_directory(CLAIMS)?;
-        Ok(found.map(|claims| Self { own, claims }))
+        let share = tree.share().clone();
+        Ok(found.map(|claims| Self { own, claims, share }))
     }
 
     /// To which volume the directory belongs.
@@ -217,14 +220,15 @@ impl Claims {
         }
     }
 
-    /// That the claim is as this call has seen it, before a change of the directory.
+    /// That the claim is as this call has seen it, before a change of the directory: by the server,
+    /// not by what this mount remembers.
     ///
     /// # Errors
     /// `Busy` if it is not; those of the server.
     pub(super) fn check(&self, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
-        match self.is_current(dir, claim)? {
-            true => Ok(()),
-            false => Err(changing(dir)),
+        match Self::find(&self.share.afresh()?)? {
+            Some(now) if now.is_current(dir, claim)? => Ok(()),
+            _ => Err(changing(dir)),
         }
     }
 

@@ -254,9 +254,7 @@ impl Deletion<'_> {
         refuse_other(self.dir, is_there)?;
         let claim = self.claims.advance(self.dir, claim, State::Deleting)?;
         if is_there.is_some() {
-            let trash = Trash::open(&self.claims, self.dir, &claim)?;
-            // Only as long as the claim is so, this trash is the volume's.
-            self.claims.check(self.dir, &claim)?;
+            let trash = Trash::of_current(&self.claims, self.dir, &claim)?;
             trash.take(self.tree, self.dir)?;
         }
         // At once: what has the name later, while the files are removed, is not the volume.

@@ -22,7 +22,7 @@ mod tar;
 mod tests;
 mod tree;
 
-use super::call::{Call, Copied, Done, Fault, Owned, Said, Seen, Work};
+use super::call::{Call, Copied, Done, Fault, Mount, Owned, Said, Seen, Work};
 use belay_server::call::Failure;
 use claim::State;
 use claims::{Claims, Held};
@@ -31,8 +31,9 @@ use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tree::Tree;
+use tree::{Share, Tree};
 
 /// The argument that makes this program a worker process. It is none of the flags.
 pub(super) const ARGUMENT: &str = "--nfs-worker-process";
@@ -87,9 +88,9 @@ fn say(said: &Said) -> std::io::Result<()> {
 }
 
 fn answer(call: &Call) -> Result<Done, Failure> {
-    let tree = Tree::new(mount::share(&call.mount)?);
-    let other = call.work.other_share().map(mount::share).transpose()?;
-    let other = other.map(Tree::new);
+    let open = |mount: &Mount| Share::Of(Rc::new(mount.clone())).open();
+    let tree = open(&call.mount)?;
+    let other = call.work.other_share().map(open).transpose()?;
     // The controller kills a process that it cannot read.
     let progress = |copied: &Copied| say(&Said::Copied(copied.clone())).unwrap_or_default();
     let end = Instant::now() + REMOVING_MAX;

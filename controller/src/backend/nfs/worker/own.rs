@@ -159,6 +159,7 @@ pub(super) fn is_missing(errno: Errno) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::Share;
     use super::*;
     use belay_server::call::Kind;
     use std::fs;
@@ -167,7 +168,7 @@ mod tests {
     fn a_share_without_the_case_of_names_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join(OWN)).unwrap();
-        let tree = Tree::new(fs::File::open(dir.path()).unwrap().into());
+        let tree = Share::Local(dir.path().to_owned()).open().unwrap();
         refuse_one_case(&tree, OTHER_CASE).unwrap();
         // Another directory.
         fs::create_dir(dir.path().join(OTHER_CASE)).unwrap();

@@ -72,6 +72,23 @@ impl Trash {
         })
     }
 
+    /// The same, of a claim that is as this call has seen it. Only as long as it is so, its trash
+    /// is that of the directory, so this looks at the claim last.
+    ///
+    /// # Errors
+    /// `Busy` if it is not; those of the server.
+    pub(super) fn of_current(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Self, Failure> {
+        let trash = Self::open(claims, dir, claim)?;
+        match claims.check(dir, claim) {
+            Ok(()) => Ok(trash),
+            Err(failure) => {
+                // It may have been made again after its claim was removed.
+                trash.remove().unwrap_or_default();
+                Err(failure)
+            }
+        }
+    }
+
     /// That of the claim; none if nothing was moved there.
     pub(super) fn find(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Option<Self>, Failure> {
         let Some(all) = claims.own.find_directory(TRASH)? else {

@@ -1,14 +1,18 @@
 //! System calls in a share, all relative to descriptors. No call follows a symbolic link, leaves
 //! the share, or crosses into another filesystem.
 
+use super::super::call::Mount;
 use super::super::path::Dir;
 use super::error::{Error, Result, at};
+use super::mount;
+use belay_server::call::{Failure, Kind};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::path::Arg;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 /// The mode of a new directory, before the mask.
 const DIRECTORY: Mode = Mode::from_bits_retain(0o777);
@@ -23,21 +27,67 @@ pub(super) const INSIDE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_XDEV);
 
 /// A share.
-pub(super) struct Tree(OwnedFd);
+pub(super) struct Tree {
+    root: OwnedFd,
+    share: Share,
+}
+
+/// What a share is opened by.
+#[derive(Clone)]
+pub(super) enum Share {
+    Of(Rc<Mount>),
+    /// A directory of this host.
+    #[cfg(test)]
+    Local(std::path::PathBuf),
+}
+
+impl Share {
+    /// Mounts it.
+    ///
+    /// # Errors
+    /// The kernel's or the server's reason.
+    pub(super) fn open(self) -> std::result::Result<Tree, Failure> {
+        let root = match &self {
+            Self::Of(mount) => mount::share(mount)?,
+            #[cfg(test)]
+            Self::Local(path) => File::open(path).expect("a directory").into(),
+        };
+        Ok(Tree { root, share: self })
+    }
+
+    /// Mounts it once more, to see what the server has now. A mount may have a directory delegation
+    /// (RFC 8881, section 10.9), and then asks nothing; the server does not recall it for changes
+    /// by other mounts of the same client. Linux requests them since 6.19.
+    ///
+    /// # Errors
+    /// `Unreachable`: it was mounted before.
+    pub(super) fn afresh(&self) -> std::result::Result<Tree, Failure> {
+        let again = self.clone().open();
+        again.map_err(|failure| Failure::new(Kind::Unreachable, failure.message).may_be_running())
+    }
+}
 
 impl Tree {
-    pub(super) fn new(root: OwnedFd) -> Self {
-        Self(root)
+    /// One that shows another directory than its share has now, as a mount does with a delegation.
+    #[cfg(test)]
+    pub(super) fn stale(shown: &std::path::Path, share: Share) -> Self {
+        let root = File::open(shown).expect("a directory").into();
+        Self { root, share }
     }
 
     /// The root of the share.
     pub(super) fn root(&self) -> &OwnedFd {
-        &self.0
+        &self.root
+    }
+
+    /// What it was opened by.
+    pub(super) fn share(&self) -> &Share {
+        &self.share
     }
 
     /// What a user may still write, as the server says.
     pub(super) fn available_bytes(&self) -> Result<u64> {
-        let found = retry(|| rustix::fs::fstatvfs(&self.0));
+        let found = retry(|| rustix::fs::fstatvfs(&self.root));
         let found = found.map_err(at("fstatvfs", "/"))?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
@@ -45,14 +95,14 @@ impl Tree {
     /// The directory that contains `dir`.
     pub(super) fn open_above(&self, dir: &Dir) -> Result<OwnedFd> {
         match dir.parent() {
-            None => open(&self.0, ".", "/"),
-            Some(parent) => open(&self.0, &parent.to_string(), &parent.to_string()),
+            None => open(&self.root, ".", "/"),
+            Some(parent) => open(&self.root, &parent.to_string(), &parent.to_string()),
         }
     }
 
     /// Creates the directories above `dir` that are missing; returns the innermost.
     pub(super) fn make_above(&self, dir: &Dir) -> Result<OwnedFd> {
-        let mut here = open(&self.0, ".", "/")?;
+        let mut here = open(&self.root, ".", "/")?;
         for above in dir.above() {
             match mkdir(&here, above.name(), DIRECTORY, &above.to_string()) {
                 Err(error) if error.errno != Errno::EXIST => return Err(error),
@@ -65,7 +115,7 @@ impl Tree {
     /// A directory, to read it; none if it does not exist.
     pub(super) fn open_directory(&self, dir: &Dir) -> Result<Option<OwnedFd>> {
         let path = dir.to_string();
-        open_existing(&self.0, &path, &path)
+        open_existing(&self.root, &path, &path)
     }
 
     /// Whether there is a file of any type.

@@ -120,9 +120,7 @@ impl Copy<'_> {
         } = creation;
         claims.hold_above(tree, dir, claim)?;
         claims.refresh(dir, claim)?;
-        // Only as long as the claim is so, this trash is the volume's.
-        let trash = Trash::open(claims, dir, claim)?;
-        claims.check(dir, claim)?;
+        let trash = Trash::of_current(claims, dir, claim)?;
         trash.disarm_attempts()?;
         if trash.complete()?.is_none() && !trash.has_placed(tree, dir)? {
             self.sweep();

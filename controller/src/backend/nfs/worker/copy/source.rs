@@ -17,7 +17,8 @@ pub(in super::super) struct Original<'a> {
     source: &'a Source,
     /// None: it is one of csi-driver-nfs.
     claim: Option<Claim>,
-    identity: (u64, u64),
+    /// Its fileid: another mount has another st_dev.
+    inode: u64,
     pub(in super::super) directory: OwnedFd,
 }
 
@@ -39,23 +40,24 @@ impl<'a> Original<'a> {
             tree,
             source,
             claim,
-            identity: (stat.st_dev, stat.st_ino),
+            inode: stat.st_ino,
             directory,
         })
     }
 
-    /// That it is the volume that was opened, and its deletion was not begun: otherwise, files may
-    /// be missing.
+    /// That it is the volume that was opened, and its deletion was not begun, by the server:
+    /// otherwise, files may be missing.
     ///
     /// # Errors
     /// `NotFound`.
     pub(in super::super) fn check(&self) -> Result<(), Failure> {
-        let found = match self.tree.find(&self.source.at.dir) {
+        let now = self.tree.share().afresh()?;
+        let found = match now.find(&self.source.at.dir) {
             Err(error) if is_missing(error.errno) => None,
             result => result?,
         };
-        let is_same = found.is_some_and(|found| found.identity == self.identity);
-        match is_same && claimed(self.tree, self.source)? == self.claim {
+        let is_same = found.is_some_and(|found| found.identity.1 == self.inode);
+        match is_same && claimed(&now, self.source)? == self.claim {
             true => Ok(()),
             false => Err(Failure::not_found(format!(
                 "volume {}: was deleted while it was copied",

@@ -135,6 +135,7 @@ impl Temporary<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::super::super::path::Dir;
+    use super::super::super::tree::Share;
     use super::*;
     use std::fs::{File, FileTimes};
     use std::time::{Duration, SystemTime};
@@ -150,7 +151,7 @@ mod tests {
     #[test]
     fn one_that_is_read_for_hours_is_not_taken_for_one_that_a_killed_call_has_left() {
         let share = tempfile::tempdir().unwrap();
-        let tree = Tree::new(File::open(share.path()).unwrap().into());
+        let tree = Share::Local(share.path().to_owned()).open().unwrap();
         let slow = Temporaries::make(&tree, &of("slow")).unwrap();
         let other = Temporaries::make(&tree, &of("other")).unwrap();
         for is_refreshed in [true, false] {

@@ -21,6 +21,7 @@ mod snapshots;
 mod snapshots_attributes;
 mod snapshots_changed;
 mod snapshots_hostile;
+mod stale;
 mod tenants;
 mod verbs;
 
@@ -29,7 +30,7 @@ use super::super::class::OnDelete;
 use super::super::path::Dir;
 use super::claim::file_name;
 use super::perform;
-use super::tree::Tree;
+use super::tree::{self, Tree};
 use belay_server::call::{Failure, Kind};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +62,7 @@ impl Share {
     }
 
     fn tree(&self) -> Tree {
-        Tree::new(fs::File::open(self.path("")).unwrap().into())
+        tree::Share::Local(self.path("")).open().unwrap()
     }
 
     fn perform(&self, work: &Work) -> Result<Done, Failure> {

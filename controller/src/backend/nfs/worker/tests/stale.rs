@@ -1,0 +1,54 @@
+//! A mount that shows what the server had before another one changed it, as with a directory
+//! delegation.
+
+use super::super::claims::{Claims, Held};
+use super::super::copy::source::Original;
+use super::super::remove::Trash;
+use super::copied::order;
+use super::repeated::dir;
+use super::*;
+
+/// A mount that shows the volume, whose directory and names another volume has by now.
+fn stale(share: &Share, replaced: impl FnOnce()) -> Tree {
+    let shown = share.dir.path().join("shown");
+    fs::rename(share.path(""), &shown).unwrap();
+    fs::create_dir(share.path("")).unwrap();
+    replaced();
+    Tree::stale(&shown, tree::Share::Local(share.path("")))
+}
+
+#[test]
+fn a_claim_that_only_this_mount_still_shows_moves_nothing() {
+    let share = Share::new();
+    let order = volume("ns/data", "pvc-1");
+    share.create(&order).unwrap();
+    let tree = stale(&share, || {
+        share.create(&order).unwrap();
+        share.write("ns/data/file");
+    });
+    let claims = Claims::find(&tree).unwrap().unwrap();
+    let dir = dir("ns/data");
+    let Held::By(claim) = claims.read(&dir).unwrap() else {
+        panic!("no claim");
+    };
+    let trash = Trash::of_current(&claims, &dir, &claim).map(drop);
+    refused(trash, Kind::Busy, "another call changes its volume");
+    assert_eq!(
+        Trash::find(&claims, &dir, &claim).map(|it| it.is_some()),
+        Ok(false)
+    );
+}
+
+#[test]
+fn a_source_that_only_this_mount_still_shows_is_not_the_one_that_was_copied() {
+    let share = Share::new();
+    share.make_source();
+    let tree = stale(&share, || share.make_source());
+    let source = order().from;
+    let original = Original::open(&tree, &source).unwrap();
+    refused(
+        original.check(),
+        Kind::NotFound,
+        "was deleted while it was copied",
+    );
+}
