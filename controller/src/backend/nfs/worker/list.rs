@@ -25,6 +25,11 @@ impl Entry {
 
 /// The names in a directory, or as many as are held at once. `.` and `..` are none.
 pub(super) fn entries(directory: &OwnedFd, shown: &str) -> Result<Vec<Entry>> {
+    some(directory, NAMES_MAX, shown)
+}
+
+/// The names in a directory, or as many of them.
+pub(super) fn some(directory: &OwnedFd, names_max: usize, shown: &str) -> Result<Vec<Entry>> {
     // Its own position, so that each call begins at the start.
     let own = tree::open(directory, ".", shown)?;
     let failed = |errno: Errno| at("getdents64", shown)(errno);
@@ -39,7 +44,7 @@ pub(super) fn entries(directory: &OwnedFd, shown: &str) -> Result<Vec<Entry>> {
             name: entry.file_name().to_owned(),
             file_type: entry.file_type(),
         });
-        if found.len() == NAMES_MAX {
+        if found.len() == names_max {
             break;
         }
     }

@@ -31,6 +31,10 @@ pub(super) const KEPT: &str = "volume";
 const OLDER: &str = "older.";
 /// How deep directories are held open.
 const DEPTH_MAX: usize = 32;
+/// How many names of a directory are held while what is in it is removed, by its depth: all
+/// processes of a server share the memory of the controller, and a tenant chooses the names.
+const NAMES_MAX: usize = 1024;
+const NAMES_MIN: usize = 64;
 /// How often a directory is emptied that another process fills meanwhile.
 const PASSES_MAX: usize = 16;
 
@@ -249,7 +253,7 @@ impl Emptying<'_> {
         let mut passes = 0;
         loop {
             loop {
-                let found = list::entries(&directory, self.shown)?;
+                let found = list::some(&directory, held(depth), self.shown)?;
                 if found.is_empty() {
                     break;
                 }
@@ -302,6 +306,17 @@ impl Emptying<'_> {
             )),
         }
     }
+}
+
+fn held(depth: usize) -> usize {
+    (NAMES_MAX >> depth).max(NAMES_MIN)
+}
+
+/// With the longest names.
+#[cfg(test)]
+pub(super) fn held_bytes_max() -> usize {
+    let bytes = size_of::<Entry>() + 256;
+    (0..=DEPTH_MAX).map(|depth| held(depth) * bytes).sum()
 }
 
 /// EPERM: as POSIX has it, and some servers do.

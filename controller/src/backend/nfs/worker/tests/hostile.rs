@@ -196,3 +196,22 @@ fn a_volume_that_is_exchanged_for_a_link_is_not_followed() {
     });
     share.assert_outside();
 }
+
+/// The first directory of each is entered before a file is removed.
+#[test]
+fn deep_directories_with_many_files_are_removed_with_few_names_in_memory() {
+    let share = Share::new();
+    let order = volume("data", "pvc-1");
+    share.create(&order).unwrap();
+    let mut path = "data".to_owned();
+    for _ in 0..8 {
+        path.push_str("/0");
+        for n in 0..200 {
+            share.write(&format!("{path}/{n:03}"));
+        }
+    }
+    share.delete(&old(&order, OnDelete::Delete)).unwrap();
+    assert!(!share.path("data").exists());
+    assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+    assert!(super::super::remove::held_bytes_max() < 2 << 20);
+}
