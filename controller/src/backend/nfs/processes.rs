@@ -30,6 +30,9 @@ const PROGRAM: &str = "/proc/self/exe";
 /// Processes of one server at a time, with those that were killed and have not exited. If these are
 /// so many, it is asked no more.
 const OF_SERVER: usize = 8;
+/// Of these, those of deletions: they remove files for as long as their call may take, so many of
+/// them would leave no slot for creations.
+const DELETIONS_OF_SERVER: usize = 4;
 /// All processes, of all servers, without those that were killed: servers that do not answer must
 /// leave slots for others.
 const TOTAL: usize = 64;
@@ -55,6 +58,7 @@ pub(super) struct Processes {
 
 /// The slots of a process.
 struct Slots {
+    _of_deletions: Option<OwnedSemaphorePermit>,
     _of_server: OwnedSemaphorePermit,
     /// None once it was killed.
     of_all: Option<OwnedSemaphorePermit>,
@@ -63,6 +67,7 @@ struct Slots {
 /// Whose processes were awaited in vain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaited {
+    Deletions,
     Server,
     All,
 }
@@ -71,6 +76,7 @@ struct Server {
     slots: Arc<Semaphore>,
     /// Of these, those that copies may take.
     copies: Arc<Semaphore>,
+    deletions: Arc<Semaphore>,
     killed: AtomicUsize,
 }
 
@@ -124,7 +130,7 @@ impl Processes {
             Some(dir) => Some(self.directories.turn(Directory::of(&mount, dir))?),
             None => None,
         };
-        let slots = self.slots(&server, end).await;
+        let slots = self.slots(&server, &work, end).await;
         let slots = slots.map_err(|awaited| awaited.failure(&name, within))?;
         // It may have happened during the wait.
         server.refuse_hung(&name)?;
@@ -140,10 +146,15 @@ impl Processes {
         }
     }
 
-    async fn slots(&self, server: &Server, end: Instant) -> Result<Slots, Awaited> {
+    async fn slots(&self, server: &Server, work: &Work, end: Instant) -> Result<Slots, Awaited> {
+        let of_deletions = match work {
+            Work::Delete(_) => Some(permit(&server.deletions, end, Awaited::Deletions).await?),
+            _ => None,
+        };
         let of_server = permit(&server.slots, end, Awaited::Server).await?;
         let of_all = permit(&self.all, end, Awaited::All).await?;
         Ok(Slots {
+            _of_deletions: of_deletions,
             _of_server: of_server,
             of_all: Some(of_all),
         })
@@ -157,6 +168,7 @@ impl Processes {
             Arc::new(Server {
                 slots: Arc::new(Semaphore::new(OF_SERVER)),
                 copies: Arc::new(Semaphore::new(copies::OF_SERVER)),
+                deletions: Arc::new(Semaphore::new(DELETIONS_OF_SERVER)),
                 killed: AtomicUsize::new(0),
             })
         });
@@ -307,9 +319,14 @@ impl Awaited {
     fn failure(self, server: &str, within: Duration) -> Failure {
         let (seconds, why) = (within.as_secs(), "this call was not begun; retry");
         Failure::timeout(match self {
-            Self::Server => {
-                format!("server {server}: no answer to earlier calls within {seconds} s; {why}")
-            }
+            Self::Deletions => format!(
+                "server {server}: {DELETIONS_OF_SERVER} other volumes are being deleted, and none \
+                 was done within {seconds} s; {why}"
+            ),
+            Self::Server => format!(
+                "server {server}: none of {OF_SERVER} worker processes for it was free within \
+                 {seconds} s; if it answers, other calls take long; {why}"
+            ),
             Self::All => format!(
                 "server {server}: none of {TOTAL} worker processes was free within {seconds} s, \
                  since other servers do not answer; {why}"

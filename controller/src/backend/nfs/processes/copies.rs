@@ -130,7 +130,7 @@ impl Processes {
         let _permit = permit(&server.copies, end, super::Awaited::Server)
             .await
             .map_err(failed)?;
-        let slots = self.slots(server, end).await.map_err(failed)?;
+        let slots = self.slots(server, &work, end).await.map_err(failed)?;
         server.refuse_hung(&name)?;
         tracing::info!(server = name, dir, source, "{doing}");
         let mut running = Running::start(slots, Arc::clone(server), Some(turn))?;

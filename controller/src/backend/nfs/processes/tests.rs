@@ -1,6 +1,6 @@
 //! How many processes there are for a server, for all servers, and for a directory.
 
-use super::super::call::{Copying, NewVolume, Owned, Source};
+use super::super::call::{Copying, NewVolume, OldVolume, Owned, Source};
 use super::super::class::OnDelete;
 use super::super::path::Dir;
 use super::*;
@@ -67,17 +67,18 @@ async fn a_call_without_a_slot_ends_in_time_and_was_not_begun() {
     assert!(begun.elapsed() >= Duration::from_secs(7));
     let state = (failure.kind, failure.certainty);
     assert_eq!(state, (Kind::Timeout, Certainty::NothingHappened));
+    let message = &failure.message;
+    assert!(message.contains("within 7 s; if it answers"), "{message}");
     assert!(
-        failure
-            .message
-            .contains("within 7 s; this call was not begun")
+        message.ends_with("this call was not begun; retry"),
+        "{message}"
     );
 }
 
 /// Those that are free now.
 async fn slots(processes: &Processes, server: &Server) -> Result<Slots, Awaited> {
     let end = Instant::now() + Duration::from_millis(1);
-    processes.slots(server, end).await
+    processes.slots(server, &Work::Look(owned()), end).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,6 +114,35 @@ async fn killed_processes_of_some_servers_leave_the_slots_of_others() {
     for server in &dead {
         assert!(slots(&processes, server).await.is_ok());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletions_leave_slots_of_their_server_to_other_calls() {
+    let processes = Processes::new();
+    let server = processes.of("filer");
+    let deletion = Work::Delete(OldVolume {
+        at: owned(),
+        on_delete: None,
+        default: OnDelete::Delete,
+        removes_archived: false,
+    });
+    let end = || Instant::now() + Duration::from_millis(1);
+    let mut held = Vec::new();
+    for _ in 0..DELETIONS_OF_SERVER {
+        held.push(processes.slots(&server, &deletion, end()).await.unwrap());
+    }
+    let refused = processes.slots(&server, &deletion, end()).await.err();
+    assert_eq!(refused, Some(Awaited::Deletions));
+    let message = Awaited::Deletions
+        .failure("s", Duration::from_secs(7))
+        .message;
+    let expected = "server s: 4 other volumes are being deleted";
+    assert!(message.starts_with(expected), "{message}");
+    for _ in DELETIONS_OF_SERVER..OF_SERVER {
+        held.push(slots(&processes, &server).await.unwrap());
+    }
+    held.truncate(DELETIONS_OF_SERVER - 1);
+    held.push(processes.slots(&server, &deletion, end()).await.unwrap());
 }
 
 #[test]
