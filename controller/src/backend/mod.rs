@@ -74,6 +74,11 @@ pub trait Backend: Send + Sync + 'static {
     /// Removes a volume and its data. One that does not exist is removed already.
     fn delete(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
+    /// Whether [`Self::find`] can: otherwise, only the answer to a creation says what exists.
+    fn finds(&self) -> bool {
+        true
+    }
+
     /// The volumes of that name, in whatever phase they are shown.
     fn find(&self, name: Name, secrets: Secrets) -> Answer<'_, Vec<Volume>>;
 

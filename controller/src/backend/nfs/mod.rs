@@ -262,6 +262,10 @@ impl Backend for Nfs {
     }
 
     /// A name does not say in which share it is: [`Self::create`] finds it.
+    fn finds(&self) -> bool {
+        false
+    }
+
     fn find(&self, _: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
         Box::pin(async { Ok(Vec::new()) })
     }
@@ -350,7 +354,7 @@ mod tests {
     #[tokio::test]
     async fn what_only_a_server_knows_is_not_listed() {
         let nfs = self::nfs();
-        assert!(!nfs.lists());
+        assert!(!nfs.lists() && !nfs.finds());
         let listed = nfs.list(None, 1, Secrets::default()).await;
         assert_eq!(listed.err().unwrap().kind, Kind::Unsupported);
         let found = nfs.find(Name::new("pvc-1").unwrap(), Secrets::default());

@@ -24,6 +24,10 @@ impl Engine {
             return contest.run(make).await;
         }
         let secrets = &order.secrets;
+        if !backend.finds() {
+            let made = self.unknown_volumes.judge(&order.name, make.await)?;
+            return at_rest(&self.volumes, made, secrets).await;
+        }
         let found = backend.find(order.name.clone(), secrets.clone());
         let found = found.await.map_err(Failure::may_be_running)?;
         let volume = match found.into_iter().next() {
@@ -60,6 +64,10 @@ impl Engine {
             let contest = Contest::new(&self.snapshots, claims, Bid::from(order));
             return contest.run(make).await;
         }
-        at_rest(&self.snapshots, make.await?, &order.secrets).await
+        let made = match self.backend.finds() {
+            true => make.await,
+            false => self.unknown_snapshots.judge(&order.name, make.await),
+        };
+        at_rest(&self.snapshots, made?, &order.secrets).await
     }
 }
