@@ -117,8 +117,8 @@ pub struct Driver {
     #[arg(long, value_name = "SOCKET", env = "BELAY_KUBELET_REGISTRATION_PATH")]
     pub kubelet_registration_path: Option<Endpoint>,
 
-    /// Kinds of clouds: sources of the node's id and zone, tried in this order [default:
-    /// configDrive,metadataService; digitalocean: metadataService]
+    /// Kinds openstack and digitalocean: sources of the node's id and zone, tried in this order
+    /// [default: configDrive,metadataService; digitalocean: metadataService]
     #[arg(
         long,
         value_name = "SOURCES",
@@ -128,7 +128,8 @@ pub struct Driver {
     )]
     metadata_search_order: Vec<MetadataSource>,
 
-    /// Kinds of clouds: address of the metadata service [default: 169.254.169.254:80]
+    /// Kinds openstack and digitalocean: address of the metadata service [default:
+    /// 169.254.169.254:80]
     #[arg(long, value_name = "IP:PORT", env = "BELAY_METADATA_ADDRESS")]
     pub(crate) metadata_address: Option<SocketAddr>,
 
@@ -633,8 +634,16 @@ mod tests {
             let error = order(&[flag]).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
-        let local = ONE.into_iter().chain(["--metadata-address=[::1]:80"]);
-        assert!(parsed(local).unwrap_err().contains("do not apply"));
+        let civo = [
+            "belay-node",
+            "--driver-kind=civo",
+            "--node-id=n",
+            "--endpoint=/csi/civo.sock",
+        ];
+        for other in [ONE.to_vec(), civo.to_vec()] {
+            let other = other.into_iter().chain(["--metadata-address=[::1]:80"]);
+            assert!(parsed(other).unwrap_err().contains("do not apply"));
+        }
     }
 
     #[test]

@@ -85,8 +85,8 @@ impl Driver {
         let order = &self.metadata_search_order;
         if profile.metadata.is_none() && (!order.is_empty() || self.metadata_address.is_some()) {
             return Err(
-                "--metadata-search-order and --metadata-address: do not apply: no cloud \
-                        has this driver's volumes"
+                "--metadata-search-order and --metadata-address: do not apply: this driver reads \
+                 no metadata of a cloud; remove them"
                     .to_owned(),
             );
         }
