@@ -310,6 +310,15 @@ impl Volume {
         staged.unwrap() == Staged::WantsFormat
     }
 
+    /// The part of a stage that has such a slot.
+    pub(super) fn stage_in_slot<K: Kernel>(&self, node: &Node<K>) -> Result<(), Failure> {
+        let request = self.stage_request();
+        let staged = run(node, Operation::Stage, |cx| {
+            operation::stage(cx, &request, Formatting::Allowed)
+        });
+        staged.map(|staged| assert!(matches!(staged, Staged::Done)))
+    }
+
     fn stage<K: Kernel>(&self, node: &Node<K>) -> Result<(), Failure> {
         let request = self.stage_request();
         let mut formatting = Formatting::Ask;

@@ -1,12 +1,15 @@
 //! Disks that were created a moment ago: samples of them are read instead of everything, and
 //! nothing is formatted that a sample contradicts.
 
+use std::path::Path;
+
 use belay_server::call::Kind;
 
 use super::bench::{BYTES, Form, MIB, Verb, Volume, World};
 use super::simulated::{DISK_DRIVER, Media, Simulated};
 use crate::device::DiskRules;
 use crate::kernel::fake::{Fake, Fault, Holds};
+use crate::kernel::{Kernel, Open};
 use crate::operation::Node;
 
 const ATTACHED: u64 = 1_800_000_000;
@@ -132,5 +135,27 @@ fn a_sample_that_cannot_be_read_keeps_a_new_disk_from_being_formatted() {
         world.machine.end();
         assert!(staged.is_err(), "call {at}");
         assert_eq!(world.machine.holds(&volume.file()), Holds::Nothing);
+    }
+}
+
+/// It was free when the stage asked for a slot.
+#[test]
+fn a_blank_disk_that_another_process_has_claimed_meanwhile_is_not_formatted() {
+    for content in ["new", "used"] {
+        let (world, node, volume) = attached(content);
+        assert!(volume.wants_slot(&node), "{content}");
+        let claim = node
+            .kernel
+            .open(Path::new("/dev/vda"), Open::DeviceExclusive);
+        world.machine.begin(None);
+        let failure = volume.stage_in_slot(&node).unwrap_err();
+        let calls = world.machine.end();
+        assert_eq!(failure.kind, Kind::Busy, "{content}: {failure}");
+        assert!(failure.message.contains("still in use"), "{failure}");
+        assert!(!calls.iter().any(|call| call.name == "spawn"), "{content}");
+        drop(claim.unwrap());
+        volume.stage_in_slot(&node).unwrap();
+        let holds = world.machine.holds(&volume.file());
+        assert_eq!(holds, Holds::Filesystem("ext4", BYTES, 1));
     }
 }
