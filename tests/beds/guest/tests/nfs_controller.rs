@@ -262,6 +262,14 @@ fn kills_of_controller_and_workers_leave_nothing_behind() {
     }
 }
 
+/// Begins to create a volume: the server answers, but changes nothing.
+const BEGIN: &str = "\
+fsfreeze -f /srv/nfs
+(belayctl --timeout 110 --endpoint /run/controller.sock controller create begun --size 1GiB \\
+    --parameter server=10.9.0.1 --parameter share=/ >/run/begun 2>&1 3>&- &)
+sleep 2
+[ $(workers) = 1 ]";
+
 #[test]
 #[ignore = "needs User-mode Linux: make nfs"]
 fn a_server_that_does_not_answer_delays_only_its_own_calls() {
@@ -269,6 +277,7 @@ fn a_server_that_does_not_answer_delays_only_its_own_calls() {
         with_filer(kernel, |guest| {
             let id = run(guest, "share=/ create pvc-1");
             let id = id.trim();
+            run(guest, BEGIN);
             filer::cut(guest);
             let text = fails(
                 guest,
@@ -280,6 +289,16 @@ fn a_server_that_does_not_answer_delays_only_its_own_calls() {
                 text.contains("UNAVAILABLE") || text.contains("DEADLINE_EXCEEDED"),
                 "{text}"
             );
+            // Not final: the provisioner would forget what the first call may have created.
+            let is_open = |text: &str| {
+                let codes = ["UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED"];
+                codes.iter().any(|code| text.contains(*code))
+            };
+            let ended = until("grep -q '^belayctl: ' /run/begun");
+            let first = run(guest, &format!("{ended}; cat /run/begun"));
+            assert!(is_open(&first), "{first}");
+            let again = fails(guest, "share=/ create begun");
+            assert!(is_open(&again), "{again}");
             // The controller answers meanwhile.
             run(
                 guest,
@@ -290,12 +309,16 @@ fn a_server_that_does_not_answer_delays_only_its_own_calls() {
             run(
                 guest,
                 &format!(
-                    "{}
+                    "fsfreeze -u {SHARE}
+                     {}
                      {}
                      delete 10.9.0.1##pvc-2##
-                     [ ! -e {SHARE}/pvc-1 ]",
+                     [ ! -e {SHARE}/pvc-1 ]
+                     share=/
+                     {}",
                     until("[ $(workers) = 0 ]"),
                     until(&format!("delete {id}")),
+                    until("create begun"),
                 ),
             );
         });
