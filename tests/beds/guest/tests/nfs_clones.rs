@@ -89,6 +89,16 @@ fn a_volume_is_cloned_by_every_version() {
                              2>/run/refused
                          grep -q 'it was created from volume' /run/refused
                          delete $id --secrets-from /run/secret
+                         # The server says where its holes are, or all of it would be read.
+                         truncate -s 1T {SHARE}/pvc-1/endless
+                         if [ {version} = 4.2 ]; then
+                             delete $(create pvc-3 $flags --parameter subDir=ns/data) \
+                                 --secrets-from /run/secret
+                         else
+                             ! create pvc-3 $flags --parameter subDir=ns/data 2>/run/refused
+                             grep -q 'FAILED_PRECONDITION.*/endless' /run/refused
+                         fi
+                         rm {SHARE}/pvc-1/endless
                          [ ! -e {SHARE}/ns ]
                          [ -z \"$(ls {SHARE}/.belay/trash)\" ]"
                     ),

@@ -4,6 +4,7 @@ use super::super::error::at;
 use super::super::tree::{self, alive};
 use super::Report;
 use super::walk::Stop;
+use belay_server::call::Failure;
 use rustix::fs::{SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::os::fd::OwnedFd;
@@ -57,6 +58,9 @@ impl File<'_> {
             let is_all = (data, hole) == (0, size);
             // Before NFS 4.2, a server does not say where holes are.
             let may_have_holes = is_all && has_holes(self.stat);
+            if may_have_holes {
+                refuse_endless(self.from, size, self.shown)?;
+            }
             let end = self.range(means, report, (data, hole), may_have_holes)?;
             if end < hole {
                 // It is shorter by now.
@@ -205,8 +209,50 @@ pub(in super::super) fn segment(
     }
 }
 
+/// Refuses a file that is read whole, since the server does not say where its holes are, and is
+/// longer than its filesystem: a tenant makes it of any length for nothing, and its copy would keep
+/// a slot for days.
+pub(in super::super) fn refuse_endless(from: &OwnedFd, size: u64, shown: &str) -> Result<(), Stop> {
+    let of = retry_on_intr(|| rustix::fs::fstatvfs(from));
+    let of = of.map_err(|errno| Stop::of(at("fstatvfs", shown)(errno)))?;
+    let total = of.f_blocks.saturating_mul(of.f_frsize);
+    if size <= total {
+        return Ok(());
+    }
+    Err(Stop::Failure(Failure::precondition(format!(
+        "{shown:?} in the share: has {size} bytes, more than the server's filesystem ({total}), so \
+         almost all of it is a hole, and the server does not say where; truncate the file, or use \
+         nfsvers=4.2, if the server has it"
+    ))))
+}
+
 /// Whether a file has fewer blocks than its size needs.
 pub(in super::super) fn has_holes(stat: &Stat) -> bool {
     let blocks = u64::try_from(stat.st_blocks).unwrap_or_default();
     blocks.saturating_mul(512) < u64::try_from(stat.st_size).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::call::Kind;
+
+    #[test]
+    fn a_file_with_hidden_holes_is_not_longer_than_its_filesystem() {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let file = std::fs::File::create(dir.unwrap().path().join("file")).unwrap();
+        let file = OwnedFd::from(file);
+        let of = rustix::fs::fstatvfs(&file).unwrap();
+        let total = of.f_blocks * of.f_frsize;
+        refuse_endless(&file, total, "a/file")
+            .map_err(Stop::failure)
+            .unwrap();
+        let refused = refuse_endless(&file, total + 1, "a/file");
+        let refused = refused.map_err(Stop::failure).unwrap_err();
+        assert_eq!(refused.kind, Kind::Precondition);
+        assert!(
+            refused.message.starts_with("\"a/file\" in the share: has "),
+            "{refused}"
+        );
+    }
 }

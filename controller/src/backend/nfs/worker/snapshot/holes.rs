@@ -1,6 +1,6 @@
 //! Where a file has data, so that an archive has no holes.
 
-use super::super::copy::content::{BLOCK_BYTES, has_holes, segment};
+use super::super::copy::content::{BLOCK_BYTES, has_holes, refuse_endless, segment};
 use super::super::copy::report::Report;
 use super::super::copy::walk::Stop;
 use super::super::tar::Segment;
@@ -29,6 +29,7 @@ pub(super) fn segments(
     while let Some((data, hole)) = segment(from, here, size, shown)? {
         if (data, hole) == (0, size) {
             // Before NFS 4.2, a server does not say where holes are.
+            refuse_endless(from, size, shown)?;
             return seen(from, size, buffer, report, shown).map(Some);
         }
         found.add(data, hole, size);
