@@ -33,7 +33,7 @@ impl Operations {
         let order = Arc::clone(&wanted.order);
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let job = async move {
-            let made = wanted.make(backend.as_ref());
+            let made = wanted.make(backend.as_ref(), engine.may_exist(&wanted.order.name));
             let volume = engine.volume_of(&wanted.order, made).await?;
             let volume = phase::ready(volume)?;
             let volume = backend.complete(volume, wanted.source.as_ref());
@@ -174,15 +174,20 @@ struct Wanted {
 }
 
 impl Wanted {
-    async fn make(&self, backend: &dyn Backend) -> Result<Volume, Failure> {
+    /// `may_exist`: by an earlier call, so that a source that is gone says nothing of its copy.
+    async fn make(&self, backend: &dyn Backend, may_exist: bool) -> Result<Volume, Failure> {
         let secrets = self.order.secrets.clone();
         match &self.source {
             None => backend.create(Arc::clone(&self.order)).await,
             Some(ContentSource::Snapshot(id)) => {
                 let snapshots = snapshot::of(backend)?;
                 let from = snapshots.snapshot(id.clone(), secrets).await;
-                let from = from.map_err(Failure::nothing_happened)?;
-                let from = from.ok_or_else(|| snapshot::not_found(id))?;
+                let Some(from) = from.map_err(Failure::nothing_happened)? else {
+                    return match may_exist {
+                        true => snapshots.restore(Arc::clone(&self.order), id.clone()).await,
+                        false => Err(snapshot::not_found(id)),
+                    };
+                };
                 if let Some(damage) = from.damage {
                     return Err(Failure::precondition(format!("snapshot {id}: {damage}")));
                 }
@@ -210,8 +215,17 @@ impl Wanted {
                 let clones = backend.clones();
                 let clones = clones.ok_or_else(|| Failure::unsupported("no clones"))?;
                 let from = backend.get(id.clone(), secrets).await;
-                let from = from.map_err(Failure::nothing_happened)?;
-                let from = phase::ready(from.ok_or_else(|| lookup::not_found(id))?)?;
+                let Some(from) = from.map_err(Failure::nothing_happened)? else {
+                    return match may_exist {
+                        true => {
+                            clones
+                                .clone_volume(Arc::clone(&self.order), id.clone())
+                                .await
+                        }
+                        false => Err(lookup::not_found(id)),
+                    };
+                };
+                let from = phase::ready(from)?;
                 let order = self.at_least(from.bytes)?;
                 clones.clone_volume(order, id.clone()).await
             }

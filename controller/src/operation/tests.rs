@@ -3,6 +3,7 @@
 mod modify;
 mod parameters;
 mod sharing;
+mod unfound;
 
 use super::{Operations, Rules, Verdict};
 use crate::backend::{

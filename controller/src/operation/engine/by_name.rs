@@ -5,8 +5,20 @@ use super::item::{Bid, ContestedVolumes};
 use super::{Engine, at_rest, delete};
 use crate::backend::{Mark, Order, Phase, Snapshot, SnapshotOrder, Volume};
 use belay_server::call::Failure;
+use belay_server::request::Name;
 
 impl Engine {
+    /// Whether an earlier call may have created the volume, and only a creation finds out.
+    pub(in crate::operation) fn may_exist(&self, name: &Name) -> bool {
+        !self.backend.finds() && self.unknown_volumes.has(name)
+    }
+
+    #[cfg(test)]
+    pub(in crate::operation) fn note_unknown(&self, name: &Name) {
+        let running = Err::<(), _>(Failure::busy("").may_be_running());
+        self.unknown_volumes.judge(name, running).unwrap_err();
+    }
+
     /// The volume of the order's name, ready or failed; `make` creates it if there is none.
     ///
     /// # Errors

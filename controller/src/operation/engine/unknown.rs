@@ -14,6 +14,12 @@ const NAMES_MAX: usize = 65_536;
 pub(super) struct Unknown(Mutex<HashSet<String>>);
 
 impl Unknown {
+    /// Whether an earlier call of that name may have created something.
+    pub(super) fn has(&self, name: &Name) -> bool {
+        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.len() >= NAMES_MAX || names.contains(name.as_str())
+    }
+
     /// The result of a creation. A failure that changed nothing does not say what an earlier call
     /// of that name has done, unless what it has created is known to be another's.
     pub(super) fn judge<T>(&self, name: &Name, result: Result<T, Failure>) -> Result<T, Failure> {
@@ -76,6 +82,8 @@ mod tests {
             let gone = Err(Failure::not_found("the source"));
             assert_eq!(certainty(&unknown, "pvc-1", gone), may_be);
             assert_eq!(certainty(&unknown, "pvc-2", unreachable()), nothing);
+            let has = |name| unknown.has(&Name::new(name).unwrap());
+            assert!(has("pvc-1") && !has("pvc-2"));
             let ended = end();
             let expected = ended.as_ref().err().map(|failure| failure.certainty);
             assert_eq!(certainty(&unknown, "pvc-1", ended), expected);

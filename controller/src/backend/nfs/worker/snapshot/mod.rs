@@ -51,7 +51,13 @@ pub(super) fn create(
     if let Some(found) = Found::find(tree, at)? {
         return complete(&found, order, &mut Report::new(progress, &|| Ok(())));
     }
-    let original = Original::open(from, &order.from)?;
+    let original = match Original::open(from, &order.from) {
+        Err(failure) if copy::leaves_nothing(failure.kind) => {
+            forget_attempts(tree, at).map_err(Failure::may_be_running)?;
+            return Err(failure.rolled_back());
+        }
+        original => original?,
+    };
     let temporaries = Temporaries::make(tree, at)?;
     let made = temporaries.begin();
     let made = made.map_err(Failure::may_be_running)?;
@@ -70,6 +76,14 @@ pub(super) fn create(
             Err(failure.rolled_back())
         }
         result => result.map_err(Failure::may_be_running),
+    }
+}
+
+/// Then a late request of an earlier call finds nothing to give the archive its name.
+fn forget_attempts(tree: &Tree, at: &Archived) -> Result<(), Failure> {
+    match Temporaries::find(tree, at)? {
+        Some(temporaries) => temporaries.forget(),
+        None => Ok(()),
     }
 }
 
@@ -92,10 +106,7 @@ pub(super) fn delete(tree: &Tree, at: &Archived) -> Result<Option<String>, Failu
 }
 
 fn deleted(tree: &Tree, at: &Archived) -> Result<Option<String>, Failure> {
-    // First: then no slower call gives one the name.
-    if let Some(temporaries) = Temporaries::find(tree, at)? {
-        temporaries.forget()?;
-    }
+    forget_attempts(tree, at)?;
     let Some(directory) = found::directory(tree, at)? else {
         return match tree.find(&at.dir)? {
             // A link may lead to where an administrator has moved the archives.

@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn one_that_is_read_for_hours_is_not_taken_for_one_that_a_killed_call_has_left() {
         let share = tempfile::tempdir().unwrap();
-        let tree = Share::Local(share.path().to_owned()).open().unwrap();
+        let tree = Share::Local(share.path().to_owned()).afresh().unwrap();
         let slow = Temporaries::make(&tree, &of("slow")).unwrap();
         let other = Temporaries::make(&tree, &of("other")).unwrap();
         for is_refreshed in [true, false] {

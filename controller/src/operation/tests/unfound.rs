@@ -1,0 +1,137 @@
+//! Storage that cannot search for a name: what an earlier call has created is not forgotten.
+
+use super::*;
+use crate::backend::Clones;
+use belay_server::call::Certainty;
+use std::collections::VecDeque;
+
+/// Creates as scripted; the source of its clones does not exist.
+#[derive(Default)]
+struct Unfound(Mutex<VecDeque<Result<Volume, Failure>>>);
+
+impl Unfound {
+    fn next(&self) -> Answer<'_, Volume> {
+        let answer = self.0.lock().unwrap().pop_front().expect("an answer");
+        Box::pin(async { answer })
+    }
+}
+
+impl Backend for Unfound {
+    fn sizes(&self, _: &Context) -> Result<Sizes, Failure> {
+        Ok(ANY)
+    }
+
+    fn parameters(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn create(&self, _: Arc<Order>) -> Answer<'_, Volume> {
+        self.next()
+    }
+
+    fn delete(&self, _: VolumeId, _: Secrets) -> Answer<'_, Progress<()>> {
+        unreachable!()
+    }
+
+    fn finds(&self) -> bool {
+        false
+    }
+
+    fn find(&self, _: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
+        unreachable!()
+    }
+
+    fn get(&self, _: VolumeId, _: Secrets) -> Answer<'_, Option<Volume>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn list(&self, _: Option<String>, _: usize, _: Secrets) -> Answer<'_, Page> {
+        unreachable!()
+    }
+
+    fn clones(&self) -> Option<&dyn Clones> {
+        Some(self)
+    }
+}
+
+impl Clones for Unfound {
+    fn clone_volume(&self, _: Arc<Order>, _: VolumeId) -> Answer<'_, Volume> {
+        self.next()
+    }
+}
+
+fn running() -> Failure {
+    Failure::busy("why").may_be_running()
+}
+
+fn unreachable() -> Failure {
+    Failure::new(Kind::Unreachable, "why")
+}
+
+/// The certainties of the failures of calls that storage answers so.
+async fn certainties(
+    request: &CreateVolume,
+    answers: impl IntoIterator<Item = Result<Volume, Failure>>,
+    calls: usize,
+) -> Vec<Option<(Kind, Certainty)>> {
+    let backend = Arc::new(Unfound(Mutex::new(answers.into_iter().collect())));
+    let operations = Operations::new(Arc::clone(&backend) as Arc<dyn Backend>, rules());
+    let mut found = Vec::new();
+    for _ in 0..calls {
+        let failure = operations.create(request.clone()).await.err();
+        found.push(failure.map(|it| (it.kind, it.certainty)));
+    }
+    assert!(backend.0.lock().unwrap().is_empty());
+    found
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_says_nothing_of_an_earlier_call() {
+    use Certainty::{MayBeRunning, NothingHappened};
+    let answers = [
+        Err(unreachable()),
+        Err(running()),
+        Err(unreachable()),
+        Ok(volume(Phase::Ready)),
+        Err(unreachable()),
+    ];
+    let request = named("pvc-1", block());
+    let expected = [
+        Some((Kind::Unreachable, NothingHappened)),
+        Some((Kind::Busy, MayBeRunning)),
+        Some((Kind::Unreachable, MayBeRunning)),
+        None,
+        Some((Kind::Unreachable, NothingHappened)),
+    ];
+    assert_eq!(certainties(&request, answers, 5).await, expected);
+}
+
+/// Once an earlier call may have made a copy, only the storage knows.
+#[tokio::test]
+async fn the_copy_of_a_source_that_is_gone_is_looked_for_if_a_call_may_have_made_it() {
+    let source = || ContentSource::Volume(VolumeId::new("gone").unwrap());
+    let request = CreateVolume {
+        source: Some(source()),
+        ..named("pvc-1", block())
+    };
+    let missing = Some((Kind::NotFound, Certainty::NothingHappened));
+    assert_eq!(certainties(&request, [], 1).await, [missing]);
+
+    let backend = Arc::new(Unfound::default());
+    let operations = Operations::new(Arc::clone(&backend) as Arc<dyn Backend>, rules());
+    let withdrawn = || Err(Failure::not_found("why").rolled_back());
+    let copy = Volume {
+        source: Some(source()),
+        ..volume(Phase::Ready)
+    };
+    // As after a call for a source that existed then.
+    operations.engine.note_unknown(&request.name);
+    backend.0.lock().unwrap().push_back(Ok(copy));
+    operations.create(request.clone()).await.unwrap();
+    operations.engine.note_unknown(&request.name);
+    backend.0.lock().unwrap().push_back(withdrawn());
+    let failure = operations.create(request.clone()).await.unwrap_err();
+    assert_eq!(failure.certainty, Certainty::RolledBack);
+    let failure = operations.create(request).await.unwrap_err();
+    assert_eq!(failure.certainty, Certainty::NothingHappened);
+}
