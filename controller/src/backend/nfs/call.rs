@@ -5,6 +5,7 @@ use super::options::Parameter;
 use super::path::Dir;
 use belay_server::call::{Certainty, Failure, Kind};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Before the ID of a snapshot, in what is recorded. No server is called so.
 const SNAPSHOT: &str = "snapshot ";
@@ -18,6 +19,8 @@ pub(super) struct Call {
     pub(super) mount: Mount,
     /// What.
     pub(super) work: Work,
+    /// After that time, the process is killed; a copy is not.
+    pub(super) within: Duration,
 }
 
 /// A share, to be mounted for one call.

@@ -136,7 +136,8 @@ impl Processes {
         server.refuse_hung(&name)?;
         let changes = work.changed().is_some();
         let mut running = Running::start(slots, server, turn)?;
-        let answer = match timeout_at(end, running.answer(mount, work)).await {
+        let left = end.saturating_duration_since(Instant::now());
+        let answer = match timeout_at(end, running.answer(mount, work, left)).await {
             Ok(answer) => answer,
             Err(_) => Err(unanswered(&name, within)),
         };
@@ -214,8 +215,13 @@ impl Running {
         })))
     }
 
-    async fn answer(&mut self, mount: Mount, work: Work) -> Result<Done, Failure> {
-        let mut output = self.call(mount, work).await?;
+    async fn answer(
+        &mut self,
+        mount: Mount,
+        work: Work,
+        within: Duration,
+    ) -> Result<Done, Failure> {
+        let mut output = self.call(mount, work, within).await?;
         loop {
             if let Said::Answer(answer) = self.next(&mut output).await? {
                 return answer.map_err(Failure::from);
@@ -229,11 +235,17 @@ impl Running {
     }
 
     /// Gives it its call; returns what it says.
-    async fn call(&mut self, mount: Mount, work: Work) -> Result<BufReader<ChildStdout>, Failure> {
+    async fn call(
+        &mut self,
+        mount: Mount,
+        work: Work,
+        within: Duration,
+    ) -> Result<BufReader<ChildStdout>, Failure> {
         let call = Call {
             parent: std::process::id(),
             mount,
             work,
+            within,
         };
         let text = serde_json::to_vec(&call).map_err(|error| Failure::bug(error.to_string()))?;
         let process = self.process()?;
@@ -320,8 +332,8 @@ impl Awaited {
         let (seconds, why) = (within.as_secs(), "this call was not begun; retry");
         Failure::timeout(match self {
             Self::Deletions => format!(
-                "server {server}: {DELETIONS_OF_SERVER} other volumes are being deleted, and none \
-                 was done within {seconds} s; {why}"
+                "server {server}: {DELETIONS_OF_SERVER} workers of it delete other volumes, or \
+                 were killed since it did not answer; none was free within {seconds} s; {why}"
             ),
             Self::Server => format!(
                 "server {server}: none of {OF_SERVER} worker processes for it was free within \

@@ -134,7 +134,7 @@ impl Processes {
         server.refuse_hung(&name)?;
         tracing::info!(server = name, dir, source, "{doing}");
         let mut running = Running::start(slots, Arc::clone(server), Some(turn))?;
-        let mut output = running.call(mount, work).await?;
+        let mut output = running.call(mount, work, SILENCE_MAX).await?;
         state.send_replace(State::Running(Copied::default()));
         let mut logged = Instant::now();
         loop {

@@ -136,7 +136,7 @@ async fn deletions_leave_slots_of_their_server_to_other_calls() {
     let message = Awaited::Deletions
         .failure("s", Duration::from_secs(7))
         .message;
-    let expected = "server s: 4 other volumes are being deleted";
+    let expected = "server s: 4 workers of it delete other volumes";
     assert!(message.starts_with(expected), "{message}");
     for _ in DELETIONS_OF_SERVER..OF_SERVER {
         held.push(slots(&processes, &server).await.unwrap());

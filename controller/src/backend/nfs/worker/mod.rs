@@ -22,7 +22,7 @@ mod tar;
 mod tests;
 mod tree;
 
-use super::call::{Call, Copied, Done, Fault, Mount, Owned, Said, Seen, Work};
+use super::call::{Call, Copied, Done, Fault, Owned, Said, Seen, Work};
 use belay_server::call::Failure;
 use claim::State;
 use claims::{Claims, Held};
@@ -31,9 +31,8 @@ use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tree::{Share, Tree};
+use tree::Tree;
 
 /// The argument that makes this program a worker process. It is none of the flags.
 pub(super) const ARGUMENT: &str = "--nfs-worker-process";
@@ -44,6 +43,8 @@ const MASK: u32 = 0o022;
 
 /// How long a deletion removes files before it answers that it is not done.
 const REMOVING_MAX: Duration = Duration::from_secs(40);
+/// Before the end of its call, in which the wait for its turn is included.
+const ANSWERING_MAX: Duration = Duration::from_secs(10);
 
 /// Makes the one call of this process, if its arguments make it a worker process.
 #[must_use]
@@ -88,12 +89,12 @@ fn say(said: &Said) -> std::io::Result<()> {
 }
 
 fn answer(call: &Call) -> Result<Done, Failure> {
-    let open = |mount: &Mount| Share::Of(Rc::new(mount.clone())).open();
-    let tree = open(&call.mount)?;
-    let other = call.work.other_share().map(open).transpose()?;
+    let begun = Instant::now();
+    let tree = Tree::mount(&call.mount)?;
+    let other = call.work.other_share().map(Tree::mount).transpose()?;
     // The controller kills a process that it cannot read.
     let progress = |copied: &Copied| say(&Said::Copied(copied.clone())).unwrap_or_default();
-    let end = Instant::now() + REMOVING_MAX;
+    let end = begun + REMOVING_MAX.min(call.within.saturating_sub(ANSWERING_MAX));
     let other = other.as_ref().unwrap_or(&tree);
     perform((&tree, other), &call.work, end, &progress)
 }

@@ -27,22 +27,45 @@ const PATIENCE_PARAMETERS: [&str; 5] = ["soft", "softerr", "hard", "timeo", "ret
 const LOG_MESSAGES_MAX: usize = 8;
 const LOG_MESSAGE_BYTES_MAX: usize = 512;
 
-/// The root directory of the share.
+/// How a server was reached.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    address: IpAddr,
+    /// None: the options have it.
+    version: Option<&'static str>,
+}
+
+/// The root directory of the share, and how its server was reached.
 ///
 /// # Errors
 /// The kernel's or the server's reason.
-pub(super) fn share(mount: &Mount) -> Result<OwnedFd, Failure> {
-    let context = at_any_address(mount)?;
+pub(super) fn share(mount: &Mount) -> Result<(OwnedFd, Way), Failure> {
+    let (context, way) = at_any_address(mount)?;
+    Ok((root(mount, &context)?, way))
+}
+
+/// The same of a server that was reached before, without asking for its versions again.
+///
+/// # Errors
+/// Those of [`share`].
+pub(super) fn again(mount: &Mount, way: Way) -> Result<OwnedFd, Failure> {
+    let (options, _) = negotiable(&mount.options);
+    let context = create(mount, &options, way.address, way.version);
+    let context = context.map_err(|refused| failure(mount, &refused))?;
+    root(mount, &context)
+}
+
+fn root(mount: &Mount, context: &OwnedFd) -> Result<OwnedFd, Failure> {
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC
         | MountAttrFlags::MOUNT_ATTR_NOATIME;
-    let made = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes);
-    let made = made.map_err(|errno| Refused::by("fsmount", &context, errno).locally());
+    let made = rustix::mount::fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes);
+    let made = made.map_err(|errno| Refused::by("fsmount", context, errno).locally());
     let made = made.map_err(|refused| failure(mount, &refused))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = retry_on_intr(|| rustix::fs::openat(&made, ".", flags, Mode::empty()));
-    root.map_err(|errno| failure(mount, &Refused::by("openat", &context, errno)))
+    root.map_err(|errno| failure(mount, &Refused::by("openat", context, errno)))
 }
 
 /// A call that failed, and the kernel's own words.
@@ -73,7 +96,7 @@ impl Refused {
     }
 }
 
-fn at_any_address(mount: &Mount) -> Result<OwnedFd, Failure> {
+fn at_any_address(mount: &Mount) -> Result<(OwnedFd, Way), Failure> {
     let mut first = None;
     for address in addresses(&mount.server)? {
         match at(mount, address) {
@@ -112,14 +135,14 @@ fn addresses(server: &str) -> Result<Vec<IpAddr>, Failure> {
 }
 
 /// A context with a superblock, of the best version that the server has.
-fn at(mount: &Mount, address: IpAddr) -> Result<OwnedFd, Refused> {
+fn at(mount: &Mount, address: IpAddr) -> Result<(OwnedFd, Way), Refused> {
     let (options, versions) = negotiable(&mount.options);
     let mut versions = versions.iter();
     loop {
         let version = versions.next().copied();
         match create(mount, &options, address, version) {
             Err(refused) if refused.errno == Errno::PROTONOSUPPORT && versions.len() > 0 => {}
-            result => return result,
+            result => return result.map(|context| (context, Way { address, version })),
         }
     }
 }

@@ -168,7 +168,7 @@ mod tests {
     fn a_share_without_the_case_of_names_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join(OWN)).unwrap();
-        let tree = Share::Local(dir.path().to_owned()).open().unwrap();
+        let tree = Share::Local(dir.path().to_owned()).afresh().unwrap();
         refuse_one_case(&tree, OTHER_CASE).unwrap();
         // Another directory.
         fs::create_dir(dir.path().join(OTHER_CASE)).unwrap();

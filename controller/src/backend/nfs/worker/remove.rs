@@ -17,7 +17,7 @@ use super::error::{Error, Result as Done, at};
 use super::list::{self, Entry};
 use super::own::is_missing;
 use super::tree::{self, Found, Tree};
-use belay_server::call::Failure;
+use belay_server::call::{Failure, Kind};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -86,8 +86,10 @@ impl Trash {
         match claims.check(dir, claim) {
             Ok(()) => Ok(trash),
             Err(failure) => {
-                // It may have been made again after its claim was removed.
-                trash.remove().unwrap_or_default();
+                if failure.kind == Kind::Busy {
+                    // It was made again after its claim was removed or changed.
+                    trash.remove().unwrap_or_default();
+                }
                 Err(failure)
             }
         }
@@ -254,6 +256,8 @@ impl Emptying<'_> {
         loop {
             loop {
                 let found = list::some(&directory, held(depth), self.shown)?;
+                #[cfg(test)]
+                let _held = super::tests::hostile::Held::names(found.len());
                 if found.is_empty() {
                     break;
                 }
@@ -310,13 +314,6 @@ impl Emptying<'_> {
 
 fn held(depth: usize) -> usize {
     (NAMES_MAX >> depth).max(NAMES_MIN)
-}
-
-/// With the longest names.
-#[cfg(test)]
-pub(super) fn held_bytes_max() -> usize {
-    let bytes = size_of::<Entry>() + 256;
-    (0..=DEPTH_MAX).map(|depth| held(depth) * bytes).sum()
 }
 
 /// EPERM: as POSIX has it, and some servers do.

@@ -4,7 +4,7 @@
 use super::super::call::Mount;
 use super::super::path::Dir;
 use super::error::{Error, Result, at};
-use super::mount;
+use super::mount::{self, Way};
 use belay_server::call::{Failure, Kind};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
@@ -35,26 +35,13 @@ pub(super) struct Tree {
 /// What a share is opened by.
 #[derive(Clone)]
 pub(super) enum Share {
-    Of(Rc<Mount>),
+    Of(Rc<Mount>, Way),
     /// A directory of this host.
     #[cfg(test)]
     Local(std::path::PathBuf),
 }
 
 impl Share {
-    /// Mounts it.
-    ///
-    /// # Errors
-    /// The kernel's or the server's reason.
-    pub(super) fn open(self) -> std::result::Result<Tree, Failure> {
-        let root = match &self {
-            Self::Of(mount) => mount::share(mount)?,
-            #[cfg(test)]
-            Self::Local(path) => File::open(path).expect("a directory").into(),
-        };
-        Ok(Tree { root, share: self })
-    }
-
     /// Mounts it once more, to see what the server has now. A mount may have a directory delegation
     /// (RFC 8881, section 10.9), and then asks nothing; the server does not recall it for changes
     /// by other mounts of the same client. Linux requests them since 6.19.
@@ -62,12 +49,28 @@ impl Share {
     /// # Errors
     /// `Unreachable`: it was mounted before.
     pub(super) fn afresh(&self) -> std::result::Result<Tree, Failure> {
-        let again = self.clone().open();
-        again.map_err(|failure| Failure::new(Kind::Unreachable, failure.message).may_be_running())
+        let root = match self {
+            Self::Of(mount, way) => mount::again(mount, *way),
+            #[cfg(test)]
+            Self::Local(path) => Ok(File::open(path).expect("a directory").into()),
+        };
+        let share = self.clone();
+        root.map(|root| Tree { root, share })
+            .map_err(|it| Failure::new(Kind::Unreachable, it.message).may_be_running())
     }
 }
 
 impl Tree {
+    /// Mounts a share.
+    ///
+    /// # Errors
+    /// The kernel's or the server's reason.
+    pub(super) fn mount(of: &Mount) -> std::result::Result<Self, Failure> {
+        let (root, way) = mount::share(of)?;
+        let share = Share::Of(Rc::new(of.clone()), way);
+        Ok(Self { root, share })
+    }
+
     /// One that shows another directory than its share has now, as a mount does with a delegation.
     #[cfg(test)]
     pub(super) fn stale(shown: &std::path::Path, share: Share) -> Self {

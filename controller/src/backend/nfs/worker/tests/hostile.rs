@@ -1,6 +1,7 @@
 //! Links, files and renames in the way: nothing outside of the volume is touched.
 
 use super::*;
+use std::cell::Cell;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -197,6 +198,29 @@ fn a_volume_that_is_exchanged_for_a_link_is_not_followed() {
     share.assert_outside();
 }
 
+thread_local! {
+    /// Names in memory, now and at most.
+    static NAMES: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Names that a deletion has in memory.
+pub(in super::super) struct Held(usize);
+
+impl Held {
+    pub(in super::super) fn names(count: usize) -> Self {
+        let (now, most) = NAMES.get();
+        NAMES.set((now + count, most.max(now + count)));
+        Self(count)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let (now, most) = NAMES.get();
+        NAMES.set((now - self.0, most));
+    }
+}
+
 /// The first directory of each is entered before a file is removed.
 #[test]
 fn deep_directories_with_many_files_are_removed_with_few_names_in_memory() {
@@ -204,14 +228,17 @@ fn deep_directories_with_many_files_are_removed_with_few_names_in_memory() {
     let order = volume("data", "pvc-1");
     share.create(&order).unwrap();
     let mut path = "data".to_owned();
-    for _ in 0..8 {
+    for _ in 0..12 {
         path.push_str("/0");
-        for n in 0..200 {
+        for n in 0..400 {
             share.write(&format!("{path}/{n:03}"));
         }
     }
     share.delete(&old(&order, OnDelete::Delete)).unwrap();
     assert!(!share.path("data").exists());
     assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
-    assert!(super::super::remove::held_bytes_max() < 2 << 20);
+    let (now, most) = NAMES.get();
+    assert_eq!(now, 0);
+    // Of 4800.
+    assert!((64..2000).contains(&most), "{most}");
 }

@@ -9,7 +9,7 @@ mod copied_failing;
 mod copied_files;
 mod creations;
 mod failing;
-mod hostile;
+pub(super) mod hostile;
 pub(super) mod killed;
 mod left;
 mod overtaken;
@@ -62,7 +62,7 @@ impl Share {
     }
 
     fn tree(&self) -> Tree {
-        tree::Share::Local(self.path("")).open().unwrap()
+        tree::Share::Local(self.path("")).afresh().unwrap()
     }
 
     fn perform(&self, work: &Work) -> Result<Done, Failure> {
