@@ -155,7 +155,7 @@ fn a_pod_ends_whether_or_not_its_disk_answers() {
         let disks = node.transport.disks().unwrap();
         for disk in disks.take_unasked() {
             match answers_with_error {
-                true => disks.has_failed(&disk, "EIO"),
+                true => disks.has_failed(&disk, "EOPNOTSUPP"),
                 false => disks.is_late(&disk),
             }
         }
