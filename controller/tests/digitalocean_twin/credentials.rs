@@ -1,18 +1,30 @@
 //! The token, and where the controller runs.
 
-use crate::site::{CREATE, GIB, Site, created, deleted, refused, sized};
+use crate::site::{ACCOUNT, CREATE, GIB, Site, created, deleted, refused, sized};
 use belay_proto::csi::v1::ListVolumesRequest;
 use belay_twins::Fault;
 use belay_twins::digitalocean::{TOKEN, refusal};
 use std::fs;
+use std::sync::Arc;
 use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_controller_starts_outside_any_droplet_and_calls_nothing() {
+async fn the_controller_starts_outside_any_droplet_and_asks_for_nothing_but_its_team() {
     let site = Site::new();
-    let _running = site.start();
+    let _running = site.start_and_ask();
     let _client = site.client().await;
-    assert_eq!(site.cloud.count(""), 0, "{:?}", site.cloud.kinds());
+    let kinds = site.cloud.kinds();
+    assert!(kinds.keys().eq([ACCOUNT]), "{kinds:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_start_waits_for_its_team() {
+    let site = Site::new();
+    site.cloud.hold(true);
+    let _running = site.start_and_ask();
+    site.client().await;
+    assert!(site.cloud.log().is_empty());
+    site.cloud.hold(false);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,6 +40,7 @@ async fn a_refused_token_is_read_again_and_is_in_no_log() {
     refused(listed, Code::Unauthenticated, "Unable to authenticate you");
     fs::write(site.token(), TOKEN).unwrap();
     created(&mut client, "pvc-1").await.unwrap();
+    assert_eq!(site.log().matches(NEVER).count(), 1, "{}", site.log());
     let denied = refusal(403, "You do not have permission to perform this action.");
     site.cloud
         .disturb("POST /v2/volumes", 1, Fault::Refused(denied));
@@ -46,7 +59,8 @@ async fn a_refused_token_is_read_again_and_is_in_no_log() {
 }
 
 const OTHER: &str = "canary-of-another-team";
-const ACCOUNT: &str = "GET /v2/account";
+/// What is logged of a token that takes the place of one whose team was never read.
+const NEVER: &str = "and has never shown its team; make sure";
 
 /// The token is another one from now on, and that of another team is accepted.
 fn exchange(site: &Site, token: &str) {
@@ -87,6 +101,22 @@ async fn a_new_token_of_another_team_is_not_used() {
         deleted(&mut client, &id).await.unwrap();
         assert!(!site.log().contains("canary-"), "{}", site.log());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_without_any_call_uses_no_token_of_another_team() {
+    let site = Site::new();
+    let _running = site.start();
+    let id = created(&mut site.client().await, "pvc-1").await.unwrap();
+    let idle = Site::on(Arc::clone(&site.cloud));
+    let _running = idle.start_and_ask();
+    let mut client = idle.client().await;
+    exchange(&idle, "canary-new");
+    fs::write(idle.token(), OTHER).unwrap();
+    let answer = deleted(&mut client, &id).await;
+    refused(answer, Code::FailedPrecondition, "team another-team");
+    assert_eq!(idle.twin().volumes().len(), 1);
+    assert!(!idle.log().contains(NEVER), "{}", idle.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,6 +24,7 @@ pub(crate) const NODE: &str = "101";
 pub(crate) const OTHER: &str = "102";
 
 /// The kinds of calls that tests count and disturb.
+pub(crate) const ACCOUNT: &str = "GET /v2/account";
 pub(crate) const ATTACH: &str = "POST /v2/volumes/ID/actions attach";
 pub(crate) const DETACH: &str = "POST /v2/volumes/ID/actions detach";
 pub(crate) const ACTIONS: &str = "GET /v2/volumes/ID/actions";
@@ -97,6 +98,14 @@ impl Site {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("csi.sock")
+    }
+
+    /// Starts the controller, and waits until it has asked for its team.
+    pub(crate) fn start_and_ask(&self) -> Running {
+        self.cloud.forget();
+        let running = self.start();
+        assert!(self.cloud.wait_for(1, Duration::from_secs(60)));
+        running
     }
 
     /// All that its controllers have logged.

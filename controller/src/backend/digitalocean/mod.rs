@@ -195,6 +195,10 @@ impl Backend for DigitalOcean {
         Duration::from_secs(1)
     }
 
+    fn inspect(&self) -> Answer<'_, ()> {
+        Box::pin(self.client.inspect_team())
+    }
+
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
         measured(Verb::Create, async move {
             let about = About::new(&order.name, &names::in_cloud(&order.name));

@@ -1,10 +1,11 @@
 //! Whose volumes a token sees. With the token of another team all volumes are missing: DeleteVolume
 //! would succeed, and CreateVolume create a second one. So the team of the first token is learned
-//! with the first call, and a token that replaces a refused one is used only if it is of that team.
-//! A token may lack the scope for that (`account:read`), which no other call needs.
+//! at the start, also by a replica that has no calls, and a token that replaces a refused one is
+//! used only if it is of that team. A token may lack the scope for that (`account:read`), which no
+//! other call needs.
 
 use super::{Client, Request};
-use belay_server::call::Failure;
+use belay_server::call::{Failure, Kind};
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 use serde::Deserialize;
@@ -87,6 +88,12 @@ impl Team {
         true
     }
 
+    /// Whether no token that was in use has shown it, or may show it.
+    fn is_open(&self) -> bool {
+        let state = self.state();
+        state.known.is_none() && !state.is_hidden
+    }
+
     /// The team as known before, or from now on.
     fn learned(&self, owner: Owner) -> Owner {
         self.state().known.get_or_insert(owner).clone()
@@ -103,28 +110,60 @@ impl Team {
 }
 
 impl Client {
-    /// Before the first call with the first token. A failure delays no other call.
+    /// Asks for it at the start, which waits for no answer.
+    ///
+    /// # Errors
+    /// `Unauthenticated` if the token is refused; those of asking the cloud.
+    pub(in super::super) async fn inspect_team(&self) -> Result<(), Failure> {
+        if !self.team.is_open() {
+            return Ok(());
+        }
+        self.team.state().asked = Some(Instant::now());
+        match self.learn_of(&self.token.header()).await? {
+            true => Ok(()),
+            false => {
+                let message = "--token-file: DigitalOcean refuses the token";
+                Err(Failure::new(Kind::Unauthenticated, message))
+            }
+        }
+    }
+
+    /// Before a call, if it is not known. A failure delays no other call.
     pub(super) async fn learn_team(&self, token: &HeaderValue) {
         if !self.team.is_to_ask() {
             return;
         }
-        match self.owner(token).await {
-            Ok(Said::Owner(owner)) => drop(self.team.learned(owner)),
-            Ok(Said::Hidden) => self.team.hidden(),
-            // Its call says so.
-            Ok(Said::Refused) => {}
-            Err(failure) => tracing::debug!(%failure, "the team of the token is not known yet"),
+        // Of a token that is refused, its call says so.
+        if let Err(failure) = self.learn_of(token).await {
+            tracing::debug!(%failure, "the team of the token is not known yet");
         }
     }
 
-    /// Uses the token from now on, if it is of the same team; false if the cloud refuses it.
+    /// Learns the team from a token in use; false if the cloud refuses it.
+    async fn learn_of(&self, token: &HeaderValue) -> Result<bool, Failure> {
+        match self.owner(token).await? {
+            Said::Owner(owner) => drop(self.team.learned(owner)),
+            Said::Hidden => self.team.hidden(),
+            Said::Refused => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Uses the token from now on, if it is of the same team; false if the cloud refuses it. If no
+    /// token before has shown its team, there is nothing to compare with, and it is used.
     ///
     /// # Errors
     /// `Precondition` if it is of another team; those of asking the cloud.
     pub(super) async fn takes(&self, newer: &HeaderValue) -> Result<bool, Failure> {
-        if self.token.header() == *newer {
+        let older = self.token.header();
+        if older == *newer {
             return Ok(true);
         }
+        // It may be too late for that.
+        if self.team.is_open() {
+            self.learn_of(&older).await?;
+        }
+        let is_unknown = self.team.state().known.is_none();
         match self.owner(newer).await? {
             Said::Refused => return Ok(false),
             Said::Hidden => self.team.hidden(),
@@ -135,6 +174,13 @@ impl Client {
                         "--token-file: the new token is of {owner}, and is not used: this \
                          controller has the volumes of {first}; restart it after a change of team"
                     )));
+                }
+                if is_unknown {
+                    tracing::warn!(
+                        "--token-file: the new token is of {owner}, which could not be compared: \
+                         the token before is refused, and has never shown its team; make sure \
+                         that the driver's volumes are in {owner}"
+                    );
                 }
             }
         }
