@@ -120,6 +120,25 @@ async fn a_controller_without_any_call_uses_no_token_of_another_team() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_says_nothing_of_a_token() {
+    for status in [401, 403] {
+        for fault in Fault::of_proxies(status) {
+            let site = Site::new();
+            let _running = site.start_and_ask();
+            let mut client = site.client().await;
+            let id = created(&mut client, "pvc-1").await.unwrap();
+            exchange(&site, "canary-new");
+            fs::write(site.token(), OTHER).unwrap();
+            site.cloud.disturb(ACCOUNT, 1, fault);
+            let answer = deleted(&mut client, &id).await;
+            refused(answer, Code::Unavailable, "a proxy on the way has answered");
+            assert_eq!(site.twin().volumes().len(), 1);
+            assert!(!site.log().contains("no scope account:read"));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_may_not_ask_for_its_team_is_used_and_that_is_logged_once() {
     let site = Site::new();
     site.twin().settings().shows_account = false;

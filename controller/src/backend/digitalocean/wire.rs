@@ -288,6 +288,11 @@ fn fault(answer: &Answer) -> Option<String> {
     fault.id.or_else(|| fault.error?.id)
 }
 
+/// Whether a refusal is the cloud's, and not that of a proxy.
+pub(super) fn is_own(answer: &Answer) -> bool {
+    fault(answer).is_some()
+}
+
 /// Whether the cloud itself says that it has no such object. A 404 may also be that of a proxy.
 pub(super) fn is_missing(answer: &Answer) -> bool {
     let is_said = || fault(answer).is_some_and(|id| id == NOT_FOUND);

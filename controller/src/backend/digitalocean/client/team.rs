@@ -4,7 +4,7 @@
 //! used only if it is of that team. A token may lack the scope for that (`account:read`), which no
 //! other call needs.
 
-use super::{Client, Request};
+use super::{Client, Request, wire};
 use belay_server::call::{Failure, Kind};
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
@@ -199,9 +199,13 @@ impl Client {
         let answer = self.answer_with(token, &request).await?;
         match answer.status {
             StatusCode::OK => Ok(Said::Owner(answer.json::<OneAccount>()?.account.owner())),
+            // A proxy on the way says nothing of a token.
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !wire::is_own(&answer) => {
+                Err(answer.foreign("DigitalOcean"))
+            }
             StatusCode::UNAUTHORIZED => Ok(Said::Refused),
             StatusCode::FORBIDDEN => Ok(Said::Hidden),
-            _ => Err(super::wire::refused(&answer)),
+            _ => Err(wire::refused(&answer)),
         }
     }
 }
