@@ -139,6 +139,27 @@ async fn a_proxy_says_nothing_of_a_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_new_token_that_hides_its_team_is_not_used_where_the_team_is_known() {
+    let site = Site::new();
+    let _running = site.start_and_ask();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    exchange(&site, "canary-new");
+    site.twin().settings().shows_account = false;
+    for token in [OTHER, "canary-new"] {
+        fs::write(site.token(), token).unwrap();
+        let answer = deleted(&mut client, &id).await.unwrap_err();
+        assert_eq!(answer.code(), Code::FailedPrecondition, "{answer}");
+        for part in ["account:read", "is not used", "or restart the controller"] {
+            assert!(answer.message().contains(part), "{part}: {answer}");
+        }
+    }
+    assert_eq!(site.twin().volumes().len(), 1);
+    site.twin().settings().shows_account = true;
+    deleted(&mut client, &id).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_may_not_ask_for_its_team_is_used_and_that_is_logged_once() {
     let site = Site::new();
     site.twin().settings().shows_account = false;

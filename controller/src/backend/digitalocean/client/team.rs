@@ -153,7 +153,7 @@ impl Client {
     /// token before has shown its team, there is nothing to compare with, and it is used.
     ///
     /// # Errors
-    /// `Precondition` if it is of another team; those of asking the cloud.
+    /// `Precondition` if it is of another team, or hides it; those of asking the cloud.
     pub(super) async fn takes(&self, newer: &HeaderValue) -> Result<bool, Failure> {
         let older = self.token.header();
         if older == *newer {
@@ -163,10 +163,19 @@ impl Client {
         if self.team.is_open() {
             self.learn_of(&older).await?;
         }
-        let is_unknown = self.team.state().known.is_none();
+        let known = self.team.state().known.clone();
         match self.owner(newer).await? {
             Said::Refused => return Ok(false),
-            Said::Hidden => self.team.hidden(),
+            Said::Hidden => match known {
+                None => self.team.hidden(),
+                Some(known) => {
+                    return Err(Failure::precondition(format!(
+                        "--token-file: the new token has no scope account:read, so that its team \
+                         is unknown, and is not used: this controller has the volumes of {known}; \
+                         give it that scope, or restart the controller if it is of {known}"
+                    )));
+                }
+            },
             Said::Owner(owner) => {
                 let first = self.team.learned(owner.clone());
                 if owner != first {
@@ -175,7 +184,7 @@ impl Client {
                          controller has the volumes of {first}; restart it after a change of team"
                     )));
                 }
-                if is_unknown {
+                if known.is_none() {
                     tracing::warn!(
                         "--token-file: the new token is of {owner}, which could not be compared: \
                          the token before is refused, and has never shown its team; make sure \
