@@ -3,7 +3,7 @@
 use super::{Done, Operations, Subject, deadline, lookup, mixed_up, phase, support};
 use crate::backend::{Backend, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots};
 use belay_contract::drivers::ParameterPolicy;
-use belay_server::call::{Failure, Kind, Rpc};
+use belay_server::call::{Certainty, Failure, Kind, Rpc};
 use belay_server::request::{
     CreateSnapshot, DeleteSnapshot, GetSnapshot, ListSnapshots, SnapshotId,
 };
@@ -72,7 +72,7 @@ impl Operations {
             .jobs
             .run(key, Rpc::CreateSnapshot, same, |_| job)
             .await
-            .map_err(if_denied)?;
+            .map_err(|failure| if_denied(Rpc::CreateSnapshot, failure))?;
         let Done::Cut(snapshot) = done else {
             return Err(mixed_up());
         };
@@ -112,7 +112,7 @@ impl Operations {
         self.jobs
             .run(key, Rpc::DeleteSnapshot, same, |_| job)
             .await
-            .map_err(if_denied)
+            .map_err(|failure| if_denied(Rpc::DeleteSnapshot, failure))
             .map(drop)
     }
 
@@ -174,14 +174,18 @@ pub(super) fn of(backend: &dyn Backend) -> Result<&dyn Snapshots, Failure> {
 }
 
 /// What the storage does not permit stays so: then the caller neither has the snapshot nor deletes
-/// what an earlier call may have cut.
-fn if_denied(failure: Failure) -> Failure {
+/// what an earlier call may have cut. If none has, it forgets the snapshot.
+fn if_denied(rpc: Rpc, failure: Failure) -> Failure {
     if failure.kind != Kind::Denied {
         return failure;
     }
-    let why = "permit this to the credentials of the driver: until then its VolumeSnapshot cannot \
-               be deleted either";
-    let message = format!("{}; {why}", failure.message);
+    let is_kept = rpc == Rpc::DeleteSnapshot || failure.certainty == Certainty::MayBeRunning;
+    let rest = match is_kept {
+        true => ": until then its VolumeSnapshot cannot be deleted either",
+        false => "",
+    };
+    let what = "permit this to the credentials of the driver";
+    let message = format!("{}; {what}{rest}", failure.message);
     Failure { message, ..failure }
 }
 
