@@ -219,3 +219,77 @@ async fn no_volume_is_attached_to_an_instance_of_another_cluster() {
     attached(&mut client, &id, &instance(3)).await.unwrap();
     assert_eq!(cloud.count("GET /v2/kubernetes/clusters/ID/instances"), 0);
 }
+
+fn set_in_cluster(cloud: &Cloud, n: usize, is_in_cluster: bool) {
+    let mut twin = cloud.service().twin();
+    let instance = twin.change().instances.get_mut(&instance(n));
+    instance.unwrap().is_in_cluster = is_in_cluster;
+}
+
+const EMPTY: &str = "GET /v2/kubernetes/clusters/a-empty/instances";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_cannot_be_read_hides_no_instance_of_another_one() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let running = site.start();
+    let mut client = site.client().await;
+    another_cluster(&cloud, 2);
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    let failed = Refusal::Rate.response(Some(500));
+    cloud.disturb(EMPTY, 1000, Fault::Refused(failed));
+    let refused = attached(&mut client, &id, &instance(2)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound, "{refused}");
+    assert!(refused.message().contains("of cluster b"), "{refused}");
+    {
+        let mut twin = cloud.service().twin();
+        let volume = twin.change().volumes.get_mut(&id).unwrap();
+        (volume.status, volume.instance) = (Status::Attached, Some(instance(2)));
+        twin.in_use.insert(id.clone(), instance(2));
+    }
+    detached(&mut client, &id, NAME).await.unwrap();
+    let volume = cloud.service().twin().state().volumes[&id].clone();
+    assert_eq!(volume.instance, Some(instance(2)));
+    // One that no cluster is seen to have may be of that cluster.
+    drop(running);
+    set_in_cluster(&cloud, 3, false);
+    let _running = site.start();
+    let mut client = site.client().await;
+    let id = created(&mut client, "pvc-2").await.unwrap();
+    let refused = attached(&mut client, &id, &instance(3)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    // It has none.
+    cloud.calm();
+    let null = Response {
+        body: "null".to_owned(),
+        ..Response::json(200, &serde_json::Value::Null)
+    };
+    cloud.disturb(EMPTY, 1000, Fault::Refused(null));
+    attached(&mut client, &id, &instance(3)).await.unwrap();
+    assert_eq!(cloud.service().twin().broken, [] as [&str; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_new_node_waits_for_the_search_for_another_one() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let client = site.client().await;
+    another_cluster(&cloud, 2);
+    set_in_cluster(&cloud, 3, false);
+    let first = created(&mut client.clone(), "pvc-1").await.unwrap();
+    let second = created(&mut client.clone(), "pvc-2").await.unwrap();
+    cloud.disturb(EMPTY, 1, Fault::Slow(Duration::from_secs(20)));
+    cloud.forget();
+    let mut own = client.clone();
+    let search = tokio::spawn(async move { attached(&mut own, &first, &instance(2)).await });
+    while cloud.count("GET /v2/kubernetes/clusters") == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    set_in_cluster(&cloud, 3, true);
+    attached(&mut client.clone(), &second, &instance(3))
+        .await
+        .unwrap();
+    assert!(!search.is_finished());
+    search.abort();
+}

@@ -58,13 +58,15 @@ impl Nodes {
         if ours().contains(id) {
             return Ok(());
         }
-        // Calls for new nodes at the same time share a list.
-        let _turn = self.listing.lock().await;
-        if ours().contains(id) {
-            return Ok(());
+        {
+            // Calls for new nodes at the same time share a list, but not the search elsewhere.
+            let _turn = self.listing.lock().await;
+            if ours().contains(id) {
+                return Ok(());
+            }
+            let all = self.client.instances().await?;
+            ours().extend(all.into_iter().map(|instance| instance.id));
         }
-        let all = self.client.instances().await?;
-        ours().extend(all.into_iter().map(|instance| instance.id));
         if ours().contains(id) {
             return Ok(());
         }

@@ -142,7 +142,7 @@ pub(super) struct Cluster {
 }
 
 /// A page of the clusters of the account in the region.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(super) struct Clusters {
     #[serde(default)]
     pub(super) pages: Option<u64>,

@@ -16,37 +16,50 @@ impl Client {
         self.read(Request::get("list_instances", path)).await
     }
 
-    /// Which other cluster of the account an instance belongs to; none if it belongs to no other.
+    /// Which other cluster of the account an instance belongs to; none if it belongs to no other. A
+    /// cluster that cannot be read hides no instance of the others.
+    ///
+    /// # Errors
+    /// Those of a cluster that cannot be read, if no other one has the instance.
     pub(in super::super) async fn other_cluster(
         &self,
         instance: &str,
     ) -> Result<Option<String>, Failure> {
         let own = self.access().cluster.clone();
+        let mut unread = None;
         for page in 1..=PAGES_MAX {
             let request = Request {
                 query: format!("&page={page}&per_page={CLUSTERS_A_PAGE}").into(),
                 ..Request::get("list_clusters", "/v2/kubernetes/clusters")
             };
-            let clusters: Clusters = self.read(request).await?;
-            for cluster in clusters.items.unwrap_or_default() {
+            let clusters: Option<Clusters> = self.read(request).await?;
+            let Clusters { pages, items } = clusters.unwrap_or_default();
+            for cluster in items.unwrap_or_default() {
                 if cluster.id == own {
                     continue;
                 }
-                let request = Request::get("list_instances", instances_of(&cluster.id));
-                // It may be deleted meanwhile.
-                let all: Option<Vec<Instance>> = self.find(Object::Cluster, request).await?;
-                if all.is_some_and(|all| all.iter().any(|it| it.id == instance)) {
-                    return Ok(Some(cluster.id));
+                match self.has_instance(&cluster.id, instance).await {
+                    Ok(true) => return Ok(Some(cluster.id)),
+                    Ok(false) => {}
+                    Err(failure) => drop(unread.get_or_insert(failure)),
                 }
             }
-            if clusters.pages.unwrap_or(1) <= page {
-                return Ok(None);
+            if pages.unwrap_or(1) <= page {
+                return unread.map_or(Ok(None), Err);
             }
         }
         Err(Failure::new(
             Kind::Unreachable,
             format!("instance {instance}: Civo lists more than {PAGES_MAX} pages of clusters"),
         ))
+    }
+
+    /// A cluster that is deleted meanwhile has none, and one without any may be `null`.
+    async fn has_instance(&self, cluster: &str, instance: &str) -> Result<bool, Failure> {
+        let request = Request::get("list_instances", instances_of(cluster));
+        let all: Option<Option<Vec<Instance>>> = self.find(Object::Cluster, request).await?;
+        let mut all = all.flatten().into_iter().flatten();
+        Ok(all.any(|it| it.id == instance))
     }
 
     /// None only if Civo says that it has no such instance: the caller acts on that. An ID that
