@@ -380,6 +380,21 @@ impl Volume {
         })
     }
 
+    pub(super) fn publish_from<K: Kernel>(
+        &self,
+        node: &Node<K>,
+        staging: &Path,
+        target: &Path,
+    ) -> Result<Published, Failure> {
+        let request = Publish {
+            staging: Some(path(staging)),
+            ..self.publish_request(target)
+        };
+        run(node, Operation::Publish, |cx| {
+            operation::publish(cx, &request, Thread::Pool)
+        })
+    }
+
     pub(crate) fn expand<K: Kernel>(&self, node: &Node<K>) -> Result<u64, Failure> {
         self.expand_at(node, &self.staging(), &self.staging())
     }

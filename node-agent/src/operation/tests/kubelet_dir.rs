@@ -8,7 +8,7 @@ use belay_server::call::Kind;
 use super::bench::{DRIVER, Form, Verb, Volume, World};
 use super::simulated::Simulated;
 use crate::device::{LoopDir, Transport};
-use crate::kernel::fake::Fake;
+use crate::kernel::fake::{Call, Fake};
 use crate::kernel::{Dev, MountEntry};
 use crate::mounts::MountIndex;
 use crate::operation::{KubeletDir, Node, Thread};
@@ -74,6 +74,29 @@ fn a_publish_refuses_a_target_that_is_not_beneath_and_names_it() {
         assert_eq!(failure.kind, Kind::Invalid, "{form:?}: {failure}");
         let begin = "target_path: /elsewhere";
         assert!(failure.message.starts_with(begin), "{failure}");
+        assert!(!world.machine.is_there(&target));
+    }
+}
+
+/// It is what the pod gets to see.
+#[test]
+fn a_publish_refuses_a_staging_path_that_is_not_beneath_and_names_it() {
+    for form in [Form::Ext4, Form::Block] {
+        let world = Simulated::new();
+        let node = world.start();
+        let volume = world.volume("vol", form);
+        volume.call(&node, Verb::Stage).unwrap();
+        let staging = elsewhere(&world, &volume, "/elsewhere").staging();
+        let target = volume.target(2);
+        world.machine.begin(None);
+        let published = volume.publish_from(&node, &staging, &target);
+        let calls = world.machine.end();
+        let failure = published.unwrap_err();
+        assert_eq!(failure.kind, Kind::Invalid, "{form:?}: {failure}");
+        let begin = "staging_target_path: /elsewhere";
+        assert!(failure.message.starts_with(begin), "{failure}");
+        let is_lookup = |call: &Call| call.name == "readlink";
+        assert!(calls.iter().all(is_lookup), "{calls:?}");
         assert!(!world.machine.is_there(&target));
     }
 }
