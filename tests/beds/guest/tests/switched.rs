@@ -160,9 +160,17 @@ impl Volume<'_> {
         format!("mkdir -p {staging}\nnode stage {ID} {flags}")
     }
 
+    /// With the mode that the kubelet makes of `ReadWriteOnce`.
     fn publish(&self, pod: &str) -> String {
+        self.publish_as("SINGLE_NODE_MULTI_WRITER", pod)
+    }
+
+    fn publish_as(&self, mode: &str, pod: &str) -> String {
         let (target, flags) = (self.target(pod), self.flags());
-        format!("mkdir -p $(dirname {target})\nnode publish {ID} --target {target} {flags}")
+        format!(
+            "mkdir -p $(dirname {target})
+             node publish {ID} --target {target} --mode {mode} {flags}"
+        )
     }
 
     fn unpublish(&self, pod: &str) -> String {
@@ -307,6 +315,14 @@ fn there(guest: &mut Guest<'_>, volume: &Volume<'_>) {
             run(guest, &volume.stage());
             run(guest, &volume.publish("first"));
             run(guest, &volume.is_writing("first"));
+            // The target of the other driver counts.
+            let single = volume.publish_as("SINGLE_NODE_SINGLE_WRITER", "second");
+            let refused = try_call(guest, &single).expect("power");
+            assert!(
+                refused.text.contains("already published at"),
+                "{}",
+                refused.text
+            );
             run(guest, &volume.publish("second"));
             let seen = volume.has_lines("first", &volume.target("second"));
             run(guest, &seen);
