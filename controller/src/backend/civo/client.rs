@@ -127,7 +127,7 @@ impl Client {
             return Ok(answer);
         }
         match self.new_access(&access).await? {
-            Some(new) => self.answer_with(&new, &request).await,
+            Some((new, _)) => self.answer_with(&new, &request).await,
             None => Ok(answer),
         }
     }

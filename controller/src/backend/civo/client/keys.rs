@@ -31,10 +31,7 @@ impl Client {
                 Ok(cluster)
             }
             Judged::Refused => match self.new_access(&access).await? {
-                Some(new) => {
-                    let again = self.answer_with(&new, &about(&new)).await?;
-                    wire::found(Object::Cluster, &again)?.ok_or_else(|| has_no_cluster(&new))
-                }
+                Some((_, cluster)) => Ok(cluster),
                 None => Err(wire::refused(&answer)),
             },
         }
@@ -61,15 +58,16 @@ impl Client {
         Ok(())
     }
 
-    /// That with the key of the file, from now on, if it differs from a refused one; none if Civo
-    /// refuses it too. The region and the cluster stay: what has been read before is of them.
+    /// That with the key of the file, from now on, if it differs from a refused one, and the
+    /// cluster that it sees; none if Civo refuses it too. The region and the cluster stay: what
+    /// has been read before is of them.
     ///
     /// # Errors
     /// `Precondition` if it is the key of another account; those of asking Civo.
     pub(super) async fn new_access(
         &self,
         refused: &Access,
-    ) -> Result<Option<Arc<Access>>, Failure> {
+    ) -> Result<Option<(Arc<Access>, Cluster)>, Failure> {
         let sources = self.sources.clone();
         let read = tokio::task::spawn_blocking(move || sources.key()).await;
         let Some(key) = read.ok().and_then(Result::ok) else {
@@ -83,17 +81,17 @@ impl Client {
             ..refused.clone()
         });
         let answer = self.answer_with(&new, &about(&new)).await?;
-        match judged(&new, &answer) {
-            Ok(Judged::Ours(_)) => {}
+        let cluster = match judged(&new, &answer) {
+            Ok(Judged::Ours(cluster)) => cluster,
             Ok(Judged::Refused) => return Ok(None),
             Err(failure) => {
                 let message = format!("the new key is not used: {failure}");
                 return Err(Failure { message, ..failure });
             }
-        }
+        };
         *self.access.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
         self.is_confirmed.store(true, Ordering::Release);
-        Ok(Some(new))
+        Ok(Some((new, cluster)))
     }
 }
 
