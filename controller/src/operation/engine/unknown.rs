@@ -5,7 +5,7 @@
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::Name;
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// So many names are remembered. Beyond, every name counts as one of them.
 const NAMES_MAX: usize = 65_536;
@@ -13,17 +13,25 @@ const NAMES_MAX: usize = 65_536;
 #[derive(Default)]
 pub(super) struct Unknown(Mutex<HashSet<String>>);
 
+/// Whether an earlier call of that name may have created something.
+fn has(names: &HashSet<String>, name: &Name) -> bool {
+    names.len() >= NAMES_MAX || names.contains(name.as_str())
+}
+
 impl Unknown {
-    /// Whether an earlier call of that name may have created something.
+    fn names(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`has`].
     pub(super) fn has(&self, name: &Name) -> bool {
-        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        names.len() >= NAMES_MAX || names.contains(name.as_str())
+        has(&self.names(), name)
     }
 
     /// The result of a creation. A failure that changed nothing does not say what an earlier call
     /// of that name has done, unless what it has created is known to be another's.
     pub(super) fn judge<T>(&self, name: &Name, result: Result<T, Failure>) -> Result<T, Failure> {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names();
         let is_known = match &result {
             Ok(_) => true,
             Err(failure) => match failure.certainty {
@@ -36,17 +44,13 @@ impl Unknown {
             names.remove(name.as_str());
             return result;
         }
-        result.map_err(|failure| {
-            let is_full = names.len() >= NAMES_MAX;
-            if failure.certainty == Certainty::MayBeRunning {
-                if !is_full {
+        result.map_err(|failure| match has(&names, name) {
+            true => failure.may_be_running(),
+            false => {
+                if failure.certainty == Certainty::MayBeRunning {
                     names.insert(name.as_str().to_owned());
                 }
-                return failure;
-            }
-            match is_full || names.contains(name.as_str()) {
-                true => failure.may_be_running(),
-                false => failure,
+                failure
             }
         })
     }
