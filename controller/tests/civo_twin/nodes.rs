@@ -169,12 +169,7 @@ async fn a_node_of_another_cluster_with_the_same_name_keeps_its_volume() {
     let mut client = site.client().await;
     another_cluster(&cloud, 2);
     let id = created(&mut client, "pvc-1").await.unwrap();
-    {
-        let mut twin = cloud.service().twin();
-        let volume = twin.change().volumes.get_mut(&id).unwrap();
-        (volume.status, volume.instance) = (Status::Attached, Some(instance(2)));
-        twin.in_use.insert(id.clone(), instance(2));
-    }
+    attached_by_another(&cloud, &id, 2);
     let is_kept = || {
         let volume = cloud.service().twin().state().volumes[&id].clone();
         assert_eq!(volume.instance, Some(instance(2)));
@@ -226,6 +221,14 @@ fn set_in_cluster(cloud: &Cloud, n: usize, is_in_cluster: bool) {
     instance.unwrap().is_in_cluster = is_in_cluster;
 }
 
+/// The volume is attached to that instance, and not by this controller.
+fn attached_by_another(cloud: &Cloud, id: &str, n: usize) {
+    let mut twin = cloud.service().twin();
+    let volume = twin.change().volumes.get_mut(id).unwrap();
+    (volume.status, volume.instance) = (Status::Attached, Some(instance(n)));
+    twin.in_use.insert(id.to_owned(), instance(n));
+}
+
 const EMPTY: &str = "GET /v2/kubernetes/clusters/a-empty/instances";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -241,12 +244,7 @@ async fn a_cluster_that_cannot_be_read_hides_no_instance_of_another_one() {
     let refused = attached(&mut client, &id, &instance(2)).await.unwrap_err();
     assert_eq!(refused.code(), Code::NotFound, "{refused}");
     assert!(refused.message().contains("of cluster b"), "{refused}");
-    {
-        let mut twin = cloud.service().twin();
-        let volume = twin.change().volumes.get_mut(&id).unwrap();
-        (volume.status, volume.instance) = (Status::Attached, Some(instance(2)));
-        twin.in_use.insert(id.clone(), instance(2));
-    }
+    attached_by_another(&cloud, &id, 2);
     detached(&mut client, &id, NAME).await.unwrap();
     let volume = cloud.service().twin().state().volumes[&id].clone();
     assert_eq!(volume.instance, Some(instance(2)));

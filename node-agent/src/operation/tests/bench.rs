@@ -374,10 +374,7 @@ impl Volume {
         target: &Path,
         thread: Thread,
     ) -> Result<Published, Failure> {
-        let request = self.publish_request(target);
-        run(node, Operation::Publish, |cx| {
-            operation::publish(cx, &request, thread)
-        })
+        self.publish_from(node, &self.staging(), target, thread)
     }
 
     pub(super) fn publish_from<K: Kernel>(
@@ -385,13 +382,14 @@ impl Volume {
         node: &Node<K>,
         staging: &Path,
         target: &Path,
+        thread: Thread,
     ) -> Result<Published, Failure> {
         let request = Publish {
             staging: Some(path(staging)),
             ..self.publish_request(target)
         };
         run(node, Operation::Publish, |cx| {
-            operation::publish(cx, &request, Thread::Pool)
+            operation::publish(cx, &request, thread)
         })
     }
 

@@ -89,7 +89,7 @@ fn a_publish_refuses_a_staging_path_that_is_not_beneath_and_names_it() {
         let staging = elsewhere(&world, &volume, "/elsewhere").staging();
         let target = volume.target(2);
         world.machine.begin(None);
-        let published = volume.publish_from(&node, &staging, &target);
+        let published = volume.publish_from(&node, &staging, &target, Thread::Pool);
         let calls = world.machine.end();
         let failure = published.unwrap_err();
         assert_eq!(failure.kind, Kind::Invalid, "{form:?}: {failure}");
