@@ -27,7 +27,7 @@ const CALLERS: usize = 64;
 const OWNERS: usize = 24;
 const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
 
-/// How long they call: `make nightly` has the time for more.
+/// How long they call at least: `make nightly` has the time for more.
 fn lasts() -> Duration {
     Duration::from_secs(if std::env::var_os("BELAY_NIGHTLY").is_some() {
         120
@@ -65,7 +65,7 @@ fn a_crowd_of_callers_gets_true_answers_and_leaves_nothing() {
     }
     let mut failed = 0;
     for _ in 0..CALLERS {
-        match reported.recv_timeout(lasts() + 2 * PATIENCE) {
+        match reported.recv_timeout(lasts() + 3 * PATIENCE) {
             Ok(is_well) => failed += u32::from(!is_well),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => panic!(
                 "callers hang; not answered yet:\n{}{}",
@@ -101,14 +101,7 @@ fn call(scene: &Scene, shelf: &Shelf, number: usize, chance: Chance) {
 /// Checks for leftovers when all callers are done.
 fn end(pair: Pair, scene: &Scene, shelf: &Shelf) {
     eprintln!("{}", scene.journal.table());
-    for rpc in codes::rpcs() {
-        let of = |code| scene.journal.count(rpc, code);
-        assert!(of("OK") > 0 && of("left") > 0, "{rpc} never ran to its end");
-    }
-    assert!(
-        scene.journal.count("NodeStageVolume", "ABORTED") > 0,
-        "no two calls met"
-    );
+    assert_eq!(scene.missing(), [], "no call has ended so");
     stranger::settle(scene, shelf);
     stranger::bring_up(scene, shelf);
     pair.expect_files_of_ledger("after the crowd");

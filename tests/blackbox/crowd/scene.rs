@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::codes;
 use crate::rig::{
-    Answer, Caller, Chance, Journal, Leaving, Op, Outcome, Site, has_left, mounts_of,
+    Answer, Caller, Chance, Journal, Leaving, Op, Outcome, PATIENCE, Site, has_left, mounts_of,
 };
 use crate::rig::{pause, shown, stacked};
 
@@ -19,6 +19,7 @@ pub(crate) struct Scene {
     pub(crate) site: Site,
     /// All calls.
     pub(crate) journal: Arc<Journal>,
+    /// Not over before.
     end: Instant,
     is_over: AtomicBool,
     stacked: Mutex<Option<String>>,
@@ -36,9 +37,9 @@ impl Scene {
         }
     }
 
-    /// Its time is up, or a caller has failed.
+    /// Its time is up and the calls have met in every way, or a caller has failed.
     pub(crate) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed) || Instant::now() >= self.end
+        self.is_over.load(Ordering::Relaxed)
     }
 
     /// Ends it at once.
@@ -55,15 +56,27 @@ impl Scene {
         }
     }
 
-    /// Checks the mounts of that process again and again, until the scene is over.
+    /// Checks the mounts of that process again and again, until the scene is over. A busy machine
+    /// makes few calls in its time, so it lasts longer there.
     pub(crate) fn watch(&self, pid: u32) {
         let pid = pid.to_string();
         while !self.is_over() {
-            if !self.look(&pid) {
+            let now = Instant::now();
+            let is_time = now >= self.end && self.missing().is_empty();
+            if is_time || now >= self.end + PATIENCE || !self.look(&pid) {
                 self.end();
             }
             pause();
         }
+    }
+
+    /// What the calls of a crowd end with and have not yet: every RPC with OK and without its
+    /// caller, and a stage with the refusal while another call is pending.
+    pub(crate) fn missing(&self) -> Vec<(&'static str, &'static str)> {
+        let each = codes::rpcs().flat_map(|rpc| [(rpc, "OK"), (rpc, "left")]);
+        each.chain([("NodeStageVolume", "ABORTED")])
+            .filter(|(rpc, code)| self.journal.count(rpc, code) == 0)
+            .collect()
     }
 
     /// Whether no mount of that process is stacked on another.
