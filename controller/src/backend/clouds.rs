@@ -6,12 +6,12 @@ use belay_server::request::{Secrets, VolumeId};
 
 /// A backend whose calls can be for different clouds: the secrets of a call say which.
 pub trait Clouds: Send + Sync {
-    /// Refuses the secrets of a call that is for a cloud that this backend does not have. It is
-    /// called before anything is read or changed.
+    /// The name of the cloud that a call with these secrets is for, for its log line; none if there
+    /// is only one. It is called before anything is read or changed.
     ///
     /// # Errors
-    /// `Invalid`, naming the key.
-    fn check(&self, secrets: &Secrets) -> Result<(), Failure>;
+    /// `Invalid`, naming the key, if this backend does not have the cloud.
+    fn check(&self, secrets: &Secrets) -> Result<Option<String>, Failure>;
 
     /// Like [`super::Backend::get`] in whichever cloud has it, for calls that have no secrets. None
     /// only if all clouds have said so.

@@ -26,7 +26,7 @@ use crate::backend::{Attachment, Attachments, Backend, Snapshot, Snapshots, Volu
 use crate::mark_keys::MarkKeys;
 use belay_contract::drivers::Profile;
 use belay_contract::mark::MarkSecret;
-use belay_server::call::Failure;
+use belay_server::call::{self, Failure};
 use belay_server::identity::PluginCapability;
 use belay_server::request::{Secrets, VolumeId};
 use belay_server::work::{CHANGE_DEADLINE, Class, Jobs};
@@ -105,11 +105,16 @@ impl Operations {
         }
     }
 
-    /// Refuses the secrets of a call that is for another cloud. All calls that have secrets begin
-    /// with it.
+    /// Refuses the secrets of a call that is for another cloud; the log line of any other call
+    /// names its cloud. All calls that have secrets begin with it.
     fn check(&self, secrets: &Secrets) -> Result<(), Failure> {
-        let clouds = self.backend.clouds();
-        clouds.map_or(Ok(()), |clouds| clouds.check(secrets))
+        let Some(clouds) = self.backend.clouds() else {
+            return Ok(());
+        };
+        if let Some(cloud) = clouds.check(secrets)? {
+            call::in_cloud(&cloud);
+        }
+        Ok(())
     }
 
     /// The secrets of the volume's format mark.

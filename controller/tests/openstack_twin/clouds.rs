@@ -381,9 +381,11 @@ async fn log_lines_and_metrics_name_the_cloud_where_there_are_several() {
     for (section, count) in [(",section=\"\"", 1), (",section=\"b\"", 2)] {
         assert!(page.contains(&created_with(section, count)), "{page}");
     }
-    for cloud in ["[Global]", "[Global \\\"b\\\"]"] {
+    for (cloud, name) in [("[Global]", "pvc-1"), ("[Global \\\"b\\\"]", "pvc-2")] {
         let named = format!("cloud=\"{cloud}\"");
         let is_logged = |line: &str| line.contains(warning) && line.contains(&named);
         until(&named, || site.log().lines().any(is_logged));
     }
 }
+        let call = format!("rpc=\"CreateVolume\" subject=\"{name}\" {named} code=\"OK\"");
+        assert!(site.log().contains(&call), "{call}: {}", site.log());

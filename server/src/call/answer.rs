@@ -28,14 +28,27 @@ where
     Fut: Future<Output = Result<T, Failure>>,
 {
     let (_, extensions, message) = request.into_parts();
-    if let Some(record) = extensions.get::<Record>() {
-        let subject = record.reached(message.subject());
-        tracing::Span::current().record("subject", subject);
-    }
-    match handle(message).await {
+    let record = extensions.get::<Record>().cloned().unwrap_or_default();
+    let subject = record.reached(message.subject());
+    tracing::Span::current().record("subject", subject);
+    match CALL.scope(record, handle(message)).await {
         Ok(answer) => Ok(Response::new(answer)),
         Err(failure) => Err(status(rpc, &failure)),
     }
+}
+
+tokio::task_local! {
+    /// The record of the call whose handler runs.
+    static CALL: Record;
+}
+
+/// Adds to the log line of the running call which of several clouds it is for. Has no effect
+/// outside the handler of a call.
+pub fn in_cloud(name: &str) {
+    // The log line then lacks it.
+    let _outside = CALL.try_with(|record| {
+        record.0.cloud.get_or_init(|| name.into());
+    });
 }
 
 /// The status that a failed call returns.
@@ -44,14 +57,22 @@ pub(crate) fn status(rpc: Rpc, failure: &Failure) -> Status {
     Status::new(code, start_of(&failure.message, MESSAGE_BYTES_MAX))
 }
 
-/// What a call's handler reports to the layer around it: that it was reached, and the subject.
+/// What a call's handler reports to the layer around it: that it was reached, the subject, and the
+/// cloud.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Record(Arc<OnceLock<Box<str>>>);
+pub(crate) struct Record(Arc<Reported>);
+
+#[derive(Debug, Default)]
+struct Reported {
+    subject: OnceLock<Box<str>>,
+    cloud: OnceLock<Box<str>>,
+}
 
 impl Record {
     /// Keeps the first subject reported: if one handler calls another, the outer one knows best.
     pub(crate) fn reached(&self, subject: &str) -> &str {
         self.0
+            .subject
             .get_or_init(|| start_of(subject, SUBJECT_BYTES_MAX).into())
     }
 
@@ -62,7 +83,12 @@ impl Record {
 
     /// The subject; empty for calls without one, none if no handler was reached.
     pub(crate) fn subject(&self) -> Option<&str> {
-        self.0.get().map(AsRef::as_ref)
+        self.0.subject.get().map(AsRef::as_ref)
+    }
+
+    /// See [`in_cloud`].
+    pub(crate) fn cloud(&self) -> Option<&str> {
+        self.0.cloud.get().map(AsRef::as_ref)
     }
 }
 

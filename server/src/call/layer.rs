@@ -292,16 +292,17 @@ impl Call {
             self.refusals.add(refusal);
         }
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let cloud = self.record.cloud();
         let (number, code) = (code, code_name(code));
         match number {
             Code::Ok if self.rpc.is_some_and(Rpc::changes_state) => {
-                tracing::event!(Level::INFO, rpc, subject, code, us);
+                tracing::event!(Level::INFO, rpc, subject, cloud, code, us);
             }
-            Code::Ok => tracing::event!(Level::DEBUG, rpc, subject, code, us),
+            Code::Ok => tracing::event!(Level::DEBUG, rpc, subject, cloud, code, us),
             Code::Internal | Code::Unknown | Code::DataLoss => {
-                tracing::event!(Level::ERROR, rpc, subject, code, us, "{message}");
+                tracing::event!(Level::ERROR, rpc, subject, cloud, code, us, "{message}");
             }
-            _ => tracing::event!(Level::WARN, rpc, subject, code, us, "{message}"),
+            _ => tracing::event!(Level::WARN, rpc, subject, cloud, code, us, "{message}"),
         }
     }
 }

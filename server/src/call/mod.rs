@@ -10,8 +10,8 @@ mod refusals;
 mod rpc;
 mod subject;
 
-pub use answer::answer;
 pub(crate) use answer::{Record, start_of, status};
+pub use answer::{answer, in_cloud};
 pub use callers::Callers;
 pub(crate) use callers::Stranger;
 pub use codes::code;

@@ -252,8 +252,9 @@ where
 }
 
 impl Clouds for Openstack {
-    fn check(&self, secrets: &Secrets) -> Result<(), Failure> {
-        self.chosen(secrets).map(drop)
+    fn check(&self, secrets: &Secrets) -> Result<Option<String>, Failure> {
+        let named = self.chosen(secrets)?;
+        Ok((!self.is_one()).then(|| named.to_string()))
     }
 
     fn get_anywhere(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
