@@ -37,7 +37,7 @@ struct Bed {
 }
 
 /// The ID of the backup of `snap-1` once it is complete, as the snapshotter repeats the call.
-async fn backed_up(client: &mut Client, of: &str) -> Result<String, Status> {
+pub(crate) async fn backed_up(client: &mut Client, of: &str) -> Result<String, Status> {
     loop {
         let mut request = requests::cut("snap-1", of);
         let kind = ("type".to_owned(), "backup".to_owned());

@@ -17,6 +17,7 @@ mod crashes;
 mod economy;
 mod marks;
 mod memory;
+mod policy;
 mod site;
 mod tls;
 mod twin;

@@ -35,6 +35,8 @@ pub(crate) struct Twin {
     pub(crate) attached: BTreeMap<String, Vec<String>>,
     /// Volumes and snapshots that callers were given and have not asked to delete.
     pub(crate) answered: BTreeSet<String>,
+    /// The policy does not let the driver's account see backups.
+    pub(crate) hides_backups: bool,
     /// What must not have happened.
     pub(crate) broken: Vec<String>,
 }
@@ -176,6 +178,9 @@ impl Twin {
             ["compute", "v2.1", "os-availability-zone"] => Ok(zones(&["edge-1", "nova"])),
             ["volume", "v3", "volumes", ref rest @ ..] => self.volume(request, rest),
             ["volume", "v3", "snapshots", ref rest @ ..] => self.snapshot(request, rest),
+            ["volume", "v3", "backups", ..] if self.hides_backups => {
+                Err((403, "Policy doesn't allow backup:get to be performed."))
+            }
             ["volume", "v3", "backups", ref rest @ ..] => self.backup(request, rest),
             [
                 "compute",
@@ -191,6 +196,7 @@ impl Twin {
             // As the services do, it names what is missing.
             let (name, message) = match code {
                 404 => ("itemNotFound", format!("{message}: {}", request.path)),
+                403 => ("forbidden", message.to_owned()),
                 _ => ("badRequest", message.to_owned()),
             };
             ok(code, json!({ name: {"code": code, "message": message} }))

@@ -139,7 +139,7 @@ impl Cloud {
 
     /// Deletes a backup, and its basis if that exists.
     pub(super) async fn discard_backup(&self, id: &SnapshotId) -> Result<Progress<()>, Failure> {
-        let Some(backup) = self.client.backup(id).await? else {
+        let Some(backup) = self.backup(id).await? else {
             return Ok(Progress::Done(()));
         };
         if let Some(name) = backup.name() {

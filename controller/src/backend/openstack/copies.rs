@@ -54,10 +54,19 @@ impl Cloud {
         id: &SnapshotId,
     ) -> Result<Option<(CinderSnapshot, bool)>, Failure> {
         if let Some(snapshot) = self.client.snapshot(id).await? {
+            self.plain.add(id);
             return Ok(Some((snapshot, false)));
         }
-        let backup = self.client.backup(id).await?;
+        let backup = self.backup(id).await?;
         Ok(backup.map(|backup| (backup, true)))
+    }
+
+    /// The backup. A snapshot that existed is none, whether backups are shown or not.
+    pub(super) async fn backup(&self, id: &SnapshotId) -> Result<Option<CinderSnapshot>, Failure> {
+        match self.client.backup(id).await {
+            Err(hidden) if hidden.kind == Kind::Denied && self.plain.has(id) => Ok(None),
+            answer => answer,
+        }
     }
 
     /// Cinder answers 400 to a snapshot of a volume that it is changing, of one that has failed,
@@ -150,7 +159,10 @@ impl Snapshots for Cloud {
     fn discard(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Progress<()>> {
         measured(Verb::Discard, async move {
             match self.client.delete_snapshot(&id).await {
-                Ok(true) => return Ok(Progress::Begun),
+                Ok(true) => {
+                    self.plain.add(&id);
+                    return Ok(Progress::Begun);
+                }
                 Ok(false) => {}
                 Err(refused) => return self.undeleted(&id, refused).await,
             }
@@ -206,7 +218,8 @@ impl Snapshots for Cloud {
             };
             match self.kept(&from).await {
                 Ok(Some((backup, true))) => self.restore_backup(&order, &backup).await,
-                _ => Err(refused),
+                Ok(_) => Err(refused),
+                Err(unknown) => Err(unknown.nothing_happened()),
             }
         })
     }

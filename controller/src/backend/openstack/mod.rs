@@ -11,6 +11,7 @@ mod hints;
 mod id;
 mod labels;
 mod likeness;
+mod plain;
 mod retype;
 mod routes;
 mod search;
@@ -35,6 +36,7 @@ use conf::{CloudConf, Source};
 use hints::{AFFINITY, ANTI_AFFINITY};
 use labels::labels;
 use likeness::{AVAILABILITY, TYPE};
+use plain::Plain;
 pub use routes::Openstack;
 use search::Search;
 use serde_json::json;
@@ -77,6 +79,7 @@ struct Cloud {
     client: Arc<Client>,
     search: Search,
     backups: Backups,
+    plain: Plain,
     cluster: String,
     zones: Zones,
     /// The `node-volume-attach-limit` of `cloud.conf`.
@@ -100,6 +103,7 @@ impl Cloud {
         Ok(Self {
             search: Search::new(Arc::clone(&client)),
             backups: Backups(Arc::clone(&client)),
+            plain: Plain::default(),
             zones: Zones::new(Arc::clone(&client), config.topology_key, conf.ignores_zones),
             client,
             cluster: config.cluster.clone(),

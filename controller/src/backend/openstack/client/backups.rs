@@ -5,7 +5,7 @@ use super::super::id::{path, path_of};
 use super::super::wire::{self, CinderBackups, CinderSnapshot, NewBackup, OneBackup};
 use super::{CLAIM_DEADLINE, Client, Request, Service, encoded};
 use crate::backend::SnapshotOrder;
-use belay_server::call::Failure;
+use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, SnapshotId};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -22,6 +22,8 @@ fn request(verb: &'static str, method: Method, path: String) -> Request {
 }
 
 impl Client {
+    /// # Errors
+    /// `Denied` if Cinder does not show backups: it may have this one.
     pub(in super::super) async fn backup(
         &self,
         id: &SnapshotId,
@@ -35,8 +37,16 @@ impl Client {
         match answer.status {
             StatusCode::OK => Ok(Some(answer.json::<OneBackup>()?.backup)),
             _ if wire::is_missing(&answer, id.as_str()) => Ok(None),
-            // Who may not see backups has made none by this account.
-            _ if wire::is_forbidden(&answer) => Ok(None),
+            // Current releases of Cinder look for the backup before they apply the policy: it
+            // exists then.
+            _ if wire::is_forbidden(&answer) => Err(Failure::new(
+                Kind::Denied,
+                format!(
+                    "snapshot {id}: may be a backup, which the credentials of the driver cannot \
+                     see: permit backup:get in the policy of Cinder: {}",
+                    answer.refusal()
+                ),
+            )),
             _ => Err(wire::refused_for(&answer)),
         }
     }

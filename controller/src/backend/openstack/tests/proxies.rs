@@ -101,13 +101,34 @@ async fn a_login_that_finds_no_keystone_leaves_no_volume_missing() {
 }
 
 #[tokio::test]
-async fn who_may_not_see_backups_has_none_if_cinder_itself_says_so() {
+async fn a_backup_that_cinder_does_not_show_is_not_missing_and_a_snapshot_is_none() {
     let twin = Twin::start().await;
-    let id = SnapshotId::new(BACKUP).unwrap();
+    let of = twin.claimed("pvc-1").await;
+    let none = Secrets::default;
     let forbidden = r#"{"forbidden": {"code": 403, "message": "Policy doesn't allow it."}}"#;
+    let snapshot = twin.backend.cut(cut("snap-1", &of, &[])).await.unwrap().id;
+    let backup = SnapshotId::new(BACKUP).unwrap();
     twin.answers("/volume/v3/backups/", ("403", forbidden));
-    let deleted = twin.backend.discard(id, Secrets::default()).await;
-    assert_eq!(deleted, Ok(Progress::Done(())));
+    let restored = twin.backend.restore(order("pvc-2"), backup.clone()).await;
+    for refused in [
+        twin.backend.discard(backup.clone(), none()).await.map(drop),
+        twin.backend.snapshot(backup, none()).await.map(drop),
+        restored.map(drop),
+    ] {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind, Kind::Denied, "{refused}");
+        assert_eq!(refused.certainty, Certainty::NothingHappened);
+        for part in ["permit backup:get", "403", "Policy doesn't allow it."] {
+            assert!(refused.message.contains(part), "{part}: {refused}");
+        }
+    }
+    twin.answers("/volume/v3/backups/", ("403", forbidden));
+    for progress in [Progress::Begun, Progress::Done(())] {
+        let deleted = twin.backend.discard(snapshot.clone(), none()).await;
+        assert_eq!(deleted, Ok(progress));
+        let seen = twin.backend.snapshot(snapshot.clone(), none()).await;
+        assert_eq!(seen, Ok(None));
+    }
 }
 
 #[tokio::test]
