@@ -704,7 +704,7 @@ async fn a_refused_token_is_renewed_once_and_new_credentials_are_read() {
     std::fs::write(&file, text.replace(PASSWORD, "other-canary")).unwrap();
     twin.state().refusals = vec![("GET /volume", "401", "")];
     let refused = twin.get(&id).await.unwrap_err();
-    assert_eq!(refused.kind, Kind::Precondition);
+    assert_eq!(refused.kind, Kind::Unauthenticated);
     assert!(refused.message.contains("401"), "{refused}");
     assert!(!refused.message.contains("canary"), "{refused}");
 }

@@ -57,7 +57,7 @@ pub(in super::super) fn refused(answer: &Answer) -> Failure {
         // That of a proxy is about the size of the request.
         StatusCode::PAYLOAD_TOO_LARGE if is_own(answer) => Kind::Quota,
         // The middleware of Keystone answers in plain text.
-        StatusCode::UNAUTHORIZED => Kind::Precondition,
+        StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
         status if status.is_server_error() => {
             let failure = Failure::new(Kind::Unreachable, answer.refusal());
             return failure.may_be_running();
@@ -86,7 +86,7 @@ pub(in super::super) fn login_refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
         _ if answer.is_refusal_of_proxy() => return answer.foreign(LOGIN).rolled_back(),
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
-        StatusCode::UNAUTHORIZED => Kind::Precondition,
+        StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
         status if status.is_server_error() => Kind::Unreachable,
         _ if is_own(answer) => Kind::Precondition,
         _ => return answer.foreign(LOGIN).rolled_back(),
@@ -147,7 +147,7 @@ mod tests {
     fn a_refusal_has_the_kind_of_its_status() {
         for (status, kind) in [
             (400, Kind::Precondition),
-            (401, Kind::Precondition),
+            (401, Kind::Unauthenticated),
             (403, Kind::Denied),
             (404, Kind::NotFound),
             (406, Kind::Precondition),
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_text_is_the_words_of_keystones_middleware_and_no_quota() {
-        for (status, kind) in [(401, Kind::Precondition), (413, Kind::Unreachable)] {
+        for (status, kind) in [(401, Kind::Unauthenticated), (413, Kind::Unreachable)] {
             let failure = refused(&Answer::example(status, "a text"));
             assert_eq!(failure.kind, kind, "{failure}");
         }
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_refused_login_is_never_a_missing_object() {
         for (answer, kind) in [
-            (own("error", 401, "no"), Kind::Precondition),
+            (own("error", 401, "no"), Kind::Unauthenticated),
             (own("error", 403, "no"), Kind::Precondition),
             (own("error", 404, "no such trust"), Kind::Precondition),
             (Answer::example(404, "<html>"), Kind::Unreachable),
