@@ -156,7 +156,7 @@ impl Cloud {
         // The zone of the class comes first.
         let asked = match of_class {
             Some(_) => None,
-            None => self.zones.asked(order.topology.as_ref()).await,
+            None => self.zones.asked(order.topology.as_ref()).await?,
         };
         let zone = of_class.or(asked.as_deref());
         let hints = self.hints(&order.parameters).await?;

@@ -51,12 +51,23 @@ impl Zones {
 
     /// The zone to create a volume in: the first that is asked for. Nodes have labels, which lack
     /// some characters, so Cinder's own name for it is looked up.
-    pub(super) async fn asked(&self, asked: Option<&TopologyRequirement>) -> Option<String> {
-        let (key, asked) = (self.key?, asked?);
+    ///
+    /// # Errors
+    /// `Quota` if Cinder has none of the zones that the caller accepts, so that the scheduler can
+    /// choose another node. Cinder may fall back to another zone, where the volume is of no use.
+    pub(super) async fn asked(
+        &self,
+        asked: Option<&TopologyRequirement>,
+    ) -> Result<Option<String>, Failure> {
+        let (Some(key), Some(asked)) = (self.key, asked) else {
+            return Ok(None);
+        };
         let mut topologies = asked.preferred.iter().chain(&asked.requisite);
-        let label = topologies.find_map(|segments| segments.get(key))?;
+        let Some(label) = topologies.find_map(|segments| segments.get(key)) else {
+            return Ok(None);
+        };
         if let Some(name) = self.known(key, label) {
-            return Some(name);
+            return Ok(Some(name));
         }
         match self.client.zones(Service::Volumes).await {
             Ok(names) => *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names,
@@ -64,9 +75,39 @@ impl Zones {
             Err(failure) => {
                 let cloud = self.client.label();
                 tracing::debug!(cloud, %failure, "the zones of volumes are not known");
+                return Ok(Some(label.clone()));
             }
         }
-        self.known(key, label).or_else(|| Some(label.clone()))
+        if let Some(name) = self.known(key, label) {
+            return Ok(Some(name));
+        }
+        self.refuse_unknown(asked)?;
+        Ok(Some(label.clone()))
+    }
+
+    /// Refuses a topology without a zone that Cinder, as last read, has.
+    fn refuse_unknown(&self, asked: &TopologyRequirement) -> Result<(), Failure> {
+        let Some(key) = self.key() else {
+            return Ok(());
+        };
+        let names = self.names();
+        let labels: Vec<_> = asked.requisite.iter().map(|it| it.get(key)).collect();
+        let may_be =
+            |label: &Option<&String>| label.is_none_or(|label| self.known(key, label).is_some());
+        if names.is_empty() || labels.is_empty() || labels.iter().any(may_be) {
+            return Ok(());
+        }
+        let labels: BTreeSet<_> = labels.into_iter().flatten().collect();
+        Err(Failure::quota(format!(
+            "Cinder has none of the requested zones, {key} in {labels:?}: it has {names:?}; if \
+             servers can attach volumes of other zones, set ignore-volume-az = true in \
+             [BlockStorage] of cloud.conf"
+        )))
+    }
+
+    fn names(&self) -> BTreeSet<String> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.clone()
     }
 
     /// Refuses the zone of a class that is outside every topology that the caller accepts: its

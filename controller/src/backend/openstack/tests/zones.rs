@@ -45,8 +45,8 @@ async fn a_volume_is_created_in_the_first_zone_that_is_asked_for_unless_its_clas
         ),
         // From one that it does not have it may fall back to another.
         (&["nova"], Some("other"), "other", "other"),
-        // Cinder judges a zone that is not known.
-        (&["elsewhere"], None, "elsewhere", "elsewhere"),
+        // From the first one it may fall back to the second.
+        (&["elsewhere", "nova"], None, "elsewhere", "elsewhere"),
     ] {
         let made = twin.backend.create(placed(preferred, class)).await;
         let made = made.unwrap();
@@ -82,6 +82,37 @@ async fn a_zone_that_cinder_refuses_lets_the_scheduler_choose_another_node() {
         assert_eq!(refused.kind, kind, "{refused}");
         assert!(refused.message.contains("is invalid"), "{refused}");
     }
+}
+
+#[tokio::test]
+async fn zones_that_cinder_lacks_are_refused_before_a_creation_unless_it_does_not_list_them() {
+    let twin = Twin::start().await;
+    for zones in [&["elsewhere"][..], &["elsewhere", "down"]] {
+        let refused = twin.backend.create(placed(zones, None)).await.unwrap_err();
+        assert_eq!(refused.kind, Kind::Quota, "{refused}");
+        assert_eq!(refused.certainty, Certainty::NothingHappened);
+        for part in ["\"elsewhere\"", "\"zone a/1\"", "ignore-volume-az"] {
+            assert!(refused.message.contains(part), "{part}: {refused}");
+        }
+    }
+    assert!(twin.state().volumes.is_empty());
+    // Cinder judges a zone that it may have, or that is only preferred.
+    let preferred = Order {
+        topology: Some(TopologyRequirement {
+            requisite: vec![],
+            preferred: vec![segments("elsewhere")],
+        }),
+        ..Order::clone(&order("pvc-1"))
+    };
+    let made = twin.backend.create(Arc::new(preferred)).await.unwrap();
+    assert_eq!(twin.zone_of(&made.id), "elsewhere");
+    let refusal = r#"{"forbidden": {"code": 403, "message": "not for you"}}"#;
+    twin.state().refusals = vec![("os-availability-zone", "403", refusal)];
+    let made = twin.backend.create(placed(&["elsewhere"], None)).await;
+    assert_eq!(twin.zone_of(&made.unwrap().id), "elsewhere");
+    let twin = Twin::with("[BlockStorage]\nignore-volume-az = true\n").await;
+    let made = twin.backend.create(placed(&["elsewhere"], None)).await;
+    assert_eq!(twin.zone_of(&made.unwrap().id), "elsewhere");
 }
 
 #[tokio::test]
