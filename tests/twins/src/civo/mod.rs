@@ -60,6 +60,8 @@ pub struct Settings {
     pub creation_fails: bool,
     /// Most clusters of a page of the list.
     pub clusters_a_page: usize,
+    /// An instance of a cluster is shown only with its cluster.
+    pub hides_instances_of_clusters: bool,
     /// Calls in a second; the others get 429.
     pub calls_per_second: Option<usize>,
 }
@@ -103,6 +105,7 @@ impl Civo {
             is_stuck: false,
             creation_fails: false,
             clusters_a_page: 100,
+            hides_instances_of_clusters: false,
             calls_per_second: None,
         };
         Self(Arc::new(Mutex::new(Twin {
@@ -241,7 +244,10 @@ impl Twin {
             }
             ("GET", ["instances", id]) => {
                 let state = self.state.seen();
-                let instance = state.instances.get(*id).ok_or(Refusal::NoInstance)?;
+                let is_hidden =
+                    self.settings.hides_instances_of_clusters && state.is_of_cluster(id);
+                let instance = state.instances.get(*id).filter(|_| !is_hidden);
+                let instance = instance.ok_or(Refusal::NoInstance)?;
                 let mut body = instance.described();
                 let volumes = state.volumes.values();
                 let own = volumes.filter(|volume| volume.instance.as_deref() == Some(*id));

@@ -46,6 +46,12 @@ impl State {
         state
     }
 
+    /// Whether a cluster has that instance.
+    pub(super) fn is_of_cluster(&self, id: &str) -> bool {
+        let is_own = self.instances.get(id).is_some_and(|it| it.is_in_cluster);
+        is_own || self.other_clusters.values().flatten().any(|it| it == id)
+    }
+
     /// An ID that no object has had, in another order than that of creation.
     pub(super) fn id(&mut self) -> String {
         self.made += 1;

@@ -7,7 +7,7 @@ struct Client(Civo);
 
 impl Client {
     fn new() -> Self {
-        Self(Civo::new(Duration::ZERO, 2))
+        Self(Civo::new(Duration::ZERO, 3))
     }
 
     /// Changes take that long.
@@ -399,6 +399,32 @@ fn clusters_come_in_pages_and_each_has_its_own_instances() {
     let instances = client.get("/v2/kubernetes/clusters/b/instances");
     assert_eq!(instances[0]["hostname"], "k3s-twin-node-pool-1");
     assert_eq!(instances.as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn an_instance_of_a_cluster_may_be_shown_only_with_its_cluster() {
+    let client = Client::new();
+    let ids = [0, 1, 2].map(|n| client.instance(n));
+    {
+        let mut twin = client.0.twin();
+        twin.settings.hides_instances_of_clusters = true;
+        let state = twin.change();
+        for id in &ids[1..] {
+            state.instances.get_mut(id).unwrap().is_in_cluster = false;
+        }
+        let other = vec![ids[1].clone()];
+        state.other_clusters.insert("b".to_owned(), other);
+    }
+    for id in &ids[..2] {
+        let code = client.refused("GET", &format!("/v2/instances/{id}"), &Value::Null);
+        assert_eq!(code, "database_instance_find");
+    }
+    let shown = client.get(&format!("/v2/instances/{}", ids[2]));
+    assert_eq!(shown["id"], json!(ids[2]));
+    client.0.twin().settings.hides_instances_of_clusters = false;
+    for id in &ids {
+        assert_eq!(client.get(&format!("/v2/instances/{id}"))["id"], json!(id));
+    }
 }
 
 #[test]
