@@ -163,11 +163,18 @@ fn another_cluster(cloud: &Cloud, n: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_another_cluster_with_the_same_name_keeps_its_volume() {
+    for is_hidden in [false, true] {
+        keeps_its_volume(is_hidden).await;
+    }
+}
+
+async fn keeps_its_volume(is_hidden: bool) {
     let cloud = cloud(Duration::ZERO);
     let site = Site::new(&cloud);
     let _running = site.start();
     let mut client = site.client().await;
     another_cluster(&cloud, 2);
+    hide(&cloud, is_hidden);
     let id = created(&mut client, "pvc-1").await.unwrap();
     attached_by_another(&cloud, &id, 2);
     let is_kept = || {
@@ -192,12 +199,46 @@ async fn a_node_of_another_cluster_with_the_same_name_keeps_its_volume() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_has_another_name_keeps_its_volume_while_no_list_has_it() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    hide(&cloud, true);
+    let (id, node) = (
+        created(&mut client, "pvc-1").await.unwrap(),
+        "k3s-twin-node-pool-2",
+    );
+    attached(&mut client, &id, node).await.unwrap();
+    let second = cloud
+        .service()
+        .twin()
+        .change()
+        .instances
+        .remove(&instance(2));
+    detached(&mut client, &id, NAME).await.unwrap();
+    assert_eq!(cloud.count(DETACH), 0);
+    let at = cloud.service().twin().state().volumes[&id].instance.clone();
+    assert_eq!(at, second.map(|it| it.id));
+    // It is deleted.
+    detached(&mut client, &id, node).await.unwrap();
+    assert_eq!(cloud.count(DETACH), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_volume_is_attached_to_an_instance_of_another_cluster() {
+    for is_hidden in [false, true] {
+        is_not_attached(is_hidden).await;
+    }
+}
+
+async fn is_not_attached(is_hidden: bool) {
     let cloud = cloud(Duration::ZERO);
     let site = Site::new(&cloud);
     let _running = site.start();
     let mut client = site.client().await;
     another_cluster(&cloud, 2);
+    hide(&cloud, is_hidden);
     let id = created(&mut client, "pvc-1").await.unwrap();
     let refused = attached(&mut client, &id, &instance(2)).await.unwrap_err();
     assert_eq!(refused.code(), Code::NotFound, "{refused}");
@@ -213,6 +254,12 @@ async fn no_volume_is_attached_to_an_instance_of_another_cluster() {
     cloud.forget();
     attached(&mut client, &id, &instance(3)).await.unwrap();
     assert_eq!(cloud.count("GET /v2/kubernetes/clusters/ID/instances"), 0);
+}
+
+/// Whether Civo shows an instance of a cluster only with its cluster.
+fn hide(cloud: &Cloud, is_hidden: bool) {
+    let mut twin = cloud.service().twin();
+    twin.settings.hides_instances_of_clusters = is_hidden;
 }
 
 fn set_in_cluster(cloud: &Cloud, n: usize, is_in_cluster: bool) {

@@ -103,9 +103,9 @@ impl Nodes {
         Ok(Some(instance.id.clone()))
     }
 
-    /// Whether an instance that has a volume is that node, also after it has left the cluster. One
-    /// of which Civo says that it does not exist is: a volume cannot be in use there. One of
-    /// another cluster is not, whatever its name is.
+    /// Whether an instance that has a volume is that node, also after it has left the cluster. An
+    /// instance that neither Civo's instances nor its clusters have is: it is deleted, and no
+    /// volume can be in use there. One of another cluster is not, whatever its name is.
     pub(super) async fn is(&self, node: &NodeId, instance: &str) -> Result<bool, Failure> {
         // It was, when a call named it last, and the volume is still there.
         if self.names().get(instance) == Some(node) {
@@ -123,14 +123,13 @@ impl Nodes {
             // It has another name.
             return Ok(false);
         }
-        // The cluster may have a new instance of that name.
-        let is_it = match self.client.instance(instance).await? {
-            None => true,
-            Some(left) => {
-                left.hostname.is_some_and(|it| is_called(&it, node))
-                    && self.client.other_cluster(instance).await?.is_none()
-            }
+        // The cluster may have a new instance of that name. Civo may list those of clusters only
+        // with their cluster, so the clusters decide which instances are deleted.
+        let may_be = match self.client.instance(instance).await? {
+            Some(left) => left.hostname.is_some_and(|it| is_called(&it, node)),
+            None => self.names().get(instance).is_none_or(|name| name == node),
         };
+        let is_it = may_be && self.client.other_cluster(instance).await?.is_none();
         if is_it {
             // The end of its detach is found by that name.
             self.names().insert(instance.to_owned(), node.clone());
