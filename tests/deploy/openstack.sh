@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests the chart's backend `openstack` on a real Keystone, Cinder and Nova: two replicas, next to a
-# driver of backend `local`. Volumes are created, attached, grown and deleted; the leader is killed
+# driver of backend `local`. Volumes are created, attached, grown, given another volume type by a
+# VolumeAttributesClass and deleted; the leader is killed
 # between Cinder's work and its answer; the credentials in the Secret are replaced and the old ones
 # revoked; the key of format marks outlives an uninstall of the driver. Keystone is reached over TLS, with a separate authority. A server of the bed has no
 # guest, so no disk reaches the node and no volume is mounted.
@@ -41,6 +42,7 @@ clean() {
     kubectl delete namespace "$spot" --ignore-not-found --timeout=120s >/dev/null || code=1
     [ ! -e "$work/local.json" ] || upgrade local || code=1
     kubectl --namespace "$namespace" delete secret cloud-config "$key" --ignore-not-found >/dev/null
+    kubectl delete volumeattributesclass first second moving --ignore-not-found >/dev/null
     kubectl --namespace "$namespace" delete configmap cloud-authorities --ignore-not-found \
         >/dev/null
     [ "${#fronts[@]}" = 0 ] || kill "${fronts[@]}"
@@ -105,7 +107,7 @@ work, metadata = pathlib.Path(sys.argv[1]), sys.argv[2]
 values = json.loads((work / "local.json").read_text())
 values["drivers"].append({
     "backend": "openstack", "metadata": {"searchOrder": "metadataService", "address": metadata},
-    "caBundle": {"configMapName": "cloud-authorities"},
+    "caBundle": {"configMapName": "cloud-authorities"}, "volumeAttributesClasses": True,
     "storageClasses": [{"name": "cinder-at-once", "volumeBindingMode": "Immediate"},
                        {"name": "cinder-az-a", "type": "file-a", "availability": "az-a"}]})
 (work / "both.json").write_text(json.dumps(values))
@@ -167,6 +169,59 @@ check_create_and_expand() {
         '{"spec": {"resources": {"requests": {"storage": "2Gi"}}}}' >/dev/null
     await "$seconds" "the growth in Cinder" volumes_are "v[0]['size'] == 2"
     delete_claim data
+}
+
+# make_attributes NAME TYPE
+make_attributes() {
+    kubectl apply --filename - >/dev/null <<YAML
+apiVersion: storage.k8s.io/v1
+kind: VolumeAttributesClass
+metadata: {name: $1}
+driverName: $driver
+parameters: {type: $2}
+YAML
+}
+
+# status_is CLAIM PATH VALUE
+status_is() {
+    [ "$(kubectl --namespace "$spot" get pvc "$1" --output jsonpath="{.status.$2}")" = "$3" ]
+}
+
+choose() {
+    kubectl --namespace "$spot" patch pvc "$1" --patch \
+        "{\"spec\": {\"volumeAttributesClassName\": \"$2\"}}" >/dev/null
+}
+
+# A class of a type that Cinder could only give by moving the data is not feasible, and can be left.
+check_attributes_class() {
+    make_attributes first file-a
+    make_attributes second file
+    make_attributes moving file-b
+    kubectl --namespace "$spot" apply --filename - >/dev/null <<'YAML'
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: typed}
+spec:
+  storageClassName: cinder-at-once
+  volumeAttributesClassName: first
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Gi}}
+YAML
+    is_bound typed
+    volumes_are "[x['volume_type'] for x in v] == ['file-a']"
+    choose typed second
+    await "$seconds" "the new type in Cinder" volumes_are "v[0]['volume_type'] == 'file'"
+    await "$seconds" "the class as the current one" \
+        status_is typed currentVolumeAttributesClassName second
+    choose typed moving
+    await "$seconds" "the refusal" status_is typed modifyVolumeStatus.status Infeasible
+    volumes_are "v[0]['volume_type'] == 'file'"
+    kubectl --namespace "$spot" get events | grep -q 'mutable_parameters\[type\]'
+    choose typed first
+    await "$seconds" "the first type in Cinder" volumes_are "v[0]['volume_type'] == 'file-a'"
+    await "$seconds" "the first class as the current one" \
+        status_is typed currentVolumeAttributesClassName first
+    delete_claim typed
 }
 
 # The pod waits for the disk; the kubelet's calls fail until it is deleted.
@@ -303,4 +358,6 @@ kubectl get node "$BED_NODE" --output jsonpath='{.metadata.labels}' |
 [ "$(kubectl --namespace "$namespace" get deployment "$controller" \
     --output jsonpath='{.status.readyReplicas}')" = 2 ]
 make_namespace "$spot"
-for check in create_and_expand attach killed_leader rotated_secret rights kept_key; do step "$check"; done
+for check in create_and_expand attributes_class attach killed_leader rotated_secret rights kept_key; do
+    step "$check"
+done

@@ -37,7 +37,8 @@ def session(layout):
 
 def volumes(layout):
     listed = session(layout).call("cinder", "GET", "/volumes/detail")["volumes"]
-    print(json.dumps([{key: volume[key] for key in ("id", "name", "status", "size", "metadata")}
+    print(json.dumps([{key: volume[key] for key in ("id", "name", "status", "size", "metadata",
+                                                    "volume_type")}
                       | {"servers": [entry["server_id"] for entry in volume["attachments"]]}
                       for volume in listed]))
 
