@@ -13,10 +13,11 @@ use tokio::task::JoinSet;
 const CALLERS: usize = 100;
 
 /// Private memory, with which the program of a release has less than 20 MiB in all; the most that a
-/// list of ten times as many volumes may add; and all memory, a moment after the calls. In KiB.
+/// list of ten times as many volumes may add; and all memory, a moment after the calls: some 17 MiB
+/// if it is not given back, and else 12, more or less by how the calls met. In KiB.
 const ANONYMOUS_MAX: u64 = 14 << 10;
 const LIST_MAX: u64 = 4 << 10;
-const RESTED_MAX: u64 = 12 << 10;
+const RESTED_MAX: u64 = 13 << 10;
 
 /// All volumes, in pages as long as the driver makes them; how many.
 async fn listed(client: &mut Client) -> usize {
