@@ -6,6 +6,7 @@ use belay_twins::Fault;
 use belay_twins::civo::{Refusal, Status};
 use belay_twins::http::Response;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tonic::Code;
 
 const NAME: &str = "k3s-twin-node-pool-1";
@@ -337,4 +338,34 @@ async fn no_new_node_waits_for_the_search_for_another_one() {
         .unwrap();
     assert!(!search.is_finished());
     search.abort();
+}
+
+const INSTANCES: &str = "GET /v2/kubernetes/clusters/ID/instances";
+/// At once, each of another volume.
+const ATTACHES: usize = 8;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attaches_to_new_nodes_share_a_list_and_its_failure() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let client = site.client().await;
+    let failed = Fault::Refused(Refusal::Rate.response(Some(500)));
+    cloud.disturb(INSTANCES, 1000, failed);
+    cloud.forget();
+    cloud.hold(true);
+    let mut all = JoinSet::new();
+    for n in 1..=ATTACHES {
+        let mut client = client.clone();
+        all.spawn(async move { attached(&mut client, &instance(n), &instance(1 + n % 3)).await });
+    }
+    // The list of the first one hangs, and the others do not wait for its end.
+    assert!(cloud.wait_for(2, Duration::from_secs(20)));
+    cloud.hold(false);
+    for refused in all.join_all().await {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    }
+    let lists = cloud.count(INSTANCES);
+    assert!(lists < ATTACHES, "{lists}");
 }

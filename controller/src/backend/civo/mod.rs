@@ -12,6 +12,7 @@ mod id;
 mod lists;
 mod name;
 mod nodes;
+mod rounds;
 mod size;
 mod snapshots;
 mod unfinished;

@@ -5,12 +5,20 @@
 
 use super::client::Client;
 use super::id::is_uuid;
+use super::rounds::{List, Rounds};
 use super::wire::Instance;
 use belay_server::call::Failure;
 use belay_server::request::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::Mutex as Turn;
+
+type Instances = Arc<Vec<Instance>>;
+
+impl List for Instances {
+    async fn read(client: &Client) -> Result<Self, Failure> {
+        client.instances().await.map(Self::new)
+    }
+}
 
 /// The nodes of a cluster.
 pub(super) struct Nodes {
@@ -20,17 +28,17 @@ pub(super) struct Nodes {
     names: Mutex<BTreeMap<String, NodeId>>,
     /// The instances that are in no other cluster; none moves to another one.
     ours: Mutex<BTreeSet<String>>,
-    /// Held by the call that asks which instances there are.
-    listing: Turn<()>,
+    /// What calls for new nodes at the same time share.
+    lists: Rounds<Instances>,
 }
 
 impl Nodes {
     pub(super) fn new(client: Arc<Client>) -> Self {
         Self {
+            lists: Rounds::new(Arc::clone(&client)),
             client,
             names: Mutex::default(),
             ours: Mutex::default(),
-            listing: Turn::default(),
         }
     }
 
@@ -58,15 +66,8 @@ impl Nodes {
         if ours().contains(id) {
             return Ok(());
         }
-        {
-            // Calls for new nodes at the same time share a list, but not the search elsewhere.
-            let _turn = self.listing.lock().await;
-            if ours().contains(id) {
-                return Ok(());
-            }
-            let all = self.client.instances().await?;
-            ours().extend(all.into_iter().map(|instance| instance.id));
-        }
+        let all = self.lists.next().await?;
+        ours().extend(all.iter().map(|instance| instance.id.clone()));
         if ours().contains(id) {
             return Ok(());
         }
