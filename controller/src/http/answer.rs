@@ -90,7 +90,8 @@ impl Answer {
     }
 
     /// The failure of a call that a proxy has answered in the service's stead, or whose endpoint is
-    /// wrong. It says nothing about the object of the call.
+    /// wrong. It says nothing about the object of the call. A proxy may have passed on a change,
+    /// unless it refuses its size or its sender (RFC 9110, 15.5.8 and 15.5.14).
     #[must_use]
     pub fn foreign(&self, service: &str) -> Failure {
         let (asked, code, words) = (&self.asked, self.status.as_str(), &self.words);
@@ -103,7 +104,11 @@ impl Answer {
             message = format!("{message}: {words}");
         }
         let failure = Failure::new(Kind::Unreachable, message);
-        match asked.is_safe {
+        let is_stopped = matches!(
+            self.status,
+            StatusCode::PROXY_AUTHENTICATION_REQUIRED | StatusCode::PAYLOAD_TOO_LARGE
+        );
+        match asked.is_safe || is_stopped {
             true => failure,
             false => failure.may_be_running(),
         }

@@ -505,3 +505,28 @@ fn a_refusal_by_a_page_is_that_of_a_proxy_but_one_of_the_pace_is_obeyed() {
     answer.headers.insert("content-type", html);
     assert!(answer.is_refusal_of_proxy());
 }
+
+#[test]
+fn a_change_that_a_proxy_has_answered_may_run_unless_the_status_says_that_it_was_stopped() {
+    for (status, is_stopped) in [
+        (400, false),
+        (403, false),
+        (404, false),
+        (407, true),
+        (408, false),
+        (413, true),
+        (502, false),
+        (200, false),
+    ] {
+        let failure = Answer::example(status, "<html>blocked</html>").foreign("the cloud");
+        let expected = match is_stopped {
+            true => Certainty::NothingHappened,
+            false => Certainty::MayBeRunning,
+        };
+        assert_eq!(
+            (failure.kind, failure.certainty),
+            (Kind::Unreachable, expected),
+            "{status}"
+        );
+    }
+}

@@ -8,7 +8,7 @@ use belay_twins::civo::Status as At;
 use belay_twins::http::Response;
 use serde_json::json;
 use std::time::Duration;
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// What is not Civo's word that a volume or a snapshot is missing.
 fn others() -> Vec<Fault> {
@@ -79,4 +79,28 @@ async fn a_volume_is_not_reported_as_detached_unless_civo_says_so() {
     }
     detached(client, &id, &node).await.unwrap();
     deleted(client, &id).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_that_a_proxy_stops_is_final_and_one_that_it_may_pass_on_is_not() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let client = &mut site.client().await;
+    for (status, code) in [
+        (403, Code::Unavailable),
+        (407, Code::Internal),
+        (413, Code::Internal),
+    ] {
+        for fault in Fault::of_proxies(status) {
+            cloud.disturb("POST /v2/volumes", 1, fault);
+            let refused = created(client, "pvc-1").await.unwrap_err();
+            assert_eq!(refused.code(), code, "{status}: {refused}");
+            let part = format!("{status}, which is not an answer of Civo");
+            assert!(refused.message().contains(&part), "{refused}");
+            cloud.calm();
+        }
+    }
+    assert_eq!(volumes(&cloud), 0);
+    created(client, "pvc-1").await.unwrap();
 }

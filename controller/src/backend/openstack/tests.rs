@@ -769,6 +769,7 @@ async fn what_the_services_refuse_has_its_kind_and_what_may_be_begun_is_uncertai
         ("403", forbidden, Kind::Denied, NothingHappened),
         ("400", "{}", Kind::Unreachable, MayBeRunning),
         ("404", "<html>", Kind::Unreachable, MayBeRunning),
+        ("413", "<html>", Kind::Unreachable, NothingHappened),
         ("500", "{}", Kind::Unreachable, MayBeRunning),
         ("503", "not JSON", Kind::Unreachable, MayBeRunning),
         ("202", "{\"volume", Kind::Unreachable, MayBeRunning),
