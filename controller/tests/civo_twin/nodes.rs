@@ -340,6 +340,39 @@ async fn no_new_node_waits_for_the_search_for_another_one() {
     search.abort();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_node_that_the_list_of_its_cluster_shows_late_keeps_its_volume() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    hide(&cloud, true);
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    attached_by_another(&cloud, &id, 2);
+    let new = cloud
+        .service()
+        .twin()
+        .change()
+        .instances
+        .remove(&instance(2));
+    let of = id.clone();
+    let late = tokio::spawn(async move { detached(&mut client, &of, NAME).await });
+    while cloud.count("GET /v2/kubernetes/clusters") == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // Lists lag behind for a while.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    {
+        let mut twin = cloud.service().twin();
+        let instances = &mut twin.change().instances;
+        instances.insert(instance(2), new.unwrap());
+    }
+    late.await.unwrap().unwrap();
+    assert_eq!(cloud.count(DETACH), 0);
+    let at = cloud.service().twin().state().volumes[&id].instance.clone();
+    assert_eq!(at, Some(instance(2)));
+}
+
 const INSTANCES: &str = "GET /v2/kubernetes/clusters/ID/instances";
 /// At once, each of another volume.
 const ATTACHES: usize = 8;

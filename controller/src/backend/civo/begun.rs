@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 /// How long a volume may look as it did before a change that Civo has accepted; then the change is
 /// begun again.
-const STALE_MAX: Duration = Duration::from_secs(10);
+pub(super) const STALE_MAX: Duration = Duration::from_secs(10);
 /// The same for a change whose answer is lost: it may not have begun.
 const LOST_MAX: Duration = Duration::from_secs(2);
 

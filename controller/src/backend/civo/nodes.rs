@@ -3,6 +3,7 @@
 //! meant. A name that is only similar is another node's: civo-csi takes that too. So is the same
 //! name in another cluster of the account.
 
+use super::begun::STALE_MAX;
 use super::client::Client;
 use super::id::is_uuid;
 use super::rounds::{List, Rounds};
@@ -11,6 +12,7 @@ use belay_server::call::Failure;
 use belay_server::request::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::time::sleep;
 
 type Instances = Arc<Vec<Instance>>;
 
@@ -18,6 +20,16 @@ impl List for Instances {
     async fn read(client: &Client) -> Result<Self, Failure> {
         client.instances().await.map(Self::new)
     }
+}
+
+/// What an instance is, by what Civo shows of it.
+enum Shown {
+    /// The node.
+    Node,
+    /// Another one, or of another cluster.
+    Other,
+    /// Neither the account nor a cluster has it.
+    Nowhere,
 }
 
 /// The nodes of a cluster.
@@ -116,26 +128,50 @@ impl Nodes {
             self.names().remove(node.as_str());
             return Ok(node.as_str() == instance);
         }
-        let all = self.client.instances().await?;
-        if self.named(node, &all)?.as_deref() == Some(instance) {
-            return Ok(true);
-        }
-        if all.iter().any(|other| other.id == instance) {
-            // It has another name.
-            return Ok(false);
-        }
-        // The cluster may have a new instance of that name. Civo may list those of clusters only
-        // with their cluster, so the clusters decide which instances are deleted.
-        let may_be = match self.client.instance(instance).await? {
-            Some(left) => left.hostname.is_some_and(|it| is_called(&it, node)),
-            None => self.names().get(instance).is_none_or(|name| name == node),
+        let shown = match self.shown(node, instance).await? {
+            // A stale list may lack a new node.
+            Shown::Nowhere => {
+                sleep(STALE_MAX).await;
+                self.shown(node, instance).await?
+            }
+            shown => shown,
         };
-        let is_it = may_be && self.client.other_cluster(instance).await?.is_none();
+        let is_it = !matches!(shown, Shown::Other);
         if is_it {
             // The end of its detach is found by that name.
             self.names().insert(instance.to_owned(), node.clone());
         }
         Ok(is_it)
+    }
+
+    /// What Civo shows of an instance that may be that node.
+    async fn shown(&self, node: &NodeId, instance: &str) -> Result<Shown, Failure> {
+        let all = self.client.instances().await?;
+        if self.named(node, &all)?.as_deref() == Some(instance) {
+            return Ok(Shown::Node);
+        }
+        if all.iter().any(|other| other.id == instance) {
+            // It has another name.
+            return Ok(Shown::Other);
+        }
+        // The cluster may have a new instance of that name. Civo may list those of clusters only
+        // with their cluster, so the clusters decide which instances are deleted.
+        let shown = match self.client.instance(instance).await? {
+            Some(left) => match left.hostname.is_some_and(|it| is_called(&it, node)) {
+                true => Shown::Node,
+                false => return Ok(Shown::Other),
+            },
+            None if self.is_another(instance, node) => return Ok(Shown::Other),
+            None => Shown::Nowhere,
+        };
+        let other = self.client.other_cluster(instance).await?;
+        Ok(other.map_or(shown, |_| Shown::Other))
+    }
+
+    /// Whether calls have named it as another node.
+    fn is_another(&self, instance: &str, node: &NodeId) -> bool {
+        let names = self.names();
+        names.get(instance).is_some_and(|name| name != node)
     }
 
     /// The node, as calls name it.
