@@ -5,6 +5,7 @@ use belay_proto::csi::v1 as csi;
 use belay_twins::Fault;
 use belay_twins::civo::{Refusal, Status};
 use belay_twins::http::Response;
+use serde_json::json;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -140,7 +141,7 @@ async fn a_node_that_has_left_the_cluster_is_still_meant_when_a_new_one_has_its_
         instances.get_mut(&instance(2)).unwrap().hostname = NAME.to_owned();
     }
     // Civo accepts the first detach, and does not do it.
-    let accepted = Response::json(200, &serde_json::json!({"result": "success"}));
+    let accepted = Response::json(200, &json!({"result": "success"}));
     cloud.disturb(DETACH, 1, Fault::Refused(accepted));
     detached(&mut client, &id, NAME).await.unwrap();
     let at = cloud.service().twin().state().volumes[&id].clone();
@@ -313,6 +314,31 @@ async fn a_cluster_that_cannot_be_read_hides_no_instance_of_another_one() {
     cloud.disturb(EMPTY, 1000, Fault::Refused(null));
     attached(&mut client, &id, &instance(3)).await.unwrap();
     assert_eq!(cloud.service().twin().broken, [] as [&str; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_is_of_the_cluster_that_either_list_shows_it_with() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    another_cluster(&cloud, 2);
+    hide(&cloud, true);
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    attached_by_another(&cloud, &id, 2);
+    let response = |body| Fault::Refused(Response::json(200, &body));
+    let no_instances = response(json!([]));
+    let no_members = response(json!({"pages": 1, "items": [{"id": "b"}]}));
+    for (kind, fault) in [
+        ("GET /v2/kubernetes/clusters/b/instances", no_instances),
+        ("GET /v2/kubernetes/clusters", no_members),
+    ] {
+        cloud.disturb(kind, 1000, fault);
+        detached(&mut client, &id, NAME).await.unwrap();
+        cloud.calm();
+        let at = cloud.service().twin().state().volumes[&id].instance.clone();
+        assert_eq!((at, cloud.count(DETACH)), (Some(instance(2)), 0), "{kind}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

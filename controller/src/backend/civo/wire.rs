@@ -153,6 +153,23 @@ pub(super) struct Clusters {
 #[derive(Debug, Deserialize)]
 pub(super) struct ClusterId {
     pub(super) id: String,
+    /// Perhaps not all.
+    #[serde(default)]
+    instances: Option<Vec<InstanceId>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct InstanceId {
+    #[serde(default)]
+    id: Option<String>,
+}
+
+impl ClusterId {
+    /// Whether it is shown with that instance.
+    pub(super) fn shows(&self, instance: &str) -> bool {
+        let mut all = self.instances.iter().flatten();
+        all.any(|it| it.id.as_deref() == Some(instance))
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]

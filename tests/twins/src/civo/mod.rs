@@ -232,15 +232,11 @@ impl Twin {
             ("GET", ["kubernetes", "clusters", id, "instances"])
                 if self.state.seen().other_clusters.contains_key(*id) =>
             {
-                let state = self.state.seen();
-                let own = state.other_clusters[*id].iter();
-                Ok(own.map(|id| state.instances[id].described()).collect())
+                Ok(self.state.seen().of(id))
             }
             ("GET", ["kubernetes", "clusters", id, "instances"]) => {
                 self.cluster(id, region)?;
-                let all = self.state.seen().instances.values();
-                let inside = all.filter(|instance| instance.is_in_cluster);
-                Ok(inside.map(Instance::described).collect())
+                Ok(self.state.seen().of(id))
             }
             ("GET", ["instances", id]) => {
                 let state = self.state.seen();
@@ -262,12 +258,10 @@ impl Twin {
         if id != CLUSTER || region != REGION {
             return Err(Refusal::NoCluster);
         }
-        let instances = self.state.seen().instances.values();
-        let inside = instances.filter(|instance| instance.is_in_cluster);
         Ok(json!({
             "id": CLUSTER, "name": "twin", "network_id": "n-1", "namespace": "twin",
             "volume_type": VOLUME_TYPE, "status": "ACTIVE", "ready": true,
-            "instances": inside.map(Instance::described).collect::<Vec<_>>(),
+            "instances": self.state.seen().of(id),
         }))
     }
 
@@ -279,13 +273,15 @@ impl Twin {
         };
         let (page, per_page) = (number("page", 1), number("per_page", 20));
         let per_page = per_page.min(self.settings.clusters_a_page);
-        let others = self.state.seen().other_clusters.keys().map(String::as_str);
+        let state = self.state.seen();
+        let others = state.other_clusters.keys().map(String::as_str);
         let all: Vec<_> = match region {
             REGION => others.chain([CLUSTER]).collect(),
             _ => Vec::new(),
         };
         let items = all.iter().skip((page - 1) * per_page).take(per_page);
-        let items: Vec<_> = items.map(|id| json!({"id": id, "name": "c"})).collect();
+        let described = |id: &&str| json!({"id": id, "name": "c", "instances": state.of(id)});
+        let items: Vec<_> = items.map(described).collect();
         json!({
             "page": page, "per_page": per_page, "pages": all.len().div_ceil(per_page),
             "items": items,

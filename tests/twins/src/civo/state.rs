@@ -2,6 +2,7 @@
 
 use super::objects::{Instance, Snapshot, Volume};
 use crate::time::utc;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
@@ -44,6 +45,16 @@ impl State {
             state.instances.insert(id, instance);
         }
         state
+    }
+
+    /// The instances of a cluster.
+    pub(super) fn of(&self, cluster: &str) -> Value {
+        let all = self.instances.values();
+        let inside = all.filter(|it| match self.other_clusters.get(cluster) {
+            Some(ids) => ids.contains(&it.id),
+            None => it.is_in_cluster,
+        });
+        inside.map(Instance::described).collect()
     }
 
     /// Whether a cluster has that instance.

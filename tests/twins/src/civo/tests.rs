@@ -396,6 +396,10 @@ fn clusters_come_in_pages_and_each_has_its_own_instances() {
     assert_eq!(ids, [json!("b"), json!(CLUSTER)]);
     let all = client.get("/v2/kubernetes/clusters");
     assert_eq!(all["items"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        page(1)["items"][0]["instances"],
+        client.get("/v2/kubernetes/clusters/b/instances")
+    );
     let instances = client.get("/v2/kubernetes/clusters/b/instances");
     assert_eq!(instances[0]["hostname"], "k3s-twin-node-pool-1");
     assert_eq!(instances.as_array().unwrap().len(), 1);

@@ -17,7 +17,8 @@ impl Client {
     }
 
     /// Which other cluster of the account an instance belongs to; none if it belongs to no other. A
-    /// cluster that cannot be read hides no instance of the others.
+    /// cluster that cannot be read hides no instance of the others. Civo shows the instances of a
+    /// cluster in the list of clusters and in that of its instances: either counts.
     ///
     /// # Errors
     /// Those of a cluster that cannot be read, if no other one has the instance.
@@ -37,6 +38,9 @@ impl Client {
             for cluster in items.unwrap_or_default() {
                 if cluster.id == own {
                     continue;
+                }
+                if cluster.shows(instance) {
+                    return Ok(Some(cluster.id));
                 }
                 match self.has_instance(&cluster.id, instance).await {
                     Ok(true) => return Ok(Some(cluster.id)),
