@@ -43,13 +43,12 @@ pub(crate) fn health<K: Kernel>(
         return Ok(unreadable(&error));
     }
     let mut is_mounted = false;
+    // Where a raw volume lost its device and was staged again, a pod may still have the lost one.
     for path in paths(cx, request)? {
-        let is_staging = is_staging(request, &path);
         let Some(conditions) = at(cx, request, &path)? else {
             continue;
         };
-        // A read-only target does not mean that the volume itself is read-only.
-        if is_staging || !conditions.is_empty() {
+        if !conditions.is_empty() {
             return Ok(conditions);
         }
         is_mounted = true;
@@ -75,7 +74,6 @@ fn at<K: Kernel>(
     };
     match of_mount(node, request, path, &stat) {
         Ok(None) => Ok(None),
-        Ok(Some(conditions)) if conditions.is_empty() => Ok(Some(conditions)),
         // What is wrong with a volume that was unmounted meanwhile is not known.
         _ if !node.mounts().still_shows(path, &stat)? => Ok(None),
         found => found,
@@ -200,7 +198,11 @@ fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<Pa
     }
     paths.extend(request.target.clone());
     paths.retain(|path| path.is_absolute());
-    paths.extend(node.mounts().may_be_of(&request.id)?);
+    for path in node.mounts().may_be_of(&request.id)? {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
     Ok(paths)
 }
 
@@ -235,12 +237,6 @@ fn behind<K: Kernel>(
         _ => return Ok(None),
     };
     Ok(Some((device, backing)))
-}
-
-/// The volume is staged on that path, as a filesystem or as a raw device.
-fn is_staging(request: &NodeVolumeHealth, path: &Path) -> bool {
-    let staging = request.staging.as_deref();
-    staging == Some(path) || is_of(staging, path)
 }
 
 /// A raw device is staged at that path.

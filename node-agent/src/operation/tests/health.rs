@@ -253,23 +253,30 @@ fn a_filesystem_whose_disk_was_removed_is_lost_also_after_a_restart() {
 /// What is wrong with a volume that is unmounted while it is inspected is not known.
 #[test]
 fn a_volume_that_is_unmounted_meanwhile_has_no_condition() {
-    let world = Simulated::new();
-    let node = world.start();
-    let volume = world.volume("vol", Form::Ext4);
-    volume.call(&node, Verb::Stage).unwrap();
-    world.machine.trouble(&volume.staging(), Trouble::ReadOnly);
-    let is_last = |call: &Call| call.name == "statx";
-    let at = world.last_call(|| drop(volume.health(&node)), is_last);
-    world.machine.begin(Some(Fault::Hang(at)));
-    let conditions = std::thread::scope(|threads| {
-        let health = threads.spawn(|| volume.health(&node));
-        world.machine.wait_for_hang();
-        world.kernel().umount(&volume.staging()).unwrap();
-        world.machine.let_go();
-        health.join().unwrap()
-    });
-    world.machine.end();
-    assert_eq!(told(&conditions.unwrap()), []);
+    let staged = || {
+        let world = Simulated::new();
+        let node = world.start();
+        let volume = world.volume("vol", Form::Ext4);
+        volume.call(&node, Verb::Stage).unwrap();
+        world.machine.trouble(&volume.staging(), Trouble::ReadOnly);
+        (world, node, volume)
+    };
+    let (world, node, volume) = staged();
+    world.machine.begin(None);
+    assert_eq!(told(&volume.health(&node).unwrap()), [READ_ONLY]);
+    for at in 1..=world.machine.end().len() {
+        let (world, node, volume) = staged();
+        world.machine.begin(Some(Fault::Hang(at)));
+        let conditions = std::thread::scope(|threads| {
+            let health = threads.spawn(|| volume.health(&node));
+            world.machine.wait_for_hang();
+            world.kernel().umount(&volume.staging()).unwrap();
+            world.machine.let_go();
+            health.join().unwrap()
+        });
+        world.machine.end();
+        assert_eq!(told(&conditions.unwrap()), [], "call {at}");
+    }
 }
 
 /// The health of a volume if the caller names no path.
@@ -278,6 +285,22 @@ fn without_paths<K: Kernel>(node: &Node<K>, volume: &Volume) -> Result<Condition
         id: volume.volume_id(),
         staging: None,
         target: None,
+    };
+    run(node, Operation::Health, |cx| {
+        operation::health(cx, &request)
+    })
+}
+
+/// The same, if the caller names this target alone.
+fn at_target<K: Kernel>(
+    node: &Node<K>,
+    volume: &Volume,
+    target: &Path,
+) -> Result<Conditions, Failure> {
+    let request = NodeVolumeHealth {
+        id: volume.volume_id(),
+        staging: None,
+        target: Some(target.to_owned()),
     };
     run(node, Operation::Health, |cx| {
         operation::health(cx, &request)
@@ -345,16 +368,14 @@ fn a_target_for_reading_only_hides_no_filesystem_that_its_errors_stopped() {
     let expected = [(Severity::Degraded, "FilesystemReadOnly")];
     for node in [node, world.start()] {
         assert_eq!(told(&without_paths(&node, &volume).unwrap()), expected);
-        let request = NodeVolumeHealth {
-            id: volume.volume_id(),
-            staging: None,
-            target: Some(volume.target(1)),
-        };
-        let conditions = run(&node, Operation::Health, |cx| {
-            operation::health(cx, &request)
-        })
-        .unwrap();
-        assert_eq!(told(&conditions), expected);
+        let at_target = at_target(&node, &volume, &volume.target(1));
+        assert_eq!(told(&at_target.unwrap()), expected);
+        let stats = volume.condition(&node).unwrap();
+        assert_eq!(told(&stats.conditions), expected, "of its statistics");
+        // Only the mount at the staging path shows what was meant, and a relative path shows none.
+        let relative = Path::new("base/staging/vol");
+        let stats = volume.stats_of(&node, &volume.target(1), relative);
+        assert_eq!(told(&stats.unwrap().conditions), []);
     }
 }
 
@@ -373,23 +394,81 @@ fn the_volume_of_another_driver_is_not_judged_for_its_id() {
     assert_eq!(told(&without_paths(&other_driver(), &volume).unwrap()), []);
 }
 
+/// In trouble, and the device of a raw one detached by force; with and without a name in `/dev`.
 #[test]
 fn another_volume_at_the_paths_told_is_not_judged() {
+    for (form, is_named) in FORMS.iter().flat_map(|it| [(*it, true), (*it, false)]) {
+        let world = Simulated::new();
+        if !is_named {
+            world.machine.fix_dev();
+        }
+        let node = world.start();
+        let (volume, other) = (world.volume("a", form), world.volume("b", form));
+        up(&node, &other);
+        let nodes = [node, world.start()];
+        let request = NodeVolumeHealth {
+            id: volume.volume_id(),
+            staging: Some(other.staging()),
+            target: Some(other.target(1)),
+        };
+        let health = |node| {
+            let judged = run(node, Operation::Health, |cx| {
+                operation::health(cx, &request)
+            });
+            told(&judged.unwrap())
+        };
+        for node in &nodes {
+            assert_eq!(health(node), [], "{form:?}");
+        }
+        match form {
+            Form::Block => world.machine.unbind_all(),
+            _ => world.machine.trouble(&other.staging(), Trouble::ReadOnly),
+        }
+        for node in &nodes {
+            let judged = at_target(node, &volume, &other.target(1)).unwrap();
+            assert_eq!(told(&judged), [], "{form:?}");
+            if is_named || form != Form::Block {
+                assert_eq!(health(node), [], "{form:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_removed_disk_is_a_reason_for_the_volume_that_was_noted_at_the_target_alone() {
+    let lost = [(Severity::Inaccessible, "DeviceLost")];
+    for form in FORMS {
+        let world = Simulated::of(Media::Disks);
+        let node = world.start();
+        let (volume, other) = (world.volume("vol", form), world.volume("other", form));
+        up(&node, &volume);
+        world.machine.unplug(&volume.file());
+        let judged = |volume, node| told(&at_target(node, volume, &volume.target(1)).unwrap());
+        assert_eq!(judged(&volume, &node), lost, "{form:?}");
+        for node in [node, world.start()] {
+            let judged = at_target(&node, &other, &volume.target(1)).unwrap();
+            assert_eq!(told(&judged), [], "{form:?}");
+        }
+    }
+}
+
+/// The kubelet has staged it again, and its pod still has the lost device.
+#[test]
+fn a_raw_volume_is_lost_while_one_of_its_targets_shows_the_device_that_it_had() {
     let world = Simulated::new();
     let node = world.start();
-    let (volume, other) = (world.volume("a", Form::Ext4), world.volume("b", Form::Ext4));
-    up(&node, &other);
-    world.machine.trouble(&other.staging(), Trouble::ReadOnly);
-    let request = NodeVolumeHealth {
-        id: volume.volume_id(),
-        staging: Some(other.staging()),
-        target: Some(other.target(1)),
-    };
-    assert!(
-        run(&node, Operation::Health, |cx| operation::health(
-            cx, &request
-        ))
-        .unwrap()
-        .is_empty()
-    );
+    let volume = world.volume("vol", Form::Block);
+    up(&node, &volume);
+    world.machine.unbind_all();
+    volume.call(&node, Verb::Stage).unwrap();
+    for node in [&node, &world.start()] {
+        let health = volume.health(node).unwrap();
+        assert_eq!(told(&health), [(Severity::Inaccessible, "DeviceLost")]);
+        let message = &health.iter().next().unwrap().message;
+        let target = volume.target(1).display().to_string();
+        assert!(message.contains(&target), "{message}");
+    }
+    volume.call(&node, Verb::Unpublish(1)).unwrap();
+    volume.call(&node, Verb::Publish(1)).unwrap();
+    assert_eq!(told(&volume.health(&node).unwrap()), []);
 }
