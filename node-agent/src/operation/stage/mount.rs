@@ -138,7 +138,6 @@ fn prepare<K: Kernel>(
         Need::Check if device.is_shared => return Err(device.claimed()),
         Need::Check if formatting == Formatting::Ask => return Ok(Some(Staged::WantsFormat)),
         Need::Check => {
-            cx.progress().refuse_given_up()?;
             replay(cx, spec, device, fs)?;
             repair(cx, spec, under_test)?;
             None
@@ -216,7 +215,7 @@ fn has_same_label<K: Kernel>(
 ) -> Result<bool, Failure> {
     let label = match shown {
         // Statmount before Linux 6.13, or no label.
-        None if options.label().is_some() => kernel.mount_label(path)?,
+        None => kernel.mount_label(path)?,
         shown => shown,
     };
     Ok(match (options.label(), &label) {

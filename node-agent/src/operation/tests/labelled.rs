@@ -45,9 +45,7 @@ fn a_volume_is_staged_again_only_with_its_label() {
             assert_eq!(again(ONE), Ok(()), "{form:?}");
             assert_eq!(again(SAME), Ok(()), "{form:?}");
             assert_eq!(again(OTHER), Err(Kind::Incompatible), "{form:?}");
-            if is_shown {
-                assert_eq!(again(NONE), Err(Kind::Incompatible), "{form:?}");
-            }
+            assert_eq!(again(NONE), Err(Kind::Incompatible), "{form:?}");
             let world = Simulated::new();
             world.machine.enable_labels(is_shown);
             let mut volume = staged(&world, form, NONE);
