@@ -60,7 +60,7 @@ pub(super) fn stage<K: Kernel>(
                 _ => unmount_left(cx, request, &path, &stat)?,
             }
         }
-        Some(stat) if stat.kind == FileKind::File && stat.bytes == 0 => {}
+        Some(stat) if stat.kind == FileKind::File && stat.bytes == 0 && !stat.mount_root => {}
         Some(_) => {
             return Err(Failure::precondition(format!(
                 "{} is in the way; it is neither an empty file nor a staged device",
