@@ -270,7 +270,7 @@ fn not_staged(request: &Publish, source: &Path) -> Failure {
 }
 
 /// Something is mounted on the target: it must be this volume, in this way.
-fn published_before<K: Kernel>(
+pub(super) fn published_before<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
     target: &Stat,

@@ -45,7 +45,7 @@ pub(crate) use picture::{Holds, Picture};
 pub(crate) use power::Survives;
 pub(crate) use servers::Server;
 use state::State;
-pub(crate) use trouble::Trouble;
+pub(crate) use trouble::{Confusion, Trouble};
 
 /// The machine. It outlives the processes that run on it.
 #[derive(Clone)]

@@ -289,12 +289,10 @@ impl State {
     }
 
     /// Reads the superblock through the device, and claims the device.
-    pub(super) fn fsconfig_create(&mut self, fd: u64, shared: bool) -> Answer<()> {
+    pub(super) fn create_superblock(&mut self, fd: u64, number: u32, shared: bool) -> Answer<()> {
         let context = self.context(fd)?;
         let (fs_type, read_only) = (context.fs_type.clone(), context.read_only);
         let label = context.label.clone();
-        let source = context.source.clone().ok_or(Errno::INVAL)?;
-        let number = self.loop_at(self.walk(&source)?)?;
         let mut mounted = self
             .superblocks
             .iter()

@@ -12,7 +12,7 @@ use super::loops::Loop;
 use super::meanwhile::Meanwhile;
 use super::servers::{Served, Servers};
 use super::sparse::Sparse;
-use super::{Call, Fault};
+use super::{Call, Confusion, Fault};
 use crate::kernel::{Dev, FileKind, MountAttrs, Stat};
 
 pub(super) type Answer<T> = std::result::Result<T, Errno>;
@@ -69,6 +69,8 @@ pub(super) struct State {
     pub(super) has_labels: bool,
     /// Statmount does not show the labels of mounts.
     pub(super) hides_labels: bool,
+    /// As before Linux 6.7, of devices whose btrfs have one id.
+    pub(super) btrfs_confusion: Option<Confusion>,
     numbers: u64,
 }
 
@@ -226,6 +228,7 @@ impl State {
             servers: Servers::default(),
             has_labels: false,
             hides_labels: false,
+            btrfs_confusion: None,
             numbers: 0,
         };
         let root = state.make_superblock("ext4", Dev { major: 8, minor: 1 }, None);

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::btrfs::Features;
 use super::disks::DISKS;
 use super::mkfs::Stop;
-use super::state::{Answer, Mount, Object, State};
+use super::state::{Answer, Mount, Object, State, Superblock};
 use super::{Fake, Machine};
 use crate::kernel::{BtrfsErrors, Dev, Ext4Error, Ext4Errors, MountAttrs, Surroundings};
 
@@ -20,6 +20,15 @@ pub(crate) enum Trouble {
     ShutDown,
     /// It counts this many more errors, and continues.
     Errors(u64),
+}
+
+/// What the kernel does with a btrfs that it takes for a mounted one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Confusion {
+    /// It does not mount it: EEXIST.
+    Refuses,
+    /// It mounts the other one.
+    MountsOther,
 }
 
 impl Machine {
@@ -40,6 +49,11 @@ impl Machine {
     pub(crate) fn enable_labels(&self, are_shown: bool) {
         let mut state = self.lock();
         (state.has_labels, state.hides_labels) = (true, !are_shown);
+    }
+
+    /// From now on the kernel takes every btrfs for one that is mounted.
+    pub(crate) fn confuse_btrfs(&self, confusion: Confusion) {
+        self.lock().btrfs_confusion = Some(confusion);
     }
 
     /// From now on no process gets a lease, as on NFS.
@@ -164,6 +178,25 @@ impl Machine {
 }
 
 impl State {
+    /// Makes the superblock, unless the kernel takes the device for another one.
+    pub(super) fn fsconfig_create(&mut self, fd: u64, shared: bool) -> Answer<()> {
+        let source = self.context(fd)?.source.clone().ok_or(Errno::INVAL)?;
+        let number = self.loop_at(self.walk(&source)?)?;
+        let is_other = |s: &Superblock| s.fs_type == "btrfs" && s.on.is_some_and(|n| n != number);
+        let mut all = self.superblocks.iter();
+        let other = all.find(|(_, s)| is_other(s)).map(|(other, _)| *other);
+        let confusion = self.btrfs_confusion;
+        let context = self.context(fd)?;
+        match (confusion, other) {
+            (Some(Confusion::Refuses), Some(_)) if context.fs_type == "btrfs" => Err(Errno::EXIST),
+            (Some(Confusion::MountsOther), Some(_)) if context.fs_type == "btrfs" => {
+                context.superblock = other;
+                Ok(())
+            }
+            _ => self.create_superblock(fd, number, shared),
+        }
+    }
+
     pub(super) fn ext4_errors(&self, dev: Dev) -> Option<Ext4Errors> {
         let mut all = self.superblocks.values();
         let found = all.find(|s| s.on.is_some() && s.dev == dev && s.fs_type == "ext4")?;

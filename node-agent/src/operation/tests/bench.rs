@@ -41,6 +41,13 @@ pub(super) fn run<K: Kernel, T>(
     operation::run(node, &Progress::default(), operation, work)
 }
 
+/// The part of a stage that needs no slot for mkfs or e2fsck.
+pub(super) fn stage_once<K: Kernel>(node: &Node<K>, request: &Stage) -> Result<Staged, Failure> {
+    run(node, Operation::Stage, |cx| {
+        operation::stage(cx, request, Formatting::Ask)
+    })
+}
+
 /// Waits for what the real kernel does a moment after the call, since udevd has the device open.
 #[track_caller]
 pub(super) fn until(mut is_so: impl FnMut() -> bool) {
@@ -290,7 +297,16 @@ impl Volume {
         removed.unchecked.map_or(Ok(cleared), Err)
     }
 
-    fn stage_request(&self) -> Stage {
+    /// A request to stage it with whatever filesystem it has.
+    pub(super) fn untyped(&self) -> Stage {
+        let mut request = self.stage_request();
+        if let Access::Mount { fs_type, .. } = &mut request.capability.access {
+            fs_type.clear();
+        }
+        request
+    }
+
+    pub(super) fn stage_request(&self) -> Stage {
         Stage {
             id: self.volume_id(),
             publish_context: self.context(),
@@ -303,11 +319,7 @@ impl Volume {
 
     /// Whether a stage needs a slot for mkfs or e2fsck.
     pub(super) fn wants_slot<K: Kernel>(&self, node: &Node<K>) -> bool {
-        let request = self.stage_request();
-        let staged = run(node, Operation::Stage, |cx| {
-            operation::stage(cx, &request, Formatting::Ask)
-        });
-        staged.unwrap() == Staged::WantsFormat
+        stage_once(node, &self.stage_request()).unwrap() == Staged::WantsFormat
     }
 
     /// The part of a stage that has such a slot.
@@ -356,7 +368,7 @@ impl Volume {
         Ok(())
     }
 
-    fn publish_request(&self, target: &Path) -> Publish {
+    pub(super) fn publish_request(&self, target: &Path) -> Publish {
         Publish {
             id: self.volume_id(),
             publish_context: self.context(),

@@ -1,11 +1,15 @@
 //! The certainty of a failed change: the kubelet may forget a volume after "rolled back", and
 //! retries after "may be running".
 
+use std::path::Path;
+
 use belay_server::call::Certainty;
 
 use super::bench::{Form, Verb, Volume, World};
 use super::simulated::Simulated;
-use crate::kernel::fake::Fault;
+use crate::kernel::Kernel as _;
+use crate::kernel::fake::{Call, Fake, Fault};
+use crate::operation::Node;
 
 /// A volume with everything done that precedes `verb`.
 fn before(verb: Verb, form: Form) -> (Simulated, Volume) {
@@ -51,4 +55,53 @@ fn what_could_be_put_back_is_and_what_could_not_is_said() {
         let gone = unshown(Verb::Stage, Form::Ext4, fault);
         assert_eq!(gone, (Certainty::NothingHappened, 0));
     }
+}
+
+/// A raw volume that is about to be staged, another one that is, and the number of the first such
+/// call of the stage.
+fn unstaged(is_it: impl Fn(&Call) -> bool) -> (Simulated, Node<Fake>, [Volume; 2], usize) {
+    let new = || {
+        let world = Simulated::new();
+        let node = world.start();
+        let volumes = ["vol", "other"].map(|id| world.volume(id, Form::Block));
+        volumes[1].call(&node, Verb::Stage).unwrap();
+        (world, node, volumes)
+    };
+    let (world, node, [volume, _]) = new();
+    let at = world.first_call(|| volume.call(&node, Verb::Stage).unwrap(), is_it);
+    let (world, node, volumes) = new();
+    (world, node, volumes, at)
+}
+
+/// The device is free again, but its file may have a mount of another process by now.
+#[test]
+fn a_file_that_cannot_be_removed_is_said_though_its_device_was_freed() {
+    let path = Path::new("/base/staging/vol/device");
+    let is_it = |call: &Call| call.name == "open O_PATH" && Path::new(&call.object) == path;
+    let (world, node, [volume, other], at) = unstaged(is_it);
+    assert_eq!(volume.staging_mount(), path);
+    world.machine.begin(Some(Fault::Hang(at)));
+    let failure = std::thread::scope(|threads| {
+        let staged = threads.spawn(|| volume.call(&node, Verb::Stage));
+        world.machine.wait_for_hang();
+        world.machine.stack(&other.staging_mount(), path);
+        world.machine.let_go();
+        staged.join().unwrap().unwrap_err()
+    });
+    world.machine.end();
+    assert_eq!(failure.certainty, Certainty::MayBeRunning, "{failure}");
+    let bound = world.kernel().loop_bound().unwrap();
+    assert_eq!(bound.len(), 1, "that of the other volume");
+}
+
+#[test]
+fn a_raw_stage_that_fails_before_its_bind_is_rolled_back() {
+    let is_clone = |call: &Call| call.name == "open_tree";
+    let (world, node, [volume, other], at) = unstaged(is_clone);
+    world.machine.begin(Some(Fault::Fail(at, "EPERM")));
+    let failure = volume.call(&node, Verb::Stage).unwrap_err();
+    world.machine.end();
+    assert_eq!(failure.certainty, Certainty::RolledBack, "{failure}");
+    other.call(&node, Verb::Unstage).unwrap();
+    assert_eq!(world.left(), Vec::<String>::new());
 }

@@ -41,7 +41,7 @@ fn unstage_by_hand(world: &Simulated, volume: &Volume) {
     }
 }
 
-fn want_detached(world: &Simulated, volume: &Volume) {
+pub(super) fn want_detached(world: &Simulated, volume: &Volume) {
     let kernel = world.kernel();
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
     kernel.set_xattr(&file, "user.belay.detach", b"").unwrap();

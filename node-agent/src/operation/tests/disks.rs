@@ -12,13 +12,15 @@ use super::power::ends_in_stage;
 use super::simulated::{DISK_DRIVER, Media, Simulated};
 use super::suite::{all_ok, nothing_left};
 use crate::device::DiskRules;
-use crate::kernel::DiskFacts;
-use crate::kernel::ScsiFacts;
-use crate::kernel::fake::{Fault, Holds, Plug};
-use crate::operation::VolumeUsage;
+use crate::kernel::fake::meanwhile::Meanwhile;
+use crate::kernel::fake::{Call, Confusion, Fake, Fault, Holds, Plug};
+use crate::kernel::{DiskFacts, Kernel as _, Open, ScsiFacts};
+use crate::operation::{Node, VolumeUsage};
 
 /// Two ids for which a virtio disk shows the same serial.
 const ALIKE: [&str; 2] = ["0123456789-0123456789-a", "0123456789-0123456789-b"];
+/// Where an interrupted format is marked.
+const MARK_AT: u64 = 100 * MIB;
 const PLACES: [Form; 2] = [Form::Ext4, Form::Block];
 
 fn world() -> Simulated {
@@ -400,6 +402,22 @@ fn formatted_but_marked() -> (Simulated, Volume) {
     (world, volume)
 }
 
+/// Its mark stays if it is requested as something else.
+#[track_caller]
+fn keeps_its_mark_for_another_type(world: &Simulated, node: &Node<Fake>, volume: &Volume) {
+    let before = world.machine.picture();
+    let mark = || world.machine.read_file(&volume.file(), MARK_AT, 4096);
+    let marked = mark();
+    let as_ext4 = Volume {
+        form: Form::Ext4,
+        ..volume.clone()
+    };
+    let why = ["contains xfs but ext4 is requested"];
+    refused(as_ext4.call(node, Verb::Stage), Kind::Precondition, &why);
+    assert_eq!(world.machine.picture().difference(&before), "");
+    assert!(mark() == marked, "the mark");
+}
+
 /// A mount leaves a log, and for half a minute the LSN of mkfs.
 #[test]
 fn an_xfs_with_a_mark_is_not_mounted_without_its_secret_nor_formatted_once_it_was_mounted() {
@@ -418,15 +436,7 @@ fn an_xfs_with_a_mark_is_not_mounted_without_its_secret_nor_formatted_once_it_wa
     world.write_file(&volume.file(), (48 << 20) + 1024, &[1]);
     world.write_file(&volume.file(), 200 * MIB, b"data");
     let node = world.start();
-    // Its mark stays if it is requested as something else.
-    let before = world.machine.picture();
-    let as_ext4 = Volume {
-        form: Form::Ext4,
-        ..volume.clone()
-    };
-    let why = ["contains xfs but ext4 is requested"];
-    refused(as_ext4.call(&node, Verb::Stage), Kind::Precondition, &why);
-    assert_eq!(world.machine.picture().difference(&before), "");
+    keeps_its_mark_for_another_type(&world, &node, &volume);
     all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
     let data = world.machine.read_file(&volume.file(), 200 * MIB, 4);
     assert_eq!(data, b"data");
@@ -447,7 +457,7 @@ fn a_raw_user_sees_no_mark_and_ends_the_leave_to_format() {
         // The key may come back.
         raw.mark = None;
         all_ok(&node, &raw, &[Verb::Stage]);
-        let mark = world.machine.read_file(&volume.file(), 100 * MIB, 4096);
+        let mark = world.machine.read_file(&volume.file(), MARK_AT, 4096);
         assert!(mark.iter().all(|byte| *byte == 0), "{form:?}");
         all_ok(&node, &raw, &[Verb::Unstage]);
         world.write_file(&volume.file(), 200 * MIB, b"data");
@@ -497,11 +507,7 @@ fn a_disk_that_is_claimed_by_another_process_is_no_raw_volume() {
     let volume = world.volume("vol", Form::Block);
     let node = world.start();
     let other = world.kernel();
-    let claim = crate::kernel::Kernel::open(
-        &other,
-        Path::new("/dev/vda"),
-        crate::kernel::Open::DeviceExclusive,
-    );
+    let claim = other.open(Path::new("/dev/vda"), Open::DeviceExclusive);
     let stage = volume.call(&node, Verb::Stage);
     refused(stage, Kind::Busy, &["/dev/vda is still in use"]);
     drop(claim);
@@ -549,4 +555,77 @@ fn a_raw_volume_whose_number_went_to_another_disk_is_taken_down_and_the_other_ke
             nothing_left(&world);
         }
     }
+}
+
+/// An mkfs of an agent that was killed may still write there, so what is found decides nothing.
+#[test]
+fn a_disk_that_another_process_has_claimed_is_busy_whatever_is_found_on_it() {
+    let (marked, marked_volume) = formatted_but_marked();
+    let foreign = world();
+    let foreign_volume = foreign.volume("vol", Form::Ext4);
+    foreign.machine.discard(&foreign_volume.file());
+    foreign.write_file(&foreign_volume.file(), 5 * MIB, b"data");
+    for (world, volume) in [(&marked, &marked_volume), (&foreign, &foreign_volume)] {
+        let node = world.start();
+        let mark = || world.machine.read_file(&volume.file(), MARK_AT, 4096);
+        let before = mark();
+        let (other, device) = (world.kernel(), Path::new("/dev/vda"));
+        let claim = other.open(device, Open::DeviceExclusive).unwrap();
+        let why = ["/dev/vda is still in use"];
+        refused(volume.call(&node, Verb::Stage), Kind::Busy, &why);
+        assert!(mark() == before, "the mark");
+        drop(claim);
+    }
+    all_ok(&marked.start(), &marked_volume, &[Verb::Stage]);
+    let staged = foreign_volume.call(&foreign.start(), Verb::Stage);
+    refused(staged, Kind::Precondition, &["contains"]);
+}
+
+/// Before Linux 6.7, of a clone whose original is mounted.
+#[test]
+fn a_btrfs_that_the_kernel_takes_for_a_mounted_one_is_not_staged() {
+    for confusion in [Confusion::Refuses, Confusion::MountsOther] {
+        let world = world();
+        let node = world.start();
+        let [original, clone] = ["original", "clone"].map(|id| world.volume(id, Form::Btrfs));
+        hear(&node).unwrap();
+        all_ok(&node, &original, &[Verb::Stage, Verb::Publish(1)]);
+        world.machine.confuse_btrfs(confusion);
+        let before = world.machine.picture();
+        let why = ["volume clone: a btrfs with the same id"];
+        refused(clone.call(&node, Verb::Stage), Kind::Precondition, &why);
+        let left = world.machine.picture().beyond(&before);
+        assert_eq!(left, Vec::<String>::new(), "{confusion:?}");
+        let down = [Verb::Stats, Verb::Unpublish(1), Verb::Unstage];
+        all_ok(&node, &original, &down);
+        all_ok(&node, &clone, &[Verb::Stage, Verb::Unstage]);
+        nothing_left(&world);
+    }
+}
+
+/// The kernel shows no number of it, so it could be taken for another one.
+#[test]
+fn a_btrfs_whose_disk_is_removed_while_it_is_staged_is_staged_once_the_disk_is_back() {
+    let staged = || {
+        let world = world();
+        let (node, volume) = (world.start(), world.volume("vol", Form::Btrfs));
+        hear(&node).unwrap();
+        (world, node, volume)
+    };
+    let (world, node, volume) = staged();
+    let stage = || all_ok(&node, &volume, &[Verb::Stage]);
+    let at = world.first_call(stage, |call: &Call| call.name == "BTRFS_IOC_FS_INFO");
+    let (world, node, volume) = staged();
+    world.machine.begin(None);
+    world
+        .machine
+        .meanwhile(at, Meanwhile::Unplug(volume.file()));
+    let failure = volume.call(&node, Verb::Stage).unwrap_err();
+    world.machine.end();
+    assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
+    nothing_left(&world);
+    world.machine.plug(Plug::virtio(&volume.file(), "vol"));
+    hear(&node).unwrap();
+    all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    nothing_left(&world);
 }

@@ -193,10 +193,18 @@ fn mounts_are_seen_on_a_shared_mount_and_in_the_namespace_of_another_first_proce
 
 /// An agent whose mounts the kubelet would not see.
 pub(super) fn start_unseen(world: &Simulated) -> Node<Fake> {
+    let (kernel, driver) = (world.kernel(), DRIVER.parse().unwrap());
+    let loop_dir = LoopDir::open(&kernel, &driver, &world.volumes()).unwrap();
+    start_unseen_with(world, kernel, Transport::Loops(loop_dir))
+}
+
+/// The same, with that transport.
+pub(super) fn start_unseen_with(
+    world: &Simulated,
+    kernel: Fake,
+    transport: Transport<Fake>,
+) -> Node<Fake> {
     world.machine.keep_mounts_here(false);
-    let kernel = world.kernel();
-    let loop_dir = LoopDir::open(&kernel, &DRIVER.parse().unwrap(), &world.volumes()).unwrap();
-    let transport = Transport::Loops(loop_dir);
     let index = MountIndex::scan(&kernel, &transport).unwrap();
     let kubelet_dir = KubeletDir::open(&kernel, world.base()).unwrap();
     Node::new(kernel, transport, index, Some(Arc::new(kubelet_dir)))

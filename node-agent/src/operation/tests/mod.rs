@@ -64,6 +64,7 @@ mod suite;
 mod sweep;
 mod targets;
 mod unmounted;
+mod unread;
 
 /// Whether the long forms of the tests are enabled.
 pub(crate) fn is_nightly() -> bool {

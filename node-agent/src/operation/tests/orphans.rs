@@ -8,14 +8,16 @@ use std::path::{Path, PathBuf};
 
 use belay_server::call::Kind;
 
-use super::bench::{Form, Verb, Volume, World, hear};
+use super::bench::{BYTES, Form, Verb, Volume, World, hear, run};
+use super::covered::want_detached;
 use super::kubelet_dir::start_unseen;
 use super::simulated::{Media, Simulated};
 use super::suite::{all_ok, nothing_left};
 use crate::device::loop_path;
-use crate::kernel::fake::{Fault, Plug};
-use crate::kernel::{Kernel, MountAttrs, Open};
-use crate::operation::{KubeletDir, Node, Published, Thread};
+use crate::kernel::fake::{Call, Fault, Plug};
+use crate::kernel::{FileKind, Kernel, MountAttrs, Open};
+use crate::operation::{KubeletDir, Node, Published, Thread, release};
+use crate::work::Operation;
 
 on_both! {
     the_targets_of_a_pod_that_does_not_exist_do_not_keep_a_raw_volume_staged
@@ -44,8 +46,12 @@ fn publish_at<K: Kernel>(node: &Node<K>, volume: &Volume, target: &Path) {
 }
 
 /// The kubelet's own bind of a target.
-fn bind<K: Kernel>(kernel: &K, from: &Path, onto: &Path) {
+pub(super) fn bind<K: Kernel>(kernel: &K, from: &Path, onto: &Path) {
     kernel.create_file(onto, 0o600).unwrap();
+    bind_onto(kernel, from, onto);
+}
+
+fn bind_onto<K: Kernel>(kernel: &K, from: &Path, onto: &Path) {
     let clone = kernel.open_tree(&kernel.open_path(from).unwrap()).unwrap();
     kernel.mount_setattr(&clone, MountAttrs::default()).unwrap();
     let onto = kernel.open_path(onto).unwrap();
@@ -207,21 +213,28 @@ fn no_target_is_an_orphan_where_the_kubelet_does_not_see_the_mounts() {
     }
 }
 
+/// A raw volume whose device is still bound, though its file and the bind where it was staged are
+/// gone; and the number of the device.
+fn left_bound(world: &Simulated, volume: &Volume) -> u32 {
+    let kernel = world.kernel();
+    let [number] = kernel.loop_bound().unwrap()[..] else {
+        panic!("one device is bound");
+    };
+    let device = volume.staging_mount();
+    kernel.umount(&device).unwrap();
+    kernel.unlink(&device).unwrap();
+    world.remove_file(&volume.file());
+    number
+}
+
 /// Nothing of the volume leads to its device any longer, and no mount shows it.
 #[test]
 fn a_device_of_a_deleted_file_is_kept_while_another_process_has_claimed_it() {
     let world = Simulated::new();
     let volume = world.volume("vol", Form::Block);
     all_ok(&world.start(), &volume, &[Verb::Stage]);
+    let path = loop_path(left_bound(&world, &volume));
     let kernel = world.kernel();
-    let [number] = kernel.loop_bound().unwrap()[..] else {
-        panic!("one device is bound");
-    };
-    let device = volume.staging().join("device");
-    kernel.umount(&device).unwrap();
-    kernel.unlink(&device).unwrap();
-    world.remove_file(&volume.file());
-    let path = loop_path(number);
     let claim = kernel.open(&path, Open::DeviceExclusive).unwrap();
     let node = world.start();
     assert!(volume.call(&node, Verb::Unstage).is_err());
@@ -407,4 +420,184 @@ fn the_target_of_an_earlier_attachment_keeps_a_raw_volume_only_while_its_pod_exi
 fn an_unstage_of_a_removed_disk_that_dies_at_any_call_converges() {
     let unplug = |world: &Simulated, volume: &Volume| world.machine.unplug(&volume.file());
     converges_wherever_an_unstage_dies(Media::Disks, unplug);
+}
+
+/// The mount table alone has the bind, which would show the next volume that gets the number.
+#[test]
+fn a_device_of_a_deleted_file_is_kept_while_a_bind_of_another_process_shows_it() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Block);
+    let node = world.start();
+    all_ok(&node, &volume, &[Verb::Stage]);
+    let (kernel, elsewhere) = (world.kernel(), world.base().join("elsewhere"));
+    bind(&kernel, &volume.staging_mount(), &elsewhere);
+    let number = left_bound(&world, &volume);
+    let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+    let path = elsewhere.to_str().unwrap();
+    assert!(failure.message.contains(path), "{failure}");
+    assert_eq!(kernel.loop_bound().unwrap(), [number]);
+    kernel.umount(&elsewhere).unwrap();
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    assert!(kernel.loop_bound().unwrap().is_empty());
+}
+
+/// An operator has unmounted the staged device, or a refused unstage could not bind it again.
+#[test]
+fn the_targets_of_a_volume_that_is_not_staged_keep_its_device_only_while_their_pod_exists() {
+    let world = Simulated::new();
+    let (node, volume, targets) = published(&world, "vol", "pod-1");
+    let pod = world.base().join("pods/pod-1");
+    world.make_dir(&pod);
+    world.machine.uncover(&volume.staging_mount());
+    for _ in 0..2 {
+        let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+        assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+        for target in &targets {
+            assert!(node.kernel.look(target).unwrap().unwrap().mount_root);
+        }
+    }
+    node.kernel.rmdir(&pod).unwrap();
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    for target in targets {
+        assert!(node.kernel.look(&target).unwrap().is_none());
+    }
+    nothing_left(&world);
+}
+
+/// Where `/dev` takes no names, the kubelet's own bind does not name its volume.
+#[test]
+fn the_targets_of_a_device_without_a_name_are_found_by_its_number() {
+    for media in [Media::Files, Media::Disks] {
+        let world = Simulated::of(media);
+        world.machine.fix_dev();
+        let (node, volume, targets) = published(&world, "vol", "pod-1");
+        all_ok(&node, &volume, &[Verb::Unstage]);
+        for target in targets {
+            assert!(node.kernel.look(&target).unwrap().is_none());
+        }
+        nothing_left(&world);
+    }
+}
+
+#[test]
+fn a_target_that_the_kernel_does_not_unmount_is_reported_with_its_error() {
+    let is_umount = |call: &Call| call.name == "umount2";
+    let (world, at) = {
+        let world = Simulated::new();
+        let (node, volume, _) = published(&world, "vol", "pod-1");
+        let at = world.first_call(|| all_ok(&node, &volume, &[Verb::Unstage]), is_umount);
+        (Simulated::new(), at)
+    };
+    let (node, volume, targets) = published(&world, "vol", "pod-1");
+    world.machine.begin(Some(Fault::Fail(at, "EPERM")));
+    let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+    world.machine.end();
+    assert_eq!(failure.kind, Kind::System, "{failure}");
+    let is_named = |target: &PathBuf| failure.message.contains(target.to_str().unwrap());
+    assert!(targets.iter().any(is_named), "{failure}");
+    assert!(failure.message.contains("EPERM"), "{failure}");
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    nothing_left(&world);
+}
+
+/// It was written while nothing was bound there.
+#[test]
+fn a_file_with_content_under_a_target_of_a_pod_that_does_not_exist_stays() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Block);
+    let [_, target] = targets(&world, &volume, "pod-1");
+    let node = world.start();
+    all_ok(&node, &volume, &[Verb::Stage]);
+    world.make_dir(target.parent().unwrap());
+    world.make_dir(&world.base().join("pods"));
+    world.make_file(&target, 1);
+    bind_onto(&node.kernel, &volume.staging_mount(), &target);
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    let left = node.kernel.look(&target).unwrap().unwrap();
+    assert_eq!((left.kind, left.bytes), (FileKind::File, 1));
+    nothing_left(&world);
+}
+
+/// If the agent died then, only the staged bind would lead to a device whose file was moved.
+#[test]
+fn a_refused_unstage_of_a_volume_whose_file_was_moved_unmounts_nothing() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Block);
+    let node = world.start();
+    all_ok(&node, &volume, &[Verb::Stage]);
+    let elsewhere = world.base().join("elsewhere");
+    bind(&node.kernel, &volume.staging_mount(), &elsewhere);
+    let aside = world.base().join("aside");
+    world.make_dir(&aside);
+    world.move_file(&volume.file(), &aside.join(&volume.id));
+    world.machine.begin(None);
+    let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+    let calls = world.machine.end();
+    assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+    let path = elsewhere.to_str().unwrap();
+    assert!(failure.message.contains(path), "{failure}");
+    assert!(!calls.iter().any(|call| call.name == "umount2"));
+    node.kernel.umount(&elsewhere).unwrap();
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    nothing_left(&world);
+}
+
+/// A kubelet that was killed knows neither the pod nor the volume, so that no call names it.
+#[test]
+fn a_pending_detach_unmounts_the_targets_of_a_pod_that_does_not_exist() {
+    let world = Simulated::new();
+    let volume = world.volume_of_kubelet("vol", Form::Block);
+    let targets = targets(&world, &volume, "pod-1");
+    for target in &targets {
+        world.make_dir(target.parent().unwrap());
+    }
+    let node = world.start();
+    all_ok(&node, &volume, &[Verb::Stage]);
+    publish_at(&node, &volume, &targets[0]);
+    bind(&node.kernel, &targets[0], &targets[1]);
+    want_detached(&world, &volume);
+    let pod = world.base().join("pods/pod-1");
+    world.make_dir(&pod);
+    let release = || {
+        run(&node, Operation::Unstage, |cx| {
+            release(cx, &volume.volume_id())
+        })
+    };
+    release().unwrap();
+    for target in &targets {
+        assert!(node.kernel.look(target).unwrap().unwrap().mount_root);
+    }
+    node.kernel.rmdir(&pod).unwrap();
+    release().unwrap();
+    for target in targets {
+        assert!(node.kernel.look(&target).unwrap().is_none());
+    }
+    nothing_left(&world);
+}
+
+/// Such as a mount of it in another namespace, or an mkfs of an agent before.
+#[test]
+fn a_pending_detach_leaves_the_device_of_a_replaced_file_while_it_is_claimed() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Block);
+    let node = world.start();
+    all_ok(&node, &volume, &[Verb::Stage]);
+    let path = loop_path(left_bound(&world, &volume));
+    world.make_file(&volume.file(), BYTES);
+    want_detached(&world, &volume);
+    let release = || {
+        run(&node, Operation::Unstage, |cx| {
+            release(cx, &volume.volume_id())
+        })
+    };
+    let kernel = world.kernel();
+    let claim = kernel.open(&path, Open::DeviceExclusive).unwrap();
+    let failure = release().unwrap_err();
+    assert_eq!(failure.kind, Kind::Busy, "{failure}");
+    let status = kernel.loop_status(&claim).unwrap().unwrap();
+    assert!(!status.mode.autoclear, "the end of its user detaches it");
+    drop(claim);
+    release().unwrap();
+    assert!(kernel.loop_bound().unwrap().is_empty());
 }

@@ -77,7 +77,8 @@ fn an_ext4_that_may_not_grow_names_the_capability_and_any_other_error_does_not()
         let failure = volume.expand(&node).unwrap_err();
         world.machine.end();
         assert_eq!(failure.kind, kind, "{failure}");
-        let is_named = failure.message.contains("CAP_SYS_RESOURCE");
+        let why = "needs CAP_SYS_RESOURCE, which this process does not have";
+        let is_named = failure.message.contains(why);
         assert_eq!(is_named, errno == "EPERM", "{failure}");
         volume.expand(&node).unwrap();
     }

@@ -3,12 +3,17 @@
 
 use std::path::Path;
 
-use super::bench::{Form, Verb, Volume, World, hear, start_with};
-use super::simulated::{DISK_DRIVER, Media, Simulated};
+use belay_contract::drivers::OPENSTACK;
+
+use super::bench::{Form, Verb, Volume, World, hear, run, start_with};
+use super::kubelet_dir::start_unseen_with;
+use super::simulated::{DISK_DRIVER, Media, Simulated, disks_of};
 use super::suite::all_ok;
+use crate::device::DiskRules;
 use crate::kernel::Kernel as _;
 use crate::kernel::fake::{Fake, Fault, Plug, Trouble};
 use crate::operation::{self, Cleared, Node};
+use crate::work::Operation;
 
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 
@@ -308,17 +313,11 @@ fn a_volume_of_another_driver_is_left_to_that_one() {
 /// Before Linux 6.8 mounts have no unique ids.
 #[test]
 fn a_mount_without_an_id_is_known_by_its_device() {
-    use crate::device::{DiskIndex, DiskRules, DiskVolumes, Transport};
-    use belay_contract::drivers::OPENSTACK;
-    use std::sync::Arc;
-
     for (form, is_cleared) in FORMS.iter().flat_map(|it| [(*it, true), (*it, false)]) {
         let world = world();
         world.machine.number_no_mounts();
-        let index = Arc::new(DiskIndex::new());
-        let driver = DISK_DRIVER.parse().unwrap();
-        let volumes = DiskVolumes::new(&driver, &OPENSTACK, &index, DiskRules::default());
-        let node = start_with(world.kernel(), Transport::Disks(volumes), world.base());
+        let transport = disks_of(DISK_DRIVER, &OPENSTACK, DiskRules::default());
+        let node = start_with(world.kernel(), transport, world.base());
         let volume = unplugged(&world, &node, form);
         if is_cleared {
             assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
@@ -421,4 +420,52 @@ fn a_volume_that_is_staged_elsewhere_by_now_is_not_forgotten() {
         );
         assert!(!is_mounted(&world, &renamed.staging_mount()), "{form:?}");
     }
+}
+
+fn clear_at(node: &Node<Fake>, volume: &Volume) -> Cleared {
+    let (id, path) = (volume.volume_id(), volume.staging_mount());
+    run(node, Operation::Unstage, |cx| {
+        operation::clear(cx, &id, &path)
+    })
+    .unwrap()
+}
+
+/// Its disk came back, and it was staged again, since it was found removed.
+#[test]
+fn a_volume_whose_disk_is_there_by_now_is_not_unmounted() {
+    for form in FORMS {
+        let world = world();
+        let node = world.start();
+        let volume = world.volume_of_kubelet("vol", form);
+        hear(&node).unwrap();
+        all_ok(&node, &volume, &[Verb::Stage]);
+        assert_eq!(clear_at(&node, &volume), Cleared::Nothing, "{form:?}");
+        assert!(is_mounted(&world, &volume.staging_mount()), "{form:?}");
+        all_ok(&node, &volume, &[Verb::Publish(1), Verb::Stats]);
+    }
+}
+
+/// A pod's mount may be hidden there.
+#[test]
+fn nothing_is_unmounted_where_the_kubelet_does_not_see_the_mounts() {
+    let world = world();
+    let volume = unplugged(&world, &world.start(), Form::Block);
+    let transport = disks_of(DISK_DRIVER, &OPENSTACK, DiskRules::default());
+    let node = start_unseen_with(&world, world.kernel(), transport);
+    hear(&node).unwrap();
+    assert_eq!(clear_at(&node, &volume), Cleared::Nothing);
+    assert!(is_mounted(&world, &volume.staging_mount()));
+    assert_eq!(clear_at(&world.start(), &volume), UNMOUNTED);
+}
+
+/// Where `/dev` takes no names, the agent knows it by what it has noted.
+#[test]
+fn a_raw_volume_without_a_name_is_unmounted() {
+    let world = world();
+    world.machine.fix_dev();
+    let node = world.start();
+    let volume = unplugged(&world, &node, Form::Block);
+    assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    assert_eq!(world.left(), Vec::<String>::new());
 }

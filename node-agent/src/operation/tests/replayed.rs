@@ -10,7 +10,8 @@ use belay_server::request::AccessMode;
 use super::bench::{Form, GROWN_BYTES, Verb, Volume, World};
 use super::simulated::{Media, Simulated};
 use crate::kernel::Kernel as _;
-use crate::kernel::fake::{Damage, Fault, Holds};
+use crate::kernel::fake::meanwhile::Meanwhile;
+use crate::kernel::fake::{Call, Damage, Fault, Holds};
 
 #[test]
 fn an_ext4_that_its_journal_grows_is_mounted_twice() {
@@ -121,4 +122,35 @@ fn expect_grown(world: &Simulated, volume: &Volume) {
     let is_grown = matches!(held, Holds::Filesystem(_, GROWN_BYTES, _));
     assert!(is_grown, "{:?}: {held:?}", volume.mode);
     assert_eq!(world.machine.violations(), Vec::<String>::new());
+}
+
+/// As by a child that was being started when the first superblock was closed, and still has it:
+/// before Linux 6.6 the kernel would use that one again.
+#[test]
+fn a_device_that_is_claimed_after_the_first_mount_is_not_mounted_a_second_time() {
+    let creates = |calls: &[Call]| {
+        let all = calls.iter().enumerate();
+        let creates = all.filter(|(_, call)| (call.name, &*call.object) == ("fsconfig", "create"));
+        creates.map(|(at, _)| at + 1).collect::<Vec<_>>()
+    };
+    let (world, volume) = interrupted().swap_remove(0);
+    let node = world.start();
+    world.machine.begin(None);
+    volume.call(&node, Verb::Stage).unwrap();
+    let calls = world.machine.end();
+    let [first, second] = creates(&calls)[..] else {
+        panic!("it is mounted twice");
+    };
+    let device = |call: &&Call| call.name == "open" && call.object.starts_with("/dev/loop");
+    let between = calls[first..second].iter().find(device).unwrap();
+    let at = first + calls[first..].iter().position(|it| it == between).unwrap() + 1;
+    let (world, volume) = interrupted().swap_remove(0);
+    let node = world.start();
+    world.machine.begin(None);
+    let claim = Meanwhile::Claim(between.object.clone().into());
+    world.machine.meanwhile(at, claim);
+    let failure = volume.call(&node, Verb::Stage).unwrap_err();
+    let calls = world.machine.end();
+    assert_eq!(failure.kind, Kind::Busy, "{failure}");
+    assert_eq!(creates(&calls), [first]);
 }

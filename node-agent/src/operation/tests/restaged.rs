@@ -116,3 +116,17 @@ fn a_volume_in_a_file_is_not_staged_by_a_publish() {
         assert_eq!(world.left(), Vec::<String>::new(), "{form:?}");
     }
 }
+
+#[test]
+fn a_staged_filesystem_is_not_published_as_a_raw_device() {
+    let world = Simulated::of(Media::Disks);
+    let volume = world.volume("vol", Form::Ext4);
+    let node = world.start();
+    all_ok(&node, &volume, &[Verb::Stage]);
+    let raw = Volume {
+        form: Form::Block,
+        ..volume.clone()
+    };
+    refused(&world, &node, &raw, "stage it first");
+    all_ok(&node, &volume, &[Verb::Publish(1), Verb::Unpublish(1)]);
+}

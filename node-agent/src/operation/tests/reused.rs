@@ -12,9 +12,9 @@ use super::bench::{BYTES, DRIVER, Form, Verb, Volume, World, run, until};
 use super::simulated::{DISK_DRIVER, Media, Simulated};
 use super::suite::{all_ok, nothing_left};
 use crate::device::loop_path;
-use crate::kernel::fake::Fault;
+use crate::kernel::fake::{Call, Fault};
 use crate::kernel::{Dev, FileKind, Kernel, LoopMode, MountAttrs, Open};
-use crate::operation::{self, Node};
+use crate::operation::{self, Node, Thread};
 use crate::work::Operation;
 
 on_both! {
@@ -24,6 +24,7 @@ on_both! {
     a_bind_that_the_agent_has_not_made_keeps_a_volume_that_lost_its_device_staged
     a_name_that_was_removed_is_restored_by_the_next_stage
     a_target_of_an_earlier_attachment_is_not_published
+    a_target_of_a_volume_that_lost_its_number_is_not_published_for_the_one_that_got_it
     a_device_of_the_same_name_in_another_namespace_is_not_released
     a_raw_volume_is_found_after_a_restart_whatever_its_file_is_called
 }
@@ -255,6 +256,29 @@ fn a_target_of_an_earlier_attachment_is_not_published<W: World>(world: &W) {
     nothing_left(world);
 }
 
+/// Both show the same device, but an unpublish of the one would take it from the other.
+fn a_target_of_a_volume_that_lost_its_number_is_not_published_for_the_one_that_got_it<W: World>(
+    world: &W,
+) {
+    for is_restarted in [false, true] {
+        let name = format!("{is_restarted}");
+        let (mut node, lost, got) = exchanged(world, &name, Form::Block);
+        if is_restarted {
+            node = world.start();
+        }
+        let target = lost.target(1);
+        let published = got.publish_at(&node, &target, Thread::Pool);
+        let failure = published.unwrap_err();
+        assert_eq!(failure.kind, Kind::Incompatible, "{failure}");
+        let why = "was made for another volume";
+        assert!(failure.message.contains(why), "{failure}");
+        all_ok(&node, &lost, &DOWN);
+        all_ok(&node, &got, &[Verb::Stats]);
+        all_ok(&node, &got, &DOWN);
+        nothing_left(world);
+    }
+}
+
 fn a_volume_that_got_a_number_is_taken_down_before_the_one_that_lost_it<W: World>(world: &W) {
     for form in FORMS {
         let (node, lost, got) = exchanged(world, &format!("{form:?}"), form);
@@ -427,4 +451,42 @@ fn where_dev_takes_no_names_a_raw_volume_is_used_without() {
         all_ok(&node, &volume, &DOWN);
         nothing_left(&world);
     }
+}
+
+/// Where `/dev` takes no names, only what was noted leads from the bind to its volume.
+#[test]
+fn without_names_a_raw_volume_that_lost_its_number_is_taken_down_and_the_other_kept() {
+    for verb in [Verb::Stage, Verb::Unstage] {
+        let world = Simulated::new();
+        world.machine.fix_dev();
+        let node = world.start();
+        let [lost, got] = ["lost", "got"].map(|name| world.volume(name, Form::Block));
+        all_ok(&node, &lost, &[Verb::Stage]);
+        let dev = shown(&node.kernel, &lost.staging_mount());
+        detach_by_force(&node.kernel, dev);
+        assert!(give(&node.kernel, dev, &got));
+        all_ok(&node, &got, &[Verb::Stage, Verb::Publish(1)]);
+        all_ok(&node, &lost, &[verb]);
+        assert_eq!(shown(&node.kernel, &got.target(1)), dev);
+        if verb == Verb::Stage {
+            assert_ne!(shown(&node.kernel, &lost.staging_mount()), dev);
+        }
+        all_ok(&node, &got, &[Verb::Stats]);
+        all_ok(&node, &got, &DOWN);
+        all_ok(&node, &lost, &[Verb::Unstage]);
+        nothing_left(&world);
+    }
+}
+
+/// Each mount table has thousands of lines on a large node.
+#[test]
+fn a_number_that_no_driver_has_noted_is_taken_without_reading_the_mount_table() {
+    let world = Simulated::new();
+    let node = world.start();
+    let volume = world.volume("vol", Form::Block);
+    world.machine.begin(None);
+    all_ok(&node, &volume, &[Verb::Stage]);
+    let calls = world.machine.end();
+    let is_table = |call: &&Call| call.object == "mountinfo";
+    assert_eq!(calls.iter().filter(is_table).count(), 0);
 }

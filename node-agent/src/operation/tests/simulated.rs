@@ -63,14 +63,21 @@ impl Simulated {
         profile: &'static Profile,
         rules: DiskRules,
     ) -> Node<Fake> {
-        let kernel = self.kernel();
-        let index = Arc::new(DiskIndex::new());
-        let driver = driver.parse().unwrap();
-        let volumes = DiskVolumes::new(&driver, profile, &index, rules);
-        let node = start_with(kernel, Transport::Disks(volumes), self.base());
+        let transport = disks_of(driver, profile, rules);
+        let node = start_with(self.kernel(), transport, self.base());
         hear(&node).unwrap();
         node
     }
+}
+
+/// The disks of that profile, by these rules.
+pub(super) fn disks_of(
+    driver: &str,
+    profile: &'static Profile,
+    rules: DiskRules,
+) -> Transport<Fake> {
+    let (driver, index) = (driver.parse().unwrap(), Arc::new(DiskIndex::new()));
+    Transport::Disks(DiskVolumes::new(&driver, profile, &index, rules))
 }
 
 impl Simulated {

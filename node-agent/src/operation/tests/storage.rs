@@ -5,6 +5,7 @@ use belay_server::facts::Space;
 use belay_server::health::StorageSeverity::{self, Degraded, Unreachable};
 
 use super::bench::{Form, Verb, Volume, World, run};
+use super::covered::want_detached;
 use super::simulated::{Media, Simulated};
 use crate::kernel::fake::{Call, Fake, Fault, Trouble};
 use crate::kernel::{Kernel, Open};
@@ -140,12 +141,6 @@ fn held_back(world: &Simulated, node: &Node<Fake>) -> Volume {
     let id = volume.volume_id();
     run(node, Operation::Unstage, |cx| release(cx, &id)).unwrap();
     volume
-}
-
-fn want_detached(world: &Simulated, volume: &Volume) {
-    let kernel = world.kernel();
-    let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
-    kernel.set_xattr(&file, DETACH, b"").unwrap();
 }
 
 #[test]

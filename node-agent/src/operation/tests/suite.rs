@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{AccessMode, CapacityRange, NodeExpand};
 
-use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World, run};
+use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World, run, stage_once};
 use super::power::ends_in_stage;
 use super::simulated::Simulated;
 use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fault};
-use crate::operation::{self, Node, Published, Thread, VolumeUsage};
-use crate::work::Operation;
+use crate::operation::{self, Formatting, Node, Published, Staged, Thread, VolumeUsage};
+use crate::work::{Operation, Progress};
 
 on_both! {
     a_volume_lives_through_all_calls
@@ -303,8 +303,11 @@ fn a_filesystem_staged_for_a_reader_grows_when_it_is_staged_for_a_writer<W: Worl
             // So does a stage that is repeated.
             world.make_file(&volume.file(), GROWN_BYTES + BYTES);
             all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
-            if let VolumeUsage::Filesystem(usage) = volume.stats(&node).unwrap() {
-                assert!(usage.total_bytes > GROWN_BYTES, "{form:?}");
+            match volume.stats(&node).unwrap() {
+                VolumeUsage::Filesystem(usage) => {
+                    assert!(usage.total_bytes > GROWN_BYTES, "{form:?}");
+                }
+                VolumeUsage::Block(bytes) => assert_eq!(bytes, GROWN_BYTES + BYTES),
             }
             all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
         }
@@ -507,4 +510,110 @@ fn a_blank_volume_whose_zeros_were_written_is_read_once() {
         all_ok(&node, &volume, &[Verb::Unstage]);
         nothing_left(&world);
     }
+}
+
+/// A frozen filesystem outlives its last mount, and could then not be thawed.
+#[test]
+fn a_filesystem_is_thawed_before_it_is_unmounted() {
+    for form in &FORMS[..3] {
+        let world = Simulated::new();
+        let (node, volume) = (world.start(), world.volume("vol", *form));
+        all_ok(&node, &volume, &[Verb::Stage]);
+        world.machine.begin(None);
+        all_ok(&node, &volume, &[Verb::Unstage]);
+        let calls = world.machine.end();
+        let at = |name| calls.iter().position(|call| call.name == name).unwrap();
+        assert!(at("FITHAW") < at("umount2"), "{form:?}");
+    }
+}
+
+/// A StorageClass need not name a type.
+#[test]
+fn a_volume_without_a_type_is_staged_again_with_the_one_that_it_has() {
+    for form in &FORMS[..3] {
+        let world = Simulated::new();
+        let (node, volume) = (world.start(), world.volume("vol", *form));
+        all_ok(&node, &volume, &[Verb::Stage]);
+        let untyped = volume.untyped();
+        for node in [node, world.start()] {
+            assert_eq!(stage_once(&node, &untyped), Ok(Staged::Done), "{form:?}");
+        }
+        all_ok(&world.start(), &volume, &[Verb::Stage, Verb::Unstage]);
+        nothing_left(&world);
+    }
+}
+
+/// The kubelet unstages the volume, which cancels its stage, at the last moment that allows it.
+#[test]
+fn a_volume_whose_stage_is_cancelled_while_it_is_read_is_not_formatted() {
+    const ZEROS: usize = 1 << 20;
+    let blank = || {
+        let world = Simulated::new();
+        let volume = world.volume("vol", Form::Ext4);
+        world.machine.write_zeros(&volume.file(), ZEROS);
+        let node = world.start();
+        (world, node, volume)
+    };
+    let (world, node, volume) = blank();
+    world.machine.begin(None);
+    volume.stage_in_slot(&node).unwrap();
+    let calls = world.machine.end();
+    let mut cancelled = 0;
+    for at in 1..=calls.len() {
+        if calls[at - 1].name != "pread" {
+            continue;
+        }
+        let (world, node, volume) = blank();
+        let (request, progress) = (volume.stage_request(), Progress::default());
+        world.machine.begin(Some(Fault::Hang(at)));
+        let (is_cancelled, staged) = std::thread::scope(|threads| {
+            let staged = threads.spawn(|| {
+                operation::run(&node, &progress, Operation::Stage, |cx| {
+                    operation::stage(cx, &request, Formatting::Allowed)
+                })
+            });
+            world.machine.wait_for_hang();
+            let is_cancelled = progress.give_up();
+            world.machine.let_go();
+            (is_cancelled, staged.join().unwrap())
+        });
+        let calls = world.machine.end();
+        if is_cancelled {
+            cancelled += 1;
+            refused(staged, Kind::Busy);
+            let writes = ["pwrite", "fsetxattr", "mkfs write"];
+            assert!(
+                !calls.iter().any(|call| writes.contains(&call.name)),
+                "{at}"
+            );
+        }
+    }
+    assert!(cancelled > 1);
+}
+
+/// An earlier release, or a snapshot tool, does not record that a file is in use.
+#[test]
+fn a_filesystem_of_which_nothing_is_recorded_is_mounted_and_stays_so_if_another_is_requested() {
+    let world = Simulated::new();
+    for form in &FORMS[..3] {
+        let volume = world.volume(&format!("{form:?}"), *form);
+        let fs_type = form.fs_type().unwrap();
+        world.machine.make_filesystem(&volume.file(), fs_type);
+        let other = Volume {
+            form: FORMS[(*form as usize + 1) % 3],
+            ..volume.clone()
+        };
+        let node = world.start();
+        world.machine.begin(None);
+        let failure = other.call(&node, Verb::Stage).unwrap_err();
+        let calls = world.machine.end();
+        assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+        let is_record = |call: &Call| call.name == "fsetxattr";
+        assert!(!calls.iter().any(is_record), "{form:?}");
+        world.machine.begin(None);
+        all_ok(&node, &volume, &[Verb::Stage]);
+        assert!(world.machine.end().iter().any(is_record), "{form:?}");
+        all_ok(&node, &volume, &[Verb::Unstage]);
+    }
+    nothing_left(&world);
 }

@@ -7,6 +7,7 @@ use belay_server::call::Kind;
 use belay_server::request::AccessMode;
 
 use super::bench::{DRIVER, Form, MIB, Verb, Volume, World, sweep};
+use super::power::ends_in_stage;
 use super::simulated::Simulated;
 use super::suite::nothing_left;
 use crate::device::loop_path;
@@ -256,4 +257,57 @@ fn a_start_that_fails_or_dies_at_any_call_loses_nothing_and_the_next_one_frees()
             return;
         }
     }
+}
+
+/// Such as that of the next release, whose start takes the lock.
+#[test]
+fn a_refused_stage_of_a_staged_volume_takes_no_lock_from_another_agent() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Block);
+    let node = world.start();
+    volume.call(&node, Verb::Stage).unwrap();
+    refused_stage::<Simulated>(&node, &volume);
+    assert!(world.start().is_alone().unwrap());
+}
+
+#[test]
+fn a_refused_stage_frees_nothing_beside_another_agent_or_where_mounts_are_hidden() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Block);
+    let bound = [leave_bound(&world, &volume)];
+    let (node, kernel) = (world.start(), world.kernel());
+    // It may be about to bind the device.
+    let other = world.start();
+    assert!(other.is_alone().unwrap());
+    refused_stage::<Simulated>(&node, &volume);
+    assert_eq!(kernel.loop_bound().unwrap(), bound);
+    drop(other);
+    // A pod's mount may be hidden.
+    for _ in 0..2 {
+        world.machine.cover(world.base());
+    }
+    refused_stage::<Simulated>(&node, &volume);
+    assert_eq!(kernel.loop_bound().unwrap(), bound);
+    for _ in 0..2 {
+        world.machine.uncover(world.base());
+    }
+    refused_stage::<Simulated>(&node, &volume);
+    assert!(kernel.loop_bound().unwrap().is_empty());
+}
+
+/// It would lead to the next volume that gets the number.
+#[test]
+fn the_name_of_a_device_is_removed_with_it_at_the_start() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Block);
+    let killed = Fault::DieAfter("link");
+    assert!(ends_in_stage(&world, &world.start(), &volume, killed));
+    let names = || {
+        let directory = Path::new("/dev/belay").join(DRIVER);
+        world.kernel().names(&directory).unwrap()
+    };
+    assert_eq!(names().len(), 1);
+    drop(world.start_swept());
+    assert_eq!(names(), Vec::<String>::new());
+    nothing_left(&world);
 }

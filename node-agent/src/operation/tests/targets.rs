@@ -6,10 +6,11 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{AbsPath, Unpublish};
 
 use super::bench::{Form, Verb, Volume, World, run};
+use super::orphans::bind;
 use super::simulated::{Media, Simulated};
-use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fake, Fault};
-use crate::operation::{self, Flushed, Node};
+use crate::kernel::{Kernel, MountAttrs, Stat};
+use crate::operation::{self, Flushed, Node, Thread};
 use crate::work::Operation;
 
 fn staged(form: Form) -> (Simulated, Node<Fake>, Volume) {
@@ -150,4 +151,121 @@ fn flags_that_no_mount_takes_are_refused_before_a_device_is_bound() {
     refused(failure, Kind::Invalid, "contradicts");
     assert!(!calls.iter().any(|call| call.name == "LOOP_CONFIGURE"));
     assert!(node.kernel.loop_bound().unwrap().is_empty());
+}
+
+#[test]
+fn an_empty_target_of_the_right_kind_is_used_and_removed() {
+    for form in [Form::Ext4, Form::Block] {
+        let (world, node, volume) = staged(form);
+        match form {
+            Form::Block => world.make_file(&volume.target(1), 0),
+            _ => world.make_dir(&volume.target(1)),
+        }
+        for verb in [Verb::Publish(1), Verb::Stats, Verb::Unpublish(1)] {
+            volume.call(&node, verb).unwrap();
+        }
+        assert!(!world.machine.is_there(&volume.target(1)));
+    }
+}
+
+#[test]
+fn a_target_whose_parent_does_not_exist_is_not_made_and_the_caller_is_named() {
+    for form in [Form::Ext4, Form::Block] {
+        let (_, node, mut volume) = staged(form);
+        volume.base = volume.base.join("none");
+        let target = volume.target(1);
+        volume.base = "/base".into();
+        let published = volume.publish_at(&node, &target, Thread::Pool);
+        refused(published.unwrap_err(), Kind::Precondition, "the parent of");
+    }
+}
+
+#[test]
+fn a_target_and_a_staging_path_that_contain_each_other_are_refused() {
+    for form in [Form::Ext4, Form::Block] {
+        let (world, node, volume) = staged(form);
+        let before = world.machine.picture();
+        let staging = volume.staging();
+        let above = staging.parent().unwrap().to_owned();
+        for target in [staging.join("within"), above] {
+            let published = volume.publish_at(&node, &target, Thread::Pool);
+            let words = "contain each other";
+            refused(published.unwrap_err(), Kind::Invalid, words);
+        }
+        assert_eq!(world.machine.picture().difference(&before), "");
+    }
+}
+
+/// Through a symlink in the path. An unpublish would then unmount what is staged.
+#[test]
+fn the_staged_mount_is_no_target_under_another_path() {
+    let (_, node, volume) = staged(Form::Ext4);
+    let stat = node.kernel.look(&volume.staging()).unwrap().unwrap();
+    let published = |stat: Stat| {
+        let request = volume.publish_request(&volume.staging());
+        let attrs = MountAttrs::default();
+        operation::publish::published_before(&node, &request, &stat, &stat, stat.dev, attrs)
+    };
+    let failure = published(stat).unwrap_err();
+    refused(failure, Kind::Invalid, "is where the volume is staged");
+    // Before Linux 6.8 that is not known.
+    published(Stat {
+        mount_id: 0,
+        ..stat
+    })
+    .unwrap();
+}
+
+/// Two calls for one target, or a kubelet that removes it meanwhile.
+#[test]
+fn a_target_that_is_removed_meanwhile_was_unpublished() {
+    for form in [Form::Ext4, Form::Block] {
+        let (world, node, volume) = staged(form);
+        let is_removal = |call: &Call| ["rmdir", "unlink"].contains(&call.name);
+        volume.call(&node, Verb::Publish(1)).unwrap();
+        let unpublish = || volume.call(&node, Verb::Unpublish(1)).unwrap();
+        let at = world.first_call(unpublish, is_removal);
+        volume.call(&node, Verb::Publish(1)).unwrap();
+        world.machine.begin(Some(Fault::Fail(at, "ENOENT")));
+        unpublish();
+        world.machine.end();
+    }
+}
+
+#[test]
+fn a_staging_path_that_is_no_directory_is_refused_and_named() {
+    for form in [Form::Ext4, Form::Block] {
+        let world = Simulated::new();
+        let (node, mut volume) = (world.start(), world.volume("vol", form));
+        let path = world.base().join("staging/file");
+        world.make_file(&path, 0);
+        volume.staged_at = Some(path);
+        let failure = volume.call(&node, Verb::Stage).unwrap_err();
+        let words = "staging_target_path: /base/staging/file is not a directory";
+        refused(failure, Kind::Invalid, words);
+        assert!(node.kernel.loop_bound().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn another_mount_where_a_raw_volume_is_staged_is_in_the_way_and_stays() {
+    for is_directory in [true, false] {
+        let world = Simulated::new();
+        let (node, volume) = (world.start(), world.volume("vol", Form::Block));
+        let path = volume.staging_mount();
+        if is_directory {
+            world.make_dir(&path);
+            world.machine.cover(&path);
+        } else {
+            let empty = world.base().join("empty");
+            world.make_file(&empty, 0);
+            bind(&node.kernel, &empty, &path);
+        }
+        let before = world.machine.picture();
+        let failure = volume.call(&node, Verb::Stage).unwrap_err();
+        refused(failure, Kind::Precondition, "is in the way");
+        let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+        refused(failure, Kind::Precondition, "was not created by a stage");
+        assert_eq!(world.machine.picture().difference(&before), "");
+    }
 }
