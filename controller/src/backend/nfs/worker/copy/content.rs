@@ -16,6 +16,9 @@ pub(in super::super) const SYNC_BYTES: u64 = 64 << 20;
 const BUFFER_BYTES: usize = 1 << 20;
 /// What is a hole if it has zeros only.
 pub(in super::super) const BLOCK_BYTES: usize = 64 << 10;
+/// See [`refuse_endless`].
+const SPARSE_BYTES_MAX: u64 = 1 << 40;
+const SPARSE_RATIO_MAX: u64 = 1000;
 
 /// What the server is known not to do.
 pub(super) struct Means {
@@ -45,7 +48,7 @@ pub(super) struct File<'a> {
 impl File<'_> {
     /// Copies as much as it had when it was opened: it may be growing all the time.
     pub(super) fn copy(&self, means: &mut Means, report: &mut Report<'_>) -> Result<(), Stop> {
-        let size = u64::try_from(self.stat.st_size).unwrap_or_default();
+        let size = size(self.stat);
         if size == 0 {
             return Ok(());
         }
@@ -59,7 +62,7 @@ impl File<'_> {
             // Before NFS 4.2, a server does not say where holes are.
             let may_have_holes = is_all && has_holes(self.stat);
             if may_have_holes {
-                refuse_endless(self.from, size, self.shown)?;
+                refuse_endless(self.stat, self.shown)?;
             }
             let end = self.range(means, report, (data, hole), may_have_holes)?;
             if end < hole {
@@ -209,27 +212,37 @@ pub(in super::super) fn segment(
     }
 }
 
-/// Refuses a file that is read whole, since the server does not say where its holes are, and is
-/// longer than its filesystem: a tenant makes it of any length for nothing, and its copy would keep
-/// a slot for days.
-pub(in super::super) fn refuse_endless(from: &OwnedFd, size: u64, shown: &str) -> Result<(), Stop> {
-    let of = retry_on_intr(|| rustix::fs::fstatvfs(from));
-    let of = of.map_err(|errno| Stop::of(at("fstatvfs", shown)(errno)))?;
-    let total = of.f_blocks.saturating_mul(of.f_frsize);
-    if size <= total {
+/// Refuses a file of which reading takes very long and finds hardly anything, where the server does
+/// not say where the holes are: a tenant makes one of any length for nothing, and its copy would
+/// keep a slot for days. So of the holes of a file, at most 1 TiB is read, or 1000 times what it
+/// takes up on the server. Compressed data takes up more than that: ZFS has one block of 4 KiB or
+/// more for a record, which is rarely larger than 1 MiB.
+pub(in super::super) fn refuse_endless(stat: &Stat, shown: &str) -> Result<(), Stop> {
+    let (size, allocated) = (size(stat), allocated(stat));
+    if size <= SPARSE_BYTES_MAX || size / SPARSE_RATIO_MAX <= allocated {
         return Ok(());
     }
     Err(Stop::Failure(Failure::precondition(format!(
-        "{shown:?} in the share: has {size} bytes, more than the server's filesystem ({total}), so \
-         almost all of it is a hole, and the server does not say where; truncate the file, or use \
-         nfsvers=4.2, if the server has it"
+        "{shown:?} in the share: has {size} bytes, of which the server stores {allocated}: it is \
+         sparse or compressed, and the server does not say where its holes are, so reading it \
+         would take too long; use nfsvers=4.2, if the server has it, or move the file out of the \
+         volume and copy it by other means"
     ))))
 }
 
 /// Whether a file has fewer blocks than its size needs.
 pub(in super::super) fn has_holes(stat: &Stat) -> bool {
+    allocated(stat) < size(stat)
+}
+
+fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or_default()
+}
+
+/// What it takes up.
+fn allocated(stat: &Stat) -> u64 {
     let blocks = u64::try_from(stat.st_blocks).unwrap_or_default();
-    blocks.saturating_mul(512) < u64::try_from(stat.st_size).unwrap_or_default()
+    blocks.saturating_mul(512)
 }
 
 #[cfg(test)]
@@ -237,22 +250,39 @@ mod tests {
     use super::*;
     use belay_server::call::Kind;
 
+    fn refused(size: u64, allocated: u64) -> Option<Failure> {
+        let file = tempfile::tempfile().unwrap();
+        let mut stat = rustix::fs::fstat(file).unwrap();
+        stat.st_size = size.try_into().unwrap();
+        stat.st_blocks = (allocated / 512).try_into().unwrap();
+        let refused = refuse_endless(&stat, "a/file").map_err(Stop::failure);
+        refused.err()
+    }
+
+    /// Of no server is more known than the size of the file and what it takes up.
     #[test]
-    fn a_file_with_hidden_holes_is_not_longer_than_its_filesystem() {
-        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        let file = std::fs::File::create(dir.unwrap().path().join("file")).unwrap();
-        let file = OwnedFd::from(file);
-        let of = rustix::fs::fstatvfs(&file).unwrap();
-        let total = of.f_blocks * of.f_frsize;
-        refuse_endless(&file, total, "a/file")
-            .map_err(Stop::failure)
-            .unwrap();
-        let refused = refuse_endless(&file, total + 1, "a/file");
-        let refused = refused.map_err(Stop::failure).unwrap_err();
-        assert_eq!(refused.kind, Kind::Precondition);
-        assert!(
-            refused.message.starts_with("\"a/file\" in the share: has "),
-            "{refused}"
-        );
+    fn a_sparse_file_is_refused_by_how_little_of_it_is_stored() {
+        const TIB: u64 = 1 << 40;
+        for (size, allocated) in [
+            // Compressed as well as it can be, on a small dataset.
+            (64 * TIB, 64 * TIB / 256),
+            (16 * TIB, 16 * TIB / 999),
+            // A server that reports no blocks.
+            (TIB, 0),
+            (4096, 0),
+        ] {
+            assert_eq!(refused(size, allocated), None);
+        }
+        for (size, allocated) in [(TIB + 1, 0), (16 * TIB, 16 * TIB / 1002), (1 << 62, TIB)] {
+            let refused = refused(size, allocated).unwrap();
+            assert_eq!(refused.kind, Kind::Precondition);
+            let words = "\"a/file\" in the share: has ";
+            assert!(refused.message.starts_with(words), "{refused}");
+            assert!(
+                refused.message.contains("sparse or compressed"),
+                "{refused}"
+            );
+            assert!(!refused.message.contains("truncate"), "{refused}");
+        }
     }
 }

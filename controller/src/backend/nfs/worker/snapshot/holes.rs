@@ -29,7 +29,7 @@ pub(super) fn segments(
     while let Some((data, hole)) = segment(from, here, size, shown)? {
         if (data, hole) == (0, size) {
             // Before NFS 4.2, a server does not say where holes are.
-            refuse_endless(from, size, shown)?;
+            refuse_endless(stat, shown)?;
             return seen(from, size, buffer, report, shown).map(Some);
         }
         found.add(data, hole, size);
