@@ -54,7 +54,7 @@ pub(super) fn create(
     let original = match Original::open(from, &order.from) {
         Err(failure) if copy::leaves_nothing(failure.kind) => {
             forget_attempts(tree, at).map_err(Failure::may_be_running)?;
-            return Err(failure.rolled_back());
+            return unless_made(tree, order, failure, progress);
         }
         original => original?,
     };
@@ -69,13 +69,27 @@ pub(super) fn create(
     let removed = made.remove();
     match placed {
         Err(failure) if copy::leaves_nothing(failure.kind) => {
-            let cleaned = removed
-                .map_err(Failure::from)
-                .and_then(|()| remove_empty(tree, at));
-            cleaned.map_err(Failure::may_be_running)?;
-            Err(failure.rolled_back())
+            removed.map_err(|error| Failure::from(error).may_be_running())?;
+            unless_made(tree, order, failure, progress)
         }
         result => result.map_err(Failure::may_be_running),
+    }
+}
+
+/// The failure, with all undone; or the archive that a request of an earlier call has made since
+/// this one looked for it. What that call has left must have been removed, so that none follows.
+fn unless_made(
+    tree: &Tree,
+    order: &NewSnapshot,
+    failure: Failure,
+    progress: &dyn Fn(&Copied),
+) -> Result<SnapshotSeen, Failure> {
+    remove_empty(tree, &order.at).map_err(Failure::may_be_running)?;
+    let now = tree.share().afresh()?;
+    let found = Found::find(&now, &order.at).map_err(Failure::may_be_running)?;
+    match found {
+        Some(found) => complete(&found, order, &mut Report::new(progress, &|| Ok(()))),
+        None => Err(failure.rolled_back()),
     }
 }
 

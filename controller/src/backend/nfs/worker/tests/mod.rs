@@ -21,6 +21,7 @@ mod snapshots;
 mod snapshots_attributes;
 mod snapshots_changed;
 mod snapshots_hostile;
+mod snapshots_late;
 mod stale;
 mod tenants;
 mod verbs;

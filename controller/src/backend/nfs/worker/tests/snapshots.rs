@@ -93,7 +93,7 @@ impl Share {
         to
     }
 
-    fn assert_no_temporary(&self) {
+    pub(super) fn assert_no_temporary(&self) {
         assert_eq!(names(&self.path(".belay/snapshots")), [""; 0]);
         self.assert_outside();
     }
