@@ -1,58 +1,126 @@
-//! Names of creations whose state no caller knows, for storage that cannot search for a name. There
-//! a repeated call that does not reach the storage does not know whether something exists: with a
-//! final code, the caller would forget what an earlier call has created.
+//! Names of creations that may have created something, for storage that cannot search for a name.
+//! There a repeated call that does not reach the storage does not know whether something exists:
+//! with a final code, the caller would forget what an earlier call has created.
+//!
+//! A creation that has succeeded counts as well, since its caller may have left before the answer,
+//! and no answer is known to have arrived.
 
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::Name;
-use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// So many names are remembered. Beyond, every name counts as one of them.
+/// So many names are remembered, those of the latest calls: many more than are created between two
+/// calls of one creation (csi-provisioner and csi-snapshotter repeat it within five minutes).
 const NAMES_MAX: usize = 65_536;
 
-#[derive(Default)]
-pub(super) struct Unknown(Mutex<HashSet<String>>);
-
-/// Whether an earlier call of that name may have created something.
-fn has(names: &HashSet<String>, name: &Name) -> bool {
-    names.len() >= NAMES_MAX || names.contains(name.as_str())
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Begun {
+    /// Of volumes.
+    pub volumes: Arc<Names>,
+    /// Of snapshots.
+    pub snapshots: Arc<Names>,
 }
 
-impl Unknown {
-    fn names(&self) -> MutexGuard<'_, HashSet<String>> {
+/// Names of one kind.
+#[derive(Debug, Default)]
+pub struct Names(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// When the last call for it was.
+    calls: HashMap<Arc<str>, u64>,
+    names: BTreeMap<u64, Arc<str>>,
+    next: u64,
+}
+
+impl Known {
+    fn note(&mut self, name: &str) {
+        self.forget(name);
+        if self.calls.len() >= NAMES_MAX
+            && let Some((_, oldest)) = self.names.pop_first()
+        {
+            self.calls.remove(&oldest);
+        }
+        let name = Arc::<str>::from(name);
+        self.calls.insert(Arc::clone(&name), self.next);
+        self.names.insert(self.next, name);
+        self.next += 1;
+    }
+
+    fn forget(&mut self, name: &str) {
+        if let Some(call) = self.calls.remove(name) {
+            self.names.remove(&call);
+        }
+    }
+}
+
+/// Notes one name.
+#[derive(Clone, Debug)]
+pub(super) struct Noting {
+    names: Arc<Names>,
+    name: String,
+}
+
+impl Noting {
+    /// A creation of the name has ended, whose callers may have left.
+    pub(super) fn note_end<T>(&self, result: &Result<T, Failure>) {
+        let is_left = |failure: &Failure| failure.certainty == Certainty::MayBeRunning;
+        if result.as_ref().err().is_none_or(is_left) {
+            self.names.note(&self.name);
+        }
+    }
+}
+
+impl Names {
+    /// For a creation that may outlive its call.
+    pub(super) fn noting(self: &Arc<Self>, name: &str) -> Noting {
+        Noting {
+            names: Arc::clone(self),
+            name: name.to_owned(),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// See [`has`].
-    pub(super) fn has(&self, name: &Name) -> bool {
-        has(&self.names(), name)
+    /// Whether an earlier call of that name may have created something.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.known().calls.contains_key(name)
+    }
+
+    /// A creation of that name may have created something, and its caller may not learn that.
+    pub fn note(&self, name: &str) {
+        self.known().note(name);
     }
 
     /// The result of a creation. A failure that changed nothing does not say what an earlier call
     /// of that name has done, unless what it has created is known to be another's.
-    pub(super) fn judge<T>(&self, name: &Name, result: Result<T, Failure>) -> Result<T, Failure> {
-        let mut names = self.names();
-        let is_known = match &result {
-            Ok(_) => true,
-            Err(failure) => match failure.certainty {
-                Certainty::RolledBack => true,
-                Certainty::NothingHappened => failure.kind == Kind::Incompatible,
-                Certainty::MayBeRunning => false,
-            },
-        };
-        if is_known {
-            names.remove(name.as_str());
+    ///
+    /// # Errors
+    /// The failure, with an unknown state if an earlier call may have created something.
+    pub fn judge<T>(&self, name: &Name, result: Result<T, Failure>) -> Result<T, Failure> {
+        let name = name.as_str();
+        let mut known = self.known();
+        let Err(failure) = &result else {
+            known.note(name);
             return result;
-        }
-        result.map_err(|failure| match has(&names, name) {
-            true => failure.may_be_running(),
-            false => {
-                if failure.certainty == Certainty::MayBeRunning {
-                    names.insert(name.as_str().to_owned());
+        };
+        match failure.certainty {
+            Certainty::MayBeRunning => known.note(name),
+            Certainty::RolledBack => known.forget(name),
+            Certainty::NothingHappened if failure.kind == Kind::Incompatible => known.forget(name),
+            Certainty::NothingHappened => {
+                if known.calls.contains_key(name) {
+                    known.note(name);
+                    return result.map_err(Failure::may_be_running);
                 }
-                failure
             }
-        })
+        }
+        result
     }
 }
 
@@ -60,51 +128,65 @@ impl Unknown {
 mod tests {
     use super::*;
 
-    fn certainty(unknown: &Unknown, name: &str, result: Result<(), Failure>) -> Option<Certainty> {
-        let judged = unknown.judge(&Name::new(name).unwrap(), result);
+    fn certainty(names: &Names, name: &str, result: Result<(), Failure>) -> Option<Certainty> {
+        let judged = names.judge(&Name::new(name).unwrap(), result);
         judged.err().map(|failure| failure.certainty)
+    }
+
+    fn unreachable() -> Result<(), Failure> {
+        Err(Failure::new(Kind::Unreachable, "why"))
     }
 
     #[test]
     fn a_failure_is_final_only_if_no_earlier_call_may_have_created_it() {
-        let unknown = Unknown::default();
-        let unreachable = || Err(Failure::new(Kind::Unreachable, "why"));
-        let running = || Err(Failure::busy("why").may_be_running());
+        let names = Names::default();
         let nothing = Some(Certainty::NothingHappened);
         let may_be = Some(Certainty::MayBeRunning);
-        let ends: [fn() -> Result<(), Failure>; 3] = [
-            || Ok(()),
-            || Err(Failure::busy("why").rolled_back()),
-            || Err(Failure::incompatible("why")),
+        let begins: [fn() -> Result<(), Failure>; 2] =
+            [|| Err(Failure::busy("why").may_be_running()), || Ok(())];
+        let ends: [fn() -> Failure; 2] = [
+            || Failure::busy("why").rolled_back(),
+            || Failure::incompatible("why"),
         ];
-        for end in ends {
-            assert_eq!(certainty(&unknown, "pvc-1", unreachable()), nothing);
-            assert_eq!(certainty(&unknown, "pvc-1", running()), may_be);
+        for (begin, end) in begins.iter().zip(ends) {
+            assert_eq!(certainty(&names, "pvc-1", unreachable()), nothing);
+            let begun = begin();
+            let expected = begun.as_ref().err().map(|failure| failure.certainty);
+            assert_eq!(certainty(&names, "pvc-1", begun), expected);
             for _ in 0..2 {
-                assert_eq!(certainty(&unknown, "pvc-1", unreachable()), may_be);
+                assert_eq!(certainty(&names, "pvc-1", unreachable()), may_be);
             }
             let gone = Err(Failure::not_found("the source"));
-            assert_eq!(certainty(&unknown, "pvc-1", gone), may_be);
-            assert_eq!(certainty(&unknown, "pvc-2", unreachable()), nothing);
-            let has = |name| unknown.has(&Name::new(name).unwrap());
-            assert!(has("pvc-1") && !has("pvc-2"));
-            let ended = end();
-            let expected = ended.as_ref().err().map(|failure| failure.certainty);
-            assert_eq!(certainty(&unknown, "pvc-1", ended), expected);
+            assert_eq!(certainty(&names, "pvc-1", gone), may_be);
+            assert_eq!(certainty(&names, "pvc-2", unreachable()), nothing);
+            assert!(names.has("pvc-1") && !names.has("pvc-2"));
+            let expected = Some(end().certainty);
+            assert_eq!(certainty(&names, "pvc-1", Err(end())), expected);
         }
-        assert_eq!(certainty(&unknown, "pvc-1", unreachable()), nothing);
+        assert_eq!(certainty(&names, "pvc-1", unreachable()), nothing);
     }
 
+    /// A call that is repeated is not forgotten, however many others there are.
     #[test]
-    fn with_too_many_names_each_one_may_exist() {
-        let unknown = Unknown::default();
-        for n in 0..=NAMES_MAX {
-            let running = Err(Failure::busy("why").may_be_running());
-            certainty(&unknown, &format!("pvc-{n}"), running);
+    fn of_too_many_names_the_one_whose_last_call_is_the_oldest_is_forgotten() {
+        let names = Names::default();
+        names.note("first");
+        names.note("repeated");
+        for n in 2..NAMES_MAX {
+            names.note(&format!("pvc-{n}"));
         }
-        assert_eq!(unknown.0.lock().unwrap().len(), NAMES_MAX);
-        let unreachable = Err(Failure::new(Kind::Unreachable, "why"));
-        let found = certainty(&unknown, "other", unreachable);
-        assert_eq!(found, Some(Certainty::MayBeRunning));
+        let may_be = Some(Certainty::MayBeRunning);
+        assert_eq!(certainty(&names, "repeated", unreachable()), may_be);
+        assert!(names.has("first"));
+        for n in 0..NAMES_MAX - 1 {
+            names.note(&format!("other-{n}"));
+        }
+        assert!(!names.has("first"));
+        assert_eq!(certainty(&names, "repeated", unreachable()), may_be);
+        let known = names.known();
+        assert_eq!(
+            (known.calls.len(), known.names.len()),
+            (NAMES_MAX, NAMES_MAX)
+        );
     }
 }

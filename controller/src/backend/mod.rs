@@ -3,6 +3,7 @@
 //! A verb looks or starts, and answers at once with what it sees; `operation/engine` alone waits.
 //! Each verb gets the secrets of the call that it serves; empty where the class names none.
 
+mod begun;
 mod capacity;
 pub mod civo;
 mod claims;
@@ -18,6 +19,8 @@ pub mod registry;
 mod snapshots;
 mod time;
 
+use begun::Noting;
+pub use begun::{Begun, Names};
 pub use capacity::{Capacity, Planned};
 pub use claims::{Attempt, Claims, Mark};
 pub use clouds::Clouds;
@@ -74,9 +77,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Removes a volume and its data. One that does not exist is removed already.
     fn delete(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
-    /// Whether [`Self::find`] can: otherwise, only the answer to a creation says what exists.
-    fn finds(&self) -> bool {
-        true
+    /// For storage where only the answer to a creation says what exists: the names of those. None =
+    /// [`Self::find`] says it.
+    fn begun(&self) -> Option<&Begun> {
+        None
     }
 
     /// The volumes of that name, in whatever phase they are shown.

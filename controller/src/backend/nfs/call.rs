@@ -1,4 +1,5 @@
-//! What the controller and a worker process say to each other: one call, one answer, as JSON.
+//! What the controller and a worker process say to each other, as lines of JSON: the call, that its
+//! shares are mounted, that it may begin ([`BEGIN`]), how far a copy has come, and the answer.
 
 use super::class::OnDelete;
 use super::options::Parameter;
@@ -9,6 +10,10 @@ use std::time::Duration;
 
 /// Before the ID of a snapshot, in what is recorded. No server is called so.
 const SNAPSHOT: &str = "snapshot ";
+
+/// The line upon which a process begins. So one that was killed before has changed nothing, and
+/// the controller knows which one that is.
+pub(super) const BEGIN: &[u8] = b"begin\n";
 
 /// A call.
 #[derive(Debug, Serialize, Deserialize)]
@@ -238,6 +243,8 @@ pub(super) struct OldVolume {
 /// What a process says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Said {
+    /// It has mounted what it needs, and asks to begin.
+    Mounted,
     /// How far a copy has come.
     Copied(Copied),
     /// The end.

@@ -22,8 +22,9 @@ impl Clones for Nfs {
 impl Nfs {
     /// The new volume, once it has the files of another volume or of a snapshot.
     pub(super) async fn filled(&self, prepared: Prepared, work: Work) -> Result<Volume, Failure> {
-        let mount = prepared.mount.clone();
-        let asked = self.processes.copy(mount, work, CREATE_MAX);
+        let call = (prepared.mount.clone(), work);
+        let begun = self.begun.volumes.noting(&prepared.volume.at.name);
+        let asked = self.processes.copy(call, CREATE_MAX, begun);
         prepared.answered(asked.await)
     }
 }

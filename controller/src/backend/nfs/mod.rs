@@ -16,7 +16,7 @@ pub use class::{Mode, OnDelete};
 
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, Backend, Capacity, Clones, Expansion, Mark, Order, Page, Phase, Progress, Sizes,
+    Answer, Backend, Begun, Capacity, Clones, Expansion, Mark, Order, Page, Phase, Progress, Sizes,
     Snapshots, Volume,
 };
 use belay_contract::drivers::NFS_ID_BYTES_MAX;
@@ -55,6 +55,7 @@ pub struct Nfs {
     config: Config,
     /// Shared with the copies in progress.
     processes: Arc<Processes>,
+    begun: Begun,
 }
 
 impl Nfs {
@@ -65,6 +66,7 @@ impl Nfs {
         Self {
             config,
             processes: Arc::new(Processes::new()),
+            begun: Begun::default(),
         }
     }
 
@@ -262,8 +264,8 @@ impl Backend for Nfs {
     }
 
     /// A name does not say in which share it is: [`Self::create`] finds it.
-    fn finds(&self) -> bool {
-        false
+    fn begun(&self) -> Option<&Begun> {
+        Some(&self.begun)
     }
 
     fn find(&self, _: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
@@ -354,7 +356,7 @@ mod tests {
     #[tokio::test]
     async fn what_only_a_server_knows_is_not_listed() {
         let nfs = self::nfs();
-        assert!(!nfs.lists() && !nfs.finds());
+        assert!(!nfs.lists() && nfs.begun().is_some());
         let listed = nfs.list(None, 1, Secrets::default()).await;
         assert_eq!(listed.err().unwrap().kind, Kind::Unsupported);
         let found = nfs.find(Name::new("pvc-1").unwrap(), Secrets::default());

@@ -7,26 +7,23 @@
 //! Two processes never change one directory at a time, whichever volumes the calls are for.
 
 mod copies;
+mod running;
 mod turns;
 
-use super::call::{Call, Done, Fault, Mount, Said, Work};
-use super::worker::ARGUMENT;
+use super::call::{Done, Mount, Work};
 use belay_server::call::{Failure, Kind};
 use copies::Copies;
 use metrics::{counter, gauge};
+use running::{Running, worker};
 use std::collections::HashMap;
-use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::Command;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout, timeout_at};
-use turns::{Directories, Directory, Turn};
+use tokio::time::{Instant, timeout_at};
+use turns::{Directories, Directory};
 
-/// This program, also if its file was replaced meanwhile.
-const PROGRAM: &str = "/proc/self/exe";
 /// Processes of one server at a time, with those that were killed and have not exited. If these are
 /// so many, it is asked no more.
 const OF_SERVER: usize = 8;
@@ -36,12 +33,6 @@ const DELETIONS_OF_SERVER: usize = 4;
 /// All processes, of all servers, without those that were killed: servers that do not answer must
 /// leave slots for others.
 const TOTAL: usize = 64;
-/// The longest answer, in bytes.
-const ANSWER_BYTES_MAX: u64 = 64 << 10;
-/// As much is read of what a process says that has not answered, in bytes.
-const ERROR_BYTES_MAX: u64 = 4 << 10;
-/// How long a process may take to exit after its answer.
-const EXIT_MAX: Duration = Duration::from_secs(5);
 
 /// Gauge: worker processes, by `state`.
 const PROCESSES: &str = "belay_worker_processes";
@@ -54,6 +45,8 @@ pub(super) struct Processes {
     all: Arc<Semaphore>,
     directories: Directories,
     copies: Copies,
+    /// The program.
+    worker: fn() -> Command,
 }
 
 /// The slots of a process.
@@ -80,19 +73,6 @@ struct Server {
     killed: AtomicUsize,
 }
 
-/// A process with its slots. Dropped, it is seen to its end by a task.
-struct Running(Option<Process>);
-
-struct Process {
-    child: Child,
-    slots: Slots,
-    server: Arc<Server>,
-    /// What it may still change.
-    turn: Option<Turn>,
-    /// It has answered, and is given time to exit.
-    has_answered: bool,
-}
-
 impl Processes {
     pub(super) fn new() -> Self {
         metrics::describe_gauge!(PROCESSES, "Worker processes that ask servers, by state.");
@@ -107,6 +87,7 @@ impl Processes {
             all: Arc::new(Semaphore::new(TOTAL)),
             directories: Directories::default(),
             copies: Copies::default(),
+            worker,
         }
     }
 
@@ -115,7 +96,7 @@ impl Processes {
     /// # Errors
     /// The failure of the call; `Unreachable` at once if too many processes hang on the server;
     /// `Busy` if another process changes the directory; `Timeout` if the server does not answer in
-    /// time: the call may then still have an effect.
+    /// time: the call may then still have an effect if it was begun.
     pub(super) async fn ask(
         &self,
         mount: Mount,
@@ -135,11 +116,11 @@ impl Processes {
         // It may have happened during the wait.
         server.refuse_hung(&name)?;
         let changes = work.changed().is_some();
-        let mut running = Running::start(slots, server, turn)?;
+        let mut running = Running::start((self.worker)(), slots, server, turn)?;
         let left = end.saturating_duration_since(Instant::now());
         let answer = match timeout_at(end, running.answer(mount, work, left)).await {
             Ok(answer) => answer,
-            Err(_) => Err(unanswered(&name, within)),
+            Err(_) => Err(running.unanswered(&name, within)),
         };
         match changes {
             true => answer,
@@ -191,142 +172,6 @@ impl Server {
     }
 }
 
-impl Running {
-    fn start(slots: Slots, server: Arc<Server>, turn: Option<Turn>) -> Result<Self, Failure> {
-        let child = Command::new(PROGRAM)
-            .arg(ARGUMENT)
-            .env_clear()
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn();
-        let child = child.map_err(|error| {
-            Failure::new(Kind::System, format!("exec of a worker process: {error}"))
-        })?;
-        gauge!(PROCESSES, "state" => "running").increment(1.0);
-        Ok(Self(Some(Process {
-            child,
-            slots,
-            server,
-            turn,
-            has_answered: false,
-        })))
-    }
-
-    async fn answer(
-        &mut self,
-        mount: Mount,
-        work: Work,
-        within: Duration,
-    ) -> Result<Done, Failure> {
-        let mut output = self.call(mount, work, within).await?;
-        loop {
-            if let Said::Answer(answer) = self.next(&mut output).await? {
-                return answer.map_err(Failure::from);
-            }
-        }
-    }
-
-    fn process(&mut self) -> Result<&mut Process, Failure> {
-        let process = self.0.as_mut();
-        process.ok_or_else(|| Failure::bug("a process that has ended was asked"))
-    }
-
-    /// Gives it its call; returns what it says.
-    async fn call(
-        &mut self,
-        mount: Mount,
-        work: Work,
-        within: Duration,
-    ) -> Result<BufReader<ChildStdout>, Failure> {
-        let call = Call {
-            parent: std::process::id(),
-            mount,
-            work,
-            within,
-        };
-        let text = serde_json::to_vec(&call).map_err(|error| Failure::bug(error.to_string()))?;
-        let process = self.process()?;
-        let (input, output) = (process.child.stdin.take(), process.child.stdout.take());
-        let (Some(mut input), Some(output)) = (input, output) else {
-            return Err(Failure::bug("a process without pipes"));
-        };
-        let written = input.write_all(&text).await;
-        written.map_err(|error| broken(&error))?;
-        // The end of its input is the end of the call.
-        Ok(BufReader::new(output))
-    }
-
-    /// What it says next; the answer is the last.
-    async fn next(&mut self, output: &mut BufReader<ChildStdout>) -> Result<Said, Failure> {
-        let process = self.process()?;
-        let mut line = Vec::new();
-        let mut output = output.take(ANSWER_BYTES_MAX);
-        let read = output.read_until(b'\n', &mut line).await;
-        read.map_err(|error| broken(&error))?;
-        let said = serde_json::from_slice(&line);
-        if let Ok(Said::Copied(copied)) = said {
-            return Ok(Said::Copied(copied));
-        }
-        process.has_answered = true;
-        let Ok(said) = said else {
-            let ending = process.ending().await;
-            return Err(broken(&ending));
-        };
-        if matches!(&said, Said::Answer(answer) if is_settled(answer)) {
-            process.turn = None;
-        }
-        Ok(said)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(process) = self.0.take()
-            // Without a runtime, the process is killed with this one.
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            drop(runtime.spawn(process.see_to_its_end()));
-        }
-    }
-}
-
-impl Process {
-    /// Why there was no answer, as far as that is known within the time of an exit.
-    async fn ending(&mut self) -> String {
-        let mut errors = Vec::new();
-        if let Some(output) = self.child.stderr.take() {
-            let mut output = output.take(ERROR_BYTES_MAX);
-            // What was read so far is shown.
-            drop(timeout(EXIT_MAX, output.read_to_end(&mut errors)).await);
-        }
-        let status = timeout(EXIT_MAX, self.child.wait()).await;
-        ending(status.ok().and_then(Result::ok), &errors)
-    }
-
-    /// Waits until it has exited, and kills it if it does not. It holds the slot of its server
-    /// until it has exited, and that of all servers until it is killed.
-    async fn see_to_its_end(mut self) {
-        let exits = self.has_answered && timeout(EXIT_MAX, self.child.wait()).await.is_ok();
-        gauge!(PROCESSES, "state" => "running").decrement(1.0);
-        if exits {
-            return;
-        }
-        counter!(KILLS).increment(1);
-        // It may have exited.
-        self.child.start_kill().ok();
-        self.slots.of_all = None;
-        self.server.killed.fetch_add(1, Ordering::Relaxed);
-        gauge!(PROCESSES, "state" => "killed").increment(1.0);
-        // An error of the runtime, which is being shut down.
-        self.child.wait().await.ok();
-        self.server.killed.fetch_sub(1, Ordering::Relaxed);
-        gauge!(PROCESSES, "state" => "killed").decrement(1.0);
-    }
-}
-
 impl Awaited {
     fn failure(self, server: &str, within: Duration) -> Failure {
         let (seconds, why) = (within.as_secs(), "this call was not begun; retry");
@@ -355,37 +200,6 @@ async fn permit(
 ) -> Result<OwnedSemaphorePermit, Awaited> {
     let permit = timeout_at(end, Arc::clone(slots).acquire_owned()).await;
     permit.ok().and_then(Result::ok).ok_or(awaited)
-}
-
-fn broken(why: &dyn std::fmt::Display) -> Failure {
-    let message = format!("the worker process that asked the server has failed: {why}");
-    Failure::new(Kind::System, message).may_be_running()
-}
-
-fn unanswered(server: &str, within: Duration) -> Failure {
-    let seconds = within.as_secs();
-    Failure::timeout(format!(
-        "server {server}: no answer within {seconds} s; the call was cancelled; retry"
-    ))
-    .may_be_running()
-}
-
-/// Whether a process changes nothing more, and the server executes no request of it, once it has
-/// answered so.
-fn is_settled(answer: &Result<Done, Fault>) -> bool {
-    !matches!(answer, Err(fault) if fault.may_be_running())
-}
-
-/// How a process has ended that has not answered: its status, and the last line that it has
-/// written, without what follows a panic's message.
-fn ending(status: Option<ExitStatus>, errors: &[u8]) -> String {
-    let status = status.map_or_else(|| "it has not exited".to_owned(), |it| it.to_string());
-    let errors = String::from_utf8_lossy(errors);
-    let mut lines = errors.lines().map(str::trim);
-    match lines.rfind(|line| !line.is_empty() && !line.starts_with("note: ")) {
-        Some(line) => format!("no answer; {status}: {line}"),
-        None => format!("no answer; {status}"),
-    }
 }
 
 #[cfg(test)]

@@ -68,7 +68,9 @@ impl Kept {
 impl Nfs {
     async fn cut(&self, order: &SnapshotOrder) -> Result<Snapshot, Failure> {
         let (id, mount, new) = ordered(order)?;
-        let asked = self.processes.copy(mount, Work::Cut(new), CREATE_MAX);
+        let begun = self.begun.snapshots.noting(order.name.as_str());
+        let call = (mount, Work::Cut(new));
+        let asked = self.processes.copy(call, CREATE_MAX, begun);
         match asked.await.map_err(|failure| about(&id, failure))? {
             Done::Snapshot(Some(seen)) => {
                 // Another volume may have its name.

@@ -10,13 +10,8 @@ use belay_server::request::Name;
 impl Engine {
     /// Whether an earlier call may have created the volume, and only a creation finds out.
     pub(in crate::operation) fn may_exist(&self, name: &Name) -> bool {
-        !self.backend.finds() && self.unknown_volumes.has(name)
-    }
-
-    #[cfg(test)]
-    pub(in crate::operation) fn note_unknown(&self, name: &Name) {
-        let running = Err::<(), _>(Failure::busy("").may_be_running());
-        self.unknown_volumes.judge(name, running).unwrap_err();
+        let begun = self.backend.begun();
+        begun.is_some_and(|begun| begun.volumes.has(name.as_str()))
     }
 
     /// The volume of the order's name, ready or failed; `make` creates it if there is none.
@@ -36,8 +31,8 @@ impl Engine {
             return contest.run(make).await;
         }
         let secrets = &order.secrets;
-        if !backend.finds() {
-            let made = self.unknown_volumes.judge(&order.name, make.await)?;
+        if let Some(begun) = backend.begun() {
+            let made = begun.volumes.judge(&order.name, make.await)?;
             return at_rest(&self.volumes, made, secrets).await;
         }
         let found = backend.find(order.name.clone(), secrets.clone());
@@ -76,9 +71,10 @@ impl Engine {
             let contest = Contest::new(&self.snapshots, claims, Bid::from(order));
             return contest.run(make).await;
         }
-        let made = match self.backend.finds() {
-            true => make.await,
-            false => self.unknown_snapshots.judge(&order.name, make.await),
+        let made = make.await;
+        let made = match self.backend.begun() {
+            Some(begun) => begun.snapshots.judge(&order.name, made),
+            None => made,
         };
         at_rest(&self.snapshots, made?, &order.secrets).await
     }

@@ -7,7 +7,6 @@ mod item;
 mod outage;
 mod poller;
 mod queue;
-mod unknown;
 mod view;
 
 use crate::backend::{Attachments, Attempt, Backend, Progress, Snapshot, Volume};
@@ -23,7 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
-use unknown::Unknown;
 
 /// How long the job of a volume waits: less than its caller, so that the volume is free for the
 /// call that reverts this one.
@@ -44,8 +42,6 @@ pub(super) struct Engine {
     volumes: Poller<VolumeStore>,
     snapshots: Poller<SnapshotStore>,
     nodes: Queue<NodeId>,
-    unknown_volumes: Unknown,
-    unknown_snapshots: Unknown,
     /// Random, so that it differs from that of other processes.
     process: u64,
     attempts: AtomicU64,
@@ -58,8 +54,6 @@ impl Engine {
             snapshots: Poller::new(SnapshotStore(Arc::clone(&backend))),
             backend,
             nodes: Queue::default(),
-            unknown_volumes: Unknown::default(),
-            unknown_snapshots: Unknown::default(),
             process: RandomState::new().hash_one(()),
             attempts: AtomicU64::new(0),
         }

@@ -1,15 +1,21 @@
 //! Storage that cannot search for a name: what an earlier call has created is not forgotten.
 
 use super::*;
-use crate::backend::Clones;
+use crate::backend::{Begun, Clones};
 use belay_server::call::Certainty;
 use std::collections::VecDeque;
+use std::pin::pin;
+use std::task::{self, Waker};
 
 /// Creates as scripted; the source of its clones does not exist.
 #[derive(Default)]
-struct Unfound(Mutex<VecDeque<Result<Volume, Failure>>>);
+struct Unfound(Mutex<VecDeque<Result<Volume, Failure>>>, Begun);
 
 impl Unfound {
+    fn of(answers: impl IntoIterator<Item = Result<Volume, Failure>>) -> Self {
+        Self(Mutex::new(answers.into_iter().collect()), Begun::default())
+    }
+
     fn next(&self) -> Answer<'_, Volume> {
         let answer = self.0.lock().unwrap().pop_front().expect("an answer");
         Box::pin(async { answer })
@@ -33,8 +39,8 @@ impl Backend for Unfound {
         unreachable!()
     }
 
-    fn finds(&self) -> bool {
-        false
+    fn begun(&self) -> Option<&Begun> {
+        Some(&self.1)
     }
 
     fn find(&self, _: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
@@ -74,7 +80,7 @@ async fn certainties(
     answers: impl IntoIterator<Item = Result<Volume, Failure>>,
     calls: usize,
 ) -> Vec<Option<(Kind, Certainty)>> {
-    let backend = Arc::new(Unfound(Mutex::new(answers.into_iter().collect())));
+    let backend = Arc::new(Unfound::of(answers));
     let operations = Operations::new(Arc::clone(&backend) as Arc<dyn Backend>, rules());
     let mut found = Vec::new();
     for _ in 0..calls {
@@ -101,9 +107,29 @@ async fn a_server_that_is_away_says_nothing_of_an_earlier_call() {
         Some((Kind::Busy, MayBeRunning)),
         Some((Kind::Unreachable, MayBeRunning)),
         None,
-        Some((Kind::Unreachable, NothingHappened)),
+        Some((Kind::Unreachable, MayBeRunning)),
     ];
     assert_eq!(certainties(&request, answers, 5).await, expected);
+}
+
+/// The caller has disconnected before the answer: to it, the volume does not exist.
+#[tokio::test]
+async fn a_volume_whose_caller_has_left_is_not_forgotten_when_the_server_is_away() {
+    let answers = [Ok(volume(Phase::Ready)), Err(unreachable())];
+    let backend = Arc::new(Unfound::of(answers));
+    let operations = Operations::new(Arc::clone(&backend) as Arc<dyn Backend>, rules());
+    let request = named("pvc-1", block());
+    {
+        let mut left = pin!(operations.create(request.clone()));
+        let waker = task::Context::from_waker(Waker::noop());
+        assert!(left.as_mut().poll(&mut { waker }).is_pending());
+    }
+    while backend.0.lock().unwrap().len() > 1 {
+        yield_now().await;
+    }
+    let failure = operations.create(request).await.unwrap_err();
+    let state = (failure.kind, failure.certainty);
+    assert_eq!(state, (Kind::Unreachable, Certainty::MayBeRunning));
 }
 
 /// Once an earlier call may have made a copy, only the storage knows.
@@ -125,10 +151,10 @@ async fn the_copy_of_a_source_that_is_gone_is_looked_for_if_a_call_may_have_made
         ..volume(Phase::Ready)
     };
     // As after a call for a source that existed then.
-    operations.engine.note_unknown(&request.name);
+    backend.1.volumes.note(request.name.as_str());
     backend.0.lock().unwrap().push_back(Ok(copy));
     operations.create(request.clone()).await.unwrap();
-    operations.engine.note_unknown(&request.name);
+    backend.1.volumes.note(request.name.as_str());
     backend.0.lock().unwrap().push_back(withdrawn());
     let failure = operations.create(request.clone()).await.unwrap_err();
     assert_eq!(failure.certainty, Certainty::RolledBack);

@@ -1,9 +1,11 @@
 //! Copies in progress. A copy may take longer than a call: its process goes on, and a repeated call
 //! finds it here. It ends with this program; the next call then begins again.
 
+use super::super::super::Noting;
 use super::super::call::{Copied, Done, Mount, Said, Task, Work};
+use super::running::Running;
 use super::turns::{Directory, Turn};
-use super::{Processes, Running, Server, permit, unanswered};
+use super::{Processes, Server, permit};
 use belay_server::call::{Failure, Kind};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +22,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(120);
 const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// How often the log says how far a copy has come.
 const LOG: Duration = Duration::from_secs(60);
+/// Why a copy is not begun.
+const OTHERS: &str = "waits for other copies of that server";
+const MOUNT: &str = "waits until its share is mounted";
 /// How long the failure of a copy is kept for the call that finds out.
 const FAILURE_MAX: Duration = Duration::from_secs(3600);
 
@@ -35,8 +40,8 @@ struct Copy {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// Other copies of the server are made first.
-    Waiting,
+    /// Not begun, and why.
+    Waiting(&'static str),
     Running(Copied),
     /// At that time.
     Ended(Instant, Result<Done, Failure>),
@@ -46,18 +51,19 @@ impl Processes {
     /// Has a worker process copy, archive or restore a volume, or finds one that does.
     ///
     /// # Errors
-    /// Those of [`Self::ask`]; `Busy` if the copy is not complete within that time: it goes on.
+    /// Those of [`Self::ask`]; `Busy` if the copy is not complete within that time: it goes on, and
+    /// is noted in `begun` if it leaves something.
     pub(in super::super) async fn copy(
         self: &Arc<Self>,
-        mount: Mount,
-        work: Work,
+        (mount, work): (Mount, Work),
         within: Duration,
+        begun: Noting,
     ) -> Result<Done, Failure> {
         let (Some(task), Some(dir)) = (work.task(), work.changed()) else {
             return Err(Failure::bug("a call that takes no time is no copy"));
         };
         let directory = Directory::of(&mount, dir);
-        let mut state = self.joined(&directory, task.clone(), (mount, work))?;
+        let mut state = self.joined(&directory, task.clone(), (mount, work), begun)?;
         let ended = state.wait_for(|state| matches!(state, State::Ended(..)));
         // In time, or not: the state says it.
         let is_closed = matches!(timeout(within, ended).await, Ok(Err(_)));
@@ -82,6 +88,7 @@ impl Processes {
         directory: &Directory,
         of: Task,
         call: (Mount, Work),
+        begun: Noting,
     ) -> Result<watch::Receiver<State>, Failure> {
         let mut all = self.copies.all();
         all.retain(|_, copy| !copy.is_forgotten());
@@ -94,7 +101,7 @@ impl Processes {
         server.refuse_hung(&directory.server)?;
         // That of another volume, if one is in progress.
         let turn = self.directories.turn(directory.clone())?;
-        let (sender, state) = watch::channel(State::Waiting);
+        let (sender, state) = watch::channel(State::Waiting(OTHERS));
         let copy = Copy {
             of: of.clone(),
             state: state.clone(),
@@ -106,6 +113,7 @@ impl Processes {
             let result = copied.await;
             log(&directory, &of, &result);
             let is_made = result.is_ok();
+            begun.note_end(&result);
             sender.send_replace(State::Ended(Instant::now(), result));
             if is_made {
                 // The server knows it from now on.
@@ -133,13 +141,17 @@ impl Processes {
         let slots = self.slots(server, &work, end).await.map_err(failed)?;
         server.refuse_hung(&name)?;
         tracing::info!(server = name, dir, source, "{doing}");
-        let mut running = Running::start(slots, Arc::clone(server), Some(turn))?;
+        state.send_replace(State::Waiting(MOUNT));
+        let program = (self.worker)();
+        let mut running = Running::start(program, slots, Arc::clone(server), Some(turn))?;
         let mut output = running.call(mount, work, SILENCE_MAX).await?;
-        state.send_replace(State::Running(Copied::default()));
         let mut logged = Instant::now();
         loop {
             let said = timeout(SILENCE_MAX, running.next(&mut output)).await;
-            match said.map_err(|_| unanswered(&name, SILENCE_MAX))?? {
+            match said.map_err(|_| running.unanswered(&name, SILENCE_MAX))?? {
+                Said::Mounted => {
+                    state.send_replace(State::Running(Copied::default()));
+                }
                 Said::Answer(answer) => {
                     if let State::Running(copied) = &*state.borrow() {
                         log_end(&name, &dir, of, copied);
@@ -192,17 +204,20 @@ impl Copy {
 
 fn unfinished(directory: &Directory, of: &Task, state: &State) -> Failure {
     let Directory { server, dir, .. } = directory;
-    let how_far = match state {
-        State::Running(copied) => format!(
-            "being {}, {} files with {} bytes so far",
-            of.done, copied.files, copied.bytes
-        ),
-        _ => "waits for other copies of that server".to_owned(),
+    let (how_far, is_begun) = match state {
+        State::Waiting(why) => ((*why).to_owned(), false),
+        State::Running(Copied { files, bytes, .. }) => {
+            let how_far = format!("being {}, {files} files with {bytes} bytes so far", of.done);
+            (how_far, true)
+        }
+        State::Ended(..) => ("ended".to_owned(), true),
     };
-    Failure::busy(format!(
-        "directory {dir} of server {server}: {how_far}; repeat the call"
-    ))
-    .may_be_running()
+    let message = format!("directory {dir} of server {server}: {how_far}; repeat the call");
+    match is_begun {
+        true => Failure::busy(message).may_be_running(),
+        // In progress as well; but if it never begins, it leaves nothing.
+        false => Failure::busy(message),
+    }
 }
 
 /// It may have been copied before.

@@ -1,10 +1,13 @@
 //! How many processes there are for a server, for all servers, and for a directory.
 
-use super::super::call::{Copying, NewVolume, OldVolume, Owned, Source};
+use super::super::super::Begun;
+use super::super::call::{Copying, Fault, NewVolume, OldVolume, Owned, Source};
 use super::super::class::OnDelete;
 use super::super::path::Dir;
+use super::running::{ending, is_settled};
 use super::*;
 use belay_server::call::Certainty;
+use belay_server::request::Name;
 
 fn owned() -> Owned {
     Owned {
@@ -180,6 +183,7 @@ fn a_directory_is_free_once_no_request_for_it_is_under_way() {
 #[test]
 fn a_process_that_has_not_answered_is_described_by_its_end() {
     use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
     let panic = b"thread 'main' panicked at x.rs:1:2:\nout of paper\nnote: run with more\n\n";
     let failed = Some(ExitStatus::from_raw(101 << 8));
     assert_eq!(
@@ -191,15 +195,19 @@ fn a_process_that_has_not_answered_is_described_by_its_end() {
     assert_eq!(ending(None, b"\n"), "no answer; it has not exited");
 }
 
+fn volume() -> NewVolume {
+    NewVolume {
+        at: owned(),
+        is_named_so: false,
+        on_delete: OnDelete::Delete,
+        bytes: 7,
+        permissions: None,
+    }
+}
+
 fn copying(source: &str) -> Work {
     Work::Copy(Copying {
-        volume: NewVolume {
-            at: owned(),
-            is_named_so: false,
-            on_delete: OnDelete::Delete,
-            bytes: 7,
-            permissions: None,
-        },
+        volume: volume(),
         from: Source {
             at: owned(),
             id: source.to_owned(),
@@ -208,7 +216,7 @@ fn copying(source: &str) -> Work {
     })
 }
 
-/// This program is no worker, so a copy that begins fails.
+/// This program is no worker, so a copy fails before it is begun.
 #[tokio::test]
 async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failure() {
     let processes = Arc::new(Processes::new());
@@ -216,32 +224,122 @@ async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failu
     let count = u32::try_from(copies::OF_SERVER).unwrap();
     let all = Arc::clone(&server.copies);
     let others = all.acquire_many_owned(count).await.unwrap();
+    let begun = Begun::default();
+    let copy = |source, within| {
+        let begun = begun.volumes.noting("pvc-1");
+        let processes = Arc::clone(&processes);
+        async move {
+            let copied = processes.copy((mount(), copying(source)), within, begun);
+            copied.await.unwrap_err()
+        }
+    };
     let soon = Duration::from_millis(10);
     for _ in 0..2 {
-        let waiting = processes
-            .copy(mount(), copying("a"), soon)
-            .await
-            .unwrap_err();
+        let waiting = copy("a", soon).await;
         let state = (waiting.kind, waiting.certainty);
-        assert_eq!(state, (Kind::Busy, Certainty::MayBeRunning));
+        assert_eq!(state, (Kind::Busy, Certainty::NothingHappened));
         let words = "directory data of server filer: waits for other copies of that server";
         assert!(waiting.message.starts_with(words), "{waiting}");
     }
-    let other = processes
-        .copy(mount(), copying("b"), soon)
-        .await
-        .unwrap_err();
+    let other = copy("b", soon).await;
     assert!(
         other.message.contains("another call is changing it"),
         "{other}"
     );
     drop(others);
-    let long = Duration::from_secs(60);
-    let failed = processes
-        .copy(mount(), copying("a"), long)
-        .await
-        .unwrap_err();
-    assert_eq!(failed.kind, Kind::System, "{failed}");
+    let failed = copy("a", LONG).await;
+    let state = (failed.kind, failed.certainty);
+    assert_eq!(state, (Kind::System, Certainty::NothingHappened));
     assert!(failed.message.contains("worker process"), "{failed}");
     assert!(processes.copies.is_empty(), "a failure is answered once");
+    assert!(!begun.volumes.has("pvc-1"));
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A shell in the place of the worker.
+fn shell(script: &str) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", script]);
+    shell
+}
+
+fn asking(worker: fn() -> Command) -> Arc<Processes> {
+    Arc::new(Processes {
+        worker,
+        ..Processes::new()
+    })
+}
+
+fn creation() -> Work {
+    Work::Create(volume())
+}
+
+/// Whether an earlier call may have created something does not depend on one that was not begun.
+#[tokio::test]
+async fn a_worker_that_ends_before_it_has_mounted_the_share_has_begun_nothing() {
+    let hangs = || shell("read call; exec sleep 1000");
+    let processes = asking(hangs);
+    for _ in 0..2 {
+        // The directory is free at once, although the process may still run.
+        let asked = processes.ask(mount(), creation(), Duration::from_millis(1));
+        let failure = asked.await.unwrap_err();
+        let state = (failure.kind, failure.certainty);
+        assert_eq!(state, (Kind::Timeout, Certainty::NothingHappened));
+        assert!(failure.message.contains("was not mounted"), "{failure}");
+    }
+    for worker in [|| shell("read call; exit 3"), || shell("exit 3")] {
+        let asked = asking(worker).ask(mount(), creation(), LONG).await;
+        let failure = asked.unwrap_err();
+        let state = (failure.kind, failure.certainty);
+        assert_eq!(
+            state,
+            (Kind::System, Certainty::NothingHappened),
+            "{failure}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_ends_after_it_has_mounted_the_share_may_have_begun() {
+    let worker = || shell("read call; echo '\"Mounted\"'; read begin; exit 3");
+    let asked = asking(worker).ask(mount(), creation(), LONG).await;
+    let failure = asked.unwrap_err();
+    let state = (failure.kind, failure.certainty);
+    assert_eq!(state, (Kind::System, Certainty::MayBeRunning), "{failure}");
+    let answers = || {
+        shell(
+            "read call; echo '\"Mounted\"'; read begin; [ $begin = begin ] || exit 3
+             echo '{\"Answer\":{\"Ok\":{\"Volume\":null}}}'",
+        )
+    };
+    let asked = asking(answers).ask(mount(), creation(), LONG).await;
+    assert_eq!(asked, Ok(Done::Volume(None)));
+}
+
+/// A call that waits for it is not the one that finds out.
+#[tokio::test]
+async fn a_copy_that_was_made_without_a_call_is_noted() {
+    let makes = || {
+        shell(
+            "read call; echo '\"Mounted\"'; read begin
+             echo '{\"Answer\":{\"Ok\":{\"Volume\":null}}}'",
+        )
+    };
+    let fails = || shell("read call; echo '\"Mounted\"'; read begin; exit 3");
+    for worker in [makes, fails] {
+        let processes = asking(worker);
+        let begun = Begun::default();
+        let call = (mount(), copying("a"));
+        let noting = begun.volumes.noting("pvc-1");
+        let soon = processes.copy(call, Duration::ZERO, noting).await;
+        assert_eq!(soon.unwrap_err().kind, Kind::Busy);
+        while !begun.volumes.has("pvc-1") {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let name = Name::new("pvc-1").unwrap();
+        let unreachable = Err::<(), _>(Failure::new(Kind::Unreachable, "why"));
+        let judged = begun.volumes.judge(&name, unreachable).unwrap_err();
+        assert_eq!(judged.certainty, Certainty::MayBeRunning);
+    }
 }

@@ -22,21 +22,21 @@ mod tar;
 mod tests;
 mod tree;
 
-use super::call::{Call, Copied, Done, Fault, Owned, Said, Seen, Work};
+use super::call::{BEGIN, Call, Copied, Done, Fault, Owned, Said, Seen, Work};
 use belay_server::call::Failure;
 use claim::State;
 use claims::{Claims, Held};
 use copy::Origin;
 use rustix::process::Signal;
 use std::ffi::OsStr;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead, Read as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tree::Tree;
 
 /// The argument that makes this program a worker process. It is none of the flags.
 pub(super) const ARGUMENT: &str = "--nfs-worker-process";
-/// The longest call, in bytes: two maps of 4 KiB, and room for the escapes of JSON.
+/// The longest input, in bytes: a call with two maps of 4 KiB, and room for the escapes of JSON.
 const CALL_BYTES_MAX: u64 = 64 << 10;
 /// The mask of files and directories that csi-driver-nfs creates.
 const MASK: u32 = 0o022;
@@ -67,7 +67,7 @@ fn serve() -> std::io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut text = String::new();
     let mut input = std::io::stdin().lock().take(CALL_BYTES_MAX);
-    input.read_to_string(&mut text)?;
+    input.read_line(&mut text)?;
     let call: Call = serde_json::from_str(&text)?;
     // The controller may have ended before the signal was requested.
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
@@ -75,8 +75,21 @@ fn serve() -> std::io::Result<()> {
         return Ok(());
     }
     rustix::process::umask(rustix::fs::Mode::from_bits_retain(MASK));
-    let answer = answer(&call).map_err(Fault::from);
-    say(&Said::Answer(answer))
+    let answer = answer(&call, || {
+        say(&Said::Mounted)?;
+        may_begin(&mut input)
+    });
+    say(&Said::Answer(answer.map_err(Fault::from)))
+}
+
+/// Waits until the controller has noted that the call may have an effect.
+fn may_begin(input: &mut impl BufRead) -> std::io::Result<()> {
+    let mut line = Vec::new();
+    input.read_until(b'\n', &mut line)?;
+    match line == BEGIN {
+        true => Ok(()),
+        false => Err(std::io::Error::other("the controller has cancelled it")),
+    }
 }
 
 /// One line.
@@ -88,10 +101,11 @@ fn say(said: &Said) -> std::io::Result<()> {
     output.flush()
 }
 
-fn answer(call: &Call) -> Result<Done, Failure> {
+fn answer(call: &Call, mounted: impl FnOnce() -> std::io::Result<()>) -> Result<Done, Failure> {
     let begun = Instant::now();
     let tree = Tree::mount(&call.mount)?;
     let other = call.work.other_share().map(Tree::mount).transpose()?;
+    mounted().map_err(|error| Failure::busy(format!("the call was not begun: {error}")))?;
     // The controller kills a process that it cannot read.
     let progress = |copied: &Copied| say(&Said::Copied(copied.clone())).unwrap_or_default();
     let end = begun + REMOVING_MAX.min(call.within.saturating_sub(ANSWERING_MAX));
