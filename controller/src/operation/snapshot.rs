@@ -10,6 +10,9 @@ use belay_server::request::{
 use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
 
+/// By which csi-snapshotter remembers that a call may have created a snapshot.
+const BEING_CREATED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
+
 impl Operations {
     /// Creates the snapshot, or returns the one that exists. It may not be ready yet: the caller
     /// repeats the call until it is.
@@ -72,7 +75,7 @@ impl Operations {
             .jobs
             .run(key, Rpc::CreateSnapshot, same, |_| job)
             .await
-            .map_err(|failure| if_denied(Rpc::CreateSnapshot, failure))?;
+            .map_err(|failure| with_advice(Rpc::CreateSnapshot, failure))?;
         let Done::Cut(snapshot) = done else {
             return Err(mixed_up());
         };
@@ -112,7 +115,7 @@ impl Operations {
         self.jobs
             .run(key, Rpc::DeleteSnapshot, same, |_| job)
             .await
-            .map_err(|failure| if_denied(Rpc::DeleteSnapshot, failure))
+            .map_err(|failure| with_advice(Rpc::DeleteSnapshot, failure))
             .map(drop)
     }
 
@@ -173,12 +176,34 @@ pub(super) fn of(backend: &dyn Backend) -> Result<&dyn Snapshots, Failure> {
     snapshots.ok_or_else(|| Failure::unsupported("this driver does not create snapshots"))
 }
 
+/// What to do where a call fails in the same way until an operator acts.
+fn with_advice(rpc: Rpc, failure: Failure) -> Failure {
+    match (failure.kind, rpc) {
+        (Kind::Denied, _) => denied(rpc, failure),
+        (Kind::Quota, Rpc::CreateSnapshot) => exhausted(failure),
+        _ => failure,
+    }
+}
+
+/// The specification has RESOURCE_EXHAUSTED here, which is not final for csi-snapshotter: although
+/// nothing was created, it repeats the call until it succeeds, also for a VolumeSnapshot that was
+/// deleted.
+fn exhausted(failure: Failure) -> Failure {
+    let kept = "until it succeeds, its VolumeSnapshot cannot be deleted";
+    let message = match failure.certainty {
+        Certainty::MayBeRunning => format!("{}; {kept}", failure.message),
+        Certainty::NothingHappened | Certainty::RolledBack => format!(
+            "{}; {kept}, unless the annotation {BEING_CREATED} is removed from its \
+             VolumeSnapshotContent",
+            failure.message
+        ),
+    };
+    Failure { message, ..failure }
+}
+
 /// What the storage does not permit stays so: then the caller neither has the snapshot nor deletes
 /// what an earlier call may have cut. If none has, it forgets the snapshot.
-fn if_denied(rpc: Rpc, failure: Failure) -> Failure {
-    if failure.kind != Kind::Denied {
-        return failure;
-    }
+fn denied(rpc: Rpc, failure: Failure) -> Failure {
     let is_kept = rpc == Rpc::DeleteSnapshot || failure.certainty == Certainty::MayBeRunning;
     let rest = match is_kept {
         true => ": until then its VolumeSnapshot cannot be deleted either",

@@ -242,6 +242,15 @@ async fn assert_code(
              be deleted either"
         }
         (Rpc::CreateSnapshot, Kind::Denied, _) => "; permit this to the credentials of the driver",
+        // For csi-snapshotter, it is not final.
+        (Rpc::CreateSnapshot, Kind::Quota, Code::ResourceExhausted) => {
+            "; until it succeeds, its VolumeSnapshot cannot be deleted, unless the annotation \
+             snapshot.storage.kubernetes.io/volumesnapshot-being-created is removed from its \
+             VolumeSnapshotContent"
+        }
+        (Rpc::CreateSnapshot, Kind::Quota, _) => {
+            "; until it succeeds, its VolumeSnapshot cannot be deleted"
+        }
         _ => "",
     };
     assert_eq!(
