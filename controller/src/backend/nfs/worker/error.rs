@@ -13,6 +13,15 @@ pub(super) struct Error {
     pub(super) errno: Errno,
 }
 
+/// The call that moves a directory.
+pub(super) const RENAME: &str = "renameat";
+/// A rename crosses no mount that is seen here.
+const OTHER_PROJECT: &str = "the server does not move it into or out of .belay/trash; with project \
+                             quotas (xfs, ext4), the directory that it is moved into passes on \
+                             another project ID: on the server, clear that flag, for a deletion by \
+                             xfs_io -c 'chattr -R -P' .belay/trash, else of the directory above \
+                             this one, or give both one project";
+
 pub(super) type Result<T> = std::result::Result<T, Error>;
 
 /// A failed call on a path below the share.
@@ -34,7 +43,10 @@ impl Error {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let Error { call, path, errno } = error;
-        let (name, kind, advice) = meaning(errno);
+        let (name, kind, advice) = match (call, errno) {
+            (RENAME, Errno::XDEV) => (Some("EXDEV"), Kind::Precondition, OTHER_PROJECT),
+            _ => meaning(errno),
+        };
         let name = name.map_or_else(|| format!("errno {}", errno.raw_os_error()), str::to_owned);
         Failure::new(
             kind,
@@ -116,6 +128,17 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// No directory is moved over a mount.
+    #[test]
+    fn a_directory_that_cannot_be_moved_has_another_project() {
+        let moved = Failure::from(at(RENAME, "pvc-1")(Errno::XDEV));
+        let found = Failure::from(at("openat2", "pvc-1")(Errno::XDEV));
+        for (failure, words) in [(moved, "another project"), (found, "is mounted there")] {
+            assert_eq!(failure.kind, Kind::Precondition);
+            assert!(failure.message.contains(words), "{failure}");
+        }
+    }
 
     #[test]
     fn a_server_that_refuses_is_not_one_that_does_not_answer() {

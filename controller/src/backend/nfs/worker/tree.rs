@@ -3,7 +3,7 @@
 
 use super::super::call::Mount;
 use super::super::path::Dir;
-use super::error::{Error, Result, at};
+use super::error::{Error, RENAME, Result, at};
 use super::mount::{self, Way};
 use belay_server::call::{Failure, Kind};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -330,7 +330,7 @@ pub(super) fn rename(
         alive()?;
         rustix::fs::renameat(from, name, to, new)
     };
-    retry_on_intr(rename).map_err(at("renameat", shown))
+    retry_on_intr(rename).map_err(at(RENAME, shown))
 }
 
 /// Removes a file that is no directory; one that does not exist is removed already.
