@@ -16,12 +16,14 @@ case ${SUITE:-local} in
     disk)
         driver=$guests_driver
         files=$here/disk
-        # With the files of its cloud in place of some.
-        if [ -n "$guests_twin" ]; then
+        # With the files of its cloud in place of some; the mock cloud has none.
+        cloud=$guests_twin
+        [ ! -e "$BASE/nova" ] || cloud=openstack
+        if [ -n "$cloud" ]; then
             files=$BASE/run/suite
             mkdir -p "$files"
             cp "$here"/disk/*.* "$files"
-            cp "$here/disk/$guests_twin"/* "$files"
+            cp "$here/disk/$cloud"/* "$files"
         fi
         # Each has a directory, see config.sh.
         mapfile -t nodes < <(ls "$BASE/guests")
