@@ -90,7 +90,7 @@ fn a_volume_is_cloned_by_every_version() {
                          grep -q 'it was created from volume' /run/refused
                          delete $id --secrets-from /run/secret
                          # The server says where its holes are, or all of it would be read.
-                         truncate -s 1T {SHARE}/pvc-1/endless
+                         truncate -s 2T {SHARE}/pvc-1/endless
                          if [ {version} = 4.2 ]; then
                              delete $(create pvc-3 $flags --parameter subDir=ns/data) \
                                  --secrets-from /run/secret
