@@ -33,6 +33,8 @@ mod foreign;
 #[cfg(test)]
 mod forgotten;
 #[cfg(test)]
+mod full_btrfs;
+#[cfg(test)]
 mod garbage;
 #[cfg(test)]
 mod grpc_tools;

@@ -18,9 +18,14 @@ pub(crate) struct Disk {
 impl Disk {
     /// Creates one and mounts it at that directory of the test directory.
     pub(crate) fn new(test_dir: &TestDir, filesystem: &str, directory: &str) -> Self {
+        Self::of(test_dir, filesystem, directory, DISK_BYTES)
+    }
+
+    /// The same, of that size.
+    pub(crate) fn of(test_dir: &TestDir, filesystem: &str, directory: &str, bytes: u64) -> Self {
         let (image, point) = (test_dir.path().join("disk"), test_dir.directory(directory));
         File::create_new(&image)
-            .and_then(|file| file.set_len(DISK_BYTES))
+            .and_then(|file| file.set_len(bytes))
             .expect("a sparse file");
         run(&format!("mkfs.{filesystem}"), &["-q", text(&image)]);
         run("mount", &["-o", "loop", text(&image), text(&point)]);

@@ -174,9 +174,14 @@ impl<D: Drive> Pair<D> {
         self.rig.restart();
     }
 
+    /// Kills the controller.
+    pub(crate) fn stop_controller(&mut self) {
+        drop(self.controller.take());
+    }
+
     /// Kills the controller and starts it again.
     pub(crate) fn restart_controller(&mut self) {
-        drop(self.controller.take());
+        self.stop_controller();
         self.controller = Some(Controller::start(self.rig.test_dir()));
     }
 

@@ -13,6 +13,7 @@ mod open;
 mod stopped;
 
 pub(super) use copy::{COPIED_BYTES, Copied};
+pub(super) use cow::{is_copied_on_write, set_nocow};
 pub(super) use link::Inode;
 pub(super) use open::{foreign, missing};
 

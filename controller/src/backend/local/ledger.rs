@@ -6,14 +6,12 @@ mod totals;
 
 use super::fault::at;
 use super::record::Record;
-use super::state_file::{StateFile, builder, failed, path_in, sync_names};
+use super::state_file::{self, StateFile, builder, failed, path_in};
 use belay_server::call::{Failure, Kind};
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
 use redb::{Table, TableDefinition, TableError, WriteTransaction};
 use std::collections::HashSet;
-use std::fs::OpenOptions;
 use std::ops::Bound;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use totals::{TOTALS, Totals};
@@ -46,9 +44,10 @@ impl Ledger {
     /// # Errors
     /// `Unreachable` if it cannot be read or written.
     pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
-        let path = path_in(dir);
-        if !Self::is_in(dir)? {
-            begin(dir, &path)?;
+        if Self::is_in(dir)? {
+            state_file::write_in_place(dir);
+        } else {
+            begin(dir)?;
         }
         let file = StateFile::find(dir)?;
         let ledger = Self {
@@ -341,23 +340,14 @@ impl Changes<'_> {
 
 /// Creates an empty database under another name and renames it: one whose creation was interrupted
 /// could not be opened again.
-fn begin(dir: &Path, path: &Path) -> Result<(), Failure> {
-    let draft = dir.join("state.redb.new");
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&draft)
-        .map_err(|error| at("open", &draft, &error))?;
+fn begin(dir: &Path) -> Result<(), Failure> {
+    let (file, draft) = state_file::draft(dir)?;
     let made = builder().create_file(file).map_err(failed)?;
     let transaction = made.begin_write().map_err(failed)?;
     Changes::of(&transaction)?.set_totals(Totals::default())?;
     transaction.commit().map_err(failed)?;
     drop(made);
-    std::fs::rename(&draft, path).map_err(|error| at("rename", &draft, &error))?;
-    sync_names(dir)
+    state_file::give_name(dir, &draft)
 }
 
 /// The smallest possible change.

@@ -1,13 +1,15 @@
-//! `state.redb` as a file: its path, opening it, reserving its space on disk, and detecting that it
-//! was replaced. Must not know its content.
+//! `state.redb` as a file: its path, creating and opening it, reserving its space on disk, and
+//! detecting that it was replaced. Must not know its content.
 
 use super::fault::{at, os};
-use super::files::Inode;
+use super::files::{Inode, is_copied_on_write, set_nocow};
 use belay_server::call::{Failure, Kind};
 use redb::Database;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Size of the cache; redb's default of 1 GiB is for larger databases than a list of volumes.
@@ -63,14 +65,76 @@ impl StateFile {
     fn reserve(&self) -> Result<(), Failure> {
         let metadata = self.file.metadata();
         let metadata = metadata.map_err(|error| at("stat", &self.path, &error))?;
-        let bytes = metadata.len().saturating_mul(2).max(RESERVE_BYTES);
-        let keep_size = FallocateFlags::KEEP_SIZE;
-        if let Err(errno) = rustix::fs::fallocate(&self.file, keep_size, 0, bytes) {
+        if let Err(errno) = allocate(&self.file, metadata.len()) {
             // Needed only once the disk is full.
             tracing::warn!("{}", os("fallocate", &self.path, errno));
         }
         Ok(())
     }
+}
+
+fn allocate(file: &File, bytes: u64) -> Result<(), Errno> {
+    let bytes = bytes.saturating_mul(2).max(RESERVE_BYTES);
+    rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes)
+}
+
+/// An empty file under another name, and its path. [`give_name`] gives it its name.
+///
+/// # Errors
+/// `Unreachable`, naming the path.
+pub(super) fn draft(dir: &Path) -> Result<(File, PathBuf), Failure> {
+    let path = dir.join("state.redb.new");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true);
+    let file = options.mode(0o600).open(&path);
+    let file = file.map_err(|error| at("open", &path, &error))?;
+    match is_copied_on_write(&file).and_then(|is| if is { set_nocow(&file) } else { Ok(()) }) {
+        Ok(()) => {}
+        // Needed only once the disk is full.
+        Err(errno) => tracing::warn!("{}", os("ioctl FS_IOC_SETFLAGS NOCOW", &path, errno)),
+    }
+    Ok((file, path))
+}
+
+/// Gives the draft, whose content is on disk, the name of the database.
+///
+/// # Errors
+/// `Unreachable`, naming the path.
+pub(super) fn give_name(dir: &Path, draft: &Path) -> Result<(), Failure> {
+    let renamed = std::fs::rename(draft, path_in(dir));
+    renamed.map_err(|error| at("rename", draft, &error))?;
+    sync_names(dir)
+}
+
+/// Copies a database to whose overwrites a btrfs gives new blocks, into a file that has its blocks.
+/// No process may use it. If this fails, it stays as it is.
+pub(super) fn write_in_place(dir: &Path) {
+    let path = path_in(dir);
+    let copied = File::open(&path).and_then(|file| {
+        let is_copied = is_copied_on_write(&file)?;
+        Ok(is_copied.then_some(file))
+    });
+    let copied = copied.map_err(|error| at("open", &path, &error));
+    let copied = copied.and_then(|file| file.map_or(Ok(()), |file| copy(dir, file)));
+    if let Err(failure) = copied {
+        tracing::warn!("{failure}; once the disk is full, no volume can be changed or deleted");
+    }
+}
+
+fn copy(dir: &Path, mut from: File) -> Result<(), Failure> {
+    let (mut to, path) = draft(dir)?;
+    let copied = from.metadata().and_then(|metadata| {
+        allocate(&to, metadata.len())?;
+        io::copy(&mut from, &mut to)?;
+        to.sync_all()
+    });
+    let copied = copied.map_err(|error| at("write", &path, &error));
+    copied
+        .and_then(|()| give_name(dir, &path))
+        .inspect_err(|_| {
+            // A draft that stays is overwritten by the next one.
+            std::fs::remove_file(&path).unwrap_or_default();
+        })
 }
 
 /// The settings of redb.

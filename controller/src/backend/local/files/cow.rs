@@ -18,13 +18,24 @@ pub(super) fn is_btrfs(dir: &File) -> Result<bool, Errno> {
     Ok(u64::try_from(magic).is_ok_and(|magic| magic == BTRFS))
 }
 
+/// Whether an overwrite allocates space on the file's btrfs.
+pub(in crate::backend::local) fn is_copied_on_write(file: &File) -> Result<bool, Errno> {
+    match is_btrfs(file)? {
+        true => Ok(!rustix::fs::ioctl_getflags(file)?.contains(IFlags::NOCOW)),
+        false => Ok(false),
+    }
+}
+
+/// Sets NOCOW on a file that is empty and on a btrfs.
+pub(in crate::backend::local) fn set_nocow(file: &File) -> Result<(), Errno> {
+    let attributes = rustix::fs::ioctl_getflags(file)?;
+    rustix::fs::ioctl_setflags(file, attributes | IFlags::NOCOW)
+}
+
 impl Backing {
     /// Sets NOCOW on the file, which is empty.
     pub(super) fn write_in_place(&self) {
-        let set = self.attributes().and_then(|attributes| {
-            rustix::fs::ioctl_setflags(&self.file, attributes | IFlags::NOCOW)
-        });
-        if let Err(errno) = set {
+        if let Err(errno) = set_nocow(&self.file) {
             let why = os("ioctl FS_IOC_SETFLAGS NOCOW", &self.path, errno);
             tracing::warn!("{why}; the volume may need more space than its size");
         }
@@ -51,11 +62,8 @@ impl Backing {
     /// # Errors
     /// `Unreachable`.
     pub(in crate::backend::local) fn is_copied_on_write(&self) -> Result<bool, Failure> {
-        let asked = is_btrfs(&self.file).and_then(|is_btrfs| match is_btrfs {
-            true => Ok(!self.attributes()?.contains(IFlags::NOCOW)),
-            false => Ok(false),
-        });
-        asked.map_err(|errno| os("ioctl FS_IOC_GETFLAGS", &self.path, errno))
+        is_copied_on_write(&self.file)
+            .map_err(|errno| os("ioctl FS_IOC_GETFLAGS", &self.path, errno))
     }
 
     fn attributes(&self) -> Result<IFlags, Errno> {
