@@ -24,10 +24,11 @@ impl<K: Kernel> Context<'_, K> {
     }
 
     fn move_onto(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
-        let onto = self.kernel.open_path(path)?;
         // Volumes have jobs, paths do not: two volumes must not pass the check at the same time.
+        // What was opened before another one passed it does not show that one's mount.
         let placing = &self.beside.placing;
         let placing = placing.lock().unwrap_or_else(PoisonError::into_inner);
+        let onto = self.kernel.open_path(path)?;
         if self.kernel.stat(&onto)?.mount_root {
             return Err(Failure::busy(format!(
                 "something was mounted at {} meanwhile; retry",

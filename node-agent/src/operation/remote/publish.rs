@@ -110,10 +110,11 @@ fn recognise<K: Kernel>(
 }
 
 fn attach<K: Kernel>(node: &RemoteNode<K>, target: &Path, mount: &K::Fd) -> Result<(), Failure> {
-    let onto = node.kernel.open_path(target)?;
     // Volumes have jobs, paths do not: two volumes must not pass the check at the same time.
+    // What was opened before another one passed it does not show that one's mount.
     let placing = &node.beside.placing;
     let placing = placing.lock().unwrap_or_else(PoisonError::into_inner);
+    let onto = node.kernel.open_path(target)?;
     if node.kernel.stat(&onto)?.mount_root {
         return Err(Failure::busy(format!(
             "something was mounted at {} meanwhile; retry",

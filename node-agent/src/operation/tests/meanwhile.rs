@@ -1,6 +1,9 @@
 //! Another program changes something while a call is between two of its system calls: what it
 //! has checked before is no longer so.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use belay_server::call::Kind;
 
 use super::bench::{Form, Verb, Volume, World};
@@ -98,4 +101,48 @@ fn a_device_that_would_be_detached_at_its_last_close_is_kept_when_it_is_staged_a
         &[Verb::Publish(1), Verb::Unpublish(1), Verb::Unstage],
     );
     nothing_left(&world);
+}
+
+/// One hangs at each of its calls while the other is called. Where that has to wait for the first,
+/// nothing shows it, so that this waits a moment.
+#[test]
+fn of_two_volumes_that_are_mounted_at_one_path_at_the_same_time_one_is_refused() {
+    const MOMENT: Duration = Duration::from_millis(50);
+    for verb in [Verb::Stage, Verb::Publish(1)] {
+        let begun = || {
+            let (world, node, first) = fresh(Media::Files, Form::Ext4);
+            let mut second = world.volume("other", Form::Ext4);
+            if verb != Verb::Stage {
+                all_ok(&node, &first, &[Verb::Stage]);
+                all_ok(&node, &second, &[Verb::Stage]);
+                second.staged_at = Some(second.staging());
+            }
+            second.folder.clone_from(&first.folder);
+            (world, node, first, second)
+        };
+        let (world, node, first, _) = begun();
+        world.machine.begin(None);
+        all_ok(&node, &first, &[verb]);
+        let calls = world.machine.end();
+        let placed = calls.iter().rposition(|call| call.name == "move_mount");
+        for at in 1..=placed.unwrap() + 1 {
+            let (world, node, first, second) = begun();
+            world.machine.begin(Some(Fault::Hang(at)));
+            let results = thread::scope(|threads| {
+                let one = threads.spawn(|| first.call(&node, verb));
+                world.machine.wait_for_hang();
+                let other = threads.spawn(|| second.call(&node, verb));
+                let begin = Instant::now();
+                while !other.is_finished() && begin.elapsed() < MOMENT {
+                    thread::yield_now();
+                }
+                world.machine.let_go();
+                [one, other].map(|thread| thread.join().unwrap())
+            });
+            world.machine.end();
+            let count = results.iter().filter(|result| result.is_ok()).count();
+            assert_eq!(count, 1, "{verb:?} at {:?}: {results:?}", calls[at - 1]);
+            assert!(world.machine.violations().is_empty(), "{:?}", calls[at - 1]);
+        }
+    }
 }
