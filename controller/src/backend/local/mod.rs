@@ -43,6 +43,7 @@ use belay_server::readiness::{Readiness, State};
 use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, SnapshotId, VolumeId};
 use copies::Copies;
 use slots::{AllSlots, Slots};
+use state_file::unless_damaged;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use store::Store;
@@ -85,10 +86,7 @@ impl Local {
     /// those of reading it.
     pub fn open(config: Config, readiness: Readiness) -> Result<Self, Failure> {
         describe_metrics();
-        let store = Store::open(config)?;
-        store.copies.show();
-        store.recover()?;
-        let store = Arc::new(store);
+        let store = Arc::new(unless_damaged(|| Store::start(config))?);
         let (copies, copied) = (Arc::clone(&store.copies), Arc::downgrade(&store));
         let told = readiness.clone();
         std::thread::Builder::new()

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 /// Size of the cache; redb's default of 1 GiB is for larger databases than a list of volumes.
@@ -168,6 +169,21 @@ pub(super) fn failed(error: impl Into<redb::Error>) -> Failure {
              repeat the call"
         ),
     )
+}
+
+/// Runs `start`, which reads the database for the first time. redb panics at some damage.
+///
+/// # Errors
+/// Those of `start`; `Unreachable`, naming the file, if it panics.
+pub(super) fn unless_damaged<T>(start: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    // What a panic leaves is dropped: it has no effect on another start.
+    catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|_logged| {
+        Err(Failure::new(
+            Kind::Unreachable,
+            "state.redb: is damaged, which the panic logged before has found; check the disk of \
+             the state directory, restore the file from a backup, and start the controller again",
+        ))
+    })
 }
 
 /// Only the next start reads the file of that name, so no final code may be returned: the caller

@@ -53,6 +53,17 @@ pub(super) struct Store {
 }
 
 impl Store {
+    /// Opens the state directory, and recovers from an earlier crash.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`] and [`Store::recover`].
+    pub(super) fn start(config: Config) -> Result<Self, Failure> {
+        let store = Self::open(config)?;
+        store.copies.show();
+        store.recover()?;
+        Ok(store)
+    }
+
     /// Locks the directory and opens its content.
     pub(super) fn open(config: Config) -> Result<Self, Failure> {
         let dir = &config.state_dir;

@@ -4,9 +4,11 @@
 use super::emptied::{empty, filesystem, written};
 use super::snapshots::left_to_copier;
 use super::{Bed, MIB, cut, of_snapshot, order, snapshot_order};
+use crate::backend::local::Local;
 use crate::backend::local::health::HARDLY_ANY;
 use crate::backend::local::recover::Recovered;
 use belay_server::call::Kind;
+use belay_server::readiness::{Readiness, State};
 use redb::{Database, TableDefinition};
 use rustix::fs::FallocateFlags;
 use std::fs::{self, File};
@@ -153,4 +155,38 @@ fn a_stray_file_among_the_snapshots_is_counted_and_kept() {
     };
     assert_eq!(recovered, one);
     assert_eq!(fs::read(&stray).unwrap(), b"precious");
+}
+
+/// redb panics at some damage.
+#[test]
+fn a_damaged_database_is_named_and_ends_no_start_without_a_reason() {
+    const PAGE_BYTES: usize = 4096;
+    let bed = Bed::new();
+    let store = bed.open();
+    for number in 0..40 {
+        bed.write(
+            store
+                .create(&order(&format!("pvc-{number}"), MIB), None)
+                .unwrap()
+                .id
+                .as_str(),
+        );
+    }
+    drop(store);
+    let path = bed.config().state_dir.join("state.redb");
+    let whole = fs::read(&path).unwrap();
+    let mut refused = 0;
+    for (number, page) in whole.chunks(PAGE_BYTES).enumerate() {
+        if page.iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        let mut damaged = whole.clone();
+        damaged[number * PAGE_BYTES..][..page.len()].fill(0);
+        fs::write(&path, &damaged).unwrap();
+        if let Err(failure) = Local::open(bed.config(), Readiness::new(State::Ready)) {
+            assert!(failure.message.contains("state.redb"), "{failure}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0);
 }
