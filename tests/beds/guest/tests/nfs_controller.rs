@@ -270,6 +270,11 @@ fsfreeze -f /srv/nfs
 sleep 2
 [ $(workers) = 1 ]";
 
+/// A creation whose mount waits for the server longer than its call.
+const NEVER: &str = "\
+belayctl --timeout 110 --endpoint /run/controller.sock controller create never --size 1GiB \
+    --parameter server=10.9.0.1 --parameter share=/ --mount-flag hard";
+
 #[test]
 #[ignore = "needs User-mode Linux: make nfs"]
 fn a_server_that_does_not_answer_delays_only_its_own_calls() {
@@ -297,8 +302,17 @@ fn a_server_that_does_not_answer_delays_only_its_own_calls() {
             let ended = until("grep -q '^belayctl: ' /run/begun");
             let first = run(guest, &format!("{ended}; cat /run/begun"));
             assert!(is_open(&first), "{first}");
+            // The directory is free: it is the name that the second call is refused by.
+            run(guest, &until("[ $(workers) = 0 ]"));
             let again = fails(guest, "share=/ create begun");
             assert!(is_open(&again), "{again}");
+            assert!(!again.contains("another call is changing it"), "{again}");
+            // Final: it is killed before it has mounted the share.
+            for _ in 0..2 {
+                let never = fails(guest, NEVER);
+                assert!(never.contains("INTERNAL"), "{never}");
+                assert!(never.contains("was not mounted within"), "{never}");
+            }
             // The controller answers meanwhile.
             run(
                 guest,
