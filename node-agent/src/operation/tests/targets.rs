@@ -221,13 +221,27 @@ fn the_staged_mount_is_no_target_under_another_path() {
 fn a_target_that_is_removed_meanwhile_was_unpublished() {
     for form in [Form::Ext4, Form::Block] {
         let (world, node, volume) = staged(form);
-        let is_removal = |call: &Call| ["rmdir", "unlink"].contains(&call.name);
+        let target = volume.target(1);
+        let removal = match form {
+            Form::Block => "unlink",
+            _ => "rmdir",
+        };
         volume.call(&node, Verb::Publish(1)).unwrap();
-        let unpublish = || volume.call(&node, Verb::Unpublish(1)).unwrap();
-        let at = world.first_call(unpublish, is_removal);
+        let unpublish = || volume.call(&node, Verb::Unpublish(1));
+        let is_removal = |call: &Call| call.name == removal;
+        let at = world.first_call(|| unpublish().unwrap(), is_removal);
         volume.call(&node, Verb::Publish(1)).unwrap();
-        world.machine.begin(Some(Fault::Fail(at, "ENOENT")));
-        unpublish();
+        world.machine.begin(Some(Fault::Hang(at)));
+        std::thread::scope(|threads| {
+            let unpublished = threads.spawn(unpublish);
+            world.machine.wait_for_hang();
+            match form {
+                Form::Block => world.kernel().unlink(&target).unwrap(),
+                _ => world.kernel().rmdir(&target).unwrap(),
+            }
+            world.machine.let_go();
+            unpublished.join().unwrap().unwrap();
+        });
         world.machine.end();
     }
 }

@@ -7,6 +7,7 @@ use csi::node_server::Node as _;
 use tonic::{Code, Request};
 
 use super::bench::{Agent, Volume, machine, publish_at, target, unpublish_at};
+use crate::kernel::Kernel as _;
 use crate::kernel::fake::Fault;
 
 #[test]
@@ -115,7 +116,14 @@ fn a_target_that_is_removed_meanwhile_was_unpublished() {
     let calls = machine.end();
     let at = calls.iter().position(|call| call.name == "rmdir").unwrap() + 1;
     machine.make_dir(Path::new(&target(1)));
-    machine.begin(Some(Fault::Fail(at, "ENOENT")));
-    agent.unpublish(&volume, 1).unwrap();
+    machine.begin(Some(Fault::Hang(at)));
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            machine.wait_for_hang();
+            machine.process().rmdir(Path::new(&target(1))).unwrap();
+            machine.let_go();
+        });
+        agent.unpublish(&volume, 1).unwrap();
+    });
     machine.end();
 }
