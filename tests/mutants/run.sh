@@ -30,7 +30,7 @@ cd "$here/../.."
 . tests/setup/env.sh
 
 # Here an unnoticed fault may cost data.
-data='^(node-agent/src/(filesystem|device)|controller/src/backend/('
+data='^(node-agent/src/(operation|filesystem|device)|controller/src/backend/('
 data+='local/(files|snapshot|record|recover)|'
 data+='nfs/worker/(archive|claims|create|delete|remove|tree)\.rs))'
 # Percent of the others: a little less than the last sample of them has shown. It may only be raised.
@@ -209,7 +209,8 @@ report() {
     "$tool" verdicts "$out" >"$place/verdicts"
     printf '\n%-32s %6s %8s %8s %8s %7s %9s %7s\n' \
         directory faults units programs mounts missed 'no time' share
-    for directory in node-agent/src/{filesystem,device} controller/src/backend/{local,nfs/worker}; do
+    for directory in node-agent/src/{operation,filesystem,device} \
+        controller/src/backend/{local,nfs/worker}; do
         row "$directory" "$directory/"
     done
     row 'where data is at stake' "$data"
