@@ -24,10 +24,10 @@ pub(crate) fn unpublish<K: Kernel>(
 ) -> Result<(), Failure> {
     let target = &request.target;
     cx.admit("target_path", target)?;
-    for _ in 0..STACKED_MAX {
+    for unmounted in 0..STACKED_MAX {
         let found = cx.mounts().look("target_path", target)?;
         if !found.is_some_and(|stat| stat.mount_root) {
-            refuse_covered(cx, request)?;
+            refuse_covered(cx, request, unmounted > 0)?;
         }
         match found {
             None => return Ok(()),
@@ -69,14 +69,23 @@ fn refuse_foreign<K: Kernel>(
 /// A mount under another mount is still published: a process with the device of a raw volume open
 /// would see the next volume there, once this one is unstaged.
 ///
-/// The path may contain a symlink; since a restart the index then has the mount under its real
-/// path.
-fn refuse_covered<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
+/// If nothing was mounted at the path, it may contain a symlink; since a restart the index then has
+/// the mount under its real path.
+fn refuse_covered<K: Kernel>(
+    node: &Node<K>,
+    request: &Unpublish,
+    is_unmounted: bool,
+) -> Result<(), Failure> {
     let (id, target): (_, &Path) = (&request.id, &request.target);
-    let mounts = node.mounts();
-    mounts.refuse_covered("target_path", id, target)?;
+    node.mounts().refuse_covered("target_path", id, target)?;
+    if is_unmounted {
+        return Ok(());
+    }
     let real = without_links(&node.kernel, target)?;
-    mounts.refuse_covered("target_path", id, &real)
+    match real == target {
+        true => Ok(()),
+        false => node.mounts().refuse_covered("target_path", id, &real),
+    }
 }
 
 fn umount<K: Kernel>(cx: &Context<'_, K>, request: &Unpublish) -> Result<(), Failure> {
