@@ -215,7 +215,7 @@ fn has_same_label<K: Kernel>(
 ) -> Result<bool, Failure> {
     let label = match shown {
         // Statmount before Linux 6.13, or no label.
-        None => kernel.mount_label(path)?,
+        None if options.label().is_some() => kernel.mount_label(path)?,
         shown => shown,
     };
     Ok(match (options.label(), &label) {
