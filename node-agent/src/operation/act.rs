@@ -6,12 +6,39 @@ use std::sync::PoisonError;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-use super::KubeletDir;
 use super::context::Context;
+use super::{Beside, KubeletDir};
 use crate::device::Held;
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Patience, Stat, failed_busy, while_busy};
 use crate::mounts::Covered;
 use crate::work::Phase;
+
+impl Beside {
+    /// Attaches a detached mount to `path`, where nothing may be mounted.
+    ///
+    /// # Errors
+    /// `ABORTED` if something was mounted there meanwhile.
+    pub(super) fn place<K: Kernel>(
+        &self,
+        kernel: &K,
+        mount: &K::Fd,
+        path: &Path,
+    ) -> Result<(), Failure> {
+        // Volumes have jobs, paths do not: two volumes must not pass the check at the same time.
+        // What was opened before another one passed it does not show that one's mount.
+        let placing = self.placing.lock().unwrap_or_else(PoisonError::into_inner);
+        let onto = kernel.open_path(path)?;
+        if kernel.stat(&onto)?.mount_root {
+            return Err(Failure::busy(format!(
+                "something was mounted at {} meanwhile; retry",
+                path.display()
+            )));
+        }
+        kernel.move_mount(mount, &onto)?;
+        drop(placing);
+        Ok(())
+    }
+}
 
 impl<K: Kernel> Context<'_, K> {
     /// Attaches a detached mount to `path`, where nothing may be mounted. Call it last: nothing may
@@ -20,24 +47,9 @@ impl<K: Kernel> Context<'_, K> {
     /// # Errors
     /// `ABORTED` if something was mounted there meanwhile.
     pub(super) fn place(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
-        self.phase(Phase::Place, || self.move_onto(mount, path))
-    }
-
-    fn move_onto(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
-        // Volumes have jobs, paths do not: two volumes must not pass the check at the same time.
-        // What was opened before another one passed it does not show that one's mount.
-        let placing = &self.beside.placing;
-        let placing = placing.lock().unwrap_or_else(PoisonError::into_inner);
-        let onto = self.kernel.open_path(path)?;
-        if self.kernel.stat(&onto)?.mount_root {
-            return Err(Failure::busy(format!(
-                "something was mounted at {} meanwhile; retry",
-                path.display()
-            )));
-        }
-        self.kernel.move_mount(mount, &onto)?;
-        drop(placing);
-        Ok(())
+        self.phase(Phase::Place, || {
+            self.beside.place(&self.kernel, mount, path)
+        })
     }
 
     /// umount2; retries EBUSY: the last user may just have closed it.

@@ -4,7 +4,6 @@
 //! descriptor: so a helper that is killed, at any point, leaves nothing.
 
 use std::path::Path;
-use std::sync::PoisonError;
 
 use belay_server::call::Failure;
 use belay_server::request::{Access, Publish};
@@ -77,7 +76,7 @@ pub(crate) fn place<K: Kernel>(
         Some(_) => false,
         None => make_target(kernel, target)?,
     };
-    if let Err(failure) = attach(node, target, mount) {
+    if let Err(failure) = node.beside.place(&node.kernel, mount, target) {
         let is_left = made && kernel.rmdir(target).is_err();
         return Err(match is_left {
             true => failure.may_be_running(),
@@ -106,23 +105,6 @@ fn recognise<K: Kernel>(
         )));
     }
     node.targets.note(&request.target, &stat, &request.id);
-    Ok(())
-}
-
-fn attach<K: Kernel>(node: &RemoteNode<K>, target: &Path, mount: &K::Fd) -> Result<(), Failure> {
-    // Volumes have jobs, paths do not: two volumes must not pass the check at the same time.
-    // What was opened before another one passed it does not show that one's mount.
-    let placing = &node.beside.placing;
-    let placing = placing.lock().unwrap_or_else(PoisonError::into_inner);
-    let onto = node.kernel.open_path(target)?;
-    if node.kernel.stat(&onto)?.mount_root {
-        return Err(Failure::busy(format!(
-            "something was mounted at {} meanwhile; retry",
-            target.display()
-        )));
-    }
-    node.kernel.move_mount(mount, &onto)?;
-    drop(placing);
     Ok(())
 }
 
