@@ -24,6 +24,10 @@ const PRIORITY_BYTES: usize = 5;
 
 /// RFC 7541, appendix A: the index of `:authority`, the same in every connection.
 const AUTHORITY: usize = 1;
+/// The name as such, which clients of gRPC's C core (Python, C++, Ruby, PHP) send instead, and
+/// the same compressed (RFC 7541, appendix B).
+const NAME: &[u8] = b":authority";
+const NAME_COMPRESSED: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 /// RFC 7541, section 5.2: the bit that says that a string is compressed.
 const HUFFMAN: u8 = 0x80;
 /// No length in a header block has more bits: a frame is shorter than 2^28 bytes.
@@ -157,8 +161,10 @@ impl Frames {
 #[derive(Debug, Default)]
 struct Block {
     next: Next,
-    /// Whether the current field is the authority.
+    /// Whether the current field is the authority; within its name, whether it may be.
     authority: bool,
+    /// How the current field's name would be if it were the authority's.
+    name: &'static [u8],
 }
 
 /// What the next byte belongs to.
@@ -196,7 +202,10 @@ impl Block {
         self.next = match self.next {
             Next::Field => self.field(*byte),
             Next::Length(text) => {
-                if text == Text::Value && self.authority {
+                if text == Text::Name {
+                    let is_compressed = *byte & HUFFMAN != 0;
+                    self.name = if is_compressed { NAME_COMPRESSED } else { NAME };
+                } else if self.authority {
                     *byte &= !HUFFMAN;
                 }
                 self.number(*byte, 7, Number::Length(text))
@@ -211,7 +220,10 @@ impl Block {
                 }
             }
             Next::Bytes(left, text) => {
-                if text == Text::Value && self.authority {
+                if text == Text::Name {
+                    // A name that may still be the authority's has the same length.
+                    self.authority = self.authority && self.name[self.name.len() - left] == *byte;
+                } else if self.authority {
                     *byte = VALID;
                 }
                 Self::text(left - 1, text)
@@ -250,7 +262,12 @@ impl Block {
                 self.authority = number == AUTHORITY;
                 Next::Length(if number == 0 { Text::Name } else { Text::Value })
             }
-            Number::Length(text) => Self::text(number, text),
+            Number::Length(text) => {
+                if text == Text::Name {
+                    self.authority = number == self.name.len();
+                }
+                Self::text(number, text)
+            }
         }
     }
 

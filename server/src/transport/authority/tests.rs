@@ -19,6 +19,13 @@ fn literal(index: u8, value: &[u8]) -> Vec<u8> {
     field
 }
 
+/// A field whose name follows, added to the dynamic table.
+fn named(name: &[u8], compressed: u8, value: &[u8]) -> Vec<u8> {
+    let length = |text: &[u8]| u8::try_from(text.len()).unwrap();
+    let name = [&[0x40, compressed | length(name)], name].concat();
+    [name.as_slice(), &[length(value)], value].concat()
+}
+
 /// `:method: POST`, an authority, a literal name with a value, and a literal without a table.
 fn fields(authority: &[u8]) -> Vec<u8> {
     let rest = b"\x00\x02te\x08trailers\x0f\x0d\x01A".as_slice();
@@ -83,6 +90,21 @@ fn a_compressed_authority_is_no_longer_compressed() {
     );
 }
 
+/// As grpcio 1.85 for Python does: the path comes first, both with their names.
+#[test]
+fn an_authority_is_recognised_by_its_name() {
+    for (name, compressed) in [(NAME, 0), (NAME_COMPRESSED, HUFFMAN)] {
+        let fields = |authority: &[u8]| {
+            let path = named(b":path", 0, b"/csi.v1.Identity/Probe");
+            let rest = named(b"te", 0, b"trailers");
+            let authority = named(name, compressed, authority);
+            [path, authority, b"\x83\x86".to_vec(), rest].concat()
+        };
+        let sent = frame(HEADERS, 0x04, &fields(b"run%2Fcsi.sock"));
+        assert_eq!(passed(&sent), frame(HEADERS, 0x04, &fields(&valid(14))));
+    }
+}
+
 #[test]
 fn an_authority_with_a_multi_byte_length_is_replaced_whole() {
     let field = |value: &[u8]| [b"\x01\x7f\x03", value, b"\x83"].concat();
@@ -100,8 +122,24 @@ fn nothing_else_is_touched() {
         0x04,
         &[b"\x3f\x01", literal(4, b"/").as_slice()].concat(),
     );
-    let other = frame(HEADERS, 0x04, b"\xc1\x00\x0a:authorit\x79\x01/");
-    let all = [settings, data, path, resized, other].concat();
+    // Names that begin or end like the authority's, and one that is longer than any.
+    let mut names = vec![0xc1];
+    for name in [
+        ":authorit",
+        ":authoritx",
+        "xauthority",
+        ":authority2",
+        ":path",
+    ] {
+        names.extend(named(name.as_bytes(), 0, b"/"));
+    }
+    names.extend(named(&NAME_COMPRESSED[..7], HUFFMAN, b"/"));
+    names.extend(named(&[0xff; 8], HUFFMAN, b"/"));
+    // Compressed bytes that are not marked so, and the reverse.
+    names.extend(named(NAME_COMPRESSED, 0, b"/"));
+    names.extend(named(NAME, HUFFMAN, b"/"));
+    let others = frame(HEADERS, 0x04, &names);
+    let all = [settings, data, path, resized, others].concat();
     assert_eq!(passed(&all), all);
 }
 
