@@ -55,7 +55,7 @@ pub mod volume {
         /// The file is smaller than its device, or than the volume.
         BACKING_FILE_SHORT = "BackingFileShort", DataLoss, [Node, Controller];
         /// The file behind the device has no name any longer, or its name belongs to another file.
-        BACKING_FILE_GONE = "BackingFileGone", DataLoss, [Node];
+        BACKING_FILE_GONE = "BackingFileGone", DataLoss, [Node, Controller];
         /// The file cannot be inspected.
         BACKING_FILE_UNREADABLE = "BackingFileUnreadable", Inaccessible, [Node, Controller];
         /// The server of the volume does not answer, or no longer has its directory.

@@ -130,7 +130,8 @@ impl Store {
             (judge(&path, least_bytes, &named, storage), is_suspect)
         };
         let (conditions, is_suspect) = judged(bytes);
-        if conditions.is_empty() && !is_suspect {
+        let may_be_replaced = self.may_be_replaced(id.as_str());
+        if conditions.is_empty() && !is_suspect && !may_be_replaced {
             return Ok(Some(conditions));
         }
         // The record is read before the file is inspected again: a file that has yet to follow its
@@ -148,6 +149,12 @@ impl Store {
             let file = self.files.get_for_reading(id.as_str());
             let holds_data = file.and_then(|file| file.holds_data());
             judge_data(&path, holds_data, &mut conditions);
+        }
+        if may_be_replaced {
+            let present = self.files.get_for_reading(id.as_str());
+            let replaced =
+                present.and_then(|present| self.replaced_in_use(id.as_str(), &record, &present));
+            judge_replaced(replaced, &mut conditions);
         }
         // The file of a volume that is being deleted is not lost. The record is marked before the
         // file is removed, so it is read after the file.
@@ -244,6 +251,15 @@ fn judge_data(path: &str, holds_data: Result<bool, Failure>, conditions: &mut Co
         // The agent holds a lease for a moment; the next call checks again.
         Err(failure) if failure.kind == Kind::Busy => {}
         Err(failure) => conditions.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
+    }
+}
+
+/// The health of a volume whose name another file may have. A file that cannot be opened has its
+/// condition already; the agent holds a lease for a moment.
+fn judge_replaced(replaced: Result<Option<String>, Failure>, conditions: &mut Conditions) {
+    if let Ok(Some(replaced)) = replaced {
+        let message = format!("{replaced}; copy the data out of them first (docs/health.md)");
+        conditions.add(volume::BACKING_FILE_GONE, message);
     }
 }
 

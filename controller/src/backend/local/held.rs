@@ -96,6 +96,15 @@ impl Store {
         }
     }
 
+    /// Whether another file than the one that the volume was attached with has its name, by inode;
+    /// opens nothing. False if that cannot be inspected.
+    pub(super) fn may_be_replaced(&self, id: &str) -> bool {
+        let Ok(Some(attached)) = self.attached.inode(id) else {
+            return false;
+        };
+        matches!(self.files.inode(id), Ok(Some(present)) if present != attached)
+    }
+
     /// Refuses `present` as the file of an attached volume if the node uses another one, which
     /// `present` has replaced.
     ///
@@ -107,27 +116,42 @@ impl Store {
         record: &Record,
         present: &Backing,
     ) -> Result<(), Failure> {
+        match self.replaced_in_use(id, record, present)? {
+            None => Ok(()),
+            Some(replaced) => Err(Failure::precondition(format!(
+                "volume {id}: {replaced}; delete the pods that use the volume, so that it is \
+                 unstaged, and repeat the call (docs/health.md, {})",
+                volume::BACKING_FILE_GONE.name()
+            ))),
+        }
+    }
+
+    /// What to report of an attached volume if the node uses another file than `present`, which has
+    /// its name.
+    pub(super) fn replaced_in_use(
+        &self,
+        id: &str,
+        record: &Record,
+        present: &Backing,
+    ) -> Result<Option<String>, Failure> {
         let Some(node) = record.node() else {
-            return Ok(());
+            return Ok(None);
         };
         if self.is_remembered(id, present)? == Some(true) {
-            return Ok(());
+            return Ok(None);
         }
         let is_used = match self.attached.find(id)? {
             Some(attached) if attached.is_locked()? => true,
             // Restored before it was staged, or attached by an earlier release.
             _ => !loops::named(id)?.is_empty() && !present.is_locked()?,
         };
-        if !is_used {
-            return Ok(());
-        }
-        Err(Failure::precondition(format!(
-            "volume {id}: {} was replaced while node {node} uses the old file, so the pods write \
-             to the old one; delete the pods that use the volume, so that it is unstaged, and \
-             repeat the call (docs/health.md, {})",
-            present.path().display(),
-            volume::BACKING_FILE_GONE.name()
-        )))
+        Ok(is_used.then(|| {
+            format!(
+                "{} was replaced while node {node} uses the old file, so the pods write to the \
+                 old one",
+                present.path().display()
+            )
+        }))
     }
 
     /// A loop device that uses the volume's file, or one that had its name; found by the file name

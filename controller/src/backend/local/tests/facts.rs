@@ -47,5 +47,5 @@ async fn what_is_known_is_the_last_measurement() {
     let missing = local.known().unhealthy["BackingFileMissing"];
     assert_eq!(missing, 1);
     assert!(local.reasons().contains(&"BackingFileMissing"));
-    assert!(!local.reasons().contains(&"BackingFileGone"));
+    assert!(!local.reasons().contains(&"DeviceLost"));
 }

@@ -1,6 +1,6 @@
 //! Health of volumes whose files cannot be inspected, or are removed meanwhile.
 
-use super::{Bed, MIB, order};
+use super::{Bed, MIB, attach_order, node, order};
 use crate::backend::Volume;
 use crate::backend::local::store::Store;
 use belay_server::health::{Conditions, Severity};
@@ -52,6 +52,47 @@ fn a_file_that_cannot_be_looked_at_is_unhealthy_alone() {
     unhealthy.sort_by(|one, other| one.0.cmp(&other.0));
     expected.sort_by(|one, other| one.0.cmp(&other.0));
     assert_eq!(unhealthy, expected);
+}
+
+#[test]
+fn a_file_that_replaced_the_one_in_use_is_not_the_volume() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    let id = volume.id.as_str();
+    store.attach(&attach_order(&volume, "node-1")).unwrap();
+    let health = || told(&store.health(&volume.id).unwrap().unwrap());
+    let of_all = || store.list_unhealthy(None, usize::MAX).unwrap().volumes;
+    // As the node agent and the loop device do.
+    let bound = fs::File::open(bed.file(id)).unwrap();
+    bound.try_lock().unwrap();
+    assert_eq!(health(), []);
+
+    let aside = bed.dir.path().join("aside");
+    fs::rename(bed.file(id), &aside).unwrap();
+    fs::write(bed.file(id), vec![1; usize::try_from(MIB).unwrap()]).unwrap();
+    let gone = [(Severity::DataLoss, "BackingFileGone")];
+    assert_eq!(health(), gone);
+    let [unhealthy] = of_all().try_into().unwrap();
+    let message = &unhealthy.conditions.iter().next().unwrap().message;
+    let file = bed.file(id).display().to_string();
+    assert!(
+        message.contains(&file) && message.contains("node-1"),
+        "{message}"
+    );
+    let listed = [(volume.id.clone(), MIB)];
+    assert_eq!(told(&store.conditions(&listed).unwrap()[0]), gone);
+
+    // Put back; and restored before it was staged.
+    let restored = bed.dir.path().join("restored");
+    fs::rename(bed.file(id), &restored).unwrap();
+    fs::rename(&aside, bed.file(id)).unwrap();
+    assert_eq!(health(), []);
+    drop(bound);
+    fs::rename(&restored, bed.file(id)).unwrap();
+    assert_eq!(health(), []);
+    store.detach(id, &node("node-1")).unwrap();
+    assert_eq!((health(), of_all().len()), (vec![], 0));
 }
 
 #[test]
