@@ -7,6 +7,7 @@ mod scene;
 use belay_bed::patience::until;
 use scene::{Scene, expect_nothing_left};
 use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::Stdio;
 
 fn plain(scene: &Scene, line: &str) -> scene::Run {
@@ -104,6 +105,40 @@ fn a_mount_that_fails_names_the_step_and_umount_undoes_the_rest() {
     assert_eq!(scene.controller("volume list -o name").ok(), "");
     let nowhere = "mount data %mnt --controller %none.sock --node %node.sock --state-dir %ctl";
     plain(&scene, nowhere).fails(69, "none.sock");
+    expect_nothing_left(&scene.path(""));
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn a_mount_keeps_what_was_there_before() {
+    let scene = Scene::new();
+    let flags = "--controller %controller.sock --node %node.sock --state-dir %ctl --size 128MiB";
+    let (mine, full) = (scene.path("mine"), scene.path("full"));
+    fs::create_dir(&full).expect("mkdir");
+    fs::write(full.join("old"), "data").expect("write");
+    let refused = plain(&scene, &format!("mount data %full {flags}"));
+    refused.fails(64, "full: is not empty");
+    std::os::unix::fs::symlink(&full, scene.path("link")).expect("symlink");
+    let refused = plain(&scene, &format!("mount data %link {flags}"));
+    refused.fails(64, "is a symbolic link");
+    assert_eq!(scene.controller("volume list -o name").ok(), "");
+    assert_eq!(fs::read(full.join("old")).expect("read"), b"data");
+
+    fs::create_dir(&mine).expect("mkdir");
+    fs::set_permissions(&mine, fs::Permissions::from_mode(0o1750)).expect("chmod");
+    std::os::unix::fs::chown(&mine, Some(7), Some(8)).expect("chown");
+    // Mounted again, its root has files, and another owner and mode.
+    for _ in 0..2 {
+        plain(&scene, &format!("mount data %mine {flags}")).ok();
+        fs::write(mine.join("new"), "data").expect("write");
+    }
+    plain(&scene, "umount %mine --state-dir %ctl --delete").ok();
+    let after = fs::metadata(&mine).expect("the directory");
+    assert_eq!(
+        (after.uid(), after.gid(), after.mode() & 0o7777),
+        (7, 8, 0o1750)
+    );
+    fs::remove_dir(&mine).expect("it is empty");
     expect_nothing_left(&scene.path(""));
 }
 

@@ -70,6 +70,9 @@ impl Umount {
             });
             step("DeleteVolume", on.wait_for(call).await)?;
         }
+        if let Some(place) = &record.place {
+            place.restore(&record.target)?;
+        }
         record.remove(&self.state_dir)?;
         let volume = match self.delete {
             true => "deleted",

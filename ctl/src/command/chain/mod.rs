@@ -2,6 +2,7 @@
 //! calls that Kubernetes makes.
 
 mod down;
+mod place;
 mod record;
 mod up;
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf, absolute};
 
 use serde_json::{Value, json};
 
+use super::place::Place;
 use crate::failure::Failure;
 
 /// The volume of one directory.
@@ -21,6 +22,8 @@ pub(super) struct Record {
     pub(super) sockets: [PathBuf; 2],
     /// Whether it was attached, and staged.
     pub(super) needs: (bool, bool),
+    /// The directory that was at `target` before.
+    pub(super) place: Option<Place>,
 }
 
 impl Record {
@@ -40,22 +43,23 @@ impl Record {
         written.map_err(|error| failed(&file, &error))
     }
 
-    /// Refuses a directory with a record of another volume, which would be lost with it.
+    /// The record of a directory, if there is one. That of another volume is refused: it would be
+    /// lost.
     ///
     /// # Errors
     /// Another volume was mounted there; the record is damaged.
-    pub(super) fn refuse_another(
+    pub(super) fn of_same(
         state: &Path,
         target: &Path,
         name: &str,
         sockets: &[PathBuf; 2],
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Self>, Failure> {
         if !state.join(file_name(target) + ".json").exists() {
-            return Ok(());
+            return Ok(None);
         }
         let known = Self::load(state, target)?;
         if known.name == name && known.sockets == *sockets {
-            return Ok(());
+            return Ok(Some(known));
         }
         Err(Failure::Usage(format!(
             "{path}: volume {name:?} was mounted there by `belayctl mount`; first run `belayctl \
@@ -118,6 +122,7 @@ impl Record {
             "node_id": self.node_id,
             "sockets": sockets,
             "needs": self.needs,
+            "place": self.place.as_ref().map(Place::to_json),
         })
     }
 
@@ -134,6 +139,7 @@ impl Record {
             node_id: text("node_id")?,
             sockets: [path(0)?, path(1)?],
             needs: (needs.first()?.as_bool()?, needs.get(1)?.as_bool()?),
+            place: value.get("place").and_then(Place::from_json),
         })
     }
 }
@@ -192,11 +198,13 @@ mod tests {
             node_id: "n".to_owned(),
             sockets: ["/c".into(), "/n".into()],
             needs: (true, false),
+            place: Place::inspect(dir.path(), false).unwrap(),
         };
+        assert!(record.place.is_some());
         record.save(dir.path()).unwrap();
         assert_eq!(Record::load(dir.path(), &record.target).unwrap(), record);
         let is_free = |name: &str, sockets: &[PathBuf; 2]| {
-            Record::refuse_another(dir.path(), &record.target, name, sockets).is_ok()
+            Record::of_same(dir.path(), &record.target, name, sockets).is_ok()
         };
         assert!(is_free("data", &record.sockets));
         assert!(!is_free("other", &record.sockets));

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use belay_proto::csi::v1::volume_capability::AccessType;
 use belay_proto::csi::v1::{
     CapacityRange, ControllerPublishVolumeRequest, CreateVolumeRequest, NodeGetInfoRequest,
     NodePublishVolumeRequest, NodeStageVolumeRequest, TopologyRequirement, Volume,
@@ -11,6 +12,7 @@ use belay_proto::csi::v1::{
 };
 use clap::Args;
 
+use super::place::Place;
 use super::record::{Record, target};
 use super::{Driver, Sockets, advised, step};
 use crate::access::{Access, Pair, map, pair};
@@ -24,7 +26,8 @@ use crate::target::Target;
 pub(crate) struct Mount {
     /// Name of the volume; the same name is the same volume
     name: String,
-    /// Where to mount it; with --block, a file that becomes the device
+    /// Where to mount it: a directory that is empty or does not exist; with --block, a file that
+    /// does not exist and becomes the device
     dir: PathBuf,
     /// Size, e.g. 1GiB [default: the driver's]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -60,10 +63,15 @@ impl Mount {
         let target = target(&self.dir)?;
         let state = self.sockets.state_dir.clone();
         let sockets = self.sockets.paths(on);
-        Record::refuse_another(&state, &target, &self.name, &sockets)?;
+        let known = Record::of_same(&state, &target, &self.name, &sockets)?;
+        let capability = self.access.capability();
+        let place = match known {
+            Some(known) => known.place,
+            None => Place::inspect(&target, is_block(&capability))?,
+        };
         let mut ascent = Ascent {
             driver: Driver::connect(on, &sockets).await?,
-            capability: self.access.capability(),
+            capability,
             secrets: self.secrets.load()?,
             readonly: self.readonly,
         };
@@ -95,6 +103,7 @@ impl Mount {
             node_id: node.node_id,
             sockets,
             needs,
+            place,
         };
         // Before the first call that leaves something to undo.
         record.save(&state)?;
@@ -178,6 +187,10 @@ impl Ascent<'_> {
         )?;
         Ok(())
     }
+}
+
+fn is_block(capability: &VolumeCapability) -> bool {
+    matches!(capability.access_type, Some(AccessType::Block(_)))
 }
 
 fn directory(path: &Path) -> Result<(), Failure> {

@@ -1,0 +1,146 @@
+//! Where a volume is mounted: what may be there before, and what is there again afterwards.
+//! NodeUnpublishVolume removes its target path, whoever made it.
+
+use std::fs::{self, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+
+/// Permission bits (inode(7)).
+const PERMISSIONS: u32 = 0o7777;
+
+/// A directory that existed before a volume was mounted on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+impl Place {
+    /// The directory of that path, if there is one.
+    ///
+    /// # Errors
+    /// There is something that a mount would hide, or that could not be unmounted: files in it, a
+    /// link, something else.
+    pub(super) fn inspect(path: &Path, block: bool) -> Result<Option<Self>, Failure> {
+        let refuse = |why: &str| Err(Failure::Usage(format!("{}: {why}", path.display())));
+        let found = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            found => found.map_err(|error| failed(path, &error))?,
+        };
+        if found.is_symlink() {
+            return refuse("is a symbolic link; name the path that it leads to");
+        }
+        match (block, found.is_dir()) {
+            (true, false) if found.is_file() && found.len() == 0 => Ok(None),
+            (true, _) => refuse("exists; with --block, name a file that does not"),
+            (false, false) => refuse("is not a directory"),
+            (false, true) => {
+                let mut entries = fs::read_dir(path).map_err(|error| failed(path, &error))?;
+                match entries.next() {
+                    None => Ok(Some(Self::of(&found))),
+                    Some(_) => refuse("is not empty; name an empty directory, or none"),
+                }
+            }
+        }
+    }
+
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            mode: metadata.mode() & PERMISSIONS,
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+        }
+    }
+
+    /// Makes it again; one that exists stays as it is.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) fn restore(&self, path: &Path) -> Result<(), Failure> {
+        let made = match fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            // The owner first: a change of it removes bits of the mode (chown(2)).
+            made => made
+                .and_then(|()| chown(path, Some(self.uid), Some(self.gid)))
+                .and_then(|()| fs::set_permissions(path, Permissions::from_mode(self.mode))),
+        };
+        made.map_err(|error| failed(path, &error))
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        json!([self.mode, self.uid, self.gid])
+    }
+
+    pub(super) fn from_json(value: &Value) -> Option<Self> {
+        let number = |at: usize| u32::try_from(value.get(at)?.as_u64()?).ok();
+        Some(Self {
+            mode: number(0)?,
+            uid: number(1)?,
+            gid: number(2)?,
+        })
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::Machine(format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn an_empty_directory_is_the_same_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mine");
+        assert_eq!(Place::inspect(&path, false).unwrap(), None);
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o2710)).unwrap();
+        let place = Place::inspect(&path, false).unwrap().unwrap();
+        fs::remove_dir(&path).unwrap();
+        let place = Place::from_json(&place.to_json()).unwrap();
+        // Again: another umount has made it already.
+        for _ in 0..2 {
+            place.restore(&path).unwrap();
+            let now = Place::inspect(&path, false).unwrap();
+            assert_eq!((now.as_ref(), place.mode), (Some(&place), 0o2710));
+        }
+    }
+
+    #[test]
+    fn what_a_mount_would_hide_or_leave_is_refused_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("full")).unwrap();
+        fs::write(at("full/old"), "data").unwrap();
+        symlink(at("full"), at("link")).unwrap();
+        symlink(at("nowhere"), at("dangling")).unwrap();
+        fs::create_dir(at("empty")).unwrap();
+        fs::write(at("blank"), "").unwrap();
+        for (name, block, why) in [
+            ("full", false, "not empty"),
+            ("link", false, "symbolic link"),
+            ("dangling", false, "symbolic link"),
+            ("blank", false, "not a directory"),
+            ("full/old", true, "exists"),
+            ("empty", true, "exists"),
+            ("link", true, "symbolic link"),
+        ] {
+            let refused = Place::inspect(&at(name), block).unwrap_err().to_string();
+            let path = at(name).display().to_string();
+            assert!(
+                refused.contains(why) && refused.contains(&path),
+                "{refused}"
+            );
+        }
+        assert_eq!(Place::inspect(&at("blank"), true).unwrap(), None);
+        assert_eq!(fs::read_to_string(at("full/old")).unwrap(), "data");
+    }
+}
