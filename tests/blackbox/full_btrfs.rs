@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::rig::{Disk, Pair, TestDir, orders, run, text};
@@ -10,12 +11,14 @@ use crate::rig::{Disk, Pair, TestDir, orders, run, text};
 const DISK_BYTES: u64 = 512 << 20;
 /// Without NOCOW, the first one fails.
 const ROUNDS: usize = 20;
+/// The files that fill it.
+const FILLING: [(&str, usize); 2] = [("filling", 1 << 20), ("and the rest", 4096)];
 
 /// Returns when nothing can be written.
 fn fill(directory: &Path) {
-    for name in ["filling", "and the rest"] {
+    for (name, bytes) in FILLING {
         let mut file = File::create_new(directory.join(name)).expect("create");
-        let block = vec![1; if name == "filling" { 1 << 20 } else { 4096 }];
+        let block = vec![1; bytes];
         while file
             .write_all(&block)
             .and_then(|()| file.sync_data())
@@ -26,7 +29,8 @@ fn fill(directory: &Path) {
 
 /// Volumes are attached, detached, listed and deleted, before and after a restart.
 fn expect_changes(pair: &mut Pair, volumes: &[String]) {
-    fill(&pair.site().top.join("state"));
+    let state = pair.site().top.join("state");
+    fill(&state);
     for volume in volumes {
         let controller = pair.site().controller();
         for _ in 0..ROUNDS {
@@ -37,6 +41,9 @@ fn expect_changes(pair: &mut Pair, volumes: &[String]) {
         controller.delete(orders::delete(volume)).expect("delete");
         pair.restart_controller();
         pair.ledger();
+    }
+    for (name, _) in FILLING {
+        fs::remove_file(state.join(name)).expect("unlink");
     }
 }
 
@@ -51,10 +58,6 @@ fn with_volumes(act: impl FnOnce(&mut Pair, &[String])) {
         created.volume.expect("a volume").volume_id
     });
     act(&mut pair, &volumes);
-    let state = pair.site().top.join("state");
-    for name in ["filling", "and the rest"] {
-        fs::remove_file(state.join(name)).expect("unlink");
-    }
     pair.end();
 }
 
@@ -76,5 +79,28 @@ fn a_database_of_an_earlier_release_is_changed_on_a_full_btrfs() {
         fs::rename(&copied, &database).expect("rename");
         pair.restart_controller();
         expect_changes(pair, volumes);
+    });
+}
+
+/// New files of a compressed directory cannot be NOCOW. Nothing is gained by a copy at each start.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_database_in_a_compressed_directory_is_served_and_not_copied() {
+    with_volumes(|pair, volumes| {
+        pair.stop_controller();
+        let state = pair.site().top.join("state");
+        run("chattr", &["+c", text(&state)]);
+        let (database, copied) = (state.join("state.redb"), state.join("copied"));
+        run("cp", &["--reflink=never", text(&database), text(&copied)]);
+        fs::rename(&copied, &database).expect("rename");
+        let inode = || fs::metadata(&database).expect("stat").ino();
+        let before = inode();
+        pair.restart_controller();
+        assert_eq!(inode(), before);
+        assert!(!state.join("state.redb.new").exists());
+        for volume in volumes {
+            let delete = orders::delete(volume);
+            pair.site().controller().delete(delete).expect("delete");
+        }
     });
 }

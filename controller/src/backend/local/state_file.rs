@@ -84,17 +84,42 @@ fn allocate(file: &File, bytes: u64) -> Result<(), Errno> {
 /// # Errors
 /// `Unreachable`, naming the path.
 pub(super) fn draft(dir: &Path) -> Result<(File, PathBuf), Failure> {
+    let (file, path) = create(dir)?;
+    if let Err(failure) = keep_in_place(&file, &path) {
+        tracing::warn!("{failure}");
+    }
+    Ok((file, path))
+}
+
+fn create(dir: &Path) -> Result<(File, PathBuf), Failure> {
     let path = dir.join("state.redb.new");
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true);
     let file = options.mode(0o600).open(&path);
     let file = file.map_err(|error| at("open", &path, &error))?;
-    match is_copied_on_write(&file).and_then(|is| if is { set_nocow(&file) } else { Ok(()) }) {
-        Ok(()) => {}
-        // Needed only once the disk is full.
-        Err(errno) => tracing::warn!("{}", os("ioctl FS_IOC_SETFLAGS NOCOW", &path, errno)),
-    }
     Ok((file, path))
+}
+
+/// Sets NOCOW on an empty file if a btrfs would give new blocks to its overwrites.
+///
+/// # Errors
+/// `Unreachable`, with the consequence and what to do.
+fn keep_in_place(file: &File, path: &Path) -> Result<(), Failure> {
+    let kept = match is_copied_on_write(file) {
+        Ok(true) => set_nocow(file),
+        is => is.map(|_| ()),
+    };
+    kept.map_err(|errno| {
+        let failure = os("ioctl FS_IOC_SETFLAGS NOCOW", path, errno);
+        // What chattr(1) calls `c` excludes NOCOW, and new files inherit it.
+        let message = format!(
+            "{}; once the disk is full, no volume can be changed or deleted; if the state directory \
+             is compressed, end that for new files (`btrfs property set DIR compression none`), and \
+             start the controller again",
+            failure.message
+        );
+        Failure { message, ..failure }
+    })
 }
 
 /// Gives the draft, whose content is on disk, the name of the database.
@@ -118,24 +143,35 @@ pub(super) fn write_in_place(dir: &Path) {
     let copied = copied.map_err(|error| at("open", &path, &error));
     let copied = copied.and_then(|file| file.map_or(Ok(()), |file| copy(dir, file)));
     if let Err(failure) = copied {
-        tracing::warn!("{failure}; once the disk is full, no volume can be changed or deleted");
+        tracing::warn!("state.redb stays copied on write: {failure}");
     }
 }
 
 fn copy(dir: &Path, mut from: File) -> Result<(), Failure> {
-    let (mut to, path) = draft(dir)?;
-    let copied = from.metadata().and_then(|metadata| {
-        allocate(&to, metadata.len())?;
-        io::copy(&mut from, &mut to)?;
+    let (mut to, path) = create(dir)?;
+    let mut write = |to: &mut File| {
+        let metadata = from.metadata()?;
+        allocate(to, metadata.len())?;
+        io::copy(&mut from, to)?;
         to.sync_all()
-    });
-    let copied = copied.map_err(|error| at("write", &path, &error));
-    copied
-        .and_then(|()| give_name(dir, &path))
-        .inspect_err(|_| {
-            // A draft that stays is overwritten by the next one.
-            std::fs::remove_file(&path).unwrap_or_default();
-        })
+    };
+    let copied = keep_in_place(&to, &path)
+        .and_then(|()| write(&mut to).map_err(|error| no_room(&path, &error)))
+        .and_then(|()| give_name(dir, &path));
+    copied.inspect_err(|_| {
+        // A draft that stays is overwritten by the next one.
+        std::fs::remove_file(&path).unwrap_or_default();
+    })
+}
+
+fn no_room(path: &Path, error: &io::Error) -> Failure {
+    let failure = at("write", path, error);
+    let message = format!(
+        "{}; once the disk is full, no volume can be changed or deleted: free space, and start the \
+         controller again",
+        failure.message
+    );
+    Failure { message, ..failure }
 }
 
 /// The settings of redb.

@@ -133,6 +133,8 @@ impl Cloud {
         if let Err(failure) = self.backups.drop_bases(name, order.source.as_str()).await {
             let cloud = self.client.label();
             tracing::warn!(cloud, %failure, "a snapshot that was made for a backup remains");
+            // A repeated call deletes it.
+            return refused.may_be_running();
         }
         refused
     }

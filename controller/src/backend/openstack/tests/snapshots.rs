@@ -424,14 +424,21 @@ async fn a_backup_that_cinder_refuses_leaves_no_snapshot_and_one_that_fails_says
     let twin = Twin::start().await;
     let of = twin.claimed("pvc-1").await;
     let order = || cut("nightly", &of, &[("type", "backup")]);
-    for (status, text, kind, left) in [
-        ("413", OVER_LIMIT, Kind::Quota, 0),
-        ("503", "{}", Kind::Unreachable, 1),
+    let (nothing, may_run) = (Certainty::NothingHappened, Certainty::MayBeRunning);
+    let undeleted = Some(("DELETE /volume/v3/snapshots", "500", "{}"));
+    for (status, text, then, kind, certainty, left) in [
+        ("413", OVER_LIMIT, None, Kind::Quota, nothing, 0),
+        // A caller that forgot the backup would leave that snapshot.
+        ("413", OVER_LIMIT, undeleted, Kind::Quota, may_run, 1),
+        ("503", "{}", None, Kind::Unreachable, may_run, 1),
     ] {
         twin.backend.basis(order()).await.unwrap();
-        twin.state().refusals = vec![("POST /volume/v3/backups", status, text)];
-        assert_eq!(twin.cut(order()).await.unwrap_err().kind, kind);
+        let refusal = ("POST /volume/v3/backups", status, text);
+        twin.state().refusals = [refusal].into_iter().chain(then).collect();
+        let refused = twin.cut(order()).await.unwrap_err();
+        assert_eq!((refused.kind, refused.certainty), (kind, certainty));
         assert_eq!(twin.state().snapshots.len(), left, "{status}");
+        assert!(twin.state().refusals.is_empty());
     }
     // One that failed is replaced.
     let failed = twin.backend.basis(order()).await.unwrap().unwrap().id;
