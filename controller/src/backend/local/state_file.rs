@@ -113,9 +113,9 @@ fn keep_in_place(file: &File, path: &Path) -> Result<(), Failure> {
         let failure = os("ioctl FS_IOC_SETFLAGS NOCOW", path, errno);
         // What chattr(1) calls `c` excludes NOCOW, and new files inherit it.
         let message = format!(
-            "{}; once the disk is full, no volume can be changed or deleted; if the state directory \
-             is compressed, end that for new files (`btrfs property set DIR compression none`), and \
-             start the controller again",
+            "{}; once the disk is full, no volume can be changed or deleted; if the state \
+             directory is compressed, end that for new files (`btrfs property set DIR compression \
+             none`), and start the controller again",
             failure.message
         );
         Failure { message, ..failure }

@@ -1,5 +1,5 @@
 //! Where a volume is mounted: what may be there before, and what is there again afterwards.
-//! NodeUnpublishVolume removes its target path, whoever made it.
+//! NodeUnpublishVolume removes its target path, also one that it has not made.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;

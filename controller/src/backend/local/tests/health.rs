@@ -83,7 +83,7 @@ fn a_file_that_replaced_the_one_in_use_is_not_the_volume() {
     let listed = [(volume.id.clone(), MIB)];
     assert_eq!(told(&store.conditions(&listed).unwrap()[0]), gone);
 
-    // Put back; and restored before it was staged.
+    // At its place again; and restored before it was staged.
     let restored = bed.dir.path().join("restored");
     fs::rename(bed.file(id), &restored).unwrap();
     fs::rename(&aside, bed.file(id)).unwrap();
