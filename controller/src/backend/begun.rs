@@ -3,10 +3,12 @@
 //! with a final code, the caller would forget what an earlier call has created.
 //!
 //! A creation that has succeeded counts as well, since its caller may have left before the answer,
-//! and no answer is known to have arrived.
+//! and no answer is known to have arrived. So does one that goes on, or waits, without a call: it
+//! may create something after the last of its calls.
 
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::Name;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,6 +35,8 @@ struct Known {
     calls: HashMap<Arc<str>, u64>,
     names: BTreeMap<u64, Arc<str>>,
     next: u64,
+    /// Creations that go on without a call: how many, by name.
+    unattended: HashMap<String, usize>,
 }
 
 impl Known {
@@ -64,11 +68,46 @@ pub(super) struct Noting {
 }
 
 impl Noting {
-    /// A creation of the name has ended, whose callers may have left.
-    pub(super) fn note_end<T>(&self, result: &Result<T, Failure>) {
+    /// A creation of the name starts, and does not depend on its calls.
+    pub(super) fn start(self) -> Unattended {
+        let mut known = self.names.known();
+        *known.unattended.entry(self.name.clone()).or_default() += 1;
+        drop(known);
+        Unattended {
+            noting: self,
+            has_left: true,
+        }
+    }
+}
+
+/// A creation that goes on without a call: until it has ended, its name counts.
+#[derive(Debug)]
+pub(super) struct Unattended {
+    noting: Noting,
+    /// It may have created something, if it ends now.
+    has_left: bool,
+}
+
+impl Unattended {
+    /// It has ended; its callers may have left.
+    pub(super) fn end<T>(mut self, result: &Result<T, Failure>) {
         let is_left = |failure: &Failure| failure.certainty == Certainty::MayBeRunning;
-        if result.as_ref().err().is_none_or(is_left) {
-            self.names.note(&self.name);
+        self.has_left = result.as_ref().err().is_none_or(is_left);
+    }
+}
+
+impl Drop for Unattended {
+    fn drop(&mut self) {
+        let Noting { names, name } = &self.noting;
+        let mut known = names.known();
+        if self.has_left {
+            known.note(name);
+        }
+        if let Entry::Occupied(mut count) = known.unattended.entry(name.clone()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
     }
 }
@@ -86,10 +125,11 @@ impl Names {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an earlier call of that name may have created something.
+    /// Whether an earlier call of that name may have created something, or may yet.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
-        self.known().calls.contains_key(name)
+        let known = self.known();
+        known.calls.contains_key(name) || known.unattended.contains_key(name)
     }
 
     /// A creation of that name may have created something, and its caller may not learn that.
@@ -98,10 +138,12 @@ impl Names {
     }
 
     /// The result of a creation. A failure that changed nothing does not say what an earlier call
-    /// of that name has done, unless what it has created is known to be another's.
+    /// of that name has done, unless what it has created is known to be another's; and none says
+    /// what one does that goes on.
     ///
     /// # Errors
-    /// The failure, with an unknown state if an earlier call may have created something.
+    /// The failure, with an unknown state if an earlier call may have created something, or may
+    /// yet.
     pub fn judge<T>(&self, name: &Name, result: Result<T, Failure>) -> Result<T, Failure> {
         let name = name.as_str();
         let mut known = self.known();
@@ -120,7 +162,10 @@ impl Names {
                 }
             }
         }
-        result
+        match known.unattended.contains_key(name) {
+            true => result.map_err(Failure::may_be_running),
+            false => result,
+        }
     }
 }
 
@@ -164,6 +209,44 @@ mod tests {
             assert_eq!(certainty(&names, "pvc-1", Err(end())), expected);
         }
         assert_eq!(certainty(&names, "pvc-1", unreachable()), nothing);
+    }
+
+    #[test]
+    fn a_creation_without_a_call_counts_until_it_has_ended_and_then_if_it_has_left_something() {
+        type End = Option<Result<(), Failure>>;
+        let nothing = Some(Certainty::NothingHappened);
+        let may_be = Some(Certainty::MayBeRunning);
+        let ends: [(fn() -> End, _); 5] = [
+            (|| Some(Err(Failure::timeout("why"))), nothing),
+            (|| Some(Err(Failure::busy("why").rolled_back())), nothing),
+            (|| Some(Err(Failure::busy("why").may_be_running())), may_be),
+            (|| Some(Ok(())), may_be),
+            // It has panicked.
+            (|| None, may_be),
+        ];
+        for (end, expected) in ends {
+            let names = Arc::<Names>::default();
+            let (first, second) = (names.noting("pvc-1").start(), names.noting("pvc-1").start());
+            for _ in 0..2 {
+                assert_eq!(certainty(&names, "pvc-1", unreachable()), may_be);
+            }
+            assert!(names.has("pvc-1") && !names.has("pvc-2"));
+            first.end(&Err::<(), _>(Failure::timeout("why")));
+            // They say nothing of the other one.
+            for other in [
+                Failure::busy("why").rolled_back(),
+                Failure::incompatible("why"),
+            ] {
+                assert_eq!(certainty(&names, "pvc-1", Err(other)), may_be);
+            }
+            assert_eq!(certainty(&names, "pvc-1", unreachable()), may_be);
+            match end() {
+                Some(result) => second.end(&result),
+                None => drop(second),
+            }
+            assert_eq!(certainty(&names, "pvc-1", unreachable()), expected);
+            assert!(names.known().unattended.is_empty());
+        }
     }
 
     /// A call that is repeated is not forgotten, however many others there are.

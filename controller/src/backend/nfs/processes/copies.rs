@@ -52,7 +52,7 @@ impl Processes {
     ///
     /// # Errors
     /// Those of [`Self::ask`]; `Busy` if the copy is not complete within that time: it goes on, and
-    /// is noted in `begun` if it leaves something.
+    /// counts in `begun` until it has ended, and then if it has left something.
     pub(in super::super) async fn copy(
         self: &Arc<Self>,
         (mount, work): (Mount, Work),
@@ -108,12 +108,14 @@ impl Processes {
         };
         all.insert(directory.clone(), copy);
         let (processes, directory) = (Arc::clone(self), directory.clone());
+        // Its calls may leave while it waits, too.
+        let begun = begun.start();
         tokio::spawn(async move {
             let copied = processes.copied(&server, turn, (&of, call), &sender);
             let result = copied.await;
             log(&directory, &of, &result);
             let is_made = result.is_ok();
-            begun.note_end(&result);
+            begun.end(&result);
             sender.send_replace(State::Ended(Instant::now(), result));
             if is_made {
                 // The server knows it from now on.
@@ -179,6 +181,16 @@ impl Copies {
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.all().is_empty()
+    }
+
+    /// How many wait, and how many run.
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let all = self.all();
+        let count =
+            |is: fn(&State) -> bool| all.values().filter(|it| is(&it.state.borrow())).count();
+        let waiting = count(|state| matches!(state, State::Waiting(_)));
+        (waiting, count(|state| matches!(state, State::Running(_))))
     }
 
     /// Removes a copy that has ended; one that has begun since stays.

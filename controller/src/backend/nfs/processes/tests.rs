@@ -241,6 +241,8 @@ async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failu
         let words = "directory data of server filer: waits for other copies of that server";
         assert!(waiting.message.starts_with(words), "{waiting}");
     }
+    // It begins by itself, whatever its calls do.
+    assert_eq!(unreachable(&begun), Certainty::MayBeRunning);
     let other = copy("b", soon).await;
     assert!(
         other.message.contains("another call is changing it"),
@@ -252,7 +254,14 @@ async fn a_copy_goes_on_without_its_call_and_the_next_call_finds_it_or_its_failu
     assert_eq!(state, (Kind::System, Certainty::NothingHappened));
     assert!(failed.message.contains("worker process"), "{failed}");
     assert!(processes.copies.is_empty(), "a failure is answered once");
-    assert!(!begun.volumes.has("pvc-1"));
+    assert_eq!(unreachable(&begun), Certainty::NothingHappened);
+}
+
+/// What a call for the volume finds out that does not reach the server.
+fn unreachable(begun: &Begun) -> Certainty {
+    let name = Name::new("pvc-1").unwrap();
+    let failed = Err::<(), _>(Failure::new(Kind::Unreachable, "why"));
+    begun.volumes.judge(&name, failed).unwrap_err().certainty
 }
 
 const LONG: Duration = Duration::from_secs(60);
@@ -269,6 +278,16 @@ fn asking(worker: fn() -> Command) -> Arc<Processes> {
         worker,
         ..Processes::new()
     })
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let holds = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let held = tokio::time::timeout(LONG, holds).await;
+    assert!(held.is_ok(), "timed out after {LONG:?}: {what}");
 }
 
 fn creation() -> Work {
@@ -317,6 +336,24 @@ async fn a_worker_that_ends_after_it_has_mounted_the_share_may_have_begun() {
     assert_eq!(asked, Ok(Done::Volume(None)));
 }
 
+/// Its call has seen it wait, and no other one has come since.
+#[tokio::test]
+async fn a_copy_that_has_begun_without_a_call_counts_before_it_has_ended() {
+    let processes = asking(|| shell("read call; echo '\"Mounted\"'; read begin; exec sleep 1000"));
+    let server = processes.of("filer");
+    let count = u32::try_from(copies::OF_SERVER).unwrap();
+    let all = Arc::clone(&server.copies);
+    let others = all.acquire_many_owned(count).await.unwrap();
+    let begun = Begun::default();
+    let call = (mount(), copying("a"));
+    let noting = begun.volumes.noting("pvc-1");
+    let queued = processes.copy(call, Duration::ZERO, noting).await;
+    assert_eq!(queued.unwrap_err().certainty, Certainty::NothingHappened);
+    drop(others);
+    until("the copy begins", || processes.copies.counts() == (0, 1)).await;
+    assert_eq!(unreachable(&begun), Certainty::MayBeRunning);
+}
+
 /// A call that waits for it is not the one that finds out.
 #[tokio::test]
 async fn a_copy_that_was_made_without_a_call_is_noted() {
@@ -334,12 +371,7 @@ async fn a_copy_that_was_made_without_a_call_is_noted() {
         let noting = begun.volumes.noting("pvc-1");
         let soon = processes.copy(call, Duration::ZERO, noting).await;
         assert_eq!(soon.unwrap_err().kind, Kind::Busy);
-        while !begun.volumes.has("pvc-1") {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let name = Name::new("pvc-1").unwrap();
-        let unreachable = Err::<(), _>(Failure::new(Kind::Unreachable, "why"));
-        let judged = begun.volumes.judge(&name, unreachable).unwrap_err();
-        assert_eq!(judged.certainty, Certainty::MayBeRunning);
+        until("the copy has ended", || processes.copies.counts() == (0, 0)).await;
+        assert_eq!(unreachable(&begun), Certainty::MayBeRunning);
     }
 }
