@@ -1,7 +1,7 @@
 //! Creations that Civo accepts, and that end in an error: the volume is deleted if this process has
 //! created it and has never seen it usable. Any other one stays, since it may have data.
 
-use crate::site::{CHANGE, Cloud, Site, cloud, created, deleted};
+use crate::site::{CHANGE, Cloud, Site, asked, cloud, created, deleted};
 use belay_twins::Fault;
 use belay_twins::civo::{Refusal, Status};
 use std::time::Duration;
@@ -67,9 +67,7 @@ async fn a_failed_volume_that_this_process_has_not_created_is_named_and_not_dele
     let mut running = site.start();
     let mut client = site.client().await;
     let left = tokio::spawn(async move { created(&mut client, "pvc-1").await });
-    while cloud.count("POST /v2/volumes") == 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    asked(&cloud, "POST /v2/volumes").await;
     running.kill().unwrap();
     running.wait().unwrap();
     left.await.unwrap().unwrap_err();

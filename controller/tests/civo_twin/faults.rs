@@ -2,7 +2,8 @@
 //! call ends well, perhaps when it is repeated, and nothing is done twice.
 
 use crate::site::{
-    CHANGE, Client, Cloud, GIB, Site, attached, cloud, created, deleted, detached, grown, instance,
+    CHANGE, Client, Cloud, GIB, Site, asked, attached, cloud, created, deleted, detached, grown,
+    instance,
 };
 use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
@@ -225,13 +226,6 @@ fn too_fast() -> Fault {
     let mut refusal = Refusal::Rate.response(None);
     refusal.headers.push(("retry-after", HOLD.to_owned()));
     Fault::Refused(refusal)
-}
-
-/// Until there was such a call.
-async fn asked(cloud: &Cloud, kind: &str) {
-    while cloud.count(kind) == 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }
 
 /// One detach was requested, and none after another controller had attached the volume.

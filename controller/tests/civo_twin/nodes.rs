@@ -1,6 +1,6 @@
 //! Nodes by the ID of their instance, and by their name.
 
-use crate::site::{Cloud, Site, attached, cloud, created, deleted, detached, instance};
+use crate::site::{Cloud, Site, asked, attached, cloud, created, deleted, detached, instance};
 use belay_proto::csi::v1 as csi;
 use belay_twins::Fault;
 use belay_twins::civo::{Refusal, Status};
@@ -355,9 +355,7 @@ async fn no_new_node_waits_for_the_search_for_another_one() {
     cloud.forget();
     let mut own = client.clone();
     let search = tokio::spawn(async move { attached(&mut own, &first, &instance(2)).await });
-    while cloud.count("GET /v2/kubernetes/clusters") == 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    asked(&cloud, "GET /v2/kubernetes/clusters").await;
     set_in_cluster(&cloud, 3, true);
     attached(&mut client.clone(), &second, &instance(3))
         .await
@@ -383,9 +381,7 @@ async fn a_new_node_that_the_list_of_its_cluster_shows_late_keeps_its_volume() {
         .remove(&instance(2));
     let of = id.clone();
     let late = tokio::spawn(async move { detached(&mut client, &of, NAME).await });
-    while cloud.count("GET /v2/kubernetes/clusters") == 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    asked(&cloud, "GET /v2/kubernetes/clusters").await;
     // Lists lag behind for a while.
     tokio::time::sleep(Duration::from_secs(1)).await;
     {

@@ -1,5 +1,6 @@
 //! A real belay-controller for the twin: started, called through its socket, killed.
 
+use belay_bed::patience::PATIENCE;
 use belay_bed::programs::{Running, server};
 use belay_bed::{requests, scrape};
 use belay_proto::csi::v1 as csi;
@@ -32,6 +33,17 @@ pub(crate) fn cloud(delay: Duration) -> Cloud {
 /// The ID of an instance, from 1.
 pub(crate) fn instance(n: usize) -> String {
     format!("00000000-0000-4000-8000-{n:012}")
+}
+
+/// Waits until there was such a call.
+pub(crate) async fn asked(cloud: &Cloud, kind: &str) {
+    let called = async {
+        while cloud.count(kind) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let called = tokio::time::timeout(PATIENCE, called).await;
+    assert!(called.is_ok(), "timed out after {PATIENCE:?}: {kind}");
 }
 
 /// Where a controller keeps socket, credentials and log. It outlives the process.

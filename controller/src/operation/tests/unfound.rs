@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::backend::{Begun, Clones};
+use belay_bed::patience::PATIENCE;
 use belay_server::call::Certainty;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::task::{self, Waker};
+use tokio::time::timeout;
 
 /// Creates as scripted; the source of its clones does not exist.
 #[derive(Default)]
@@ -124,9 +126,13 @@ async fn a_volume_whose_caller_has_left_is_not_forgotten_when_the_server_is_away
         let waker = task::Context::from_waker(Waker::noop());
         assert!(left.as_mut().poll(&mut { waker }).is_pending());
     }
-    while backend.0.lock().unwrap().len() > 1 {
-        yield_now().await;
-    }
+    let creates = async {
+        while backend.0.lock().unwrap().len() > 1 {
+            yield_now().await;
+        }
+    };
+    let created = timeout(PATIENCE, creates).await;
+    created.expect("the call that was left creates the volume");
     let failure = operations.create(request).await.unwrap_err();
     let state = (failure.kind, failure.certainty);
     assert_eq!(state, (Kind::Unreachable, Certainty::MayBeRunning));
