@@ -3,7 +3,7 @@
 use crate::site::{Cloud, Site, asked, attached, cloud, created, deleted, detached, instance};
 use belay_proto::csi::v1 as csi;
 use belay_twins::Fault;
-use belay_twins::civo::{Refusal, Status};
+use belay_twins::civo::{CLUSTER, Refusal, Status};
 use belay_twins::http::Response;
 use serde_json::json;
 use std::time::Duration;
@@ -339,6 +339,45 @@ async fn an_instance_is_of_the_cluster_that_either_list_shows_it_with() {
         let at = cloud.service().twin().state().volumes[&id].instance.clone();
         assert_eq!((at, cloud.count(DETACH)), (Some(instance(2)), 0), "{kind}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_only_the_list_of_clusters_shows_with_the_cluster_is_not_deleted() {
+    let cloud = cloud(Duration::ZERO);
+    let site = Site::new(&cloud);
+    let _running = site.start();
+    let mut client = site.client().await;
+    hide(&cloud, true);
+    let id = created(&mut client, "pvc-1").await.unwrap();
+    attached_by_another(&cloud, &id, 2);
+    let response = |body| Fault::Refused(Response::json(200, &body));
+    let lacks_it = || response(json!([{"id": instance(1), "hostname": NAME}]));
+    cloud.disturb(INSTANCES, 1000, lacks_it());
+    let is_kept = || {
+        let at = cloud.service().twin().state().volumes[&id].instance.clone();
+        assert_eq!((at, cloud.count(DETACH)), (Some(instance(2)), 0));
+    };
+    // It is shown there with the name of another node.
+    detached(&mut client, &id, NAME).await.unwrap();
+    is_kept();
+    // Without a name, it may be any node of the cluster.
+    let members = json!([{"id": instance(2)}]);
+    let members = json!({"pages": 1, "items": [{"id": CLUSTER, "instances": members}]});
+    cloud.disturb("GET /v2/kubernetes/clusters", 1000, response(members));
+    let refused = detached(&mut client, &id, NAME).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted, "{refused}");
+    assert!(refused.message().contains(&instance(2)), "{refused}");
+    is_kept();
+    assert_eq!(cloud.service().twin().broken, [] as [&str; 0]);
+    // Its own node is known by either list.
+    cloud.calm();
+    drop(cloud.service().twin().in_use.remove(&id));
+    cloud.disturb(INSTANCES, 1000, lacks_it());
+    let node = "k3s-twin-node-pool-2";
+    detached(&mut client, &id, node).await.unwrap();
+    assert_eq!(cloud.count(DETACH), 1);
+    attached(&mut client, &id, &instance(2)).await.unwrap();
+    assert_eq!(cloud.service().twin().broken, [] as [&str; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,8 @@
 mod clusters;
 mod keys;
 
+pub(super) use clusters::Owner;
+
 use super::access::{Access, Sources};
 use super::id::{is_uuid, is_word};
 use super::wire::{self, CivoSnapshot, CivoVolume, Made, Object, Quota};

@@ -4,7 +4,7 @@
 //! name in another cluster of the account.
 
 use super::begun::STALE_MAX;
-use super::client::Client;
+use super::client::{Client, Owner};
 use super::id::is_uuid;
 use super::rounds::{List, Rounds};
 use super::wire::Instance;
@@ -83,13 +83,13 @@ impl Nodes {
         if ours().contains(id) {
             return Ok(());
         }
-        match self.client.other_cluster(id).await? {
-            Some(other) => Err(Failure::not_found(format!(
+        match self.client.owner(id).await? {
+            Some(Owner::Another(other)) => Err(Failure::not_found(format!(
                 "node {node}: is an instance of cluster {other}, and this controller is for \
                  cluster {}; check CIVO_CLUSTER_ID and the --node-id of the node",
                 self.client.access().cluster
             ))),
-            None => {
+            Some(Owner::Ours(_)) | None => {
                 ours().insert(id.to_owned());
                 Ok(())
             }
@@ -164,8 +164,18 @@ impl Nodes {
             None if self.is_another(instance, node) => return Ok(Shown::Other),
             None => Shown::Nowhere,
         };
-        let other = self.client.other_cluster(instance).await?;
-        Ok(other.map_or(shown, |_| Shown::Other))
+        match (self.client.owner(instance).await?, shown) {
+            (Some(Owner::Another(_)), _) => Ok(Shown::Other),
+            (Some(Owner::Ours(host)), Shown::Nowhere) => match host {
+                Some(host) if is_called(&host, node) => Ok(Shown::Node),
+                Some(_) => Ok(Shown::Other),
+                None => Err(Failure::busy(format!(
+                    "node {node}: Civo shows the cluster with instance {instance}, without its \
+                     host name, so whether it is that node is not known yet; repeat the call"
+                ))),
+            },
+            (Some(Owner::Ours(_)) | None, shown) => Ok(shown),
+        }
     }
 
     /// Whether calls have named it as another node.

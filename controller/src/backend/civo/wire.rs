@@ -155,20 +155,30 @@ pub(super) struct ClusterId {
     pub(super) id: String,
     /// Perhaps not all.
     #[serde(default)]
-    instances: Option<Vec<InstanceId>>,
+    instances: Option<Vec<Member>>,
 }
 
+/// An instance as the list of clusters has it.
 #[derive(Debug, Deserialize)]
-struct InstanceId {
+pub(super) struct Member {
     #[serde(default)]
     id: Option<String>,
+    #[serde(default)]
+    hostname: Option<String>,
 }
 
 impl ClusterId {
-    /// Whether it is shown with that instance.
-    pub(super) fn shows(&self, instance: &str) -> bool {
+    /// That instance, if the cluster is shown with it.
+    pub(super) fn member(&self, instance: &str) -> Option<&Member> {
         let mut all = self.instances.iter().flatten();
-        all.any(|it| it.id.as_deref() == Some(instance))
+        all.find(|it| it.id.as_deref() == Some(instance))
+    }
+}
+
+impl Member {
+    /// Its host name, if it is shown.
+    pub(super) fn hostname(&self) -> Option<&str> {
+        self.hostname.as_deref().filter(|name| !name.is_empty())
     }
 }
 

@@ -9,6 +9,15 @@ use belay_server::call::{Failure, Kind};
 const PAGES_MAX: u64 = 100;
 const CLUSTERS_A_PAGE: u64 = 100;
 
+/// Whose an instance is.
+pub(in super::super) enum Owner {
+    /// The cluster's, although the list of its instances lacks it: with its host name, if it has
+    /// one there.
+    Ours(Option<String>),
+    /// That of another cluster.
+    Another(String),
+}
+
 impl Client {
     /// The instances of the cluster.
     pub(in super::super) async fn instances(&self) -> Result<Vec<Instance>, Failure> {
@@ -16,16 +25,14 @@ impl Client {
         self.read(Request::get("list_instances", path)).await
     }
 
-    /// Which other cluster of the account an instance belongs to; none if it belongs to no other. A
-    /// cluster that cannot be read hides no instance of the others. Civo shows the instances of a
-    /// cluster in the list of clusters and in that of its instances: either counts.
+    /// Whose an instance is that the list of the cluster's instances lacks; none if no cluster of
+    /// the account has it. A cluster that cannot be read hides no instance of the others. Civo
+    /// shows the instances of a cluster in the list of clusters and in that of its instances:
+    /// either counts.
     ///
     /// # Errors
-    /// Those of a cluster that cannot be read, if no other one has the instance.
-    pub(in super::super) async fn other_cluster(
-        &self,
-        instance: &str,
-    ) -> Result<Option<String>, Failure> {
+    /// Those of a cluster that cannot be read, if none is seen to have the instance.
+    pub(in super::super) async fn owner(&self, instance: &str) -> Result<Option<Owner>, Failure> {
         let own = self.access().cluster.clone();
         let mut unread = None;
         for page in 1..=PAGES_MAX {
@@ -36,14 +43,18 @@ impl Client {
             let clusters: Option<Clusters> = self.read(request).await?;
             let Clusters { pages, items } = clusters.unwrap_or_default();
             for cluster in items.unwrap_or_default() {
+                let member = cluster.member(instance);
                 if cluster.id == own {
-                    continue;
+                    match member {
+                        Some(it) => return Ok(Some(Owner::Ours(it.hostname().map(str::to_owned)))),
+                        None => continue,
+                    }
                 }
-                if cluster.shows(instance) {
-                    return Ok(Some(cluster.id));
+                if member.is_some() {
+                    return Ok(Some(Owner::Another(cluster.id)));
                 }
                 match self.has_instance(&cluster.id, instance).await {
-                    Ok(true) => return Ok(Some(cluster.id)),
+                    Ok(true) => return Ok(Some(Owner::Another(cluster.id))),
                     Ok(false) => {}
                     Err(failure) => drop(unread.get_or_insert(failure)),
                 }
