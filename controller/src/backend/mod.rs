@@ -16,6 +16,7 @@ mod modification;
 pub mod nfs;
 pub mod openstack;
 pub mod registry;
+mod rounds;
 mod snapshots;
 mod time;
 

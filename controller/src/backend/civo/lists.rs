@@ -1,8 +1,8 @@
 //! The list of all volumes, which Civo has no search for.
 
 use super::client::Client;
-use super::rounds::{List, Rounds};
 use super::wire::CivoVolume;
+use crate::backend::rounds::{Caller, Reads, Rounds, answer_all};
 use belay_server::call::Failure;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,18 +14,30 @@ const PAGES_AGE_MAX: Duration = Duration::from_secs(30);
 /// Sorted by ID.
 type Volumes = Arc<Vec<CivoVolume>>;
 
-impl List for Volumes {
-    async fn read(client: &Client) -> Result<Self, Failure> {
-        let mut list = client.volumes().await?;
+/// Reads it.
+struct All(Arc<Client>);
+
+impl All {
+    async fn read(&self) -> Result<Volumes, Failure> {
+        let mut list = self.0.volumes().await?;
         list.sort_unstable_by(|a, b| a.id.cmp(&b.id));
         list.dedup_by(|a, b| a.id == b.id);
-        Ok(Self::new(list))
+        Ok(Volumes::new(list))
+    }
+}
+
+impl Reads for All {
+    type Of = ();
+    type Found = Volumes;
+
+    async fn serve(self: Arc<Self>, callers: Vec<Caller<Self>>) {
+        answer_all(callers, &self.read().await);
     }
 }
 
 /// The lists of an account in a region.
 pub(super) struct Lists {
-    rounds: Rounds<Volumes>,
+    rounds: Rounds<All>,
     /// A list of which not all pages have been read, and when it was.
     paged: Mutex<Option<(Instant, Volumes)>>,
 }
@@ -33,7 +45,7 @@ pub(super) struct Lists {
 impl Lists {
     pub(super) fn new(client: Arc<Client>) -> Self {
         Self {
-            rounds: Rounds::new(client),
+            rounds: Rounds::new(All(client)),
             paged: Mutex::default(),
         }
     }
@@ -44,7 +56,7 @@ impl Lists {
 
     /// All volumes. The request begins after this call does.
     pub(super) async fn all(&self) -> Result<Volumes, Failure> {
-        self.rounds.next().await
+        self.rounds.next(()).await
     }
 
     /// At most `limit` volumes after that ID, and whether there are more.

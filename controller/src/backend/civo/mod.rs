@@ -12,7 +12,6 @@ mod id;
 mod lists;
 mod name;
 mod nodes;
-mod rounds;
 mod size;
 mod snapshots;
 mod unfinished;

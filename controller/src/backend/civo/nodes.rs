@@ -6,19 +6,23 @@
 use super::begun::STALE_MAX;
 use super::client::{Client, Owner};
 use super::id::is_uuid;
-use super::rounds::{List, Rounds};
 use super::wire::Instance;
+use crate::backend::rounds::{Caller, Reads, Rounds, answer_all};
 use belay_server::call::Failure;
 use belay_server::request::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::sleep;
 
-type Instances = Arc<Vec<Instance>>;
+/// Reads the instances of the cluster.
+struct Instances(Arc<Client>);
 
-impl List for Instances {
-    async fn read(client: &Client) -> Result<Self, Failure> {
-        client.instances().await.map(Self::new)
+impl Reads for Instances {
+    type Of = ();
+    type Found = Arc<Vec<Instance>>;
+
+    async fn serve(self: Arc<Self>, callers: Vec<Caller<Self>>) {
+        answer_all(callers, &self.0.instances().await.map(Arc::new));
     }
 }
 
@@ -47,7 +51,7 @@ pub(super) struct Nodes {
 impl Nodes {
     pub(super) fn new(client: Arc<Client>) -> Self {
         Self {
-            lists: Rounds::new(Arc::clone(&client)),
+            lists: Rounds::new(Instances(Arc::clone(&client))),
             client,
             names: Mutex::default(),
             ours: Mutex::default(),
@@ -78,7 +82,7 @@ impl Nodes {
         if ours().contains(id) {
             return Ok(());
         }
-        let all = self.lists.next().await?;
+        let all = self.lists.next(()).await?;
         ours().extend(all.iter().map(|instance| instance.id.clone()));
         if ours().contains(id) {
             return Ok(());

@@ -38,7 +38,7 @@ use labels::labels;
 use likeness::{AVAILABILITY, TYPE};
 use plain::Plain;
 pub use routes::Openstack;
-use search::Search;
+use search::{Search, Searches};
 use serde_json::json;
 use session::Account;
 use std::path::PathBuf;
@@ -77,7 +77,7 @@ pub struct Config {
 /// A cloud: an account of `cloud.conf`. Which one a call is for, [`Openstack`] knows.
 struct Cloud {
     client: Arc<Client>,
-    search: Search,
+    searches: Searches,
     backups: Backups,
     plain: Plain,
     cluster: String,
@@ -101,7 +101,7 @@ impl Cloud {
         let http = http.of_section(label.as_ref().map(|_| name.into()));
         let client = Arc::new(Client::new(Account::new(source, http, label)));
         Ok(Self {
-            search: Search::new(Arc::clone(&client)),
+            searches: Searches::new(Search::new(Arc::clone(&client))),
             backups: Backups(Arc::clone(&client)),
             plain: Plain::default(),
             zones: Zones::new(Arc::clone(&client), config.topology_key, conf.ignores_zones),
@@ -248,7 +248,7 @@ impl Backend for Cloud {
 
     fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
         measured(Verb::Find, async move {
-            let found = self.search.named(name).await?;
+            let found = self.searches.next(name).await?;
             let found = found.iter().map(|volume| self.seen(volume));
             let mut found = found.collect::<Result<Vec<_>, _>>()?;
             for Volume { id, phase, .. } in &mut found {

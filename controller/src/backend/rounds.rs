@@ -1,0 +1,175 @@
+//! Reads that calls share. Calls that begin while a round of reads runs are served together by the
+//! next one, so a hundred calls at once need few reads.
+
+use belay_server::call::Failure;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// How long a round delays the next one. A slow answer is then waited for by its own callers only.
+const ROUND_MAX: Duration = Duration::from_secs(1);
+
+/// Storage that serves calls together.
+pub(super) trait Reads: Sized + Send + Sync + 'static {
+    /// What a call is for.
+    type Of: Send;
+    /// What it gets.
+    type Found: Send;
+
+    /// Serves these, at least one.
+    fn serve(self: Arc<Self>, callers: Vec<Caller<Self>>) -> impl Future<Output = ()> + Send;
+}
+
+/// A call that waits.
+pub(super) struct Caller<R: Reads> {
+    pub(super) of: R::Of,
+    answer: oneshot::Sender<Result<R::Found, Failure>>,
+}
+
+impl<R: Reads> Caller<R> {
+    pub(super) fn answer(self, found: Result<R::Found, Failure>) {
+        // It may have stopped waiting.
+        drop(self.answer.send(found));
+    }
+}
+
+/// One answer for all of them, also a failure.
+pub(super) fn answer_all<R>(callers: Vec<Caller<R>>, found: &Result<R::Found, Failure>)
+where
+    R: Reads<Found: Clone>,
+{
+    for caller in callers {
+        caller.answer(found.clone());
+    }
+}
+
+/// The rounds of reads.
+pub(super) struct Rounds<R: Reads>(Arc<Shared<R>>);
+
+struct Shared<R: Reads> {
+    reads: Arc<R>,
+    state: Mutex<State<R>>,
+}
+
+struct State<R: Reads> {
+    waiting: Vec<Caller<R>>,
+    /// Whether a task serves them.
+    runs: bool,
+}
+
+impl<R: Reads> Rounds<R> {
+    pub(super) fn new(reads: R) -> Self {
+        Self(Arc::new(Shared {
+            reads: Arc::new(reads),
+            state: Mutex::new(State {
+                waiting: Vec::new(),
+                runs: false,
+            }),
+        }))
+    }
+
+    /// What a read finds. It begins after this call does.
+    pub(super) async fn next(&self, of: R::Of) -> Result<R::Found, Failure> {
+        let (answer, found) = oneshot::channel();
+        {
+            let mut state = self.0.state();
+            state.waiting.push(Caller { of, answer });
+            if !state.runs {
+                state.runs = true;
+                tokio::spawn(Arc::clone(&self.0).run());
+            }
+        }
+        let lost = |_| Err(Failure::bug("a read ended without an answer"));
+        found.await.unwrap_or_else(lost)
+    }
+}
+
+impl<R: Reads> Shared<R> {
+    fn state(&self) -> MutexGuard<'_, State<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Rounds, until no call waits.
+    async fn run(self: Arc<Self>) {
+        loop {
+            let Some(callers) = self.state().callers() else {
+                return;
+            };
+            let round = tokio::spawn(Arc::clone(&self.reads).serve(callers));
+            // What a round failed with, its callers know.
+            drop(timeout(ROUND_MAX, round).await);
+        }
+    }
+}
+
+impl<R: Reads> State<R> {
+    /// The callers of the next round; none if the task ends.
+    fn callers(&mut self) -> Option<Vec<Caller<R>>> {
+        self.waiting.retain(|caller| !caller.answer.is_closed());
+        self.runs = !self.waiting.is_empty();
+        self.runs.then(|| std::mem::take(&mut self.waiting))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::{Instant, sleep};
+
+    /// Takes so long, and answers with the number of the round.
+    struct Numbered(Duration, Mutex<Vec<Vec<char>>>);
+
+    impl Reads for Numbered {
+        type Of = char;
+        type Found = usize;
+
+        async fn serve(self: Arc<Self>, callers: Vec<Caller<Self>>) {
+            let of = callers.iter().map(|caller| caller.of).collect();
+            let number = {
+                let mut rounds = self.1.lock().unwrap();
+                rounds.push(of);
+                rounds.len()
+            };
+            sleep(self.0).await;
+            answer_all(callers, &Ok(number));
+        }
+    }
+
+    fn numbered(seconds: u64) -> Rounds<Numbered> {
+        let takes = Duration::from_secs(seconds);
+        Rounds::new(Numbered(takes, Mutex::default()))
+    }
+
+    fn served(rounds: &Rounds<Numbered>) -> Vec<Vec<char>> {
+        rounds.0.reads.1.lock().unwrap().clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_at_one_time_share_a_round() {
+        let rounds = numbered(0);
+        for number in 1..=2 {
+            let all = tokio::join!(rounds.next('a'), rounds.next('b'));
+            assert_eq!(all, (Ok(number), Ok(number)));
+        }
+        assert_eq!(served(&rounds), [['a', 'b'], ['a', 'b']]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_come_while_a_round_runs_share_the_next_one_which_waits_a_second() {
+        let rounds = numbered(20);
+        let begun = Instant::now();
+        let late = async {
+            let moment = Duration::from_millis(1);
+            sleep(moment).await;
+            let left = timeout(moment, rounds.next('x')).await;
+            assert!(left.is_err(), "it stops waiting before its round");
+            tokio::join!(rounds.next('b'), rounds.next('c'))
+        };
+        let (first, (second, third)) = tokio::join!(rounds.next('a'), late);
+        assert_eq!((first, second, third), (Ok(1), Ok(2), Ok(2)));
+        assert_eq!(served(&rounds), [vec!['a'], vec!['b', 'c']]);
+        assert_eq!(begun.elapsed().as_secs(), 21);
+    }
+}
