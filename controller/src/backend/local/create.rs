@@ -130,8 +130,9 @@ impl Store {
                 .ok_or_else(|| Failure::bug(format!("volume {id}: its record is missing")))?;
             record.state = State::Ready;
             record.populated = populated;
+            let volume = self.volume(id, &record)?;
             changes.put(id, &record)?;
-            self.volume(id, &record)
+            Ok(volume)
         });
         completed.map_err(Failure::may_be_running)
     }

@@ -127,8 +127,13 @@ impl Store {
     ) -> Result<Snapshot, Failure> {
         let bytes = file.bytes()?;
         self.ledger.change(|changes| {
+            let mut record = known(id, changes.snapshot(id)?)?;
+            record.cut_at(cut_at);
+            record.state = SnapshotState::Ready;
+            record.bytes = bytes;
+            let snapshot = visible(id, &record)?;
             // Inspected after the cut: a volume never becomes new again.
-            let populated = match changes.get(source)? {
+            record.populated = match changes.get(source)? {
                 None => file.holds_data()?,
                 Some(volume) => {
                     let written = self.data_in(file, source, &volume)?;
@@ -136,13 +141,8 @@ impl Store {
                         .was_written()
                 }
             };
-            let mut record = known(id, changes.snapshot(id)?)?;
-            record.cut_at(cut_at);
-            record.state = SnapshotState::Ready;
-            record.bytes = bytes;
-            record.populated = populated;
             changes.put_snapshot(id, &record)?;
-            visible(id, &record)
+            Ok(snapshot)
         })
     }
 
@@ -175,8 +175,9 @@ impl Store {
             }
             record.bytes = bytes;
             record.state = SnapshotState::Ready;
+            let snapshot = visible(id, &record)?;
             changes.put_snapshot(id, &record)?;
-            visible(id, &record)
+            Ok(snapshot)
         });
         completed.map(Some)
     }
@@ -198,12 +199,13 @@ impl Store {
             record.state = SnapshotState::Copying;
             // An expansion may be recorded and not complete.
             record.bytes = volume.bytes.min(from.bytes()?);
+            let snapshot = visible(id, &record)?;
             let written = self.data_in(from, source, &volume)?;
             let volume = self.note_data(changes, source, volume, written)?;
             record.populated = volume.was_written();
             changes.put_snapshot(id, &record)?;
             self.copies.begin(id, source, Some(lock));
-            visible(id, &record)
+            Ok(snapshot)
         });
         match held {
             Ok(snapshot) => {
