@@ -1,19 +1,23 @@
 //! The database of volumes and snapshots: `<state-dir>/state.redb`. Keeps records and their indexes
-//! consistent, one transaction per change. Knows no file but its own; does not interpret states.
+//! consistent: each change is in one transaction. Knows no file but its own; does not interpret
+//! states.
 
+mod commit;
 mod snapshots;
 mod totals;
 
 use super::fault::at;
 use super::record::Record;
-use super::state_file::{self, StateFile, builder, failed, path_in};
+use super::state_file::{self, StateFile, builder, failed, panicked, path_in};
 use belay_server::call::{Failure, Kind};
+use commit::Callers;
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
 use redb::{Table, TableDefinition, TableError, WriteTransaction};
 use std::collections::HashSet;
 use std::ops::Bound;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use totals::{TOTALS, Totals};
 
 /// Volume id to [`Record`].
@@ -34,8 +38,9 @@ pub(super) struct Ledger {
     file: StateFile,
     /// None if reopening it failed.
     database: RwLock<Option<Database>>,
-    /// Held from a commit until its totals are shown: older ones must not follow them.
-    showing: Mutex<()>,
+    callers: Callers,
+    /// A panic has interrupted redb, so the database is used again only once it was reopened.
+    is_suspect: AtomicBool,
 }
 
 impl Ledger {
@@ -53,7 +58,8 @@ impl Ledger {
         let ledger = Self {
             database: RwLock::new(Some(file.open()?)),
             file,
-            showing: Mutex::new(()),
+            callers: Callers::default(),
+            is_suspect: AtomicBool::new(false),
         };
         if ledger.lacks_tables()? {
             ledger.change(|_| Ok(()))?;
@@ -63,11 +69,11 @@ impl Ledger {
 
     /// Whether an earlier release, which had no snapshots, created the database.
     fn lacks_tables(&self) -> Result<bool, Failure> {
-        match self.begin_read()?.open_table(SNAPSHOTS) {
+        self.read(|transaction| match transaction.open_table(SNAPSHOTS) {
             Ok(_) => Ok(false),
             Err(TableError::TableDoesNotExist(_)) => Ok(true),
             Err(error) => Err(failed(error)),
-        }
+        })
     }
 
     /// Whether that directory has a database.
@@ -88,14 +94,12 @@ impl Ledger {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         let usable = |opened: &Database| opened.begin_write().is_ok();
-        if !database.as_ref().is_some_and(usable) {
+        if self.is_suspect() || !database.as_ref().is_some_and(usable) {
             self.reopen(&mut database)?;
             tracing::warn!("state.redb: reopened after a failed read or write");
         }
-        let tried = database
-            .as_ref()
-            .ok_or_else(closed)
-            .and_then(rewrite_totals);
+        let tried = database.as_ref().ok_or_else(closed);
+        let tried = tried.and_then(|opened| self.caught(|| rewrite_totals(opened)).flatten());
         if tried.is_err() {
             self.reopen(&mut database)?;
         }
@@ -104,68 +108,55 @@ impl Ledger {
 
     fn reopen(&self, database: &mut Option<Database>) -> Result<(), Failure> {
         // Closed first: redb has a lock on the file.
-        *database = None;
-        *database = Some(self.file.open()?);
+        let before = database.take();
+        state_file::caught(|| drop(before))?;
+        *database = Some(state_file::caught(|| self.file.open()).flatten()?);
+        // No other call has it open.
+        self.is_suspect.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Runs `work` in one transaction, which is on disk when this returns, or has no effect.
+    fn is_suspect(&self) -> bool {
+        self.is_suspect.load(Ordering::Relaxed)
+    }
+
+    /// Runs `work`, which uses the database.
     ///
     /// # Errors
-    /// Those of `work`; `Unreachable` if the database cannot be written or was replaced, may be
-    /// running if the outcome is unknown.
-    pub(super) fn change<T>(
-        &self,
-        work: impl FnOnce(&mut Changes<'_>) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        // Held to the end, so that the database is not closed during the transaction.
-        let database = self.opened()?;
-        let transaction = database.as_ref().ok_or_else(closed)?.begin_write();
-        let transaction = transaction.map_err(failed)?;
-        let mut changes = Changes::of(&transaction)?;
-        // An error before the commit drops the transaction, which aborts it.
-        let result = work(&mut changes)?;
-        let totals = changes.totals()?;
-        drop(changes);
-        let _showing = self.showing.lock().unwrap_or_else(PoisonError::into_inner);
-        transaction
-            .commit()
-            .map_err(|error| failed(error).may_be_running())?;
-        #[cfg(test)]
-        super::files::journal::note(super::files::journal::Call::Commit);
-        let replaced = self.file.refuse_replaced();
-        replaced.map_err(Failure::may_be_running)?;
-        totals.show();
-        Ok(result)
+    /// If it panics; then [`Self::mend`] must reopen the database.
+    fn caught<T>(&self, work: impl FnOnce() -> T) -> Result<T, Failure> {
+        state_file::caught(work).inspect_err(|_| self.is_suspect.store(true, Ordering::Relaxed))
     }
 
     /// The record of that volume.
     pub(super) fn get(&self, id: &str) -> Result<Option<Record>, Failure> {
-        let transaction = self.begin_read()?;
-        let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
-        let bytes = volumes.get(id).map_err(failed)?;
-        bytes
-            .map(|bytes| Record::decode(id, bytes.value()))
-            .transpose()
+        self.read(|transaction| {
+            let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
+            let bytes = volumes.get(id).map_err(failed)?;
+            bytes
+                .map(|bytes| Record::decode(id, bytes.value()))
+                .transpose()
+        })
     }
 
     /// The id and record of the volume of that name.
     pub(super) fn find(&self, name: &str) -> Result<Option<(String, Record)>, Failure> {
-        let transaction = self.begin_read()?;
-        let names = transaction.open_table(NAMES).map_err(failed)?;
-        let Some(id) = names
-            .get(name)
-            .map_err(failed)?
-            .map(|id| id.value().to_owned())
-        else {
-            return Ok(None);
-        };
-        let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
-        let bytes = volumes.get(id.as_str()).map_err(failed)?;
-        let record = bytes
-            .map(|bytes| Record::decode(&id, bytes.value()))
-            .transpose()?;
-        Ok(record.map(|record| (id, record)))
+        self.read(|transaction| {
+            let names = transaction.open_table(NAMES).map_err(failed)?;
+            let Some(id) = names
+                .get(name)
+                .map_err(failed)?
+                .map(|id| id.value().to_owned())
+            else {
+                return Ok(None);
+            };
+            let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
+            let bytes = volumes.get(id.as_str()).map_err(failed)?;
+            let record = bytes
+                .map(|bytes| Record::decode(&id, bytes.value()))
+                .transpose()?;
+            Ok(record.map(|record| (id, record)))
+        })
     }
 
     /// Passes the records after `after`, by id, to `take` until it returns false. For a record that
@@ -175,25 +166,23 @@ impl Ledger {
         after: Option<&str>,
         mut take: impl FnMut(&str, Result<Record, Failure>) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
-        let transaction = self.begin_read()?;
-        let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
-        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
-        for entry in volumes
-            .range::<&str>((begin, Bound::Unbounded))
-            .map_err(failed)?
-        {
-            let (id, bytes) = entry.map_err(failed)?;
-            if !take(id.value(), Record::decode(id.value(), bytes.value()))? {
-                break;
+        self.read(|transaction| {
+            let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
+            let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+            let range = volumes.range::<&str>((begin, Bound::Unbounded));
+            for entry in range.map_err(failed)? {
+                let (id, bytes) = entry.map_err(failed)?;
+                if !take(id.value(), Record::decode(id.value(), bytes.value()))? {
+                    break;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// The totals.
     pub(super) fn totals(&self) -> Result<Totals, Failure> {
-        let transaction = self.begin_read()?;
-        Totals::read(&transaction.open_table(TOTALS).map_err(failed)?)
+        self.read(|transaction| Totals::read(&transaction.open_table(TOTALS).map_err(failed)?))
     }
 
     /// The ids of all volumes.
@@ -205,25 +194,35 @@ impl Ledger {
         &self,
         records: TableDefinition<'_, &'static str, &'static [u8]>,
     ) -> Result<HashSet<String>, Failure> {
-        let transaction = self.begin_read()?;
-        let records = transaction.open_table(records).map_err(failed)?;
-        let mut ids = HashSet::new();
-        for entry in records.range::<&str>(..).map_err(failed)? {
-            ids.insert(entry.map_err(failed)?.0.value().to_owned());
-        }
-        Ok(ids)
+        self.read(|transaction| {
+            let records = transaction.open_table(records).map_err(failed)?;
+            let mut ids = HashSet::new();
+            for entry in records.range::<&str>(..).map_err(failed)? {
+                ids.insert(entry.map_err(failed)?.0.value().to_owned());
+            }
+            Ok(ids)
+        })
     }
 
-    fn begin_read(&self) -> Result<ReadTransaction, Failure> {
+    /// Runs `work`, which sees the last transaction that is on disk.
+    fn read<T>(
+        &self,
+        work: impl FnOnce(&ReadTransaction) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let database = self.opened()?;
         let database = database.as_ref().ok_or_else(closed)?;
-        database.begin_read().map_err(failed)
+        self.caught(|| work(&database.begin_read().map_err(failed)?))
+            .flatten()
     }
 
     /// Checks before a read too: a volume that a replaced database lacks may still exist.
     fn opened(&self) -> Result<RwLockReadGuard<'_, Option<Database>>, Failure> {
         self.file.refuse_replaced()?;
-        Ok(self.database.read().unwrap_or_else(PoisonError::into_inner))
+        let opened = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        match self.is_suspect() {
+            true => Err(panicked()),
+            false => Ok(opened),
+        }
     }
 }
 
@@ -236,6 +235,7 @@ pub(super) struct Changes<'t> {
     snapshot_names: Table<'t, &'static str, &'static str>,
     snapshots_of: Table<'t, (&'static str, &'static str), ()>,
     totals: Table<'t, &'static str, u64>,
+    has_written: bool,
 }
 
 impl<'t> Changes<'t> {
@@ -248,6 +248,7 @@ impl<'t> Changes<'t> {
             snapshot_names: transaction.open_table(SNAPSHOT_NAMES).map_err(failed)?,
             snapshots_of: transaction.open_table(SNAPSHOTS_OF).map_err(failed)?,
             totals: transaction.open_table(TOTALS).map_err(failed)?,
+            has_written: false,
         })
     }
 }
@@ -292,14 +293,17 @@ impl Changes<'_> {
     }
 
     fn set_totals(&mut self, totals: Totals) -> Result<(), Failure> {
+        self.has_written = true;
         totals.write(&mut self.totals)
     }
 
     /// Writes a new or changed record and its index entries.
     pub(super) fn put(&mut self, id: &str, record: &Record) -> Result<(), Failure> {
+        let encoded = record.encode()?;
         self.forget(id)?;
+        self.has_written = true;
         self.volumes
-            .insert(id, record.encode()?.as_slice())
+            .insert(id, encoded.as_slice())
             .map_err(failed)?;
         self.names
             .insert(record.name.as_str(), id)
@@ -322,6 +326,7 @@ impl Changes<'_> {
         let Some(record) = self.get(id)? else {
             return Ok(());
         };
+        self.has_written = true;
         self.volumes.remove(id).map_err(failed)?;
         self.names.remove(record.name.as_str()).map_err(failed)?;
         for attached in &record.attached {

@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Maximum number of concurrent read-only verbs.
 pub(super) const QUESTIONS_MAX: usize = 16;
-/// Maximum number of concurrent changes. They take turns at the ledger, so more are not faster.
+/// Maximum number of concurrent changes, which may share one commit of the ledger.
 const CHANGES_MAX: usize = 16;
 /// Maximum number of concurrent snapshots, restores and clones. Each may copy for a long time, and
 /// must not block the other changes.

@@ -222,6 +222,24 @@ pub(super) fn unless_damaged<T>(start: impl FnOnce() -> Result<T, Failure>) -> R
     })
 }
 
+/// Runs `work`, which uses the open database. redb panics at some damage.
+///
+/// # Errors
+/// [`panicked`] if it panics. The database must then be reopened.
+pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_logged| panicked())
+}
+
+/// The failure of a call during a panic, or after it, until the database was reopened.
+pub(super) fn panicked() -> Failure {
+    Failure::new(
+        Kind::Unreachable,
+        "state.redb: is damaged, or there is an error in Belay, as the panic logged before shows; \
+         check the disk of the state directory, and repeat the call; if it fails again, restore \
+         the file from a backup and restart the controller",
+    )
+}
+
 /// Only the next start reads the file of that name, so no final code may be returned: the caller
 /// would conclude that nothing remains.
 fn replaced(path: &Path) -> Failure {

@@ -15,6 +15,8 @@ pub(in crate::backend::local) enum Call {
     Mark(PathBuf),
     Sync(PathBuf),
     Commit,
+    /// Another thread has tried to commit this one's change with its own; whether it has.
+    Share(bool),
     /// Opening it, if it exists.
     Open(PathBuf),
 }
@@ -41,6 +43,20 @@ pub(in crate::backend::local) fn note(call: Call) {
     CALLS.with_borrow_mut(|calls| calls.push(call));
 }
 
+fn is_commit(call: &Call) -> bool {
+    matches!(call, Call::Commit | Call::Share(true))
+}
+
+/// Runs `work`, and returns how many transactions this thread has committed, and how many of its
+/// changes others have.
+pub(in crate::backend::local) fn commits<T>(work: impl FnOnce() -> T) -> (T, [usize; 2]) {
+    CALLS.take();
+    let result = work();
+    let calls = CALLS.take();
+    let count = |wanted: Call| calls.iter().filter(|call| **call == wanted).count();
+    (result, [count(Call::Commit), count(Call::Share(true))])
+}
+
 /// Runs `work`, and checks that a power loss keeps what it did: content that is marked is on disk
 /// before its mark, and everything before the last commit.
 pub(in crate::backend::local) fn expect_durable<T>(what: &str, work: impl FnOnce() -> T) -> T {
@@ -48,7 +64,7 @@ pub(in crate::backend::local) fn expect_durable<T>(what: &str, work: impl FnOnce
     let result = work();
     let calls = CALLS.take();
     let mut unsynced = BTreeSet::new();
-    let last = calls.iter().rposition(|call| *call == Call::Commit);
+    let last = calls.iter().rposition(is_commit);
     for (number, call) in calls.iter().enumerate() {
         match call {
             Call::Change(path) => drop(unsynced.insert(path)),
@@ -60,8 +76,8 @@ pub(in crate::backend::local) fn expect_durable<T>(what: &str, work: impl FnOnce
                 );
             }
             Call::Sync(path) => drop(unsynced.remove(path)),
-            Call::Open(_) => {}
-            Call::Commit => {
+            Call::Open(_) | Call::Share(false) => {}
+            Call::Commit | Call::Share(true) => {
                 let is_due = Some(number) == last;
                 assert!(
                     !is_due || unsynced.is_empty(),

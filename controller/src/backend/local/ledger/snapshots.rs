@@ -13,8 +13,7 @@ impl Ledger {
         &self,
         id: &str,
     ) -> Result<Option<SnapshotRecord>, Failure> {
-        let transaction = self.begin_read()?;
-        read(&transaction.open_table(SNAPSHOTS).map_err(failed)?, id)
+        self.read(|transaction| read(&transaction.open_table(SNAPSHOTS).map_err(failed)?, id))
     }
 
     /// The ids of all snapshots.
@@ -30,40 +29,42 @@ impl Ledger {
         after: Option<&str>,
         mut take: impl FnMut(&str, Result<SnapshotRecord, Failure>) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
-        let transaction = self.begin_read()?;
-        let snapshots = transaction.open_table(SNAPSHOTS).map_err(failed)?;
-        let Some(volume) = of else {
-            let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
-            let range = snapshots.range::<&str>((begin, Bound::Unbounded));
+        self.read(|transaction| {
+            let snapshots = transaction.open_table(SNAPSHOTS).map_err(failed)?;
+            let Some(volume) = of else {
+                let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+                let range = snapshots.range::<&str>((begin, Bound::Unbounded));
+                for entry in range.map_err(failed)? {
+                    let (id, bytes) = entry.map_err(failed)?;
+                    if !take(
+                        id.value(),
+                        SnapshotRecord::decode(id.value(), bytes.value()),
+                    )? {
+                        break;
+                    }
+                }
+                return Ok(());
+            };
+            let of_volume = transaction.open_table(SNAPSHOTS_OF).map_err(failed)?;
+            let begin = Bound::Excluded((volume, after.unwrap_or("")));
+            let range = of_volume.range::<(&str, &str)>((begin, Bound::Unbounded));
             for entry in range.map_err(failed)? {
-                let (id, bytes) = entry.map_err(failed)?;
-                if !take(
-                    id.value(),
-                    SnapshotRecord::decode(id.value(), bytes.value()),
-                )? {
+                let key = entry.map_err(failed)?.0;
+                let (source, id) = key.value();
+                if source != volume {
+                    break;
+                }
+                let record = read(&snapshots, id).and_then(|record| {
+                    let missing =
+                        || Failure::bug(format!("state.redb: snapshot {id}: has no record"));
+                    record.ok_or_else(missing)
+                });
+                if !take(id, record)? {
                     break;
                 }
             }
-            return Ok(());
-        };
-        let of_volume = transaction.open_table(SNAPSHOTS_OF).map_err(failed)?;
-        let begin = Bound::Excluded((volume, after.unwrap_or("")));
-        let range = of_volume.range::<(&str, &str)>((begin, Bound::Unbounded));
-        for entry in range.map_err(failed)? {
-            let key = entry.map_err(failed)?.0;
-            let (source, id) = key.value();
-            if source != volume {
-                break;
-            }
-            let record = read(&snapshots, id).and_then(|record| {
-                let missing = || Failure::bug(format!("state.redb: snapshot {id}: has no record"));
-                record.ok_or_else(missing)
-            });
-            if !take(id, record)? {
-                break;
-            }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 
@@ -91,9 +92,11 @@ impl Changes<'_> {
         id: &str,
         record: &SnapshotRecord,
     ) -> Result<(), Failure> {
+        let encoded = record.encode()?;
         self.forget_snapshot(id)?;
+        self.has_written = true;
         self.snapshots
-            .insert(id, record.encode()?.as_slice())
+            .insert(id, encoded.as_slice())
             .map_err(failed)?;
         self.snapshot_names
             .insert(record.name.as_str(), id)
@@ -114,6 +117,7 @@ impl Changes<'_> {
         let Some(record) = self.snapshot(id)? else {
             return Ok(());
         };
+        self.has_written = true;
         self.snapshots.remove(id).map_err(failed)?;
         self.snapshot_names
             .remove(record.name.as_str())

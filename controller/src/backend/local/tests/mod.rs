@@ -17,6 +17,7 @@ macro_rules! everywhere {
 use everywhere;
 
 mod attaching;
+mod batch;
 mod complete;
 mod damaged;
 mod durable;
