@@ -1,6 +1,7 @@
 //! Archives, and what has their names.
 
 use super::super::claim::State;
+use super::super::delete::Deletion;
 use super::super::remove::Trash;
 use super::policies::{is_untouched, prepare};
 use super::repeated::{claimed, dir, record};
@@ -131,4 +132,28 @@ fn a_link_in_the_place_of_an_older_archive_is_not_removed() {
     share.delete(&deletion).unwrap();
     assert_eq!(names(&share.path("archived-ns/data")), ["file"]);
     share.assert_outside();
+}
+
+/// Another call has completed the deletion meanwhile, and the archive of a later volume is about to
+/// get its name. Without a claim, that would be free for a volume, whose directory it replaces.
+#[test]
+fn a_slow_deletion_leaves_the_name_of_a_later_archive_claimed() {
+    let share = Share::new();
+    let (tree, volume) = (share.tree(), dir("ns/data"));
+    let (claims, gone) = claimed(&share, record("ns/data", None), State::Gone);
+    assert!(claims.remove(&volume, &gone).unwrap());
+    let (claims, later) = claimed(&share, record("ns/data", None), State::Archiving);
+    let placing = record("archived-ns/data", Some(later.nonce));
+    claimed(&share, placing, State::Placing);
+    let deletion = Deletion {
+        tree: &tree,
+        claims,
+        dir: &volume,
+        end: Instant::now(),
+        removes_archived: true,
+    };
+    let words = "another call changes its volume";
+    refused(deletion.settle(&gone), Kind::Busy, words);
+    let claim = claim_of(&share, "archived-ns/data");
+    assert_eq!(claim.extension().unwrap(), "placing");
 }

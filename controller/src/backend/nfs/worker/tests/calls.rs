@@ -204,3 +204,14 @@ fn only_what_is_empty_is_removed_as_a_directory() {
     assert!(!tree::unlink_existing(&root, "to-file", "x").unwrap());
     assert!(share.path("file").exists());
 }
+
+#[test]
+fn a_file_that_the_server_does_not_write_to_its_disk_is_a_failure() {
+    let (share, root) = prepare();
+    for name in ["file", "directory"] {
+        tree::sync(&fs::File::open(share.path(name)).unwrap().into(), "x").unwrap();
+    }
+    // No disk has its content.
+    let fifo = tree::open_file(&root, "fifo", "x").unwrap().unwrap();
+    fails(tree::sync(&fifo, "x"), Errno::INVAL);
+}

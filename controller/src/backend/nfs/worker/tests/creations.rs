@@ -70,30 +70,34 @@ fn a_slow_creation_changes_nothing_of_a_later_volume() {
         permissions: Some(0o750),
         ..volume("ns/data", "pvc-2")
     };
-    let steps = slow_at_each(
-        |_| {},
-        |share| match share.create(&order) {
-            Err(failure) if failure.kind == Kind::Incompatible => {
-                let words = "is the directory of volume \"pvc-2\"";
-                assert!(failure.message.contains(words), "{failure}");
-                Ok(())
-            }
-            result => result.map(drop),
-        },
-        |share| {
-            share.create(&order).unwrap();
-            share.delete(&old(&order, OnDelete::Delete)).unwrap();
-            share.create(&later).unwrap();
-            share.write("ns/data/file");
-        },
-        |share| {
-            assert_eq!(names(&share.path("ns/data")), ["file"]);
-            assert_eq!(mode(&share.path("ns/data")), 0o750);
-            assert_eq!(share.look(&later.at).map(|seen| seen.bytes), Some(7));
-            assert_eq!(claim_of(share, "ns/data").extension().unwrap(), "ready");
-        },
-    );
-    assert!(steps > 30, "{steps}");
+    for has_files in [true, false] {
+        let steps = slow_at_each(
+            |_| {},
+            |share| match share.create(&order) {
+                Err(failure) if failure.kind == Kind::Incompatible => {
+                    let words = "is the directory of volume \"pvc-2\"";
+                    assert!(failure.message.contains(words), "{failure}");
+                    Ok(())
+                }
+                result => result.map(drop),
+            },
+            |share| {
+                share.create(&order).unwrap();
+                share.delete(&old(&order, OnDelete::Delete)).unwrap();
+                share.create(&later).unwrap();
+                if has_files {
+                    share.write("ns/data/file");
+                }
+            },
+            |share| {
+                assert_eq!(names(&share.path("ns/data")).len(), usize::from(has_files));
+                assert_eq!(mode(&share.path("ns/data")), 0o750);
+                assert_eq!(share.look(&later.at).map(|seen| seen.bytes), Some(7));
+                assert_eq!(claim_of(share, "ns/data").extension().unwrap(), "ready");
+            },
+        );
+        assert!(steps > 30, "{steps}");
+    }
 }
 
 /// Its caller gets the volume that another call of the same name has completed, or repeats.

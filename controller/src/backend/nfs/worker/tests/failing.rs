@@ -126,6 +126,7 @@ fn failing_at_each_look(
         }
         let failure = result.expect_err("a look that failed has shown nothing");
         assert_eq!(failure.kind, Kind::Unreachable, "{at}: {failure}");
+        assert!(failure.message.contains("EIO"), "{at}: {failure}");
         call(&share).unwrap();
         after(&share);
     }
@@ -139,6 +140,8 @@ fn what_the_server_does_not_say_is_not_taken_for_missing() {
         |share| share.create(&order).map(drop),
         |share| assert!(share.look(&order.at).is_some()),
     );
+    // Of a call that was killed.
+    let written = format!("{}.0123456789abcdef", file_name(&order.at.dir));
     for policy in [OnDelete::Delete, OnDelete::Archive, OnDelete::Retain] {
         for is_claimed in [true, false] {
             let deletion = OldVolume {
@@ -150,15 +153,16 @@ fn what_the_server_does_not_say_is_not_taken_for_missing() {
                 |share| {
                     if is_claimed {
                         share.create(&order).unwrap();
+                        share.write(&format!(".belay/tmp/{written}/claim"));
                     }
-                    share.write("ns/data/file");
+                    share.write("ns/data/a/file");
                     if policy == OnDelete::Archive {
                         share.write("archived-ns/data/old");
                     }
                 },
                 |share| share.delete(&deletion),
                 |share| {
-                    let left = ["ns/data/file", "archived-ns/data/file"];
+                    let left = ["ns/data/a/file", "archived-ns/data/a/file"];
                     let left = left.map(|file| share.path(file).exists());
                     let expected = match policy {
                         OnDelete::Delete => [false, false],

@@ -3,6 +3,7 @@
 mod archives;
 mod calls;
 mod claimed;
+mod claims;
 mod copied;
 mod copied_dropped;
 mod copied_failing;

@@ -144,3 +144,29 @@ fn what_is_deep_is_moved_up() {
     assert_eq!(moved.get(), 2);
     share.assert_clean();
 }
+
+/// A tenant has moved it when it is about to be moved up.
+#[test]
+fn what_a_tenant_moves_from_the_depth_is_removed_where_it_is() {
+    let order = volume("ns/data", "pvc-1");
+    let renamed = Cell::new(0);
+    slow_at_each(
+        |share| {
+            share.create(&order).unwrap();
+            share.write(&format!("ns/data{}/file", "/d".repeat(36)));
+        },
+        |share| {
+            share.delete(&old(&order, OnDelete::Delete)).unwrap();
+            Ok(())
+        },
+        |share| {
+            for volume in moved(&share.path(".belay/trash")) {
+                let deep = volume.join("d/".repeat(32));
+                let is_renamed = fs::rename(deep, volume.join("renamed")).is_ok();
+                renamed.set(renamed.get() + usize::from(is_renamed));
+            }
+        },
+        Share::assert_clean,
+    );
+    assert!(renamed.get() > 32, "{renamed:?}");
+}

@@ -1,0 +1,85 @@
+//! Claims that are old, and what was written for them.
+
+use super::super::claim::{Claim, State};
+use super::super::claims::{Claims, Held};
+use super::repeated::{claimed, dir, record};
+use super::slow::{Step, during};
+use super::*;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::SystemTime;
+
+const CHANGING: &str = "another call changes its volume";
+
+/// A claim on `ns/data` that has not changed for two hours.
+fn aged(share: &Share, state: State) -> (Claims, Claim) {
+    let made = claimed(share, record("ns/data", None), state);
+    let path = claim_of(share, "ns/data");
+    let file = fs::File::options().write(true).open(path).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(7200);
+    file.set_modified(long_ago).unwrap();
+    made
+}
+
+/// Even if its directory is empty.
+#[test]
+fn a_volume_that_exists_keeps_its_directory_however_old_its_claim_is() {
+    for state in [
+        State::Ready,
+        State::Deleting,
+        State::Archiving,
+        State::Gone,
+        State::Retained,
+        State::Placing,
+        State::Archived,
+        State::Replaced,
+    ] {
+        let share = Share::new();
+        let (claims, claim) = aged(&share, state);
+        fs::create_dir_all(share.path("ns/data")).unwrap();
+        let other = share.create(&volume("ns/data", "pvc-2"));
+        refused(other, Kind::Incompatible, "volume \"pvc-1\"");
+        assert_eq!(claims.read(&dir("ns/data")).unwrap(), Held::By(claim));
+    }
+}
+
+/// A copy of many files.
+#[test]
+fn a_creation_that_is_in_progress_for_hours_is_not_abandoned() {
+    for state in [State::Creating, State::Copying] {
+        let share = Share::new();
+        let (claims, claim) = aged(&share, state);
+        let path = dir("ns/data");
+        assert!(claims.is_abandoned(&path, &claim).unwrap());
+        claims.refresh(&path, &claim).unwrap();
+        assert!(!claims.is_abandoned(&path, &claim).unwrap());
+        // It hears that it was withdrawn.
+        claims.advance(&path, &claim, State::Dropping).unwrap();
+        refused(claims.refresh(&path, &claim), Kind::Busy, CHANGING);
+    }
+}
+
+/// Of a call that was killed.
+#[test]
+fn what_another_call_removes_at_the_same_time_keeps_no_volume_from_being_deleted() {
+    let share = Share::new();
+    let order = volume("ns/data", "pvc-1");
+    share.create(&order).unwrap();
+    let hash = file_name(&order.at.dir);
+    let written = format!(".belay/tmp/{hash}.0123456789abcdef");
+    share.write(&format!("{written}/0123456789abcdef.creating"));
+    let (written, own) = (share.path(&written), share.path(".belay/claims").join(hash));
+    let removed = Rc::new(Cell::new(false));
+    let remove = {
+        let removed = removed.clone();
+        move |step| {
+            // The next change is to move it away.
+            if step == Step::Change && !own.exists() && fs::remove_dir_all(&written).is_ok() {
+                removed.set(true);
+            }
+        }
+    };
+    during(remove, || share.delete(&old(&order, OnDelete::Delete))).unwrap();
+    assert!(removed.get());
+    share.assert_clean();
+}
