@@ -2,20 +2,20 @@
 
 use super::copied::order;
 use super::killed::{fail_look, until};
-use super::slow::{Step, during, slow_at_each};
+use super::slow::{Step, during, repeated, slow_at_each};
 use super::tenants::moved;
 use super::*;
 use rustix::io::Errno;
 use std::cell::Cell;
 
 /// A copy that was killed after so many changes; false if it was not.
-fn killed_copy(share: &Share, changes: usize) -> bool {
+pub(super) fn killed_copy(share: &Share, changes: usize) -> bool {
     share.make_source();
     until(changes, || share.copy(&order())).is_none()
 }
 
 /// After how many changes a copy has the name of the volume.
-fn changes_until_placed() -> usize {
+pub(super) fn changes_until_placed() -> usize {
     let placed = (0..).find(|changes| {
         let share = Share::new();
         assert!(killed_copy(&share, *changes));
@@ -105,6 +105,48 @@ fn a_slow_removal_takes_nothing_from_the_volume_that_another_call_has_completed(
     assert!(counts.0 > 5 && counts.1 > 5, "{counts:?}");
 }
 
+/// Gives something in the trash whose name begins so another name, as a slower call does.
+fn renamed_late(share: &Share, prefix: &str, to: impl Fn(&Path) -> PathBuf) -> bool {
+    let is_copy = |path: &&PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with(prefix) && !name.starts_with("copy.is.") && !name.ends_with(".links")
+    };
+    let found = moved(&share.path(".belay/trash"));
+    let copy = found.iter().find(is_copy);
+    copy.is_some_and(|copy| fs::rename(copy, to(copy)).is_ok())
+}
+
+/// It has seen that the claim is its own before the removal began.
+#[test]
+fn nothing_is_left_of_a_copy_that_a_slower_call_completes_while_it_is_removed() {
+    let placed = changes_until_placed();
+    // The name of the volume is the last one that it gets, after three other changes.
+    for (copied, prefix) in [(placed - 1, "copy.complete"), (placed - 4, "copy.")] {
+        let renamed = Cell::new(0);
+        let steps = slow_at_each(
+            |share| {
+                assert!(killed_copy(share, copied));
+                fs::create_dir_all(share.path("ns")).unwrap();
+            },
+            |share| share.delete(&deletion()),
+            |share| {
+                let is_renamed = renamed_late(share, prefix, |copy| match prefix {
+                    "copy.complete" => share.path("ns/copy"),
+                    _ => copy.with_file_name("copy.complete"),
+                });
+                renamed.set(renamed.get() + usize::from(is_renamed));
+            },
+            |share| {
+                repeated(share, &deletion()).unwrap();
+                // Not the directory above it either.
+                assert_eq!(names(&share.path("")), [".belay", "from"]);
+                assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
+            },
+        );
+        assert!(renamed.get() > 5 && renamed.get() < steps, "{renamed:?}");
+    }
+}
+
 /// With NFS, what is removed while it is open is stale.
 #[test]
 fn what_is_removed_from_the_source_meanwhile_is_not_copied_in_part() {
@@ -151,4 +193,23 @@ fn a_copy_is_below_the_directories_above_it_and_not_in_another_volume() {
     assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
     // The source's, and that of the volume.
     assert_eq!(names(&share.path(".belay/claims")).len(), 2);
+}
+
+/// It was in a volume that was retained. An operator has moved both away.
+#[test]
+fn a_source_below_a_volume_that_was_moved_away_does_not_exist() {
+    let share = Share::new();
+    let retained = NewVolume {
+        on_delete: OnDelete::Retain,
+        ..volume("a", "pvc-9")
+    };
+    share.create(&retained).unwrap();
+    share.write("a/b/file");
+    share.delete(&old(&retained, OnDelete::Retain)).unwrap();
+    let mut order = order();
+    order.from.at = owned("a/b", "pvc-1");
+    let words = "a part of another volume is not copied";
+    refused(share.copy(&order), Kind::Precondition, words);
+    fs::rename(share.path("a"), share.path("kept")).unwrap();
+    refused(share.copy(&order), Kind::NotFound, "does not exist");
 }

@@ -1,10 +1,13 @@
 //! A mount that shows what the server had before another one changed it, as with a directory
 //! delegation.
 
+use super::super::claim::State;
 use super::super::claims::{Claims, Held};
+use super::super::copy::discard;
 use super::super::copy::source::Original;
 use super::super::remove::Trash;
 use super::copied::order;
+use super::copied_dropped::{changes_until_placed, killed_copy};
 use super::repeated::dir;
 use super::*;
 
@@ -51,4 +54,23 @@ fn a_source_that_only_this_mount_still_shows_is_not_the_one_that_was_copied() {
         Kind::NotFound,
         "was deleted while it was copied",
     );
+}
+
+/// Another call has removed it, and a later volume has its directory.
+#[test]
+fn a_copy_that_only_this_mount_still_shows_is_not_moved_away() {
+    let share = Share::new();
+    assert!(killed_copy(&share, changes_until_placed()));
+    let later = order().volume;
+    let dir = &later.at.dir;
+    let claims = Claims::find(&share.tree()).unwrap().unwrap();
+    let Held::By(claim) = claims.read(dir).unwrap() else {
+        panic!("no claim");
+    };
+    let claim = claims.advance(dir, &claim, State::Dropping).unwrap();
+    let tree = stale(&share, || drop(share.create(&later).unwrap()));
+    let end = Instant::now() + Duration::from_secs(600);
+    let removed = discard(&tree, dir, &claim, end);
+    refused(removed, Kind::Busy, "another call changes its volume");
+    assert!(share.dir.path().join("shown/ns/copy/file").exists());
 }
