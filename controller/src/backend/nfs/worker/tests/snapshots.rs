@@ -3,6 +3,7 @@
 use super::super::super::call::{
     Archived, NewSnapshot, Restoring, SnapshotSeen, Source, snapshot_of,
 };
+use super::super::tar::Entry;
 use super::killed::{fail, killed_at_each, was_left};
 use super::slow::slow_at_each;
 use super::*;
@@ -45,6 +46,15 @@ pub(super) fn restoring(volume: NewVolume) -> Restoring {
 
 pub(super) fn restored() -> Restoring {
     restoring(volume("ns/copy", "pvc-2"))
+}
+
+/// Restored without root, too, which alone gives a file to another user.
+pub(super) fn of_this_user() -> Entry {
+    Entry {
+        user: rustix::process::geteuid().as_raw(),
+        group: rustix::process::getegid().as_raw(),
+        ..Entry::default()
+    }
 }
 
 impl Share {

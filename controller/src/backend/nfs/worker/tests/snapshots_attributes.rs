@@ -2,7 +2,7 @@
 
 use super::super::tar::{self, Entry, Type};
 use super::copied::order;
-use super::snapshots::{cutting, restored};
+use super::snapshots::{cutting, of_this_user, restored};
 use super::*;
 use rustix::fs::XattrFlags;
 use std::os::unix::fs::FileExt as _;
@@ -63,7 +63,7 @@ fn the_later_attribute_of_a_name_counts_and_one_that_linux_does_not_have_is_refu
             attributes: values
                 .map(|value| (b"user.x".to_vec(), value.to_vec()))
                 .collect(),
-            ..Entry::default()
+            ..of_this_user()
         };
         fs::create_dir_all(share.path("cut")).unwrap();
         let archive = [tar::head(&entry), tar::END.to_vec()].concat();

@@ -3,7 +3,7 @@
 use super::super::tar::{self, Entry, Type};
 use super::killed::fail_look;
 use super::slow::{Step, during};
-use super::snapshots::{cutting, restored};
+use super::snapshots::{cutting, of_this_user, restored};
 use super::*;
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -158,7 +158,7 @@ fn of_a_name_that_an_archive_of_belay_has_twice_the_later_one_counts() {
         kind,
         target: b"v2".to_vec(),
         mode: 0o755,
-        ..Entry::default()
+        ..of_this_user()
     };
     let all = [
         entry(Type::Directory, "d/"),

@@ -1,7 +1,7 @@
 //! Archives that are damaged or hostile.
 
 use super::super::tar::{self, Entry, Segment, Type};
-use super::snapshots::{cutting, restoring};
+use super::snapshots::{cutting, of_this_user, restoring};
 use super::*;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -18,7 +18,7 @@ fn entry(kind: Type, path: &[u8], target: &[u8]) -> Entry {
         kind,
         target: target.to_vec(),
         mode: 0o755,
-        ..Entry::default()
+        ..of_this_user()
     }
 }
 
