@@ -406,6 +406,43 @@ fn a_claim_is_refused_while_another_disk_may_say_the_same_and_then_holds() {
 }
 
 #[test]
+fn a_silent_disk_is_of_the_volume_that_has_it_or_has_shown_it_alone() {
+    for is_counted in [true, false] {
+        let bench = Bench::new();
+        if !is_counted {
+            bench.machine.count_no_disks();
+        }
+        for serial in ["held", "shown", "free"] {
+            bench.plug(serial);
+        }
+        bench.rescan();
+        let disks = bench.index.take_unasked();
+        for disk in &disks {
+            bench.index.ask(&bench.kernel, disk);
+        }
+        assert_eq!(bench.find("held"), Ok(Some(disks[0].clone())));
+        bench.index.show(&owner("shown"), &disks[1]);
+        for disk in &disks {
+            bench.index.has_failed(disk, "EIO");
+        }
+        let is_of_another = |volume: &str| -> Vec<bool> {
+            let owner = owner(volume);
+            let is_it = |disk| bench.index.is_of_another(&owner, disk, None);
+            disks.iter().map(is_it).collect()
+        };
+        if is_counted {
+            assert_eq!(is_of_another("other"), [true, true, false]);
+            assert_eq!(is_of_another("shown"), [true, false, false]);
+            // It has a disk already.
+            assert_eq!(is_of_another("held"), [false, true, true]);
+        } else {
+            // Another disk may have come in the place of each.
+            assert_eq!(is_of_another("other"), [false; 3]);
+        }
+    }
+}
+
+#[test]
 fn an_open_disk_that_is_removed_is_refused_and_an_error_is_no_removal() {
     let bench = Bench::new();
     let medium = bench.plug("vol");
@@ -488,18 +525,21 @@ fn a_device_is_a_volumes_by_what_its_disk_says_and_until_that_is_forgotten() {
     assert!(carries(dev) && node_of(dev).is_none() && !may_be_of(&volume));
 }
 
+/// Plugs in a disk of DigitalOcean with that name.
+fn plug_named(bench: &Bench, name: &str) -> Dev {
+    let medium = Path::new("/media").join(name);
+    bench.machine.make_file(&medium, 1 << 20);
+    bench.machine.plug(Plug {
+        medium: medium.clone(),
+        facts: scsi("DO", "Volume", name),
+        serial: String::new(),
+    });
+    bench.machine.disk_dev(&medium)
+}
+
 /// The volumes of DigitalOcean on a machine with such a disk for each of these names.
 fn droplet(bench: &Bench, names: &[&str]) -> (DiskVolumes, Vec<Dev>) {
-    let plug = |name: &&str| {
-        let medium = Path::new("/media").join(name);
-        bench.machine.make_file(&medium, 1 << 20);
-        bench.machine.plug(Plug {
-            medium: medium.clone(),
-            facts: scsi("DO", "Volume", name),
-            serial: String::new(),
-        });
-        bench.machine.disk_dev(&medium)
-    };
+    let plug = |name: &&str| plug_named(bench, name);
     let devices = names.iter().map(plug).collect();
     let rules = DiskRules {
         proves_unknown: true,
@@ -545,6 +585,33 @@ fn after_a_start_any_disk_of_the_cloud_is_the_volumes_until_its_attachment_says_
     let found = volumes.find(&bench.kernel, &volume, &plan).unwrap();
     assert!(matches!(found, Sought::Found(_)));
     assert_eq!(are_its(), [true, false, false]);
+}
+
+/// Nothing but the mount that an unstage has unmounted showed which disk it was.
+#[test]
+fn the_disk_that_a_mount_has_shown_is_the_volumes_and_the_next_one_with_its_number_is_not() {
+    let bench = Bench::new();
+    let kernel = &bench.kernel;
+    let (volumes, devices) = droplet(&bench, &["pvc-1", "pvc-2"]);
+    let volume = VolumeId::new("7f8b1c2d-1111-4222-8333-444455556666").unwrap();
+    let (index, owner) = (volumes.index(), Owner::new(volumes.driver(), &volume));
+    index.rescan(kernel).unwrap();
+    let disks = kernel.disks().unwrap();
+    let disk = disks.iter().find(|disk| disk.dev == devices[0]).unwrap();
+    let may_be_of = || -> Vec<bool> {
+        let devices = devices.iter();
+        let may_be = |dev: &Dev| volumes.may_be_of(kernel, &volume, *dev).unwrap();
+        devices.map(may_be).collect()
+    };
+    assert_eq!(may_be_of(), [false, false]);
+    index.show(&owner, disk);
+    assert!(volumes.known(&volume).is_some());
+    assert_eq!(may_be_of(), [true, false]);
+    bench.machine.unplug(Path::new("/media/pvc-1"));
+    assert_eq!(plug_named(&bench, "pvc-3"), devices[0]);
+    index.rescan(kernel).unwrap();
+    assert!(volumes.known(&volume).is_none());
+    assert_eq!(may_be_of(), [false, false]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use belay_server::call::Kind;
 use belay_server::request::AccessMode;
 
 use super::bench::{Form, Verb, Volume, World, start_with};
-use super::disks::scsi;
+use super::disks::{refused, scsi};
 use super::simulated::{DISK_DRIVER, Media, Simulated};
 use super::suite::{all_ok, nothing_left};
 use crate::device::{DiskIndex, DiskRules, DiskVolumes, Transport};
@@ -206,6 +206,34 @@ fn a_silent_disk_that_is_known_as_another_volumes_stays_published() {
     }
 }
 
+/// A query that was running when a call has read the serial has failed since.
+#[test]
+fn a_silent_disk_that_a_volume_has_taken_stays_published_for_that_one() {
+    let world = Simulated::of(Media::Disks);
+    let (volume, other) = (
+        world.volume("7f8b1c2d-1111-4222-8333-444455556666", Form::Ext4),
+        world.volume("other", Form::Ext4),
+    );
+    world.machine.unplug(&other.file());
+    let up = [Verb::Stage, Verb::Publish(1), Verb::Publish(2)];
+    all_ok(&world.start(), &volume, &up);
+    let node = start_unasked(&world);
+    let disks = node.transport.disks().unwrap();
+    let disk = disks.take_unasked().remove(0);
+    all_ok(&node, &volume, &[Verb::Publish(1)]);
+    disks.has_failed(&disk, "EIO");
+    let mixed_up = Volume {
+        folder: volume.folder.clone(),
+        ..other
+    };
+    let unpublished = mixed_up.call(&node, Verb::Unpublish(2));
+    let why = ["the mount at /base/pods/", "is not that of volume other"];
+    refused(unpublished, Kind::Precondition, &why);
+    let down = [Verb::Unpublish(2), Verb::Unpublish(1), Verb::Unstage];
+    all_ok(&node, &volume, &down);
+    nothing_left(&world);
+}
+
 #[test]
 fn an_unpublish_waits_for_a_disk_that_is_being_queried() {
     let world = Simulated::of(Media::Disks);
@@ -237,6 +265,22 @@ fn a_publish_after_a_restart_learns_from_the_attachment_which_disk_is_the_volume
             &volume,
             &[Verb::Publish(1), Verb::Unpublish(1), Verb::Unstage],
         );
+        nothing_left(&world);
+    }
+}
+
+/// A publish may have the context of another attachment.
+#[test]
+fn a_volume_that_is_known_by_its_id_keeps_its_disk_whatever_a_publish_says_of_it() {
+    for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
+        let world = Simulated::of(Media::Disks);
+        let mut volume = world.volume("vol", form);
+        all_ok(&world.start(), &volume, &[Verb::Stage]);
+        let (node, staging) = (world.start(), volume.staging());
+        volume.stats_of(&node, &staging, &staging).unwrap();
+        volume.serial = Some("another-name".to_owned());
+        let rest = [Verb::Publish(1), Verb::Unpublish(1), Verb::Unstage];
+        all_ok(&node, &volume, &rest);
         nothing_left(&world);
     }
 }
