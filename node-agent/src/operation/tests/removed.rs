@@ -374,6 +374,24 @@ fn a_volume_that_an_operator_has_bound_elsewhere_stays() {
     }
 }
 
+#[test]
+fn only_volumes_whose_disk_was_removed_are_found() {
+    for form in FORMS {
+        let world = world();
+        let node = world.start();
+        let volumes = ["gone", "there"].map(|id| world.volume_of_kubelet(id, form));
+        hear(&node).unwrap();
+        for volume in &volumes {
+            all_ok(&node, volume, &[Verb::Stage]);
+        }
+        assert_eq!(operation::removed(&node).mounts, [], "{form:?}");
+        let [gone, _] = volumes;
+        world.machine.unplug(&gone.file());
+        let found = [(gone.volume_id(), gone.staging_mount())];
+        assert_eq!(operation::removed(&node).mounts, found, "{form:?}");
+    }
+}
+
 /// One that cannot be checked does not hide the others.
 #[test]
 fn each_removed_disk_is_found() {

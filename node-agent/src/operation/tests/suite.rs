@@ -461,6 +461,23 @@ fn a_target_upon_a_volume_is_made_on_the_pool() {
     }
 }
 
+/// Only simulated, for the same reason.
+#[test]
+fn a_target_on_a_filesystem_without_a_device_is_made_at_once() {
+    let world = Simulated::new();
+    for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
+        let node = world.start();
+        let volume = world.volume(&format!("vol-{form:?}"), form);
+        let pods = world.base().join(format!("pods-{form:?}"));
+        world.make_dir(&pods);
+        world.machine.cover(&pods);
+        all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+        let target = pods.join("target");
+        let published = volume.publish_at(&node, &target, Thread::Only).unwrap();
+        assert_eq!(published, Published::Done, "{form:?}");
+    }
+}
+
 /// Only simulated: the black-box tests do it on the real kernel.
 #[test]
 fn a_btrfs_that_the_kernel_mistakes_for_another_is_mounted_by_the_second_attempt_or_refused() {
