@@ -1,5 +1,6 @@
 //! Names and bytes: opens, directories, reads and writes, locks.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -11,12 +12,25 @@ use crate::kernel::{MountAttrs, Open, Openers, Usage};
 const SECTOR: usize = 512;
 
 impl State {
-    /// There are no symlinks here.
     pub(super) fn real(&self, path: &Path) -> Answer<Option<PathBuf>> {
         match self.walk(path) {
-            Ok(_) => Ok(Some(path.to_owned())),
+            Ok(_) => Ok(Some(self.without_links(path).into_owned())),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(errno) => Err(errno),
+        }
+    }
+
+    /// No link leads to another one.
+    pub(super) fn without_links<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
+        let mut links = self.links.iter();
+        let real = links.find_map(|(link, to)| Some(to.join(path.strip_prefix(link).ok()?)));
+        real.map_or(Cow::Borrowed(path), Cow::Owned)
+    }
+
+    pub(super) fn file(&mut self, ino: u64) -> Answer<&mut File> {
+        match self.inodes.get_mut(&ino).map(|inode| &mut inode.kind) {
+            Some(InodeKind::File(file)) => Ok(file),
+            _ => Err(Errno::INVAL),
         }
     }
 

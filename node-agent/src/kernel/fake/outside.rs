@@ -84,6 +84,11 @@ impl Machine {
         bytes
     }
 
+    /// Makes a symlink to a directory.
+    pub(crate) fn link_dir(&self, link: &Path, to: &Path) {
+        self.lock().links.insert(link.to_owned(), to.to_owned());
+    }
+
     /// Removes a file; a device that is bound to it keeps its data.
     pub(crate) fn delete_file(&self, path: &Path) {
         self.lock().remove(path, false).unwrap();

@@ -71,6 +71,8 @@ pub(super) struct State {
     pub(super) hides_labels: bool,
     /// As before Linux 6.7, of devices whose btrfs have one id.
     pub(super) btrfs_confusion: Option<Confusion>,
+    /// Symlinks, and the directories that they lead to.
+    pub(super) links: BTreeMap<PathBuf, PathBuf>,
     numbers: u64,
 }
 
@@ -229,6 +231,7 @@ impl State {
             has_labels: false,
             hides_labels: false,
             btrfs_confusion: None,
+            links: BTreeMap::new(),
             numbers: 0,
         };
         let root = state.make_superblock("ext4", Dev { major: 8, minor: 1 }, None);
@@ -282,7 +285,7 @@ impl State {
             mount,
             ino: host.root,
         };
-        for component in path.components() {
+        for component in self.without_links(path).components() {
             let Component::Normal(name) = component else {
                 continue;
             };
@@ -313,13 +316,6 @@ impl State {
 
     pub(super) fn inode(&self, ino: u64) -> Answer<&Inode> {
         self.inodes.get(&ino).ok_or(Errno::STALE)
-    }
-
-    pub(super) fn file(&mut self, ino: u64) -> Answer<&mut File> {
-        match self.inodes.get_mut(&ino).map(|inode| &mut inode.kind) {
-            Some(InodeKind::File(file)) => Ok(file),
-            _ => Err(Errno::INVAL),
-        }
     }
 
     pub(super) fn stat_of(&self, location: Location) -> Answer<Stat> {

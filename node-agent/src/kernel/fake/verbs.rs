@@ -36,7 +36,7 @@ impl Kernel for Fake {
 
     fn has_no_links(&self, path: &Path) -> Result<Option<bool>> {
         self.call("openat2 O_PATH", text(path), GONE, |state| {
-            Ok(state.real(path)?.map(|_| true))
+            Ok(state.real(path)?.map(|real| real == path))
         })
     }
 

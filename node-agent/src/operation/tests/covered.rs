@@ -8,6 +8,7 @@ use belay_server::call::Kind;
 
 use super::bench::{Form, Verb, Volume, World, run, sweep};
 use super::simulated::Simulated;
+use super::suite::all_ok;
 use crate::kernel::fake::{Died, Fake, Fault};
 use crate::kernel::{Kernel, Open};
 use crate::operation::{Node, release};
@@ -85,6 +86,27 @@ fn every_call_that_would_take_it_for_gone_is_refused() {
             }
         }
         world.machine.uncover(&folder);
+        goes_down(&world, &volume);
+    }
+}
+
+/// The scan of a start finds the target by its path without links.
+#[test]
+fn a_covered_target_that_a_call_names_by_a_link_is_not_unpublished() {
+    for form in FORMS {
+        let world = Simulated::new();
+        let (volume, folder) = covered(&world, form);
+        let mut by_link = volume.clone();
+        by_link.base = world.base().join("link");
+        world.machine.link_dir(&by_link.base, world.base());
+        let node = world.start();
+        let failure = by_link.call(&node, Verb::Unpublish(1)).unwrap_err();
+        assert_eq!(failure.kind, Kind::Precondition, "{form:?}: {failure}");
+        let why = format!("is mounted at {}", volume.target(1).display());
+        assert!(failure.message.contains(&why), "{form:?}: {failure}");
+        world.machine.uncover(&folder);
+        all_ok(&node, &by_link, &[Verb::Unpublish(1)]);
+        assert!(!world.machine.is_there(&volume.target(1)), "{form:?}");
         goes_down(&world, &volume);
     }
 }
