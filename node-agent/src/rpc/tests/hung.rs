@@ -71,10 +71,14 @@ impl Bench {
     }
 
     fn stats(&self, volume: &Volume) -> impl Future<Output = Stats> + Send + use<> {
+        self.stats_of(volume, &volume.target(1))
+    }
+
+    fn stats_of(&self, volume: &Volume, path: &Path) -> impl Future<Output = Stats> + Send + use<> {
         let service = Arc::clone(&self.service);
         let request = csi::NodeGetVolumeStatsRequest {
             volume_id: volume.id.clone(),
-            volume_path: text(&volume.target(1)),
+            volume_path: text(path),
             ..Default::default()
         };
         async move {
@@ -306,6 +310,26 @@ async fn stats_of_a_volume_that_hangs_and_was_never_read_are_unknown() {
 
     bench.let_go(&volume).await;
     assert!(is_well(&bench.stats(&volume).await));
+}
+
+/// The volume has begun to hang while they were read.
+#[tokio::test(start_paused = true)]
+async fn stats_of_a_volume_that_hangs_which_have_failed_say_why() {
+    let bench = Bench::new();
+    let volume = bench.published("vol-1").await;
+    let elsewhere = volume.target(2);
+    let read = || bench.stats_of(&volume, &elsewhere);
+    let at = bench.position("statx", read()).await;
+    let look = bench.hang((3, "statx"), bench.health(&volume)).await;
+    advance(MOMENT * 4).await;
+    let caller = bench.hang((at, "statx"), read()).await;
+    let health = told_within(DEADLINE - MOMENT * 2, look).await;
+    assert_hung(&health, "NodeGetVolumeHealth", "inspect");
+    let machine = &bench.world.machine;
+    machine.let_go_of(machine.hung_last());
+    let status = caller.await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::NotFound, "{status}");
+    bench.let_go(&volume).await;
 }
 
 #[tokio::test(start_paused = true)]
