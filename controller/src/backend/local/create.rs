@@ -1,6 +1,7 @@
 //! Creating a volume: one transaction looks up the name and writes the intent; then the file is
 //! created, and filled if there is a source; then the volume is ready.
 
+use super::fault::unread;
 use super::files::Backing;
 use super::id;
 use super::record::{Record, State};
@@ -27,20 +28,10 @@ impl Store {
     ) -> Result<Volume, Failure> {
         let name = order.name.as_str();
         let _in_progress = self.in_progress.begin(name).ok_or_else(|| busy(order))?;
-        let id = match self.intend(order, source)? {
+        let id = match self.intended(order, source).map_err(unread)? {
             Intent::Exists(volume) => return Ok(volume),
             Intent::Made(id) => id,
-            Intent::Remains(old, record) => {
-                if let Some(volume) = self.complete_whole(&old, &record)? {
-                    return Ok(volume);
-                }
-                self.clear(&old, &record)?;
-                match self.intend(order, source)? {
-                    Intent::Exists(volume) => return Ok(volume),
-                    Intent::Made(id) => id,
-                    Intent::Remains(..) => return Err(busy(order)),
-                }
-            }
+            Intent::Remains(..) => return Err(busy(order)),
         };
         match self.files.begin(&id) {
             Ok(file) => match self.make(&id, &file, order.bytes, source) {
@@ -53,6 +44,19 @@ impl Store {
                 self.ledger.change(|changes| changes.forget(&id)),
             )),
         }
+    }
+
+    /// The first step, once what a failed call has left is completed or removed.
+    fn intended(&self, order: &Order, source: Option<&ContentSource>) -> Result<Intent, Failure> {
+        let intent = self.intend(order, source)?;
+        let Intent::Remains(old, record) = intent else {
+            return Ok(intent);
+        };
+        if let Some(volume) = self.complete_whole(&old, &record)? {
+            return Ok(Intent::Exists(volume));
+        }
+        self.clear(&old, &record)?;
+        self.intend(order, source)
     }
 
     /// The second step; returns whether the source holds data.

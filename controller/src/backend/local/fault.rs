@@ -47,6 +47,15 @@ pub(super) fn emptied(path: impl Display) -> String {
     )
 }
 
+/// The failure to look up a name, or to complete or remove what has it: an earlier call may have
+/// created that, so the caller must not forget it.
+pub(super) fn unread(failure: Failure) -> Failure {
+    match failure.kind {
+        Kind::Unreachable | Kind::Bug => failure.may_be_running(),
+        _ => failure,
+    }
+}
+
 fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
     const LOOK: &str = "check the kernel log, repair the disk, and repeat the call";
     const RIGHTS: &str = "check owner, attributes (lsattr) and mount of the state directory";

@@ -180,6 +180,17 @@ impl Ledger {
         })
     }
 
+    /// Removes all records, and leaves their index entries.
+    #[cfg(test)]
+    pub(super) fn lose_records(&self) {
+        let all = |_: &str, _: &[u8]| false;
+        let lost = self.change(|changes| {
+            changes.volumes.retain(all).map_err(failed)?;
+            changes.snapshots.retain(all).map_err(failed)
+        });
+        lost.unwrap();
+    }
+
     /// The totals.
     pub(super) fn totals(&self) -> Result<Totals, Failure> {
         self.read(|transaction| Totals::read(&transaction.open_table(TOTALS).map_err(failed)?))

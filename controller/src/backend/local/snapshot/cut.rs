@@ -3,6 +3,7 @@
 //! can write to the volume, and the file is filled in the background.
 
 use super::{SnapshotRecord, SnapshotState};
+use crate::backend::local::fault::unread;
 use crate::backend::local::files::{Backing, Copied};
 use crate::backend::local::id;
 use crate::backend::local::record::Record;
@@ -29,15 +30,7 @@ impl Store {
     ) -> Result<Snapshot, Failure> {
         let name = order.name.as_str();
         let _cutting = self.cutting.begin(name).ok_or_else(|| busy(order))?;
-        let mut intent = self.intend_snapshot(order)?;
-        if let Intent::Remains(old) = intent {
-            if let Some(snapshot) = self.complete_whole_snapshot(&old)? {
-                return Ok(snapshot);
-            }
-            self.finish_discard(&old)?;
-            intent = self.intend_snapshot(order)?;
-        }
-        let id = match intent {
+        let id = match self.intended_snapshot(order).map_err(unread)? {
             Intent::Made(id) => id,
             Intent::Remains(_) => return Err(busy(order)),
             Intent::Exists(snapshot) => {
@@ -49,6 +42,19 @@ impl Store {
             }
         };
         self.fill_or_discard(&id, order.source.as_str())
+    }
+
+    /// The first step, once what a failed call has left is completed or removed.
+    fn intended_snapshot(&self, order: &SnapshotOrder) -> Result<Intent, Failure> {
+        let intent = self.intend_snapshot(order)?;
+        let Intent::Remains(old) = intent else {
+            return Ok(intent);
+        };
+        if let Some(snapshot) = self.complete_whole_snapshot(&old)? {
+            return Ok(Intent::Exists(snapshot));
+        }
+        self.finish_discard(&old)?;
+        self.intend_snapshot(order)
     }
 
     /// Completes a snapshot whose id is new, or removes what was made of it.

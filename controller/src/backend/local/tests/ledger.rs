@@ -86,3 +86,32 @@ fn a_change_during_which_the_book_was_replaced_is_not_acknowledged() {
     assert_eq!(untouched, Err(failure.clone()));
     assert_eq!(store.ledger.mend(), Err(failure));
 }
+
+/// What has the name cannot be looked up, so an earlier call may have created it.
+#[test]
+fn a_creation_whose_name_cannot_be_looked_up_may_have_an_earlier_result() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    let snapshot = store.cut(&snapshot_order("snap", &volume)).unwrap();
+    store.copies.cancel(snapshot.id.as_str());
+    let expect = |kind| {
+        let created = store.create(&order("pvc-1", MIB), None).map(drop);
+        let cut = store.cut(&snapshot_order("snap", &volume)).map(drop);
+        for failure in [created, cut].map(Result::unwrap_err) {
+            let found = (failure.kind, failure.certainty);
+            assert_eq!(found, (kind, Certainty::MayBeRunning), "{failure}");
+        }
+    };
+    let panicked = store
+        .ledger
+        .change(|_| -> Result<(), _> { panic!("as redb at some damage") });
+    assert_eq!(panicked.unwrap_err().kind, Kind::Unreachable);
+    expect(Kind::Unreachable);
+    store.ledger.mend().unwrap();
+    let found = store.create(&order("pvc-1", MIB), None).unwrap();
+    assert_eq!(found.id, volume.id);
+    // An index that names a record which is lost.
+    store.ledger.lose_records();
+    expect(Kind::Bug);
+}
