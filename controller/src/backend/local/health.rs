@@ -151,9 +151,7 @@ impl Store {
             judge_data(&path, holds_data, &mut conditions);
         }
         if may_be_replaced {
-            let present = self.files.get_for_reading(id.as_str());
-            let replaced =
-                present.and_then(|present| self.replaced_in_use(id.as_str(), &record, &present));
+            let replaced = self.replaced_in_use(id.as_str(), &record);
             judge_replaced(replaced, &mut conditions);
         }
         // The file of a volume that is being deleted is not lost. The record is marked before the
@@ -254,8 +252,8 @@ fn judge_data(path: &str, holds_data: Result<bool, Failure>, conditions: &mut Co
     }
 }
 
-/// The health of a volume whose name another file may have. A file that cannot be opened has its
-/// condition already; the agent holds a lease for a moment.
+/// The health of a volume whose name another file may have. The next call asks again if the file in
+/// use cannot be opened, as for the moment of a lease.
 fn judge_replaced(replaced: Result<Option<String>, Failure>, conditions: &mut Conditions) {
     if let Ok(Some(replaced)) = replaced {
         let message = format!("{replaced}; copy the data out of them first (docs/health.md)");

@@ -14,6 +14,7 @@ use super::store::Store;
 use belay_contract::reason::volume;
 use belay_server::call::Failure;
 use std::collections::HashSet;
+use std::path::Path;
 
 impl Store {
     /// Gives the file that a volume is attached with its second name. If the filesystem has no hard
@@ -116,42 +117,47 @@ impl Store {
         record: &Record,
         present: &Backing,
     ) -> Result<(), Failure> {
-        match self.replaced_in_use(id, record, present)? {
-            None => Ok(()),
-            Some(replaced) => Err(Failure::precondition(format!(
-                "volume {id}: {replaced}; delete the pods that use the volume, so that it is \
-                 unstaged, and repeat the call (docs/health.md, {})",
-                volume::BACKING_FILE_GONE.name()
-            ))),
+        let Some(node) = record.node() else {
+            return Ok(());
+        };
+        if self.is_remembered(id, present)? == Some(true) {
+            return Ok(());
+        }
+        let is_used = self.uses_remembered(id)?
+            // Restored before it was staged, or attached by an earlier release.
+            || !loops::named(id)?.is_empty() && !present.is_locked()?;
+        if !is_used {
+            return Ok(());
+        }
+        Err(Failure::precondition(format!(
+            "volume {id}: {}; delete the pods that use the volume, so that it is unstaged, and \
+             repeat the call (docs/health.md, {})",
+            replaced(present.path(), node),
+            volume::BACKING_FILE_GONE.name()
+        )))
+    }
+
+    /// Whether a node uses the file that the volume was attached with.
+    fn uses_remembered(&self, id: &str) -> Result<bool, Failure> {
+        match self.attached.find_for_reading(id)? {
+            Some(attached) => attached.is_locked(),
+            None => Ok(false),
         }
     }
 
-    /// What to report of an attached volume if the node uses another file than `present`, which has
-    /// its name.
+    /// What to report of an attached volume whose node uses another file than the one that has its
+    /// name. Not by names of devices, which outlive their locks for a moment.
     pub(super) fn replaced_in_use(
         &self,
         id: &str,
         record: &Record,
-        present: &Backing,
     ) -> Result<Option<String>, Failure> {
-        let Some(node) = record.node() else {
-            return Ok(None);
-        };
-        if self.is_remembered(id, present)? == Some(true) {
-            return Ok(None);
+        match record.node() {
+            Some(node) if self.may_be_replaced(id) && self.uses_remembered(id)? => {
+                Ok(Some(replaced(&self.files.path_of(id), node)))
+            }
+            _ => Ok(None),
         }
-        let is_used = match self.attached.find(id)? {
-            Some(attached) if attached.is_locked()? => true,
-            // Restored before it was staged, or attached by an earlier release.
-            _ => !loops::named(id)?.is_empty() && !present.is_locked()?,
-        };
-        Ok(is_used.then(|| {
-            format!(
-                "{} was replaced while node {node} uses the old file, so the pods write to the \
-                 old one",
-                present.path().display()
-            )
-        }))
     }
 
     /// A loop device that uses the volume's file, or one that had its name; found by the file name
@@ -173,6 +179,18 @@ impl Store {
             path.as_os_str() == device.file.as_str()
                 || remembered.is_none() && device.file.ends_with(loops::DELETED)
         }))
+    }
+
+    /// The second name of a volume that is attached at a start. A power loss loses a name that
+    /// was not on the disk yet, and all devices.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub(super) fn recover_file(&self, id: &str, present: &Backing) -> Result<(), Failure> {
+        if self.attached.inode(id)?.is_none() && loops::named(id)?.is_empty() {
+            return self.remember_file(id);
+        }
+        self.remember_used_file(id, present)
     }
 
     /// Removes the second names of files whose volumes are not attached, except a last name and
@@ -215,4 +233,11 @@ impl Store {
             file.path().display()
         )))
     }
+}
+
+fn replaced(path: &Path, node: &str) -> String {
+    format!(
+        "{} was replaced while node {node} uses the old file, so the pods write to the old one",
+        path.display()
+    )
 }

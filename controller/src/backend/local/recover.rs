@@ -122,7 +122,7 @@ impl Store {
                 let bytes = backing.bytes()?;
                 whole_bytes(&backing, record)?;
                 if record.node().is_some() {
-                    self.remember_used_file(id, &backing)?;
+                    self.recover_file(id, &backing)?;
                 }
                 done.copy_on_write += usize::from(backing.is_copied_on_write()?);
                 if record.growing_from.is_some() {

@@ -92,13 +92,16 @@ impl Backing {
         Ok(self.stat()?.st_nlink == 1)
     }
 
-    /// Whether another process holds its lock.
+    /// Whether another process holds its lock. Takes it shared for a moment: calls that ask at the
+    /// same time do not see each other.
     pub(in crate::backend::local) fn is_locked(&self) -> Result<bool, Failure> {
-        if !self.try_lock()? {
-            return Ok(true);
+        let flock = |operation| rustix::fs::flock(&self.file, operation);
+        match flock(FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            locked => locked
+                .and_then(|()| flock(FlockOperation::Unlock))
+                .map(|()| false)
+                .map_err(|errno| os("flock", &self.path, errno)),
         }
-        rustix::fs::flock(&self.file, FlockOperation::Unlock)
-            .map_err(|errno| os("flock", &self.path, errno))?;
-        Ok(false)
     }
 }

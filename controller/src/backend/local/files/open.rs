@@ -19,12 +19,23 @@ impl Files {
         self.find_for(id, OFlags::RDWR)
     }
 
+    /// The same, read-only.
+    ///
+    /// # Errors
+    /// As for [`Self::find`].
+    pub(in crate::backend::local) fn find_for_reading(
+        &self,
+        id: &str,
+    ) -> Result<Option<Backing>, Failure> {
+        self.find_for(id, OFlags::RDONLY)
+    }
+
     /// Opens the file of that ID read-only.
     ///
     /// # Errors
     /// `Precondition` if it does not exist; else as for [`Self::find`].
     pub(in crate::backend::local) fn get_for_reading(&self, id: &str) -> Result<Backing, Failure> {
-        self.find_for(id, OFlags::RDONLY)?
+        self.find_for_reading(id)?
             .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
     }
 

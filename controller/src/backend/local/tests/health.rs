@@ -83,12 +83,18 @@ fn a_file_that_replaced_the_one_in_use_is_not_the_volume() {
     let listed = [(volume.id.clone(), MIB)];
     assert_eq!(told(&store.conditions(&listed).unwrap()[0]), gone);
 
+    // Other calls that ask at the same time do not count as a use.
+    drop(bound);
+    let asking = fs::File::open(&aside).unwrap();
+    asking.try_lock_shared().unwrap();
+    assert_eq!(health(), []);
+    drop(asking);
+
     // At its place again; and restored before it was staged.
     let restored = bed.dir.path().join("restored");
     fs::rename(bed.file(id), &restored).unwrap();
     fs::rename(&aside, bed.file(id)).unwrap();
     assert_eq!(health(), []);
-    drop(bound);
     fs::rename(&restored, bed.file(id)).unwrap();
     assert_eq!(health(), []);
     store.detach(id, &node("node-1")).unwrap();

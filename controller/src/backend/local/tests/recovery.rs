@@ -6,6 +6,7 @@ use crate::backend::local::recover::Recovered;
 use crate::backend::local::store::Store;
 use belay_server::call::Kind;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 
 #[test]
 fn a_half_made_ledger_is_begun_again() {
@@ -402,4 +403,29 @@ fn a_book_that_an_earlier_release_began_is_gone_on_with() {
         (totals.volumes, totals.snapshots, totals.bytes),
         (1, 1, 2 * MIB)
     );
+}
+
+/// The attachment is on the disk, and its second name was not.
+#[test]
+fn a_second_name_that_a_power_loss_has_taken_is_there_after_the_start() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    let id = volume.id.as_str();
+    store.attach(&attach_order(&volume, "node-1")).unwrap();
+    drop(store);
+    let second = bed.dir.path().join("state/attached").join(id);
+    fs::remove_file(&second).unwrap();
+    let (store, _) = bed.recover();
+    let inode = |path: &std::path::Path| fs::metadata(path).unwrap().ino();
+    assert_eq!(inode(&second), inode(&bed.file(id)));
+    // It is staged, and its file replaced.
+    let bound = fs::File::open(bed.file(id)).unwrap();
+    bound.try_lock().unwrap();
+    let restored = bed.dir.path().join("restored");
+    fs::copy(bed.file(id), &restored).unwrap();
+    fs::rename(&restored, bed.file(id)).unwrap();
+    let refused = store.detach(id, &node("node-1")).unwrap_err();
+    assert_eq!(refused.kind, Kind::Busy);
+    assert!(refused.message.contains("was replaced"), "{refused}");
 }
