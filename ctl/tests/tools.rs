@@ -144,6 +144,72 @@ fn a_mount_keeps_what_was_there_before() {
 
 #[test]
 #[ignore = "needs root and built binaries: make test"]
+fn a_mount_again_hides_no_files_that_came_after_a_plain_umount() {
+    let scene = Scene::new();
+    let flags = "--controller %controller.sock --node %node.sock --state-dir %ctl --size 128MiB";
+    let mount = format!("mount data %mnt {flags}");
+    plain(&scene, &mount).ok();
+    let target = scene.path("mnt");
+    let done = std::process::Command::new("umount").arg(&target).status();
+    assert!(done.expect("umount").success());
+    fs::write(target.join("mine"), "data").expect("write");
+    plain(&scene, &mount).fails(64, "mnt: is not empty");
+    assert_eq!(fs::read(target.join("mine")).expect("read"), b"data");
+    fs::rename(target.join("mine"), scene.path("mine")).expect("rename");
+    plain(&scene, &mount).ok();
+    plain(&scene, "umount %mnt --state-dir %ctl --delete").ok();
+    expect_nothing_left(&scene.path(""));
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn of_two_mounts_on_one_directory_at_once_umount_undoes_the_first() {
+    let scene = Scene::new();
+    let sockets = "--controller %controller.sock --node %node.sock --state-dir %ctl";
+    for round in 0..10 {
+        let start = |name: &str| {
+            let line = format!("mount {name}{round} %mnt {sockets} --size 128MiB");
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_belayctl"));
+            let words = line.split_whitespace();
+            command.args(words.map(|word| word.replace('%', &scene.text(""))));
+            let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+            quiet.spawn().expect("it starts")
+        };
+        let both = ["a", "b"].map(start);
+        let codes = both.map(|mut run| run.wait().expect("it ends").code());
+        assert!(
+            codes.contains(&Some(0)) && codes.contains(&Some(64)),
+            "round {round}: {codes:?}"
+        );
+        plain(&scene, "umount %mnt --state-dir %ctl").ok();
+        expect_nothing_left(&scene.path("mnt"));
+    }
+    expect_nothing_left(&scene.path(""));
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn a_mount_that_umount_could_not_undo_creates_no_volume() {
+    let scene = Scene::new();
+    let flags = "--controller %controller.sock --node %node.sock --size 128MiB";
+    for (path, why) in [
+        ("nope/../x".to_owned(), "`..` cannot be resolved"),
+        ("e\u{301}".repeat(50), "name of its record would have"),
+    ] {
+        let mount = format!("mount data %{path} --state-dir %ctl {flags}");
+        plain(&scene, &mount).fails(64, why);
+    }
+    assert_eq!(scene.controller("volume list -o name").ok(), "");
+    // A state directory, and a directory, of the working directory.
+    let top = scene.path("");
+    let here = |line: &str| scene.run(line, |command| command.current_dir(&top));
+    here(&format!("mount data mnt --state-dir ctl {flags}")).ok();
+    here("umount mnt --state-dir ctl --delete").ok();
+    expect_nothing_left(&top);
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
 fn a_raw_volume_is_mounted_as_a_device() {
     let scene = Scene::new();
     let sockets = "--controller %controller.sock --node %node.sock --state-dir %ctl";

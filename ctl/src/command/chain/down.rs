@@ -8,7 +8,7 @@ use belay_proto::csi::v1::{
 };
 use clap::Args;
 
-use super::record::{Record, target};
+use super::record::{self, Record};
 use super::{Driver, step};
 use crate::failure::Failure;
 use crate::render::{Answer, Cell};
@@ -35,7 +35,8 @@ impl Umount {
     /// # Errors
     /// See [`Failure`]; the step that failed is named.
     pub(crate) async fn run(self, on: &Target) -> Result<Answer, Failure> {
-        let record = Record::load(&self.state_dir, &target(&self.dir)?)?;
+        let state = record::state(&self.state_dir)?;
+        let record = Record::load(&state, &record::target(&self.dir)?)?;
         let secrets = self.secrets.load()?;
         let mut driver = Driver::connect(on, &record.sockets).await?;
         let volume_id = || record.volume_id.clone();
@@ -47,7 +48,7 @@ impl Umount {
             });
         step("NodeUnpublishVolume", on.wait_for(call).await)?;
         if record.needs.1 {
-            let staging = Record::staging(&self.state_dir, &record.target);
+            let staging = Record::staging(&state, &record.target);
             let call = driver.node.node_unstage_volume(NodeUnstageVolumeRequest {
                 volume_id: volume_id(),
                 staging_target_path: staging.display().to_string(),
@@ -73,7 +74,7 @@ impl Umount {
         if let Some(place) = &record.place {
             place.restore(&record.target)?;
         }
-        record.remove(&self.state_dir)?;
+        record.remove(&state)?;
         let volume = match self.delete {
             true => "deleted",
             false => "kept",

@@ -1,13 +1,20 @@
 //! What `mount` has begun, for `umount`: one file per directory. It holds no secret and no context.
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf, absolute};
+use std::io::{self, Write as _};
+use std::path::{Component, Path, PathBuf, absolute};
+use std::time::UNIX_EPOCH;
 
 use serde_json::{Value, json};
 
 use super::place::Place;
 use crate::failure::Failure;
+
+/// Of the file of a record.
+const SUFFIX: &str = ".json";
+
+/// Longest name of a file (NAME_MAX of limits.h).
+const NAME_BYTES_MAX: usize = 255;
 
 /// The volume of one directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,15 +39,64 @@ impl Record {
         state.join("staging").join(file_name(target))
     }
 
-    /// Writes it.
+    /// Makes the record of a directory that has none. One that another `mount` has made since
+    /// stays: that of the same volume counts, that of another one is refused.
+    ///
+    /// # Errors
+    /// As above; the state directory cannot be written.
+    pub(super) fn begin(self, state: &Path) -> Result<Self, Failure> {
+        let file = state.join(file_name(&self.target) + SUFFIX);
+        match self.write(state, |aside| fs::hard_link(aside, &file)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            written => {
+                return written
+                    .map(|()| self)
+                    .map_err(|error| failed(&file, &error));
+            }
+        }
+        let known = Self::of_same(state, &self.target, &self.name, &self.sockets);
+        let known = known.map_err(|refused| {
+            let (name, id) = (&self.name, &self.volume_id);
+            Failure::Usage(format!(
+                "{refused}; volume {name:?} exists, with the ID {id}, and is not mounted"
+            ))
+        })?;
+        known.ok_or_else(|| {
+            Failure::Machine(format!(
+                "{}: `belayctl umount` ran at the same time; repeat `belayctl mount`",
+                self.target.display()
+            ))
+        })
+    }
+
+    /// Replaces the record of the same volume, which knows what was there before.
     ///
     /// # Errors
     /// The state directory cannot be written.
-    pub(super) fn save(&self, state: &Path) -> Result<(), Failure> {
-        let file = state.join(file_name(&self.target) + ".json");
+    pub(super) fn renew(mut self, known: Self, state: &Path) -> Result<Self, Failure> {
+        self.place = known.place.clone().or(self.place);
+        if self == known {
+            return Ok(known);
+        }
+        let file = state.join(file_name(&self.target) + SUFFIX);
+        let written = self.write(state, |aside| fs::rename(aside, &file));
+        written
+            .map(|()| self)
+            .map_err(|error| failed(&file, &error))
+    }
+
+    /// Writes it under a name that no other process has, not even of another container, for
+    /// `publish` to give it its own.
+    fn write(&self, state: &Path, publish: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+        let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+        let aside = state.join(format!("{}-{now}.new", std::process::id()));
         let text = format!("{:#}\n", self.to_json());
-        let written = fs::create_dir_all(state).and_then(|()| fs::write(&file, text));
-        written.map_err(|error| failed(&file, &error))
+        let written = fs::File::create_new(&aside)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .and_then(|()| publish(&aside));
+        // After a rename there is none. One that stays has no effect.
+        drop(fs::remove_file(&aside));
+        written
     }
 
     /// The record of a directory, if there is one. That of another volume is refused: it would be
@@ -54,19 +110,17 @@ impl Record {
         name: &str,
         sockets: &[PathBuf; 2],
     ) -> Result<Option<Self>, Failure> {
-        if !state.join(file_name(target) + ".json").exists() {
-            return Ok(None);
+        match Self::find(state, target)? {
+            Some(known) if known.name != name || known.sockets != *sockets => {
+                Err(Failure::Usage(format!(
+                    "{path}: volume {name:?} was mounted there by `belayctl mount`; first run \
+                     `belayctl umount {path}`",
+                    path = target.display(),
+                    name = known.name
+                )))
+            }
+            known => Ok(known),
         }
-        let known = Self::load(state, target)?;
-        if known.name == name && known.sockets == *sockets {
-            return Ok(Some(known));
-        }
-        Err(Failure::Usage(format!(
-            "{path}: volume {name:?} was mounted there by `belayctl mount`; first run `belayctl \
-             umount {path}`",
-            path = target.display(),
-            name = known.name
-        )))
     }
 
     /// Reads that of a directory.
@@ -74,19 +128,24 @@ impl Record {
     /// # Errors
     /// There is none, or it is damaged.
     pub(super) fn load(state: &Path, target: &Path) -> Result<Self, Failure> {
-        let file = state.join(file_name(target) + ".json");
+        Self::find(state, target)?.ok_or_else(|| {
+            Failure::Usage(format!(
+                "{}: not mounted by `belayctl mount` (no {})",
+                target.display(),
+                state.join(file_name(target) + SUFFIX).display()
+            ))
+        })
+    }
+
+    fn find(state: &Path, target: &Path) -> Result<Option<Self>, Failure> {
+        let file = state.join(file_name(target) + SUFFIX);
         let text = match fs::read_to_string(&file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Failure::Usage(format!(
-                    "{}: not mounted by `belayctl mount` (no {})",
-                    target.display(),
-                    file.display()
-                )));
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| failed(&file, &error))?,
         };
         let value: Option<Value> = serde_json::from_str(&text).ok();
-        value.as_ref().and_then(Self::from_json).ok_or_else(|| {
+        let found = value.as_ref().and_then(Self::from_json);
+        found.map(Some).ok_or_else(|| {
             Failure::Machine(format!(
                 "{}: damaged; undo the mount by `node` and `volume`",
                 file.display()
@@ -106,7 +165,7 @@ impl Record {
             }
             _ => {}
         }
-        let file = state.join(file_name(&self.target) + ".json");
+        let file = state.join(file_name(&self.target) + SUFFIX);
         fs::remove_file(&file).map_err(|error| failed(&file, &error))
     }
 
@@ -144,24 +203,70 @@ impl Record {
     }
 }
 
-/// The absolute path of a directory that need not exist.
+/// The path of a directory that need not exist: absolute, the same before and after it is made.
 ///
 /// # Errors
-/// It is empty or not UTF-8, or the working directory was removed.
+/// It is empty, not UTF-8, has a `..` that leads nowhere, or is too long for the name of a record;
+/// the working directory was removed.
 pub(super) fn target(directory: &Path) -> Result<PathBuf, Failure> {
-    let failed = |error| Failure::Usage(format!("{}: {error}", directory.display()));
-    let path: PathBuf = absolute(directory).map_err(failed)?.components().collect();
-    // Not the directory itself: what is mounted there may hang.
-    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-    let path = match (parent, path.file_name()) {
-        (Some(parent), Some(name)) => parent.join(name),
-        _ => path,
-    };
-    if path.to_str().is_none() {
-        let why = "not UTF-8, which CSI requires of a path";
-        return Err(Failure::Usage(format!("{}: {why}", path.display())));
+    let path = resolved(directory)?;
+    let bytes = file_name(&path).len() + SUFFIX.len();
+    if bytes > NAME_BYTES_MAX {
+        return Err(Failure::Usage(format!(
+            "{}: too long: the name of its record would have {bytes} bytes, and a file name has at \
+             most {NAME_BYTES_MAX} (`-` and what is not ASCII count three a byte); name a shorter \
+             path",
+            path.display()
+        )));
     }
     Ok(path)
+}
+
+/// The absolute path of a state directory. Its links stay: drivers know staging paths by name.
+///
+/// # Errors
+/// As for [`target`], but the length.
+pub(super) fn state(directory: &Path) -> Result<PathBuf, Failure> {
+    match has_dots(directory) {
+        true => resolved(directory),
+        false => whole(directory),
+    }
+}
+
+fn resolved(directory: &Path) -> Result<PathBuf, Failure> {
+    let path = whole(directory)?;
+    // Not the directory itself: what is mounted there may hang. `mount` makes what is missing.
+    let mut above = path.ancestors().skip(1);
+    let found = above.find_map(|above| {
+        let real = above.canonicalize().ok()?;
+        Some(real.join(path.strip_prefix(above).ok()?))
+    });
+    let found = whole(&found.unwrap_or(path))?;
+    if has_dots(&found) {
+        return Err(Failure::Usage(format!(
+            "{}: its `..` cannot be resolved; name the path without it",
+            directory.display()
+        )));
+    }
+    Ok(found)
+}
+
+/// Absolute, without empty parts and `.`.
+fn whole(directory: &Path) -> Result<PathBuf, Failure> {
+    let refused =
+        |why: &dyn std::fmt::Display| Failure::Usage(format!("{}: {why}", directory.display()));
+    let path: PathBuf = absolute(directory)
+        .map_err(|error| refused(&error))?
+        .components()
+        .collect();
+    match path.to_str() {
+        Some(_) => Ok(path),
+        None => Err(refused(&"not UTF-8, which CSI requires of a path")),
+    }
+}
+
+fn has_dots(path: &Path) -> bool {
+    path.components().any(|part| part == Component::ParentDir)
 }
 
 /// `/mnt/a` becomes `mnt-a`; `-`, `%` and what is not plain are percent-encoded.
@@ -188,20 +293,99 @@ fn failed(file: &Path, error: &io::Error) -> Failure {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_record_is_found_by_its_directory_until_it_is_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let record = Record {
+    fn record(name: &str, place: Option<Place>) -> Record {
+        Record {
             target: "/mnt/a".into(),
-            name: "data".to_owned(),
-            volume_id: "v".to_owned(),
+            name: name.to_owned(),
+            volume_id: format!("id of {name}"),
             node_id: "n".to_owned(),
             sockets: ["/c".into(), "/n".into()],
             needs: (true, false),
-            place: Place::inspect(dir.path(), false).unwrap(),
-        };
+            place,
+        }
+    }
+
+    #[test]
+    fn of_two_volumes_for_one_directory_the_first_keeps_its_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::inspect(dir.path(), false).unwrap();
+        let first = record("first", place.clone()).begin(dir.path()).unwrap();
+        let refused = record("second", None).begin(dir.path()).unwrap_err();
+        let refused = refused.to_string();
+        for part in [
+            "\"first\" was mounted there",
+            "umount /mnt/a",
+            "id of second",
+        ] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        assert_eq!(Record::load(dir.path(), &first.target).unwrap(), first);
+        // The same at once: what was there before is known from the first.
+        let again = record("first", None).begin(dir.path()).unwrap();
+        assert_eq!(again.place, place);
+        let mut moved = record("first", None);
+        moved.node_id = "m".to_owned();
+        let moved = moved.renew(first.clone(), dir.path()).unwrap();
+        assert_eq!(moved.place, place);
+        assert_eq!(Record::load(dir.path(), &first.target).unwrap(), moved);
+        let files = fs::read_dir(dir.path()).unwrap();
+        assert_eq!(files.count(), 1, "nothing but the record");
+    }
+
+    #[test]
+    fn a_path_is_the_same_before_and_after_it_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        fs::create_dir(top.join("real")).unwrap();
+        std::os::unix::fs::symlink(top.join("real"), top.join("link")).unwrap();
+        let new = top.join("link/new/a");
+        let before = target(&new).unwrap();
+        assert_eq!(before, top.join("real/new/a"));
+        fs::create_dir_all(&new).unwrap();
+        assert_eq!(target(&new).unwrap(), before);
+        assert_eq!(target(&top.join("link/../a")).unwrap(), top.join("a"));
+        for dots in ["nope/../a", "nope/x/../../a", "real/.."] {
+            for refused in [target(&top.join(dots)), state(&top.join(dots))] {
+                let refused = refused.unwrap_err().to_string();
+                assert!(
+                    refused.contains(dots) && refused.contains("`..`"),
+                    "{refused}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_state_directory_is_absolute_and_keeps_its_links() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(state(Path::new("rel/s/")).unwrap(), here.join("rel/s"));
+        let above = here.canonicalize().unwrap();
+        assert_eq!(state(Path::new("../s")).unwrap(), above.with_file_name("s"));
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
+        let link = dir.path().join("link/s");
+        assert_eq!(state(&link).unwrap(), link);
+    }
+
+    #[test]
+    fn a_path_whose_record_would_have_no_name_is_refused() {
+        let longest = format!("/{}", "x".repeat(250));
+        assert!(target(Path::new(&longest)).is_ok());
+        for long in [format!("{longest}x"), format!("/{}", "-".repeat(84))] {
+            let refused = target(Path::new(&long)).unwrap_err().to_string();
+            assert!(
+                refused.contains("name of its record would have 25"),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_record_is_found_by_its_directory_until_it_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = record("data", Place::inspect(dir.path(), false).unwrap());
         assert!(record.place.is_some());
-        record.save(dir.path()).unwrap();
+        let record = record.begin(dir.path()).unwrap();
         assert_eq!(Record::load(dir.path(), &record.target).unwrap(), record);
         let is_free = |name: &str, sockets: &[PathBuf; 2]| {
             Record::of_same(dir.path(), &record.target, name, sockets).is_ok()

@@ -13,10 +13,11 @@ use belay_proto::csi::v1::{
 use clap::Args;
 
 use super::place::Place;
-use super::record::{Record, target};
+use super::record::{self, Record};
 use super::{Driver, Sockets, advised, step};
 use crate::access::{Access, Pair, map, pair};
 use crate::failure::Failure;
+use crate::machine::mounts;
 use crate::render::{Answer, Cell};
 use crate::secrets::Secrets;
 use crate::size;
@@ -60,21 +61,19 @@ impl Mount {
     /// # Errors
     /// See [`Failure`]; the step that failed is named, and `umount` undoes those before it.
     pub(crate) async fn run(self, on: &Target) -> Result<Answer, Failure> {
-        let target = target(&self.dir)?;
-        let state = self.sockets.state_dir.clone();
+        let target = record::target(&self.dir)?;
+        let state = record::state(&self.sockets.state_dir)?;
         let sockets = self.sockets.paths(on);
         let known = Record::of_same(&state, &target, &self.name, &sockets)?;
         let capability = self.access.capability();
-        let place = match known {
-            Some(known) => known.place,
-            None => Place::inspect(&target, is_block(&capability))?,
-        };
+        let place = inspect(&target, known.is_some(), is_block(&capability))?;
         let mut ascent = Ascent {
             driver: Driver::connect(on, &sockets).await?,
             capability,
             secrets: self.secrets.load()?,
             readonly: self.readonly,
         };
+        directory(&state)?;
         let needs = ascent.driver.needs().await?;
         let call = ascent.driver.node.node_get_info(NodeGetInfoRequest {});
         let node = step("NodeGetInfo", on.wait_for(call).await)?;
@@ -106,7 +105,10 @@ impl Mount {
             place,
         };
         // Before the first call that leaves something to undo.
-        record.save(&state)?;
+        let record = match known {
+            Some(known) => record.renew(known, &state)?,
+            None => record.begin(&state)?,
+        };
         ascent.climb(&record, &volume, &state).await?;
         Ok(Answer::Record(vec![
             ("target", Cell::Text(record.target.display().to_string())),
@@ -191,6 +193,22 @@ impl Ascent<'_> {
 
 fn is_block(capability: &VolumeCapability) -> bool {
     matches!(capability.access_type, Some(AccessType::Block(_)))
+}
+
+/// What is there, unless it is the volume itself.
+fn inspect(target: &Path, is_known: bool, block: bool) -> Result<Option<Place>, Failure> {
+    if !is_known {
+        return Place::inspect(target, block);
+    }
+    if mounts::all()?.iter().any(|mount| mount.point == target) {
+        return Ok(None);
+    }
+    Place::inspect(target, block).map_err(|refused| {
+        Failure::Usage(format!(
+            "{refused}. The volume was mounted there, and is no longer: move away what is there \
+             now, and repeat"
+        ))
+    })
 }
 
 fn directory(path: &Path) -> Result<(), Failure> {
