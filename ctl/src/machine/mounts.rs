@@ -30,9 +30,15 @@ pub(crate) struct Mount {
 /// /proc is not readable.
 pub(crate) fn all() -> Result<Vec<Mount>, Failure> {
     const PATH: &str = "/proc/self/mountinfo";
-    let text = fs::read_to_string(PATH)
+    let table = fs::read(PATH)
         .map_err(|error| Failure::Machine(format!("{PATH}: {error}; is /proc mounted?")))?;
-    Ok(text.lines().filter_map(parse).collect())
+    Ok(parse_all(&table))
+}
+
+/// A path may be any bytes. One that is not UTF-8 is none of CSI.
+fn parse_all(table: &[u8]) -> Vec<Mount> {
+    let text = String::from_utf8_lossy(table);
+    text.lines().filter_map(parse).collect()
 }
 
 /// The mount in which a path is.
@@ -97,6 +103,13 @@ mod tests {
         let private = parse("1 2 0:5 /loop3 /t rw - devtmpfs udev rw").unwrap();
         assert!(!private.is_shared && !private.is_readonly);
         assert_eq!(parse("nothing"), None);
+    }
+
+    #[test]
+    fn a_path_that_is_not_utf8_does_not_hide_the_others() {
+        let table = b"1 2 0:5 / /a\xff\\040b rw - tmpfs \xfe rw\n1 2 0:5 / /c rw - tmpfs t rw\n";
+        let points: Vec<_> = parse_all(table).into_iter().map(|it| it.point).collect();
+        assert_eq!(points, [Path::new("/a\u{fffd} b"), Path::new("/c")]);
     }
 
     #[test]
