@@ -116,7 +116,9 @@ async fn calls_without_a_handler_are_named_in_their_answer_and_logged() {
     for (path, name) in cases {
         let failed = bed.send(path, csi::ProbeRequest {}).await.unwrap_err();
         assert_eq!(failed.code(), Code::Unimplemented, "{path}");
-        assert!(failed.message().starts_with(name), "{failed}");
+        let text = failed.message();
+        assert!(text.starts_with(name), "{failed}");
+        assert!(!text.contains("compression"), "{failed}");
         let lines = bed.lines();
         let [line] = lines.as_slice() else {
             panic!("{lines:?}")
@@ -125,6 +127,34 @@ async fn calls_without_a_handler_are_named_in_their_answer_and_logged() {
             line.contains(&format!(r#"rpc="{name}" code="UNIMPLEMENTED""#)),
             "{line}"
         );
+    }
+}
+
+#[tokio::test]
+async fn a_compressed_request_is_answered_with_what_is_read_instead() {
+    let mut bed = Bed::new();
+    for encoding in ["gzip".to_owned(), "x".repeat(1000)] {
+        let mut request = tonic::Request::new(stage("held"));
+        let metadata = request.metadata_mut();
+        metadata.insert("grpc-encoding", encoding.parse().unwrap());
+        let mut node = bed.node().await;
+        let failed = node.node_stage_volume(request).await.unwrap_err();
+        assert_eq!(failed.code(), Code::Unimplemented);
+        let text = failed.message();
+        let start = "NodeStageVolume: the request cannot be read";
+        let named = &encoding[..encoding.len().min(50)];
+        assert!(text.starts_with(start) && text.contains(named), "{failed}");
+        assert!(
+            text.ends_with("turn off compression in the client"),
+            "{failed}"
+        );
+        assert!(text.len() < 300, "{failed}");
+        assert_eq!(
+            failed.metadata().get("grpc-accept-encoding").unwrap(),
+            "identity"
+        );
+        let lines = bed.lines();
+        assert!(lines.len() == 1 && lines[0].contains(named), "{lines:?}");
     }
 }
 

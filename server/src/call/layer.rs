@@ -27,8 +27,8 @@ pub(crate) const DURATION: &str = "belay_rpc_duration_seconds";
 /// [`crate::services`] bound the memory of incomplete requests.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest path of an unknown call that is logged, in bytes.
-const PATH_BYTES_MAX: usize = 128;
+/// Longest text of a caller that an answer or a log line has, in bytes, such as an unknown path.
+const FOREIGN_BYTES_MAX: usize = 128;
 
 /// Wraps the services of one driver.
 #[derive(Clone, Debug)]
@@ -196,7 +196,7 @@ impl Call {
         let path = if rpc.is_some() {
             ""
         } else {
-            start_of(path, PATH_BYTES_MAX)
+            start_of(path, FOREIGN_BYTES_MAX)
         };
         Self {
             rpc,
@@ -242,7 +242,10 @@ impl Call {
             self.log(Code::Ok, "");
             return response;
         };
-        match self.unreadable(&failed).or_else(|| self.unserved(&failed)) {
+        let better = self
+            .unreadable(&failed)
+            .or_else(|| self.compressed(&failed));
+        match better.or_else(|| self.unserved(&failed)) {
             Some(better) => {
                 self.log(better.code(), better.message());
                 better.into_http()
@@ -263,6 +266,23 @@ impl Call {
             let why = format_args!("cannot be read ({}); nothing was done", failed.message());
             status(rpc, &Failure::invalid("request", why))
         })
+    }
+
+    /// A compressed request: as gRPC demands, UNIMPLEMENTED with the encodings that are read, which
+    /// is how it differs from a call that is not served.
+    fn compressed(&self, failed: &Status) -> Option<Status> {
+        let reached = self.record.subject().is_some();
+        let read = failed.metadata().get("grpc-accept-encoding");
+        if reached || failed.code() != Code::Unimplemented || read.is_none() {
+            return None;
+        }
+        let why = format!(
+            "{}: the request cannot be read ({}); turn off compression in the client",
+            self.name(),
+            start_of(failed.message(), FOREIGN_BYTES_MAX)
+        );
+        let metadata = failed.metadata().clone();
+        Some(Status::with_metadata(Code::Unimplemented, why, metadata))
     }
 
     /// A call that reaches no handler has no message, or one that names nothing.
