@@ -159,7 +159,10 @@ impl Store {
         &self,
         id: &str,
     ) -> Result<Option<Snapshot>, Failure> {
-        let record = known(id, self.ledger.snapshot(id)?)?;
+        let Some(record) = self.ledger.snapshot(id)? else {
+            // A deletion has ended since the name was looked up.
+            return Ok(None);
+        };
         let is_copied = match record.state {
             SnapshotState::Cutting => false,
             SnapshotState::Copying => true,

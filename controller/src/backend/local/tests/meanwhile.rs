@@ -56,3 +56,14 @@ fn a_snapshot_that_is_deleted_before_its_copy_begins_is_not_copied(folder: &Path
     assert_eq!(failure.kind, Kind::NotFound, "{failure}");
     assert_eq!(file.bytes(), Ok(0));
 }
+
+/// Between two steps of a call that creates one of the same name.
+#[test]
+fn a_snapshot_whose_deletion_has_ended_is_no_snapshot_to_complete() {
+    let bed = Bed::new();
+    let (store, id) = with_snapshot(&bed);
+    store.begin_discard(id.as_str()).unwrap();
+    assert_eq!(store.complete_whole_snapshot(id.as_str()), Ok(None));
+    store.finish_discard(id.as_str()).unwrap();
+    assert_eq!(store.complete_whole_snapshot(id.as_str()), Ok(None));
+}
