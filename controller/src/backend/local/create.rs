@@ -96,6 +96,7 @@ impl Store {
             if let Some(id) = changes.id_of(name)? {
                 let record = changes.get(&id)?.ok_or_else(|| {
                     Failure::bug(format!("state.redb: name {name:?} refers to no volume"))
+                        .may_be_running()
                 })?;
                 return match record.state {
                     State::Ready => Ok(Intent::Exists(self.volume(&id, &record)?)),

@@ -47,11 +47,11 @@ pub(super) fn emptied(path: impl Display) -> String {
     )
 }
 
-/// The failure to look up a name, or to complete or remove what has it: an earlier call may have
-/// created that, so the caller must not forget it.
+/// The failure to look up a name, or to complete or remove what has it: while the disk cannot be
+/// read, an earlier call may have created that, so the caller must not forget it.
 pub(super) fn unread(failure: Failure) -> Failure {
     match failure.kind {
-        Kind::Unreachable | Kind::Bug => failure.may_be_running(),
+        Kind::Unreachable => failure.may_be_running(),
         _ => failure,
     }
 }

@@ -81,8 +81,10 @@ impl Store {
         let (name, source) = (order.name.as_str(), order.source.as_str());
         self.provision(|changes, ceiling| {
             if let Some(id) = changes.snapshot_named(name)? {
-                let record = changes.snapshot(&id)?.ok_or_else(|| {
+                let record = changes.snapshot(&id).map_err(Failure::may_be_running)?;
+                let record = record.ok_or_else(|| {
                     Failure::bug(format!("state.redb: name {name:?} refers to no snapshot"))
+                        .may_be_running()
                 })?;
                 return Ok(match record.snapshot(&id)? {
                     Some(snapshot) => Intent::Exists(snapshot),
