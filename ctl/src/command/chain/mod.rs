@@ -6,7 +6,8 @@ mod place;
 mod record;
 mod up;
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use belay_proto::csi::v1::controller_client::ControllerClient;
 use belay_proto::csi::v1::controller_service_capability::{self as controller, rpc as controllers};
@@ -112,4 +113,9 @@ fn advised<T>(
         cause: Box::new(cause),
         advice: advice(),
     })
+}
+
+/// A file of this machine cannot be used.
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::Machine(format!("{}: {error}", path.display()))
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::failed;
 use crate::failure::Failure;
 
 /// Permission bits (inode(7)).
@@ -85,10 +86,6 @@ impl Place {
             gid: number(2)?,
         })
     }
-}
-
-fn failed(path: &Path, error: &io::Error) -> Failure {
-    Failure::Machine(format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use serde_json::{Value, json};
 
+use super::failed;
 use super::place::Place;
 use crate::failure::Failure;
 
@@ -34,6 +35,10 @@ pub(super) struct Record {
 }
 
 impl Record {
+    fn path(state: &Path, target: &Path) -> PathBuf {
+        state.join(file_name(target) + SUFFIX)
+    }
+
     /// The staging path of a directory.
     pub(super) fn staging(state: &Path, target: &Path) -> PathBuf {
         state.join("staging").join(file_name(target))
@@ -45,7 +50,7 @@ impl Record {
     /// # Errors
     /// As above; the state directory cannot be written.
     pub(super) fn begin(self, state: &Path) -> Result<Self, Failure> {
-        let file = state.join(file_name(&self.target) + SUFFIX);
+        let file = Self::path(state, &self.target);
         match self.write(state, |aside| fs::hard_link(aside, &file)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             written => {
@@ -78,7 +83,7 @@ impl Record {
         if self == known {
             return Ok(known);
         }
-        let file = state.join(file_name(&self.target) + SUFFIX);
+        let file = Self::path(state, &self.target);
         let written = self.write(state, |aside| fs::rename(aside, &file));
         written
             .map(|()| self)
@@ -132,13 +137,13 @@ impl Record {
             Failure::Usage(format!(
                 "{}: not mounted by `belayctl mount` (no {})",
                 target.display(),
-                state.join(file_name(target) + SUFFIX).display()
+                Self::path(state, target).display()
             ))
         })
     }
 
     fn find(state: &Path, target: &Path) -> Result<Option<Self>, Failure> {
-        let file = state.join(file_name(target) + SUFFIX);
+        let file = Self::path(state, target);
         let text = match fs::read_to_string(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| failed(&file, &error))?,
@@ -165,7 +170,7 @@ impl Record {
             }
             _ => {}
         }
-        let file = state.join(file_name(&self.target) + SUFFIX);
+        let file = Self::path(state, &self.target);
         fs::remove_file(&file).map_err(|error| failed(&file, &error))
     }
 
@@ -283,10 +288,6 @@ fn file_name(target: &Path) -> String {
             .collect(),
     })
     .collect()
-}
-
-fn failed(file: &Path, error: &io::Error) -> Failure {
-    Failure::Machine(format!("{}: {error}", file.display()))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use clap::Args;
 
 use super::place::Place;
 use super::record::{self, Record};
-use super::{Driver, Sockets, advised, step};
+use super::{Driver, Sockets, advised, failed, step};
 use crate::access::{Access, Pair, map, pair};
 use crate::failure::Failure;
 use crate::machine::mounts;
@@ -212,6 +212,5 @@ fn inspect(target: &Path, is_known: bool, block: bool) -> Result<Option<Place>, 
 }
 
 fn directory(path: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(path)
-        .map_err(|error| Failure::Machine(format!("{}: {error}", path.display())))
+    fs::create_dir_all(path).map_err(|error| failed(path, &error))
 }
