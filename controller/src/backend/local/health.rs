@@ -130,8 +130,7 @@ impl Store {
             (judge(&path, least_bytes, &named, storage), is_suspect)
         };
         let (conditions, is_suspect) = judged(bytes);
-        let may_be_replaced = self.may_be_replaced(id.as_str());
-        if conditions.is_empty() && !is_suspect && !may_be_replaced {
+        if conditions.is_empty() && !is_suspect && !self.may_be_replaced(id.as_str()) {
             return Ok(Some(conditions));
         }
         // The record is read before the file is inspected again: a file that has yet to follow its
@@ -150,10 +149,8 @@ impl Store {
             let holds_data = file.and_then(|file| file.holds_data());
             judge_data(&path, holds_data, &mut conditions);
         }
-        if may_be_replaced {
-            let replaced = self.replaced_in_use(id.as_str(), &record);
-            judge_replaced(replaced, &mut conditions);
-        }
+        let replaced = self.replaced_in_use(id.as_str(), &record);
+        judge_replaced(replaced, &mut conditions);
         // The file of a volume that is being deleted is not lost. The record is marked before the
         // file is removed, so it is read after the file.
         if !conditions.is_empty() && self.get(id)?.is_none() {

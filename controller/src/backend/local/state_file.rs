@@ -109,17 +109,20 @@ fn keep_in_place(file: &File, path: &Path) -> Result<(), Failure> {
         Ok(true) => set_nocow(file),
         is => is.map(|_| ()),
     };
-    kept.map_err(|errno| {
-        let failure = os("ioctl FS_IOC_SETFLAGS NOCOW", path, errno);
-        // What chattr(1) calls `c` excludes NOCOW, and new files inherit it.
-        let message = format!(
-            "{}; once the disk is full, no volume can be changed or deleted; if the state \
-             directory is compressed, end that for new files (`btrfs property set DIR compression \
-             none`), and start the controller again",
-            failure.message
-        );
-        Failure { message, ..failure }
-    })
+    // What chattr(1) calls `c` excludes NOCOW, and new files inherit it.
+    let remedy = "if the state directory is compressed, end that for new files (`btrfs property \
+                  set DIR compression none`)";
+    kept.map_err(|errno| while_copied(os("ioctl FS_IOC_SETFLAGS NOCOW", path, errno), remedy))
+}
+
+/// The failure, with its consequence and what to do before the next start.
+fn while_copied(failure: Failure, remedy: &str) -> Failure {
+    let message = format!(
+        "{}; once the disk is full, no volume can be changed or deleted; {remedy}, and start the \
+         controller again",
+        failure.message
+    );
+    Failure { message, ..failure }
 }
 
 /// Gives the draft, whose content is on disk, the name of the database.
@@ -156,22 +159,14 @@ fn copy(dir: &Path, mut from: File) -> Result<(), Failure> {
         to.sync_all()
     };
     let copied = keep_in_place(&to, &path)
-        .and_then(|()| write(&mut to).map_err(|error| no_room(&path, &error)))
+        .and_then(|()| {
+            write(&mut to).map_err(|error| while_copied(at("write", &path, &error), "free space"))
+        })
         .and_then(|()| give_name(dir, &path));
     copied.inspect_err(|_| {
         // A draft that stays is overwritten by the next one.
         std::fs::remove_file(&path).unwrap_or_default();
     })
-}
-
-fn no_room(path: &Path, error: &io::Error) -> Failure {
-    let failure = at("write", path, error);
-    let message = format!(
-        "{}; once the disk is full, no volume can be changed or deleted: free space, and start the \
-         controller again",
-        failure.message
-    );
-    Failure { message, ..failure }
 }
 
 /// The settings of redb.
