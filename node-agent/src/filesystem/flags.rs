@@ -1,11 +1,11 @@
-//! Mount flags, as in CSI's `mount_flags` and fstab, in one table: attributes of the mount,
-//! parameters of the superblock, flags without meaning here, and refused flags.
+//! What the accepted mount flags do: attributes of the mount, and parameters of the superblock.
 //!
 //! fsconfig(2) accepts only the filesystem's own parameters, so this module interprets the flags
-//! that mount(8) would interpret. Values can be sensitive: messages contain only the names.
+//! that mount(8) would interpret. Which flags are accepted, the contract says.
 
 use std::fmt;
 
+use belay_contract::mount_flags::{self, ATTRIBUTES, Flag};
 use belay_server::call::Failure;
 
 use super::FsType;
@@ -55,36 +55,24 @@ impl fmt::Debug for MountOptions {
     }
 }
 
-/// The meaning of a flag.
+/// What a flag of the mount does.
 #[derive(Clone, Copy)]
-enum Meaning {
-    /// Sets attributes of the mount.
+enum Effect {
+    /// Sets attributes.
     Set(MountAttrs),
     /// Clears them.
     Clear(MountAttrs),
     /// Chooses how access times are updated; the last choice counts.
     Atime(MountAttrs),
-    /// For mount(8), fstab or a log; without meaning for the kernel.
-    Nothing,
-    /// Not accepted, for this reason.
-    Refused(&'static str),
 }
 
-use Meaning::{Atime, Clear, Nothing, Refused, Set};
+use Effect::{Atime, Clear, Set};
 
 const NONE: MountAttrs = MountAttrs::from_bits(0);
 const UNPRIVILEGED: MountAttrs = MountAttrs::NO_SUID.with(MountAttrs::NO_DEV);
 
-const OTHER_MOUNT: &str = "it makes a different kind of mount than the volume's";
-const PROPAGATION: &str = "mount flags cannot set the propagation of the volume's mounts";
-const NO_REPLAY: &str = "without the journal the volume's latest writes are missing; \
-                         attach it read-only or set ro instead";
-const OTHER_DEVICE: &str = "it refers to another device of the node";
-
-/// Flags that are not simply the filesystem's own; mount(8), section "filesystem-independent mount
-/// options", and ext4(5), xfs(5), btrfs(5).
-#[rustfmt::skip]
-const TABLE: &[(&str, Meaning)] = &[
+/// The flags of the mount; a test compares them with those of the contract.
+const EFFECTS: [(&str, Effect); ATTRIBUTES.len()] = [
     ("ro", Set(MountAttrs::READ_ONLY)),
     ("rw", Clear(MountAttrs::READ_ONLY)),
     ("nosuid", Set(MountAttrs::NO_SUID)),
@@ -108,52 +96,6 @@ const TABLE: &[(&str, Meaning)] = &[
     ("users", Set(UNPRIVILEGED.with(MountAttrs::NO_EXEC))),
     ("owner", Set(UNPRIVILEGED)),
     ("group", Set(UNPRIVILEGED)),
-    ("nouser", Nothing),
-    ("nousers", Nothing),
-    ("noowner", Nothing),
-    ("nogroup", Nothing),
-    ("defaults", Nothing),
-    ("auto", Nothing),
-    ("noauto", Nothing),
-    ("nofail", Nothing),
-    ("_netdev", Nothing),
-    ("comment", Nothing),
-    ("silent", Nothing),
-    ("loud", Nothing),
-    ("async", Nothing),
-    ("nolazytime", Nothing),
-    ("nomand", Nothing),
-    ("iversion", Nothing),
-    ("noiversion", Nothing),
-    ("seclabel", Nothing),
-    ("mand", Refused("Linux no longer has mandatory locks")),
-    ("bind", Refused(OTHER_MOUNT)),
-    ("rbind", Refused(OTHER_MOUNT)),
-    ("move", Refused(OTHER_MOUNT)),
-    ("remount", Refused(OTHER_MOUNT)),
-    ("loop", Refused(OTHER_MOUNT)),
-    ("offset", Refused(OTHER_MOUNT)),
-    ("sizelimit", Refused(OTHER_MOUNT)),
-    ("encryption", Refused(OTHER_MOUNT)),
-    ("shared", Refused(PROPAGATION)),
-    ("rshared", Refused(PROPAGATION)),
-    ("slave", Refused(PROPAGATION)),
-    ("rslave", Refused(PROPAGATION)),
-    ("private", Refused(PROPAGATION)),
-    ("rprivate", Refused(PROPAGATION)),
-    ("unbindable", Refused(PROPAGATION)),
-    ("runbindable", Refused(PROPAGATION)),
-    ("norecovery", Refused(NO_REPLAY)),
-    ("noload", Refused(NO_REPLAY)),
-    ("nologreplay", Refused(NO_REPLAY)),
-    ("rescue", Refused(NO_REPLAY)),
-    ("journal_dev", Refused(OTHER_DEVICE)),
-    ("journal_path", Refused(OTHER_DEVICE)),
-    ("logdev", Refused(OTHER_DEVICE)),
-    ("device", Refused(OTHER_DEVICE)),
-    ("rtdev", Refused(OTHER_DEVICE)),
-    ("source", Refused(OTHER_DEVICE)),
-    ("abort", Refused("it aborts the filesystem at once")),
 ];
 
 /// The SELinux label of all files (mount(8), "context").
@@ -161,16 +103,13 @@ const LABEL: &str = "context";
 /// The labels that need SELinux.
 pub(crate) const LABELS: [&str; 4] = [LABEL, "fscontext", "defcontext", "rootcontext"];
 
-/// fsconfig(2) accepts strings of at most this many bytes.
-const STRING_BYTES_MAX: usize = 255;
-
 /// Parses mount flags. Each may be a comma-separated list, with double quotes around values that
 /// contain commas. For xfs, `nouuid` is always set, once.
 /// # Errors
 ///
 /// [`belay_server::call::Kind::Invalid`] that names `mount_flags` and the flag.
 pub(crate) fn parse_flags(flags: &[String], fs: FsType) -> Result<MountOptions, Failure> {
-    let mut options = parse(flags)?;
+    let mut options = MountOptions::of(mount_flags::parse(flags))?;
     if fs == FsType::Xfs {
         // Snapshots and clones have the UUID of their source, which may be mounted here too.
         options.superblock.retain(|(name, _)| name != "nouuid");
@@ -185,138 +124,28 @@ pub(crate) fn parse_flags(flags: &[String], fs: FsType) -> Result<MountOptions, 
 /// # Errors
 /// As [`parse_flags`].
 pub(crate) fn parse_remote_flags(flags: &[String]) -> Result<MountOptions, Failure> {
-    let mut options = parse(flags)?;
-    let is_address = |(name, _): &&(String, _)| ["addr", "clientaddr"].contains(&name.as_str());
-    if let Some((name, _)) = options.superblock.iter().find(is_address) {
-        return Err(refuse(
-            name,
-            "the node agent sets it; give the server's name or address",
-        ));
-    }
-    let is_for_mount = |name: &str| ["bg", "fg", "retry"].contains(&name);
-    options.superblock.retain(|(name, _)| !is_for_mount(name));
-    Ok(options)
+    MountOptions::of(mount_flags::parse_remote(flags))
 }
 
-fn parse(flags: &[String]) -> Result<MountOptions, Failure> {
-    let mut parsed = Parsed::default();
-    for list in flags {
-        for flag in split(list)? {
-            parsed.take(&flag)?;
+impl MountOptions {
+    fn of(flags: Result<Vec<Flag>, String>) -> Result<Self, Failure> {
+        let flags = flags.map_err(|why| Failure::invalid("mount_flags", why))?;
+        let mut options = Self::default();
+        for flag in flags {
+            let effect = EFFECTS.iter().find(|(name, _)| *name == flag.name);
+            let Some((_, effect)) = effect else {
+                options.superblock.push((flag.name, flag.value));
+                continue;
+            };
+            let attrs = options.attrs;
+            options.attrs = match *effect {
+                Set(more) => attrs.with(more),
+                Clear(less) => attrs.without(less),
+                Atime(choice) => attrs.without(MountAttrs::ATIME_CHOICE).with(choice),
+            };
         }
+        Ok(options)
     }
-    if parsed.saw_ro && parsed.saw_rw {
-        return Err(refuse("ro", "contradicts rw; set only one of them"));
-    }
-    Ok(parsed.options)
-}
-
-/// One flag: its name, and its value without quotes.
-struct Flag {
-    name: String,
-    value: Option<String>,
-}
-
-#[derive(Default)]
-struct Parsed {
-    options: MountOptions,
-    saw_ro: bool,
-    saw_rw: bool,
-}
-
-impl Parsed {
-    fn take(&mut self, flag: &Flag) -> Result<(), Failure> {
-        let name = flag.name.as_str();
-        if name.starts_with("x-") || name.starts_with("X-") {
-            return Ok(());
-        }
-        let Some((_, meaning)) = TABLE.iter().find(|(known, _)| *known == name) else {
-            return self.take_superblock(flag);
-        };
-        let takes_value = matches!(meaning, Nothing | Refused(_));
-        if flag.value.is_some() && !takes_value {
-            return Err(refuse(name, "takes no value"));
-        }
-        self.saw_ro |= name == "ro";
-        self.saw_rw |= name == "rw";
-        let attrs = &mut self.options.attrs;
-        match *meaning {
-            Set(more) => *attrs = attrs.with(more),
-            Clear(less) => *attrs = attrs.without(less),
-            Atime(choice) => *attrs = attrs.without(MountAttrs::ATIME_CHOICE).with(choice),
-            Nothing => {}
-            Refused(reason) => return Err(refuse(name, reason)),
-        }
-        Ok(())
-    }
-
-    /// Passes flags that are not in the table to the filesystem, which checks them.
-    fn take_superblock(&mut self, flag: &Flag) -> Result<(), Failure> {
-        let on_errors = ["errors", "fatal_errors"];
-        if on_errors.contains(&flag.name.as_str()) && flag.value.as_deref() == Some("panic") {
-            let reason = "panic would let one damaged volume halt the node; \
-                          use another value or none";
-            return Err(refuse(&flag.name, reason));
-        }
-        if flag
-            .value
-            .as_ref()
-            .is_some_and(|value| value.len() > STRING_BYTES_MAX)
-        {
-            return Err(refuse(&flag.name, "its value is longer than 255 bytes"));
-        }
-        self.options
-            .superblock
-            .push((flag.name.clone(), flag.value.clone()));
-        Ok(())
-    }
-}
-
-/// Splits at commas outside of double quotes, and each part at its first equals sign.
-fn split(list: &str) -> Result<Vec<Flag>, Failure> {
-    let mut is_quoted = false;
-    let parts = list.split(|c: char| {
-        is_quoted ^= c == '"';
-        c == ',' && !is_quoted
-    });
-    let parts: Vec<&str> = parts
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-        .collect();
-    if is_quoted {
-        return Err(Failure::invalid(
-            "mount_flags",
-            "a double quote is not closed",
-        ));
-    }
-    parts.into_iter().map(flag).collect()
-}
-
-fn flag(part: &str) -> Result<Flag, Failure> {
-    let (name, value) = match part.split_once('=') {
-        Some((name, value)) => (name, Some(value.replace('"', ""))),
-        None => (part, None),
-    };
-    let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
-    if name.is_empty() || name.len() > STRING_BYTES_MAX || !name.chars().all(is_name) {
-        // Not repeated in the message: it may be a value without its name.
-        let why = "a flag has no name of letters, digits and the characters _ - . :";
-        return Err(Failure::invalid("mount_flags", why));
-    }
-    if value
-        .as_ref()
-        .is_some_and(|value| value.contains(char::is_control))
-    {
-        return Err(refuse(name, "its value contains a control character"));
-    }
-    Ok(Flag {
-        name: name.to_owned(),
-        value,
-    })
-}
-
-fn refuse(name: &str, why: &str) -> Failure {
-    Failure::invalid("mount_flags", format!("{name}: {why}"))
 }
 
 #[cfg(test)]
@@ -492,11 +321,11 @@ mod tests {
         }
         assert!(parse(&["data=panic"], FsType::Ext4).is_ok());
         // fsconfig(2) takes as many bytes.
-        let longest = "s".repeat(STRING_BYTES_MAX);
+        let longest = "s".repeat(255);
         assert!(parse(&[&format!("a={longest}")], FsType::Ext4).is_ok());
         assert!(parse(&[&longest], FsType::Ext4).is_ok());
         assert!(parse(&[&format!("{longest}s")], FsType::Ext4).is_err());
-        let long = format!("a={}", "s".repeat(STRING_BYTES_MAX + 1));
+        let long = format!("a={}", "s".repeat(256));
         assert!(
             parse(&[&long], FsType::Ext4)
                 .unwrap_err()
@@ -516,13 +345,8 @@ mod tests {
     }
 
     #[test]
-    fn no_flag_is_in_the_table_twice() {
-        for (index, (name, _)) in TABLE.iter().enumerate() {
-            assert!(
-                TABLE[index + 1..].iter().all(|(other, _)| other != name),
-                "{name}"
-            );
-        }
+    fn every_flag_of_the_mount_has_an_effect() {
+        assert_eq!(EFFECTS.map(|(name, _)| name), ATTRIBUTES);
     }
 
     proptest! {
