@@ -18,7 +18,7 @@ Examples:
   belayctl doctor                                  this node
   {
     kubectl get -A -o json csidriver,csinode,node,lease,persistentvolume,volumeattachment
-    kubectl get -A -o json storageclass,deployment,statefulset,daemonset
+    kubectl get -A -o json storageclass,deployment,statefulset,daemonset,pod,persistentvolumeclaim
     kubectl get -A -o json volumesnapshotclass,volumesnapshotcontent
   } >objects.json
   belayctl doctor --switch cinder --objects objects.json

@@ -3,12 +3,15 @@
 //! nothing.
 
 mod accounts;
+mod claims;
 mod clouds;
 mod controller;
 mod objects;
+mod options;
 mod peer;
 mod remote;
 mod running;
+mod settings;
 mod storage;
 
 use std::path::PathBuf;
@@ -71,13 +74,16 @@ fn judge(objects: &Objects, peer: &Peer, now: SystemTime) -> Report {
         controller::findings(&mut report, objects, (peer, driver), now);
         return report;
     }
-    accounts::clouds_yaml(&mut report, objects, peer);
+    accounts::findings(&mut report, objects, peer);
+    settings::findings(&mut report, objects, peer);
     running::leases(&mut report, objects, driver, now);
-    running::nodes(&mut report, objects, driver);
+    running::nodes(&mut report, objects, peer, driver);
     running::attachments(&mut report, objects, driver);
     storage::volumes(&mut report, objects, peer, driver);
     storage::classes(&mut report, objects, peer, driver);
     storage::snapshots(&mut report, objects, peer, driver);
+    claims::hints(&mut report, objects, peer);
+    claims::inline(&mut report, objects, driver);
     report
 }
 

@@ -1,6 +1,7 @@
 //! What a driver for directories of servers leaves: volumes that each node mounts by itself,
 //! without attachments. Its CSIDriver object says so.
 
+use belay_contract::mount_flags;
 use serde_json::Value;
 
 use super::objects::{Object, Objects};
@@ -9,8 +10,6 @@ use crate::report::{Report, Verdict};
 
 /// fsconfig(2) accepts sources of at most this many bytes.
 const SOURCE_BYTES_MAX: usize = 255;
-/// Mount options that Belay refuses.
-const REFUSED: [&str; 6] = ["addr", "clientaddr", "source", "bind", "remount", "loop"];
 
 /// Without the object, Kubernetes waits for attachments that no program makes.
 pub(super) fn object(report: &mut Report, objects: &Objects, driver: &str) {
@@ -145,17 +144,20 @@ fn source_bytes(volume: Object<'_>) -> usize {
     attribute(volume, "server").len() + 1 + length
 }
 
-fn options<'a>(volume: Object<'a>) -> impl Iterator<Item = &'a str> {
+/// Each may be a list.
+fn lists<'a>(volume: Object<'a>) -> impl Iterator<Item = &'a str> {
     let more = std::iter::once(attribute(volume, "mountOptions"));
-    let all = volume.texts("/spec/mountOptions").chain(more);
-    all.flat_map(|list| list.split(',')).map(str::trim)
+    volume.texts("/spec/mountOptions").chain(more)
+}
+
+fn options<'a>(volume: Object<'a>) -> impl Iterator<Item = &'a str> {
+    let all = lists(volume).flat_map(|list| list.split(','));
+    all.map(str::trim)
 }
 
 fn has_refused_option(volume: Object<'_>) -> bool {
-    options(volume).any(|option| {
-        let name = option.split('=').next().unwrap_or_default();
-        REFUSED.contains(&name)
-    })
+    let lists: Vec<_> = lists(volume).collect();
+    mount_flags::parse_remote(&lists).is_err()
 }
 
 #[cfg(test)]
@@ -278,7 +280,11 @@ mod tests {
         expect("NO", "volumes", "raw block", |all| {
             all[3]["spec"]["volumeMode"] = json!("Block")
         });
-        for options in [json!(["hard,addr=10.0.0.9"]), json!(["remount"])] {
+        for options in [
+            json!(["hard,addr=10.0.0.9"]),
+            json!(["remount"]),
+            json!(["ro", "rw"]),
+        ] {
             expect("NO", "volumes", "mount option", |all| {
                 all[3]["spec"]["mountOptions"] = options;
             });

@@ -75,6 +75,20 @@ pub(super) fn controllers<'a>(
     })
 }
 
+/// The containers with its programs: the title of their workload, that, and the container.
+pub(super) fn containers<'a>(
+    objects: &'a Objects,
+    peer: &'a Peer,
+) -> impl Iterator<Item = (String, Object<'a>, Object<'a>)> {
+    let kinds = WORKLOADS.iter().map(|(kind, ..)| *kind);
+    let workloads = kinds.flat_map(|kind| objects.of(kind).map(move |it| (kind, it)));
+    workloads.flat_map(|(kind, workload)| {
+        let containers = workload.list("/spec/template/spec/containers");
+        let ours = containers.filter(|it| peer.runs(it.text("/image")));
+        ours.map(move |it| (format!("{kind} {}", workload.full_name()), workload, it))
+    })
+}
+
 /// Whether a container has one of these images.
 fn runs(workload: Object<'_>, images: &[&str]) -> bool {
     let containers = workload.list("/spec/template/spec/containers");
@@ -155,45 +169,56 @@ fn is_held(lease: Object<'_>, now: SystemTime) -> bool {
     now < renewed + duration * 2
 }
 
-/// Attachments name nodes by the IDs that the peer has reported: Belay must report the same.
-pub(super) fn nodes(report: &mut Report, objects: &Objects, driver: &str) {
+/// Belay registers a node with the ID of its server. Attachments keep the ID that the peer has
+/// registered.
+pub(super) fn nodes(report: &mut Report, objects: &Objects, peer: &Peer, driver: &str) {
     let name = "node IDs";
     if !objects.have("CSINode") {
         return missing(report, name, "CSINode");
     }
-    let mut differ = Vec::new();
+    // A providerID of another program, such as k3s, says nothing about the server.
+    let scheme = format!("{}://", peer.backend);
+    let (mut attached, mut free) = (Names::default(), Names::default());
     let (mut count, mut compared) = (0_u32, 0_u32);
     for node in objects.of("CSINode") {
-        let Some(entry) = node
-            .list("/spec/drivers")
-            .find(|it| it.text("/name") == driver)
-        else {
+        let mut drivers = node.list("/spec/drivers");
+        let Some(entry) = drivers.find(|it| it.text("/name") == driver) else {
             continue;
         };
         count += 1;
         let provider = objects.of("Node").find(|it| it.name() == node.name());
         let provider = provider.map_or("", |it| it.text("/spec/providerID"));
-        let Some((_, id)) = provider.rsplit_once('/') else {
+        let server = provider.strip_prefix(&scheme);
+        let Some(server) = server.and_then(|rest| rest.rsplit('/').next()) else {
             continue;
         };
         compared += 1;
         let reported = entry.text("/nodeID");
-        if id != reported {
-            differ.push(format!(
-                "{} ({reported}, providerID {provider})",
-                node.name()
-            ));
+        if server != reported {
+            let all = objects.of("VolumeAttachment");
+            let mut ours = all.filter(|it| it.text("/spec/attacher") == driver);
+            let differ = match ours.any(|it| it.text("/spec/nodeName") == node.name()) {
+                true => &mut attached,
+                false => &mut free,
+            };
+            let named = format!("{} ({reported}, providerID {provider})", node.name());
+            differ.0.push(named);
         }
     }
-    let differ = Names(differ);
-    let cure = "set --node-id of Belay's node agent on these nodes, or correct the providerID: an \
-                attachment to the old ID would not be found";
-    let what = "the driver's node ID is not the one of the node's providerID";
-    about(report, Verdict::No, name, &differ, what, cure);
-    if differ.is_empty() && count == 0 {
+    let what = "the driver's node ID is not the server of the providerID, and volumes are attached \
+                under it";
+    let cure = "kubectl drain NODE, and wait while the driver runs until no VolumeAttachment of \
+                the node is left: Belay registers it with the ID of its server, and does not find \
+                the old one";
+    about(report, Verdict::No, name, &attached, what, cure);
+    let what = "the driver's node ID is not the server of the providerID";
+    let cure = "no volume is attached to them: keep it so until the switch. Belay registers them \
+                with the IDs of their servers";
+    about(report, Verdict::Warn, name, &free, what, cure);
+    if count == 0 {
         let what = "no node has registered the driver";
         report.add(Verdict::Skip, name, what);
-    } else if differ.is_empty() {
+    } else if attached.is_empty() && free.is_empty() {
         let what = format!("{count} nodes, {compared} of them compared with their providerID");
         report.add(Verdict::Ok, name, what);
     }

@@ -2,7 +2,7 @@
 
 use super::objects::{Object, Objects};
 use super::peer::{FILESYSTEMS, FORMATTING, Peer, Sharing};
-use super::{Names, about, clouds};
+use super::{Names, about, clouds, options};
 use crate::report::{Report, Verdict};
 use belay_contract::encryption;
 
@@ -10,6 +10,12 @@ use belay_contract::encryption;
 /// spelling.
 const PROVISIONER: &str = "csi.storage.k8s.io/";
 const OLD_FS_TYPE: &str = "fstype";
+/// The annotation of a snapshot whose deletion needs a Secret.
+const DELETION_SECRET: &str =
+    "/metadata/annotations/snapshot.storage.kubernetes.io~1deletion-secret-name";
+/// What to do about Secrets where Belay's controller reads none.
+const NO_SECRETS: &str = "the sidecars of Belay's chart may not read them: use a class without, or \
+                          give their ServiceAccount the right to get them";
 
 /// The volumes of the driver, also those that Kubernetes has migrated from in-tree plugins.
 pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, driver: &str) {
@@ -68,10 +74,9 @@ pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, drive
         peer,
         &Names::of(ours().filter(|it| has_key(*it, peer.topology_key))),
     );
-    if [&ids, &filesystems, &encrypted, &several]
-        .iter()
-        .all(|names| names.is_empty())
-    {
+    let is_refused = options::volumes(report, ours());
+    let none = |names: &&Names| names.is_empty();
+    if !is_refused && [&ids, &filesystems, &encrypted, &several].iter().all(none) {
         report.add(
             Verdict::Ok,
             name,
@@ -190,9 +195,8 @@ pub(super) fn classes(report: &mut Report, objects: &Objects, peer: &Peer, drive
         let other = fs_type.filter(|it| !FILESYSTEMS.contains(it));
         let cure = "its volumes are not affected; create a class without that, and use it for new \
                     claims";
-        if peer.chooses_cloud && clouds::class(report, class) {
-            is_good = false;
-        }
+        is_good &= !(peer.chooses_cloud && clouds::class(report, class));
+        is_good &= !options::class(report, class);
         let mut wrong = |what: String| {
             is_good = false;
             report.cure(
@@ -257,6 +261,26 @@ pub(super) fn snapshots(report: &mut Report, objects: &Objects, peer: &Peer, dri
             report.cure(Verdict::Warn, "snapshot classes", what, cure);
         }
     }
+    let cure = match peer.chooses_cloud {
+        true => clouds::CURE,
+        false => NO_SECRETS,
+    };
+    let secrets = Names::of(classes().filter(|it| {
+        let mut keys = it.keys("/parameters");
+        keys.any(|key| key.starts_with(PROVISIONER) && key.ends_with("-secret-name"))
+    }));
+    let what = "name Secrets";
+    about(
+        report,
+        Verdict::Warn,
+        "snapshot classes",
+        &secrets,
+        what,
+        cure,
+    );
+    let secrets = Names::of(contents().filter(|it| it.at(DELETION_SECRET).is_some()));
+    let what = "are deleted with a Secret";
+    about(report, Verdict::Warn, name, &secrets, what, cure);
     let is_ready = |it: &Object<'_>| {
         it.at("/status/readyToUse")
             .and_then(serde_json::Value::as_bool)

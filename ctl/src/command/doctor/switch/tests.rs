@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::*;
 
-const DRIVER: &str = "cinder.csi.openstack.org";
+pub(super) const DRIVER: &str = "cinder.csi.openstack.org";
 const ID: &str = "0f1b9c1e-9c51-4b5f-8f32-4b6d2f0f7a11";
 const NODE_ID: &str = "7d2c1a90-6a7e-4a0b-9f5c-2f1d3c4b5a69";
 
 /// A cluster that can be switched, after the change.
-fn cluster(change: impl FnOnce(&mut Vec<Value>)) -> Report {
+pub(super) fn cluster(change: impl FnOnce(&mut Vec<Value>)) -> Report {
     let mut objects = vec![
         json!({"kind": "CSIDriver", "metadata": {"name": DRIVER}}),
         workload("Deployment", "controller", 0),
@@ -33,7 +33,7 @@ fn cluster(change: impl FnOnce(&mut Vec<Value>)) -> Report {
     judge(&objects, Kind::Cinder.peer(), now)
 }
 
-fn volume(name: &str, change: impl FnOnce(&mut Value)) -> Value {
+pub(super) fn volume(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     let mut volume = json!({"kind": "PersistentVolume", "metadata": {"name": name},
         "spec": {"accessModes": ["ReadWriteOnce"], "volumeMode": "Filesystem",
             "csi": {"driver": DRIVER, "volumeHandle": ID, "fsType": "ext4"}}});
@@ -41,7 +41,7 @@ fn volume(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     volume
 }
 
-fn workload(kind: &str, name: &str, pods: u32) -> Value {
+pub(super) fn workload(kind: &str, name: &str, pods: u32) -> Value {
     let image = "registry.k8s.io/provider-os/cinder-csi-plugin:v1.35.0";
     json!({"kind": kind, "metadata": {"namespace": "kube-system", "name": name},
         "spec": {"replicas": pods, "template": {"spec": {"containers": [{"image": image}]}}},
@@ -56,11 +56,12 @@ fn lease(name: &str, holder: &str) -> Value {
 }
 
 #[track_caller]
-fn expect(verdict: &str, name: &str, part: &str, change: impl FnOnce(&mut Vec<Value>)) {
+pub(super) fn expect(verdict: &str, name: &str, part: &str, change: impl FnOnce(&mut Vec<Value>)) {
     let report = cluster(change).to_json();
     let findings = report["findings"].as_array().unwrap();
     let found = findings.iter().any(|it| {
-        let text = format!("{} {}", it["detail"], it["cure"]);
+        let text = ["detail", "cure"].map(|field| it[field].as_str().unwrap());
+        let text = text.join(" ");
         it["verdict"] == verdict && it["name"] == name && text.contains(part)
     });
     assert!(found, "{verdict} {name} {part} in {report:#}");
@@ -140,15 +141,23 @@ fn a_lease_of_another_driver_does_not_matter() {
 }
 
 #[test]
-fn a_node_id_that_is_not_the_servers_is_wrong() {
-    expect(
-        "NO",
-        "node IDs",
-        "n (other, providerID openstack:///",
-        |all| {
-            all[4]["spec"]["drivers"][0]["nodeID"] = json!("other");
-        },
-    );
+fn a_node_id_that_is_not_the_servers_is_wrong_while_a_volume_is_attached() {
+    let other = |all: &mut Vec<Value>| {
+        all[4]["spec"]["drivers"][0]["nodeID"] = json!("other");
+    };
+    let part = "n (other, providerID openstack:///";
+    expect("warn", "node IDs", part, other);
+    let attached = |all: &mut Vec<Value>| {
+        other(all);
+        all[7]["spec"]["nodeName"] = json!("n");
+    };
+    expect("NO", "node IDs", part, attached);
+    expect("NO", "node IDs", "kubectl drain", attached);
+    let part = "1 nodes, 0 of them compared";
+    expect("ok", "node IDs", part, |all| {
+        attached(all);
+        all[3]["spec"]["providerID"] = json!("k3s://n");
+    });
 }
 
 #[test]
@@ -293,7 +302,7 @@ fn the_secrets_of_a_class_are_named_and_calls_that_have_none() {
     assert!(!table.contains("has no Secret"), "{table}");
     for missing in ["controller-publish", "controller-expand"] {
         expect("warn", name, secret, all_but(missing));
-        let part = format!("fast: has no Secret for {missing}\"");
+        let part = format!("fast: has no Secret for {missing} if the Secret");
         expect("warn", name, &part, all_but(missing));
     }
 }
@@ -307,6 +316,21 @@ fn a_snapshot_class_that_belay_would_refuse_is_named_with_the_parameter() {
             "driver": DRIVER, "parameters": { "tier": "1", "type": "backup" }}),
         );
     });
+}
+
+#[test]
+fn the_secrets_of_snapshots_and_of_their_classes_are_named() {
+    let class = json!({"kind": "VolumeSnapshotClass", "metadata": {"name": "hourly"},
+        "driver": DRIVER,
+        "parameters": {"csi.storage.k8s.io/snapshotter-secret-name": "region-two"}});
+    let part = "hourly: name Secrets add each such Secret to `clouds`";
+    expect("warn", "snapshot classes", part, |all| all.push(class));
+    let content = json!({"kind": "VolumeSnapshotContent",
+        "metadata": {"name": "cut", "annotations":
+            {"snapshot.storage.kubernetes.io/deletion-secret-name": "region-two"}},
+        "spec": {"driver": DRIVER}, "status": {"readyToUse": true}});
+    let part = "cut: are deleted with a Secret";
+    expect("warn", "snapshots", part, |all| all.push(content));
 }
 
 #[test]
