@@ -57,6 +57,25 @@ func TestReplicasAndLeadersGoTogether(t *testing.T) {
 	}
 }
 
+// That of the driver which Belay replaces may stay.
+func TestTheObjectOfACloudCanBeLeftToAnotherRelease(t *testing.T) {
+	for values, name := range map[string]string{
+		openstack:                       "cinder.csi.openstack.org",
+		chart + "/ci/digitalocean.yaml": "dobs.csi.digitalocean.com",
+		chart + "/ci/civo.yaml":         "csi.civo.com",
+	} {
+		with := named(rendered(t, values))
+		without := named(rendered(t, values, "--set", "drivers[0].csiDriver.create=false"))
+		if with["CSIDriver/"+name] == nil {
+			t.Errorf("%s: no CSIDriver", values)
+		}
+		delete(with, "CSIDriver/"+name)
+		if !reflect.DeepEqual(with, without) {
+			t.Errorf("%s: more than the object is left out", values)
+		}
+	}
+}
+
 func TestASingleReplicaHasNoDisruptionBudget(t *testing.T) {
 	all := named(rendered(t, openstack, "--set", "drivers[0].replicas=1"))
 	if all["PodDisruptionBudget/belay-controller-cinder"] != nil {

@@ -248,9 +248,9 @@ var everyValues = map[string]string{"local": "every-value.yaml", "openstack": "o
 var only = []string{
 	"node.enabled", "drivers[].backend", "drivers[].csiDriver.attachRequired", "drivers[].csiDriver.volumeLifecycleModes", "networkPolicy.enabled",
 	"global.imageRegistry", "images.node.digest", "images.controller.digest", "images.provisioner.digest", "images.attacher.digest", "images.resizer.digest", "images.snapshotter.digest",
-	"openstack: drivers[].backend", "openstack: drivers[].csiDriver.attachRequired", "openstack: drivers[].csiDriver.storageCapacity", "openstack: drivers[].formatMark.create", "openstack: drivers[].clouds", "openstack: drivers[].csiDriver.volumeLifecycleModes",
-	"digitalocean: drivers[].backend", "digitalocean: drivers[].csiDriver.attachRequired", "digitalocean: drivers[].csiDriver.storageCapacity", "digitalocean: drivers[].formatMark.create", "digitalocean: drivers[].csiDriver.volumeLifecycleModes", "digitalocean: drivers[].storageClasses[].default",
-	"civo: drivers[].backend", "civo: drivers[].csiDriver.attachRequired", "civo: drivers[].csiDriver.storageCapacity", "civo: drivers[].formatMark.create", "civo: drivers[].csiDriver.volumeLifecycleModes", "civo: drivers[].storageClasses[].default",
+	"openstack: drivers[].backend", "openstack: drivers[].csiDriver.create", "openstack: drivers[].csiDriver.attachRequired", "openstack: drivers[].csiDriver.storageCapacity", "openstack: drivers[].formatMark.create", "openstack: drivers[].clouds", "openstack: drivers[].csiDriver.volumeLifecycleModes",
+	"digitalocean: drivers[].backend", "digitalocean: drivers[].csiDriver.create", "digitalocean: drivers[].csiDriver.attachRequired", "digitalocean: drivers[].csiDriver.storageCapacity", "digitalocean: drivers[].formatMark.create", "digitalocean: drivers[].csiDriver.volumeLifecycleModes", "digitalocean: drivers[].storageClasses[].default",
+	"civo: drivers[].backend", "civo: drivers[].csiDriver.create", "civo: drivers[].csiDriver.attachRequired", "civo: drivers[].csiDriver.storageCapacity", "civo: drivers[].formatMark.create", "civo: drivers[].csiDriver.volumeLifecycleModes", "civo: drivers[].storageClasses[].default",
 	"nfs: drivers[].backend", "nfs: drivers[].controller.create", "nfs: drivers[].csiDriver.create", "nfs: drivers[].csiDriver.attachRequired", "nfs: drivers[].csiDriver.storageCapacity", "nfs: drivers[].csiDriver.volumeLifecycleModes",
 }
 
