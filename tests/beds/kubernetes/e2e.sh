@@ -132,6 +132,7 @@ run_guests() {
     step guests-checks "$here/$check"
     case ${CLOUD:-} in
         digitalocean | civo) step "$CLOUD-checks" "$here/twin_check.sh" ;;
+        openstack) step openstack-pages "$here/openstack_check.sh" ;;
     esac
     memory
     step guests-down "$here/guests.sh" down

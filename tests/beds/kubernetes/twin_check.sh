@@ -10,6 +10,7 @@ here=$(dirname "$(readlink -f "$0")")
 
 namespace=belay-twin
 . "$here/checks.sh"
+. "$here/page.sh"
 
 case $guests_twin in
     digitalocean)
@@ -154,41 +155,13 @@ YAML
     twin_call DELETE "volumes/$id" >/dev/null
 }
 
-# block LANGUAGE NUMBER: that block of the section of the driver's page.
-block() {
-    awk -v language="$1" -v number="$2" -v section="## $section" '
-        /^## / { inside = $0 == section }
-        /^ *```/ {
-            open = inside && !fenced && $1 == "```" language
-            seen += open
-            fenced = !fenced
-            next
-        }
-        open && seen == number' "$bed/../../../docs/$page" | grep . ||
-        give_up "docs/$page has no block $2 of $1 in its section $section"
-}
-
-# follow NUMBER: that block of shell as it stands, but for credentials and the bed's addresses; in a
-# directory that looks like a clone.
-follow() {
-    local bed_flags
-    bed_flags=$(address_flags | paste -sd ' ')
-    block sh "$1" | sed "s|\bTOKEN\b|$digitalocean_token|; \
-        s|api-key=KEY|api-key=$civo_key --from-literal=api-url=http://$cloud_address|; \
-        s|cluster-id=ID|cluster-id=$civo_cluster|; s|--values belay.yaml|--values $bed/guests.yaml & $bed_flags|" >"$BASE/run/block.sh"
-    mkdir -p "$BASE/run/clone"
-    ln -sfn "$(readlink -f "$bed/../../../deploy")" "$BASE/run/clone/deploy"
-    (cd "$BASE/run/clone" && bash -euo pipefail ../block.sh)
-}
-
 has_droplets() {
     follow 3 >"$BASE/run/said" && grep -q '^node2 *102$' "$BASE/run/said" &&
         grep -q '^node3 *103$' "$BASE/run/said"
 }
 
 check_the_page_works_as_it_stands() {
-    helm uninstall belay --namespace "$driver_namespace" --wait --timeout 2m >/dev/null
-    kubectl delete namespace "$driver_namespace" --timeout=120s >/dev/null
+    remove_driver
     follow 1 >/dev/null
     follow 2 >/dev/null
     "follow_$guests_twin"
