@@ -110,9 +110,11 @@ impl Store {
                 .attached
                 .retain(|attached| attached.node != node.as_str());
             record.observe(data, self.tells_holes);
-            self.forget_file(id);
             changes.put(id, &record)
-        })
+        })?;
+        // Only now: while the volume is attached, it protects from a replaced file.
+        self.forget_file(id);
+        Ok(())
     }
 }
 

@@ -2,19 +2,21 @@
 //! consistent: each change is in one transaction. Knows no file but its own; does not interpret
 //! states.
 
+#[cfg(test)]
+mod alone;
 mod commit;
+mod scan;
 mod snapshots;
 mod totals;
 
 use super::fault::at;
 use super::record::Record;
-use super::state_file::{self, StateFile, builder, failed, panicked, path_in};
+use super::state_file::{self, StateFile, builder, damaged, failed, panicked, path_in};
 use belay_server::call::{Failure, Kind};
 use commit::Callers;
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
 use redb::{Table, TableDefinition, TableError, WriteTransaction};
 use std::collections::HashSet;
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -61,10 +63,18 @@ impl Ledger {
             callers: Callers::default(),
             is_suspect: AtomicBool::new(false),
         };
-        if ledger.lacks_tables()? {
-            ledger.change(|_| Ok(()))?;
+        let filled = ledger.fill();
+        match ledger.is_suspect() {
+            true => Err(damaged()),
+            false => filled.map(|()| ledger),
         }
-        Ok(ledger)
+    }
+
+    fn fill(&self) -> Result<(), Failure> {
+        match self.lacks_tables()? {
+            true => self.change(|_| Ok(())),
+            false => Ok(()),
+        }
     }
 
     /// Whether an earlier release, which had no snapshots, created the database.
@@ -116,7 +126,8 @@ impl Ledger {
         Ok(())
     }
 
-    fn is_suspect(&self) -> bool {
+    /// Whether a panic has interrupted redb, so that all calls fail until [`Self::mend`].
+    pub(super) fn is_suspect(&self) -> bool {
         self.is_suspect.load(Ordering::Relaxed)
     }
 
@@ -159,27 +170,6 @@ impl Ledger {
         })
     }
 
-    /// Passes the records after `after`, by id, to `take` until it returns false. For a record that
-    /// cannot be read, it passes the error.
-    pub(super) fn scan(
-        &self,
-        after: Option<&str>,
-        mut take: impl FnMut(&str, Result<Record, Failure>) -> Result<bool, Failure>,
-    ) -> Result<(), Failure> {
-        self.read(|transaction| {
-            let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
-            let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
-            let range = volumes.range::<&str>((begin, Bound::Unbounded));
-            for entry in range.map_err(failed)? {
-                let (id, bytes) = entry.map_err(failed)?;
-                if !take(id.value(), Record::decode(id.value(), bytes.value()))? {
-                    break;
-                }
-            }
-            Ok(())
-        })
-    }
-
     /// Removes all records, and leaves their index entries.
     #[cfg(test)]
     pub(super) fn lose_records(&self) {
@@ -189,6 +179,12 @@ impl Ledger {
             changes.snapshots.retain(all).map_err(failed)
         });
         lost.unwrap();
+    }
+
+    /// Panics in a read.
+    #[cfg(test)]
+    pub(super) fn break_read(&self) -> Result<(), Failure> {
+        self.read(|_| panic!("as redb at some damage"))
     }
 
     /// The totals.
@@ -215,11 +211,14 @@ impl Ledger {
         })
     }
 
-    /// Runs `work`, which sees the last transaction that is on disk.
+    /// Runs `work`, which sees the last transaction that is on disk. It must not use the ledger
+    /// again: behind a waiting [`Self::mend`], it would wait for itself.
     fn read<T>(
         &self,
         work: impl FnOnce(&ReadTransaction) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
+        #[cfg(test)]
+        let _alone = alone::begin();
         let database = self.opened()?;
         let database = database.as_ref().ok_or_else(closed)?;
         self.caught(|| work(&database.begin_read().map_err(failed)?))

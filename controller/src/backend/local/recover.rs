@@ -53,6 +53,9 @@ impl Store {
         })?;
         for (id, record) in &volumes {
             if let Err(failure) = self.recover_volume(id, record, &mut done) {
+                if self.ledger.is_suspect() {
+                    return Err(failure);
+                }
                 tracing::error!(volume = id, state = ?record.state, "recovery: {failure}");
                 done.troubles += 1;
             }

@@ -208,13 +208,16 @@ pub(super) fn failed(error: impl Into<redb::Error>) -> Failure {
 /// Those of `start`; `Unreachable`, naming the file, if it panics.
 pub(super) fn unless_damaged<T>(start: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     // What a panic leaves is dropped: it has no effect on another start.
-    catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|_logged| {
-        Err(Failure::new(
-            Kind::Unreachable,
-            "state.redb: is damaged, which the panic logged before has found; check the disk of \
-             the state directory, restore the file from a backup, and start the controller again",
-        ))
-    })
+    catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|_logged| Err(damaged()))
+}
+
+/// The failure of a start during which redb has panicked.
+pub(super) fn damaged() -> Failure {
+    Failure::new(
+        Kind::Unreachable,
+        "state.redb: is damaged, which the panic logged before has found; check the disk of the \
+         state directory, restore the file from a backup, and start the controller again",
+    )
 }
 
 /// Runs `work`, which uses the open database. redb panics at some damage.

@@ -9,7 +9,7 @@ use super::in_progress::InProgress;
 use super::ledger::{Changes, Ledger};
 use super::record::{Record, State};
 use super::space::Ceiling;
-use super::state_file::sync_names;
+use super::state_file::{damaged, sync_names};
 use super::{Config, STEP_BYTES};
 use crate::backend::{Mark, Page, Phase, Sizes, Volume};
 use belay_contract::topology::Topology;
@@ -60,8 +60,11 @@ impl Store {
     pub(super) fn start(config: Config) -> Result<Self, Failure> {
         let store = Self::open(config)?;
         store.copies.show();
-        store.recover()?;
-        Ok(store)
+        let recovered = store.recover();
+        match store.ledger.is_suspect() {
+            true => Err(damaged()),
+            false => recovered.map(|_| store),
+        }
     }
 
     /// Locks the directory and opens its content.

@@ -103,6 +103,7 @@ impl Ledger {
 
     /// Runs `work` in a transaction, which is on disk when this returns, or has no effect. The
     /// transaction may have the changes of others, which `work` sees; all are written, or none.
+    /// `work` must not use the ledger again, see [`Ledger::read`].
     ///
     /// # Errors
     /// Those of `work`, once the changes that it has seen are on disk; `Unreachable` if the
@@ -112,6 +113,8 @@ impl Ledger {
         &self,
         work: impl FnOnce(&mut Changes<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
+        #[cfg(test)]
+        let _alone = super::alone::begin();
         // Held to the end, so that the database is not closed during the transaction.
         let database = self.opened()?;
         let database = database.as_ref().ok_or_else(closed)?;

@@ -1,11 +1,10 @@
 //! The snapshots in the database.
 
-use super::{Changes, Ledger, SNAPSHOTS, SNAPSHOTS_OF, Totals, failed};
+use super::{Changes, Ledger, SNAPSHOTS, Totals, failed};
 use crate::backend::local::snapshot::SnapshotRecord;
 use belay_server::call::Failure;
 use redb::ReadableTable as _;
 use std::collections::HashSet;
-use std::ops::Bound;
 
 impl Ledger {
     /// The record of that snapshot.
@@ -19,52 +18,6 @@ impl Ledger {
     /// The ids of all snapshots.
     pub(in crate::backend::local) fn snapshot_ids(&self) -> Result<HashSet<String>, Failure> {
         self.keys(SNAPSHOTS)
-    }
-
-    /// Passes the records after `after`, by id, to `take` until it returns false; only those of the
-    /// volume `of`, if given. For a record that cannot be read, it passes the error.
-    pub(in crate::backend::local) fn scan_snapshots(
-        &self,
-        of: Option<&str>,
-        after: Option<&str>,
-        mut take: impl FnMut(&str, Result<SnapshotRecord, Failure>) -> Result<bool, Failure>,
-    ) -> Result<(), Failure> {
-        self.read(|transaction| {
-            let snapshots = transaction.open_table(SNAPSHOTS).map_err(failed)?;
-            let Some(volume) = of else {
-                let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
-                let range = snapshots.range::<&str>((begin, Bound::Unbounded));
-                for entry in range.map_err(failed)? {
-                    let (id, bytes) = entry.map_err(failed)?;
-                    if !take(
-                        id.value(),
-                        SnapshotRecord::decode(id.value(), bytes.value()),
-                    )? {
-                        break;
-                    }
-                }
-                return Ok(());
-            };
-            let of_volume = transaction.open_table(SNAPSHOTS_OF).map_err(failed)?;
-            let begin = Bound::Excluded((volume, after.unwrap_or("")));
-            let range = of_volume.range::<(&str, &str)>((begin, Bound::Unbounded));
-            for entry in range.map_err(failed)? {
-                let key = entry.map_err(failed)?.0;
-                let (source, id) = key.value();
-                if source != volume {
-                    break;
-                }
-                let record = read(&snapshots, id).and_then(|record| {
-                    let missing =
-                        || Failure::bug(format!("state.redb: snapshot {id}: has no record"));
-                    record.ok_or_else(missing)
-                });
-                if !take(id, record)? {
-                    break;
-                }
-            }
-            Ok(())
-        })
     }
 }
 
@@ -134,7 +87,7 @@ impl Changes<'_> {
     }
 }
 
-fn read(
+pub(super) fn read(
     table: &impl redb::ReadableTable<&'static str, &'static [u8]>,
     id: &str,
 ) -> Result<Option<SnapshotRecord>, Failure> {

@@ -41,7 +41,7 @@ pub(in crate::backend::local) enum SnapshotState {
 
 impl SnapshotRecord {
     /// The intent to cut a snapshot of that volume.
-    pub(super) fn cutting(name: &str, source: &str, volume: &Record) -> Self {
+    pub(in crate::backend::local) fn cutting(name: &str, source: &str, volume: &Record) -> Self {
         Self {
             version: VERSION,
             name: name.to_owned(),

@@ -29,6 +29,9 @@ impl Store {
         })?;
         for (id, record) in &snapshots {
             if let Err(failure) = self.recover_snapshot(id, record, done) {
+                if self.ledger.is_suspect() {
+                    return Err(failure);
+                }
                 tracing::error!(snapshot = id, state = ?record.state, "recovery: {failure}");
                 done.troubles += 1;
             }

@@ -308,9 +308,7 @@ fn a_panic_in_a_read_names_the_database_which_is_then_reopened() {
     let bed = Bed::new();
     let store = bed.open();
     store.ledger.change(put_one).unwrap();
-    let read = store
-        .ledger
-        .scan(None, |_, _| panic!("as redb at some damage"));
+    let read = store.ledger.break_read();
     failed((read, [0, 0]), Certainty::NothingHappened);
     assert_eq!(store.ledger.get("vol-1"), Err(panicked()));
     store.ledger.mend().unwrap();

@@ -1,8 +1,11 @@
 //! The database file: created once, never created again in place of a lost one.
 
 use super::{Bed, MIB, order, snapshot_order};
+use crate::backend::Usage;
+use crate::backend::local::record::Record;
+use crate::backend::local::snapshot::SnapshotRecord;
 use crate::backend::local::store::Store;
-use belay_server::call::{Certainty, Kind};
+use belay_server::call::{Certainty, Failure, Kind};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -114,4 +117,90 @@ fn a_creation_whose_name_cannot_be_looked_up_may_have_an_earlier_result() {
     // An index that names a record which is lost.
     store.ledger.lose_records();
     expect(Kind::Bug);
+}
+
+/// More than two pieces.
+const MANY: usize = 100;
+
+/// What a list passes on, up to `most`, if `change` happens after each.
+fn passed(
+    scan: impl FnOnce(&mut dyn FnMut(&str) -> bool) -> Result<(), Failure>,
+    most: usize,
+    mut change: impl FnMut(&str),
+) -> Vec<String> {
+    let mut ids = Vec::new();
+    let all = scan(&mut |id| {
+        ids.push(id.to_owned());
+        change(id);
+        ids.len() < most
+    });
+    all.unwrap();
+    ids
+}
+
+fn numbered(kind: &str) -> Vec<String> {
+    (0..MANY)
+        .map(|number| format!("{kind}-{number:03}"))
+        .collect()
+}
+
+#[test]
+fn all_records_are_passed_on_once_and_in_order_while_the_ledger_can_be_used() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let (ledger, ids) = (&store.ledger, numbered("vol"));
+    let record = |id: &str| Record::creating(&format!("pvc-{id}"), MIB, &Usage::Block, None);
+    let filled = ledger.change(|changes| {
+        let mut ids = ids.iter();
+        ids.try_for_each(|id| changes.put(id, &record(id)))
+    });
+    filled.unwrap();
+    let scan = |after: Option<&'static str>| {
+        move |take: &mut dyn FnMut(&str) -> bool| {
+            ledger.scan(after, |id, record| record.map(|_| take(id)))
+        }
+    };
+    assert_eq!(passed(scan(None), usize::MAX, |_| ()), ids);
+    assert_eq!(passed(scan(Some("vol-040")), 50, |_| ()), ids[41..91]);
+    assert_eq!(passed(scan(Some("vol-099")), usize::MAX, |_| ()), [""; 0]);
+    let forget = |id: &str| {
+        assert!(ledger.get(id).unwrap().is_some());
+        ledger.mend().unwrap();
+        ledger.change(|changes| changes.forget(id)).unwrap();
+    };
+    assert_eq!(passed(scan(None), usize::MAX, forget), ids);
+    assert_eq!(passed(scan(None), usize::MAX, |_| ()), [""; 0]);
+}
+
+#[test]
+fn the_snapshots_of_a_volume_are_passed_on_once_and_in_order_without_those_of_others() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let (ledger, mut ids) = (&store.ledger, numbered("snap"));
+    let volume = Record::creating("pvc-1", MIB, &Usage::Block, None);
+    let filled = ledger.change(|changes| {
+        let mut all = ids.iter().enumerate();
+        all.try_for_each(|(number, id)| {
+            let source = ["vol-2", "vol-1", "vol-3"][number % 3];
+            changes.put_snapshot(id, &SnapshotRecord::cutting(id, source, &volume))
+        })
+    });
+    filled.unwrap();
+    let scan = |of: Option<&'static str>, after: Option<&'static str>| {
+        move |take: &mut dyn FnMut(&str) -> bool| {
+            ledger.scan_snapshots(of, after, |id, record| record.map(|_| take(id)))
+        }
+    };
+    let all = passed(scan(None, None), usize::MAX, |id| {
+        assert!(ledger.snapshot(id).unwrap().is_some());
+    });
+    assert_eq!(all, ids);
+    let mut number = 0;
+    ids.retain(|_| {
+        number += 1;
+        number % 3 == 1
+    });
+    assert_eq!(passed(scan(Some("vol-2"), None), usize::MAX, |_| ()), ids);
+    let rest = passed(scan(Some("vol-2"), Some("snap-003")), usize::MAX, |_| ());
+    assert_eq!(rest, ids[2..]);
 }
