@@ -20,7 +20,7 @@ use crate::kernel::{Error, Kernel};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use disks::fuzz;
 pub(crate) use disks::{
-    ANSWER_MAX, DiskIndex, DiskRules, DiskSeen, DiskUser, DiskVolumes, Missing,
+    ANSWER_MAX, DiskIndex, DiskRules, DiskSeen, DiskUser, DiskVolumes, Learned, Missing,
 };
 pub(crate) use held::Held;
 pub(crate) use label::Label;

@@ -10,8 +10,8 @@ use belay_server::identity::DriverName;
 use belay_server::request::{Context, VolumeId};
 
 use super::{
-    Backing, DiskIndex, DiskVolumes, Guard, Held, Intent, Label, LoopDir, Purpose, Sought, Storage,
-    Verdict, loops,
+    Backing, DiskIndex, DiskVolumes, Guard, Held, Intent, Label, Learned, LoopDir, Purpose, Sought,
+    Storage, Verdict, loops,
 };
 use crate::kernel::{self, Dev, Ext4Errors, Inode, Kernel};
 
@@ -179,10 +179,18 @@ impl<K: Kernel> Transport<K> {
     }
 
     /// Keeps what the attachment says of a volume that was staged before the start.
-    pub(crate) fn learn(&self, volume: &VolumeId, plan: &PublishContext) {
+    pub(crate) fn learn(&self, volume: &VolumeId, plan: &PublishContext) -> Option<Learned<'_>> {
         match self {
-            Transport::Loops(_) => {}
+            Transport::Loops(_) => None,
             Transport::Disks(disks) => disks.learn(volume, plan),
+        }
+    }
+
+    /// Whether the volume's device can be distinguished from those of all other volumes.
+    pub(crate) fn can_recognise(&self, volume: &VolumeId) -> bool {
+        match self {
+            Transport::Loops(_) => true,
+            Transport::Disks(disks) => disks.can_recognise(volume),
         }
     }
 

@@ -11,10 +11,11 @@ pub(crate) use table::Covered;
 
 use std::path::{Path, PathBuf};
 
+use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use crate::device::{Backing, Held, Intent, Label, Transport, Verdict};
+use crate::device::{Backing, Held, Intent, Label, Learned, Transport, Verdict};
 use crate::kernel::{self, Dev, FileKind, Kernel, MountFacts, Stat};
 use behind::{Behind, device_behind};
 
@@ -45,6 +46,19 @@ pub(crate) struct Mounts<'a, K: Kernel> {
     pub(crate) kernel: &'a K,
     pub(crate) transport: &'a Transport<K>,
     pub(crate) index: &'a MountIndex,
+}
+
+impl<'a, K: Kernel> Mounts<'a, K> {
+    /// Keeps what the attachment says of a volume that was staged before the start. What was proven
+    /// of the volume before, as far as any disk of the cloud would do, must be proven again.
+    pub(crate) fn learn(&self, volume: &VolumeId, plan: &PublishContext) -> Option<Learned<'a>> {
+        let was_strong = self.transport.can_recognise(volume);
+        let learned = self.transport.learn(volume, plan)?;
+        if !was_strong {
+            self.index.doubt(volume);
+        }
+        Some(learned)
+    }
 }
 
 impl<K: Kernel> Mounts<'_, K> {

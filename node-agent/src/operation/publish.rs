@@ -5,6 +5,7 @@
 //! visible.
 
 mod restage;
+mod staged;
 mod target;
 
 use std::path::{Path, PathBuf};
@@ -16,13 +17,13 @@ use belay_server::request::{Access, Publish};
 use super::context::Context;
 use super::plan::asked_fs;
 use super::{Node, Thread};
-use crate::device::{Intent, Verdict};
 use crate::filesystem::{FsType, parse_flags};
-use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
+use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::{block_path, something_else};
 use crate::work::Phase;
 pub(crate) use restage::stage_and_publish;
 use restage::unstaged;
+use staged::{learn, nameless, not_proven, not_staged, open_staged, proven_device};
 use target::{make_target, remove_target};
 
 /// The result of a publish run.
@@ -62,10 +63,13 @@ pub(crate) fn publish<K: Kernel>(
     if thread == Thread::Only && may_wait(cx, request, &source_path, &staged)? {
         return Ok(Published::WantsPool);
     }
-    learn(cx, request, &source_path, &staged);
+    let learned = learn(cx, request, &source_path, &staged);
     let Some(proven) = cx.mounts().prove(&request.id, &source_path, &staged)? else {
         return Err(not_proven(cx, request, &source_path, &staged)?);
     };
+    if let Some(learned) = learned {
+        learned.keep();
+    }
     let device = proven.device;
     let target = cx.mounts().look("target_path", &request.target)?;
     if let Some(stat) = target.filter(|stat| stat.mount_root) {
@@ -117,18 +121,6 @@ pub(crate) fn publish<K: Kernel>(
     Ok(Published::Done)
 }
 
-/// After a restart, only the attachment has the name of some volumes' disks.
-fn learn<K: Kernel>(node: &Node<K>, request: &Publish, source: &Path, staged: &Stat) {
-    let is_known = || node.index.proven(source, staged, &request.id).is_some();
-    if node.may_lose_devices() && !is_known() {
-        let contexts = (&request.publish_context, &request.volume_context);
-        // A mount of a replaced driver may be published by that driver's context.
-        if let Ok(plan) = node.transport.read(&request.id, contexts) {
-            node.transport.learn(&request.id, &plan);
-        }
-    }
-}
-
 /// The staged mount, or another one of the volume, is not known yet, so it must be opened; or the
 /// target will be created on a filesystem that is a volume itself, and may hang.
 fn may_wait<K: Kernel>(
@@ -137,7 +129,7 @@ fn may_wait<K: Kernel>(
     source: &Path,
     staged: &Stat,
 ) -> Result<bool, Failure> {
-    let proven = node.index.proven(source, staged, &request.id);
+    let proven = proven_device(node, request, source, staged);
     if proven.is_none_or(|device| node.index.has_unseen(device)) {
         return Ok(true);
     }
@@ -198,41 +190,6 @@ fn attrs(request: &Publish) -> Result<MountAttrs, Failure> {
     })
 }
 
-/// The staged mount, opened before it is inspected, so that the mount that was checked is cloned.
-/// `None` if nothing is mounted there.
-fn open_staged<K: Kernel>(node: &Node<K>, path: &Path) -> Result<Option<(K::Fd, Stat)>, Failure> {
-    let source = match node.kernel.open_path(path) {
-        Ok(source) => source,
-        Err(error) if error.cause() == Cause::Missing => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let staged = node.kernel.stat(&source)?;
-    Ok(staged.mount_root.then_some((source, staged)))
-}
-
-/// Why what is staged there is not the volume's.
-fn not_proven<K: Kernel>(
-    node: &Node<K>,
-    request: &Publish,
-    source: &Path,
-    staged: &Stat,
-) -> Result<Failure, Failure> {
-    let mounts = node.mounts();
-    let (_, verdict) = mounts.verdict(&request.id, source, staged, Intent::Use)?;
-    Ok(match verdict {
-        Verdict::Stale(_) | Verdict::Removed => {
-            Failure::precondition(node.transport.replaced(&request.id, source))
-        }
-        Verdict::Unbound => Failure::precondition(format!(
-            "volume {}: lost its device while it is staged (detached by force), and {} shows \
-             another one, or none; delete the pods that use it here, so that it is staged again",
-            request.id,
-            source.display()
-        )),
-        _ => not_staged(request, source),
-    })
-}
-
 /// Whether the volume's storage was replaced while a filesystem of it is mounted; `None` where only
 /// a disk has the answer, and this thread must not wait for one. A raw device was asked just now.
 fn is_replaced<K: Kernel>(
@@ -249,24 +206,6 @@ fn is_replaced<K: Kernel>(
     let may_wait = thread == Thread::Pool;
     node.transport
         .is_replaced(&node.kernel, &request.id, behind, may_wait)
-}
-
-/// The kernel does not clone a mount whose root was unlinked.
-fn nameless(request: &Publish, source: &Path) -> Failure {
-    Failure::precondition(format!(
-        "staging_target_path: the name in /dev/belay that volume {} is staged by at {} was \
-         removed; delete the pods that use it here, so that it is staged again",
-        request.id,
-        source.display()
-    ))
-}
-
-fn not_staged(request: &Publish, source: &Path) -> Failure {
-    Failure::precondition(format!(
-        "staging_target_path: volume {} is not mounted at {}; stage it first",
-        request.id,
-        source.display()
-    ))
 }
 
 /// Something is mounted on the target: it must be this volume, in this way.

@@ -25,6 +25,7 @@ use crate::kernel::{self, Dev, Disk, Disks};
 pub(crate) use foreign::{DiskSeen, DiskUser};
 use queries::Again;
 pub(super) use queries::Answer;
+pub(crate) use shown::Learned;
 
 /// All disks of the node, for all drivers of this process.
 pub(crate) struct DiskIndex {

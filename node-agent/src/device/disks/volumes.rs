@@ -13,7 +13,7 @@ use belay_server::identity::DriverName;
 use belay_server::request::{Context, VolumeId};
 
 use super::identity::{Identity, Match};
-use super::index::{Answer, DiskIndex};
+use super::index::{Answer, DiskIndex, Learned};
 use super::missing::words;
 use super::owner::Owner;
 use super::volume::{Plugged, VolumeDisk, is_plugged, node, open};
@@ -193,10 +193,23 @@ impl DiskVolumes {
 
     /// The attachment of a volume that is staged already, if no call has described it since the
     /// start.
-    pub(in crate::device) fn learn(&self, volume: &VolumeId, plan: &PublishContext) {
-        if let publish_context::Transport::Disk(wanted) = &plan.transport {
-            self.index.learn(&self.owner(volume), wanted);
+    pub(in crate::device) fn learn(
+        &self,
+        volume: &VolumeId,
+        plan: &PublishContext,
+    ) -> Option<Learned<'_>> {
+        match &plan.transport {
+            publish_context::Transport::Disk(wanted) => {
+                self.index.learn(self.owner(volume), wanted)
+            }
+            _ => None,
         }
+    }
+
+    /// What the volume's disk is recognised by is known. If it is not, any disk of this cloud is
+    /// the volume's, see [`DiskVolumes::wanted_at`].
+    pub(in crate::device) fn can_recognise(&self, volume: &VolumeId) -> bool {
+        self.profile.disk_name_key.is_none() || self.index.wanted(&self.owner(volume)).is_some()
     }
 
     /// Drops the volume: nothing of it is left on the node.

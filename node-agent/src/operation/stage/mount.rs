@@ -74,8 +74,12 @@ pub(super) fn stage<K: Kernel>(
         )));
     }
     if staging.mount_root {
-        cx.transport.learn(&request.id, plan);
-        return staged_before(cx, &spec, staging);
+        let learned = cx.mounts().learn(&request.id, plan);
+        let staged = staged_before(cx, &spec, staging)?;
+        if let Some(learned) = learned {
+            learned.keep();
+        }
+        return Ok(staged);
     }
     let purpose = Purpose::Filesystem;
     let storage = match cx.transport.find(kernel, &request.id, plan, purpose)? {

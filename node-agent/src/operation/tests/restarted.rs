@@ -284,3 +284,83 @@ fn a_volume_that_is_known_by_its_id_keeps_its_disk_whatever_a_publish_says_of_it
         nothing_left(&world);
     }
 }
+
+/// Two volumes of DigitalOcean, which are staged, and an agent that was started since.
+fn two_staged() -> (Simulated, [Volume; 2], Node<Fake>) {
+    let world = Simulated::of(Media::Disks);
+    let volumes = ["one", "two"].map(|name| Volume {
+        serial: Some(format!("pvc-{name}")),
+        ..world.volume(name, Form::Ext4)
+    });
+    let start = || world.start_disks_of(DIGITALOCEAN.name, &DIGITALOCEAN, DiskRules::default());
+    for volume in &volumes {
+        let name = volume.serial.as_deref().unwrap();
+        world.machine.unplug(&volume.file());
+        world.machine.plug(scsi(&volume.file(), "DO", name));
+    }
+    let before = start();
+    for volume in &volumes {
+        all_ok(&before, volume, &[Verb::Stage]);
+    }
+    drop(before);
+    let node = start();
+    (world, volumes, node)
+}
+
+/// Until the name of its disk is known, any disk of the cloud may be measured as the volume's.
+#[test]
+fn a_mount_that_was_measured_before_the_disks_name_was_known_is_proven_again() {
+    for has_own_first in [true, false] {
+        let (world, [volume, other], node) = two_staged();
+        let theirs = other.staging();
+        volume.stats_of(&node, &theirs, &theirs).unwrap();
+        if has_own_first {
+            let own = volume.staging();
+            volume.stats_of(&node, &own, &own).unwrap();
+            all_ok(&node, &volume, &[Verb::Publish(2)]);
+        }
+        for _ in 0..2 {
+            let target = volume.target(1);
+            world.machine.never_wait_here(true);
+            let on_thread = volume.publish_from(&node, &theirs, &target, Thread::Only);
+            world.machine.never_wait_here(false);
+            assert_eq!(on_thread, Ok(Published::WantsPool));
+            let mixed_up = volume.publish_from(&node, &theirs, &target, Thread::Pool);
+            let why = ["volume one is not mounted at /base/staging/two"];
+            refused(mixed_up.map(drop), Kind::Precondition, &why);
+            assert!(node.kernel.look(&target).unwrap().is_none());
+        }
+        assert_eq!(world.machine.violations(), Vec::<String>::new());
+        for volume in [&other, &volume] {
+            let rest = [Verb::Publish(2), Verb::Unpublish(2), Verb::Unstage];
+            all_ok(&node, volume, &rest);
+        }
+        nothing_left(&world);
+    }
+}
+
+#[test]
+fn a_name_that_no_mount_has_proven_is_not_kept_for_the_next_call() {
+    let (world, [volume, other], node) = two_staged();
+    let mixed_up = Volume {
+        serial: other.serial.clone(),
+        ..volume.clone()
+    };
+    for verb in [Verb::Publish(1), Verb::Stage] {
+        let failure = mixed_up.call(&node, verb).unwrap_err();
+        let message = &failure.message;
+        assert!(message.contains("/base/staging/one"), "{verb:?}: {message}");
+        let staging = volume.staging();
+        volume.stats_of(&node, &staging, &staging).unwrap();
+    }
+    let rest = [
+        Verb::Publish(1),
+        Verb::Stage,
+        Verb::Unpublish(1),
+        Verb::Unstage,
+    ];
+    for volume in [&volume, &other] {
+        all_ok(&node, volume, &rest);
+    }
+    nothing_left(&world);
+}

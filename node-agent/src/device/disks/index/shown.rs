@@ -7,6 +7,29 @@ use super::{DiskIndex, Identity, Owner, State, User};
 use crate::kernel::Disk;
 use belay_contract::disk::DiskIdentity;
 
+/// What an attachment says of a volume's disk, until a mount has proven it: dropped before, it is
+/// as if it had not been said. The next call may say something else.
+pub(crate) struct Learned<'a> {
+    index: &'a DiskIndex,
+    owner: Owner,
+    is_proven: bool,
+}
+
+impl Learned<'_> {
+    /// A mount has proven it.
+    pub(crate) fn keep(mut self) {
+        self.is_proven = true;
+    }
+}
+
+impl Drop for Learned<'_> {
+    fn drop(&mut self) {
+        if !self.is_proven {
+            self.index.lock().users.remove(&self.owner);
+        }
+    }
+}
+
 impl DiskIndex {
     /// The volume's mount, which is about to be unmounted, shows that disk. A disk without a
     /// sequence number cannot be recognised later, and is not kept.
@@ -31,12 +54,25 @@ impl DiskIndex {
     }
 
     /// What the volume's disk is recognised by, unless a call has said it before.
-    pub(in crate::device::disks) fn learn(&self, owner: &Owner, wanted: &DiskIdentity) {
+    pub(in crate::device::disks) fn learn(
+        &self,
+        owner: Owner,
+        wanted: &DiskIdentity,
+    ) -> Option<Learned<'_>> {
         let mut inner = self.lock();
-        inner.users.entry(owner.clone()).or_insert_with(|| User {
+        if inner.users.contains_key(&owner) {
+            return None;
+        }
+        let user = User {
             wanted: wanted.clone(),
             held: None,
-        });
+        };
+        inner.users.insert(owner.clone(), user);
+        Some(Learned {
+            index: self,
+            owner,
+            is_proven: false,
+        })
     }
 
     /// A disk that has not been asked yet, or has not answered, may be the wanted one.
