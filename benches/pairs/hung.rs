@@ -40,12 +40,12 @@ const ALL: usize = 100;
 /// Freezes, and thaws when its input ends: also if this program was killed.
 const FREEZE: &str = r#"fsfreeze --freeze "$1" && echo frozen && cat; fsfreeze --unfreeze "$1""#;
 
-/// The calls for another volume. The first statistics after a publish run on a thread.
+/// The calls for another volume. The first statistics after a publish check more.
 const ROWS: [(&str, Call); 5] = [
     ("probe", Call::Probe),
     ("unpublish", Call::Unpublish),
     ("publish", Call::Publish),
-    ("stats on a thread", Call::Stats),
+    ("first stats", Call::Stats),
     ("stats", Call::Stats),
 ];
 

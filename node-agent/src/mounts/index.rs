@@ -4,9 +4,10 @@
 //! fill it, and each entry is checked with statx before use. If a mount is not visible at its path,
 //! the mount table is read: it may be under another mount.
 
+mod statistics;
 mod volumes;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,8 @@ struct Inner {
     by_device: HashMap<Dev, Vec<Arc<Path>>>,
     /// The file behind a device that is mounted and proven to be a volume's.
     files: HashMap<Dev, Inode>,
+    /// The devices with a filesystem that cannot have project quotas, as its superblock has said.
+    without_projects: HashSet<Dev>,
     /// Those that were proven to be a volume's.
     by_volume: HashMap<VolumeId, Vec<Arc<Path>>>,
     /// Found by the scan at paths where another mount of a device covers it.
@@ -49,6 +52,8 @@ struct Entry {
     noted: Option<Noted>,
     /// What the bind of a raw device says of itself, where the scan has found it.
     label: Option<Label>,
+    /// See [`MountIndex::note_in_place`].
+    is_read_in_place: Option<bool>,
 }
 
 #[derive(Clone)]
@@ -74,6 +79,7 @@ impl MountIndex {
                     device: shown.device,
                     noted: None,
                     label: shown.label,
+                    is_read_in_place: None,
                 };
                 index.lock().insert_scanned(&mount.point, entry);
             }
@@ -92,6 +98,7 @@ impl MountIndex {
             device,
             noted,
             label: None,
+            is_read_in_place: None,
         };
         self.lock().insert(path, entry);
     }
@@ -327,6 +334,7 @@ impl Inner {
         unlist(&mut self.by_device, &entry.device, path);
         if !self.by_device.contains_key(&entry.device) {
             self.files.remove(&entry.device);
+            self.without_projects.remove(&entry.device);
         }
         if let Some(proof) = entry.proof() {
             unlist(&mut self.by_volume, &proof.volume, path);
@@ -483,6 +491,7 @@ mod tests {
             device,
             noted: None,
             label: None,
+            is_read_in_place: None,
         };
         let [staging, target] = ["/staging", "/target"].map(Path::new);
         index

@@ -251,6 +251,8 @@ impl<K: Kernel> Mounts<'_, K> {
             return Ok(None);
         };
         self.index.note(path, stat, device, volume);
+        // Another process may have mounted it, and what is known may be of an earlier filesystem.
+        self.index.note_projects(device, true);
         if stat.kind == FileKind::BlockDevice {
             let raw = Some(held);
             return Ok(Some(Proven { device, raw }));

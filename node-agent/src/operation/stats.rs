@@ -9,7 +9,7 @@ use super::publish::is_on_volume;
 use super::{Node, Thread, health};
 use crate::device::{Held, Intent};
 use crate::filesystem::{FsType, may_have_project_quotas};
-use crate::kernel::{FileKind, Kernel, MountFacts, Stat, Usage};
+use crate::kernel::{Dev, FileKind, Kernel, MountFacts, Stat, Usage};
 use crate::work::Phase;
 
 /// A volume's usage.
@@ -31,14 +31,13 @@ pub(crate) struct VolumeStats {
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// The volume's usage and health, and where they can be read the next time.
-    Done(VolumeStats, Thread),
+    /// The volume's usage and health.
+    Done(VolumeStats),
     /// A device or a disk must be queried.
     WantsPool,
 }
 
-/// The usage and health of a published or staged volume. On [`Thread::Only`], for a path that a run
-/// on the pool has allowed that for.
+/// The usage and health of a published or staged volume.
 ///
 /// # Errors
 /// `NOT_FOUND` if the volume is not mounted at that path.
@@ -49,7 +48,8 @@ pub(crate) fn stats<K: Kernel>(
 ) -> Result<Read, Failure> {
     let path = &request.volume_path;
     // While the volume is mounted there, the whole path is in memory.
-    if thread == Thread::Only && !cx.index.of_volume(&request.id).contains(path) {
+    let is_in_place = cx.index.is_read_in_place(path, &request.id);
+    if thread == Thread::Only && is_in_place == Some(false) {
         return Ok(Read::WantsPool);
     }
     cx.admit("volume_path", path)?;
@@ -96,14 +96,10 @@ fn filesystem<K: Kernel>(
         return Ok(None);
     };
     let facts = health::facts(cx, path, stat)?;
-    let next = match &facts {
-        Some(facts) if facts.counts_in_memory => match thread {
-            Thread::Only => Thread::Only,
-            Thread::Pool => next(cx, request, stat, facts)?,
-        },
-        _ if thread == Thread::Only => return Ok(Some(Read::WantsPool)),
-        _ => Thread::Pool,
-    };
+    let can_be_in_place = can_be_in_place(cx, request, stat, (proven.device, &facts), thread)?;
+    if thread == Thread::Only && !can_be_in_place {
+        return Ok(Some(Read::WantsPool));
+    }
     // Before the usage, which may hang: the hung call has then checked the health.
     let conditions = health::of_mounted(cx, request, proven.device, facts, thread)?;
     let Some(conditions) = conditions else {
@@ -116,32 +112,43 @@ fn filesystem<K: Kernel>(
         conditions,
     };
     let is_its_own = cx.mounts().still_shows(path, stat)?;
-    Ok(is_its_own.then_some(Read::Done(stats, next)))
+    cx.index.note_in_place(path, can_be_in_place);
+    Ok(is_its_own.then_some(Read::Done(stats)))
 }
 
-/// Where the statistics of a mount can be read the next time, which counts in memory so far as its
-/// options show. They do not show every project quota of an ext4: one may be the default of its
-/// superblock, or have been turned on by quotactl(2).
-fn next<K: Kernel>(
+/// Whether the statistics of the mount can be read on the event loop. The options of an ext4 do not
+/// show every project quota: one may be the default of its superblock, or have been turned on by
+/// quotactl(2).
+fn can_be_in_place<K: Kernel>(
     node: &Node<K>,
     request: &Stats,
     stat: &Stat,
-    facts: &MountFacts,
-) -> Result<Thread, Failure> {
+    (device, facts): (Dev, &Option<MountFacts>),
+    thread: Thread,
+) -> Result<bool, Failure> {
     let path = &request.volume_path;
+    let Some(facts) = facts.as_ref().filter(|facts| facts.counts_in_memory) else {
+        return Ok(false);
+    };
+    let has_been = node.index.is_read_in_place(path, &request.id) == Some(true);
+    if has_been && thread == Thread::Only {
+        return Ok(true);
+    }
     if stat.mount_id == 0 || is_on_volume(node, path)? {
-        return Ok(Thread::Pool);
+        return Ok(false);
     }
-    if facts.fs_type == FsType::Ext4.name() {
-        let mounts = node.mounts();
-        let (_, verdict) = mounts.verdict(&request.id, path, stat, Intent::Use)?;
-        let kernel = &node.kernel;
-        let has_quotas = |device: &Held<K>| may_have_project_quotas(kernel, device.fd());
-        if !matches!(verdict.held().map(has_quotas), Some(Ok(false))) {
-            return Ok(Thread::Pool);
-        }
+    if facts.fs_type != FsType::Ext4.name() || node.index.is_without_projects(device) {
+        return Ok(true);
     }
-    Ok(Thread::Only)
+    if thread == Thread::Only {
+        return Ok(false);
+    }
+    let mounts = node.mounts();
+    let (_, verdict) = mounts.verdict(&request.id, path, stat, Intent::Use)?;
+    let has_projects = |held: &Held<K>| may_have_project_quotas(&node.kernel, held.fd());
+    let is_without = matches!(verdict.held().map(has_projects), Some(Ok(false)));
+    node.index.note_projects(device, !is_without);
+    Ok(is_without)
 }
 
 /// The usage of a raw device, if it is the volume's.
@@ -164,5 +171,6 @@ fn device<K: Kernel>(
         usage: VolumeUsage::Block(bytes),
         conditions,
     };
-    Ok(Some(Read::Done(stats, Thread::Pool)))
+    node.index.note_in_place(path, false);
+    Ok(Some(Read::Done(stats)))
 }

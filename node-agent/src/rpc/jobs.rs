@@ -10,9 +10,7 @@ use belay_server::work::{JobView, Jobs, Key, Ticket};
 
 use super::NodeService;
 use crate::kernel::Kernel;
-use crate::operation::{
-    self, Cleared, Context, Node, Removed, StorageCondition, Thread, VolumeStats,
-};
+use crate::operation::{self, Cleared, Context, Node, Removed, StorageCondition, VolumeStats};
 use crate::work::{Class, Operation, Progress};
 
 /// The running calls of a driver.
@@ -30,7 +28,7 @@ pub(super) enum Done {
     /// Whether a device was freed.
     Freed(bool),
     /// And where to read them the next time.
-    Stats(VolumeStats, Thread),
+    Stats(VolumeStats),
     Health(Conditions),
     /// Whether a detach is pending.
     Wanted(bool),

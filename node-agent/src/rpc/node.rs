@@ -231,8 +231,8 @@ impl<K: Kernel> NodeService<K> {
             return self.reads.last(&id, &path, &look);
         }
         match self.read_stats(stats).await {
-            Ok(Done::Stats(stats, thread)) => {
-                self.reads.keep(&id, &path, (stats.usage, thread));
+            Ok(Done::Stats(stats)) => {
+                self.reads.keep(&id, &path, stats.usage);
                 Ok(stats)
             }
             Ok(_) => Err(mixed_up()),
@@ -249,7 +249,6 @@ impl<K: Kernel> NodeService<K> {
     async fn read_stats(&self, stats: Stats) -> Result<Done, Failure> {
         let key = Key::new(Class::Stats, stats.id.as_str()).at(stats.volume_path.display());
         let (node, pool) = (self.node()?, Arc::clone(&self.pool));
-        let thread = self.reads.thread(&stats.id, &stats.volume_path);
         let job = |ticket: Ticket| async move {
             let run = move |progress: &Progress, thread| {
                 operation::run(&node, progress, Operation::Stats, |cx| {
@@ -257,14 +256,12 @@ impl<K: Kernel> NodeService<K> {
                 })
             };
             // As for a publish, a thread would cost more than the work.
-            if thread == Thread::Only
-                && let Read::Done(stats, next) = run(&Progress::default(), Thread::Only)?
-            {
-                return Ok(Done::Stats(stats, next));
+            if let Read::Done(stats) = run(&Progress::default(), Thread::Only)? {
+                return Ok(Done::Stats(stats));
             }
             let work = move |progress: &Progress| run(progress, Thread::Pool);
             match pool.run(&ticket, Class::Stats.lane(), work).await? {
-                Read::Done(stats, next) => Ok(Done::Stats(stats, next)),
+                Read::Done(stats) => Ok(Done::Stats(stats)),
                 Read::WantsPool => Err(Failure::bug("statistics want the pool on the pool")),
             }
         };

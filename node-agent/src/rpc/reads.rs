@@ -12,7 +12,7 @@ use belay_server::health::Conditions;
 use belay_server::request::VolumeId;
 use belay_server::work::JobView;
 
-use crate::operation::{Thread, VolumeStats, VolumeUsage};
+use crate::operation::{VolumeStats, VolumeUsage};
 
 /// The maximum number of volumes with kept results: some MiB at worst, and more than any node has.
 const KEPT_MAX: usize = 16_384;
@@ -31,13 +31,11 @@ struct Kept {
     path: PathBuf,
     then: Instant,
     usage: VolumeUsage,
-    /// Where to read it the next time.
-    thread: Thread,
 }
 
 impl Reads {
     /// Keeps the result of a call.
-    pub(super) fn keep(&self, id: &VolumeId, path: &Path, (usage, thread): (VolumeUsage, Thread)) {
+    pub(super) fn keep(&self, id: &VolumeId, path: &Path, usage: VolumeUsage) {
         let mut answered = self.answered();
         if answered.len() >= KEPT_MAX && !answered.contains_key(id) {
             return;
@@ -45,25 +43,14 @@ impl Reads {
         let then = Instant::now();
         let paths = answered.entry(id.clone()).or_default();
         match paths.iter_mut().find(|kept| kept.path == path) {
-            Some(kept) => (kept.then, kept.usage, kept.thread) = (then, usage, thread),
+            Some(kept) => (kept.then, kept.usage) = (then, usage),
             None => {
                 // Most volumes have one path, and a push would make room for four.
                 paths.reserve_exact(1);
                 let path = path.to_owned();
-                paths.push(Kept {
-                    path,
-                    then,
-                    usage,
-                    thread,
-                });
+                paths.push(Kept { path, then, usage });
             }
         }
-    }
-
-    /// Where to read first: on the pool, unless the last result allows the other.
-    pub(super) fn thread(&self, id: &VolumeId, path: &Path) -> Thread {
-        let thread = |kept: &Kept| kept.thread;
-        self.kept(id, path, thread).unwrap_or(Thread::Pool)
     }
 
     /// The volume's last result, for a volume that hangs as in `look`.
@@ -136,8 +123,7 @@ mod tests {
     }
 
     fn keep(reads: &Reads, n: usize, path: &str, bytes: u64) {
-        let result = (VolumeUsage::Block(bytes), Thread::Pool);
-        reads.keep(&id(n), Path::new(path), result);
+        reads.keep(&id(n), Path::new(path), VolumeUsage::Block(bytes));
     }
 
     fn kept(reads: &Reads, n: usize, path: &str) -> Option<u64> {

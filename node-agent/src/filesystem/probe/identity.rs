@@ -27,6 +27,8 @@ pub(crate) struct Sound {
     /// The blocks of an ext4 whose journal the kernel replays when it mounts it, which may change
     /// their number.
     pub(crate) blocks_before_replay: Option<u64>,
+    /// It is an ext4 that can have project quotas.
+    pub(crate) has_projects: bool,
 }
 
 /// The result of reading the superblocks at the start.
@@ -137,6 +139,7 @@ impl Identity {
             fs,
             wants_check: ext4.is_some_and(|ext4| ext4.wants_check),
             blocks_before_replay: ext4.filter(|ext4| ext4.needs_recovery).map(|it| it.blocks),
+            has_projects: ext4.is_some_and(|ext4| ext4.has_projects),
         })
     }
 

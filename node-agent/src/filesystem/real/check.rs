@@ -10,11 +10,13 @@ const SOUND: Sound = Sound {
     fs: FsType::Ext4,
     wants_check: false,
     blocks_before_replay: None,
+    has_projects: false,
 };
 const MARKED: Sound = Sound {
     fs: FsType::Ext4,
     wants_check: true,
     blocks_before_replay: None,
+    has_projects: false,
 };
 const DATA: &[u8] = b"what a pod has written";
 /// Bytes of an ext4 block, named to mke2fs, whose default depends on the size of the device.

@@ -152,7 +152,7 @@ fn prepare<K: Kernel>(
     if is_miscounted(cx, spec, device, blocks_before_replay)? {
         return Ok(None);
     }
-    mount(cx, spec, device, fs, &context).map(Some)
+    mount(cx, spec, device, (fs, judged.has_projects), &context).map(Some)
 }
 
 /// Something is mounted on the staging path: it must be this volume, in this way.
@@ -273,7 +273,7 @@ fn mount<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     device: &Held<K>,
-    fs: FsType,
+    (fs, has_projects): (FsType, bool),
     superblock: &K::Fd,
 ) -> Result<Staged, Failure> {
     let kernel = &cx.kernel;
@@ -312,6 +312,7 @@ fn mount<K: Kernel>(
     cx.index
         .note(staging, &root_of_mount, held, &spec.request.id);
     cx.index.note_file(held, device.backing_inode());
+    cx.index.note_projects(held, has_projects);
     Ok(Staged::Done)
 }
 

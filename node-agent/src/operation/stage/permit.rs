@@ -22,6 +22,8 @@ pub(super) struct Judged {
     pub(super) need: Need,
     /// See [`Sound`].
     pub(super) blocks_before_replay: Option<u64>,
+    /// See [`Sound`].
+    pub(super) has_projects: bool,
 }
 
 /// What a device needs before it is mounted.
@@ -87,6 +89,8 @@ pub(super) fn judge<K: Kernel>(
         fs: spec.fs.unwrap_or(FsType::Ext4),
         need: Need::Format(permit),
         blocks_before_replay: None,
+        // mkfs of Belay does not turn that feature on.
+        has_projects: false,
     })
 }
 
@@ -99,6 +103,7 @@ fn known(spec: &MountSpec<'_>, found: Sound) -> Result<Judged, Failure> {
         fs: same_as_asked(spec, found.fs)?,
         need,
         blocks_before_replay: found.blocks_before_replay,
+        has_projects: found.has_projects,
     })
 }
 

@@ -481,7 +481,7 @@ impl Volume {
             })
         };
         for thread in [Thread::Only, Thread::Pool] {
-            if let Read::Done(stats, _) = on(thread)? {
+            if let Read::Done(stats) = on(thread)? {
                 return Ok(stats);
             }
         }

@@ -175,8 +175,10 @@ fn a_file_that_cannot_be_looked_at_is_complained_of() {
     let node = world.start();
     let volume = world.volume("vol", Form::Ext4);
     up(&node, &volume);
-    // Otherwise the statistics inspect it in place first, and repeat that on the pool.
+    // Otherwise the statistics inspect it in place first, and repeat that on the pool; and the
+    // first ones try that.
     world.machine.keep_quotas();
+    volume.condition(&node).unwrap();
     let file = volume.file().display().to_string();
     for of_stats in [false, true] {
         let conditions = || match of_stats {

@@ -12,7 +12,7 @@ use belay_server::work::{Key, fingerprint};
 use super::RemoteService;
 use crate::kernel::{Answer, Kernel, Usage};
 use crate::operation::remote::{self, Question, RemoteNode, Step, of_volume};
-use crate::operation::{Thread, VolumeStats, VolumeUsage};
+use crate::operation::{VolumeStats, VolumeUsage};
 use crate::work::{Class, Replied, Servers, Unanswered};
 
 /// How long a mount may take, with the wait for a slot. Less than the caller waits.
@@ -169,7 +169,7 @@ impl<K: Kernel> RemoteService<K> {
         let stats = match self.usage(&id, &path, Rpc::NodeGetVolumeStats).await? {
             Queried::Usage(usage) => {
                 let usage = VolumeUsage::Filesystem(usage);
-                self.reads.keep(&id, &path, (usage, Thread::Only));
+                self.reads.keep(&id, &path, usage);
                 VolumeStats {
                     usage,
                     conditions: Conditions::default(),
