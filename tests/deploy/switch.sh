@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests `belayctl doctor --switch` on the objects of a real API server: as long as the other driver
-# has pods and its sidecars hold leases it says no, and yes once they have ended.
+# has pods, its sidecars hold leases, and a volume has mount options that Belay refuses, it says no, and
+# yes once they have ended and the volume was changed as it says.
 #
 #   switch.sh BELAYCTL     within a cluster of the Kubernetes bed (cluster.sh exec)
 #
@@ -44,7 +45,25 @@ spec:
     metadata: {labels: {app: cinder}}
     spec:
       terminationGracePeriodSeconds: 0
-      containers: [{name: plugin, image: "localhost/nowhere/cinder-csi-plugin:v1", imagePullPolicy: Never}]
+      containers:
+        - name: plugin
+          image: localhost/nowhere/cinder-csi-plugin:v1
+          imagePullPolicy: Never
+          args: ["--cloud-config=\$(CLOUD_CONFIG)", --cluster=prod, --pvc-annotations]
+          env: [{name: CLOUD_CONFIG, value: /etc/config/cloud.conf}]
+          volumeMounts: [{name: conf, mountPath: /etc/config}]
+      volumes: [{name: conf, hostPath: {path: /etc/kubernetes}}]
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: hinted
+  namespace: $namespace
+  annotations: {$driver/affinity: data-0}
+spec:
+  storageClassName: ""
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Gi}}
 ---
 apiVersion: coordination.k8s.io/v1
 kind: Lease
@@ -68,6 +87,7 @@ spec:
   accessModes: [ReadWriteOnce]
   storageClassName: belay-switch
   persistentVolumeReclaimPolicy: Retain
+  mountOptions: [noatime, norecovery]
   csi: {driver: $driver, volumeHandle: 0f1b9c1e-9c51-4b5f-8f32-4b6d2f0f7a11, fsType: xfs}
 YAML
 }
@@ -111,12 +131,17 @@ install pod-1
 doctor 2
 expect "NO pods of the driver Deployment $namespace/csi-cinder-controllerplugin: 1" \
     "NO leases of the sidecars $namespace/$lease" \
-    "ok volumes 1 can be taken over" \
+    "NO volumes belay-switch: mountOptions, norecovery: without the journal" \
+    "warn settings Deployment $namespace/csi-cinder-controllerplugin: --cluster=prod set cluster: prod" \
+    "cloud.conf is /etc/kubernetes/cloud.conf of the host" \
+    "warn claims $namespace/hinted: have hints" \
     "warn storage classes belay-switch: Belay does not create ext3"
 scale=$(grep -o "kubectl --namespace $namespace scale .* --replicas=0" "$work/report")
 bash -c "$scale" >/dev/null
 await 60 "the end of the driver's pods" has_no_pods
 kubectl --namespace "$namespace" patch lease "$lease" --type merge \
     --patch '{"spec":{"holderIdentity":""}}' >/dev/null
+kubectl patch persistentvolume belay-switch --type merge \
+    --patch '{"spec":{"mountOptions":["noatime"]}}' >/dev/null
 doctor 0
-expect "ok leases of the sidecars none is held"
+expect "ok leases of the sidecars none is held" "ok volumes 1 can be taken over"
