@@ -3,6 +3,7 @@
 //! A verb looks or starts, and answers at once with what it sees; `operation/engine` alone waits.
 //! Each verb gets the secrets of the call that it serves; empty where the class names none.
 
+mod attachments;
 mod begun;
 mod capacity;
 pub mod civo;
@@ -20,6 +21,7 @@ mod rounds;
 mod snapshots;
 mod time;
 
+pub use attachments::{AttachOrder, Attachment, Attachments, Terms};
 use begun::Noting;
 pub use begun::{Begun, Names};
 pub use capacity::{Capacity, Planned};
@@ -29,12 +31,11 @@ pub use health::{Health, Unhealthy, UnhealthyPage};
 pub use modification::Modification;
 pub use snapshots::{Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots};
 
-use belay_contract::publish_context::{Content, Transport};
+use belay_contract::publish_context::Content;
 use belay_contract::topology::Topology;
 use belay_server::call::Failure;
 use belay_server::request::{
-    AccessMode, ContentSource, Context, MountFlags, Name, NodeId, Secrets, TopologyRequirement,
-    VolumeId,
+    ContentSource, Context, MountFlags, Name, NodeId, Secrets, TopologyRequirement, VolumeId,
 };
 use std::pin::Pin;
 use std::sync::Arc;
@@ -198,37 +199,6 @@ pub enum Progress<T> {
     Begun,
 }
 
-/// A backend that attaches volumes to nodes.
-pub trait Attachments: Send + Sync {
-    /// Whether a node takes one change at a time: the calls for a node then queue up.
-    fn one_per_node(&self) -> bool;
-
-    /// Whether it records the terms of an attachment. Where it does not, a repeated attach answers
-    /// with its own, so a caller that asks for other terms would not be refused.
-    fn records_terms(&self) -> bool {
-        true
-    }
-
-    /// Makes a volume available on a node. If it is so already, the answer carries the terms of
-    /// then, which may differ from those of the order.
-    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;
-
-    /// The attachment, if a look at the volume shows all of it. Otherwise [`Self::attach`] is
-    /// called again.
-    fn attached(&self, _order: &AttachOrder, _seen: &Volume) -> Option<Attachment> {
-        None
-    }
-
-    /// Detaches a volume from a node; done if it is not attached.
-    fn detach(&self, id: VolumeId, node: NodeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
-
-    /// Marks a volume that no node has, as just seen, as used, where only marks say so: a node may
-    /// have had it.
-    fn mark_used<'a>(&'a self, _seen: &'a Volume, _secrets: Secrets) -> Answer<'a, ()> {
-        Box::pin(async { Ok(()) })
-    }
-}
-
 /// A backend whose volumes can grow.
 pub trait Expansion: Send + Sync {
     /// The sizes that this volume can grow to.
@@ -352,49 +322,4 @@ pub struct Page {
     pub volumes: Vec<Volume>,
     /// Where the next page begins, if there is one.
     pub next: Option<String>,
-}
-
-/// A volume to be attached.
-#[derive(Clone, Debug)]
-pub struct AttachOrder {
-    /// Which volume.
-    pub id: VolumeId,
-    /// To which node.
-    pub node: NodeId,
-    /// In which way.
-    pub terms: Terms,
-    /// The volume context: as its creation answered, or as an administrator wrote it.
-    pub context: Context,
-    /// The most volumes that the node may have, this one included.
-    pub node_limit: Option<usize>,
-    /// Credentials of the class.
-    pub secrets: Secrets,
-}
-
-/// How a volume is attached. Two attachments with equal terms are the same.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Terms {
-    /// The node may not write.
-    pub read_only: bool,
-    /// As a block device, not as a filesystem.
-    pub block: bool,
-    /// Who may use it.
-    pub mode: AccessMode,
-}
-
-/// An attached volume: all that the node needs to know, in neutral words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attachment {
-    /// How it was attached.
-    pub terms: Terms,
-    /// How the node reaches it.
-    pub transport: Transport,
-    /// Its size in bytes.
-    pub bytes: u64,
-    /// What the backend knows of its content at this moment.
-    pub content: Content,
-    /// When the storage attached it, by its clock, in seconds since 1970, if the storage says so.
-    pub attached_at: Option<u64>,
-    /// The name that the disk has in the cloud, where nodes know it by that.
-    pub disk_name: Option<String>,
 }
