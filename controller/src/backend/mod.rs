@@ -20,6 +20,7 @@ pub mod registry;
 mod rounds;
 mod snapshots;
 mod time;
+mod unmade;
 
 pub use attachments::{AttachOrder, Attachment, Attachments, Terms};
 use begun::Noting;
@@ -30,6 +31,7 @@ pub use clouds::Clouds;
 pub use health::{Health, Unhealthy, UnhealthyPage};
 pub use modification::Modification;
 pub use snapshots::{Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots};
+pub use unmade::Unmade;
 
 use belay_contract::publish_context::Content;
 use belay_contract::topology::Topology;
@@ -111,6 +113,22 @@ pub trait Backend: Send + Sync + 'static {
     /// node's other changes wait.
     fn begins_max(&self) -> u32 {
         2
+    }
+
+    /// Why it has not made a change that it had accepted, and what to inspect, for the error; none
+    /// = it knows no more than the volume shows.
+    fn why_unmade(
+        &self,
+        _id: VolumeId,
+        _unmade: Unmade,
+        _secrets: Secrets,
+    ) -> Answer<'_, Option<Failure>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// What an operator can inspect if it does not end a change, for the error.
+    fn where_to_look(&self) -> Option<&'static str> {
+        None
     }
 
     /// What it inspects once, when the controller serves. It logs what an operator must correct.

@@ -2,7 +2,9 @@
 
 use super::engine::{Engine, Patience};
 use super::{Done, Operations, Subject, lookup, mixed_up, phase, support};
-use crate::backend::{AttachOrder, Attachment, Attachments, Backend, Phase, Progress, Terms};
+use crate::backend::{
+    AttachOrder, Attachment, Attachments, Backend, Phase, Progress, Terms, Unmade,
+};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{
     Access, ControllerPublish, ControllerUnpublish, NodeId, Secrets, VolumeId,
@@ -147,6 +149,10 @@ async fn attach(
         if let Some(attachment) = attachments.attached(&order, &seen) {
             return Ok(attachment);
         }
+        if patience.is_spent() && !seen.nodes.contains(&order.node) {
+            let unmade = Unmade::Attach(order.node.clone());
+            return Err(engine.unmade(id, unmade, &order.secrets).await);
+        }
     }
 }
 
@@ -170,6 +176,9 @@ async fn detach(
         };
         if !phase::ready(volume)?.nodes.contains(&node) {
             return Ok(());
+        }
+        if patience.is_spent() {
+            return Err(engine.unmade(id, Unmade::Detach(node), secrets).await);
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Delete a volume.
 
-use super::engine::still_busy;
 use super::{Done, Operations, Subject, phase};
-use crate::backend::Progress;
+use crate::backend::{Progress, Unmade};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::DeleteVolume;
 use belay_server::work::{Key, fingerprint};
@@ -24,7 +23,7 @@ impl Operations {
             };
             match left.map(phase::ready).transpose()? {
                 None => Ok(Done::Deleted),
-                Some(_) => Err(still_busy(&id)),
+                Some(_) => Err(engine.unmade(&id, Unmade::Delete, &secrets).await),
             }
         };
         let same = fingerprint(&request.secrets);

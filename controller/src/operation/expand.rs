@@ -1,7 +1,7 @@
 //! Grow a volume.
 
 use super::{Done, Operations, Subject, lookup, mixed_up, phase, size};
-use crate::backend::Progress;
+use crate::backend::{Progress, Unmade};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::ControllerExpand;
 use belay_server::work::{Key, fingerprint};
@@ -41,6 +41,10 @@ impl Operations {
                 let grown = phase::ready(grown.ok_or_else(|| lookup::not_found(&volume_id))?)?;
                 if grown.bytes >= bytes {
                     return Ok(Done::Grown(grown.bytes));
+                }
+                if patience.is_spent() {
+                    let unmade = Unmade::Expand(bytes);
+                    return Err(engine.unmade(&volume_id, unmade, &secrets).await);
                 }
             }
         };

@@ -37,6 +37,21 @@ pub(crate) struct State {
     pub(crate) condemned: HashSet<String>,
     pub(crate) made: usize,
     pub(crate) broken: Vec<String>,
+    /// Changes of volumes that were accepted.
+    pub(crate) begun: usize,
+    /// So many more changes of volumes are accepted and not made.
+    pub(crate) drops: usize,
+    pub(crate) cause: Cause,
+}
+
+/// What the cloud says of a change that it has not made.
+#[derive(Clone, Default)]
+pub(crate) enum Cause {
+    #[default]
+    Unknown,
+    Known(Failure),
+    Refused,
+    Silence,
 }
 
 struct Held {
@@ -341,6 +356,7 @@ impl State {
         what: &str,
         change: impl FnOnce(&Volume) -> Option<Volume>,
     ) -> Result<bool, Failure> {
+        let is_dropped = self.drops > 0;
         let held = self.held(id)?;
         if held.next.is_some() {
             return Err(Failure::busy(format!("volume {id}: the cloud says 409")));
@@ -348,9 +364,20 @@ impl State {
         let Some(next) = change(&held.volume) else {
             return Ok(false);
         };
+        let next = if is_dropped {
+            held.volume.clone()
+        } else {
+            next
+        };
         held.volume.phase = busy(what);
         held.next = Some((at, Some(next)));
+        self.begun();
         Ok(true)
+    }
+
+    fn begun(&mut self) {
+        self.begun += 1;
+        self.drops = self.drops.saturating_sub(1);
     }
 
     /// A caller was given it, and has not asked to delete it.
@@ -361,6 +388,7 @@ impl State {
     /// Returns whether there is anything to delete.
     pub(crate) fn delete(&mut self, id: &VolumeId, at: Instant) -> Result<bool, Failure> {
         let is_wanted = self.is_wanted(id.as_str());
+        let is_dropped = self.drops > 0;
         let Ok(held) = self.held(id) else {
             return Ok(false);
         };
@@ -370,8 +398,9 @@ impl State {
         if held.next.is_some() || !held.volume.nodes.is_empty() {
             return Err(Failure::busy(format!("volume {id}: the cloud says 400")));
         }
+        held.next = Some((at, is_dropped.then(|| held.volume.clone())));
         held.volume.phase = Phase::Deleting;
-        held.next = Some((at, None));
+        self.begun();
         if is_wanted {
             self.broken
                 .push(format!("{id} is deleted although it was returned"));

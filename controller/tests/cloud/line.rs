@@ -1,11 +1,12 @@
 //! A controller's connection to the simulated cloud: its backend.
 
-use crate::cloud::{Cloud, Ended, GIB, State};
+use crate::cloud::{Cause, Cloud, Ended, GIB, State};
 use crate::fate::Verb;
 use belay_contract::publish_context::{Content, Transport};
 use belay_controller::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Clones, Expansion, Order, Page,
-    Progress, Sizes, Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots, Volume,
+    Progress, Sizes, Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots, Unmade,
+    Volume,
 };
 use belay_server::call::Failure;
 use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, SnapshotId, VolumeId};
@@ -168,6 +169,22 @@ impl Backend for Line {
             let volumes = all.drain(begin.min(end)..end).collect();
             Ok(Page { volumes, next })
         }))
+    }
+
+    fn why_unmade(&self, id: VolumeId, _: Unmade, _: Secrets) -> Answer<'_, Option<Failure>> {
+        let cause = self.cloud.state().cause.clone();
+        Box::pin(async move {
+            match cause {
+                Cause::Unknown => Ok(None),
+                Cause::Known(failure) => Ok(Some(failure)),
+                Cause::Refused => Err(Failure::not_found(format!("volume {id}: the cloud: 404"))),
+                Cause::Silence => pending().await,
+            }
+        })
+    }
+
+    fn where_to_look(&self) -> Option<&'static str> {
+        Some("its log says why")
     }
 
     fn attachments(&self) -> Option<&dyn Attachments> {

@@ -81,6 +81,9 @@ pub(super) trait Store: Clone + Send + Sync + 'static {
     /// Like [`Backend::poll_interval`].
     fn poll_interval(&self) -> Duration;
 
+    /// Like [`Backend::where_to_look`].
+    fn where_to_look(&self) -> Option<&'static str>;
+
     fn get(&self, id: <Self::Item as Item>::Id, secrets: Secrets)
     -> Answer<'_, Option<Self::Item>>;
 
@@ -143,6 +146,10 @@ impl Store for VolumeStore {
         self.0.poll_interval()
     }
 
+    fn where_to_look(&self) -> Option<&'static str> {
+        self.0.where_to_look()
+    }
+
     fn get(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Volume>> {
         self.0.get(id, secrets)
     }
@@ -201,6 +208,10 @@ impl Store for SnapshotStore {
 
     fn poll_interval(&self) -> Duration {
         self.0.poll_interval()
+    }
+
+    fn where_to_look(&self) -> Option<&'static str> {
+        self.0.where_to_look()
     }
 
     fn get(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Option<Snapshot>> {

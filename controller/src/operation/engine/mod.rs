@@ -7,6 +7,7 @@ mod item;
 mod outage;
 mod poller;
 mod queue;
+mod unmade;
 mod view;
 
 use crate::backend::{Attachments, Attempt, Backend, Progress, Snapshot, Volume};
@@ -30,10 +31,17 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Between two requests for the deletion of an item that must go.
 const DELETE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a job waits for its change of a volume, and how often it begins the change again.
+/// How long a job waits for its change of a volume, and how often it begins the change.
 pub(super) struct Patience {
     until: Instant,
     begins_left: u32,
+}
+
+impl Patience {
+    /// Whether the change was begun as often as a job does.
+    pub(super) fn is_spent(&self) -> bool {
+        self.begins_left == 0
+    }
 }
 
 /// The engine of one backend.
@@ -77,10 +85,11 @@ impl Engine {
         settled_by(&self.volumes, end_of_patience(), id, secrets).await
     }
 
-    /// The same for a change that was just begun, and may have to be begun again.
+    /// The same for a change that was just begun, and may have to be begun again: unless the
+    /// patience is spent then.
     ///
     /// # Errors
-    /// Also `Busy` if it was begun often enough.
+    /// Also `Busy` if it was begun more often than a job does.
     pub(super) async fn settled_within(
         &self,
         patience: &mut Patience,
@@ -88,7 +97,7 @@ impl Engine {
         secrets: &Secrets,
     ) -> Result<Option<Volume>, Failure> {
         let left = patience.begins_left.checked_sub(1);
-        patience.begins_left = left.ok_or_else(|| unfinished::<Volume>(id))?;
+        patience.begins_left = left.ok_or_else(|| self.volumes.unfinished(id, None))?;
         settled_by(&self.volumes, patience.until, id, secrets).await
     }
 
@@ -117,7 +126,7 @@ impl Engine {
     pub(super) fn patience(&self) -> Patience {
         Patience {
             until: end_of_patience(),
-            begins_left: self.backend.begins_max().saturating_sub(1),
+            begins_left: self.backend.begins_max(),
         }
     }
 
@@ -159,7 +168,7 @@ async fn settled_by<S: Store>(
 ) -> Result<Option<S::Item>, Failure> {
     let last = LastSeen::default();
     let seen = timeout_at(until, poller.settled(id, secrets, &last)).await;
-    seen.unwrap_or_else(|_| Err(unfinished_at::<S::Item>(id, last.word())))
+    seen.unwrap_or_else(|_| Err(poller.unfinished(id, last.word())))
 }
 
 /// The item, once it is ready or failed; with what its creation returned, which reading it may
@@ -216,27 +225,7 @@ async fn deleted<S: Store>(
         Progress::Done(()) => Ok(()),
         Progress::Begun => match settled_by(poller, end_of_patience(), id, secrets).await? {
             None => Ok(()),
-            Some(_) => Err(unfinished::<S::Item>(id)),
+            Some(_) => Err(unmade::kept::<S::Item>(id)),
         },
     }
-}
-
-/// For a call that the storage has accepted but not completed.
-pub(super) fn still_busy(id: &VolumeId) -> Failure {
-    unfinished::<Volume>(id)
-}
-
-/// Like [`still_busy`].
-fn unfinished<I: Item>(id: &I::Id) -> Failure {
-    unfinished_at::<I>(id, None)
-}
-
-/// Like [`unfinished`], with the storage's word for what it is doing.
-fn unfinished_at<I: Item>(id: &I::Id, word: Option<String>) -> Failure {
-    let what = I::WHAT;
-    let word = word.map_or_else(String::new, |word| format!(" ({word})"));
-    let message = format!(
-        "{what} {id}: the operation is still in progress in the storage{word}; repeat the call"
-    );
-    Failure::busy(message).may_be_running()
 }

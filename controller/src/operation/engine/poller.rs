@@ -82,9 +82,12 @@ impl LastSeen {
     }
 
     fn set(&self, phase: &Phase) {
-        if let Phase::Busy(word) = phase {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(word.clone());
-        }
+        let word = match phase {
+            Phase::Busy(word) => word.clone(),
+            Phase::Deleting => "deleting".to_owned(),
+            Phase::Ready | Phase::Failed(_) => return,
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(word);
     }
 }
 
