@@ -21,6 +21,7 @@ mod policy;
 mod site;
 mod tls;
 mod twin;
+mod unmade;
 mod used;
 mod wire;
 mod zones;

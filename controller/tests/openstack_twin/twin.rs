@@ -37,6 +37,10 @@ pub(crate) struct Twin {
     pub(crate) answered: BTreeSet<String>,
     /// The policy does not let the driver's account see backups.
     pub(crate) hides_backups: bool,
+    /// So many more attachments, detachments and expansions are accepted and not made.
+    pub(crate) drops: usize,
+    /// Cinder's messages about all volumes.
+    pub(crate) messages: Vec<Value>,
     /// What must not have happened.
     pub(crate) broken: Vec<String>,
 }
@@ -161,6 +165,7 @@ impl Twin {
             ["volume", "v3", "volumes", "detail"] => "list",
             [_, _, "os-availability-zone"] => "zones",
             ["volume", "v3", "snapshots" | "backups", ..] => "snapshot",
+            ["volume", "v3", "messages"] => "message",
             ["volume", ..] => "volume",
             ["compute", ..] => "attachment",
             _ => "token",
@@ -176,6 +181,7 @@ impl Twin {
         let answer = match path[..] {
             ["volume", "v3", "os-availability-zone"] => Ok(zones(&["nova", "az-b"])),
             ["compute", "v2.1", "os-availability-zone"] => Ok(zones(&["edge-1", "nova"])),
+            ["volume", "v3", "messages"] => Ok(ok(200, json!({ "messages": self.messages }))),
             ["volume", "v3", "volumes", ref rest @ ..] => self.volume(request, rest),
             ["volume", "v3", "snapshots", ref rest @ ..] => self.snapshot(request, rest),
             ["volume", "v3", "backups", ..] if self.hides_backups => {
@@ -251,10 +257,12 @@ impl Twin {
             }
             ("POST", [id, "action"]) => {
                 let gib = body["os-extend"]["new_size"].as_u64().unwrap();
-                let at = Instant::now() + self.delay;
+                let (at, drops) = (Instant::now() + self.delay, self.drops > 0);
                 let volume = self.at_rest(id)?;
                 let server = volume.server.clone();
+                let gib = if drops { volume.gib } else { gib };
                 volume.begin("extending", at, Next::Rest { server, gib });
+                self.drops = self.drops.saturating_sub(1);
                 Ok(ok(202, Value::Null))
             }
             ("DELETE", [id]) => self.delete(id),
@@ -320,7 +328,7 @@ impl Twin {
         server: &str,
         path: &[&str],
     ) -> Result<Answer, Refusal> {
-        let at = Instant::now() + self.delay;
+        let (at, drops) = (Instant::now() + self.delay, self.drops > 0);
         match (request.method, path) {
             ("POST", []) => {
                 let id = request.body["volumeAttachment"]["volumeId"]
@@ -330,8 +338,9 @@ impl Twin {
                 if volume.server.is_some() {
                     return Err((400, "volume is already attached to instances"));
                 }
-                let (gib, to) = (volume.gib, Some(server.to_owned()));
+                let (gib, to) = (volume.gib, (!drops).then(|| server.to_owned()));
                 volume.begin("attaching", at, Next::Rest { server: to, gib });
+                self.drops = self.drops.saturating_sub(1);
                 let order = self.attached.entry(server.to_owned()).or_default();
                 order.push(id.to_owned());
                 Ok(ok(200, json!({"volumeAttachment": {"device": "/dev/sdz"}})))
@@ -341,8 +350,9 @@ impl Twin {
                 if volume.server.as_deref() != Some(server) {
                     return Err((404, "no such attachment"));
                 }
-                let (server, gib) = (None, volume.gib);
+                let (server, gib) = (volume.server.clone().filter(|_| drops), volume.gib);
                 volume.begin("detaching", at, Next::Rest { server, gib });
+                self.drops = self.drops.saturating_sub(1);
                 Ok(ok(202, Value::Null))
             }
             _ => Err((404, "no such resource")),

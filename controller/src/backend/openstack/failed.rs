@@ -5,9 +5,9 @@ use super::wire::Message;
 use crate::backend::Phase;
 use belay_server::call::Kind;
 
-/// In Cinder's message if no backend could be chosen for a new volume: of its type, in its zone,
-/// with room (`cinder/message/message_field.py`).
-const NO_BACKEND: &str = "any available weighted backend";
+/// In Cinder's message if no backend could be chosen for a volume: of its type, in its zone, with
+/// room (`cinder/message/message_field.py`).
+pub(super) const NO_BACKEND: &str = "any available weighted backend";
 
 impl Cloud {
     /// Adds Cinder's message to the failure of a phase.
@@ -48,6 +48,7 @@ mod tests {
         Message {
             user_message: text.to_owned(),
             created_at: Some(format!("2026-11-24T18:00:{second:02}.000000")),
+            event_id: String::new(),
         }
     }
 

@@ -19,13 +19,14 @@ mod session;
 mod sharing;
 #[cfg(test)]
 mod tests;
+mod unmade;
 mod wire;
 mod zones;
 
 use super::measured::{Verb, measured};
 use super::{
     Answer, Attachments, Backend, Claims, Clones, Expansion, Modification, Order, Page, Parameter,
-    Phase, Progress, Sizes, Snapshots, Volume,
+    Phase, Progress, Sizes, Snapshots, Unmade, Volume,
 };
 use crate::http;
 use backups::Backups;
@@ -272,6 +273,14 @@ impl Backend for Cloud {
             let volumes = volumes.collect::<Result<_, _>>()?;
             Ok(Page { volumes, next })
         })
+    }
+
+    fn why_unmade(&self, id: VolumeId, unmade: Unmade, _: Secrets) -> Answer<'_, Option<Failure>> {
+        Box::pin(async move { self.cause(&id, unmade).await })
+    }
+
+    fn where_to_look(&self) -> Option<&'static str> {
+        Some(unmade::WHERE_TO_LOOK)
     }
 
     fn inspect(&self) -> Answer<'_, ()> {

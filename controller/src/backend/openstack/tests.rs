@@ -8,6 +8,7 @@ mod renewal;
 mod retype;
 mod sharing;
 mod snapshots;
+mod unmade;
 mod zones;
 
 use super::*;
@@ -64,6 +65,8 @@ struct State {
     seen: Vec<String>,
     /// About the first volume.
     message: &'static str,
+    /// Of the message: what Cinder calls its event, and when.
+    event: Option<(&'static str, &'static str)>,
     /// By id, as Cinder shows them.
     volumes: BTreeMap<String, Value>,
     snapshots: BTreeMap<String, Value>,
@@ -384,7 +387,11 @@ impl State {
         Some(match (method, parts) {
             ("GET", ["volume", "v3", "messages"]) => {
                 let is_asked = query.contains(&format!("resource_uuid={}&", nth(0)));
-                let message = json!({"user_message": self.message, "message_level": "ERROR"});
+                let mut message = json!({"user_message": self.message, "message_level": "ERROR"});
+                if let Some((event, at)) = self.event {
+                    message["event_id"] = event.into();
+                    message["created_at"] = at.into();
+                }
                 let messages = is_asked.then_some(message);
                 (200, json!({ "messages": messages.as_slice() }))
             }

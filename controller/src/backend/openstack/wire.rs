@@ -103,6 +103,9 @@ pub(super) struct Message {
     pub(super) user_message: String,
     /// In seconds, as text that sorts by time.
     pub(super) created_at: Option<String>,
+    /// Such as `VOLUME_VOLUME_007_003`: the last two are the action and the detail.
+    #[serde(default)]
+    pub(super) event_id: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -122,7 +125,7 @@ pub(super) struct CinderVolume {
     pub(super) id: String,
     #[serde(default)]
     name: Option<String>,
-    status: String,
+    pub(super) status: String,
     /// GiB.
     pub(super) size: u64,
     #[serde(default)]
@@ -137,6 +140,9 @@ pub(super) struct CinderVolume {
     source_volid: Option<String>,
     #[serde(default)]
     description: Option<String>,
+    /// UTC.
+    #[serde(default)]
+    pub(super) updated_at: Option<String>,
     /// Whether Cinder accepts attachments to several servers: its type had the extra spec when the
     /// volume got that type.
     #[serde(default)]

@@ -350,7 +350,12 @@ async fn a_detach_that_the_storage_fails_is_not_called_done_and_its_cure_is_in_t
     let detach = || requests::detach(&id, &server.id);
     // Nova has accepted it, and Cinder keeps the attachment.
     let first = client.controller_unpublish_volume(detach()).await;
-    assert_refused(first, Code::Aborted, "(detaching)");
+    assert_refused(
+        first,
+        Code::Aborted,
+        "still in progress in the storage (detaching); repeat the call; if it stays so, the logs \
+         of cinder-volume, nova-compute or cinder-backup say why",
+    );
     let volume = cloud.volume(&id).unwrap();
     assert_eq!((&*volume.status, volume.servers.len()), ("detaching", 1));
     let deletion = client.delete_volume(requests::delete(&id)).await;

@@ -1,17 +1,19 @@
 //! Trouble that the real services were seen to make: the call ends well, or with the right code and
 //! a message that names the cause.
 
+use std::collections::HashMap;
+
 use belay_bed::requests;
 use belay_contract::publish_context::Content;
 use belay_openstack::Bed;
 use serde_json::json;
 use tokio::time::{Duration, sleep};
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::lifecycle::read;
 use crate::site::{
-    GIB, Site, assert_refused, attached, block, by_password, create, created, deleted, detached,
-    opened, unique,
+    Client, GIB, Site, assert_refused, attached, block, by_password, create, created, deleted,
+    detached, opened, unique,
 };
 
 #[tokio::test]
@@ -71,9 +73,27 @@ async fn an_expansion_that_fails_keeps_the_volume_and_says_what_to_do() {
     deleted(client, &id).await;
 }
 
+/// The context of the attachment. Repeats a call that finds what Nova is about to forget of the
+/// attachment that it has just dropped.
+async fn attached_or_dropped(
+    client: &mut Client,
+    id: &str,
+    node: &str,
+) -> Result<HashMap<String, String>, Status> {
+    loop {
+        let request = requests::attach(id, node, block());
+        match client.controller_publish_volume(request).await {
+            Err(status) if status.message().contains("Nova has a record") => {
+                assert_eq!(status.code(), Code::Aborted, "{status}");
+            }
+            answer => return answer.map(|answer| answer.into_inner().publish_context),
+        }
+    }
+}
+
 #[tokio::test]
 #[ignore = "needs a bed: make openstack"]
-async fn an_attachment_that_nova_drops_without_a_word_is_made_again_and_a_slow_one_is_waited_for() {
+async fn an_attachment_that_nova_drops_is_named_and_made_again_and_a_slow_one_is_waited_for() {
     let (bed, cloud) = opened();
     let server = cloud.server("az-a");
     let (site, _controller) = Site::started(&bed);
@@ -86,23 +106,26 @@ async fn an_attachment_that_nova_drops_without_a_word_is_made_again_and_a_slow_o
     let dropped = created(client, &unique("dropped")).await.volume_id;
     faults.set("initialize_connection", &json!({"fail": true}));
     fronts.forget();
-    let request = || requests::attach(&dropped, &server.id, block());
-    let repeated = async {
-        loop {
-            match client.controller_publish_volume(request()).await {
-                Err(status) if status.code() == Code::Aborted => {}
-                answer => break answer.unwrap().into_inner().publish_context,
-            }
-        }
-    };
-    let (context, ()) = tokio::join!(repeated, async {
-        while attaches() < 2 {
-            sleep(Duration::from_millis(100)).await;
-        }
-        faults.clear("initialize_connection");
-    });
-    assert_eq!(read(&dropped, context).content, Content::New);
-    assert_eq!(bed.disks(&server.id).len(), 1);
+    let refused = attached_or_dropped(client, &dropped, &server.id).await;
+    let drops = format!(
+        "volume {dropped}: Nova accepted the attachment to server {} and dropped it: the volume \
+         is available, attached to no server, and has 1 GiB; Cinder has no message about it; see \
+         the logs of nova-compute of that server and of cinder-volume",
+        server.id
+    );
+    assert_refused(refused, Code::Aborted, &drops);
+    assert!(attaches() >= 2, "{}", attaches());
+    let volume = cloud.volume(&dropped).unwrap();
+    assert_eq!((&*volume.status, volume.servers.len()), ("available", 0));
+    // Of two, the second one is made.
+    faults.set(
+        "initialize_connection",
+        &json!({"fail": true, "once": true}),
+    );
+    fronts.forget();
+    let context = attached_or_dropped(client, &dropped, &server.id).await;
+    assert_eq!(read(&dropped, context.unwrap()).content, Content::New);
+    assert_eq!((attaches() >= 2, bed.disks(&server.id).len()), (true, 1));
     detached(client, &dropped, &server.id).await;
 
     let slow = created(client, &unique("slow")).await.volume_id;
@@ -115,6 +138,50 @@ async fn an_attachment_that_nova_drops_without_a_word_is_made_again_and_a_slow_o
     for id in [dropped, slow] {
         deleted(client, &id).await;
     }
+}
+
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn a_detachment_that_the_guest_refuses_is_named_and_made_once_the_guest_agrees() {
+    let (bed, cloud) = opened();
+    let server = cloud.server("az-a");
+    let (site, _controller) = Site::started(&bed);
+    let client = &mut site.client().await;
+    let id = created(client, &unique("refuses")).await.volume_id;
+    attached(client, &id, &server.id).await;
+    let faults = bed.faults();
+    faults.set("detach_volume", &json!({"fail": true}));
+    let detach = requests::detach(&id, &server.id);
+    let refused = client.controller_unpublish_volume(detach).await;
+    let left = format!(
+        "Nova accepted the detachment from server {0} and did not make it, such as when the guest \
+         does not release the disk: the volume is in-use, attached to server {0}",
+        server.id
+    );
+    assert_refused(refused, Code::Aborted, &left);
+    assert_eq!(bed.disks(&server.id).len(), 1);
+    faults.clear("detach_volume");
+    detached(client, &id, &server.id).await;
+    assert!(bed.disks(&server.id).is_empty());
+    assert_eq!(cloud.volume(&id).unwrap().status, "available");
+    deleted(client, &id).await;
+}
+
+/// The scheduler knows it only after Cinder has accepted the expansion.
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn an_expansion_that_no_storage_has_room_for_says_so_and_leaves_the_volume() {
+    let (bed, cloud) = opened();
+    let (site, _controller) = Site::started(&bed);
+    let client = &mut site.client().await;
+    let id = created(client, &unique("large")).await.volume_id;
+    let grown = client.controller_expand_volume(requests::grow(&id, 30_000 * GIB));
+    assert_refused(grown.await, Code::ResourceExhausted, "weighted backend");
+    let volume = cloud.volume(&id).unwrap();
+    assert_eq!((&*volume.status, volume.size), ("available", 1));
+    let grown = client.controller_expand_volume(requests::grow(&id, 2 * GIB));
+    assert_eq!(grown.await.unwrap().into_inner().capacity_bytes, 2 * GIB);
+    deleted(client, &id).await;
 }
 
 /// Nova deletes a server that it has answered with 204 for a while.

@@ -4,7 +4,7 @@ use super::Openstack;
 use crate::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Clones, Clouds, Expansion,
     Modification, Order, Page, Parameter, Progress, Sizes, Snapshot, SnapshotClaims, SnapshotOrder,
-    SnapshotPage, Snapshots, Volume,
+    SnapshotPage, Snapshots, Unmade, Volume,
 };
 use belay_server::call::Failure;
 use belay_server::request::{Context, Name, NodeId, Secrets, SnapshotId, VolumeId};
@@ -45,6 +45,32 @@ impl Backend for Openstack {
 
     fn list(&self, after: Option<String>, limit: usize, secrets: Secrets) -> Answer<'_, Page> {
         self.on(&secrets, |cloud| cloud.list(after, limit, secrets.clone()))
+    }
+
+    fn why_unmade(
+        &self,
+        id: VolumeId,
+        unmade: Unmade,
+        secrets: Secrets,
+    ) -> Answer<'_, Option<Failure>> {
+        let why = self.on(&secrets, |cloud| {
+            cloud.why_unmade(id, unmade, secrets.clone())
+        });
+        if self.is_one() {
+            return why;
+        }
+        let named = self.chosen(&secrets).ok();
+        Box::pin(async move {
+            let cause = why.await?;
+            Ok(cause.map(|cause| match named {
+                Some(named) => named.failed(cause),
+                None => cause,
+            }))
+        })
+    }
+
+    fn where_to_look(&self) -> Option<&'static str> {
+        self.first.cloud.where_to_look()
     }
 
     fn inspect(&self) -> Answer<'_, ()> {
