@@ -119,6 +119,9 @@ async fn a_detachment_that_is_dropped_twice_is_named_and_a_volume_in_use_names_i
         (2, 0)
     );
     assert_eq!(cloud.twin().all()[&id].as_ref(), Some(&node));
+    let kept = deleted(client, &id).await;
+    let attached_to = format!("attached to node {node}; detach it there first");
+    assert_unmade(kept, Code::FailedPrecondition, &[&attached_to]);
     detached(client, &id, &node).await.unwrap();
     deleted(client, &id).await.unwrap();
     assert_eq!(cloud.twin().broken, [] as [&str; 0]);

@@ -9,6 +9,7 @@ mod copies;
 mod failed;
 mod hints;
 mod id;
+mod in_use;
 mod labels;
 mod likeness;
 mod plain;
@@ -240,9 +241,12 @@ impl Backend for Cloud {
                 Phase::Busy(_) => Err(Failure::busy(refused.message)),
                 // Cinder was changing it, such as by a detach of another controller.
                 Phase::Ready | Phase::Failed(_) if volume.nodes.is_empty() => {
-                    self.client.delete(&id).await.map(begun)
+                    match self.client.delete(&id).await {
+                        Err(refused) => Err(self.in_use(&volume, refused).await),
+                        Ok(exists) => Ok(begun(exists)),
+                    }
                 }
-                Phase::Ready | Phase::Failed(_) => Err(refused),
+                Phase::Ready | Phase::Failed(_) => Err(self.in_use(&volume, refused).await),
             }
         })
     }

@@ -98,7 +98,8 @@ async fn a_volume_is_created_attached_expanded_detached_and_deleted() {
     assert_eq!(grown.await.unwrap().into_inner().capacity_bytes, 2 * GIB);
     until("the disk has 2 GiB", || bytes_of(&disks[0]) == 2 * GIB);
     let attached_still = client.delete_volume(requests::delete(&id)).await;
-    assert_refused(attached_still, Code::FailedPrecondition, &id);
+    let by_server = format!("volume {id}: attached to node {}; detach it", here.id);
+    assert_refused(attached_still, Code::FailedPrecondition, &by_server);
 
     detached(client, &id, &here.id).await;
     assert!(bed.disks(&here.id).is_empty(), "a disk is left");

@@ -107,7 +107,8 @@ async fn servers_share_a_raw_volume_of_a_multiattach_type_and_each_is_detached_a
     write(&disk(0), b"still the same");
     assert_eq!(read(&disk(2), 14), b"still the same");
     let refused = client.delete_volume(requests::delete(&id)).await;
-    assert_refused(refused, Code::FailedPrecondition, &id);
+    let by_servers = format!("volume {id}: attached to node {}", nodes.join(", "));
+    assert_refused(refused, Code::FailedPrecondition, &by_servers);
     // All at once, as after a node is lost.
     let everywhere = requests::detach(&id, "");
     client

@@ -158,7 +158,8 @@ async fn a_snapshot_of_a_volume_in_use_and_a_clone_have_the_data_of_their_instan
     detached(client, &of, &here.id).await;
     // Cinder keeps a volume that has snapshots.
     let kept = client.delete_volume(requests::delete(&of)).await;
-    assert_refused(kept, Code::FailedPrecondition, &of);
+    let by_snapshots = format!("volume {of}: has snapshots, such as ");
+    assert_refused(kept, Code::FailedPrecondition, &by_snapshots);
     for id in [id, &second, &second] {
         discarded(client, id).await;
     }

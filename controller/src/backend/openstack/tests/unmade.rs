@@ -193,3 +193,45 @@ async fn nothing_is_said_of_a_volume_that_shows_the_change_now_or_another_one_or
         assert_eq!(twin.why(&id, unmade).await, None);
     }
 }
+
+#[tokio::test]
+async fn a_volume_that_cinder_keeps_has_the_servers_or_the_snapshots_that_keep_it() {
+    let twin = Twin::start().await;
+    let id = twin.left("in-use", &[S1, S2]).await;
+    let refused = twin.delete(&id).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Precondition);
+    let servers = format!("volume {id}: attached to node {S1}, {S2}; detach it there first: ");
+    assert_says(&refused, &[&servers, "400", "Invalid volume"]);
+
+    twin.show(&id, "available", &[]);
+    let reason =
+        r#"{"badRequest": {"code": 400, "message": "Invalid volume: must not have snapshots"}}"#;
+    let refuse = || {
+        let refusal = ("DELETE /volume/v3/volumes", "400", reason);
+        twin.state().refusals = vec![refusal, refusal];
+    };
+    refuse();
+    let refused = twin.delete(&id).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Precondition);
+    assert!(
+        !refused.message.contains("such as"),
+        "no snapshot: {refused}"
+    );
+    let snapshot = "77000000-0000-4000-8000-000000000001";
+    let kept = json!({"id": snapshot, "volume_id": id.as_str(), "status": "available", "size": 2,
+                      "created_at": SOON, "name": "snap-1"});
+    twin.state().snapshots.insert(snapshot.to_owned(), kept);
+    refuse();
+    let refused = twin.delete(&id).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Precondition);
+    let snapshots = format!("volume {id}: has snapshots, such as {snapshot}; delete them first: ");
+    assert_says(&refused, &[&snapshots, "must not have snapshots"]);
+    // The reason is Cinder's own if the snapshots cannot be read.
+    refuse();
+    twin.state()
+        .refusals
+        .push(("GET /volume/v3/snapshots", "403", "{}"));
+    let refused = twin.delete(&id).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Precondition);
+    assert_says(&refused, &["must not have snapshots"]);
+}
