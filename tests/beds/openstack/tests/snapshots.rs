@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
+use std::process::Command;
 use std::time::Duration;
 
 use belay_bed::requests;
@@ -15,7 +16,8 @@ use tonic::{Code, Status};
 
 use crate::lifecycle::read;
 use crate::site::{
-    Client, GIB, Site, assert_refused, attached, create, created, deleted, detached, opened, unique,
+    Client, GIB, Site, assert_refused, attached, create, created, deleted, detached, opened, run,
+    unique,
 };
 
 /// Bytes of a pattern.
@@ -91,8 +93,11 @@ pub(crate) fn write(bed: &Bed, server: &Server, bytes: &[u8]) {
     disk.sync_all().unwrap();
 }
 
-/// What both places have, which must be the same.
+/// What both places have in the storage, which must be the same.
 pub(crate) fn content(bed: &Bed, server: &Server) -> Vec<u8> {
+    let device = bed.disks(&server.id).remove(0).canonicalize().unwrap();
+    // Not what this machine has cached of the disk.
+    run(Command::new("blockdev").arg("--flushbufs").arg(device));
     let disk = disk(bed, server, false);
     let [first, last] = PLACES.map(|place| {
         let mut bytes = vec![0; BYTES];
