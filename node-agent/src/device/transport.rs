@@ -179,9 +179,9 @@ impl<K: Kernel> Transport<K> {
     }
 
     /// Keeps what the attachment says of a volume that was staged before the start.
-    pub(crate) fn learn(&self, volume: &VolumeId, plan: &PublishContext) -> Option<Learned<'_>> {
+    pub(crate) fn learn(&self, volume: &VolumeId, plan: &PublishContext) -> Learned<'_> {
         match self {
-            Transport::Loops(_) => None,
+            Transport::Loops(_) => Learned::NOTHING,
             Transport::Disks(disks) => disks.learn(volume, plan),
         }
     }

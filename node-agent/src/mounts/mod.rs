@@ -51,13 +51,13 @@ pub(crate) struct Mounts<'a, K: Kernel> {
 impl<'a, K: Kernel> Mounts<'a, K> {
     /// Keeps what the attachment says of a volume that was staged before the start. What was proven
     /// of the volume before, as far as any disk of the cloud would do, must be proven again.
-    pub(crate) fn learn(&self, volume: &VolumeId, plan: &PublishContext) -> Option<Learned<'a>> {
+    pub(crate) fn learn(&self, volume: &VolumeId, plan: &PublishContext) -> Learned<'a> {
         let was_strong = self.transport.can_recognise(volume);
-        let learned = self.transport.learn(volume, plan)?;
-        if !was_strong {
+        let learned = self.transport.learn(volume, plan);
+        if !was_strong && learned.is_anything() {
             self.index.doubt(volume);
         }
-        Some(learned)
+        learned
     }
 }
 
@@ -246,11 +246,17 @@ impl<K: Kernel> Mounts<'_, K> {
         if !stat.mount_root || proven.is_some() {
             return Ok(proven.map(|device| Proven { device, raw: None }));
         }
+        let is_strong = self.transport.can_recognise(volume);
         let (device, verdict) = self.verdict(volume, path, stat, Intent::Use)?;
         let Verdict::Ours(held) = verdict else {
             return Ok(None);
         };
         self.index.note(path, stat, device, volume);
+        // Another call has said meanwhile what the disk is recognised by.
+        if !is_strong && self.transport.can_recognise(volume) {
+            self.index.doubt(volume);
+            return self.prove(volume, path, stat);
+        }
         // Another process may have mounted it, and what is known may be of an earlier filesystem.
         self.index.note_projects(device, true);
         if stat.kind == FileKind::BlockDevice {

@@ -70,12 +70,10 @@ pub(crate) fn stats<K: Kernel>(
         .mounts()
         .look("volume_path", path)?
         .ok_or_else(not_there)?;
-    if thread == Thread::Only && cx.index.proven(path, &stat, &request.id).is_none() {
-        return Ok(Read::WantsPool);
-    }
-    let read = match stat.kind {
-        FileKind::BlockDevice => device(cx, request, &stat),
-        _ => filesystem(cx, request, &stat, thread),
+    let read = match (stat.kind, thread) {
+        (FileKind::BlockDevice, Thread::Pool) => device(cx, request, &stat),
+        (FileKind::BlockDevice, Thread::Only) => return Ok(Read::WantsPool),
+        (_, thread) => filesystem(cx, request, &stat, thread),
     };
     match read {
         // An error says nothing of a volume that was unmounted meanwhile.
@@ -92,16 +90,23 @@ fn filesystem<K: Kernel>(
     thread: Thread,
 ) -> Result<Option<Read>, Failure> {
     let path = &request.volume_path;
-    let Some(proven) = cx.mounts().prove(&request.id, path, stat)? else {
-        return Ok(None);
+    let device = match (cx.index.proven(path, stat, &request.id), thread) {
+        // The options of a btrfs may have to be read from the disk.
+        (Some(_), Thread::Only) if stat.dev.is_anonymous() => return Ok(Some(Read::WantsPool)),
+        (Some(device), _) => device,
+        (None, Thread::Only) => return Ok(Some(Read::WantsPool)),
+        (None, Thread::Pool) => match cx.mounts().prove(&request.id, path, stat)? {
+            Some(proven) => proven.device,
+            None => return Ok(None),
+        },
     };
     let facts = health::facts(cx, path, stat)?;
-    let can_be_in_place = can_be_in_place(cx, request, stat, (proven.device, &facts), thread)?;
+    let can_be_in_place = can_be_in_place(cx, request, stat, (device, &facts), thread)?;
     if thread == Thread::Only && !can_be_in_place {
         return Ok(Some(Read::WantsPool));
     }
     // Before the usage, which may hang: the hung call has then checked the health.
-    let conditions = health::of_mounted(cx, request, proven.device, facts, thread)?;
+    let conditions = health::of_mounted(cx, request, device, facts, thread)?;
     let Some(conditions) = conditions else {
         return Ok(Some(Read::WantsPool));
     };
@@ -112,7 +117,9 @@ fn filesystem<K: Kernel>(
         conditions,
     };
     let is_its_own = cx.mounts().still_shows(path, stat)?;
-    cx.index.note_in_place(path, can_be_in_place);
+    if is_its_own {
+        cx.index.note_in_place(path, stat, can_be_in_place);
+    }
     Ok(is_its_own.then_some(Read::Done(stats)))
 }
 
@@ -171,6 +178,6 @@ fn device<K: Kernel>(
         usage: VolumeUsage::Block(bytes),
         conditions,
     };
-    node.index.note_in_place(path, false);
+    node.index.note_in_place(path, stat, false);
     Ok(Some(Read::Done(stats)))
 }

@@ -193,16 +193,12 @@ impl DiskVolumes {
 
     /// The attachment of a volume that is staged already, if no call has described it since the
     /// start.
-    pub(in crate::device) fn learn(
-        &self,
-        volume: &VolumeId,
-        plan: &PublishContext,
-    ) -> Option<Learned<'_>> {
+    pub(in crate::device) fn learn(&self, volume: &VolumeId, plan: &PublishContext) -> Learned<'_> {
         match &plan.transport {
             publish_context::Transport::Disk(wanted) => {
                 self.index.learn(self.owner(volume), wanted)
             }
-            _ => None,
+            _ => Learned::NOTHING,
         }
     }
 

@@ -5,13 +5,13 @@ use std::path::Path;
 use belay_server::request::VolumeId;
 
 use super::MountIndex;
-use crate::kernel::Dev;
+use crate::kernel::{Dev, Stat};
 
 impl MountIndex {
-    /// The superblock of the filesystem that is mounted from the device was read.
-    pub(crate) fn note_projects(&self, device: Dev, has_projects: bool) {
+    /// Whether the filesystem that is mounted from the device may have project quotas.
+    pub(crate) fn note_projects(&self, device: Dev, may_have_projects: bool) {
         let mut inner = self.lock();
-        match has_projects {
+        match may_have_projects {
             true => inner.without_projects.remove(&device),
             false => inner.without_projects.insert(device),
         };
@@ -22,9 +22,12 @@ impl MountIndex {
         self.lock().without_projects.contains(&device)
     }
 
-    /// Whether the statistics of the mount that is noted at the path can be read on the event loop.
-    pub(crate) fn note_in_place(&self, path: &Path, is_read_in_place: bool) {
-        if let Some(entry) = self.lock().by_path.get_mut(path) {
+    /// Whether the statistics of exactly this mount can be read on the event loop.
+    pub(crate) fn note_in_place(&self, path: &Path, stat: &Stat, is_read_in_place: bool) {
+        let mut inner = self.lock();
+        if inner.noted(path, stat).is_some()
+            && let Some(entry) = inner.by_path.get_mut(path)
+        {
             entry.is_read_in_place = Some(is_read_in_place);
         }
     }

@@ -60,7 +60,7 @@ pub(super) fn learn<'a, K: Kernel>(
     let contexts = (&request.publish_context, &request.volume_context);
     // A mount of a replaced driver may be published by that driver's context.
     let plan = node.transport.read(&request.id, contexts).ok()?;
-    node.mounts().learn(&request.id, &plan)
+    Some(node.mounts().learn(&request.id, &plan))
 }
 
 /// The device of the staged mount, if that was proven to be the volume's, and not only to be of a

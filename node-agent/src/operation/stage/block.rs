@@ -35,38 +35,18 @@ pub(super) fn stage<K: Kernel>(
         )));
     }
     let purpose = Purpose::Raw { read_only };
+    let learned = cx.mounts().learn(&request.id, plan);
     let storage = match cx.transport.find(&cx.kernel, &request.id, plan, purpose)? {
         Sought::Found(storage) => storage,
-        Sought::Missing(missing) => return Ok(Staged::WantsDisk(missing)),
+        Sought::Missing(missing) => {
+            learned.keep();
+            return Ok(Staged::WantsDisk(missing));
+        }
     };
-    match cx.mounts().look("staging_target_path", &path)? {
-        None => {}
-        Some(stat) if stat.mount_root && stat.kind == FileKind::BlockDevice => {
-            let mounts = cx.mounts();
-            let (_, verdict) = mounts.verdict(&request.id, &path, &stat, Intent::Use)?;
-            match verdict {
-                Verdict::Ours(device) => {
-                    return staged_before(cx, request, (&path, &stat), &device, read_only);
-                }
-                // Not unstaged here: a pod may still use it.
-                Verdict::Stale(_) => {
-                    let why = cx.transport.replaced(&request.id, &path);
-                    return Err(Failure::incompatible(why));
-                }
-                Verdict::Foreign if !cx.index.is_noted_for(&path, &stat, &request.id) => {
-                    return Err(other_device(request, &path));
-                }
-                // It was the volume's: unbound, removed, or another volume's by now.
-                _ => unmount_left(cx, request, &path, &stat)?,
-            }
-        }
-        Some(stat) if stat.kind == FileKind::File && stat.bytes == 0 && !stat.mount_root => {}
-        Some(_) => {
-            return Err(Failure::precondition(format!(
-                "{} is in the way; it is neither an empty file nor a staged device",
-                path.display()
-            )));
-        }
+    let staged = staged_or_free(cx, request, &path, read_only)?;
+    learned.keep();
+    if let Some(staged) = staged {
+        return Ok(staged);
     }
     let device = attach(cx, &request.id, storage, purpose)?;
     let bound = fit(plan, &cx.kernel, &device).and_then(|bytes| {
@@ -101,6 +81,49 @@ pub(super) fn stage<K: Kernel>(
             Err(_) => Err(failure.may_be_running()),
         },
     }
+}
+
+/// The volume is staged there; `None` if the path is free for its device.
+///
+/// # Errors
+/// If something else is there.
+fn staged_or_free<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Stage,
+    path: &Path,
+    read_only: bool,
+) -> Result<Option<Staged>, Failure> {
+    match cx.mounts().look("staging_target_path", path)? {
+        None => {}
+        Some(stat) if stat.mount_root && stat.kind == FileKind::BlockDevice => {
+            let mounts = cx.mounts();
+            let (_, verdict) = mounts.verdict(&request.id, path, &stat, Intent::Use)?;
+            match verdict {
+                Verdict::Ours(device) => {
+                    let there = (path, &stat);
+                    return staged_before(cx, request, there, &device, read_only).map(Some);
+                }
+                // Not unstaged here: a pod may still use it.
+                Verdict::Stale(_) => {
+                    let why = cx.transport.replaced(&request.id, path);
+                    return Err(Failure::incompatible(why));
+                }
+                Verdict::Foreign if !cx.index.is_noted_for(path, &stat, &request.id) => {
+                    return Err(other_device(request, path));
+                }
+                // It was the volume's: unbound, removed, or another volume's by now.
+                _ => unmount_left(cx, request, path, &stat)?,
+            }
+        }
+        Some(stat) if stat.kind == FileKind::File && stat.bytes == 0 && !stat.mount_root => {}
+        Some(_) => {
+            return Err(Failure::precondition(format!(
+                "{} is in the way; it is neither an empty file nor a staged device",
+                path.display()
+            )));
+        }
+    }
+    Ok(None)
 }
 
 /// Unmounts the bind of a device that was detached by force, or whose disk was removed: it would

@@ -73,14 +73,13 @@ pub(super) fn stage<K: Kernel>(
             request.staging.display()
         )));
     }
+    let learned = cx.mounts().learn(&request.id, plan);
     if staging.mount_root {
-        let learned = cx.mounts().learn(&request.id, plan);
         let staged = staged_before(cx, &spec, staging)?;
-        if let Some(learned) = learned {
-            learned.keep();
-        }
+        learned.keep();
         return Ok(staged);
     }
+    learned.keep();
     let purpose = Purpose::Filesystem;
     let storage = match cx.transport.find(kernel, &request.id, plan, purpose)? {
         Sought::Found(storage) => storage,
@@ -152,7 +151,7 @@ fn prepare<K: Kernel>(
     if is_miscounted(cx, spec, device, blocks_before_replay)? {
         return Ok(None);
     }
-    mount(cx, spec, device, (fs, judged.has_projects), &context).map(Some)
+    mount(cx, spec, device, (fs, judged.may_have_projects), &context).map(Some)
 }
 
 /// Something is mounted on the staging path: it must be this volume, in this way.
@@ -205,7 +204,11 @@ fn staged_before<K: Kernel>(
         let root = cx.kernel.open(path, Open::Directory)?;
         grow_to_device(cx, &request.id, &root, &device, fs);
     }
-    cx.index.note(path, staging, dev, &request.id);
+    if cx.index.proven(path, staging, &request.id).is_none() {
+        cx.index.note(path, staging, dev, &request.id);
+        // Another process may have mounted it.
+        cx.index.note_projects(dev, true);
+    }
     cx.index.note_file(dev, device.backing_inode());
     Ok(Staged::Done)
 }
@@ -273,7 +276,7 @@ fn mount<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     device: &Held<K>,
-    (fs, has_projects): (FsType, bool),
+    (fs, may_have_projects): (FsType, bool),
     superblock: &K::Fd,
 ) -> Result<Staged, Failure> {
     let kernel = &cx.kernel;
@@ -309,10 +312,12 @@ fn mount<K: Kernel>(
     }
     let staging = &spec.request.staging;
     cx.place(&mounted, staging)?;
+    // What is known may be of an earlier device of that number.
+    cx.index.note_projects(held, true);
     cx.index
         .note(staging, &root_of_mount, held, &spec.request.id);
     cx.index.note_file(held, device.backing_inode());
-    cx.index.note_projects(held, has_projects);
+    cx.index.note_projects(held, may_have_projects);
     Ok(Staged::Done)
 }
 

@@ -22,8 +22,8 @@ pub(super) struct Judged {
     pub(super) need: Need,
     /// See [`Sound`].
     pub(super) blocks_before_replay: Option<u64>,
-    /// See [`Sound`].
-    pub(super) has_projects: bool,
+    /// It may be an ext4 that can have project quotas.
+    pub(super) may_have_projects: bool,
 }
 
 /// What a device needs before it is mounted.
@@ -90,7 +90,7 @@ pub(super) fn judge<K: Kernel>(
         need: Need::Format(permit),
         blocks_before_replay: None,
         // mkfs of Belay does not turn that feature on.
-        has_projects: false,
+        may_have_projects: false,
     })
 }
 
@@ -103,7 +103,10 @@ fn known(spec: &MountSpec<'_>, found: Sound) -> Result<Judged, Failure> {
         fs: same_as_asked(spec, found.fs)?,
         need,
         blocks_before_replay: found.blocks_before_replay,
-        has_projects: found.has_projects,
+        // What is replayed or repaired may be the superblock.
+        may_have_projects: found.has_projects
+            || found.wants_check
+            || found.blocks_before_replay.is_some(),
     })
 }
 

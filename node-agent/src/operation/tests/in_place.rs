@@ -89,6 +89,18 @@ fn statistics_are_read_in_place_where_nothing_can_wait() {
     }
 }
 
+/// Its options name its subvolume, which may have to be read.
+#[test]
+fn the_options_of_a_btrfs_are_not_read_in_place() {
+    let bench = Bench::new(Form::Btrfs);
+    bench.world.machine.begin(None);
+    assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
+    let calls = bench.world.machine.end();
+    let names: Vec<_> = calls.iter().map(|call| call.name).collect();
+    // Of the two paths' admission, and of the mount's root.
+    assert_eq!(names, ["openat2 O_PATH", "openat2 O_PATH", "statx"]);
+}
+
 #[test]
 fn what_must_be_read_on_the_pool_is_not_even_looked_up_in_place_again() {
     for form in [Form::Btrfs, Form::Block] {

@@ -286,11 +286,11 @@ fn a_volume_that_is_known_by_its_id_keeps_its_disk_whatever_a_publish_says_of_it
 }
 
 /// Two volumes of DigitalOcean, which are staged, and an agent that was started since.
-fn two_staged() -> (Simulated, [Volume; 2], Node<Fake>) {
+fn two_staged(form: Form) -> (Simulated, [Volume; 2], Node<Fake>) {
     let world = Simulated::of(Media::Disks);
     let volumes = ["one", "two"].map(|name| Volume {
         serial: Some(format!("pvc-{name}")),
-        ..world.volume(name, Form::Ext4)
+        ..world.volume(name, form)
     });
     let start = || world.start_disks_of(DIGITALOCEAN.name, &DIGITALOCEAN, DiskRules::default());
     for volume in &volumes {
@@ -310,15 +310,11 @@ fn two_staged() -> (Simulated, [Volume; 2], Node<Fake>) {
 /// Until the name of its disk is known, any disk of the cloud may be measured as the volume's.
 #[test]
 fn a_mount_that_was_measured_before_the_disks_name_was_known_is_proven_again() {
-    for has_own_first in [true, false] {
-        let (world, [volume, other], node) = two_staged();
+    for between in [&[][..], &[Verb::Publish(2)], &[Verb::Stage]] {
+        let (world, [volume, other], node) = two_staged(Form::Ext4);
         let theirs = other.staging();
         volume.stats_of(&node, &theirs, &theirs).unwrap();
-        if has_own_first {
-            let own = volume.staging();
-            volume.stats_of(&node, &own, &own).unwrap();
-            all_ok(&node, &volume, &[Verb::Publish(2)]);
-        }
+        all_ok(&node, &volume, between);
         for _ in 0..2 {
             let target = volume.target(1);
             world.machine.never_wait_here(true);
@@ -341,26 +337,29 @@ fn a_mount_that_was_measured_before_the_disks_name_was_known_is_proven_again() {
 
 #[test]
 fn a_name_that_no_mount_has_proven_is_not_kept_for_the_next_call() {
-    let (world, [volume, other], node) = two_staged();
-    let mixed_up = Volume {
-        serial: other.serial.clone(),
-        ..volume.clone()
-    };
-    for verb in [Verb::Publish(1), Verb::Stage] {
-        let failure = mixed_up.call(&node, verb).unwrap_err();
-        let message = &failure.message;
-        assert!(message.contains("/base/staging/one"), "{verb:?}: {message}");
-        let staging = volume.staging();
-        volume.stats_of(&node, &staging, &staging).unwrap();
+    for form in FORMS {
+        let (world, [volume, other], node) = two_staged(form);
+        let mixed_up = Volume {
+            serial: other.serial.clone(),
+            ..volume.clone()
+        };
+        for verb in [Verb::Publish(1), Verb::Stage] {
+            let failure = mixed_up.call(&node, verb).unwrap_err();
+            let message = &failure.message;
+            let is_named = message.contains("/base/staging/one");
+            assert!(is_named, "{form:?}, {verb:?}: {message}");
+            let (path, staging) = (volume.staging_mount(), volume.staging());
+            volume.stats_of(&node, &path, &staging).unwrap();
+        }
+        let rest = [
+            Verb::Publish(1),
+            Verb::Stage,
+            Verb::Unpublish(1),
+            Verb::Unstage,
+        ];
+        for volume in [&volume, &other] {
+            all_ok(&node, volume, &rest);
+        }
+        nothing_left(&world);
     }
-    let rest = [
-        Verb::Publish(1),
-        Verb::Stage,
-        Verb::Unpublish(1),
-        Verb::Unstage,
-    ];
-    for volume in [&volume, &other] {
-        all_ok(&node, volume, &rest);
-    }
-    nothing_left(&world);
 }

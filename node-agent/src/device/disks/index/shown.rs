@@ -9,23 +9,28 @@ use belay_contract::disk::DiskIdentity;
 
 /// What an attachment says of a volume's disk, until a mount has proven it: dropped before, it is
 /// as if it had not been said. The next call may say something else.
-pub(crate) struct Learned<'a> {
-    index: &'a DiskIndex,
-    owner: Owner,
-    is_proven: bool,
-}
+#[must_use]
+pub(crate) struct Learned<'a>(Option<(&'a DiskIndex, Owner)>);
 
 impl Learned<'_> {
-    /// A mount has proven it.
+    /// Nothing new was said.
+    pub(in crate::device) const NOTHING: Self = Learned(None);
+
+    /// Whether anything new was said.
+    pub(crate) fn is_anything(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// A mount has proven it, or it needs no proof.
     pub(crate) fn keep(mut self) {
-        self.is_proven = true;
+        self.0 = None;
     }
 }
 
 impl Drop for Learned<'_> {
     fn drop(&mut self) {
-        if !self.is_proven {
-            self.index.lock().users.remove(&self.owner);
+        if let Some((index, owner)) = self.0.take() {
+            index.lock().users.remove(&owner);
         }
     }
 }
@@ -58,21 +63,17 @@ impl DiskIndex {
         &self,
         owner: Owner,
         wanted: &DiskIdentity,
-    ) -> Option<Learned<'_>> {
+    ) -> Learned<'_> {
         let mut inner = self.lock();
         if inner.users.contains_key(&owner) {
-            return None;
+            return Learned::NOTHING;
         }
         let user = User {
             wanted: wanted.clone(),
             held: None,
         };
         inner.users.insert(owner.clone(), user);
-        Some(Learned {
-            index: self,
-            owner,
-            is_proven: false,
-        })
+        Learned(Some((self, owner)))
     }
 
     /// A disk that has not been asked yet, or has not answered, may be the wanted one.
