@@ -2,7 +2,8 @@
 # Writes the tables of docs/conformance.md from the reports of a full run.
 #
 #   document.sh REPORTS            of `local`
-#   document.sh REPORTS guests     of the driver of the guests (SUITE=disk)
+#   document.sh REPORTS guests     of the driver of the guests (SUITE=disk), with the mock cloud
+#   document.sh REPORTS openstack  the same with CLOUD=openstack
 #   document.sh REPORTS nfs        of SUITE=nfs
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
