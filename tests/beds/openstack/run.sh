@@ -38,7 +38,7 @@ clean_up() {
 
 selection=()
 if [ -n "${SHORT:-}" ]; then
-    selection=(clouds:: lifecycle:: missing:: retype:: sanity:: secrets:: sharing:: snapshots:: trouble:: zones::)
+    selection=(clouds:: lifecycle:: missing:: retype:: sanity:: secrets:: sharing:: snapshots:: tokens:: trouble:: zones::)
 elif [ "$(uname -m)" = x86_64 ] && { have linux.uml || have apt-get; }; then
     tests/setup/setup.sh guest
     tests/beds/guest/build.sh "${BELAY_BIN_DIR:-${CARGO_TARGET_DIR:-target}/bin}" "$@"

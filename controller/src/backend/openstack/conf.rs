@@ -61,6 +61,8 @@ pub(super) enum Login {
         name: Option<(String, User)>,
         secret: Secret,
     },
+    /// A token of another login. Keystone ends one that is made from it at the same time.
+    Token { token: Secret, scope: Scope },
 }
 
 /// What a user logs in to.
@@ -139,10 +141,6 @@ impl CloudConf {
             let account = Account::read(file, entry, variable);
             let bad = |why: String| global.bad("use-clouds", &why);
             global.clouds = Some(account.map_err(bad)?);
-        }
-        if global.get("token").is_some_and(|value| value != "false") {
-            let why = "is not supported; use a password or an application credential";
-            return Err(global.bad("token", why));
         }
         if global
             .get("tls-insecure")
@@ -307,19 +305,32 @@ impl<'a> Section<'a> {
                 password = "trustee-password";
             }
         }
+        // A password comes first, as in cinder-csi-plugin.
+        if self.get(password).is_none()
+            && let Some(token) = self.get("token")
+        {
+            return Ok(Login::Token {
+                token: Secret(token.to_owned()),
+                scope: self.scope(trust)?,
+            });
+        }
         if user.id.is_none() && user.name.is_none() {
-            let keys = "username, user-id or application-credential-id";
+            let keys = "username, user-id, token or application-credential-id";
             return Err(self.bad(keys, "is missing"));
         }
-        let scope = match trust {
-            Some(trust) => Scope::Trust(trust),
-            None => Scope::Project(self.project()?),
-        };
+        let scope = self.scope(trust)?;
         Ok(Login::Password {
             user,
             password: self.secret(password)?,
             scope,
         })
+    }
+
+    fn scope(&self, trust: Option<String>) -> Result<Scope, String> {
+        match trust {
+            Some(trust) => Ok(Scope::Trust(trust)),
+            None => self.project().map(Scope::Project),
+        }
     }
 
     fn project(&self) -> Result<Project, String> {

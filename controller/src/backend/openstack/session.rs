@@ -87,6 +87,7 @@ impl Session {
         match &self.conf.login {
             Login::Password { password, .. } => password.expose(),
             Login::ApplicationCredential { secret, .. } => secret.expose(),
+            Login::Token { token, .. } => token.expose(),
         }
     }
 }
@@ -235,8 +236,16 @@ impl Account {
         // A second token does no harm, so nothing is left behind.
         let settled = |failure: Failure| failure.rolled_back();
         let answer = self.http.call(&call).await.map_err(settled)?;
+        let is_token = matches!(conf.login, Login::Token { .. });
         if answer.status != StatusCode::CREATED {
-            return Err(wire::login_refused(&answer));
+            let mut refused = wire::login_refused(&answer);
+            if is_token && answer.status == StatusCode::UNAUTHORIZED {
+                refused.message.push_str(
+                    "; the token in cloud.conf has ended or was revoked: replace it, or use an \
+                     application credential",
+                );
+            }
+            return Err(refused);
         }
         let token = answer.headers.get("x-subject-token").cloned();
         let mut token = token.ok_or_else(|| Failure::bug("keystone answers without a token"))?;
@@ -248,11 +257,21 @@ impl Account {
             region: found.region,
         };
         let lifetime = body.token.lifetime();
+        // Another login with the same token gains nothing.
+        let renew = if is_token { lifetime } else { lifetime * 3 / 4 };
+        if is_token {
+            tracing::warn!(
+                cloud = self.label(),
+                seconds = lifetime.as_secs(),
+                "the token in cloud.conf ends by then, and with it all calls, unless the file has \
+                 another one; an application credential does not end"
+            );
+        }
         let session = Session {
             token,
             volumes: found.volumes,
             compute: found.compute,
-            renew: begun + lifetime * 3 / 4,
+            renew: begun + renew,
             end: begun + lifetime,
             conf,
         };
@@ -270,18 +289,14 @@ fn request(login: &Login) -> (Value, &str) {
         } => {
             let mut who = name_of(user);
             who["password"] = password.expose().into();
-            let scope = match scope {
-                Scope::Trust(id) => json!({ "OS-TRUST:trust": { "id": id } }),
-                Scope::Project(Project { id: Some(id), .. }) => json!({ "project": { "id": id } }),
-                Scope::Project(Project {
-                    name, domain: of, ..
-                }) => {
-                    json!({ "project": { "name": name, "domain": domain(of) } })
-                }
-            };
             let identity = json!({ "methods": ["password"], "password": { "user": who } });
-            let auth = json!({ "identity": identity, "scope": scope });
+            let auth = json!({ "identity": identity, "scope": of(scope) });
             (json!({ "auth": auth }), password.expose())
+        }
+        Login::Token { token, scope } => {
+            let identity = json!({ "methods": ["token"], "token": { "id": token.expose() } });
+            let auth = json!({ "identity": identity, "scope": of(scope) });
+            (json!({ "auth": auth }), token.expose())
         }
         Login::ApplicationCredential { id, name, secret } => {
             let mut credential = match (id, name) {
@@ -292,6 +307,18 @@ fn request(login: &Login) -> (Value, &str) {
             let method = "application_credential";
             let identity = json!({ "methods": [method], method: credential });
             (json!({ "auth": { "identity": identity } }), secret.expose())
+        }
+    }
+}
+
+fn of(scope: &Scope) -> Value {
+    match scope {
+        Scope::Trust(id) => json!({ "OS-TRUST:trust": { "id": id } }),
+        Scope::Project(Project { id: Some(id), .. }) => json!({ "project": { "id": id } }),
+        Scope::Project(Project {
+            name, domain: of, ..
+        }) => {
+            json!({ "project": { "name": name, "domain": domain(of) } })
         }
     }
 }

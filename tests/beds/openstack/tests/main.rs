@@ -34,6 +34,8 @@ mod site;
 #[cfg(test)]
 mod snapshots;
 #[cfg(test)]
+mod tokens;
+#[cfg(test)]
 mod trouble;
 #[cfg(test)]
 mod twin;

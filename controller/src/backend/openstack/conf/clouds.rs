@@ -43,7 +43,13 @@ const KEYS: [(&str, &str); 23] = [
 ];
 
 /// The ways to log in that Belay has, by their names.
-const AUTH_TYPES: [&str; 3] = ["password", "v3password", "v3applicationcredential"];
+const AUTH_TYPES: [&str; 5] = [
+    "password",
+    "v3password",
+    "token",
+    "v3token",
+    "v3applicationcredential",
+];
 
 /// Where it is without `clouds-file`, unless a variable names it.
 const FILE: &str = "/etc/openstack/clouds.yaml";
@@ -239,9 +245,9 @@ mod tests {
                 "clouds.a.profile: is not",
             ),
             (
-                "clouds: {a: {auth_type: v3token}}",
+                "clouds: {a: {auth_type: v3totp}}",
                 None,
-                "clouds.a.auth_type: \"v3token\"",
+                "clouds.a.auth_type: \"v3totp\"",
             ),
             (
                 "clouds: {a: {auth: {password: [canary]}}}",

@@ -109,6 +109,32 @@ fn a_trust_needs_no_project_and_its_own_user_and_password_come_first() {
 }
 
 #[test]
+fn a_token_needs_no_user_and_a_password_or_an_application_credential_comes_first() {
+    let text = "[Global]\nauth-url = http://k/v3\ntenant-id = p\ntoken = canary\n";
+    let login = |more: &str| CloudConf::parse(&format!("{text}{more}")).unwrap().login;
+    let token = Login::Token {
+        token: Secret("canary".to_owned()),
+        scope: Scope::Project(Project {
+            id: Some("p".to_owned()),
+            name: None,
+            domain: Domain::default(),
+        }),
+    };
+    assert_eq!(login(""), token);
+    assert_eq!(login("username = csi\n"), token);
+    assert!(!format!("{token:?}").contains("canary"));
+    let trust = login("trust-id = t\n");
+    assert!(matches!(trust, Login::Token { scope: Scope::Trust(id), .. } if id == "t"));
+    let password = login("username = csi\npassword = first\n");
+    assert!(matches!(password, Login::Password { .. }));
+    let credential = "application-credential-id = a\napplication-credential-secret = b\n";
+    assert!(matches!(
+        login(credential),
+        Login::ApplicationCredential { .. }
+    ));
+}
+
+#[test]
 fn what_is_missing_or_not_supported_is_named() {
     let url = "[Global]\nauth-url = http://k\n";
     let credential = "application-credential-id = a\napplication-credential-secret = b\n";
@@ -116,7 +142,7 @@ fn what_is_missing_or_not_supported_is_named() {
         ("", "[Global] auth-url: is missing"),
         ("[Global", "line 1: not [NAME]"),
         ("[Global]\nauth-url = \"http", "line 2: a quote"),
-        (url, "username, user-id or application-credential-id"),
+        (url, "username, user-id, token or application-credential-id"),
         (&format!("{url}username = a"), "tenant-id or tenant-name"),
         (
             &format!("{url}username = a\ntenant-id = b"),
@@ -130,7 +156,7 @@ fn what_is_missing_or_not_supported_is_named() {
             &format!("{url}use-clouds = maybe"),
             "use-clouds: is neither true nor false",
         ),
-        (&format!("{url}token = a"), "token: is not supported"),
+        (&format!("{url}token = a"), "tenant-id or tenant-name"),
         (
             &format!("{url}tls-insecure"),
             "tls-insecure: is not supported",
@@ -195,7 +221,7 @@ fn each_cloud_has_its_section_and_a_later_file_counts_more() {
         ("http://a2/v3", Some("r"))
     );
     for (cloud, why) in [
-        ("", "[Global] username, user-id or"),
+        ("", "[Global] username, user-id, token or"),
         ("b", "[Global \"b\"] auth-url: is missing"),
         ("A", "there is no section [Global \"A\"]"),
     ] {
