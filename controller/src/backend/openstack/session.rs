@@ -6,7 +6,7 @@ use super::catalog::Endpoints;
 use super::conf::{CloudConf, Domain, Login, Project, Scope, Source, User};
 use super::wire;
 use crate::http::{Call, Client};
-use belay_server::call::Failure;
+use belay_server::call::{Failure, Kind};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, Uri};
@@ -238,8 +238,8 @@ impl Account {
         let answer = self.http.call(&call).await.map_err(settled)?;
         let is_token = matches!(conf.login, Login::Token { .. });
         if answer.status != StatusCode::CREATED {
-            let mut refused = wire::login_refused(&answer);
-            if is_token && answer.status == StatusCode::UNAUTHORIZED {
+            let mut refused = wire::login_refused(&answer, is_token);
+            if is_token && refused.kind == Kind::Unauthenticated {
                 refused.message.push_str(
                     "; the token in cloud.conf has ended or was revoked: replace it, or use an \
                      application credential",

@@ -82,11 +82,13 @@ pub(in super::super) fn refused_for(answer: &Answer) -> Failure {
 }
 
 /// The refusal of a login, which no volume is missing for. A second login does no harm.
-pub(in super::super) fn login_refused(answer: &Answer) -> Failure {
+pub(in super::super) fn login_refused(answer: &Answer, is_token: bool) -> Failure {
     let kind = match answer.status {
         _ if answer.is_refusal_of_proxy() => return answer.foreign(LOGIN).rolled_back(),
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
         StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
+        // So Keystone answers a login with a token that it no longer accepts.
+        StatusCode::NOT_FOUND if is_token && is_own(answer) => Kind::Unauthenticated,
         status if status.is_server_error() => Kind::Unreachable,
         _ if is_own(answer) => Kind::Precondition,
         _ => return answer.foreign(LOGIN).rolled_back(),
@@ -219,9 +221,13 @@ mod tests {
             (Answer::example(503, "no"), Kind::Unreachable),
             (own("error", 429, "no"), Kind::Busy),
         ] {
-            let failure = login_refused(&answer);
+            let failure = login_refused(&answer, false);
             assert_eq!(failure.kind, kind, "{failure}");
             assert_eq!(failure.certainty, Certainty::RolledBack);
         }
+        let ended = own("error", 404, "Failed to validate token");
+        assert_eq!(login_refused(&ended, true).kind, Kind::Unauthenticated);
+        let foreign = Answer::example(404, "<html>");
+        assert_eq!(login_refused(&foreign, true).kind, Kind::Unreachable);
     }
 }
