@@ -47,9 +47,9 @@ pub(crate) fn stats<K: Kernel>(
     thread: Thread,
 ) -> Result<Read, Failure> {
     let path = &request.volume_path;
-    // While the volume is mounted there, the whole path is in memory.
-    let is_in_place = cx.index.is_read_in_place(path, &request.id);
-    if thread == Thread::Only && is_in_place == Some(false) {
+    // While the volume is mounted there, and nothing covers it, the whole path is in memory.
+    let is_in_place = || cx.index.is_read_in_place(path, &request.id);
+    if thread == Thread::Only && is_in_place() == Some(false) {
         return Ok(Read::WantsPool);
     }
     cx.admit("volume_path", path)?;
@@ -73,7 +73,7 @@ pub(crate) fn stats<K: Kernel>(
     let read = match (stat.kind, thread) {
         (FileKind::BlockDevice, Thread::Pool) => device(cx, request, &stat),
         (FileKind::BlockDevice, Thread::Only) => return Ok(Read::WantsPool),
-        (_, thread) => filesystem(cx, request, &stat, thread),
+        _ => filesystem(cx, request, &stat, thread),
     };
     match read {
         // An error says nothing of a volume that was unmounted meanwhile.
@@ -137,8 +137,8 @@ fn can_be_in_place<K: Kernel>(
     let Some(facts) = facts.as_ref().filter(|facts| facts.counts_in_memory) else {
         return Ok(false);
     };
-    let has_been = node.index.is_read_in_place(path, &request.id) == Some(true);
-    if has_been && thread == Thread::Only {
+    let has_been = || node.index.is_read_in_place(path, &request.id) == Some(true);
+    if thread == Thread::Only && has_been() {
         return Ok(true);
     }
     if stat.mount_id == 0 || is_on_volume(node, path)? {
