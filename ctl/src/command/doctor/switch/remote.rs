@@ -235,6 +235,15 @@ mod tests {
         expect("NO", "pods of the driver", "csi-nfs: 2;", |all| {
             all[2]["status"]["numberMisscheduled"] = json!(2);
         });
+        let pod = |owner: &str| {
+            json!({"kind": "Pod", "metadata": {"name": "p", "ownerReferences": [{"kind": owner}]},
+                "spec": {"containers": [{"image": "registry.k8s.io/sig-storage/nfsplugin:v4"}]}})
+        };
+        expect("NO", "pods of the driver", "p: still there", |all| {
+            all.push(pod("DaemonSet"))
+        });
+        let controllers = cluster(|all| all.push(pod("ReplicaSet")));
+        assert!(controllers.is_good(), "{}", controllers.table());
         let without = "the input has no DaemonSet";
         expect("NO", "pods of the driver", without, |all| {
             drop(all.remove(2))

@@ -22,10 +22,12 @@ const WORKLOADS: [(&str, &str, &str); 3] = [
 /// Pods of a DaemonSet on nodes that it no longer wants; the others have no such field.
 const MISSCHEDULED: &str = "/status/numberMisscheduled";
 
+const PODS: &str = "pods of the driver";
+
 /// The peer's programs: two drivers of one name must not run at the same time.
 pub(super) fn workloads(report: &mut Report, objects: &Objects, peer: &Peer) {
-    let name = "pods of the driver";
-    let mut is_any = false;
+    let name = PODS;
+    let (mut is_any, mut is_running) = (false, false);
     // Its controller may go on.
     let replaced = |kind: &str| !peer.is_remote || kind == "DaemonSet";
     for (kind, wanted, running) in WORKLOADS.into_iter().filter(|it| replaced(it.0)) {
@@ -38,6 +40,7 @@ pub(super) fn workloads(report: &mut Report, objects: &Objects, peer: &Peer) {
                 report.add(Verdict::Ok, name, format!("{title}: none"));
                 continue;
             }
+            is_running = true;
             let (namespace, short) = (object.text("/metadata/namespace"), object.name());
             let resource = kind.to_lowercase();
             let cure = match kind {
@@ -61,6 +64,28 @@ pub(super) fn workloads(report: &mut Report, objects: &Objects, peer: &Peer) {
     } else if !is_any {
         report.add(Verdict::Ok, name, "no workload with its image");
     }
+    if !is_running {
+        ending(report, objects, peer);
+    }
+}
+
+/// Pods whose workload was deleted, or no longer counts them: they run until their grace period is
+/// over, and the node plugin's last act is to unregister the driver of its name.
+fn ending(report: &mut Report, objects: &Objects, peer: &Peer) {
+    let has_ended = |pod: Object<'_>| ["Succeeded", "Failed"].contains(&pod.text("/status/phase"));
+    let runs = |pod: Object<'_>| {
+        let mut containers = pod.list("/spec/containers");
+        containers.any(|it| peer.runs(it.text("/image")))
+    };
+    let is_replaced = |pod: Object<'_>| {
+        let mut owners = pod.list("/metadata/ownerReferences");
+        !peer.is_remote || owners.any(|it| it.text("/kind") == "DaemonSet")
+    };
+    let pods = objects.of("Pod");
+    let pods = pods.filter(|it| !has_ended(*it) && runs(*it) && is_replaced(*it));
+    let what = "still there: two drivers of one name must not run at once";
+    let cure = "wait until they have ended, and read the objects again";
+    about(report, Verdict::No, PODS, &Names::of(pods), what, cure);
 }
 
 /// Its workloads that have pods and are no node plugin.

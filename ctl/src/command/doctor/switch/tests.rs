@@ -95,6 +95,26 @@ fn a_running_pod_of_the_driver_is_wrong() {
 }
 
 #[test]
+fn a_pod_that_outlives_its_workload_is_wrong_until_it_has_ended() {
+    let pod = |phase: &str| {
+        json!({"kind": "Pod", "metadata": {"namespace": "kube-system", "name": "plugin-x"},
+            "spec": {"containers": [{"image": "sidecar"}, {"image": "r/cinder-csi-plugin:v1"}]},
+            "status": {"phase": phase}})
+    };
+    let part = "kube-system/plugin-x: still there";
+    expect("NO", "pods of the driver", part, |all| {
+        all.push(pod("Running"))
+    });
+    assert!(cluster(|all| all.push(pod("Succeeded"))).is_good());
+    // The workload that counts it is named instead, with the command.
+    let running = cluster(|all| {
+        all[1] = workload("Deployment", "controller", 1);
+        all.push(pod("Running"));
+    });
+    assert!(!running.table().contains("still there"));
+}
+
+#[test]
 fn a_driver_whose_pod_may_have_a_clouds_yaml_is_a_warning_that_says_where_it_goes() {
     let container = |field: &str, value: Value| {
         let (field, cure) = (field.to_owned(), "clouds-file = /etc/config/clouds.yaml");
