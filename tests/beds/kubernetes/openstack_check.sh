@@ -58,8 +58,8 @@ check_the_page_works_as_it_stands() {
     volumes '[(x["size"], len(x["servers"])) for x in v] == [(1, 1)]'
     follow 5 >/dev/null
     volumes 'v == []'
-    ! kubectl get namespace "$driver_namespace" >/dev/null 2>&1
-    [ -z "$(kubectl get csidriver,storageclass --output name | grep -i cinder)" ]
+    [ -z "$(kubectl get namespace "$driver_namespace" --ignore-not-found --output name)" ]
+    [ -z "$(kubectl get csidriver,storageclass --output name | grep -i cinder || true)" ]
 }
 
 checks=("$@")
