@@ -11,6 +11,7 @@ here=$(dirname "$(readlink -f "$0")")
 belayctl=${1:?the program belayctl}
 : "${BASE:?is set by cluster.sh exec}"
 . "$here/../beds/kubernetes/env.sh"
+. "$here/doctor.sh"
 
 namespace=belay-switch
 driver=cinder.csi.openstack.org
@@ -90,36 +91,6 @@ spec:
   mountOptions: [noatime, norecovery]
   csi: {driver: $driver, volumeHandle: 0f1b9c1e-9c51-4b5f-8f32-4b6d2f0f7a11, fsType: xfs}
 YAML
-}
-
-# By the commands of the help text.
-read_objects() {
-    local commands
-    commands=$("$belayctl" doctor --help | sed -n 's/^ *\(kubectl get .*\)/\1/p')
-    [ "$(wc -l <<<"$commands")" = 3 ] || give_up "belayctl doctor --help has no commands"
-    bash -e -c "$commands" >"$work/objects.json"
-}
-
-# doctor CODE: its report is in the work directory, a finding a line.
-doctor() {
-    local code=0
-    read_objects
-    "$belayctl" doctor --switch cinder --objects "$work/objects.json" --output json \
-        >"$work/report.json" || code=$?
-    python3 - "$work/report.json" >"$work/report" <<'PY'
-import json, sys
-with open(sys.argv[1]) as report:
-    for finding in json.load(report)["findings"]:
-        print(*(finding[field] for field in ("verdict", "name", "detail", "cure")))
-PY
-    [ "$code" = "$1" ] || give_up "belayctl doctor --switch cinder: exit code $code instead of $1"
-}
-
-expect() {
-    local line
-    for line; do
-        grep -qF -- "$line" "$work/report" || give_up "the report lacks: $line"
-    done
 }
 
 has_no_pods() {
