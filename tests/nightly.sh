@@ -44,7 +44,7 @@ operations  |  5 | cluster | e2e PARTS=operations
 rights      | 15 | cluster | e2e PARTS=rights
 cinder      |  8 | cluster | e2e PARTS=openstack
 nodes       | 10 | cluster | e2e PARTS=guests GUESTS=2
-servers     | 95 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=openstack FULL=1
+servers     | 105 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=openstack FULL=1
 files       | 35 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=nfs FULL=1
 PARTS
 )

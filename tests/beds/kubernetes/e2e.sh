@@ -16,7 +16,8 @@
 #   openstack   the chart's backend of that name, with a real Keystone, Cinder and Nova
 #   guests      GUESTS User-mode Linux guests as nodes, with volumes that are hot-plugged disks: main
 #               specs of the suite (all with FULL=1), and power cuts of nodes. With CLOUD=openstack,
-#               a real Keystone, Cinder and Nova create, attach and grow the volumes; with
+#               a real Keystone, Cinder and Nova create, attach and grow the volumes, and
+#               cinder-csi-plugin is replaced by Belay and back under a pod that writes; with
 #               CLOUD=digitalocean or CLOUD=civo, a twin of that cloud, for the driver of that name. With
 #               CLOUD=nfs, a further guest is an NFS server, and volumes are its directories
 # FULL=1 is all of them but focus; two hours. It includes guests only if GUESTS is set.
@@ -132,7 +133,10 @@ run_guests() {
     step guests-checks "$here/$check"
     case ${CLOUD:-} in
         digitalocean | civo) step "$CLOUD-checks" "$here/twin_check.sh" ;;
-        openstack) step openstack-pages "$here/openstack_check.sh" ;;
+        openstack)
+            step openstack-pages "$here/openstack_check.sh"
+            step cinder-csi "$here/cinder_csi_check.sh" "$bindir/belayctl"
+            ;;
     esac
     memory
     step guests-down "$here/guests.sh" down

@@ -66,7 +66,7 @@ build() {
     mkdir "$work"
     : >"$log"
     flags=(-v -trimpath -ldflags "$(version_flags)" -o "$work/")
-    run_go build "${flags[@]}" ./kubebox ./nodessh tool
+    run_go build "${flags[@]}" ./kubebox ./nodessh ./registrar tool
     run_go test -c -vet=off "${flags[@]::4}" -o "$work/storagee2e.test" ./storagee2e
     for program in "${programs[@]}"; do
         ln -s kubebox "$work/$program"
