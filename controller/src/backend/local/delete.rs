@@ -82,6 +82,7 @@ impl Store {
 
     fn remove_and_forget(&self, id: &str) -> Result<(), Failure> {
         // First: a second name that a power cut restores would be the last one of its file.
+        self.keep_last(id).map_err(Failure::may_be_running)?;
         self.attached.remove(id).map_err(Failure::may_be_running)?;
         let bytes = self.files.allocated(id);
         self.files.remove(id).map_err(Failure::may_be_running)?;

@@ -27,7 +27,8 @@ impl Store {
             if earlier.is_locked()? {
                 return Ok(());
             }
-            self.forget_earlier(id, &earlier)?;
+            self.keep_last(id)?;
+            self.attached.unlink(id)?;
         }
         if !self.attached.link(&self.files, id)? {
             tracing::warn!(
@@ -39,18 +40,23 @@ impl Store {
         Ok(())
     }
 
-    /// Frees the name for another file; keeps the data if it was the file's last name.
-    fn forget_earlier(&self, id: &str, earlier: &Backing) -> Result<(), Failure> {
-        if earlier.has_one_name()? {
-            let aside = self.attached.set_aside(id)?;
-            tracing::warn!(
-                volume = id,
-                "{}: an earlier file of the volume, which has no other name; move it to where it \
-                 belongs, or delete it (docs/operations.md)",
-                aside.display()
-            );
+    /// Before the second name of the volume's file is removed: if it is the file's last one, the
+    /// file gets another, since its data is nowhere else.
+    ///
+    /// # Errors
+    /// Those of the disk; `Precondition` if too many such files are kept.
+    pub(super) fn keep_last(&self, id: &str) -> Result<(), Failure> {
+        if !self.attached.is_last_name(id)? {
+            return Ok(());
         }
-        self.attached.unlink(id)
+        let aside = self.attached.set_aside(id)?;
+        tracing::warn!(
+            volume = id,
+            "{}: an earlier file of the volume, which has no other name; move it to where it \
+             belongs, or delete it (docs/operations.md)",
+            aside.display()
+        );
+        Ok(())
     }
 
     /// Retries a link that an earlier attachment could not create; the volume may be in use.
@@ -78,10 +84,11 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the second name of a detached volume's file.
+    /// Removes the second name of a detached volume's file; keeps the file.
     pub(super) fn forget_file(&self, id: &str) {
-        if let Err(failure) = self.attached.unlink(id) {
-            tracing::warn!(volume = id, "{failure}; the next start removes it");
+        let forgotten = self.keep_last(id).and_then(|()| self.attached.unlink(id));
+        if let Err(failure) = forgotten {
+            tracing::warn!(volume = id, "{failure}; the next start tries it again");
         }
     }
 
@@ -222,7 +229,7 @@ impl Store {
         let Some(file) = self.attached.find(id)? else {
             return Ok(());
         };
-        let why = match (file.has_one_name()?, file.is_locked()?) {
+        let why = match (self.attached.is_last_name(id)?, file.is_locked()?) {
             (true, _) => "has no other name",
             (false, true) => "is in use",
             (false, false) => return self.attached.unlink(id),

@@ -79,17 +79,21 @@ impl Files {
             Err(errno) => Err(os("stat", &self.path_of(id), errno)),
         }
     }
+
+    /// Whether removing that name would delete the content of a file; opens nothing.
+    pub(in crate::backend::local) fn is_last_name(&self, id: &str) -> Result<bool, Failure> {
+        match rustix::fs::statat(&self.dir, id, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(stat.st_nlink == 1),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(os("stat", &self.path_of(id), errno)),
+        }
+    }
 }
 
 impl Backing {
     /// Its inode.
     pub(in crate::backend::local) fn inode(&self) -> Result<Inode, Failure> {
         self.stat().map(Inode::from)
-    }
-
-    /// Whether removing its name would delete its content.
-    pub(in crate::backend::local) fn has_one_name(&self) -> Result<bool, Failure> {
-        Ok(self.stat()?.st_nlink == 1)
     }
 
     /// Whether another process holds its lock. Takes it shared for a moment: calls that ask at the

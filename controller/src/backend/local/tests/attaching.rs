@@ -196,6 +196,42 @@ fn a_second_name_that_is_the_last_one_or_in_use_is_left() {
     assert_eq!(fs::read(dir.join("vol-last")).unwrap(), b"data");
 }
 
+/// Its file was replaced by another one while it was attached: by a detach, and by a deletion after
+/// a detach that died before its last step.
+#[test]
+fn a_replaced_file_is_kept_by_the_detach_and_by_the_deletion() {
+    for has_died in [false, true] {
+        let bed = Bed::new();
+        let store = bed.open();
+        let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+        let id = volume.id.as_str();
+        store.attach(&attach_order(&volume, "node-1")).unwrap();
+        bed.write(id);
+        let data = fs::read(bed.file(id)).unwrap();
+        let restored = bed.dir.path().join("restored");
+        fs::write(&restored, vec![0; data.len()]).unwrap();
+        fs::rename(&restored, bed.file(id)).unwrap();
+        if has_died {
+            store
+                .ledger
+                .change(|changes| {
+                    let mut record = changes.get(id)?.unwrap();
+                    record.attached.clear();
+                    changes.put(id, &record)
+                })
+                .unwrap();
+        } else {
+            store.detach(id, &node("node-1")).unwrap();
+        }
+        store.delete(id).unwrap();
+        let dir = bed.dir.path().join("state/attached");
+        let names = fs::read_dir(&dir).unwrap().map(|it| it.unwrap().file_name());
+        let aside = format!("{id}.1");
+        assert_eq!(names.collect::<Vec<_>>(), [&*aside]);
+        assert_eq!(fs::read(dir.join(aside)).unwrap(), data);
+    }
+}
+
 #[test]
 fn a_file_that_cannot_be_given_its_second_name_now_is_not_attached() {
     let bed = Bed::new();
