@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,7 +68,10 @@ func valuesFiles(t *testing.T) []string {
 
 // helm runs helm, and returns its output and whether it succeeded.
 func helm(arguments ...string) (string, error) {
-	command := exec.Command("helm", append(arguments, kube...)...)
+	if !slices.Contains(arguments, kube[0]) {
+		arguments = append(arguments, kube...)
+	}
+	command := exec.Command("helm", arguments...)
 	var out bytes.Buffer
 	command.Stdout, command.Stderr = &out, &out
 	err := command.Run()

@@ -301,8 +301,14 @@ func TestRestrictedEgressReachesTheCloud(t *testing.T) {
 
 // The sidecars read VolumeAttributesClasses, or have neither the feature nor the right.
 func TestVolumeAttributesClassesAreReadByTheSidecarsThatMay(t *testing.T) {
-	for _, setting := range []string{"true", "false"} {
-		all := named(rendered(t, openstack, "--set", "drivers[0].volumeAttributesClasses="+setting))
+	for _, c := range []struct{ setting, kubernetes, read string }{
+		{"true", "1.33.0", "true"},
+		{"false", "1.34.0", "false"},
+		{"auto", "1.34.0", "true"},
+		{"auto", "1.33.9", "false"},
+	} {
+		setting := "drivers[0].volumeAttributesClasses=" + c.setting
+		all := named(rendered(t, openstack, "--kube-version", c.kubernetes, "--set", setting))
 		containers := all["Deployment/belay-controller-cinder"].at("spec", "template", "spec").list("containers")
 		for _, sidecar := range []string{"provisioner", "resizer"} {
 			var arguments string
@@ -311,12 +317,12 @@ func TestVolumeAttributesClassesAreReadByTheSidecarsThatMay(t *testing.T) {
 					arguments = fmt.Sprint(container["args"])
 				}
 			}
-			if !strings.Contains(arguments, "--feature-gates=VolumeAttributesClass="+setting) {
-				t.Errorf("%s: %s: %s", setting, sidecar, arguments)
+			if !strings.Contains(arguments, "--feature-gates=VolumeAttributesClass="+c.read) {
+				t.Errorf("%v: %s: %s", c, sidecar, arguments)
 			}
 			rules := fmt.Sprint(all["ClusterRole/belay-controller-cinder-"+sidecar].list("rules"))
-			if strings.Contains(rules, "volumeattributesclasses") != (setting == "true") {
-				t.Errorf("%s: %s: %s", setting, sidecar, rules)
+			if strings.Contains(rules, "volumeattributesclasses") != (c.read == "true") {
+				t.Errorf("%v: %s: %s", c, sidecar, rules)
 			}
 		}
 	}

@@ -44,6 +44,9 @@
 {{- if and (eq $backend "nfs") (not $driver.controller.create) (not (hasKey $entry "snapshotClass")) -}}
 {{- $_ := unset $driver "snapshotClass" -}}
 {{- end -}}
+{{- if eq (toString $driver.volumeAttributesClasses) "auto" -}}
+{{- $_ := set $driver "volumeAttributesClasses" (semverCompare ">=1.34.0-0" $.Capabilities.KubeVersion.Version) -}}
+{{- end -}}
 {{- include "belay.named" $driver -}}
 {{- include "belay.check" (dict "at" $at "driver" $driver "defaults" $defaults "root" $) -}}
 {{- if eq $backend "nfs" }}{{ include "belay.checkNfs" (dict "at" $at "driver" $driver "entry" $entry "root" $) }}{{ end -}}

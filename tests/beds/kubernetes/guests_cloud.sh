@@ -132,7 +132,6 @@ chart_flags() {
     if is_twin; then
         printf -- '--values\n%s\n' "$bed/guests_$guests_twin.yaml"
     fi
-    ! is_openstack || printf -- '--set\ndrivers[0].volumeAttributesClasses=true\n'
     address_flags
 }
 
