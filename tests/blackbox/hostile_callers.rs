@@ -1,5 +1,5 @@
 //! Callers that time out and retry while a disk does not answer: they must not exhaust the agent.
-//! strace plays the disk: it blocks statfs.
+//! strace plays the disk: it blocks fstatfs.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
@@ -22,14 +22,14 @@ const CALLER_PATIENCE: Duration = Duration::from_millis(500);
 /// More than the threads that an agent has.
 const CALLERS: u32 = 10;
 
-/// Until this is dropped, statfs does not return to the agent.
+/// Until this is dropped, fstatfs does not return to the agent.
 struct HeldUp(Child);
 
 impl HeldUp {
     fn new(rig: &Rig) -> Self {
-        let how = format!("statfs:delay_enter={}", HELD_UP.as_micros());
+        let how = format!("fstatfs:delay_enter={}", HELD_UP.as_micros());
         let mut strace = Command::new("strace")
-            .args(["-f", "-o", "/dev/null", "-e", "trace=statfs", "-e"])
+            .args(["-f", "-o", "/dev/null", "-e", "trace=fstatfs", "-e"])
             .arg(format!("inject={how}"))
             .args(["-p", &rig.agent().pid().to_string()])
             .stdin(Stdio::null())
@@ -98,7 +98,7 @@ fn callers_who_ask_about_a_hanging_volume_again_and_again_do_not_stop_the_others
     let asking = thread::spawn(move || tell.send(patient.stats(asked)));
     for _ in 0..CALLERS {
         let is_answered = ask_in_passing(rig.socket(), request.clone());
-        assert!(!is_answered, "statfs was not blocked");
+        assert!(!is_answered, "fstatfs was not blocked");
     }
     node.publish(other.publish(&target, access("ext4")))
         .expect("publish");
@@ -107,7 +107,7 @@ fn callers_who_ask_about_a_hanging_volume_again_and_again_do_not_stop_the_others
     other.down(&node, &[]);
     assert!(
         matches!(answers.try_recv(), Err(TryRecvError::Empty)),
-        "the other volume had to wait until statfs came back"
+        "the other volume had to wait until fstatfs came back"
     );
     drop(held_up);
     let answer = answers.recv().expect("an answer");

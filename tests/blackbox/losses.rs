@@ -229,6 +229,11 @@ fn a_volume_whose_file_was_replaced_while_it_was_staged_is_detached_only_once_it
         down(&pair, &volume);
         let deleted = controller.delete(delete(&volume.id));
         deleted.expect("delete");
+        if aside.is_none() {
+            // It has no other name, so it is kept.
+            let kept = state.join("attached").join(format!("{}.1", volume.id));
+            fs::remove_file(kept).expect("the file with the data since the backup");
+        }
         for file in aside.iter().chain([&backup]) {
             fs::remove_file(file).expect("unlink");
         }

@@ -57,6 +57,8 @@ mod hung;
 #[cfg(test)]
 mod hung_foreigner;
 #[cfg(test)]
+mod hung_path;
+#[cfg(test)]
 mod kills;
 #[cfg(test)]
 mod kubelet_dir;

@@ -102,9 +102,15 @@ pub(crate) trait Kernel:
     /// statfs(2): queries the filesystem, so a hung one blocks the caller, unless it
     /// [counts in memory](MountFacts::counts_in_memory) and has no project quotas.
     fn statfs(&self, path: &Path) -> Result<Usage>;
+    /// [`Kernel::statfs`] of the filesystem that an open descriptor refers to.
+    fn fstatfs(&self, fd: &Self::Fd) -> Result<Usage>;
 
-    /// open(2) with `O_PATH | O_NOFOLLOW`: refers to the name, not to its content. Quick.
+    /// open(2) with `O_PATH | O_NOFOLLOW`: refers to the name, not to its content. Queries each
+    /// filesystem on the way whose names are not in memory.
     fn open_path(&self, path: &Path) -> Result<Self::Fd>;
+    /// [`Kernel::open_path`] by openat2(2) with `RESOLVE_CACHED`, which queries no filesystem:
+    /// `None` unless every name of the path is in memory and known to be valid. Quick.
+    fn open_path_cached(&self, path: &Path) -> Result<Option<Self::Fd>>;
     /// open(2) of a device node or a directory.
     fn open(&self, path: &Path, how: Open) -> Result<Self::Fd>;
     /// open(2) of the file that `fd` refers to and no other, through its /proc link.

@@ -2,7 +2,7 @@
 //! the kubelet. Knows no request.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use belay_server::call::Failure;
 use belay_server::identity::DriverName;
@@ -121,6 +121,13 @@ impl KubeletDir {
         Err(Failure::invalid(field, why))
     }
 
+    /// As [`Node::is_admitted_by_name`].
+    fn names(&self, path: &Path) -> bool {
+        let is_under = |folder: &PathBuf| path != folder && path.starts_with(folder);
+        let goes_up = || path.components().any(|it| it == Component::ParentDir);
+        [&self.named, &self.real].into_iter().any(is_under) && !goes_up()
+    }
+
     /// As [`Node::admit_mounts`].
     ///
     /// # Errors
@@ -182,6 +189,12 @@ impl<K: Kernel> Node<K> {
             Some(kubelet_dir) => kubelet_dir.admit(&self.kernel, field, path),
             None => Ok(()),
         }
+    }
+
+    /// Whether the path is under `--kubelet-dir`, if that is set, as far as its name says.
+    pub(super) fn is_admitted_by_name(&self, path: &Path) -> bool {
+        let kubelet_dir = self.kubelet_dir.as_deref();
+        kubelet_dir.is_none_or(|it| it.names(path))
     }
 
     /// Refuses mounts that the pod would not see: it would write to the node's own disk.

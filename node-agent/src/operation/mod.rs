@@ -14,6 +14,7 @@ mod limit;
 mod pending;
 mod plan;
 mod publish;
+mod quick;
 mod raw;
 mod release;
 pub(crate) mod remote;

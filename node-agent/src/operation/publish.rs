@@ -16,6 +16,7 @@ use belay_server::request::{Access, Publish};
 
 use super::context::Context;
 use super::plan::asked_fs;
+use super::quick::is_quick;
 use super::{Node, Thread};
 use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, Stat};
@@ -50,17 +51,18 @@ pub(crate) fn publish<K: Kernel>(
     thread: Thread,
 ) -> Result<Published, Failure> {
     let kernel = &cx.kernel;
-    if let Some(staging) = &request.staging {
-        cx.admit("staging_target_path", staging)?;
+    if thread == Thread::Only && !can_be_in_place(cx, request)? {
+        return Ok(Published::WantsPool);
     }
-    cx.admit("target_path", &request.target)?;
-    cx.admit_mounts()?;
+    admit(cx, request, thread)?;
     let source_path = source_path(request)?;
     let attrs = attrs(request)?;
-    let Some((source, staged)) = open_staged(cx, &source_path)? else {
-        return unstaged(cx, request, &source_path);
+    let (source, staged) = match (open_staged(cx, &source_path, thread)?, thread) {
+        (Some(found), _) => found,
+        (None, Thread::Only) => return Ok(Published::WantsPool),
+        (None, Thread::Pool) => return unstaged(cx, request, &source_path),
     };
-    if thread == Thread::Only && may_wait(cx, request, &source_path, &staged)? {
+    if thread == Thread::Only && may_wait(cx, request, &source_path, &staged) {
         return Ok(Published::WantsPool);
     }
     let learned = learn(cx, request, &source_path, &staged);
@@ -121,34 +123,28 @@ pub(crate) fn publish<K: Kernel>(
     Ok(Published::Done)
 }
 
-/// The staged mount, or another one of the volume, is not known yet, so it must be opened; or the
-/// target will be created on a filesystem that is a volume itself, and may hang.
-fn may_wait<K: Kernel>(
-    node: &Node<K>,
-    request: &Publish,
-    source: &Path,
-    staged: &Stat,
-) -> Result<bool, Failure> {
-    let proven = proven_device(node, request, source, staged);
-    if proven.is_none_or(|device| node.index.has_unseen(device)) {
-        return Ok(true);
-    }
-    is_on_volume(node, &request.target)
+/// Whether the paths can be used without waiting. A raw device must be opened each time.
+fn can_be_in_place<K: Kernel>(node: &Node<K>, request: &Publish) -> Result<bool, Failure> {
+    let is_raw = matches!(request.capability.access, Access::Block);
+    let staging = request.staging.as_deref();
+    let is_known = staging.is_none_or(|staging| node.is_admitted_by_name(staging));
+    Ok(!is_raw && is_known && is_quick(node, &request.target)?)
 }
 
-/// The path is on a filesystem that is a volume itself, and may hang.
-///
-/// # Errors
-/// The kernel's error.
-pub(super) fn is_on_volume<K: Kernel>(node: &Node<K>, path: &Path) -> Result<bool, Failure> {
-    let Some(parent) = path.parent() else {
-        return Ok(false);
-    };
-    let Some(stat) = node.kernel.look(parent)? else {
-        return Ok(false);
-    };
-    let is_on_device = node.transport.carries_volumes(&node.kernel, stat.dev)?;
-    Ok(is_on_device || stat.dev.is_anonymous() && node.index.shows(stat.dev))
+/// Refuses paths that are not the kubelet's. Without a thread, only a mount is cloned that was
+/// proven to be at the staging path, which was admitted then.
+fn admit<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result<(), Failure> {
+    if let (Some(staging), Thread::Pool) = (&request.staging, thread) {
+        node.admit("staging_target_path", staging)?;
+    }
+    node.admit("target_path", &request.target)?;
+    node.admit_mounts()
+}
+
+/// The staged mount, or another one of the volume, is not known yet, so it must be opened.
+fn may_wait<K: Kernel>(node: &Node<K>, request: &Publish, source: &Path, staged: &Stat) -> bool {
+    let proven = proven_device(node, request, source, staged);
+    proven.is_none_or(|device| node.index.has_unseen(device))
 }
 
 /// The mount to clone: the staged filesystem, or the staged device.

@@ -1,15 +1,17 @@
 //! `NodeGetVolumeStats`: a volume's usage.
 
+use std::path::Path;
+
 use belay_server::call::Failure;
 use belay_server::health::Conditions;
 use belay_server::request::Stats;
 
 use super::context::Context;
-use super::publish::is_on_volume;
+use super::quick::is_quick;
 use super::{Node, Thread, health};
 use crate::device::{Held, Intent};
 use crate::filesystem::{FsType, may_have_project_quotas};
-use crate::kernel::{Dev, FileKind, Kernel, MountFacts, Stat, Usage};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, MountFacts, Stat, Usage};
 use crate::work::Phase;
 
 /// A volume's usage.
@@ -46,12 +48,82 @@ pub(crate) fn stats<K: Kernel>(
     request: &Stats,
     thread: Thread,
 ) -> Result<Read, Failure> {
-    let path = &request.volume_path;
-    // While the volume is mounted there, and nothing covers it, the whole path is in memory.
-    let is_in_place = || cx.index.is_read_in_place(path, &request.id);
-    if thread == Thread::Only && is_in_place() == Some(false) {
-        return Ok(Read::WantsPool);
+    match thread {
+        Thread::Only => Ok(match in_place(cx, request) {
+            Ok(Some(stats)) => Read::Done(stats),
+            // On the pool, it is known whether the volume was unmounted meanwhile.
+            Ok(None) | Err(_) => Read::WantsPool,
+        }),
+        Thread::Pool => on_pool(cx, request).map(Read::Done),
     }
+}
+
+/// The usage and health of a filesystem that was proven to be the volume's at that path, and so
+/// admitted. `None` if a disk or a server may have to be queried. The mount is held, so that no
+/// other one can take its place: neither another volume's, nor one whose server does not answer.
+fn in_place<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Stats,
+) -> Result<Option<VolumeStats>, Failure> {
+    let path = &request.volume_path;
+    let has_been = match cx.index.is_read_in_place(path, &request.id) {
+        Some(false) => return Ok(None),
+        known => known.is_some(),
+    };
+    if let Some(staging) = &request.staging
+        && !cx.is_admitted_by_name(staging)
+    {
+        return Ok(None);
+    }
+    let Some(mount) = cx.kernel.open_path_cached(path)? else {
+        return Ok(None);
+    };
+    let stat = cx.kernel.stat(&mount)?;
+    let Some(device) = cx.index.proven(path, &stat, &request.id) else {
+        return Ok(None);
+    };
+    // The options of a btrfs may have to be read from the disk.
+    if stat.dev.is_anonymous() {
+        return Ok(None);
+    }
+    let facts = cx.kernel.statmount_of(stat.mount_id)?;
+    let Some(facts) = facts.filter(is_in_memory) else {
+        return Ok(None);
+    };
+    let can_be = has_been || is_without_projects(cx, &facts, device) && is_quick(cx, path)?;
+    if !can_be {
+        return Ok(None);
+    }
+    // Before the usage, which may hang: the hung call has then checked the health.
+    let conditions = health::of_mounted(cx, request, device, Some(facts), Thread::Only)?;
+    let Some(conditions) = conditions else {
+        return Ok(None);
+    };
+    let usage = cx.phase(Phase::Usage, || cx.kernel.fstatfs(&mount))?;
+    if !has_been {
+        cx.index.note_in_place(path, &stat, true);
+    }
+    Ok(Some(VolumeStats {
+        usage: VolumeUsage::Filesystem(usage),
+        conditions,
+    }))
+}
+
+/// Its statistics need no disk, and its health neither: for one that is read-only, the staging path
+/// says whether that is meant.
+fn is_in_memory(facts: &MountFacts) -> bool {
+    facts.counts_in_memory && !facts.superblock_read_only
+}
+
+/// The filesystem cannot have project quotas, as far as is known. The options of an ext4 do not
+/// show every one: it may be the default of its superblock, or have been turned on by quotactl(2).
+fn is_without_projects<K: Kernel>(node: &Node<K>, facts: &MountFacts, device: Dev) -> bool {
+    facts.fs_type != FsType::Ext4.name() || node.index.is_without_projects(device)
+}
+
+/// The usage and health of a volume, where its disk may be queried.
+fn on_pool<K: Kernel>(cx: &Context<'_, K>, request: &Stats) -> Result<VolumeStats, Failure> {
+    let path = &request.volume_path;
     cx.admit("volume_path", path)?;
     if let Some(staging) = &request.staging {
         cx.admit("staging_target_path", staging)?;
@@ -70,10 +142,9 @@ pub(crate) fn stats<K: Kernel>(
         .mounts()
         .look("volume_path", path)?
         .ok_or_else(not_there)?;
-    let read = match (stat.kind, thread) {
-        (FileKind::BlockDevice, Thread::Pool) => device(cx, request, &stat),
-        (FileKind::BlockDevice, Thread::Only) => return Ok(Read::WantsPool),
-        _ => filesystem(cx, request, &stat, thread),
+    let read = match stat.kind {
+        FileKind::BlockDevice => device(cx, request, &stat),
+        _ => filesystem(cx, request, &stat),
     };
     match read {
         // An error says nothing of a volume that was unmounted meanwhile.
@@ -87,68 +158,57 @@ fn filesystem<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stats,
     stat: &Stat,
-    thread: Thread,
-) -> Result<Option<Read>, Failure> {
+) -> Result<Option<VolumeStats>, Failure> {
     let path = &request.volume_path;
-    let device = match (cx.index.proven(path, stat, &request.id), thread) {
-        // The options of a btrfs may have to be read from the disk.
-        (Some(_), Thread::Only) if stat.dev.is_anonymous() => return Ok(Some(Read::WantsPool)),
-        (Some(device), _) => device,
-        (None, Thread::Only) => return Ok(Some(Read::WantsPool)),
-        (None, Thread::Pool) => match cx.mounts().prove(&request.id, path, stat)? {
-            Some(proven) => proven.device,
-            None => return Ok(None),
-        },
+    let Some(proven) = cx.mounts().prove(&request.id, path, stat)? else {
+        return Ok(None);
     };
     let facts = health::facts(cx, path, stat)?;
-    let can_be_in_place = can_be_in_place(cx, request, stat, (device, &facts), thread)?;
-    if thread == Thread::Only && !can_be_in_place {
-        return Ok(Some(Read::WantsPool));
-    }
-    // Before the usage, which may hang: the hung call has then checked the health.
-    let conditions = health::of_mounted(cx, request, device, facts, thread)?;
-    let Some(conditions) = conditions else {
-        return Ok(Some(Read::WantsPool));
+    let is_in_place = match facts.as_ref().filter(|facts| is_in_memory(facts)) {
+        Some(facts) => will_be_in_place(cx, request, stat, (proven.device, facts))?,
+        None => false,
     };
-    let usage = cx.phase(Phase::Usage, || cx.kernel.statfs(path))?;
-    // If it was unmounted meanwhile, the usage is that of the filesystem under it.
-    let stats = VolumeStats {
+    // Before the usage, which may hang: the hung call has then checked the health.
+    let conditions = health::of_mounted(cx, request, proven.device, facts, Thread::Pool)?;
+    let conditions =
+        conditions.ok_or_else(|| Failure::bug("the health wants the pool on the pool"))?;
+    let usage = cx.phase(Phase::Usage, || usage(cx, path, stat))?;
+    if usage.is_some() {
+        cx.index.note_in_place(path, stat, is_in_place);
+    }
+    Ok(usage.map(|usage| VolumeStats {
         usage: VolumeUsage::Filesystem(usage),
         conditions,
-    };
-    let is_its_own = cx.mounts().still_shows(path, stat)?;
-    if is_its_own {
-        cx.index.note_in_place(path, stat, can_be_in_place);
-    }
-    Ok(is_its_own.then_some(Read::Done(stats)))
+    }))
 }
 
-/// Whether the statistics of the mount can be read on the event loop. The options of an ext4 do not
-/// show every project quota: one may be the default of its superblock, or have been turned on by
-/// quotactl(2).
-fn can_be_in_place<K: Kernel>(
+/// The usage of exactly the mount that `stat` describes; `None` if the path no longer shows it.
+fn usage<K: Kernel>(node: &Node<K>, path: &Path, stat: &Stat) -> Result<Option<Usage>, Failure> {
+    let mount = match node.kernel.open_path(path) {
+        Err(error) if error.cause() == Cause::Missing => return Ok(None),
+        opened => opened?,
+    };
+    let now = node.kernel.stat(&mount)?;
+    if now.mount_id != stat.mount_id || !now.is_same_root(stat) {
+        return Ok(None);
+    }
+    Ok(Some(node.kernel.fstatfs(&mount)?))
+}
+
+/// Whether the next statistics of the mount, whose facts are in memory, can be read on the event
+/// loop.
+fn will_be_in_place<K: Kernel>(
     node: &Node<K>,
     request: &Stats,
     stat: &Stat,
-    (device, facts): (Dev, &Option<MountFacts>),
-    thread: Thread,
+    (device, facts): (Dev, &MountFacts),
 ) -> Result<bool, Failure> {
     let path = &request.volume_path;
-    let Some(facts) = facts.as_ref().filter(|facts| facts.counts_in_memory) else {
+    if stat.mount_id == 0 || !is_quick(node, path)? {
         return Ok(false);
-    };
-    let has_been = || node.index.is_read_in_place(path, &request.id) == Some(true);
-    if thread == Thread::Only && has_been() {
+    }
+    if is_without_projects(node, facts, device) {
         return Ok(true);
-    }
-    if stat.mount_id == 0 || is_on_volume(node, path)? {
-        return Ok(false);
-    }
-    if facts.fs_type != FsType::Ext4.name() || node.index.is_without_projects(device) {
-        return Ok(true);
-    }
-    if thread == Thread::Only {
-        return Ok(false);
     }
     let mounts = node.mounts();
     let (_, verdict) = mounts.verdict(&request.id, path, stat, Intent::Use)?;
@@ -163,7 +223,7 @@ fn device<K: Kernel>(
     node: &Node<K>,
     request: &Stats,
     stat: &Stat,
-) -> Result<Option<Read>, Failure> {
+) -> Result<Option<VolumeStats>, Failure> {
     let path = &request.volume_path;
     let (dev, verdict) = node
         .mounts()
@@ -179,5 +239,5 @@ fn device<K: Kernel>(
         conditions,
     };
     node.index.note_in_place(path, stat, false);
-    Ok(Some(Read::Done(stats)))
+    Ok(Some(stats))
 }

@@ -45,12 +45,16 @@ const ERRNOS: [(&str, Errno); 17] = [
     ("ECONNREFUSED", Errno::CONNREFUSED),
 ];
 
+/// openat2(2) that queries no filesystem.
+pub(super) const CACHED: &str = "openat2 RESOLVE_CACHED";
+
 /// Calls that may wait for a disk, as documented in the trait.
-const WAITING: [&str; 33] = [
+const WAITING: [&str; 34] = [
     "open",
     "openat2",
     "openat",
     "statfs",
+    "fstatfs",
     "lseek",
     "pread",
     "pwrite",

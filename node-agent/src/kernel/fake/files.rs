@@ -281,8 +281,7 @@ impl State {
     }
 
     /// As full as a newly made filesystem.
-    pub(super) fn statfs(&mut self, path: &Path) -> Answer<Usage> {
-        let location = self.walk(path)?;
+    pub(super) fn statfs(&mut self, location: Location) -> Answer<Usage> {
         let superblock = self.mounts[&location.mount].superblock;
         if self.superblocks[&superblock].served.is_some() {
             return self.statfs_served(location.ino);

@@ -227,9 +227,9 @@ impl State {
         }
     }
 
-    /// The same, of what is mounted at that path.
-    pub(super) fn counts_at(&self, path: &Path) -> bool {
-        let location = self.walk(path);
+    /// The same, of the filesystem that the descriptor refers to.
+    pub(super) fn counts_of(&self, fd: u64) -> bool {
+        let location = self.object(fd).and_then(Object::location);
         location
             .is_ok_and(|location| self.counts_in_memory(self.mounts[&location.mount].superblock))
     }

@@ -49,6 +49,8 @@ pub(super) struct State {
     pub(super) grants_no_leases: bool,
     /// No name is in memory.
     pub(super) has_cold_names: bool,
+    /// Every lookup there waits for a server that does not answer.
+    pub(super) silent: Option<PathBuf>,
     /// `/dev` takes no new names.
     pub(super) has_fixed_dev: bool,
     /// As before Linux 5.15, for disks that are plugged in from now on.
@@ -219,6 +221,7 @@ impl State {
             realtime: 1_800_000_000,
             grants_no_leases: false,
             has_cold_names: false,
+            silent: None,
             has_fixed_dev: false,
             has_no_diskseq: false,
             has_project_quotas: false,

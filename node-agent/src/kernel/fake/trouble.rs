@@ -66,6 +66,11 @@ impl Machine {
         self.lock().has_cold_names = is_cold;
     }
 
+    /// From now on every lookup in that directory waits for a server that does not answer.
+    pub(crate) fn silence(&self, directory: &Path) {
+        self.lock().silent = Some(directory.to_owned());
+    }
+
     /// From now on no name can be made in `/dev`.
     pub(crate) fn fix_dev(&self) {
         self.lock().has_fixed_dev = true;
@@ -124,9 +129,14 @@ impl Machine {
 
     /// Mounts a tmpfs over a directory.
     pub(crate) fn cover(&self, folder: &Path) {
+        self.cover_by(folder, "tmpfs");
+    }
+
+    /// Mounts a filesystem of that type, which has no device, over a directory.
+    pub(crate) fn cover_by(&self, folder: &Path, fs_type: &str) {
         let mut state = self.lock();
         let dev = Dev { major: 0, minor: 7 };
-        let superblock = state.make_superblock("tmpfs", dev, None);
+        let superblock = state.make_superblock(fs_type, dev, None);
         let mount = state.make_mount(superblock, MountAttrs::default());
         let onto = state.walk(folder).unwrap();
         state.attach(mount, onto, folder).unwrap();
@@ -222,6 +232,12 @@ impl State {
             write: found.errors,
             ..BtrfsErrors::default()
         })
+    }
+
+    /// The path leads through the directory that is [silent](Machine::silence).
+    pub(super) fn is_silent(&self, path: &Path) -> bool {
+        let silent = self.silent.as_deref();
+        silent.is_some_and(|directory| path != directory && path.starts_with(directory))
     }
 
     /// Refuses a call as xfs does after it has shut itself down.

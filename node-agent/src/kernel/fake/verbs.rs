@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::answers::{GONE, NONE, NOT_MOUNTED, named, text};
+use super::answers::{CACHED, GONE, NONE, NOT_MOUNTED, named, text};
 use super::disks::DISKS;
 use super::state::{Context, File, InodeKind, Names, Object, State, loop_dev};
 use super::{Fake, Fd, mkfs};
@@ -41,15 +41,35 @@ impl Kernel for Fake {
     }
 
     fn statfs(&self, path: &Path) -> Result<Usage> {
-        let is_in_memory = self.machine.lock().counts_at(path);
-        let call = ["statfs", "statfs in memory"][usize::from(is_in_memory)];
-        self.call(call, text(path), NONE, |state| state.statfs(path))
+        self.call("statfs", text(path), NONE, |state| {
+            let location = state.walk(path)?;
+            state.statfs(location)
+        })
+    }
+
+    fn fstatfs(&self, fd: &Fd) -> Result<Usage> {
+        let is_in_memory = self.machine.lock().counts_of(fd.id);
+        let call = ["fstatfs", "fstatfs in memory"][usize::from(is_in_memory)];
+        self.call(call, named(fd), NONE, |state| {
+            let location = state.object(fd.id)?.location()?;
+            state.statfs(location)
+        })
     }
 
     fn open_path(&self, path: &Path) -> Result<Fd> {
         self.open_by("open O_PATH", text(path), GONE, |state| {
             state.walk(path).map(Object::Name)
         })
+    }
+
+    fn open_path_cached(&self, path: &Path) -> Result<Option<Fd>> {
+        if self.machine.lock().is_silent(path) {
+            return Ok(None);
+        }
+        let opened = self.open_by(CACHED, text(path), GONE, |state| {
+            state.walk(path).map(Object::Name)
+        });
+        opened.map(Some)
     }
 
     fn open(&self, path: &Path, how: Open) -> Result<Fd> {
@@ -69,7 +89,7 @@ impl Kernel for Fake {
     fn open_beneath(&self, dir: &Fd, name: &str, how: Open) -> Result<Fd> {
         let path = format!("{}/{name}", named(dir));
         let is_cached = how == Open::NameCached;
-        let call = ["openat2", "openat2 RESOLVE_CACHED"][usize::from(is_cached)];
+        let call = ["openat2", CACHED][usize::from(is_cached)];
         self.open_by(call, path, GONE, |state| {
             state.open_beneath(dir.id, name, how)
         })

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom, Statx,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom, StatFs, Statx,
     StatxAttributes, StatxFlags, XattrFlags,
 };
 use rustix::io::{Errno, retry_on_intr};
@@ -119,14 +119,25 @@ pub(super) fn chmod(fd: &OwnedFd, mode: u32) -> Result<()> {
 
 /// See [`crate::kernel::Kernel::statfs`].
 pub(super) fn statfs(path: &Path) -> Result<Usage> {
-    let found = retry_on_intr(|| rustix::fs::statfs(path))
-        .map_err(|errno| Error::at("statfs", path, errno))?;
+    retry_on_intr(|| rustix::fs::statfs(path))
+        .map(|found| usage(&found))
+        .map_err(|errno| Error::at("statfs", path, errno))
+}
+
+/// See [`crate::kernel::Kernel::fstatfs`].
+pub(super) fn fstatfs(fd: &OwnedFd) -> Result<Usage> {
+    retry_on_intr(|| rustix::fs::fstatfs(fd))
+        .map(|found| usage(&found))
+        .map_err(of("fstatfs", fd))
+}
+
+fn usage(found: &StatFs) -> Usage {
     // f_blocks counts fragments; f_frsize is 0 on filesystems without fragments (statfs(2)).
     let unit = match u64::try_from(found.f_frsize) {
         Ok(fragment @ 1..) => fragment,
         _ => u64::try_from(found.f_bsize).unwrap_or_default(),
     };
-    Ok(Usage {
+    Usage {
         total_bytes: found.f_blocks.saturating_mul(unit),
         used_bytes: found
             .f_blocks
@@ -136,14 +147,26 @@ pub(super) fn statfs(path: &Path) -> Result<Usage> {
         total_inodes: found.f_files,
         used_inodes: found.f_files.saturating_sub(found.f_ffree),
         free_inodes: found.f_ffree,
-    })
+    }
 }
+
+/// `O_PATH` of the last component itself.
+const NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// See [`crate::kernel::Kernel::open_path`].
 pub(super) fn open_path(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()))
+    retry_on_intr(|| rustix::fs::open(path, NAME, Mode::empty()))
         .map_err(|errno| Error::at("open", path, errno))
+}
+
+/// See [`crate::kernel::Kernel::open_path_cached`].
+pub(super) fn open_path_cached(path: &Path) -> Result<Option<OwnedFd>> {
+    let resolve = ResolveFlags::CACHED;
+    match retry_on_intr(|| rustix::fs::openat2(CWD, path, NAME, Mode::empty(), resolve)) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(errno) => Err(Error::at("openat2", path, errno)),
+    }
 }
 
 /// See [`crate::kernel::Kernel::open`].

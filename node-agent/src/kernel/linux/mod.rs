@@ -111,17 +111,11 @@ impl Descriptors for Linux {
 
 impl Kernel for Linux {
     fn look(&self, path: &Path) -> Result<Option<Stat>> {
-        match files::look(path) {
-            Err(error) if error.cause() == Cause::Io => match shut_down::root(path)? {
-                Some(root) => Ok(Some(root.stat)),
-                None => Err(error),
-            },
-            found => found,
-        }
+        shut_down::or_described(files::look(path), || shut_down::root(path))
     }
 
     fn stat(&self, fd: &OwnedFd) -> Result<Stat> {
-        files::stat(fd)
+        shut_down::or_described(files::stat(fd), || shut_down::root_of(fd))
     }
 
     fn real(&self, path: &Path) -> Result<Option<PathBuf>> {
@@ -136,8 +130,16 @@ impl Kernel for Linux {
         files::statfs(path)
     }
 
+    fn fstatfs(&self, fd: &OwnedFd) -> Result<Usage> {
+        files::fstatfs(fd)
+    }
+
     fn open_path(&self, path: &Path) -> Result<OwnedFd> {
         files::open_path(path)
+    }
+
+    fn open_path_cached(&self, path: &Path) -> Result<Option<OwnedFd>> {
+        files::open_path_cached(path)
     }
 
     fn open(&self, path: &Path, how: Open) -> Result<OwnedFd> {

@@ -10,7 +10,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::files::{of, path_of};
 use super::mountinfo;
-use crate::kernel::{Dev, Error, FileKind, MountFacts, Result, Stat};
+use crate::kernel::{Cause, Dev, Error, FileKind, MountFacts, Result, Stat};
 
 /// The data of mountinfo and fdinfo about such a root.
 pub(super) struct Root {
@@ -23,11 +23,16 @@ pub(super) struct Root {
 pub(super) fn root(path: &Path) -> Result<Option<Root>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()));
-    let Ok(fd) = opened else {
-        return Ok(None);
-    };
-    let (mount_id, ino) = described(&fd)?;
-    let Some(found) = mountinfo::with_id(mount_id, Path::new(&path_of(&fd)))? else {
+    match opened {
+        Ok(fd) => root_of(&fd),
+        Err(_) => Ok(None),
+    }
+}
+
+/// [`root`] of the mount that the descriptor was opened by.
+pub(super) fn root_of(fd: &OwnedFd) -> Result<Option<Root>> {
+    let (mount_id, ino) = described(fd)?;
+    let Some(found) = mountinfo::with_id(mount_id, Path::new(&path_of(fd)))? else {
         return Ok(None);
     };
     let stat = Stat {
@@ -46,6 +51,19 @@ pub(super) fn root(path: &Path) -> Result<Option<Root>> {
         ..found.facts
     };
     Ok(Some(Root { stat, facts }))
+}
+
+/// The result of statx(2), or the stat of such a root where it failed with EIO.
+pub(super) fn or_described<T: From<Stat>>(
+    found: Result<T>,
+    root: impl FnOnce() -> Result<Option<Root>>,
+) -> Result<T> {
+    match found {
+        Err(error) if error.cause() == Cause::Io => {
+            root()?.map(|root| root.stat.into()).ok_or(error)
+        }
+        found => found,
+    }
 }
 
 /// The mount id and the inode of a descriptor (proc_pid_fdinfo(5)).

@@ -5,18 +5,24 @@ use std::path::Path;
 use belay_server::call::Failure;
 use belay_server::request::Publish;
 
-use super::super::Node;
+use super::super::{Node, Thread};
 use crate::device::{Intent, Learned, Verdict};
 use crate::kernel::{Cause, Dev, Kernel, Stat};
 
 /// The staged mount, opened before it is inspected, so that the mount that was checked is cloned.
-/// `None` if nothing is mounted there.
+/// `None` if nothing is mounted there, and on [`Thread::Only`] if a server may have the answer.
 pub(super) fn open_staged<K: Kernel>(
     node: &Node<K>,
     path: &Path,
+    thread: Thread,
 ) -> Result<Option<(K::Fd, Stat)>, Failure> {
-    let source = match node.kernel.open_path(path) {
-        Ok(source) => source,
+    let source = match thread {
+        Thread::Only => node.kernel.open_path_cached(path),
+        Thread::Pool => node.kernel.open_path(path).map(Some),
+    };
+    let source = match source {
+        Ok(Some(source)) => source,
+        Ok(None) => return Ok(None),
         Err(error) if error.cause() == Cause::Missing => return Ok(None),
         Err(error) => return Err(error.into()),
     };

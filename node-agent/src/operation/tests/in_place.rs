@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use belay_server::call::Failure;
 use belay_server::request::Stats;
 
 use super::bench::{BYTES, Form, Verb, Volume, World};
 use super::simulated::Simulated;
 use super::suite::all_ok;
-use crate::kernel::fake::Fake;
+use crate::kernel::fake::{Fake, Trouble};
 use crate::operation::{self, Node, Read, Thread, run};
 use crate::work::{Operation, Progress};
 
@@ -32,16 +33,19 @@ impl Bench {
     }
 
     fn read(&self, path: &Path, thread: Thread) -> Read {
+        self.answer(path, self.volume.staging(), thread).unwrap()
+    }
+
+    fn answer(&self, path: &Path, staging: PathBuf, thread: Thread) -> Result<Read, Failure> {
         let request = Stats {
             id: self.volume.volume_id(),
             volume_path: path.to_owned(),
-            staging: Some(self.volume.staging()),
+            staging: Some(staging),
         };
         let progress = Progress::default();
-        let read = run(&self.node, &progress, Operation::Stats, |cx| {
+        run(&self.node, &progress, Operation::Stats, |cx| {
             operation::stats(cx, &request, thread)
-        });
-        read.unwrap()
+        })
     }
 
     /// Whether the next ones can be read on the event loop, after these on the pool.
@@ -97,8 +101,8 @@ fn the_options_of_a_btrfs_are_not_read_in_place() {
     assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
     let calls = bench.world.machine.end();
     let names: Vec<_> = calls.iter().map(|call| call.name).collect();
-    // Of the two paths' admission, and of the mount's root.
-    assert_eq!(names, ["openat2 O_PATH", "openat2 O_PATH", "statx"]);
+    // Of the mount's root.
+    assert_eq!(names, ["openat2 RESOLVE_CACHED", "statx"]);
 }
 
 #[test]
@@ -111,6 +115,40 @@ fn what_must_be_read_on_the_pool_is_not_even_looked_up_in_place_again() {
         assert_eq!(read, Read::WantsPool, "{form:?}");
         assert_eq!(bench.world.machine.end(), []);
     }
+}
+
+/// The kernel knows the mount, but the way there leads through a filesystem that must be asked.
+#[test]
+fn a_path_through_a_silent_server_is_read_on_the_pool() {
+    for is_first in [true, false] {
+        let bench = Bench::new(Form::Ext4);
+        assert!(is_first || bench.next());
+        let directory = bench.target().parent().unwrap().to_owned();
+        bench.world.machine.silence(&directory);
+        assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
+    }
+}
+
+/// Whether that is meant is seen at the staging path, which may lead anywhere.
+#[test]
+fn a_filesystem_that_is_read_only_is_read_on_the_pool() {
+    let bench = Bench::new(Form::Ext4);
+    let machine = &bench.world.machine;
+    machine.trouble(&bench.target(), Trouble::ReadOnly);
+    machine.silence(bench.volume.staging().parent().unwrap());
+    assert_eq!(bench.on_loop(&bench.target()), Read::WantsPool);
+}
+
+#[test]
+fn a_staging_path_outside_the_kubelets_directory_is_refused_on_the_pool() {
+    let bench = Bench::new(Form::Ext4);
+    let answer = |staging: &Path, thread| bench.answer(&bench.target(), staging.into(), thread);
+    let elsewhere = Path::new("/elsewhere");
+    for staging in [elsewhere, &bench.world.base().join("../elsewhere")] {
+        assert_eq!(answer(staging, Thread::Only), Ok(Read::WantsPool));
+    }
+    let failure = answer(elsewhere, Thread::Pool).unwrap_err();
+    assert!(failure.message.contains("staging_target_path"), "{failure}");
 }
 
 /// By its superblock, when it is staged and when it was staged before the start.

@@ -478,6 +478,35 @@ fn a_target_on_a_filesystem_without_a_device_is_made_at_once() {
     }
 }
 
+/// The paths of a publish lead through a server that does not answer, or the target is made there.
+#[test]
+fn a_publish_through_a_silent_server_runs_on_the_pool() {
+    for is_staging in [true, false] {
+        let world = Simulated::new();
+        let (node, volume) = (world.start(), world.volume("vol", Form::Ext4));
+        all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+        let (staging, target) = (volume.staging(), volume.target(2));
+        // What must be opened: the staged mount, and the directory of the target.
+        let opened = match is_staging {
+            true => &staging,
+            false => target.parent().unwrap(),
+        };
+        world.machine.silence(opened.parent().unwrap());
+        world.machine.never_wait_here(true);
+        let published = volume.publish_at(&node, &target, Thread::Only);
+        assert_eq!(published, Ok(Published::WantsPool));
+        assert_eq!(world.machine.violations(), [""; 0]);
+    }
+    let world = Simulated::new();
+    let (node, volume) = (world.start(), world.volume("vol", Form::Ext4));
+    all_ok(&node, &volume, &[Verb::Stage]);
+    let target = world.base().join("fuse/target");
+    world.make_dir(target.parent().unwrap());
+    world.machine.cover_by(target.parent().unwrap(), "fuse");
+    let published = volume.publish_at(&node, &target, Thread::Only);
+    assert_eq!(published, Ok(Published::WantsPool));
+}
+
 /// Only simulated: the black-box tests do it on the real kernel.
 #[test]
 fn a_btrfs_that_the_kernel_mistakes_for_another_is_mounted_by_the_second_attempt_or_refused() {

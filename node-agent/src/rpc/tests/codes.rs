@@ -103,7 +103,7 @@ async fn an_errno_of_the_kernel_has_its_code_in_every_call() {
             ("ENOMEM", Code::Internal),
         ] {
             let site = Site::before(verb, Form::Ext4).await;
-            let failed = site.code(verb, Fault::Fail(1, errno)).await;
+            let failed = site.code(verb, Fault::FailFrom(1, errno)).await;
             assert_eq!(failed, code, "{verb:?} {errno}");
             // An error, and no hang.
             site.send(verb).await.unwrap();

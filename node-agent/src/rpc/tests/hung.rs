@@ -151,7 +151,7 @@ impl Bench {
     }
 
     async fn hang_stats(&self, volume: &Volume, at: usize) -> JoinHandle<Stats> {
-        self.hang((at, "statfs"), self.stats(volume)).await
+        self.hang((at, "fstatfs"), self.stats(volume)).await
     }
 
     /// A volume whose unstage has been hanging in its umount2 for longer than callers wait.
@@ -278,7 +278,7 @@ async fn stats_of_a_volume_that_hangs_are_the_ones_from_before_and_say_so() {
     let bench = Bench::new();
     let volume = bench.published("vol-1").await;
     let before = bench.stats(&volume).await;
-    let at = bench.position("statfs", bench.stats(&volume)).await;
+    let at = bench.position("fstatfs", bench.stats(&volume)).await;
     assert!(is_well(&before));
     assert_eq!(total(&before), i64::try_from(BYTES).unwrap());
 
@@ -302,7 +302,7 @@ async fn stats_of_a_volume_that_hangs_and_was_never_read_are_unknown() {
     let bench = Bench::new();
     let other = bench.published("vol-1").await;
     let volume = bench.published("vol-10").await;
-    let at = bench.position("statfs", bench.stats(&other)).await;
+    let at = bench.position("fstatfs", bench.stats(&other)).await;
     let caller = bench.hang_stats(&volume, at).await;
     assert_unknown(told_at(DEADLINE, caller).await);
     assert_unknown(bench.at_once(bench.stats(&volume)).await);
@@ -337,9 +337,9 @@ async fn what_a_volume_answered_is_forgotten_once_it_is_unpublished() {
     let bench = Bench::new();
     let volume = bench.published("vol-1").await;
     let other = bench.published("vol-10").await;
-    let at = bench.position("statfs", bench.stats(&volume)).await;
+    let at = bench.position("fstatfs", bench.stats(&volume)).await;
     let before = bench.stats(&other).await;
-    let again = bench.position("statfs", bench.stats(&other)).await;
+    let again = bench.position("fstatfs", bench.stats(&other)).await;
     bench.send(&volume, Verb::Unpublish(1)).await.unwrap();
     bench.send(&volume, Verb::Publish(1)).await.unwrap();
 

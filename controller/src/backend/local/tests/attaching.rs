@@ -225,7 +225,9 @@ fn a_replaced_file_is_kept_by_the_detach_and_by_the_deletion() {
         }
         store.delete(id).unwrap();
         let dir = bed.dir.path().join("state/attached");
-        let names = fs::read_dir(&dir).unwrap().map(|it| it.unwrap().file_name());
+        let names = fs::read_dir(&dir)
+            .unwrap()
+            .map(|it| it.unwrap().file_name());
         let aside = format!("{id}.1");
         assert_eq!(names.collect::<Vec<_>>(), [&*aside]);
         assert_eq!(fs::read(dir.join(aside)).unwrap(), data);
