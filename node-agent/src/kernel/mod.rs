@@ -82,7 +82,8 @@ pub(crate) trait Reads {
 /// The system calls that the agent uses.
 ///
 /// Verbs marked *quick* never wait for a disk or a server (measured on a mount whose server never
-/// answers) and may run on the agent's one thread; all others belong on the pool.
+/// answers) and may run on the agent's one thread; all others belong on the pool. Those that take a
+/// path are quick where the way there is in memory, which [`Kernel::open_path_cached`] finds out.
 pub(crate) trait Kernel:
     Filesystems + Surroundings + Disks + Remotes + Send + Sync + 'static
 {
