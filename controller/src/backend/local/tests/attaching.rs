@@ -1,9 +1,8 @@
 //! The calls that are refused while a volume is attached or its file is in use.
 
-use super::{Bed, MIB, attach_order, node, order};
+use super::{Bed, MIB, attach_order, node, opened, order};
 use crate::backend::AttachOrder;
 use crate::backend::local::Config;
-use crate::backend::local::store::Store;
 use belay_contract::publish_context::Content;
 use belay_server::call::Kind;
 use std::fs::{self, File, OpenOptions};
@@ -139,11 +138,11 @@ fn a_volume_goes_to_this_node_only_and_not_to_two() {
     store.attach(&attach_order(&volume, "node-1")).unwrap();
     drop(store);
     // The node was renamed while a volume was attached.
-    let store = Store::open(Config {
+    let renamed = Config {
         node: node("node-2"),
         ..bed.config()
-    })
-    .unwrap();
+    };
+    let store = opened(&renamed).unwrap();
     let failure = store.attach(&attach_order(&volume, "node-2")).unwrap_err();
     assert_eq!(failure.kind, Kind::Precondition);
     assert!(failure.message.contains("node-1"), "{failure}");

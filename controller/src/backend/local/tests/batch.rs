@@ -2,7 +2,7 @@
 //! others, or the commit, fails.
 
 use super::metrics::measured;
-use super::{Bed, MIB, order};
+use super::{Bed, MIB, opened, order};
 use crate::backend::Usage;
 use crate::backend::local::files::journal::{Call, before, commits, expect_durable};
 use crate::backend::local::ledger::Changes;
@@ -131,7 +131,7 @@ fn the_last_of_those_that_wait_commits_for_all() {
     assert_eq!(store.ledger.totals().unwrap().bytes, 5 * MIB);
     assert_eq!(store.ledger.waiting(), 0);
     drop(store);
-    assert_eq!(volumes(&Store::open(bed.config()).unwrap()).len(), 5);
+    assert_eq!(volumes(&opened(&bed.config()).unwrap()).len(), 5);
 }
 
 #[test]

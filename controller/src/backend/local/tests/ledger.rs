@@ -1,10 +1,9 @@
 //! The database file: created once, never created again in place of a lost one.
 
-use super::{Bed, MIB, order, snapshot_order};
+use super::{Bed, MIB, opened, order, snapshot_order};
 use crate::backend::Usage;
 use crate::backend::local::record::Record;
 use crate::backend::local::snapshot::SnapshotRecord;
-use crate::backend::local::store::Store;
 use belay_server::call::{Certainty, Failure, Kind};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -19,7 +18,7 @@ fn a_state_directory_that_is_missing_is_not_made() {
     let bed = Bed::new();
     let dir = bed.config().state_dir;
     fs::remove_dir(&dir).unwrap();
-    let failure = Store::open(bed.config()).unwrap_err();
+    let failure = opened(&bed.config()).unwrap_err();
     assert_eq!(failure.kind, Kind::Precondition);
     assert!(failure.message.contains("mount"), "{failure}");
     assert!(!dir.exists());
@@ -33,14 +32,14 @@ fn volumes_whose_ledger_is_lost_are_not_taken_for_deleted() {
     drop(store);
     let (state, kept) = (state_file(&bed), bed.dir.path().join("kept"));
     fs::rename(&state, &kept).unwrap();
-    let failure = Store::open(bed.config()).unwrap_err();
+    let failure = opened(&bed.config()).unwrap_err();
     assert_eq!(failure.kind, Kind::Precondition);
     for named in ["state.redb", volume.id.as_str(), "restore"] {
         assert!(failure.message.contains(named), "{failure}");
     }
     assert!(!state.exists());
     fs::write(&state, b"").unwrap();
-    let failure = Store::open(bed.config()).unwrap_err();
+    let failure = opened(&bed.config()).unwrap_err();
     assert_eq!(failure.kind, Kind::Unreachable, "truncated counts as lost");
     fs::rename(&kept, &state).unwrap();
     assert_eq!(bed.open().get(&volume.id).unwrap(), Some(volume));
@@ -56,7 +55,7 @@ fn snapshots_whose_ledger_is_lost_are_not_taken_for_deleted() {
     store.delete(volume.id.as_str()).unwrap();
     drop(store);
     fs::remove_file(state_file(&bed)).unwrap();
-    let failure = Store::open(bed.config()).unwrap_err();
+    let failure = opened(&bed.config()).unwrap_err();
     assert_eq!(failure.kind, Kind::Precondition);
     assert!(failure.message.contains(snapshot.id.as_str()), "{failure}");
 }

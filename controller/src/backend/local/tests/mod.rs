@@ -44,6 +44,7 @@ use super::snapshot;
 use super::store::Store;
 use super::{Config, Overcommit};
 use crate::backend::{AttachOrder, Attempt, Order, Snapshot, SnapshotOrder, Terms, Usage, Volume};
+use belay_server::call::Failure;
 use belay_server::request::{
     AccessMode, ContentSource, Context, MountFlags, Name, NodeId, Secrets,
 };
@@ -53,6 +54,8 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
@@ -65,6 +68,20 @@ fn xfs() -> &'static Path {
         (root, path.into())
     });
     &ROOT.1
+}
+
+/// The store of a directory that no other process of the test has. A child of another test may have
+/// its lock for a moment.
+fn opened(config: &Config) -> Result<Store, Failure> {
+    let end = Instant::now() + Duration::from_secs(30);
+    let is_held = |failure: &Failure| failure.message.contains("held by another");
+    loop {
+        let opened = Store::open(config.clone());
+        if !opened.as_ref().is_err_and(is_held) || Instant::now() > end {
+            return opened;
+        }
+        thread::yield_now();
+    }
 }
 
 /// A state directory that is removed at the end.
@@ -102,7 +119,7 @@ impl Bed {
     }
 
     fn recover(&self) -> (Store, Recovered) {
-        let store = Store::open(self.config()).unwrap();
+        let store = opened(&self.config()).unwrap();
         let recovered = store.recover().unwrap();
         (store, recovered)
     }

@@ -1,6 +1,6 @@
 //! Volumes, their capacity, and the totals over all of them.
 
-use super::{Bed, MIB, attach_order, cut, ids, intended, node, order, snapshot_order};
+use super::{Bed, MIB, attach_order, cut, ids, intended, node, opened, order, snapshot_order};
 use crate::backend::local::record::State;
 use crate::backend::local::space::ours;
 use crate::backend::local::store::Store;
@@ -114,7 +114,7 @@ fn a_create_for_another_node_is_refused_without_a_scan() {
         place: Topology::new("example.org/node", "here").ok(),
         ..bed.config()
     };
-    let store = Store::open(config).unwrap();
+    let store = opened(&config).unwrap();
     store.recover().unwrap();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     // Space is used that the last scan did not see.
