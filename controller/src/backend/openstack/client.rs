@@ -1,6 +1,7 @@
 //! Calls of Cinder and Nova, each with its meaning of a refusal.
 
 mod backups;
+mod limits;
 mod snapshots;
 mod types;
 

@@ -2,6 +2,7 @@
 
 mod attach;
 mod backups;
+mod capacity;
 mod catalog;
 mod client;
 mod conf;

@@ -1,6 +1,7 @@
 //! The backend against a small twin of Keystone, Cinder and Nova on the loopback interface, which
 //! answers as the real services were seen to. It has done everything as soon as it answers.
 
+mod capacity;
 mod hints;
 mod likeness;
 mod proxies;
@@ -400,6 +401,16 @@ impl State {
                 let down = json!({"zoneName": "down", "zoneState": {"available": false}});
                 let zones = [zone("nova"), zone("zone a/1"), down];
                 (200, json!({ "availabilityZoneInfo": zones }))
+            }
+            ("GET", ["volume", "v3", "limits"]) => {
+                let used: i64 = self
+                    .volumes
+                    .values()
+                    .filter_map(|it| it["size"].as_i64())
+                    .sum();
+                let absolute = json!({"maxTotalVolumes": 3, "maxTotalVolumeGigabytes": 10,
+                    "totalVolumesUsed": self.volumes.len(), "totalGigabytesUsed": used});
+                (200, json!({ "limits": {"rate": [], "absolute": absolute} }))
             }
             ("GET", ["volume", "v3", "types", rest @ ..]) => {
                 let shown = |(name, specs): (&&str, &Value)| match specs {

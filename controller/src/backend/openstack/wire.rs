@@ -1,6 +1,7 @@
 //! What Keystone v3, Cinder v3 and Nova v2.1 say, in their words (docs.openstack.org/api-ref), and
 //! what Belay makes of it.
 
+mod limits;
 mod refusal;
 mod restored;
 mod snapshot;
@@ -20,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(super) use limits::{AbsoluteLimits, Limits};
 pub(super) use refusal::{is_forbidden, is_missing, is_own, login_refused, refused, refused_for};
 pub(super) use restored::Restored;
 pub(super) use snapshot::{

@@ -7,7 +7,7 @@ use super::likeness::AVAILABILITY;
 use super::wire::CinderVolume;
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
-use belay_server::request::TopologyRequirement;
+use belay_server::request::{Segments, TopologyRequirement};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -103,6 +103,22 @@ impl Zones {
              servers can attach volumes of other zones, set ignore-volume-az = true in \
              [BlockStorage] of cloud.conf"
         )))
+    }
+
+    /// Whether Cinder has the zone of that topology, if that has one.
+    ///
+    /// # Errors
+    /// When Cinder does not say which it has.
+    pub(super) async fn may_be(&self, place: Option<&Segments>) -> Result<bool, Failure> {
+        let label = self.key().and_then(|key| Some((key, place?.get(key)?)));
+        let Some((key, label)) = label else {
+            return Ok(true);
+        };
+        if self.known(key, label).is_none() {
+            let names = self.client.zones(Service::Volumes).await?;
+            *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
+        }
+        Ok(self.known(key, label).is_some())
     }
 
     fn names(&self) -> BTreeSet<String> {

@@ -8,7 +8,9 @@ use belay_proto::csi::v1 as csi;
 use serde_json::Value;
 use tonic::Code;
 
-use crate::site::{GIB, Site, assert_refused, block, by_password, create, deleted, opened, unique};
+use crate::site::{
+    Client, GIB, Site, assert_refused, block, by_password, create, deleted, opened, unique,
+};
 
 const KEY: &str = "topology.cinder.csi.openstack.org/zone";
 
@@ -82,6 +84,38 @@ async fn a_volume_is_in_the_zone_of_its_pods_node_and_one_that_does_not_exist_is
     let both = [topology("az-b"), topology("az-a")];
     assert_eq!(volume.accessible_topology, both);
     deleted(client, &volume.volume_id).await;
+}
+
+/// In GiB, for volumes of that zone, or of any.
+async fn free_gib(client: &mut Client, zone: Option<&str>) -> i64 {
+    let request = csi::GetCapacityRequest {
+        accessible_topology: zone.map(topology),
+        ..csi::GetCapacityRequest::default()
+    };
+    let room = client.get_capacity(request).await.unwrap().into_inner();
+    room.available_capacity / GIB
+}
+
+#[tokio::test]
+#[ignore = "needs a bed: make openstack"]
+async fn the_capacity_is_what_the_quota_of_the_project_leaves() {
+    let (bed, cloud) = opened();
+    let mut site = Site::new(&by_password(&bed));
+    site.has_topology = true;
+    let _controller = site.start();
+    let client = &mut site.client().await;
+    let before = free_gib(client, None).await;
+    let order = create(&unique("counted"), 2);
+    let volume = client.create_volume(order).await.unwrap().into_inner();
+    let shown = cloud.expect(200, "volumev3", ("GET", "/limits"), &Value::Null);
+    let limits = &shown["limits"]["absolute"];
+    let of = |name: &str| limits[name].as_i64().unwrap();
+    let left = of("maxTotalVolumeGigabytes") - of("totalGigabytesUsed");
+    assert_eq!(free_gib(client, None).await, left);
+    assert_eq!(before - left, 2);
+    assert_eq!(free_gib(client, Some("az-a")).await, left);
+    assert_eq!(free_gib(client, Some("az-none")).await, 0);
+    deleted(client, &volume.volume.unwrap().volume_id).await;
 }
 
 /// Larger than the quota of the project.

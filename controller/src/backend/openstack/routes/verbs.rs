@@ -2,9 +2,9 @@
 
 use super::Openstack;
 use crate::backend::{
-    Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Clones, Clouds, Expansion,
-    Modification, Order, Page, Parameter, Progress, Sizes, Snapshot, SnapshotClaims, SnapshotOrder,
-    SnapshotPage, Snapshots, Unmade, Volume,
+    Answer, AttachOrder, Attachment, Attachments, Backend, Capacity, Claims, Clones, Clouds,
+    Expansion, Modification, Order, Page, Parameter, Planned, Progress, Sizes, Snapshot,
+    SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots, Unmade, Volume,
 };
 use belay_server::call::Failure;
 use belay_server::request::{Context, Name, NodeId, Secrets, SnapshotId, VolumeId};
@@ -118,6 +118,10 @@ impl Backend for Openstack {
         Some(self)
     }
 
+    fn capacity(&self) -> Option<&dyn Capacity> {
+        Some(self)
+    }
+
     fn snapshots(&self) -> Option<&dyn Snapshots> {
         Some(self)
     }
@@ -128,6 +132,13 @@ impl Backend for Openstack {
 
     fn clouds(&self) -> Option<&dyn Clouds> {
         Some(self)
+    }
+}
+
+impl Capacity for Openstack {
+    /// Of the cloud without a name: `GetCapacity` has no secrets.
+    fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
+        self.on(&Secrets::default(), |cloud| cloud.available_bytes(planned))
     }
 }
 
