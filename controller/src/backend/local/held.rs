@@ -27,8 +27,7 @@ impl Store {
             if earlier.is_locked()? {
                 return Ok(());
             }
-            self.keep_last(id)?;
-            self.attached.unlink(id)?;
+            self.free_name(id)?;
         }
         if !self.attached.link(&self.files, id)? {
             tracing::warn!(
@@ -38,6 +37,12 @@ impl Store {
             );
         }
         Ok(())
+    }
+
+    /// Removes the second name of the volume's file; keeps the file.
+    fn free_name(&self, id: &str) -> Result<(), Failure> {
+        self.keep_last(id)?;
+        self.attached.unlink(id)
     }
 
     /// Before the second name of the volume's file is removed: if it is the file's last one, the
@@ -86,8 +91,7 @@ impl Store {
 
     /// Removes the second name of a detached volume's file; keeps the file.
     pub(super) fn forget_file(&self, id: &str) {
-        let forgotten = self.keep_last(id).and_then(|()| self.attached.unlink(id));
-        if let Err(failure) = forgotten {
+        if let Err(failure) = self.free_name(id) {
             tracing::warn!(volume = id, "{failure}; the next start tries it again");
         }
     }

@@ -69,14 +69,11 @@ impl Zones {
         if let Some(name) = self.known(key, label) {
             return Ok(Some(name));
         }
-        match self.client.zones(Service::Volumes).await {
-            Ok(names) => *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names,
+        if let Err(failure) = self.read().await {
             // Cinder judges the label then.
-            Err(failure) => {
-                let cloud = self.client.label();
-                tracing::debug!(cloud, %failure, "the zones of volumes are not known");
-                return Ok(Some(label.clone()));
-            }
+            let cloud = self.client.label();
+            tracing::debug!(cloud, %failure, "the zones of volumes are not known");
+            return Ok(Some(label.clone()));
         }
         if let Some(name) = self.known(key, label) {
             return Ok(Some(name));
@@ -115,10 +112,15 @@ impl Zones {
             return Ok(true);
         };
         if self.known(key, label).is_none() {
-            let names = self.client.zones(Service::Volumes).await?;
-            *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
+            self.read().await?;
         }
         Ok(self.known(key, label).is_some())
+    }
+
+    async fn read(&self) -> Result<(), Failure> {
+        let names = self.client.zones(Service::Volumes).await?;
+        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
+        Ok(())
     }
 
     fn names(&self) -> BTreeSet<String> {
