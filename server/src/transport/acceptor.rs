@@ -9,7 +9,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 
 /// The pause after a failed accept, which is nearly always a lack of descriptors.
@@ -21,6 +21,11 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// One connection in this many may be shutting down beyond the maximum, so that a new one never
 /// waits for the end of an old one.
 const CLOSING_SHARE: usize = 4;
+
+/// Lists of a connection that run or are not sent completely; further ones wait. A list of 10,000
+/// volumes has some 200 KiB, and a client that does not read would otherwise hold one for each of
+/// its streams.
+const LISTS_MAX: usize = 2;
 
 /// Counter: connections closed to make room, by `listener`.
 const CLOSED: &str = "belay_connections_closed_total";
@@ -50,6 +55,7 @@ struct Slot {
     source: Option<IpAddr>,
     usage: Mutex<Usage>,
     stay: watch::Sender<Stay>,
+    lists: Semaphore,
 }
 
 #[derive(Debug)]
@@ -122,6 +128,7 @@ impl Acceptor {
                 calls: Vec::new(),
             }),
             stay: watch::Sender::new(Stay::Open),
+            lists: Semaphore::new(LISTS_MAX),
         });
         if self.table.enter(&slot) {
             self.closed.increment(1);
@@ -311,6 +318,27 @@ impl Calls {
             slot: Arc::clone(&self.0),
             record,
         }
+    }
+
+    /// Returns when the connection may begin another list.
+    pub(crate) async fn list_turn(&self) -> ListTurn {
+        match self.0.lists.acquire().await {
+            // The turn returns it.
+            Ok(permit) => permit.forget(),
+            // It is never closed.
+            Err(_) => std::future::pending().await,
+        }
+        ListTurn(Arc::clone(&self.0))
+    }
+}
+
+/// A list of a connection, until it is sent.
+#[derive(Debug)]
+pub(crate) struct ListTurn(Arc<Slot>);
+
+impl Drop for ListTurn {
+    fn drop(&mut self) {
+        self.0.lists.add_permits(1);
     }
 }
 

@@ -6,6 +6,7 @@ mod authority;
 mod listener;
 mod pages;
 mod socket;
+mod unsent;
 
 pub(crate) use listener::Server;
 pub use pages::Pages;
