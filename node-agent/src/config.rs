@@ -147,9 +147,10 @@ pub struct Driver {
     #[arg(long, value_name = "FILE", env = "BELAY_INSTANCE_FILE")]
     pub(crate) instance_file: Option<PathBuf>,
 
-    /// Kind civo, for --with-topology: region of this node if --instance-file has none
-    #[arg(long, value_name = "REGION", env = "BELAY_NODE_REGION")]
-    pub(crate) node_region: Option<String>,
+    /// Kinds of clouds, with --with-topology: zone of this node (its region for digitalocean and
+    /// civo) if the metadata or --instance-file has none; with --node-id, no metadata are read
+    #[arg(long, value_name = "ZONE", env = "BELAY_NODE_ZONE")]
+    pub(crate) node_zone: Option<String>,
 
     /// Kinds of clouds: what to do with a blank disk if it is not known whether it contained data
     /// [default: prove]
@@ -261,6 +262,7 @@ impl Config {
                 .and_then(|()| driver.check_disk_rules(profile))
                 .and_then(|()| driver.check_metadata(profile))
                 .and_then(|()| driver.check_instance_file(profile))
+                .and_then(|()| driver.check_zone(profile))
                 .and_then(|()| driver.check_topology(profile))
                 .map_err(|why| format!("{name}: {why}"))?;
             for earlier in &drivers[..at] {
@@ -601,6 +603,25 @@ mod tests {
                 false => &CLOUD,
             };
             let error = parsed(base.iter().chain(flags).copied()).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_zone_is_for_clouds_with_topology_and_a_value_of_a_label() {
+        for (kind, more, why) in [
+            ("--driver-kind=nfs", &["--node-id=n"][..], "does not apply"),
+            ("--driver-kind=civo", &[], "requires --with-topology"),
+            (
+                "--driver-kind=openstack",
+                &["--with-topology", "--node-zone=-"],
+                "--node-zone: \"-\": cannot be a topology value",
+            ),
+        ] {
+            let flags = [CLOUD[0], kind, CLOUD[2], "--node-zone=z1"].into_iter();
+            // The last one counts.
+            let flags = flags.filter(|flag| more.len() < 2 || *flag != "--node-zone=z1");
+            let error = parsed(flags.chain(more.iter().copied())).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
     }

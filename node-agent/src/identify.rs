@@ -14,17 +14,27 @@ use crate::metadata::{Instance, Sources};
 use crate::rpc::NodeIdentity;
 use crate::work;
 
-/// The identity by the flags alone; `None` if they lack the ID, or a zone that must be reported.
+/// The identity by the flags alone; `None` if they lack the ID, or a zone that must be reported, or
+/// if a file of the node comes first.
 pub(crate) fn by_flags(driver: &Driver) -> Option<NodeIdentity> {
     let (common, node) = (&driver.common, &driver.common.node);
-    if node.topology.is_none() && common.with_topology {
+    let topology = node.topology.clone().or_else(|| zone_by_flag(driver));
+    if topology.is_none() && common.with_topology {
         return None;
     }
     Some(identity(
         driver,
         node.id.as_ref()?.as_str(),
-        node.topology.as_ref(),
+        topology.as_ref(),
     ))
+}
+
+/// The zone of the flag, where no file of the node comes first.
+fn zone_by_flag(driver: &Driver) -> Option<Topology> {
+    let profile = driver.common.kind.profile();
+    profile.metadata?;
+    // The flag was checked when it was parsed.
+    Topology::of_zone(profile.topology_key, driver.node_zone.as_deref()?).ok()
 }
 
 /// A driver whose flags lack something, and the sources for it.
@@ -71,9 +81,18 @@ impl Identification {
             From::File(path, _) => path.display().to_string(),
         };
         format!(
-            "{}: the ID of this node is being read from {from}",
-            self.driver.common.driver_name
+            "{}: the {} of this node is being read from {from}",
+            self.driver.common.driver_name,
+            self.lacking()
         )
+    }
+
+    /// What the flags do not say.
+    fn lacking(&self) -> &'static str {
+        match self.driver.common.node.id {
+            None => "ID",
+            Some(_) => "zone",
+        }
     }
 
     /// The identity, with what a source answers. Bounded in time.
@@ -83,8 +102,19 @@ impl Identification {
     pub(crate) async fn read(&mut self) -> Result<NodeIdentity, String> {
         let driver = &self.driver;
         let common = &driver.common;
+        let lacking = self.lacking();
         let instance = match &mut self.from {
-            From::Cloud(sources) => sources.read(common.with_topology).await?,
+            From::Cloud(sources) => {
+                let needs_zone = common.with_topology && driver.node_zone.is_none();
+                let read = sources.read(needs_zone).await;
+                read.map_err(|why| {
+                    format!(
+                        "the {lacking} of this node cannot be read from the cloud's metadata, and \
+                         --node-{} is not set: {why}",
+                        lacking.to_lowercase()
+                    )
+                })?
+            }
             From::File(path, keys) => {
                 let (at, keys) = (path.clone(), *keys);
                 let read = work::apart(move || file::read(&at, keys)).await;
@@ -94,6 +124,7 @@ impl Identification {
         };
         let Instance { id, zone, source } = instance;
         let key = common.kind.profile().topology_key;
+        let zone = zone.or_else(|| driver.node_zone.clone());
         let zone = zone.filter(|_| common.with_topology);
         let topology = zone.map(|zone| Topology::of_zone(key, &zone)).transpose();
         let topology = topology.map_err(|error| format!("{source}: zone {error}"))?;
@@ -129,9 +160,9 @@ fn by_file(driver: &Driver, path: &Path, read: Result<Facts, String>) -> Result<
     let id = id.ok_or_else(|| {
         format!("{path}: has no ID of this node; set --node-name, or --node-id to the instance's")
     })?;
-    let zone = facts.region.or_else(|| driver.node_region.clone());
+    let zone = facts.region.or_else(|| driver.node_zone.clone());
     if zone.is_none() && driver.common.with_topology {
-        return Err(format!("{path}: has no region; set --node-region"));
+        return Err(format!("{path}: has no region; set --node-zone"));
     }
     Ok(Instance { id, zone, source })
 }
@@ -218,16 +249,69 @@ mod tests {
     }
 
     #[test]
+    fn an_id_and_a_zone_by_flags_need_no_metadata_and_what_is_lacking_is_named() {
+        let cloud = |more: &[&str]| {
+            let own = [
+                "belay-node",
+                "--driver-kind=openstack",
+                "--endpoint=/csi.sock",
+                "--with-topology",
+            ];
+            let config = Config::of_words(own.iter().chain(more));
+            let driver = config.drivers().next().unwrap();
+            let unknown = Identification::of(driver, &Linux::for_helper());
+            let zone = by_flags(driver).and_then(|identity| identity.topology);
+            (zone, unknown.map(|unknown| unknown.opening()))
+        };
+        let (zone, unknown) = cloud(&["--node-id=i-1", "--node-zone=z 1"]);
+        let key = "topology.cinder.csi.openstack.org/zone".to_owned();
+        assert_eq!(zone.unwrap(), [(key, "z-1".to_owned())].into());
+        assert_eq!(unknown, None);
+        for (flag, lacking) in [("--node-id=i-1", "zone"), ("--node-zone=z1", "ID")] {
+            let (zone, unknown) = cloud(&[flag]);
+            let expected = format!("the {lacking} of this node is being read");
+            assert!(zone.is_none() && unknown.unwrap().contains(&expected));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failed_reading_names_what_is_lacking_and_its_flag() {
+        // No process listens on port 1.
+        let own = [
+            "belay-node",
+            "--driver-kind=openstack",
+            "--endpoint=/csi.sock",
+            "--with-topology",
+            "--metadata-search-order=metadataService",
+            "--metadata-address=127.0.0.1:1",
+        ];
+        for (more, lacking, flag) in [
+            (&[][..], "the ID", "--node-id"),
+            (&["--node-id=i-1"][..], "the zone", "--node-zone"),
+        ] {
+            let config = Config::of_words(own.iter().chain(more));
+            let driver = config.drivers().next().unwrap();
+            let mut unknown = Identification::of(driver, &Linux::for_helper()).unwrap();
+            let refused = unknown.read().await.map(drop).unwrap_err();
+            let start = format!("{lacking} of this node cannot be read from the cloud's metadata");
+            assert!(
+                refused.starts_with(&start) && refused.contains(flag),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
     fn the_region_is_that_of_the_file_or_of_the_flag_and_needed_for_topology() {
         let region = |more: &[&str], read| {
             let more = [more, &["--node-name=node-1", "--with-topology"]].concat();
             by_file(&driver(&more), Path::new("/f"), read).map(|instance| instance.zone)
         };
-        let flag = ["--node-region=FRA1"];
+        let flag = ["--node-zone=FRA1"];
         let own = |text: &str| Ok(Some(text.to_owned()));
         assert_eq!(region(&flag, facts(None, Some("LON1"))), own("LON1"));
         assert_eq!(region(&flag, facts(None, None)), own("FRA1"));
         let refused = region(&[], facts(Some("i-1"), None)).unwrap_err();
-        assert!(refused.contains("set --node-region"), "{refused}");
+        assert!(refused.contains("set --node-zone"), "{refused}");
     }
 }

@@ -80,7 +80,7 @@ func TestANodeOfCivoIsKnownByItsNameUnlessItsFileIsMounted(t *testing.T) {
 		mounts := slices.ContainsFunc(container.list("volumeMounts"), func(mount object) bool {
 			return mount.text("mountPath") == "/etc/civostatsd"
 		})
-		return mounts, argument(container, "--node-region"), slices.Contains(container["args"].([]any), any("--with-topology"))
+		return mounts, argument(container, "--node-zone"), slices.Contains(container["args"].([]any), any("--with-topology"))
 	}
 	for _, c := range []struct {
 		settings           string

@@ -1,6 +1,7 @@
 //! Checks of the flags of a driver by which its node learns who it is.
 
 use belay_contract::drivers::{Kind, Profile};
+use belay_contract::topology::Topology;
 
 use super::Driver;
 
@@ -40,14 +41,31 @@ fn is_forbidden(key: &str) -> bool {
 
 impl Driver {
     pub(super) fn check_instance_file(&self, profile: &Profile) -> Result<(), String> {
-        let is_given = self.instance_file.is_some() || self.node_region.is_some();
         match profile.instance_file {
-            None if is_given => Err(
-                "--instance-file and --node-region: do not apply: its nodes have no such file"
+            None if self.instance_file.is_some() => Err(
+                "--instance-file: does not apply: nodes of this driver have no such file; remove it"
                     .to_owned(),
             ),
             _ => Ok(()),
         }
+    }
+
+    pub(super) fn check_zone(&self, profile: &Profile) -> Result<(), String> {
+        const FLAG: &str = "--node-zone";
+        let Some(zone) = &self.node_zone else {
+            return Ok(());
+        };
+        if profile.metadata.is_none() && profile.instance_file.is_none() {
+            return Err(format!(
+                "{FLAG}: does not apply: volumes of this driver are in no zone; remove it"
+            ));
+        }
+        if !self.common.with_topology {
+            return Err(format!("{FLAG} requires --with-topology"));
+        }
+        let topology = Topology::of_zone(profile.topology_key, zone);
+        topology.map_err(|error| format!("{FLAG}: {error}"))?;
+        Ok(())
     }
 
     pub(super) fn check_topology(&self, profile: &Profile) -> Result<(), String> {

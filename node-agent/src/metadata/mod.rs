@@ -92,10 +92,7 @@ impl Sources {
                 Err(why) => reasons.push(format!("{from}: {why}")),
             }
         }
-        Err(format!(
-            "the ID of this node cannot be read from the cloud's metadata: {}",
-            reasons.join("; ")
-        ))
+        Err(reasons.join("; "))
     }
 
     async fn drive(&mut self) -> Document {
@@ -224,9 +221,8 @@ mod tests {
         let url = format!("http://{at}/{}", OPENSTACK.metadata.unwrap().document);
         let source = format!("metadataService ({url}): HTTP status");
         let expected = format!(
-            "the ID of this node cannot be read from the cloud's metadata: {source} 404: the \
-             service does not know this node, or does not have this document; {source} 503: the \
-             service fails"
+            "{source} 404: the service does not know this node, or does not have this document; \
+             {source} 503: the service fails"
         );
         assert_eq!(asked(at).await, Err(expected));
     }
