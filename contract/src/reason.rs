@@ -64,6 +64,8 @@ pub mod volume {
         OPERATION_HUNG = "OperationHung", Inaccessible, [Node];
         /// The volume's usage is from before an operation hung.
         STATISTICS_OLD = "StatisticsOld", Degraded, [Node];
+        /// A process has added partitions to a volume's loop device, or set it read-only.
+        DEVICE_ALTERED = "DeviceAltered", Degraded, [Node];
         /// A raw device is no longer bound to the volume's file.
         DEVICE_LOST = "DeviceLost", Inaccessible, [Node];
         /// It was unpublished before all of its data was on its disk.

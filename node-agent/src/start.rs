@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::arrivals;
 use crate::config::{Config, Driver};
-use crate::device::{DiskIndex, DiskRules, DiskVolumes, LoopDir, Transport};
+use crate::device::{DiskIndex, DiskRules, DiskVolumes, LoopDir, Transport, lacking_nodes};
 use crate::holder;
 use crate::identify::Identification;
 use crate::kernel::linux::Linux;
@@ -163,6 +163,7 @@ impl Machine {
             |why: &dyn Display| Refused::ForNow(format!("--loop-dir {}: {why}", folder.display()));
         // Without symlinks, as the kernel will report its files.
         let real = folder.canonicalize().map_err(|error| for_now(&error))?;
+        lacking_nodes(&self.kernel).map_or(Ok(()), |why| Err(Refused::ForNow(why)))?;
         let loop_dir = LoopDir::open(&self.kernel, name, &real).map_err(|error| for_now(&error))?;
         let inode = inode(&real).map_err(|error| for_now(&error))?;
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
@@ -247,9 +248,8 @@ impl Start {
         }
     }
 
-    /// Brings the driver up and maintains it while the agent serves. Reports the first attempt: a
-    /// fatal error of it is one of the configuration, which no retry fixes. The identity of an
-    /// `unknown` node is read first.
+    /// Reads the identity of an `unknown` node, brings the driver up, and maintains it. Reports the
+    /// first attempt: a fatal error is one of the configuration, which no retry fixes.
     pub(crate) async fn run(
         self,
         first: oneshot::Sender<Result<(), String>>,

@@ -28,7 +28,7 @@ pub(crate) use label::Label;
 pub(crate) use loops::LoopDir as Folder;
 #[cfg(test)]
 pub(crate) use loops::loop_path;
-pub(crate) use loops::{IsShown, LoopDir};
+pub(crate) use loops::{IsShown, LoopDir, lacking_nodes};
 pub(crate) use storage::Storage;
 pub(crate) use transport::Transport;
 

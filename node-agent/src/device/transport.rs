@@ -69,6 +69,23 @@ impl<K: Kernel> Transport<K> {
             Transport::Disks(_) => kernel.ext4_errors(dev),
         }
     }
+
+    /// The names of the partitions that a process has added to a volume's loop device, which
+    /// `is_raw` or has a filesystem. A disk is not inspected: its content may have partitions.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(crate) fn partitions(
+        &self,
+        kernel: &K,
+        dev: Dev,
+        is_raw: bool,
+    ) -> kernel::Result<Vec<String>> {
+        match self {
+            Transport::Loops(_) => loops::partitions(kernel, dev, is_raw),
+            Transport::Disks(_) => Ok(Vec::new()),
+        }
+    }
 }
 
 /// Queries about a volume.

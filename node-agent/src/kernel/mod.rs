@@ -61,6 +61,28 @@ pub(crate) trait Filesystems: Descriptors {
     fn syncfs(&self, root: &Self::Fd) -> Result<()>;
 }
 
+/// State of a loop device that belongs to its number: it outlives the binding to a file, and
+/// applies to the next file.
+pub(crate) trait Leftovers: Descriptors {
+    /// The names of a loop device's partitions, from sysfs. `LOOP_CLR_FD` removes only those that
+    /// the kernel has found itself, and no agent binds with `LO_FLAGS_PARTSCAN`. One statx of a
+    /// device without partitions, where `is_bound` is right. Quick.
+    fn loop_partitions(&self, number: u32, is_bound: bool) -> Result<Vec<String>>;
+    /// `LOOP_CTL_REMOVE`: removes the device with all such state; `LOOP_CTL_GET_FREE` makes it
+    /// again. `false` while it is bound, or while it or a partition of it is open. Takes some
+    /// 50 ms.
+    fn loop_remove(&self, number: u32) -> Result<bool>;
+    /// `BLKROSET` with 0: ends the refusal of writes that `BLKROSET` with 1 began. A device that is
+    /// bound read-only stays so.
+    fn allow_writes(&self, device: &Self::Fd) -> Result<()>;
+    /// `BLKROGET`: whether the device refuses writes, for either reason.
+    fn refuses_writes(&self, device: &Self::Fd) -> Result<bool>;
+    /// `queue/write_cache` in sysfs, which is "write back" for a device that is bound for writing.
+    /// Since Linux 6.11, "write through" stays with the number: the kernel then drops the flushes
+    /// of an fsync. Restores it.
+    fn loop_allow_flushes(&self, number: u32) -> Result<()>;
+}
+
 /// What is around the agent.
 pub(crate) trait Surroundings {
     /// Whether this mount namespace is that of process 1 in /proc, and this process is not process
@@ -85,7 +107,7 @@ pub(crate) trait Reads {
 /// answers) and may run on the agent's one thread; all others belong on the pool. Those that take a
 /// path are quick where the way there is in memory, which [`Kernel::open_path_cached`] finds out.
 pub(crate) trait Kernel:
-    Filesystems + Surroundings + Disks + Remotes + Send + Sync + 'static
+    Filesystems + Leftovers + Surroundings + Disks + Remotes + Send + Sync + 'static
 {
     /// statx(2) of the path itself: does not follow the last component, triggers no automount,
     /// sends no request to a server. `None` if the path does not exist. A filesystem that has shut

@@ -88,7 +88,8 @@ fn of_mount<K: Kernel>(
     stat: &Stat,
 ) -> Result<Option<Conditions>, Failure> {
     let staging = request.staging.as_deref();
-    let Some((device, backing)) = behind(node, &request.id, staging, path, stat)? else {
+    let Some((device, backing, refuses_writes)) = behind(node, &request.id, staging, path, stat)?
+    else {
         return Ok(None);
     };
     let filesystem = match stat.kind {
@@ -98,7 +99,8 @@ fn of_mount<K: Kernel>(
             None => None,
         },
     };
-    condition(node, (&request.id, path, device), backing, filesystem).map(Some)
+    let at = (&request.id, path, device);
+    condition(node, at, (backing, refuses_writes), filesystem).map(Some)
 }
 
 /// The health of the volume's filesystem, which `device` carries and the mount on `path` with these
@@ -132,25 +134,34 @@ pub(super) fn of_mounted<K: Kernel>(
         }
         None => None,
     };
-    condition(node, (volume, path, device), backing, filesystem).map(Some)
+    // A filesystem that is mounted already writes to a device that was set read-only.
+    condition(node, (volume, path, device), (backing, false), filesystem).map(Some)
 }
 
-/// The health of the volume that is mounted at that path from that device; a raw device has no
-/// filesystem.
+/// The health of the volume that is mounted at that path from that device, which may have been set
+/// to refuse writes; a raw device has no filesystem.
 ///
 /// # Errors
 /// When sysfs cannot be read.
 pub(super) fn condition<K: Kernel>(
     node: &Node<K>,
     (volume, path, device): (&VolumeId, &Path, Dev),
-    backing: Backing,
+    (backing, refuses_writes): (Backing, bool),
     filesystem: Option<Filesystem>,
 ) -> Result<Conditions, Failure> {
-    let device = node.transport.node_of(&node.kernel, device)?;
+    let (kernel, transport) = (&node.kernel, &node.transport);
+    let partitions = match backing {
+        Backing::There { .. } => transport.partitions(kernel, device, filesystem.is_none())?,
+        // The number may be that of another volume's device by now.
+        _ => Vec::new(),
+    };
+    let device = transport.node_of(kernel, device)?;
     Ok(judge(&Seen {
-        file: &node.transport.named(volume)?,
+        file: &transport.named(volume)?,
         path,
         device: &device.unwrap_or_default(),
+        partitions: &partitions,
+        refuses_writes,
         backing,
         filesystem,
     }))
@@ -189,6 +200,17 @@ pub(super) fn behind_held<K: Kernel>(
     })
 }
 
+/// Whether the volume's device was bound for writing, and a process has set it read-only since.
+///
+/// # Errors
+/// The kernel's error.
+pub(super) fn refuses_writes<K: Kernel>(kernel: &K, verdict: &Verdict<K>) -> Result<bool, Failure> {
+    match verdict.held() {
+        Some(held) if held.is_read_only() == Some(false) => Ok(kernel.refuses_writes(held.fd())?),
+        _ => Ok(false),
+    }
+}
+
 /// The paths where the volume may be mounted: from the request, as noted, and as found at the
 /// start.
 fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<PathBuf>, Failure> {
@@ -206,15 +228,15 @@ fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<Pa
     Ok(paths)
 }
 
-/// The device behind the mount on `path`, whose root `stat` describes, and the storage behind that;
-/// `None` if the mount is not the volume's.
+/// The device behind the mount on `path`, whose root `stat` describes, the storage behind that, and
+/// whether a process has set the device read-only; `None` if the mount is not the volume's.
 fn behind<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
     staging: Option<&Path>,
     path: &Path,
     stat: &Stat,
-) -> Result<Option<(Dev, Backing)>, Failure> {
+) -> Result<Option<(Dev, Backing, bool)>, Failure> {
     let kernel = &node.kernel;
     let (device, verdict) = node.mounts().verdict(volume, path, stat, Intent::Use)?;
     // After a start, nothing shows the number of the removed disk of a btrfs.
@@ -236,7 +258,7 @@ fn behind<K: Kernel>(
         _ if is_block && is_noted => Backing::Lost,
         _ => return Ok(None),
     };
-    Ok(Some((device, backing)))
+    Ok(Some((device, backing, refuses_writes(kernel, &verdict)?)))
 }
 
 /// A raw device is staged at that path.

@@ -233,7 +233,9 @@ fn device<K: Kernel>(
     };
     let bytes = node.kernel.device_bytes(device.fd())?;
     let backing = health::behind_held(&node.kernel, &verdict, bytes)?;
-    let conditions = health::condition(node, (&request.id, path, dev), backing, None)?;
+    let refuses_writes = health::refuses_writes(&node.kernel, &verdict)?;
+    let at = (&request.id, path.as_path(), dev);
+    let conditions = health::condition(node, at, (backing, refuses_writes), None)?;
     let stats = VolumeStats {
         usage: VolumeUsage::Block(bytes),
         conditions,

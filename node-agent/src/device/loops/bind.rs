@@ -1,5 +1,7 @@
 //! Binding a volume's file to a loop device.
 
+use std::path::{Path, PathBuf};
+
 use belay_server::call::Failure;
 
 use super::bound::{Bound, Device};
@@ -11,6 +13,9 @@ use crate::kernel::{self, Cause, Dev, Kernel, LoopMode, Open, Openers, Patience,
 /// How often another process may take the free device before this stops retrying. LOOP_CTL_GET_FREE
 /// only returns a device that was free at the time.
 const SNATCHED_MAX: u32 = 64;
+
+/// The node by which the kernel is asked for a free device.
+const CONTROL: &str = "/dev/loop-control";
 
 /// Whether a mount shows the device of that number.
 pub(crate) type IsShown<'a> = &'a dyn Fn(Dev) -> kernel::Result<bool>;
@@ -57,10 +62,12 @@ impl<K: Kernel> VolumeFile<K> {
         self.refuse_deleted(kernel)?;
         // Before binding: the device would keep the lease, even after this process has exited.
         let is_checked = self.refuse_opened(kernel, mode.read_only)?;
+        let mut in_use = Vec::new();
         for _ in 0..SNATCHED_MAX {
-            let number = free_number(kernel, is_shown)?;
-            let path = loop_path(number);
-            let fd = kernel.open(&path, Open::DeviceRead)?;
+            let number = free_number(kernel, &in_use, is_shown)?;
+            let Some(fd) = open_plain(kernel, number, &mut in_use)? else {
+                continue;
+            };
             match self.configure(kernel, &fd, mode) {
                 Ok(()) => {
                     let guard = Bound {
@@ -69,15 +76,16 @@ impl<K: Kernel> VolumeFile<K> {
                         inode: None,
                         file: Some(self),
                     };
-                    return Ok(Held {
+                    let device = Held {
                         fd,
-                        path,
+                        path: loop_path(number),
                         guard,
                         is_shared: false,
                         is_checked,
-                    });
+                    };
+                    return device.reset_or_unbind(kernel);
                 }
-                Err(error) if error.cause() == Cause::Busy => {}
+                Err(error) if error.cause() == Cause::Busy => in_use.push(number),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -103,7 +111,11 @@ impl<K: Kernel> VolumeFile<K> {
             return Err(left.claimed());
         }
         match left.ask(kernel)? {
-            Some(status) if status.mode.read_only == mode.read_only => {
+            Some(status)
+                if status.mode.read_only == mode.read_only
+                    && (is_shared || left.is_plain(kernel)?) =>
+            {
+                left.reset(kernel)?;
                 if status.mode.autoclear != mode.autoclear {
                     kernel.loop_set_autoclear(&left.fd, mode.autoclear)?;
                 }
@@ -150,15 +162,71 @@ impl<K: Kernel> VolumeFile<K> {
     }
 }
 
-/// The number of a device that is not bound and that no mount shows. The bind mount of a device
-/// that was detached by force still shows its number, which is usually the lowest free one: the pod
-/// behind that mount would read and write the next volume.
-fn free_number<K: Kernel>(kernel: &K, is_shown: IsShown<'_>) -> kernel::Result<u32> {
-    let mut number = kernel.loop_get_free()?;
+/// The number of a device that is not bound, not among those `in_use`, and that no mount shows. The
+/// bind mount of a device that was detached by force still shows its number, which is usually the
+/// lowest free one: the pod behind that mount would read and write the next volume.
+fn free_number<K: Kernel>(
+    kernel: &K,
+    in_use: &[u32],
+    is_shown: IsShown<'_>,
+) -> Result<u32, Failure> {
+    let free = kernel.loop_get_free();
+    let mut number = free.map_err(|error| match error.cause() {
+        Cause::Missing => no_node(Path::new(CONTROL)),
+        _ => Failure::from(error),
+    })?;
     let mut is_free = true;
-    while !is_free || is_shown(kernel.loop_dev(number))? {
+    while !is_free || in_use.contains(&number) || is_shown(kernel.loop_dev(number))? {
         number += 1;
         is_free = kernel.loop_add(number)? || kernel.loop_file(number)?.is_none();
     }
     Ok(number)
+}
+
+/// Opens the free device of that number, unless a process has added partitions to it while another
+/// volume had it: they would show and write the next one. Such a device is removed, since a new
+/// one of its number has none; if a partition is open, the number is added to those `in_use`.
+fn open_plain<K: Kernel>(
+    kernel: &K,
+    number: u32,
+    in_use: &mut Vec<u32>,
+) -> Result<Option<K::Fd>, Failure> {
+    if !kernel.loop_partitions(number, false)?.is_empty() {
+        if !kernel.loop_remove(number)? {
+            in_use.push(number);
+        }
+        return Ok(None);
+    }
+    let path = loop_path(number);
+    match kernel.open(&path, Open::DeviceRead) {
+        Ok(fd) => Ok(Some(fd)),
+        // Another stage has just removed it.
+        Err(error) if error.cause() == Cause::NoDevice => Ok(None),
+        Err(error) if error.cause() == Cause::Missing => match kernel.loop_bytes(number)? {
+            Some(_) => Err(no_node(&path)),
+            None => Ok(None),
+        },
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Why no volume can be bound: `/dev`, as the agent sees it, has no nodes of new loop devices.
+pub(crate) fn lacking_nodes<K: Kernel>(kernel: &K) -> Option<String> {
+    let path = match kernel.loop_get_free() {
+        Ok(number) => loop_path(number),
+        Err(error) if error.cause() == Cause::Missing => PathBuf::from(CONTROL),
+        // A stage reports it.
+        Err(_) => return None,
+    };
+    let is_missing = matches!(kernel.look(&path), Ok(None));
+    is_missing.then(|| no_node(&path).message)
+}
+
+fn no_node(path: &Path) -> Failure {
+    let path = path.display();
+    Failure::precondition(format!(
+        "{path} does not exist, and volumes need it: load the driver (`modprobe loop`), and mount \
+         devtmpfs on /dev, or in a container the node's /dev (in a pod: a hostPath volume); on a \
+         static /dev, create the nodes with mknod"
+    ))
 }

@@ -122,6 +122,42 @@ impl<K: Kernel> Device<K> {
         Ok(status.map(|status| (device, status)))
     }
 
+    /// Whether no process has added a partition to it.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(super) fn is_plain(&self, kernel: &K) -> kernel::Result<bool> {
+        let partitions = kernel.loop_partitions(self.guard.number, true)?;
+        Ok(partitions.is_empty())
+    }
+
+    /// Ends what a process has set on the device, perhaps while another volume had it: writes would
+    /// fail, or an fsync not reach the disk.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn reset(&self, kernel: &K) -> kernel::Result<()> {
+        kernel.allow_writes(&self.fd)?;
+        match self.guard.mode {
+            Some(mode) if mode.read_only => Ok(()),
+            _ => kernel.loop_allow_flushes(self.guard.number),
+        }
+    }
+
+    /// The device after [`Held::reset`]; unbound again if that fails.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn reset_or_unbind(self, kernel: &K) -> Result<Self, Failure> {
+        let Err(error) = self.reset(kernel) else {
+            return Ok(self);
+        };
+        Err(match self.unbind(kernel) {
+            Ok(_) => error.into(),
+            Err(_) => Failure::from(error).may_be_running(),
+        })
+    }
+
     /// Its number.
     pub(super) fn number(&self) -> u32 {
         self.guard.number

@@ -17,10 +17,10 @@ mod tests;
 mod unread;
 mod verdict;
 
-pub(crate) use bind::IsShown;
+pub(crate) use bind::{IsShown, lacking_nodes};
 pub(super) use bound::Bound;
 pub(super) use file::VolumeFile;
 pub(crate) use folder::LoopDir;
 #[cfg(test)]
 pub(crate) use sysfs::loop_path;
-pub(super) use sysfs::{carries_volumes, dev_named, ext4_errors, node_of};
+pub(super) use sysfs::{carries_volumes, dev_named, ext4_errors, node_of, partitions};

@@ -58,6 +58,19 @@ pub(crate) fn ext4_errors<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<Ext4
     }
 }
 
+/// The partitions of a bound device that a process has added. With `loop.max_part`, the kernel
+/// itself shows those in the content of a raw device, which `is_raw`.
+///
+/// # Errors
+/// When sysfs cannot be read.
+pub(crate) fn partitions<K: Kernel>(kernel: &K, dev: Dev, is_raw: bool) -> Result<Vec<String>> {
+    let has_max_part = kernel.loop_dev(1).minor > 1;
+    match kernel.loop_number(dev) {
+        Some(number) if !(is_raw && has_max_part) => kernel.loop_partitions(number, true),
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// The bound devices whose files have or had the name of the file at `path`, by number. First those
 /// with that path: another file of that name may be on a hung disk.
 ///

@@ -7,6 +7,7 @@ use belay_contract::attribute::DETACH;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
+use super::bind::lacking_nodes;
 use super::bound::Device;
 use super::folder::LoopDir;
 use super::sysfs::{candidates, loop_path, node_of};
@@ -536,4 +537,58 @@ fn a_device_whose_label_names_another_volume_or_attachment_is_not_the_volumes() 
     assert_eq!(transport.is_wanted_back(kernel, &vol()), Ok(false));
     kernel.set_xattr(&file, DETACH, b"1").unwrap();
     assert_eq!(transport.is_wanted_back(kernel, &vol()), Ok(true));
+}
+
+#[test]
+fn a_device_without_a_node_is_refused_with_the_cure_and_makes_the_driver_unready() {
+    let bench = Bench::new();
+    assert_eq!(lacking_nodes(&bench.kernel), None);
+    bench.machine.delete_file(Path::new("/dev/loop0"));
+    let why = lacking_nodes(&bench.kernel).unwrap();
+    let refused = bench.hold(RAW).map(drop).unwrap_err();
+    assert_eq!((refused.kind, &refused.message), (Kind::Precondition, &why));
+    assert!(why.starts_with("/dev/loop0 does not exist"), "{why}");
+    for cure in ["devtmpfs", "hostPath", "mknod"] {
+        assert!(why.contains(cure), "{why}");
+    }
+}
+
+#[test]
+fn a_free_device_that_another_stage_removes_meanwhile_is_replaced_by_another() {
+    for errno in ["ENODEV", "EBUSY"] {
+        let bench = Bench::new();
+        bench.machine.begin(None);
+        drop(bench.hold(RAW).unwrap());
+        let calls = bench.machine.end();
+        let open = calls.iter().position(|call| call.object == "/dev/loop0");
+        let bench = Bench::new();
+        let fault = Fault::Fail(open.unwrap() + 1, errno);
+        bench.machine.begin(Some(fault));
+        let held = bench.hold(RAW).map(drop).map_err(|failure| failure.kind);
+        bench.machine.end();
+        let expected = match errno {
+            "ENODEV" => Ok(()),
+            _ => Err(Kind::System),
+        };
+        assert_eq!(held, expected, "{errno}");
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_reset_is_unbound_again() {
+    for call in ["BLKROSET", "read"] {
+        let bench = Bench::new();
+        bench.machine.begin(None);
+        drop(bench.hold(RAW).unwrap());
+        let calls = bench.machine.end();
+        let at = calls.iter().rposition(|made| made.name == call);
+        let bench = Bench::new();
+        bench
+            .machine
+            .begin(Some(Fault::Fail(at.unwrap() + 1, "EACCES")));
+        let held = bench.hold(RAW).map(drop).map_err(|failure| failure.kind);
+        bench.machine.end();
+        assert_eq!(held, Err(Kind::System), "{call}");
+        assert_eq!(bench.kernel.loop_bound().unwrap(), [0; 0], "{call}");
+    }
 }

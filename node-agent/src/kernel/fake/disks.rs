@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::answers::GONE;
+use super::leftovers::Left;
 use super::loops::{Binding, Loop};
 use super::state::{Answer, InodeKind, State, loop_dev};
 use super::{Fake, Machine};
@@ -120,6 +121,7 @@ impl State {
             binding: Some(Binding::of_disk(ino, bytes)),
             diskseq,
             running_down: false,
+            left: Left::default(),
         };
         self.loops.insert(number, device);
         let disk = Plugged {

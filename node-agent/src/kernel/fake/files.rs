@@ -216,6 +216,11 @@ impl State {
         if !writable {
             return Err(Errno::BADF);
         }
+        if let Ok(number) = self.object(fd)?.device()
+            && self.refuses_writes(number)
+        {
+            return Err(Errno::PERM);
+        }
         let (ino, end) = self.bytes_of(fd)?;
         if at + bytes.len() as u64 > end {
             return Err(Errno::NOSPC);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
+use super::leftovers::Left;
 use super::sparse::Sparse;
 use super::state::{Answer, InodeKind, Location, Object, State};
 use crate::kernel::{LoopFile, LoopMode, LoopStatus, Open};
@@ -18,6 +19,8 @@ pub(super) struct Loop {
     pub(super) diskseq: u64,
     /// `Lo_rundown`: it waits for its last close, and cannot be opened.
     pub(super) running_down: bool,
+    /// What outlives its binding.
+    pub(super) left: Left,
 }
 
 pub(super) struct Binding {
@@ -85,7 +88,8 @@ impl State {
     pub(super) fn openers(&self, number: u32) -> usize {
         let descriptions = self.open.values().filter(|d| d.owner.is_some());
         let by_name = descriptions.filter(|d| d.object.device() == Ok(number));
-        by_name.count() + usize::from(self.is_mounted(number))
+        let of_partition = self.loops.get(&number).is_some_and(|l| l.left.is_open);
+        by_name.count() + usize::from(self.is_mounted(number)) + usize::from(of_partition)
     }
 
     fn is_mounted(&self, number: u32) -> bool {
@@ -166,6 +170,10 @@ impl State {
         if self.locks.get(&location.ino) != Some(&file) {
             self.violations
                 .push(format!("inode {} was bound without its lock", location.ino));
+        }
+        if !self.loops[&number].left.partitions.is_empty() {
+            self.violations
+                .push(format!("inode {} was bound under partitions", location.ino));
         }
         let bytes = self.file(location.ino)?.contents.bytes();
         let diskseq = self.number();

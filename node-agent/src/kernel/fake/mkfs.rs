@@ -185,6 +185,10 @@ impl State {
             features,
             xfs_incompat,
         } = made;
+        let number = self.object(device)?.device()?;
+        if self.refuses_writes(number) {
+            return Err(Errno::PERM);
+        }
         let binding = self.binding(device)?.ok_or(Errno::NXIO)?;
         let (ino, blocks) = (binding.ino, binding.bytes / BLOCK_BYTES);
         let file = self.file(ino)?;
@@ -196,7 +200,6 @@ impl State {
         if step == Step::Superblock {
             file.formats += 1;
         }
-        let number = self.object(device)?.device()?;
         if step == Step::Superblock && fs_type != "xfs" {
             self.fsync(device)?;
         }

@@ -13,6 +13,7 @@ mod files;
 mod filesystems;
 mod fsck;
 mod kept;
+mod leftovers;
 mod loops;
 pub(crate) mod meanwhile;
 pub(crate) mod mkfs;

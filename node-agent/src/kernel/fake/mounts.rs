@@ -315,6 +315,9 @@ impl State {
         if binding.mode.read_only && !read_only {
             return Err(Errno::ROFS);
         }
+        if self.refuses_writes(number) && !read_only {
+            return Err(Errno::ACCESS);
+        }
         let already = self.superblocks.values().filter_map(|s| s.on);
         if already.filter_map(|n| self.behind(n)).any(|i| i == ino) {
             self.violations

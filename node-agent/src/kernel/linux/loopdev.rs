@@ -24,6 +24,7 @@ const LOOP_GET_STATUS64: Opcode = 0x4C05;
 const LOOP_SET_CAPACITY: Opcode = 0x4C07;
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
 const LOOP_CTL_ADD: Opcode = 0x4C80;
+const LOOP_CTL_REMOVE: Opcode = 0x4C81;
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 
 const LO_FLAGS_READ_ONLY: u32 = 1;
@@ -156,6 +157,19 @@ pub(super) fn add(number: u32) -> Result<bool> {
         Ok(_) => Ok(true),
         Err(Errno::EXIST) => Ok(false),
         Err(errno) => Err(of("LOOP_CTL_ADD", &control)(errno)),
+    }
+}
+
+/// See [`crate::kernel::Leftovers::loop_remove`].
+pub(super) fn remove(number: u32) -> Result<bool> {
+    let control = control()?;
+    let request = Control::<LOOP_CTL_REMOVE>(number);
+    // SAFETY: the argument of this request is a number; `Control` below passes it.
+    match unsafe { rustix::ioctl::ioctl(&control, request) } {
+        // Another call has removed it.
+        Ok(_) | Err(Errno::NODEV) => Ok(true),
+        Err(Errno::BUSY) => Ok(false),
+        Err(errno) => Err(of("LOOP_CTL_REMOVE", &control)(errno)),
     }
 }
 

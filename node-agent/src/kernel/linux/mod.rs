@@ -19,6 +19,7 @@ pub(crate) mod fuzz;
 mod grow;
 pub(crate) mod helper;
 mod lease;
+mod leftovers;
 mod loopdev;
 mod mount;
 mod mountinfo;

@@ -113,7 +113,7 @@ pub(super) fn integer(path: &Path) -> Result<Option<u64>> {
 }
 
 /// The first line; `None` if there is no such file.
-fn text(path: &Path) -> Result<Option<String>> {
+pub(super) fn text(path: &Path) -> Result<Option<String>> {
     let mut text = [0; TEXT_BYTES_MAX];
     let read = File::open(path).and_then(|mut file| file.read(&mut text));
     let length = match read {

@@ -21,6 +21,10 @@ pub(crate) struct Seen<'a> {
     pub(super) path: &'a Path,
     /// The node of its device.
     pub(super) device: &'a Path,
+    /// The names of the partitions that a process has added to it.
+    pub(super) partitions: &'a [String],
+    /// A process has set it read-only.
+    pub(super) refuses_writes: bool,
     pub(super) backing: Backing,
     /// None for a raw device.
     pub(super) filesystem: Option<Filesystem>,
@@ -51,6 +55,7 @@ pub(super) fn unreadable(error: &Error) -> Conditions {
 pub(super) fn judge(seen: &Seen<'_>) -> Conditions {
     let mut conditions = Conditions::default();
     backing(seen, &mut conditions);
+    altered(seen, &mut conditions);
     if let Some(filesystem) = &seen.filesystem {
         state(seen, filesystem, &mut conditions);
         if let Some(errors) = &filesystem.ext4 {
@@ -116,6 +121,27 @@ fn backing(seen: &Seen<'_>, conditions: &mut Conditions) {
                  the pod, so that the volume is staged again"
             ),
         ),
+    }
+}
+
+fn altered(seen: &Seen<'_>, conditions: &mut Conditions) {
+    let (device, path) = (seen.device.display(), seen.path.display());
+    let mut changes = Vec::new();
+    if !seen.partitions.is_empty() {
+        changes.push(format!(
+            "a process has added partitions to {device} at {path} ({}): writes to them change the \
+             volume; remove them: partx --delete {device}",
+            seen.partitions.join(", ")
+        ));
+    }
+    if seen.refuses_writes {
+        changes.push(format!(
+            "a process has set {device} at {path} read-only, so writes to the device fail; undo \
+             it: blockdev --setrw {device}"
+        ));
+    }
+    if !changes.is_empty() {
+        conditions.add(volume::DEVICE_ALTERED, changes.join("; "));
     }
 }
 
@@ -259,6 +285,8 @@ mod tests {
             file: Path::new("/volumes/vol-1"),
             path: Path::new("/staging"),
             device: Path::new("/dev/loop3"),
+            partitions: &[],
+            refuses_writes: false,
             backing,
             filesystem,
         })
@@ -336,6 +364,29 @@ mod tests {
         (dead.stopped, dead.shut_down) = (true, true);
         let expected = volume::FILESYSTEM_SHUT_DOWN;
         assert_eq!(told(&seen(WHOLE, Some(dead))), [expected]);
+    }
+
+    #[test]
+    fn each_change_of_a_device_is_reported_with_the_command_that_undoes_it() {
+        let names = ["loop3p1".to_owned(), "loop3p7".to_owned()];
+        let conditions = judge(&Seen {
+            file: Path::new("/volumes/vol-1"),
+            path: Path::new("/staging"),
+            device: Path::new("/dev/loop3"),
+            partitions: &names,
+            refuses_writes: true,
+            backing: WHOLE,
+            filesystem: None,
+        });
+        assert_eq!(told(&conditions), [volume::DEVICE_ALTERED]);
+        let text = &conditions.iter().next().unwrap().message;
+        for part in [
+            "(loop3p1, loop3p7)",
+            "partx --delete /dev/loop3",
+            "blockdev --setrw /dev/loop3",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 
     #[test]

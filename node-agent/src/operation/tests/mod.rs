@@ -40,6 +40,7 @@ mod in_place;
 mod kernels;
 mod kubelet_dir;
 mod labelled;
+mod leftovers;
 mod limit;
 mod lives;
 mod matrix;

@@ -1,7 +1,8 @@
 //! Loop devices: binding, their status, locks, sizes.
 
-use crate::kernel::Filesystems as _;
-use std::fs::File;
+use crate::kernel::{Filesystems as _, Leftovers as _, Patience, while_busy};
+use std::fs::{self, File};
+use std::process::Command;
 
 use super::*;
 
@@ -239,5 +240,136 @@ fn ioctls_on_what_is_no_loop_device_fail_and_change_nothing() {
                 .errno_name(),
             "ENOTTY"
         );
+    });
+}
+
+/// A loop device of a number that no other process has used; removed when dropped.
+struct Fresh<'a> {
+    kernel: &'a Linux,
+    number: u32,
+}
+
+impl Fresh<'_> {
+    fn new(kernel: &Linux) -> Fresh<'_> {
+        let number = (700..).find(|number| kernel.loop_add(*number).unwrap());
+        let number = number.unwrap();
+        Fresh { kernel, number }
+    }
+
+    /// Binds the file for writing; the last close unbinds it.
+    fn bind(&self, file: &OwnedFd) -> OwnedFd {
+        let path = loop_path(self.number);
+        let device = self.kernel.open(&path, Open::DeviceRead).unwrap();
+        let by = self.kernel.reopen(&device, Open::DeviceWrite).unwrap();
+        let bound = self.kernel.loop_configure(&by, file, WRITABLE, "test");
+        bound.unwrap();
+        device
+    }
+
+    fn run(&self, program: &str, args: &[&str]) {
+        let device = loop_path(self.number);
+        let mut command = Command::new(program);
+        let options = args.iter().take_while(|arg| arg.starts_with("--"));
+        let rest = args.iter().skip_while(|arg| arg.starts_with("--"));
+        let ended = command.args(options).arg(device).args(rest).status();
+        assert!(ended.unwrap().success(), "{program}");
+    }
+
+    fn write_cache(&self) -> PathBuf {
+        PathBuf::from(format!("/sys/block/loop{}/queue/write_cache", self.number))
+    }
+
+    /// Removes it. Other processes, such as udev, may have it open for a moment.
+    fn remove(&self) -> bool {
+        let is_busy = |removed: &Result<bool>| matches!(removed, Ok(false));
+        let remove = || self.kernel.loop_remove(self.number);
+        while_busy(self.kernel, Patience::Second, is_busy, remove).unwrap()
+    }
+}
+
+impl Drop for Fresh<'_> {
+    fn drop(&mut self) {
+        self.kernel.loop_remove(self.number).ok();
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn the_partitions_of_a_number_outlive_its_binding_and_end_with_the_device() {
+    in_own_namespace(|kernel| {
+        let image = Image::new(kernel, 8 * MIB);
+        let fresh = Fresh::new(kernel);
+        let number = fresh.number;
+        let [one, seven] = ["p1", "p7"].map(|part| format!("loop{number}{part}"));
+        let found = |is_bound| kernel.loop_partitions(number, is_bound).unwrap();
+        // By a list of its directory, and by its links.
+        for _ in 0..2 {
+            assert_eq!(found(false), [""; 0]);
+        }
+        let device = fresh.bind(&image.file);
+        for _ in 0..2 {
+            assert_eq!(found(true), [""; 0]);
+        }
+        fresh.run("addpart", &["7", "4096", "2048"]);
+        assert_eq!(found(true), [&*seven]);
+        fresh.run("addpart", &["1", "2048", "2048"]);
+        assert_eq!(found(true), [&*one, &*seven]);
+        assert!(!kernel.loop_remove(number).unwrap(), "it is bound");
+        drop(device);
+        fresh.run("delpart", &["7"]);
+        assert_eq!(found(false), [&*one]);
+        let partition = File::open(format!("/dev/{one}")).unwrap();
+        assert!(!kernel.loop_remove(number).unwrap(), "a partition is open");
+        drop(partition);
+        assert!(fresh.remove());
+        assert_eq!(found(false), [""; 0]);
+        assert!(kernel.loop_remove(number).unwrap(), "it is removed already");
+        assert!(kernel.loop_add(number).unwrap());
+        for _ in 0..2 {
+            assert_eq!(found(false), [""; 0]);
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn what_was_set_read_only_or_without_flushes_stays_so_for_the_next_file_until_it_is_reset() {
+    in_own_namespace(|kernel| {
+        let (image, next) = (Image::new(kernel, MIB), Image::new(kernel, MIB));
+        let fresh = Fresh::new(kernel);
+        let device = fresh.bind(&image.file);
+        assert!(!kernel.refuses_writes(&device).unwrap());
+        fresh.run("blockdev", &["--setro"]);
+        fs::write(fresh.write_cache(), "write through").unwrap();
+        drop(device);
+        let device = fresh.bind(&next.file);
+        let write = || {
+            let writer = kernel.reopen(&device, Open::DeviceWrite)?;
+            kernel.pwrite(&writer, &crate::kernel::AlignedBuf::new(4096), 0)
+        };
+        assert!(kernel.refuses_writes(&device).unwrap());
+        assert_eq!(write().unwrap_err().cause(), Cause::Denied);
+        kernel.allow_writes(&device).unwrap();
+        kernel.loop_allow_flushes(fresh.number).unwrap();
+        assert!(!kernel.refuses_writes(&device).unwrap());
+        assert_eq!(write().unwrap(), 4096);
+        let cache = fs::read_to_string(fresh.write_cache()).unwrap();
+        assert_eq!(cache, "write back\n");
+    });
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_device_that_is_bound_read_only_stays_so_when_writes_are_allowed() {
+    in_own_namespace(|kernel| {
+        let image = Image::new(kernel, MIB);
+        let mode = LoopMode {
+            read_only: true,
+            autoclear: true,
+        };
+        let device = Loop::attach(kernel, &image.file, mode);
+        kernel.allow_writes(&device.fd).unwrap();
+        assert!(kernel.refuses_writes(&device.fd).unwrap());
+        assert!(status(&device).mode.read_only);
     });
 }

@@ -1,0 +1,90 @@
+//! State of a loop device that outlives its binding, in sysfs and by ioctls.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+
+use super::sysfs::{is_gone, text, unread};
+use super::{Linux, block, loopdev};
+use crate::kernel::{Error, Leftovers, Result};
+
+/// The link counts of the directory of a loop device without partitions, unbound and bound. sysfs
+/// counts two links and one for each subdirectory, and the other subdirectories are the same for
+/// all loop devices of a kernel. 0 until such a device was listed.
+static PLAIN_LINKS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+impl Leftovers for Linux {
+    fn loop_partitions(&self, number: u32, is_bound: bool) -> Result<Vec<String>> {
+        let folder = folder(number);
+        let links = match folder.metadata() {
+            Ok(found) => found.nlink(),
+            Err(error) if is_gone(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(unread(&folder, &error)),
+        };
+        if links == PLAIN_LINKS[usize::from(is_bound)].load(Ordering::Relaxed) {
+            return Ok(Vec::new());
+        }
+        list(number, links)
+    }
+
+    fn loop_remove(&self, number: u32) -> Result<bool> {
+        loopdev::remove(number)
+    }
+
+    fn allow_writes(&self, device: &OwnedFd) -> Result<()> {
+        block::allow_writes(device)
+    }
+
+    fn refuses_writes(&self, device: &OwnedFd) -> Result<bool> {
+        block::refuses_writes(device)
+    }
+
+    fn loop_allow_flushes(&self, number: u32) -> Result<()> {
+        let path = folder(number).join("queue/write_cache");
+        if text(&path)?.is_none_or(|state| state != "write through") {
+            return Ok(());
+        }
+        fs::write(&path, "write back").map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            Error::at("write", &path, errno).because(format!(
+                "a process has disabled the flushes of this device, so an fsync in the volume \
+                 would not reach the disk: echo write back > {}",
+                path.display()
+            ))
+        })
+    }
+}
+
+fn folder(number: u32) -> PathBuf {
+    PathBuf::from(format!("/sys/block/loop{number}"))
+}
+
+/// The partitions, by a list of the directory, which had that many links before.
+fn list(number: u32, links: u64) -> Result<Vec<String>> {
+    let (folder, prefix) = (folder(number), format!("loop{number}p"));
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if is_gone(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(unread(&folder, &error)),
+    };
+    let (mut partitions, mut is_bound, mut folders) = (Vec::new(), false, 0);
+    for entry in entries {
+        let entry = entry.map_err(|error| unread(&folder, &error))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        folders += u64::from(entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        is_bound |= name == "loop";
+        if name.starts_with(&prefix) {
+            partitions.push(name);
+        }
+    }
+    // Else the directory has changed in between.
+    if partitions.is_empty() && folders + 2 == links {
+        PLAIN_LINKS[usize::from(is_bound)].store(links, Ordering::Relaxed);
+    }
+    partitions.sort_unstable();
+    Ok(partitions)
+}
