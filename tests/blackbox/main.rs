@@ -63,6 +63,8 @@ mod kills;
 #[cfg(test)]
 mod kubelet_dir;
 #[cfg(test)]
+mod leftovers;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod losses;
