@@ -68,7 +68,10 @@ impl Files {
                 ErrorKind::AlreadyExists => Ok(()),
                 _ => Err(at("mkdir", &path, &error)),
             })?;
-        let dir = File::open(&path).map_err(|error| at("open", &path, &error))?;
+        // The open of a FIFO would wait for another process.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(&path, flags, Mode::empty());
+        let dir = File::from(dir.map_err(|errno| os("open", &path, errno))?);
         let is_btrfs = cow::is_btrfs(&dir).map_err(|errno| os("fstatfs", &path, errno))?;
         Ok(Self {
             dir,

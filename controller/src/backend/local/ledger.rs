@@ -9,7 +9,6 @@ mod scan;
 mod snapshots;
 mod totals;
 
-use super::fault::at;
 use super::record::Record;
 use super::state_file::{self, StateFile, builder, damaged, failed, panicked, path_in};
 use belay_server::call::{Failure, Kind};
@@ -88,8 +87,8 @@ impl Ledger {
 
     /// Whether that directory has a database.
     pub(super) fn is_in(dir: &Path) -> Result<bool, Failure> {
-        let path = path_in(dir);
-        path.try_exists().map_err(|error| at("stat", &path, &error))
+        let remedy = "move it away and restore state.redb from a backup";
+        state_file::is_there(&path_in(dir), remedy)
     }
 
     /// Checks that changes can be written, and reopens the database if necessary: after one failed

@@ -7,9 +7,9 @@ use belay_server::call::{Failure, Kind};
 use redb::Database;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::{File, FileType, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +19,33 @@ const CACHE_BYTES: usize = 16 << 20;
 /// Minimum space on disk reserved for the file, so that a full disk does not prevent a small
 /// change.
 const RESERVE_BYTES: u64 = 4 << 20;
+
+/// Whether a file of the state directory exists. Asked before it is opened by its name: the open of
+/// a FIFO waits for another process, and that of a device may change it.
+///
+/// # Errors
+/// `Precondition`, with the `remedy`, if it is no regular file, nor a symbolic link to one.
+pub(super) fn is_there(path: &Path, remedy: &str) -> Result<bool, Failure> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => Ok(true),
+        Ok(metadata) => Err(Failure::precondition(format!(
+            "{}: is {}, not a regular file; {remedy}",
+            path.display(),
+            described(metadata.file_type())
+        ))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(at("stat", path, &error)),
+    }
+}
+
+fn described(special: FileType) -> &'static str {
+    match () {
+        () if special.is_dir() => "a directory",
+        () if special.is_fifo() => "a FIFO",
+        () if special.is_socket() => "a socket",
+        () => "a device",
+    }
+}
 
 /// The file that this process uses.
 #[derive(Debug)]
@@ -93,6 +120,7 @@ pub(super) fn draft(dir: &Path) -> Result<(File, PathBuf), Failure> {
 
 fn create(dir: &Path) -> Result<(File, PathBuf), Failure> {
     let path = dir.join("state.redb.new");
+    is_there(&path, "remove it")?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true);
     let file = options.mode(0o600).open(&path);

@@ -9,7 +9,7 @@ use super::in_progress::InProgress;
 use super::ledger::{Changes, Ledger};
 use super::record::{Record, State};
 use super::space::Ceiling;
-use super::state_file::{damaged, sync_names};
+use super::state_file::{damaged, is_there, sync_names};
 use super::{Config, STEP_BYTES};
 use crate::backend::{Mark, Page, Phase, Sizes, Volume};
 use belay_contract::topology::Topology;
@@ -351,6 +351,7 @@ fn tells_holes(lock: &File) -> bool {
 /// Ensures that no other process uses the directory.
 fn lock(dir: &Path) -> Result<File, Failure> {
     let path = dir.join("lock");
+    is_there(&path, "remove it")?;
     let lock = OpenOptions::new()
         .read(true)
         .write(true)

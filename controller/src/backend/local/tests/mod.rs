@@ -36,6 +36,7 @@ mod recovery;
 mod shared;
 mod snapshots;
 mod sources;
+mod special;
 mod volumes;
 
 use super::create::Intent;
