@@ -249,6 +249,13 @@ pub(super) fn decode<T: DeserializeOwned>(whose: &str, bytes: &[u8]) -> Result<T
     serde_json::from_slice(bytes).map_err(damaged)
 }
 
+impl StoredUsage {
+    /// Whether it is a filesystem whose type was requested.
+    pub(super) fn has_type(&self) -> bool {
+        matches!(self, Self::Filesystem(fs_type) if !fs_type.is_empty())
+    }
+}
+
 impl StoredSource {
     fn new(source: &ContentSource) -> Self {
         match source {

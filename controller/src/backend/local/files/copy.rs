@@ -4,10 +4,12 @@
 use super::Backing;
 #[cfg(test)]
 use super::journal::{self, Call};
-use crate::backend::local::fault::{os, truncated};
+use crate::backend::local::fault::{self, os, truncated};
 use belay_server::call::Failure;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt as _;
 
 /// Bytes copied between two checks for cancellation.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -104,6 +106,16 @@ impl Backing {
         Ok(Copied::Whole)
     }
 
+    /// Whether the file has these bytes at that offset.
+    pub(in crate::backend::local) fn has_at(&self, at: u64, bytes: &[u8]) -> Result<bool, Failure> {
+        let mut found = vec![0; bytes.len()];
+        match self.file.read_exact_at(&mut found, at) {
+            Ok(()) => Ok(found == bytes),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(fault::at("read", &self.path, &error)),
+        }
+    }
+
     /// Differs after every change of the content: size and ctime, with nanoseconds. Not mtime,
     /// which can be set back (utimensat(2)). A change of an attribute changes ctime too; the copy
     /// is then repeated needlessly.
@@ -151,7 +163,7 @@ mod tests {
     use belay_server::call::Kind;
     use std::cell::Cell;
     use std::fs;
-    use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+    use std::os::unix::fs::MetadataExt as _;
 
     const MIB: u64 = 1 << 20;
 

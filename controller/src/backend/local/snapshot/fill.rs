@@ -17,7 +17,8 @@ impl Store {
     /// the source holds data.
     ///
     /// # Errors
-    /// `NotFound` for the source; `Precondition` if it cannot be read now.
+    /// `NotFound` for the source; `Precondition` if it cannot be read now; `Invalid` if it has
+    /// another filesystem than is requested.
     pub(in crate::backend::local) fn fill(
         &self,
         id: &str,
@@ -50,6 +51,7 @@ impl Store {
         })?;
         refuse_resized(&origin, record.bytes)?;
         self.refuse_emptied(id, &origin, &record)?;
+        self.refuse_other_filesystem(id, &format!("snapshot {from}"), &origin)?;
         if file.share(&origin, record.bytes)? {
             return Ok(record.populated);
         }
@@ -87,6 +89,7 @@ impl Store {
         let origin = self.backing_for_reading(from)?;
         let least_bytes = whole_bytes(&origin, &volume)?;
         self.refuse_replaced(from, &volume, &origin)?;
+        self.refuse_other_filesystem(id, &format!("volume {from}"), &origin)?;
         // FICLONE writes dirty data back with the file locked, which blocks the volume's users:
         // most of it is written before.
         origin.sync()?;

@@ -3,6 +3,7 @@
 mod cut;
 mod damage;
 mod discard;
+mod filesystem;
 mod fill;
 mod lookup;
 mod record;

@@ -1,11 +1,14 @@
 //! The file that a cut or a clone reads is truncated, replaced or opened by another program.
 
 use super::snapshots::left_to_copier;
-use super::{Bed, MIB, attach_order, intended_snapshot, of_volume, order, snapshot_order};
-use crate::backend::Volume;
+use super::{
+    Bed, MIB, attach_order, cut, intended_snapshot, of_snapshot, of_volume, order, snapshot_order,
+};
 use crate::backend::local::store::Store;
+use crate::backend::{Order, Usage, Volume};
 use belay_server::call::{Failure, Kind};
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
 
 fn made(bed: &Bed) -> (Store, Volume) {
     let store = bed.open();
@@ -91,4 +94,68 @@ fn a_file_that_another_program_writes_to_when_its_copy_resumes_is_not_copied() {
     drop(writer);
     store.copy_snapshot(id.as_str()).unwrap();
     assert!(store.snapshot(&id).unwrap().unwrap().ready);
+}
+
+/// The magic numbers as mkfs writes them.
+const SUPERBLOCKS: [(&str, u64, &[u8]); 3] = [
+    ("ext4", 1080, b"\x53\xef"),
+    ("xfs", 0, b"XFSB"),
+    ("btrfs", 65_600, b"_BHRfS_M"),
+];
+
+fn write_at(bed: &Bed, volume: &Volume, at: u64, bytes: &[u8]) {
+    let path = bed.file(volume.id.as_str());
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+fn as_filesystem(name: &str, fs_type: &str) -> Order {
+    Order {
+        usage: Usage::Filesystem(fs_type.to_owned()),
+        ..order(name, MIB)
+    }
+}
+
+#[test]
+fn a_copy_that_is_requested_with_another_filesystem_than_its_source_has_is_not_created() {
+    for (contained, at, magic) in SUPERBLOCKS {
+        let bed = Bed::new();
+        let (store, volume) = made(&bed);
+        write_at(&bed, &volume, at, magic);
+        let snapshot = cut(&store, &snapshot_order("snap", &volume));
+        for source in [of_snapshot(&snapshot), of_volume(&volume)] {
+            let create = |order: &Order| store.create(order, source.as_ref());
+            for (asked, ..) in SUPERBLOCKS {
+                let made = create(&as_filesystem("copy", asked));
+                if asked == contained {
+                    store.delete(made.unwrap().id.as_str()).unwrap();
+                    continue;
+                }
+                let failure = made.unwrap_err();
+                assert_eq!(failure.kind, Kind::Invalid, "{failure}");
+                let names = format!("contains {contained}, but {asked} is requested");
+                assert!(failure.message.contains(&names), "{failure}");
+                assert_eq!(bed.files().len(), 1, "{asked}");
+            }
+            // The node agent decides; a raw volume may contain anything.
+            for order in [as_filesystem("copy", ""), order("copy", MIB)] {
+                store.delete(create(&order).unwrap().id.as_str()).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_copy_of_a_source_that_may_have_the_requested_filesystem_is_left_to_the_node() {
+    let bed = Bed::new();
+    let (store, volume) = made(&bed);
+    let create = |asked| store.create(&as_filesystem("copy", asked), of_volume(&volume).as_ref());
+    // Without any magic number.
+    store.delete(create("xfs").unwrap().id.as_str()).unwrap();
+    for (_, at, magic) in SUPERBLOCKS {
+        write_at(&bed, &volume, at, magic);
+    }
+    for (asked, ..) in SUPERBLOCKS {
+        store.delete(create(asked).unwrap().id.as_str()).unwrap();
+    }
 }
