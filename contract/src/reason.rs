@@ -72,8 +72,8 @@ pub mod volume {
         DATA_UNSYNCED = "DataUnsynced", Degraded, [Node];
         /// The file no longer has a name.
         BACKING_FILE_MISSING = "BackingFileMissing", DataLoss, [Controller];
-        /// Another file has its name.
-        BACKING_FILE_FOREIGN = "BackingFileForeign", Inaccessible, [Controller];
+        /// Its name leads to no regular file, or to one that may be another volume's too.
+        BACKING_FILE_FOREIGN = "BackingFileForeign", Inaccessible, [Node, Controller];
         /// It holds no data, though its filesystem was in use.
         BACKING_FILE_EMPTY = "BackingFileEmpty", DataLoss, [Node, Controller];
         /// The volume's record cannot be read.

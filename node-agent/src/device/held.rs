@@ -120,6 +120,17 @@ impl<K: Kernel> Held<K> {
         }
     }
 
+    /// Refuses a device whose file may be another volume's too.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` if the file has more names than Belay gives it.
+    pub(crate) fn refuse_linked(&self) -> Result<(), Failure> {
+        match &self.guard {
+            Guard::Loop(bound) => bound.file().map_or(Ok(()), |file| file.refuse_linked()),
+            Guard::Disk(_) => Ok(()),
+        }
+    }
+
     /// Whether writes fail; `None` where that is not known.
     pub(crate) fn is_read_only(&self) -> Option<bool> {
         match &self.guard {

@@ -28,7 +28,7 @@ pub(crate) use label::Label;
 pub(crate) use loops::LoopDir as Folder;
 #[cfg(test)]
 pub(crate) use loops::loop_path;
-pub(crate) use loops::{IsShown, LoopDir, lacking_nodes};
+pub(crate) use loops::{IsShown, LoopDir, lacking_nodes, linked};
 pub(crate) use storage::Storage;
 pub(crate) use transport::Transport;
 
@@ -107,6 +107,8 @@ pub(crate) enum Backing {
         device_bytes: u64,
         /// How much of its file is not a hole; `None` for a disk.
         allocated: Option<u64>,
+        /// The number of names of its file; `None` for a disk.
+        names: Option<u32>,
     },
     /// The device has a file that is not at the volume's path.
     Gone,

@@ -13,6 +13,17 @@ pub(crate) enum Storage<K: Kernel> {
 }
 
 impl<K: Kernel> Storage<K> {
+    /// Refuses a file that may be another volume's too.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` if it has more names than Belay gives it.
+    pub(crate) fn refuse_linked(&self) -> Result<(), Failure> {
+        match self {
+            Storage::File(file) => file.refuse_linked(),
+            Storage::Disk(_) => Ok(()),
+        }
+    }
+
     /// The device that an earlier operation left attached. If there is none, locks the file. A disk
     /// that is plugged in counts as attached.
     ///

@@ -18,8 +18,8 @@ use crate::work::Phase;
 ///
 /// # Errors
 /// `NOT_FOUND` if the volume is not there, `UNAVAILABLE` if its file or disk has not grown yet,
-/// `FAILED_PRECONDITION` if this process may not grow a mounted filesystem, or the filesystem is
-/// mounted read-only.
+/// `FAILED_PRECONDITION` if this process may not grow a mounted filesystem, if the filesystem is
+/// mounted read-only, or if the file may be another volume's too.
 pub(crate) fn expand<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Result<u64, Failure> {
     let path = &request.volume_path;
     cx.admit("volume_path", path)?;
@@ -33,6 +33,7 @@ pub(crate) fn expand<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Re
     let Verdict::Ours(device) = verdict else {
         return Err(not_there(request, path));
     };
+    device.refuse_linked()?;
     let requested = request.range.map_or(0, |range| range.required_bytes);
     let required = cx.transport.least_of_device(requested);
     let bytes = cx.phase(Phase::Grow, || device.bytes(&cx.kernel, required))?;

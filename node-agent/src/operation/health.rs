@@ -185,6 +185,7 @@ pub(super) fn behind_held<K: Kernel>(
                     bytes: file.bytes,
                     device_bytes,
                     allocated: Some(file.allocated),
+                    names: Some(file.links),
                 }
             }
             // A disk has no file behind it.
@@ -192,6 +193,7 @@ pub(super) fn behind_held<K: Kernel>(
                 bytes: device_bytes,
                 device_bytes,
                 allocated: None,
+                names: None,
             },
         },
         Verdict::Stale(_) => Backing::Gone,

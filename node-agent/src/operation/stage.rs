@@ -89,14 +89,16 @@ fn run<K: Kernel>(
 /// staged or published here.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
-/// another process uses it.
+/// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere, or if its file may
+/// be another volume's too; `ABORTED` while another process uses it.
 fn attach<K: Kernel>(
     cx: &Context<'_, K>,
     volume: &VolumeId,
     storage: Storage<K>,
     purpose: Purpose,
 ) -> Result<Held<K>, Failure> {
+    // Before its lock, which the other volume may have.
+    storage.refuse_linked()?;
     let device = cx.phase(Phase::Attach, || {
         let unused = || -> Result<_, Failure> {
             let left = cx.mounts().left(volume, &storage)?;

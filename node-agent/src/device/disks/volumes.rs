@@ -326,6 +326,7 @@ impl DiskVolumes {
                 bytes: disk.bytes,
                 device_bytes: disk.bytes,
                 allocated: None,
+                names: None,
             },
             DiskAt::Nothing => Backing::Unplugged,
             DiskAt::Other => Backing::Lost,

@@ -12,6 +12,16 @@ use super::name::{Bearer, Name};
 use super::sysfs::candidates;
 use crate::kernel::{self, Inode, Kernel, LoopStatus, Patience, Stat, while_busy};
 
+/// Maximum number of names of a volume's file: its own, and the one that its controller gives it
+/// while the volume is attached.
+const NAMES_MAX: u32 = 2;
+
+/// Explains why a file at `path` with so many names must not be used as that of a volume; `None` if
+/// no other volume can have it.
+pub(crate) fn linked(path: &Path, names: u32) -> Option<String> {
+    belay_contract::linked::refusal(path, names.into(), NAMES_MAX.into())
+}
+
 /// A volume's file.
 pub(crate) struct VolumeFile<K: Kernel> {
     fd: K::Fd,
@@ -19,6 +29,7 @@ pub(crate) struct VolumeFile<K: Kernel> {
     name: Name,
     inode: Inode,
     bytes: u64,
+    names: u32,
 }
 
 /// The owner of a file's lock.
@@ -41,6 +52,7 @@ impl<K: Kernel> VolumeFile<K> {
             name,
             inode: stat.inode(),
             bytes: stat.bytes,
+            names: stat.links,
         }
     }
 
@@ -77,6 +89,18 @@ impl<K: Kernel> VolumeFile<K> {
     /// Whether a device of that status has a file of the same filesystem.
     pub(super) fn is_beside(&self, status: &LoopStatus) -> bool {
         status.backing_dev == self.inode.dev
+    }
+
+    /// Refuses a file that may be another volume's too, by the number of names that it had when it
+    /// was opened.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION`, with the remedy.
+    pub(in crate::device) fn refuse_linked(&self) -> Result<(), Failure> {
+        match linked(&self.path, self.names) {
+            Some(why) => Err(Failure::precondition(why)),
+            None => Ok(()),
+        }
     }
 
     /// A process that deletes a volume locks its file meanwhile, and the file may have been opened

@@ -20,6 +20,7 @@ mod verdict;
 pub(crate) use bind::{IsShown, lacking_nodes};
 pub(super) use bound::Bound;
 pub(super) use file::VolumeFile;
+pub(crate) use file::linked;
 pub(crate) use folder::LoopDir;
 #[cfg(test)]
 pub(crate) use sysfs::loop_path;

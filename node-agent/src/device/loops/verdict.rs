@@ -189,6 +189,7 @@ impl<K: Kernel> LoopDir<K> {
                 bytes: found.bytes,
                 device_bytes,
                 allocated: Some(found.allocated),
+                names: Some(found.links),
             },
         })
     }
@@ -212,6 +213,7 @@ impl<K: Kernel> LoopDir<K> {
             bytes: found.bytes,
             device_bytes,
             allocated: Some(found.allocated),
+            names: Some(found.links),
         }))
     }
 

@@ -89,6 +89,11 @@ impl Machine {
         self.lock().links.insert(link.to_owned(), to.to_owned());
     }
 
+    /// Gives a file another name, a hard link.
+    pub(crate) fn link_file(&self, path: &Path, name: &Path) {
+        self.lock().link(path, name).unwrap();
+    }
+
     /// Removes a file; a device that is bound to it keeps its data.
     pub(crate) fn delete_file(&self, path: &Path) {
         self.lock().remove(path, false).unwrap();

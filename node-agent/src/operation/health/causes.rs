@@ -6,7 +6,7 @@ use belay_contract::reason::volume;
 use belay_server::health::Conditions;
 use belay_server::size::Exact;
 
-use crate::device::Backing;
+use crate::device::{Backing, linked};
 use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors};
 
 /// A filesystem has at least so many bytes that are not zeros. The smallest that mkfs.ext4 makes,
@@ -71,6 +71,13 @@ pub(super) fn judge(seen: &Seen<'_>) -> Conditions {
 fn backing(seen: &Seen<'_>, conditions: &mut Conditions) {
     let (file, path) = (seen.file.display(), seen.path.display());
     let device = seen.device.display();
+    if let Backing::There {
+        names: Some(names), ..
+    } = &seen.backing
+        && let Some(why) = linked(seen.file, *names)
+    {
+        conditions.add(volume::BACKING_FILE_FOREIGN, why);
+    }
     match &seen.backing {
         Backing::There {
             bytes,
@@ -306,6 +313,7 @@ mod tests {
         bytes: 1 << 20,
         device_bytes: 1 << 20,
         allocated: Some(FILESYSTEM_BYTES),
+        names: Some(2),
     };
 
     fn told(conditions: &Conditions) -> Vec<Reason> {
@@ -328,6 +336,7 @@ mod tests {
             bytes: 200,
             device_bytes: 100,
             allocated: Some(0),
+            names: None,
         };
         assert!(seen(grown, None).is_empty());
     }
@@ -338,11 +347,19 @@ mod tests {
             bytes: 99,
             device_bytes: 100,
             allocated: None,
+            names: Some(1),
         };
         let emptied = Backing::There {
             bytes: 1 << 20,
             device_bytes: 1 << 20,
             allocated: Some(FILESYSTEM_BYTES - 1),
+            names: Some(2),
+        };
+        let linked = Backing::There {
+            bytes: 100,
+            device_bytes: 100,
+            allocated: None,
+            names: Some(3),
         };
         // The users of a raw volume may have discarded all of it.
         assert!(seen(emptied.clone(), None).is_empty());
@@ -350,6 +367,7 @@ mod tests {
         assert_eq!(told(&seen(emptied, Some(filesystem("ext4")))), expected);
         let backing = [
             (short, volume::BACKING_FILE_SHORT),
+            (linked, volume::BACKING_FILE_FOREIGN),
             (Backing::Gone, volume::BACKING_FILE_GONE),
             (Backing::Lost, volume::DEVICE_LOST),
         ];

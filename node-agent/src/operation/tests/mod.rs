@@ -42,6 +42,7 @@ mod kubelet_dir;
 mod labelled;
 mod leftovers;
 mod limit;
+mod linked;
 mod lives;
 mod matrix;
 mod meanwhile;
