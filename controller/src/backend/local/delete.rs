@@ -49,6 +49,8 @@ impl Store {
     fn lock_unused(&self, id: &str, record: &Record) -> Result<Backing, Failure> {
         let device = self.device_of(id, record)?;
         let backing = self.files.get(id)?;
+        // Before its lock, which the other volume may have.
+        self.refuse_linked(id, &backing)?;
         if !backing.try_lock()? {
             return Err(Failure::precondition(format!(
                 "volume {id}: {} is bound to a loop device of this node; delete the pods that \
@@ -68,14 +70,15 @@ impl Store {
     /// The remaining steps, which may have been started before.
     pub(super) fn finish_delete(&self, id: &str) -> Result<(), Failure> {
         let backing = self.files.find(id)?;
-        if let Some(backing) = &backing
-            && !backing.try_lock()?
-        {
-            return Err(Failure::busy(format!(
-                "volume {id}: another call is deleting it, or {} is bound to a loop device of \
-                 this node; repeat the call later",
-                backing.path().display()
-            )));
+        if let Some(backing) = &backing {
+            self.refuse_linked(id, backing)?;
+            if !backing.try_lock()? {
+                return Err(Failure::busy(format!(
+                    "volume {id}: another call is deleting it, or {} is bound to a loop device of \
+                     this node; repeat the call later",
+                    backing.path().display()
+                )));
+            }
         }
         self.remove_and_forget(id)
     }

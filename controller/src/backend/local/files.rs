@@ -14,7 +14,7 @@ mod stopped;
 
 pub(super) use copy::{COPIED_BYTES, Copied};
 pub(super) use cow::{is_copied_on_write, set_nocow};
-pub(super) use link::Inode;
+pub(super) use link::{Inode, names_of};
 pub(super) use open::{foreign, missing};
 
 use super::fault::{at, os, truncated};
@@ -97,6 +97,7 @@ impl Files {
         let file = Backing {
             file: file.into(),
             path,
+            names: 1,
         };
         #[cfg(test)]
         journal::note(Call::Change(self.path.clone()));
@@ -212,6 +213,8 @@ impl Room {
 pub(super) struct Backing {
     file: File,
     path: PathBuf,
+    /// The number of its names when it was opened.
+    names: u64,
 }
 
 impl Backing {
@@ -368,6 +371,7 @@ mod tests {
         let backing = Backing {
             file: File::open(null).unwrap(),
             path: null.to_owned(),
+            names: 1,
         };
         let recorder = PrometheusBuilder::new().build_recorder();
         for times in [1, 2] {

@@ -4,10 +4,11 @@
 //! health reason of its volume, never an error of the call.
 
 use super::fault::{emptied, os, truncated};
-use super::files::{Files, foreign};
+use super::files::{Files, foreign, names_of};
 use super::record::State;
 use super::store::{Store, refuse_foreign_token};
 use crate::backend::{Unhealthy, UnhealthyPage};
+use belay_contract::linked;
 use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
 use belay_server::health::Conditions;
@@ -47,7 +48,27 @@ pub(super) enum Named {
         bytes: u64,
         /// Of these, allocated on disk.
         allocated: u64,
+        names: u64,
     },
+}
+
+impl Named {
+    /// Explains why it may be the file of another volume or snapshot too; `None` if it has at most
+    /// `allowed` names.
+    pub(super) fn linked(&self, path: &Path, allowed: u64) -> Option<String> {
+        match self {
+            Self::File { names, .. } => linked::refusal(path, *names, allowed),
+            Self::Nothing | Self::Other => None,
+        }
+    }
+}
+
+/// The properties that the file of a healthy volume must have.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    least_bytes: u64,
+    /// The maximum number of its names.
+    names: u64,
 }
 
 impl Store {
@@ -124,17 +145,24 @@ impl Store {
         }
         let path = self.files.path_of(id.as_str()).display().to_string();
         let judged = |least_bytes| {
+            let second = self.second_name(id.as_str());
             let named = self.files.named(id.as_str());
-            let is_suspect = matches!(named, Ok(Named::File { bytes, allocated })
+            let is_suspect = matches!(named, Ok(Named::File { bytes, allocated, .. })
                 if bytes >= least_bytes && allocated <= HARDLY_ANY);
-            (judge(&path, least_bytes, &named, storage), is_suspect)
+            let expected = Expected {
+                least_bytes,
+                names: 1 + u64::from(second == Some(true)),
+            };
+            let conditions = judge(&path, expected, &named, storage);
+            (conditions, is_suspect, second == Some(false))
         };
-        let (conditions, is_suspect) = judged(bytes);
-        if conditions.is_empty() && !is_suspect && !self.may_be_replaced(id.as_str()) {
+        let (conditions, is_suspect, may_be_replaced) = judged(bytes);
+        if conditions.is_empty() && !is_suspect && !may_be_replaced {
             return Ok(Some(conditions));
         }
         // The record is read before the file is inspected again: a file that has yet to follow its
-        // record is not short, and one that has followed since is large enough.
+        // record is not short, and one that has followed since is large enough. Nor is a file
+        // linked that an attachment has given its second name in between.
         let Some(record) = self.ledger.get(id.as_str())? else {
             return Ok(None);
         };
@@ -143,7 +171,7 @@ impl Store {
             // If that cannot be read, the file cannot be inspected either, which is reported.
             Some(from) => record.least_bytes(self.files.grown_to(id.as_str()).unwrap_or(from)),
         };
-        let (mut conditions, is_suspect) = judged(least_bytes);
+        let (mut conditions, is_suspect, _) = judged(least_bytes);
         if is_suspect && record.must_hold_data(self.tells_holes) {
             let file = self.files.get_for_reading(id.as_str());
             let holds_data = file.and_then(|file| file.holds_data());
@@ -179,6 +207,7 @@ impl Files {
                     bytes: stat.st_size.unsigned_abs(),
                     // stat(2): st_blocks counts units of 512 bytes, whatever the block size.
                     allocated: stat.st_blocks.unsigned_abs().saturating_mul(512),
+                    names: names_of(&stat),
                 })
             }
             Ok(_) => Ok(Named::Other),
@@ -201,17 +230,17 @@ fn record_unreadable(failure: Failure) -> Result<Conditions, Failure> {
     Ok(conditions)
 }
 
-/// The health of a volume whose file must have at least that size. `path` is for messages only.
+/// The health of a volume whose file must be as expected. `path` is for messages only.
 fn judge(
     path: &str,
-    least_bytes: u64,
+    expected: Expected,
     named: &Result<Named, Failure>,
     storage: &Result<Storage, Failure>,
 ) -> Conditions {
     let mut conditions = Conditions::default();
     match named {
         Err(failure) => conditions.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
-        Ok(named) => judge_file(path, least_bytes, *named, &mut conditions),
+        Ok(named) => judge_file(path, expected, *named, &mut conditions),
     }
     match storage {
         Err(failure) => conditions.add(volume::STORAGE_UNREADABLE, failure.to_string()),
@@ -220,7 +249,11 @@ fn judge(
     conditions
 }
 
-fn judge_file(path: &str, least_bytes: u64, named: Named, conditions: &mut Conditions) {
+fn judge_file(path: &str, expected: Expected, named: Named, conditions: &mut Conditions) {
+    if let Some(linked) = named.linked(Path::new(path), expected.names) {
+        conditions.add(volume::BACKING_FILE_FOREIGN, linked);
+    }
+    let least_bytes = expected.least_bytes;
     match named {
         Named::Nothing => conditions.add(
             volume::BACKING_FILE_MISSING,
@@ -264,7 +297,10 @@ fn judge_storage(
     storage: Storage,
     conditions: &mut Conditions,
 ) {
-    if let Ok(Named::File { bytes, allocated }) = named {
+    if let Ok(Named::File {
+        bytes, allocated, ..
+    }) = named
+    {
         let unwritten = bytes.saturating_sub(*allocated);
         if storage.free < storage.reserve.min(unwritten) {
             conditions.add(
@@ -307,14 +343,36 @@ mod tests {
         told_of(&Ok(named), &Ok(storage))
     }
 
+    const EXPECTED: Expected = Expected {
+        least_bytes: 64 * MIB,
+        names: 2,
+    };
+
     fn told_of(named: &Result<Named, Failure>, storage: &Result<Storage, Failure>) -> Vec<Reason> {
-        let conditions = judge("/volumes/vol-1", 64 * MIB, named, storage);
+        let conditions = judge("/volumes/vol-1", EXPECTED, named, storage);
         let all = conditions.iter();
         all.map(|condition| condition.reason).collect()
     }
 
     fn file(bytes: u64, allocated: u64) -> Named {
-        Named::File { bytes, allocated }
+        Named::File {
+            bytes,
+            allocated,
+            names: 1,
+        }
+    }
+
+    #[test]
+    fn a_file_with_more_names_than_expected_is_foreign() {
+        let foreign = volume::BACKING_FILE_FOREIGN;
+        for (names, expected) in [(1, None), (2, None), (3, Some(foreign))] {
+            let named = Named::File {
+                bytes: 64 * MIB,
+                allocated: 0,
+                names,
+            };
+            assert_eq!(told(named, WELL).first().copied(), expected, "{names}");
+        }
     }
 
     #[test]
@@ -339,7 +397,7 @@ mod tests {
         assert_eq!(told_of(&Ok(whole), &Err(eio())), [storage_unreadable]);
         let both = [file_unreadable, storage_unreadable];
         assert_eq!(told_of(&Err(eio()), &Err(eio())), both);
-        let conditions = judge("/volumes/vol-1", 64 * MIB, &Err(eio()), &Ok(WELL));
+        let conditions = judge("/volumes/vol-1", EXPECTED, &Err(eio()), &Ok(WELL));
         let message = &conditions.iter().next().unwrap().message;
         assert!(message.contains("/volumes/vol-1: EIO"), "{message}");
     }

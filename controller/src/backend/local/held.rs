@@ -108,13 +108,12 @@ impl Store {
         }
     }
 
-    /// Whether another file than the one that the volume was attached with has its name, by inode;
-    /// opens nothing. False if that cannot be inspected.
-    pub(super) fn may_be_replaced(&self, id: &str) -> bool {
-        let Ok(Some(attached)) = self.attached.inode(id) else {
-            return false;
-        };
-        matches!(self.files.inode(id), Ok(Some(present)) if present != attached)
+    /// Whether the second name leads to the file that has the volume's name now, by inode; opens
+    /// nothing. `None` if one of the names is missing or cannot be inspected.
+    pub(super) fn second_name(&self, id: &str) -> Option<bool> {
+        let attached = self.attached.inode(id).ok()??;
+        let present = self.files.inode(id).ok()??;
+        Some(attached == present)
     }
 
     /// Refuses `present` as the file of an attached volume if the node uses another one, which
@@ -148,6 +147,20 @@ impl Store {
         )))
     }
 
+    /// Refuses the volume's file if it may be another volume's or a snapshot's too: it has other
+    /// names than its own and its second one.
+    ///
+    /// # Errors
+    /// `Precondition`, with the remedy.
+    pub(super) fn refuse_linked(&self, id: &str, present: &Backing) -> Result<(), Failure> {
+        if present.refuse_linked(1).is_ok() {
+            return Ok(());
+        }
+        // In this order: a detach that removes the second name meanwhile is no reason.
+        let has_second = self.is_remembered(id, present)? == Some(true);
+        present.refuse_linked(1 + u64::from(has_second))
+    }
+
     /// Whether a node uses the file that the volume was attached with.
     fn uses_remembered(&self, id: &str) -> Result<bool, Failure> {
         match self.attached.find_for_reading(id)? {
@@ -164,7 +177,7 @@ impl Store {
         record: &Record,
     ) -> Result<Option<String>, Failure> {
         match record.node() {
-            Some(node) if self.may_be_replaced(id) && self.uses_remembered(id)? => {
+            Some(node) if self.second_name(id) == Some(false) && self.uses_remembered(id)? => {
                 Ok(Some(replaced(&self.files.path_of(id), node)))
             }
             _ => Ok(None),

@@ -122,6 +122,7 @@ impl Store {
             }
             State::Ready => {
                 let backing = self.files.get(id)?;
+                self.refuse_linked(id, &backing)?;
                 let bytes = backing.bytes()?;
                 whole_bytes(&backing, record)?;
                 if record.node().is_some() {

@@ -171,19 +171,22 @@ impl Store {
 
     /// The file of a volume that was ready a moment ago.
     pub(super) fn backing(&self, id: &str) -> Result<Backing, Failure> {
-        self.files.get(id).or_else(|missing| {
-            // Deleted with its volume, rather than lost?
-            ready(id, self.ledger.get(id)?)?;
-            Err(missing)
-        })
+        self.own(id, self.files.get(id))
     }
 
     /// The same, read-only.
     pub(super) fn backing_for_reading(&self, id: &str) -> Result<Backing, Failure> {
-        self.files.get_for_reading(id).or_else(|missing| {
+        self.own(id, self.files.get_for_reading(id))
+    }
+
+    fn own(&self, id: &str, found: Result<Backing, Failure>) -> Result<Backing, Failure> {
+        let file = found.or_else(|missing| {
+            // Deleted with its volume, rather than lost?
             ready(id, self.ledger.get(id)?)?;
             Err(missing)
-        })
+        })?;
+        self.refuse_linked(id, &file)?;
+        Ok(file)
     }
 
     /// Whether that file, which is the volume's or was cut from it, holds data.

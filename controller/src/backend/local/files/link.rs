@@ -1,10 +1,11 @@
-//! Files by inode: whether two names refer to the same file, and a second name that keeps a file
-//! whose first name is removed.
+//! Files by inode: whether two names refer to the same file, how many do, and a second name that
+//! keeps a file whose first name is removed.
 
 #[cfg(test)]
 use super::journal::{self, Call};
 use super::{Backing, Files};
 use crate::backend::local::fault::os;
+use belay_contract::linked;
 use belay_server::call::Failure;
 use rustix::fs::{AtFlags, FlockOperation, Stat};
 use rustix::io::Errno;
@@ -27,6 +28,14 @@ impl From<Stat> for Inode {
             ino: stat.st_ino,
         }
     }
+}
+
+/// The number of names of that file; its type depends on the processor.
+pub(in crate::backend::local) fn names_of(stat: &Stat) -> u64 {
+    fn widened(names: impl Into<u64>) -> u64 {
+        names.into()
+    }
+    widened(stat.st_nlink)
 }
 
 impl Files {
@@ -94,6 +103,21 @@ impl Backing {
     /// Its inode.
     pub(in crate::backend::local) fn inode(&self) -> Result<Inode, Failure> {
         self.stat().map(Inode::from)
+    }
+
+    /// Refuses a file with more than `allowed` names, since it may be the file of another volume or
+    /// snapshot too. Inspects it again only if it had more when it was opened.
+    ///
+    /// # Errors
+    /// `Precondition`, with the remedy.
+    pub(in crate::backend::local) fn refuse_linked(&self, allowed: u64) -> Result<(), Failure> {
+        if self.names <= allowed {
+            return Ok(());
+        }
+        match linked::refusal(&self.path, names_of(&self.stat()?), allowed) {
+            Some(why) => Err(Failure::precondition(why)),
+            None => Ok(()),
+        }
     }
 
     /// Whether another process holds its lock. Takes it shared for a moment: calls that ask at the

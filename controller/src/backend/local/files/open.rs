@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 use super::journal::{self, Call};
-use super::{Backing, Files, patiently};
+use super::{Backing, Files, names_of, patiently};
 use crate::backend::local::fault::os;
 use belay_server::call::Failure;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -52,11 +52,14 @@ impl Files {
         });
         match opened {
             Ok(file) => {
-                let file = Backing {
+                let mut file = Backing {
                     file: file.into(),
                     path,
+                    names: 1,
                 };
-                match FileType::from_raw_mode(file.stat()?.st_mode) {
+                let stat = file.stat()?;
+                file.names = names_of(&stat);
+                match FileType::from_raw_mode(stat.st_mode) {
                     FileType::RegularFile => Ok(Some(file)),
                     _ => Err(Failure::precondition(foreign(&file.path))),
                 }

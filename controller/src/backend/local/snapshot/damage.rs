@@ -38,7 +38,13 @@ impl Store {
 
     fn damage(&self, id: &str, record: &SnapshotRecord) -> Option<String> {
         let (path, recorded) = (self.snapshots.path_of(id), record.bytes);
-        match self.snapshots.named(id) {
+        let named = self.snapshots.named(id);
+        if let Ok(named) = &named
+            && let Some(linked) = named.linked(&path, 1)
+        {
+            return Some(linked);
+        }
+        match named {
             Ok(Named::File { bytes, .. }) if bytes != recorded => {
                 Some(resized(path.display(), bytes, recorded))
             }
@@ -57,11 +63,13 @@ impl Store {
     }
 }
 
-/// Refuses the file of a finished snapshot if its size has changed since the cut.
+/// Refuses the file of a finished snapshot if its size has changed since the cut, or if it may be
+/// the file of a volume or of another snapshot too.
 ///
 /// # Errors
 /// `Precondition`.
-pub(super) fn refuse_resized(file: &Backing, recorded: u64) -> Result<(), Failure> {
+pub(super) fn refuse_changed(file: &Backing, recorded: u64) -> Result<(), Failure> {
+    file.refuse_linked(1)?;
     match file.bytes()? {
         bytes if bytes != recorded => Err(Failure::precondition(resized(
             file.path().display(),

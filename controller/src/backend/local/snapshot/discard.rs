@@ -18,7 +18,15 @@ impl Store {
     }
 
     /// All steps; some may have been done before.
+    ///
+    /// # Errors
+    /// `Precondition`, before the first step, if the file may be that of a volume or of another
+    /// snapshot too.
     pub(in crate::backend::local) fn finish_discard(&self, id: &str) -> Result<(), Failure> {
+        let named = self.snapshots.named(id)?;
+        if let Some(linked) = named.linked(&self.snapshots.path_of(id), 1) {
+            return Err(Failure::precondition(linked));
+        }
         self.begin_discard(id)?;
         self.copies.cancel(id);
         let bytes = self.snapshots.allocated(id);

@@ -1,6 +1,6 @@
 //! Filling the file of a new volume from a snapshot or from another volume.
 
-use super::damage::refuse_resized;
+use super::damage::refuse_changed;
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::local::fault::emptied;
 use crate::backend::local::files::{Backing, Copied};
@@ -49,7 +49,7 @@ impl Store {
             cut(from, self.ledger.snapshot(from)?)?;
             Err(missing)
         })?;
-        refuse_resized(&origin, record.bytes)?;
+        refuse_changed(&origin, record.bytes)?;
         self.refuse_emptied(id, &origin, &record)?;
         self.refuse_other_filesystem(id, &format!("snapshot {from}"), &origin)?;
         if file.share(&origin, record.bytes)? {
@@ -192,6 +192,7 @@ impl Store {
             return Ok(lock);
         }
         let backing = self.files.get(id)?;
+        self.refuse_linked(id, &backing)?;
         if !backing.try_lock()? {
             return Err(torn(id, "bound to a loop device of this node"));
         }

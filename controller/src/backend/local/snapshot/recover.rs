@@ -2,7 +2,7 @@
 //! deleted; a deletion is completed; a copy starts again. If the file is marked as complete, the
 //! snapshot is ready instead.
 
-use super::damage::refuse_resized;
+use super::damage::refuse_changed;
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::local::recover::Recovered;
 use crate::backend::local::store::Store;
@@ -78,7 +78,7 @@ impl Store {
                 done.resumed += 1;
             }
             SnapshotState::Ready => {
-                refuse_resized(&self.snapshots.get(id)?, record.bytes)?;
+                refuse_changed(&self.snapshots.get(id)?, record.bytes)?;
             }
         }
         Ok(())

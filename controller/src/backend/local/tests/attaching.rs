@@ -164,9 +164,14 @@ fn the_second_name_of_a_file_goes_when_its_volume_is_detached_or_with_the_next_s
     assert_eq!(names(), 1);
     drop(store);
     // A crash between the two steps of a detach, and a volume unknown to state.redb.
-    let link = |from: &str, to: &str| fs::hard_link(bed.file(from), dir.join(to)).unwrap();
-    link(first.id.as_str(), first.id.as_str());
-    link(first.id.as_str(), "vol-lost");
+    let lost = bed.dir.path().join("lost");
+    fs::write(&lost, b"data").unwrap();
+    for (file, id) in [
+        (bed.file(first.id.as_str()), first.id.as_str()),
+        (lost, "vol-lost"),
+    ] {
+        fs::hard_link(file, dir.join(id)).unwrap();
+    }
     let (store, recovered) = bed.recover();
     assert_eq!((names(), recovered.troubles), (1, 0));
     store.detach(second.id.as_str(), &node("node-1")).unwrap();

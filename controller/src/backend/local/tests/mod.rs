@@ -26,6 +26,7 @@ mod facts;
 mod files;
 mod health;
 mod ledger;
+mod linked;
 mod meanwhile;
 mod metrics;
 #[expect(dead_code, reason = "the tests of the process mount more")]

@@ -1,0 +1,139 @@
+//! Files that another program has given further names, as a deduplicating tool does.
+
+use super::{Bed, MIB, attach_order, cut, node, of_snapshot, of_volume, order, snapshot_order};
+use crate::backend::local::store::Store;
+use crate::backend::{Snapshot, Volume};
+use belay_contract::reason::volume;
+use belay_server::call::{Failure, Kind};
+use std::fs;
+use std::path::Path;
+
+/// Makes one file of two.
+fn dedup(kept: &Path, replaced: &Path) {
+    fs::remove_file(replaced).unwrap();
+    fs::hard_link(kept, replaced).unwrap();
+}
+
+/// Makes a separate file of it, as the message says.
+fn separate(file: &Path) {
+    let new = file.with_extension("new");
+    fs::copy(file, &new).unwrap();
+    fs::rename(&new, file).unwrap();
+}
+
+#[track_caller]
+fn expect_linked<T: std::fmt::Debug>(answer: Result<T, Failure>, file: &Path) {
+    let failure = answer.unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+    let begin = format!("{}: has ", file.display());
+    assert!(failure.message.starts_with(&begin), "{failure}");
+    assert!(failure.message.contains("names (hard links)"), "{failure}");
+}
+
+fn is_foreign(store: &Store, volume: &Volume) -> bool {
+    let conditions = store.health(&volume.id).unwrap().unwrap();
+    let mut conditions = conditions.iter();
+    conditions.any(|it| it.reason == volume::BACKING_FILE_FOREIGN)
+}
+
+#[test]
+fn two_volumes_that_are_one_file_are_refused_by_every_verb_until_they_are_two_again() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let pair = ["pvc-1", "pvc-2"].map(|name| store.create(&order(name, MIB), None).unwrap());
+    let files = [&pair[0], &pair[1]].map(|volume| bed.file(volume.id.as_str()));
+    dedup(&files[0], &files[1]);
+    for (volume, file) in pair.iter().zip(&files) {
+        let id = volume.id.as_str();
+        expect_linked(store.attach(&attach_order(volume, "node-1")), file);
+        expect_linked(store.resize(id, 2 * MIB), file);
+        expect_linked(store.cut(&snapshot_order("snap", volume)), file);
+        let clone = store.create(&order("pvc-3", MIB), of_volume(volume).as_ref());
+        expect_linked(clone, file);
+        expect_linked(store.delete(id), file);
+        assert!(is_foreign(&store, volume));
+    }
+    drop(store);
+    let (store, recovered) = bed.recover();
+    assert_eq!(recovered.troubles, 2);
+    separate(&files[0]);
+    for volume in &pair {
+        let id = volume.id.as_str();
+        assert!(!is_foreign(&store, volume));
+        store.resize(id, 2 * MIB).unwrap();
+        store.attach(&attach_order(volume, "node-1")).unwrap();
+        assert!(!is_foreign(&store, volume));
+        store.detach(id, &node("node-1")).unwrap();
+        store.delete(id).unwrap();
+    }
+    assert!(bed.files().is_empty());
+}
+
+/// The controller's own second name is allowed, and one more is not, until the detach.
+#[test]
+fn an_attached_volume_whose_file_has_a_third_name_can_be_detached_and_nothing_else() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    let id = volume.id.as_str();
+    let (file, third) = (bed.file(id), bed.dir.path().join("third"));
+    store.attach(&attach_order(&volume, "node-1")).unwrap();
+    store.resize(id, 2 * MIB).unwrap();
+    assert!(!is_foreign(&store, &volume));
+    fs::hard_link(&file, &third).unwrap();
+    assert!(is_foreign(&store, &volume));
+    expect_linked(store.attach(&attach_order(&volume, "node-1")), &file);
+    expect_linked(store.resize(id, 3 * MIB), &file);
+    store.detach(id, &node("node-1")).unwrap();
+    expect_linked(store.delete(id), &file);
+    fs::remove_file(&third).unwrap();
+    store.delete(id).unwrap();
+}
+
+/// Its file is given another name between the two steps, whether a call or a start repeats them.
+#[test]
+fn a_deletion_that_died_keeps_a_file_that_may_be_another_volumes() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let [one, other] =
+        ["pvc-1", "pvc-2"].map(|name| store.create(&order(name, MIB), None).unwrap());
+    let files = [&one, &other].map(|volume| bed.file(volume.id.as_str()));
+    store.begin_delete(one.id.as_str()).unwrap();
+    dedup(&files[1], &files[0]);
+    expect_linked(store.delete(one.id.as_str()), &files[0]);
+    drop(store);
+    let (store, recovered) = bed.recover();
+    assert_eq!((recovered.deleted, recovered.troubles), (0, 2));
+    separate(&files[0]);
+    store.delete(one.id.as_str()).unwrap();
+    store.attach(&attach_order(&other, "node-1")).unwrap();
+}
+
+#[test]
+fn a_snapshot_that_is_the_file_of_its_volume_is_damaged_and_not_deleted() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    bed.write(volume.id.as_str());
+    let snapshot = cut(&store, &snapshot_order("snap", &volume));
+    let file = bed.snapshot_file(snapshot.id.as_str());
+    dedup(&bed.file(volume.id.as_str()), &file);
+    let seen = |store: &Store| -> Snapshot { store.snapshot(&snapshot.id).unwrap().unwrap() };
+    let damaged = seen(&store);
+    assert!(!damaged.ready);
+    assert!(damaged.damage.unwrap().contains("has 2 names"));
+    let restored = store.create(&order("pvc-2", MIB), of_snapshot(&snapshot).as_ref());
+    expect_linked(restored, &file);
+    expect_linked(store.discard(snapshot.id.as_str()), &file);
+    drop(store);
+    let (store, recovered) = bed.recover();
+    assert_eq!(
+        recovered.troubles, 2,
+        "the volume's file and the snapshot's"
+    );
+    separate(&file);
+    assert!(seen(&store).ready);
+    let restored = store.create(&order("pvc-2", MIB), of_snapshot(&snapshot).as_ref());
+    restored.unwrap();
+    store.discard(snapshot.id.as_str()).unwrap();
+}
