@@ -67,6 +67,8 @@ mod leftovers;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod linked;
+#[cfg(test)]
 mod losses;
 #[cfg(test)]
 mod metadata;
