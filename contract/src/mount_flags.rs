@@ -57,7 +57,7 @@ const NO_REPLAY: &str = "without the journal the volume's latest writes are miss
 const OTHER_DEVICE: &str = "it refers to another device of the node";
 
 /// Refused, with or without a value, and why; mount(8), ext4(5), xfs(5), btrfs(5).
-const REFUSED: [(&str, &str); 28] = [
+const REFUSED: [(&str, &str); 30] = [
     ("mand", "Linux no longer has mandatory locks"),
     ("bind", OTHER_MOUNT),
     ("rbind", OTHER_MOUNT),
@@ -86,6 +86,14 @@ const REFUSED: [(&str, &str); 28] = [
     ("rtdev", OTHER_DEVICE),
     ("source", OTHER_DEVICE),
     ("abort", "it aborts the filesystem at once"),
+    (
+        "warn_on_error",
+        "with panic_on_warn it would let one damaged volume halt the node",
+    ),
+    (
+        "sb",
+        "it would mount another superblock than the one that was checked",
+    ),
 ];
 
 /// Refused for the filesystem of a server, and why.
@@ -138,6 +146,18 @@ pub fn parse_remote<T: AsRef<str>>(lists: &[T]) -> Result<Vec<Flag>, String> {
     }
     flags.retain(|flag| !is(flag, &FOR_MOUNT_NFS));
     Ok(flags)
+}
+
+/// Checks the mount options that the superblock of an ext4 contains (`s_mount_opts`) by the rules
+/// for flags. The kernel splits them at each comma: quotes protect none.
+///
+/// # Errors
+/// Which option is refused, and why.
+pub fn check_stored(options: &str) -> Result<(), String> {
+    let parts = options.split(',').filter(|part| !part.is_empty());
+    parts
+        .map(flag)
+        .try_for_each(|option| option?.is_accepted().map(drop))
 }
 
 impl Flag {
@@ -241,6 +261,29 @@ mod tests {
         }
         assert!(parse(&["addr=10.0.0.1"]).is_ok());
         assert!(parse_remote(&["addr=10.0.0.1"]).is_err());
+    }
+
+    #[test]
+    fn options_in_a_superblock_are_split_at_each_comma_and_follow_the_same_rules() {
+        for harmless in [
+            "",
+            "discard",
+            "commit=30,,data=journal",
+            "errors=remount-ro",
+        ] {
+            assert_eq!(check_stored(harmless), Ok(()), "{harmless}");
+        }
+        for (options, part) in [
+            ("noload", "noload: without"),
+            ("discard,errors=panic", "errors: panic would"),
+            ("usrjquota=\"a,errors=panic,b\"", "errors: panic would"),
+            ("journal_path=/dev/sda", "journal_path: it refers"),
+            ("warn_on_error", "warn_on_error: with panic_on_warn"),
+            ("a b", "a flag has no name"),
+        ] {
+            let why = check_stored(options).unwrap_err();
+            assert!(why.starts_with(part), "{options}: {why}");
+        }
     }
 
     #[test]

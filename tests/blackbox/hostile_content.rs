@@ -6,8 +6,15 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use belay_bed::tools::{run, text};
+use belay_proto::csi::v1 as csi;
+use csi::volume_capability::access_mode::Mode;
+use tonic::Code;
+
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Rig, Volume, access, least_bytes};
+use crate::rig::{
+    NodeCalls, Rig, Volume, access, least_bytes, refused_with, with_flags, with_mode,
+};
 
 /// In bytes.
 const BLOCK: usize = 4096;
@@ -56,6 +63,79 @@ fn superblocks_of_an_array_that_are_data_do_not_keep_a_volume_from_being_staged(
         },
     ];
     expect_harmless("ext4", &tricks);
+}
+
+/// Without an override, an error in it would halt the node.
+#[test]
+#[ignore = "needs root: make test"]
+fn an_ext4_that_asks_for_a_panic_is_staged_with_remount_ro() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let volume = written_raw(&rig, &node, &["-e", "panic"]);
+    for (flags, expected) in [
+        (&[][..], "errors=remount-ro"),
+        (&["errors=continue"], "errors=continue"),
+    ] {
+        let usage = with_flags(access("ext4"), flags);
+        node.stage(volume.stage(usage)).expect("stage");
+        let options = superblock_options(&volume.staging);
+        assert!(options.contains(&expected.to_owned()), "{options:?}");
+        let panics = "errors=panic".to_owned();
+        assert!(!options.contains(&panics), "{options:?}");
+        volume.down(&node, &[]);
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn mount_options_in_a_superblock_are_refused_by_name_like_those_of_a_class() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let volume = written_raw(&rig, &node, &[]);
+    let file = text(&volume.file);
+    for (options, name) in [
+        ("noload", "noload"),
+        ("discard,errors=panic", "errors"),
+        ("journal_dev=0x700", "journal_dev"),
+    ] {
+        let command = format!("set_super_value mount_opts {options}");
+        run("debugfs", &["-w", "-R", &command, file]);
+        let words = [name, "tune2fs -E mount_opts=", file];
+        for mode in [Mode::SingleNodeWriter, Mode::SingleNodeReaderOnly] {
+            let usage = with_mode(access("ext4"), mode);
+            let staged = node.stage(volume.stage(usage));
+            refused_with(staged, Code::FailedPrecondition, &words);
+        }
+    }
+    run("tune2fs", &["-E", "mount_opts=", file]);
+    run("tune2fs", &["-E", "mount_opts=commit=30", file]);
+    node.stage(volume.stage(access("ext4"))).expect("stage");
+    let options = superblock_options(&volume.staging);
+    assert!(options.contains(&"commit=30".to_owned()), "{options:?}");
+    volume.down(&node, &[]);
+}
+
+/// A copy of a raw volume on which its user has made an ext4, as a restored snapshot of it is.
+fn written_raw(rig: &Rig, node: &NodeCalls, options: &[&str]) -> Volume {
+    let raw = rig.volume(least_bytes("ext4"));
+    let target = raw.target("a");
+    node.stage(raw.stage(access("block"))).expect("stage");
+    let publish = raw.publish(&target, access("block"));
+    node.publish(publish).expect("publish");
+    run("mkfs.ext4", &[&["-q"], options, &[text(&target)]].concat());
+    raw.down(node, &[&target]);
+    let mut restored = rig.copy_of(&raw.file);
+    restored.content = "populated";
+    restored
+}
+
+/// The options of the superblock that is mounted at that path.
+fn superblock_options(point: &Path) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    let of_point = |line: &&str| line.split(' ').nth(4) == point.to_str();
+    let line = mounts.lines().find(of_point).expect("a mount");
+    let options = line.rsplit(' ').next().expect("options");
+    options.split(',').map(str::to_owned).collect()
 }
 
 /// Plays each trick on a volume, and fails unless the volume is then staged unchanged, whatever

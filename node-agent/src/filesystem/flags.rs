@@ -21,6 +21,14 @@ pub(crate) struct MountOptions {
 }
 
 impl MountOptions {
+    /// Overrides the `errors=panic` in the superblock of an ext4, unless a flag already does.
+    pub(crate) fn override_panic(&mut self) {
+        if !self.superblock.iter().any(|(name, _)| name == ERRORS) {
+            let value = Some("remount-ro".to_owned());
+            self.superblock.push((ERRORS.to_owned(), value));
+        }
+    }
+
     /// The SELinux label that all files get.
     pub(crate) fn label(&self) -> Option<&str> {
         let mut all = self.superblock.iter();
@@ -98,6 +106,8 @@ const EFFECTS: [(&str, Effect); ATTRIBUTES.len()] = [
     ("group", Set(UNPRIVILEGED)),
 ];
 
+/// What an ext4 does after an error in its metadata (ext4(5)).
+const ERRORS: &str = "errors";
 /// The SELinux label of all files (mount(8), "context").
 const LABEL: &str = "context";
 /// The labels that need SELinux.
@@ -250,6 +260,15 @@ mod tests {
         assert!(is_same_label("a:b:c:s0:c1,c2", "a:b:c:s0:c2,c1"));
         for other in ["a:b:c:s0:c1", "a:b:c:s0", "a:b:d:s0:c1,c2", "c1,c2", ""] {
             assert!(!is_same_label("a:b:c:s0:c1,c2", other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_flag_for_errors_wins_over_the_override_of_panic() {
+        for (flag, expected) in [("noatime", "remount-ro"), ("errors=continue", "continue")] {
+            let mut options = parse(&[flag], FsType::Ext4).unwrap();
+            options.override_panic();
+            assert_eq!(options.superblock, vec![pair("errors", expected)], "{flag}");
         }
     }
 

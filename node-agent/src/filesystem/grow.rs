@@ -208,6 +208,8 @@ mod tests {
             has_projects: false,
             wants_check: false,
             needs_recovery: false,
+            panics: false,
+            refused_options: None,
         }
     }
 

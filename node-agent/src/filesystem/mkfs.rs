@@ -184,6 +184,8 @@ fn ext4_args(bytes: u64, options: &FormatOptions, over_unread: bool) -> Vec<Stri
         "16",
         "-m",
         "0",
+        "-e",
+        "continue",
         "-O",
         EXT4_FEATURES,
         "-E",

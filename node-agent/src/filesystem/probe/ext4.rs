@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use belay_server::size::Exact;
 
+use super::ext4_defaults as defaults;
 use super::field::{le16, le32};
 use crate::filesystem::crc32c::crc32c;
 
@@ -67,6 +68,10 @@ pub(in crate::filesystem) struct Superblock {
     pub(in crate::filesystem) wants_check: bool,
     /// It was not unmounted, and has a journal to be replayed.
     pub(in crate::filesystem) needs_recovery: bool,
+    /// See [`defaults::panics`].
+    pub(in crate::filesystem) panics: bool,
+    /// The reason why the mount options in it are refused; `None` if they are accepted.
+    pub(in crate::filesystem) refused_options: Option<String>,
 }
 
 impl Superblock {
@@ -196,6 +201,8 @@ fn geometry(block: &[u8], incompat: u32, ro_compat: u32) -> Option<Superblock> {
         has_projects: ro_compat & RO_COMPAT_PROJECT != 0,
         wants_check: state & STATE_VALID == 0 || state & STATE_ERROR != 0,
         needs_recovery: incompat & INCOMPAT_RECOVER != 0,
+        panics: defaults::panics(block),
+        refused_options: defaults::check_options(block).err(),
     })
 }
 
@@ -250,6 +257,8 @@ pub(super) mod tests {
             has_projects: false,
             wants_check: false,
             needs_recovery: false,
+            panics: false,
+            refused_options: None,
         };
         assert_eq!(judge(&superblock(), DEVICE_BYTES), Verdict::Sound(expected));
     }

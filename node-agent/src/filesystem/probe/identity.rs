@@ -18,7 +18,7 @@ use crate::kernel::Kernel;
 const START_BYTES: u64 = 8 << 10;
 
 /// A mountable filesystem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sound {
     /// Its type.
     pub(crate) fs: FsType,
@@ -29,6 +29,11 @@ pub(crate) struct Sound {
     pub(crate) blocks_before_replay: Option<u64>,
     /// It is an ext4 that can have project quotas.
     pub(crate) has_projects: bool,
+    /// It is an ext4 whose superblock asks for `errors=panic`.
+    pub(crate) panics: bool,
+    /// The reason why it must not be mounted with the options in its superblock, which no flag
+    /// overrides; `None` if it may.
+    pub(crate) refused_options: Option<String>,
 }
 
 /// The result of reading the superblocks at the start.
@@ -140,6 +145,8 @@ impl Identity {
             wants_check: ext4.is_some_and(|ext4| ext4.wants_check),
             blocks_before_replay: ext4.filter(|ext4| ext4.needs_recovery).map(|it| it.blocks),
             has_projects: ext4.is_some_and(|ext4| ext4.has_projects),
+            panics: ext4.is_some_and(|ext4| ext4.panics),
+            refused_options: ext4.and_then(|ext4| ext4.refused_options.clone()),
         })
     }
 

@@ -10,6 +10,7 @@ mod blank;
 mod btrfs;
 mod disk;
 mod examine;
+mod ext4_defaults;
 #[cfg(test)]
 mod ext4_sizes;
 mod field;

@@ -11,12 +11,16 @@ const SOUND: Sound = Sound {
     wants_check: false,
     blocks_before_replay: None,
     has_projects: false,
+    panics: false,
+    refused_options: None,
 };
 const MARKED: Sound = Sound {
     fs: FsType::Ext4,
     wants_check: true,
     blocks_before_replay: None,
     has_projects: false,
+    panics: false,
+    refused_options: None,
 };
 const DATA: &[u8] = b"what a pod has written";
 /// Bytes of an ext4 block, named to mke2fs, whose default depends on the size of the device.

@@ -296,7 +296,7 @@ fn a_witness_left_behind_goes_before_the_filesystem_is_known() {
         image.write(MARK_AT, &encode_mark(VOLUME, None).unwrap());
         let found = image.examine(VOLUME);
         assert!(
-            matches!(found, Found::Known(known) if known.fs == fs),
+            matches!(found, Found::Known(ref known) if known.fs == fs),
             "{found:?}"
         );
     }

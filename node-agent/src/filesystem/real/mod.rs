@@ -171,7 +171,7 @@ impl Image {
     fn assert_holds(&self, fs: FsType) {
         let found = self.examine(VOLUME);
         assert!(
-            matches!(found, Found::Known(known) if known.fs == fs),
+            matches!(found, Found::Known(ref known) if known.fs == fs),
             "{found:?}"
         );
         self.check(fs);

@@ -1,6 +1,9 @@
 //! The superblock of ext4, reduced to the fields that the agent checks (Linux: fs/ext4/ext4.h).
 
+use rustix::io::Errno;
+
 use super::sparse::Sparse;
+use super::state::Answer;
 use super::superblock::crc32c;
 
 const AT: u64 = 1024;
@@ -70,6 +73,30 @@ pub(super) fn add_projects(contents: &mut Sparse) {
     seal(contents, &mut block);
 }
 
+/// `s_errors`, and its value for a panic.
+const ERRORS_AT: usize = 0x3c;
+const PANIC: u8 = 3;
+
+/// Asks for `errors=panic`.
+pub(super) fn ask_panic(contents: &mut Sparse) {
+    let mut block = [0; BYTES];
+    contents.read(AT, &mut block);
+    block[ERRORS_AT] = PANIC;
+    seal(contents, &mut block);
+}
+
+/// Whether a mount with these parameters would halt the machine after an error. EINVAL if the
+/// superblock does not allow one of them.
+pub(super) fn halts(contents: &Sparse, parameters: &[(String, Option<String>)]) -> Answer<bool> {
+    let mut block = [0; BYTES];
+    contents.read(AT, &mut block);
+    let has = |asked: &str| parameters.iter().any(|(name, _)| name == asked);
+    match block[0x65] & 0x20 == 0 && has("prjquota") {
+        true => Err(Errno::INVAL),
+        false => Ok(block[ERRORS_AT] == PANIC && !has("errors")),
+    }
+}
+
 /// Writes `s_state`.
 pub(super) fn record(contents: &mut Sparse, state: u16) {
     let mut block = [0; BYTES];
@@ -91,6 +118,11 @@ pub(super) fn log(contents: &mut Sparse, blocks: u64) {
     contents.write(JOURNAL_AT + 8, &blocks.to_be_bytes());
 }
 
+/// As the kernel does in a transaction that makes the superblock ask for `errors=panic`.
+pub(super) fn log_panic(contents: &mut Sparse) {
+    contents.write(JOURNAL_AT + 16, &[PANIC]);
+}
+
 /// It was not unmounted.
 pub(super) fn leave_dirty(contents: &mut Sparse) {
     set_incompat(contents, |flags| flags | RECOVER);
@@ -98,17 +130,20 @@ pub(super) fn leave_dirty(contents: &mut Sparse) {
 
 /// Replays the journal. Whether that grew the filesystem.
 pub(super) fn replay(contents: &mut Sparse) -> bool {
-    let mut journal = [0; 16];
+    let mut journal = [0; 17];
     contents.read(JOURNAL_AT, &mut journal);
     let mut flags = [0];
     contents.read(AT + INCOMPAT_AT as u64, &mut flags);
-    let logged = u64::from_be_bytes(journal[8..].try_into().unwrap());
+    let logged = u64::from_be_bytes(journal[8..16].try_into().unwrap());
     let before = blocks(contents).unwrap();
     let grows = flags[0] & RECOVER != 0 && journal[..8] == JOURNAL && logged > before;
     if grows {
         let is_valid = is_valid(contents);
         write(contents, logged);
         record(contents, if is_valid { VALID } else { ERRORS });
+    }
+    if flags[0] & RECOVER != 0 && journal[16] == PANIC {
+        ask_panic(contents);
     }
     set_incompat(contents, |flags| flags & !RECOVER);
     grows

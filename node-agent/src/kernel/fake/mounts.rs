@@ -283,6 +283,10 @@ impl State {
             ("source", Some(source)) => context.source = Some(PathBuf::from(source)),
             ("ro", None) => context.read_only = true,
             ("nouuid", None) if context.fs_type == "xfs" => {}
+            ("errors", Some(_)) | ("prjquota", None) if context.fs_type == "ext4" => {
+                let parameter = (key.to_owned(), value.map(str::to_owned));
+                context.parameters.push(parameter);
+            }
             _ => return Err(Errno::INVAL),
         }
         Ok(())
@@ -292,7 +296,7 @@ impl State {
     pub(super) fn create_superblock(&mut self, fd: u64, number: u32, shared: bool) -> Answer<()> {
         let context = self.context(fd)?;
         let (fs_type, read_only) = (context.fs_type.clone(), context.read_only);
-        let label = context.label.clone();
+        let (label, parameters) = (context.label.clone(), context.parameters.clone());
         let mut mounted = self
             .superblocks
             .iter()
@@ -334,6 +338,7 @@ impl State {
             }) if found == fs_type && size <= bytes => {}
             _ => return Err(Errno::INVAL),
         }
+        let halts = fs_type == "ext4" && ext4::halts(&file.contents, &parameters)?;
         let is_whole = file.formats == 0 || file.cut || mkfs::is_whole(&file.contents, &fs_type);
         file.used = true;
         if fs_type == "xfs" && !read_only {
@@ -343,13 +348,14 @@ impl State {
         if fs_type == "ext4" {
             file.contents.sync();
         }
-        if !may_be_damaged && fsck::is_damaged(&file.contents) {
-            self.violations
-                .push(format!("inode {ino} was mounted with errors"));
-        }
-        if !is_whole {
-            self.violations
-                .push(format!("inode {ino} was mounted, and mkfs has not ended"));
+        let is_damaged = !may_be_damaged && fsck::is_damaged(&file.contents);
+        let wrong = [
+            (is_damaged, "was mounted with errors"),
+            (halts, "was mounted and halts the machine after an error"),
+            (!is_whole, "was mounted, and mkfs has not ended"),
+        ];
+        for (_, what) in wrong.iter().filter(|(is_wrong, _)| *is_wrong) {
+            self.violations.push(format!("inode {ino} {what}"));
         }
         let dev = match fs_type.as_str() {
             "btrfs" => self.anonymous_dev(),

@@ -37,6 +37,21 @@ impl Machine {
         contents.sync();
     }
 
+    /// Has the ext4 in a file ask for `errors=panic`, as tune2fs does; or only once its journal is
+    /// replayed.
+    pub(crate) fn ask_panic(&self, path: &Path, is_logged: bool) {
+        let mut state = self.lock();
+        let contents = &mut state.file_at(path).contents;
+        match is_logged {
+            false => contents.change(ext4::ask_panic),
+            true => contents.change(|to| {
+                ext4::log_panic(to);
+                ext4::leave_dirty(to);
+            }),
+        }
+        contents.sync();
+    }
+
     /// Writes what a deleted volume has left on the storage; it does not count as a user's data.
     pub(crate) fn soil(&self, path: &Path, at: u64, bytes: &[u8]) {
         self.put(path, at, bytes);

@@ -34,7 +34,7 @@ pub(super) struct MountSpec<'a> {
 
 impl MountSpec<'_> {
     /// The mount options for a filesystem of this type.
-    pub(super) fn options(&self, fs: FsType) -> Result<MountOptions, Failure> {
+    fn options(&self, fs: FsType) -> Result<MountOptions, Failure> {
         let mut options = parse_flags(self.flags.as_slice(), fs)?;
         if self.read_only {
             options.attrs = options.attrs.with(MountAttrs::READ_ONLY);
@@ -42,9 +42,29 @@ impl MountSpec<'_> {
         Ok(options)
     }
 
+    /// The mount options for the filesystem that was found, or will be made.
+    fn options_for(&self, judged: &Judged) -> Result<Mounting, Failure> {
+        let mut options = self.options(judged.fs)?;
+        if judged.panics {
+            options.override_panic();
+        }
+        Ok(Mounting {
+            fs: judged.fs,
+            options,
+        })
+    }
+}
+
+/// A filesystem, and the options that it is mounted with.
+pub(super) struct Mounting {
+    pub(super) fs: FsType,
+    pub(super) options: MountOptions,
+}
+
+impl Mounting {
     /// The volume is mounted read-only.
-    fn is_reader(&self, fs: FsType) -> Result<bool, Failure> {
-        Ok(self.options(fs)?.attrs.contains(MountAttrs::READ_ONLY))
+    pub(super) fn is_reader(&self) -> bool {
+        self.options.attrs.contains(MountAttrs::READ_ONLY)
     }
 }
 
@@ -121,9 +141,10 @@ fn prepare<K: Kernel>(
     let Some(judged) = decide(cx, spec, plan, device, under_test, formatting)? else {
         return Ok(Some(Staged::WantsFormat));
     };
-    let fs = judged.fs;
+    let mut mounting = spec.options_for(&judged)?;
+    let fs = mounting.fs;
     // The kernel checks the flags here, before anything is formatted or repaired.
-    let context = cx.phase(Phase::Configure, || configure(cx, spec, device, fs))?;
+    let mut context = cx.phase(Phase::Configure, || configure(cx, device, &mounting))?;
     let blocks_before_replay = match judged.need {
         Need::Format(permit) => {
             let options = format_options(spec, fs, &cx.kernel, under_test)?;
@@ -135,23 +156,29 @@ fn prepare<K: Kernel>(
             None
         }
         // Who may only read must not change anything.
-        Need::Check if spec.is_reader(fs)? => judged.blocks_before_replay,
+        Need::Check if mounting.is_reader() => judged.blocks_before_replay,
         // By a mount elsewhere, or by an e2fsck that has outlived its agent: it may be ending now,
         // with half of its repairs on the disk.
         Need::Check if device.is_shared => return Err(device.claimed()),
         Need::Check if formatting == Formatting::Ask => return Ok(Some(Staged::WantsFormat)),
         Need::Check => {
-            replay(cx, spec, device, fs)?;
+            replay(cx, spec, device, &mounting)?;
             repair(cx, spec, under_test)?;
+            // Both may have changed what the superblock asks for.
+            let judged = decide(cx, spec, plan, device, under_test, formatting)?;
+            let judged = judged.ok_or_else(|| Failure::bug("the ext4 is gone after its check"))?;
+            mounting = spec.options_for(&judged)?;
+            context = configure(cx, device, &mounting)?;
             None
         }
         Need::Nothing => judged.blocks_before_replay,
     };
-    let context = create(cx, spec, device, fs, context)?;
+    let context = create(cx, spec, device, &mounting, context)?;
     if is_miscounted(cx, spec, device, blocks_before_replay)? {
         return Ok(None);
     }
-    mount(cx, spec, device, (fs, judged.may_have_projects), &context).map(Some)
+    let may_have_projects = judged.may_have_projects;
+    mount(cx, spec, device, (&mounting, may_have_projects), &context).map(Some)
 }
 
 /// Something is mounted on the staging path: it must be this volume, in this way.
@@ -276,11 +303,11 @@ fn mount<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     device: &Held<K>,
-    (fs, may_have_projects): (FsType, bool),
+    (mounting, may_have_projects): (&Mounting, bool),
     superblock: &K::Fd,
 ) -> Result<Staged, Failure> {
     let kernel = &cx.kernel;
-    let attrs = spec.options(fs)?.attrs;
+    let (fs, attrs) = (mounting.fs, mounting.options.attrs);
     let mounted = cx.phase(Phase::Mount, || kernel.fsmount(superblock, attrs))?;
     let held = device.dev(kernel)?;
     let root_of_mount = Stat {
@@ -306,7 +333,7 @@ fn mount<K: Kernel>(
     };
     refuse_other_device(spec, fs, held, found)?;
     device.refuse_removed(kernel)?;
-    if !attrs.contains(MountAttrs::READ_ONLY) {
+    if !mounting.is_reader() {
         let root = kernel.open_root(&mounted)?;
         grow_to_device(cx, &spec.request.id, &root, device, fs);
     }

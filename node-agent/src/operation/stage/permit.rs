@@ -24,6 +24,8 @@ pub(super) struct Judged {
     pub(super) blocks_before_replay: Option<u64>,
     /// It may be an ext4 that can have project quotas.
     pub(super) may_have_projects: bool,
+    /// It is an ext4 whose superblock asks for `errors=panic`.
+    pub(super) panics: bool,
 }
 
 /// What a device needs before it is mounted.
@@ -51,13 +53,13 @@ pub(super) fn judge<K: Kernel>(
         return Err(refuse(spec, refusal, why));
     }
     let permit = match found {
-        Found::Known(found) => return known(spec, found),
+        Found::Known(found) => return known(node, spec, found),
         Found::Unsettled(made) => {
             same_as_asked(spec, made.fs_type())?;
             return match is_disk && spec.read_only {
                 // The mark stays until a writer comes.
-                true => known(spec, made.unsettled()),
-                false => known(spec, made.settle(&node.kernel, under_test)?),
+                true => known(node, spec, made.unsettled()),
+                false => known(node, spec, made.settle(&node.kernel, under_test)?),
             };
         }
         Found::Emptied => {
@@ -89,12 +91,23 @@ pub(super) fn judge<K: Kernel>(
         fs: spec.fs.unwrap_or(FsType::Ext4),
         need: Need::Format(permit),
         blocks_before_replay: None,
-        // mkfs of Belay does not turn that feature on.
+        // mkfs of Belay turns neither on.
         may_have_projects: false,
+        panics: false,
     })
 }
 
-fn known(spec: &MountSpec<'_>, found: Sound) -> Result<Judged, Failure> {
+fn known<K: Kernel>(node: &Node<K>, spec: &MountSpec<'_>, found: Sound) -> Result<Judged, Failure> {
+    if let Some(why) = found.refused_options {
+        let named = node.transport.named(&spec.request.id)?;
+        return Err(Failure::precondition(format!(
+            "volume {}: not mounted: the superblock of its ext4 has mount options that are not \
+             allowed: {why}; delete the pod, wait until the volume is detached, run tune2fs -E \
+             mount_opts= on {}, and start the pod again",
+            spec.request.id,
+            named.display()
+        )));
+    }
     let need = match found.wants_check {
         true => Need::Check,
         false => Need::Nothing,
@@ -107,6 +120,7 @@ fn known(spec: &MountSpec<'_>, found: Sound) -> Result<Judged, Failure> {
         may_have_projects: found.has_projects
             || found.wants_check
             || found.blocks_before_replay.is_some(),
+        panics: found.panics,
     })
 }
 

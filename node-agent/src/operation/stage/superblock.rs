@@ -4,30 +4,31 @@
 use super::super::Node;
 use super::super::context::Context;
 use super::check::not_replayed;
-use super::mount::MountSpec;
+use super::mount::{MountSpec, Mounting};
 use crate::device::Held;
 use crate::filesystem::{FsType, LABELS, ext4_blocks};
-use crate::kernel::{Cause, Error, Kernel, MountAttrs};
+use crate::kernel::{Cause, Error, Kernel};
 use crate::work::Phase;
 use belay_server::call::Failure;
+
+/// The field of the request that has the flags.
+const FLAGS: &str = "volume_capability.mount.mount_flags";
 
 /// The configured filesystem; nothing is read from the device yet.
 pub(super) fn configure<K: Kernel>(
     node: &Node<K>,
-    spec: &MountSpec<'_>,
     device: &Held<K>,
-    fs: FsType,
+    mounting: &Mounting,
 ) -> Result<K::Fd, Failure> {
     let kernel = &node.kernel;
-    let options = spec.options(fs)?;
-    let context = kernel.fsopen(fs.name())?;
+    let context = kernel.fsopen(mounting.fs.name())?;
     kernel.fsconfig_set(&context, "source", device.path().to_str())?;
-    for (key, value) in &options.superblock {
+    for (key, value) in &mounting.options.superblock {
         kernel
             .fsconfig_set(&context, key, value.as_deref())
             .map_err(|error| refused_flag(key, &error))?;
     }
-    if options.attrs.contains(MountAttrs::READ_ONLY) {
+    if mounting.is_reader() {
         kernel.fsconfig_set(&context, "ro", None)?;
     }
     Ok(context)
@@ -35,17 +36,16 @@ pub(super) fn configure<K: Kernel>(
 
 /// A flag that the kernel refuses.
 fn refused_flag(key: &str, error: &Error) -> Failure {
-    const FIELD: &str = "volume_capability.mount.mount_flags";
     match LABELS.contains(&key) {
         true => Failure::invalid(
-            FIELD,
+            FLAGS,
             format!(
                 "{error}; a label needs a kernel with SELinux enabled, and must be valid in its \
                  policy: if this node has no SELinux, remove the flag, or set seLinuxMount of the \
                  CSIDriver object to false"
             ),
         ),
-        false => Failure::invalid(FIELD, error),
+        false => Failure::invalid(FLAGS, error),
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) fn create<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     device: &Held<K>,
-    fs: FsType,
+    mounting: &Mounting,
     context: K::Fd,
 ) -> Result<K::Fd, Failure> {
     let attempt = |context: K::Fd| {
@@ -62,7 +62,7 @@ pub(super) fn create<K: Kernel>(
         let create = || cx.kernel.fsconfig_create(&context, device.is_shared);
         cx.phase(Phase::Mount, create).map(|()| context)
     };
-    let is = |error: &Error, cause| fs == FsType::Btrfs && error.cause() == cause;
+    let is = |error: &Error, cause| mounting.fs == FsType::Btrfs && error.cause() == cause;
     let has_same_id = |error: &Error| is(error, Cause::Exists);
     let created = match attempt(context) {
         // Since 6.7 the kernel can mount a clone next to its original, but may mistake it for
@@ -70,7 +70,7 @@ pub(super) fn create<K: Kernel>(
         // it has more transactions than the other, and else its id is "invalid" there. The first
         // attempt has cleared that entry.
         Err(error) if has_same_id(&error) || is(&error, Cause::Invalid) => {
-            attempt(configure(cx, spec, device, fs)?)
+            attempt(configure(cx, device, mounting)?)
         }
         created => created,
     };
@@ -86,11 +86,11 @@ pub(super) fn replay<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     device: &Held<K>,
-    fs: FsType,
+    mounting: &Mounting,
 ) -> Result<(), Failure> {
-    let context = configure(cx, spec, device, fs)?;
+    let context = configure(cx, device, mounting)?;
     cx.kernel.fsconfig_set(&context, "ro", None)?;
-    let created = create(cx, spec, device, fs, context);
+    let created = create(cx, spec, device, mounting, context);
     created
         .map(drop)
         .map_err(|failure| not_replayed(cx, spec, failure))

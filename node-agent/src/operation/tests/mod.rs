@@ -35,6 +35,7 @@ mod disks;
 mod errnos;
 mod flat;
 mod foreign_disk;
+mod halting;
 mod health;
 mod in_place;
 mod kernels;
