@@ -219,6 +219,32 @@ fn a_capability_that_no_volume_has_is_refused() {
     scene.down();
 }
 
+/// The kernel checks these only when it reads the superblock, and says why in its log alone. A
+/// blank volume was formatted by then, and can be used with other flags.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_flag_that_the_filesystem_does_not_allow_is_named_although_the_kernel_does_not() {
+    let rig = Rig::new();
+    let node = rig.node();
+    for (kind, flags, named) in [
+        ("ext4", &["noatime", "prjquota"][..], ": prjquota"),
+        ("ext4", &["data=journal,delalloc"], ": data, delalloc"),
+        ("xfs", &["allocsize=3"], ": allocsize"),
+        ("btrfs", &["subvol=nosuch"], ": subvol"),
+    ] {
+        let volume = rig.volume(least_bytes(kind));
+        for _ in 0..2 {
+            let staged = node.stage(volume.stage(with_flags(access(kind), flags)));
+            let words = ["mount_flags", "without these flags", named];
+            let message = refused_with(staged, InvalidArgument, &words);
+            assert!(message.ends_with(named), "{message}");
+            assert!(rig.test_dir().loops().is_empty(), "{message}");
+        }
+        node.stage(volume.stage(access(kind))).expect("stage");
+        volume.down(&node, &[]);
+    }
+}
+
 #[test]
 #[ignore = "needs root: make test"]
 fn sizes_that_contradict_each_other_or_the_file_are_refused() {

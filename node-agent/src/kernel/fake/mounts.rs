@@ -303,13 +303,7 @@ impl State {
             .filter(|(_, s)| s.on == Some(number));
         if shared && let Some((&superblock, _)) = mounted.next() {
             self.context(fd)?.superblock = Some(superblock);
-            // It was waited for, and has replayed the journal.
-            if fs_type == "ext4" {
-                let binding = self.loops[&number].binding.as_ref().ok_or(Errno::NXIO)?;
-                let ino = binding.ino;
-                self.file(ino)?.contents.change(ext4::replay);
-            }
-            return Ok(());
+            return self.wait_for_replay(&fs_type, number);
         }
         if self.is_claimed(number) || self.loops[&number].running_down {
             return Err(Errno::BUSY);
@@ -366,6 +360,16 @@ impl State {
         (made.read_only, made.label) = (read_only, label);
         made.is_miscounted = is_miscounted;
         self.context(fd)?.superblock = Some(superblock);
+        Ok(())
+    }
+
+    /// The superblock exists, and has replayed the journal of an ext4.
+    fn wait_for_replay(&mut self, fs_type: &str, number: u32) -> Answer<()> {
+        if fs_type == "ext4" {
+            let binding = self.loops[&number].binding.as_ref().ok_or(Errno::NXIO)?;
+            let ino = binding.ino;
+            self.file(ino)?.contents.change(ext4::replay);
+        }
         Ok(())
     }
 

@@ -66,6 +66,19 @@ impl Mounting {
     pub(super) fn is_reader(&self) -> bool {
         self.options.attrs.contains(MountAttrs::READ_ONLY)
     }
+
+    /// The same without the flags of the class, and only to be read.
+    pub(super) fn without_flags(&self) -> Result<Mounting, Failure> {
+        let mut options = parse_flags(&[], self.fs)?;
+        options.attrs = MountAttrs::READ_ONLY;
+        if self.fs == FsType::Ext4 {
+            options.override_panic();
+        }
+        Ok(Mounting {
+            fs: self.fs,
+            options,
+        })
+    }
 }
 
 pub(super) fn stage<K: Kernel>(

@@ -77,8 +77,39 @@ pub(super) fn create<K: Kernel>(
     created.map_err(|error| match error.cause() {
         Cause::Busy => device.claimed(),
         _ if has_same_id(&error) => same_id_elsewhere(spec, &error.to_string()),
+        Cause::Invalid | Cause::Missing | Cause::Unsupported => {
+            of_flags(cx, device, mounting, &error).unwrap_or_else(|| error.into())
+        }
         _ => error.into(),
     })
+}
+
+/// The failure for a superblock that can be created without the flags of the class, and only read:
+/// then one of them is the reason why it could not be created with them. Few filesystems log that
+/// to the context. `None` if there is another reason, or no flag.
+fn of_flags<K: Kernel>(
+    cx: &Context<'_, K>,
+    device: &Held<K>,
+    mounting: &Mounting,
+    error: &Error,
+) -> Option<Failure> {
+    let plain = mounting.without_flags().ok()?;
+    let plain_options = &plain.options.superblock;
+    let all = mounting.options.superblock.iter();
+    let flags = all.filter(|flag| !plain_options.contains(flag));
+    let names: Vec<&str> = flags.map(|(name, _)| name.as_str()).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let context = configure(cx, device, &plain).ok()?;
+    let create = || cx.kernel.fsconfig_create(&context, device.is_shared);
+    cx.phase(Phase::Mount, create).ok()?;
+    let why = format!(
+        "{error}; the {} can be mounted without these flags, and not with them: {}",
+        mounting.fs,
+        names.join(", ")
+    );
+    Some(Failure::invalid(FLAGS, why))
 }
 
 /// Has the kernel replay the journal, by a superblock that is not mounted.
