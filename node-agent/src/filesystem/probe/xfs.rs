@@ -17,6 +17,11 @@ pub(super) const MAGIC: &[u8] = b"XFSB";
 /// the first allocation group, which have different magic numbers.
 pub(super) const UNUSED: Range<u64> = 304..4096;
 
+/// `sb_rblocks`, and `sb_rtstart`, which is not 0 if they are on this device (Linux 6.15).
+const REALTIME_BLOCKS_AT: usize = 16;
+const REALTIME_START_AT: usize = 288;
+/// `sb_logstart`: 0 if another device has the log.
+const LOG_START_AT: usize = 48;
 const CHECKSUM_AT: usize = 224;
 const SECTOR_BYTES_MIN: usize = 512;
 const BLOCK_BYTES: RangeInclusive<u64> = 512..=65_536;
@@ -33,7 +38,7 @@ pub(in crate::filesystem) struct Superblock {
     /// `sb_lsn` is that of mkfs: it was never mounted for writing and unmounted. It may have been
     /// mounted, see [`LOG_BLANK`].
     pub(super) is_untouched: bool,
-    /// The byte of the device where its log begins; `None` for a log on another device.
+    /// The byte of the device where its log begins; `None` if that is past the end.
     pub(super) log_at: Option<u64>,
 }
 
@@ -82,6 +87,14 @@ pub(in crate::filesystem) fn judge(head: &[u8], device_bytes: u64) -> Verdict {
     if head[126] != 0 {
         return Verdict::Unfinished;
     }
+    // The kernel refuses to mount them without a flag that names the other device.
+    if be64(head, LOG_START_AT) == 0 {
+        return other("an xfs with an external log");
+    }
+    let is_inside = version == 5 && be64(head, REALTIME_START_AT) != 0;
+    if be64(head, REALTIME_BLOCKS_AT) != 0 && !is_inside {
+        return other("an xfs with a realtime device");
+    }
     match blocks.checked_mul(block_bytes) {
         Some(bytes) if bytes <= device_bytes => {
             let incompat = if version == 5 { be32(head, 216) } else { 0 };
@@ -105,7 +118,11 @@ pub(in crate::filesystem) fn judge(head: &[u8], device_bytes: u64) -> Verdict {
 
 /// `sb_logstart` has the number of the allocation group in its upper bits.
 fn log_at(head: &[u8], block_bytes: u64) -> Option<u64> {
-    let (start, group_blocks, shift) = (be64(head, 48), be32(head, 84), u32::from(head[124]));
+    let (start, group_blocks, shift) = (
+        be64(head, LOG_START_AT),
+        be32(head, 84),
+        u32::from(head[124]),
+    );
     let group = start.checked_shr(shift)?;
     let within = start - group.checked_shl(shift)?;
     let block = group
@@ -198,7 +215,6 @@ pub(super) mod tests {
         for (start, log_at) in [
             (3 << 16 | 65_535, Some(DEVICE_BYTES - 4096)),
             (4 << 16, None),
-            (0, None),
         ] {
             let mut sector = sector();
             sector[48..56].copy_from_slice(&u64::to_be_bytes(start));
@@ -228,10 +244,12 @@ pub(super) mod tests {
     #[test]
     fn what_the_kernel_would_refuse_is_not_sound() {
         assert_eq!(judge(&unfinished(), DEVICE_BYTES), Verdict::Unfinished);
-        let cases: [(&str, usize, u8); 3] = [
+        let cases: [(&str, usize, u8); 5] = [
             ("impossible sizes", 101, 0xa6),
             ("impossible sizes", 6, 0x11),
             ("too large", 12, 1),
+            ("an external log", 53, 0),
+            ("a realtime device", 23, 1),
         ];
         for (reason, at, value) in cases {
             let mut sector = sector();
@@ -243,6 +261,14 @@ pub(super) mod tests {
                 "{at}"
             );
         }
+    }
+
+    #[test]
+    fn realtime_blocks_on_the_same_device_are_sound() {
+        let mut sector = sector();
+        (sector[23], sector[295]) = (1, 1);
+        seal(&mut sector);
+        assert!(matches!(judge(&sector, DEVICE_BYTES), Verdict::Sound(_)));
     }
 
     proptest! {
