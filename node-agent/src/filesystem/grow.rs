@@ -23,7 +23,14 @@ pub(crate) enum Grown {
         /// Its size now, in bytes.
         to_bytes: u64,
     },
+    /// It has the size of the device, and is an xfs of so many allocation groups, more than
+    /// [`XFS_GROUPS_MANY`].
+    InManyGroups(u32),
 }
+
+/// A mount of an xfs reads four blocks of each allocation group, one after another. With so many
+/// groups that takes seconds on a disk of a cloud.
+const XFS_GROUPS_MANY: u32 = 1000;
 
 /// Why a filesystem did not grow.
 #[derive(Debug)]
@@ -115,17 +122,25 @@ fn grow_xfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown
     let bytes = kernel.device_bytes(device)?;
     let before = kernel.xfs_geometry(root)?;
     let Some(target) = xfs_target(&before, bytes) else {
-        return Ok(Grown::AlreadyThere);
+        return Ok(unless_many_groups(&before, Grown::AlreadyThere));
     };
     kernel.xfs_grow(root, target, before.imaxpct)?;
     let after = kernel.xfs_geometry(root)?;
-    grown(
+    let grown = grown(
         FsType::Xfs,
         u64::from(before.block_bytes),
         before.blocks,
         after.blocks,
         is_xfs_grown(&after, target),
-    )
+    )?;
+    Ok(unless_many_groups(&after, grown))
+}
+
+fn unless_many_groups(xfs: &XfsGeometry, grown: Grown) -> Grown {
+    match xfs.groups {
+        many if many > XFS_GROUPS_MANY => Grown::InManyGroups(many),
+        _ => grown,
+    }
 }
 
 /// The number of blocks to grow to; `None` if the device has no space that xfs could use.
@@ -270,6 +285,7 @@ mod tests {
         let of = |blocks| XfsGeometry {
             block_bytes: 4096,
             blocks,
+            groups: 4,
             imaxpct: 25,
         };
         let bytes = |more_blocks| (GIB_BLOCKS + more_blocks) * 4096;
@@ -279,6 +295,28 @@ mod tests {
         assert_eq!(xfs_target(&of(GIB_BLOCKS), 1 << 29), None);
         assert!(is_xfs_grown(&of(GIB_BLOCKS + 1), GIB_BLOCKS + 64));
         assert!(!is_xfs_grown(&of(GIB_BLOCKS), GIB_BLOCKS + 64));
+    }
+
+    #[test]
+    fn an_xfs_of_many_groups_is_named_whether_it_grew_or_not() {
+        let grew = Grown::Grew {
+            from_bytes: 1,
+            to_bytes: 2,
+        };
+        for (groups, grown, expected) in [
+            (XFS_GROUPS_MANY, grew, grew),
+            (XFS_GROUPS_MANY, Grown::AlreadyThere, Grown::AlreadyThere),
+            (1001, grew, Grown::InManyGroups(1001)),
+            (69_906, Grown::AlreadyThere, Grown::InManyGroups(69_906)),
+        ] {
+            let xfs = XfsGeometry {
+                block_bytes: 4096,
+                blocks: 1,
+                groups,
+                imaxpct: 25,
+            };
+            assert_eq!(unless_many_groups(&xfs, grown), expected);
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) use check::{Checked, Unchecked, check};
 pub(crate) use flags::{LABELS, MountOptions, is_same_label, parse_flags, parse_remote_flags};
 pub(crate) use format::{Permit, format};
 pub(crate) use fs_type::FsType;
-pub(crate) use grow::{GrowError, grow};
+pub(crate) use grow::{GrowError, Grown, grow};
 pub(crate) use marking::begin_raw_use;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use probe::fuzz;

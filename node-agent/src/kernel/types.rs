@@ -247,8 +247,7 @@ pub(crate) struct MountFacts {
     /// Mounts that propagate to each other share this number, and so do a shared mount and its
     /// binds; 0 for a private one.
     pub(crate) peer_group: u64,
-    /// The SELinux label of all its files, if it was mounted with `context=`. Statmount shows it
-    /// since Linux 6.13.
+    /// The SELinux label of all its files (`context=`). Statmount shows it since Linux 6.13.
     pub(crate) label: Option<String>,
 }
 
@@ -297,6 +296,8 @@ pub(crate) struct XfsGeometry {
     pub(crate) block_bytes: u32,
     /// Data blocks.
     pub(crate) blocks: u64,
+    /// Allocation groups.
+    pub(crate) groups: u32,
     /// The share of space that inodes may use, in per cent; passed back unchanged when growing.
     pub(crate) imaxpct: u32,
 }

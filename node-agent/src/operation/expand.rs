@@ -8,6 +8,7 @@ use belay_server::size::Exact;
 
 use super::Node;
 use super::context::Context;
+use super::stage::warn_of_groups;
 use crate::device::{Held, Intent, Verdict};
 use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::{FileKind, Kernel, Open, Stat};
@@ -114,7 +115,10 @@ fn grow_mounted<K: Kernel>(
     })?;
     let root = kernel.open(path, Open::Directory)?;
     match cx.phase(Phase::Grow, || grow(kernel, &root, device.fd(), fs)) {
-        Ok(_) => Ok(()),
+        Ok(grown) => {
+            warn_of_groups(&request.id, grown);
+            Ok(())
+        }
         // The errno depends on which other condition is missing.
         Err(_) if facts.superblock_read_only => {
             Err(Failure::precondition(takes_no_writes(request, fs)))

@@ -13,6 +13,7 @@ mod permit;
 mod superblock;
 mod tally;
 
+pub(super) use grow::warn_of_groups;
 pub(super) use tally::announce;
 
 use belay_server::call::Failure;

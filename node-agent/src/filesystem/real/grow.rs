@@ -126,6 +126,24 @@ fn a_mounted_filesystem_grows_once_to_the_size_of_its_device() {
     }
 }
 
+/// Its groups keep the size of the first ones: half of 300 MiB.
+#[test]
+#[ignore = "needs root: make test"]
+fn an_xfs_that_grew_a_thousandfold_is_reported_at_each_growth_and_mount() {
+    let kernel = Linux::detect().unwrap();
+    let image = Image::new(300 * MIB);
+    let device = Loop::attach(&kernel, &image);
+    formatted(&kernel, &image, &device, FsType::Xfs);
+    let root = device.mount(&kernel, FsType::Xfs);
+    let grow = || grow(&kernel, &root, &device.fd, FsType::Xfs).unwrap();
+    extend(&kernel, &image, &device, 1000 * 150 * MIB);
+    assert!(matches!(grow(), Grown::Grew { .. }));
+    extend(&kernel, &image, &device, 1001 * 150 * MIB);
+    for _ in 0..2 {
+        assert_eq!(grow(), Grown::InManyGroups(1001));
+    }
+}
+
 /// The space that mkfs itself leaves at the end must not cause an ioctl at every stage.
 #[test]
 #[ignore = "needs root: make test"]

@@ -134,6 +134,7 @@ impl State {
         Ok(XfsGeometry {
             block_bytes: u32::try_from(BLOCK_BYTES).unwrap(),
             blocks: xfs::blocks(contents).ok_or(Errno::IO)?,
+            groups: 4,
             imaxpct: 25,
         })
     }

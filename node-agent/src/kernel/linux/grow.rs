@@ -36,7 +36,9 @@ struct GrowfsData {
 #[repr(C)]
 struct FsopGeom {
     blocksize: u32,
-    before_imaxpct: [u32; 6],
+    before_agcount: [u32; 2],
+    agcount: u32,
+    before_imaxpct: [u32; 3],
     imaxpct: u32,
     datablocks: u64,
     rest: [u64; 27],
@@ -44,6 +46,7 @@ struct FsopGeom {
 
 const _: () = assert!(size_of::<GrowfsData>() == 16);
 const _: () = assert!(size_of::<FsopGeom>() == 256);
+const _: () = assert!(std::mem::offset_of!(FsopGeom, agcount) == 12);
 const _: () = assert!(std::mem::offset_of!(FsopGeom, imaxpct) == 28);
 const _: () = assert!(std::mem::offset_of!(FsopGeom, datablocks) == 32);
 
@@ -66,6 +69,7 @@ pub(super) fn xfs_geometry(root: &OwnedFd) -> Result<XfsGeometry> {
     Ok(XfsGeometry {
         block_bytes: geometry.blocksize,
         blocks: geometry.datablocks,
+        groups: geometry.agcount,
         imaxpct: geometry.imaxpct,
     })
 }

@@ -6,7 +6,7 @@ use belay_server::request::VolumeId;
 use super::super::context::Context;
 use super::tally;
 use crate::device::Held;
-use crate::filesystem::{FsType, GrowError, grow};
+use crate::filesystem::{FsType, GrowError, Grown, grow};
 use crate::kernel::Kernel;
 use crate::work::Phase;
 
@@ -21,7 +21,7 @@ pub(super) fn grow_to_device<K: Kernel>(
     fs: FsType,
 ) {
     let refused = match cx.phase(Phase::Grow, || grow(&cx.kernel, root, device.fd(), fs)) {
-        Ok(_) => return,
+        Ok(grown) => return warn_of_groups(volume, grown),
         Err(refused) => refused,
     };
     tally::not_grown(fs);
@@ -41,5 +41,19 @@ pub(super) fn grow_to_device<K: Kernel>(
             "the {} was not grown and may be smaller than its device: {failure}",
             fs.name()
         ),
+    }
+}
+
+/// Logs that each mount of the volume takes long, if its xfs has too many allocation groups. It was
+/// not kept from growing: its storage has grown already, and a slow mount is better than an
+/// expansion that never ends.
+pub(in crate::operation) fn warn_of_groups(volume: &VolumeId, grown: Grown) {
+    if let Grown::InManyGroups(groups) = grown {
+        tracing::warn!(
+            %volume, groups,
+            "the xfs was formatted much smaller than it is now: each mount reads four blocks of \
+             each of its allocation groups; copy its data to a new volume of this size \
+             (docs/limitations.md)"
+        );
     }
 }

@@ -122,7 +122,14 @@ fn a_mounted_xfs_grows_with_its_device() {
         let bytes = total_bytes(kernel, staging.path());
         kernel.xfs_grow(&root, blocks, before.imaxpct).unwrap();
         let after = kernel.xfs_geometry(&root).unwrap();
-        assert_eq!(after, crate::kernel::XfsGeometry { blocks, ..before });
+        let expected = crate::kernel::XfsGeometry {
+            blocks,
+            groups: after.groups,
+            ..before
+        };
+        assert_eq!(after, expected);
+        let per_group = before.blocks.div_ceil(before.groups.into());
+        assert_eq!(u64::from(after.groups), blocks.div_ceil(per_group));
         assert_eq!(total_bytes(kernel, staging.path()) - bytes, AFTER - BEFORE);
 
         let error = kernel
