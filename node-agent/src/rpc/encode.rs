@@ -42,20 +42,22 @@ pub(super) fn stats(stats: &VolumeStats) -> csi::NodeGetVolumeStatsResponse {
             unit: Unit::Bytes.into(),
             ..Default::default()
         }],
-        VolumeUsage::Filesystem(usage) => vec![
-            csi::VolumeUsage {
+        VolumeUsage::Filesystem(usage) => {
+            let bytes = csi::VolumeUsage {
                 available: signed(usage.available_bytes),
                 total: signed(usage.total_bytes),
                 used: signed(usage.used_bytes),
                 unit: Unit::Bytes.into(),
-            },
-            csi::VolumeUsage {
+            };
+            // btrfs allocates them as needed and counts none: 0 free of 0 would look full.
+            let inodes = (usage.total_inodes > 0).then(|| csi::VolumeUsage {
                 available: signed(usage.free_inodes),
                 total: signed(usage.total_inodes),
                 used: signed(usage.used_inodes),
                 unit: Unit::Inodes.into(),
-            },
-        ],
+            });
+            std::iter::once(bytes).chain(inodes).collect()
+        }
     };
     csi::NodeGetVolumeStatsResponse {
         usage,
@@ -75,4 +77,41 @@ pub(super) fn storage(conditions: Vec<StorageCondition>) -> csi::NodeGetStorageH
 /// protobuf has int64 for sizes; no real size is near the limit.
 pub(super) fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use belay_server::health::Conditions;
+
+    use super::*;
+    use crate::kernel::Usage;
+
+    #[test]
+    fn a_filesystem_without_a_number_of_inodes_reports_bytes_alone() {
+        for (total_inodes, units) in [
+            (
+                4,
+                &[
+                    csi::volume_usage::Unit::Bytes,
+                    csi::volume_usage::Unit::Inodes,
+                ][..],
+            ),
+            (0, &[csi::volume_usage::Unit::Bytes]),
+        ] {
+            let usage = Usage {
+                total_bytes: 3,
+                used_bytes: 1,
+                available_bytes: 2,
+                total_inodes,
+                used_inodes: 0,
+                free_inodes: total_inodes,
+            };
+            let stats = stats(&VolumeStats {
+                usage: VolumeUsage::Filesystem(usage),
+                conditions: Conditions::default(),
+            });
+            let reported: Vec<_> = stats.usage.iter().map(csi::VolumeUsage::unit).collect();
+            assert_eq!(reported, units);
+        }
+    }
 }
