@@ -106,7 +106,7 @@ impl CloudConf {
         for file in &source.files {
             let text = std::fs::read_to_string(file);
             let read = text.map_err(|error| error.to_string());
-            let read = read.and_then(|text| sections::parse(&text));
+            let read = read.and_then(|text| parse(&text));
             let named = |why| Failure::precondition(format!("{}: {why}", file.display()));
             keys.extend(read.map_err(named)?);
         }
@@ -121,7 +121,7 @@ impl CloudConf {
 
     #[cfg(test)]
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        Self::of(&sections::parse(text)?, "", |_| None)
+        Self::of(&parse(text)?, "", |_| None)
     }
 
     /// That cloud's, of all keys. May read `clouds.yaml`.
@@ -135,8 +135,7 @@ impl CloudConf {
         if global.keys.is_empty() && !cloud.is_empty() {
             return Err(format!("there is no section {}", global.title));
         }
-        let uses_clouds = global.is("use-clouds");
-        if uses_clouds.ok_or_else(|| global.bad("use-clouds", "is neither true nor false"))? {
+        if global.is("use-clouds") {
             let (file, entry) = (global.get("clouds-file"), global.get("cloud"));
             let account = Account::read(file, entry, variable);
             let bad = |why: String| global.bad("use-clouds", &why);
@@ -164,11 +163,68 @@ impl CloudConf {
             region: global.text("region"),
             interface: interface.trim_end_matches("URL").to_owned(),
             tls: global.tls()?,
-            ignores_zones: storage
-                .is("ignore-volume-az")
-                .ok_or("[BlockStorage] ignore-volume-az: is neither true nor false")?,
+            ignores_zones: storage.is("ignore-volume-az"),
             attach_limit: storage.text("node-volume-attach-limit"),
         })
+    }
+}
+
+/// Keys that are true or false.
+const SWITCHES: [&str; 2] = ["use-clouds", "ignore-volume-az"];
+/// Keys with a text, in addition to those of `clouds.yaml`.
+const TEXTS: [&str; 6] = [
+    "trustee-id",
+    "trustee-password",
+    "clouds-file",
+    "cloud",
+    "tls-insecure",
+    "node-volume-attach-limit",
+];
+
+/// All keys of a file. Those of Belay have values of their types.
+///
+/// # Errors
+/// Which line or key is wrong, and why.
+fn parse(text: &str) -> Result<Vec<Entry>, String> {
+    let keys = sections::parse(text)?;
+    let is_read = |it: &&Entry| match it.section.as_str() {
+        "global" => true,
+        "blockstorage" => it.sub.is_empty(),
+        _ => false,
+    };
+    for it in keys.iter().filter(is_read) {
+        let key = it.key.as_str();
+        let why = if SWITCHES.contains(&key) {
+            switch(it).is_none().then_some("is neither true nor false")
+        } else {
+            let is_text = TEXTS.contains(&key) || clouds::has(key);
+            let why = "has no value; write KEY = VALUE";
+            (is_text && it.value.is_none()).then_some(why)
+        };
+        if let Some(why) = why {
+            let title = title(&it.section, &it.sub);
+            return Err(format!("line {}: {title} {key}: {why}", it.line));
+        }
+    }
+    Ok(keys)
+}
+
+/// The value of a switch, as gcfg reads it. `None` for any other word.
+fn switch(entry: &Entry) -> Option<bool> {
+    let value = entry.value.as_deref().unwrap_or("true");
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Some(true),
+        "false" | "no" | "off" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// The name of a section in errors.
+fn title(name: &str, sub: &str) -> String {
+    match (name, sub) {
+        ("global", "") => "[Global]".to_owned(),
+        ("global", sub) => format!("[Global {sub:?}]"),
+        _ => "[BlockStorage]".to_owned(),
     }
 }
 
@@ -198,11 +254,7 @@ struct Section<'a> {
 
 impl<'a> Section<'a> {
     fn of(keys: &'a [Entry], name: &str, sub: &str) -> Self {
-        let title = match (name, sub) {
-            ("global", "") => "[Global]".to_owned(),
-            ("global", sub) => format!("[Global {sub:?}]"),
-            _ => "[BlockStorage]".to_owned(),
-        };
+        let title = title(name, sub);
         let keys = keys.iter().filter(|it| it.section == name && it.sub == sub);
         let keys = keys.collect();
         let clouds = None;
@@ -220,21 +272,18 @@ impl<'a> Section<'a> {
 
     /// An empty value is none.
     fn get(&self, key: &str) -> Option<&str> {
-        let found = self.keys.iter().rev().find(|it| it.key == key);
-        let own = found
-            .map(|it| it.value.as_str())
-            .filter(|value| !value.is_empty());
+        let own = self.last(key).and_then(|it| it.value.as_deref());
+        let own = own.filter(|value| !value.is_empty());
         own.or_else(|| self.clouds.as_ref()?.get(key))
     }
 
-    /// A switch, as gcfg reads it; off without the key. None for any other word.
-    fn is(&self, key: &str) -> Option<bool> {
-        let value = self.get(key).unwrap_or("false").to_ascii_lowercase();
-        match value.as_str() {
-            "true" | "yes" | "on" | "1" => Some(true),
-            "false" | "no" | "off" | "0" => Some(false),
-            _ => None,
-        }
+    /// Whether a switch is on. Without the key it is off.
+    fn is(&self, key: &str) -> bool {
+        self.last(key).and_then(switch).unwrap_or_default()
+    }
+
+    fn last(&self, key: &str) -> Option<&'a Entry> {
+        self.keys.iter().rev().copied().find(|it| it.key == key)
     }
 
     fn text(&self, key: &str) -> Option<String> {

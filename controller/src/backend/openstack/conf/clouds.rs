@@ -42,6 +42,11 @@ const KEYS: [(&str, &str); 23] = [
     ("key", "key-file"),
 ];
 
+/// Whether `clouds.yaml` may have that key of `cloud.conf`.
+pub(super) fn has(key: &str) -> bool {
+    KEYS.iter().any(|(_, known)| *known == key)
+}
+
 /// The ways to log in that Belay has, by their names.
 const AUTH_TYPES: [&str; 5] = [
     "password",

@@ -1,4 +1,8 @@
-//! The syntax of `cloud.conf`: that of git-config(1), read as gcfg does.
+//! The syntax of `cloud.conf`, as gcfg reads it (gopkg.in/gcfg.v1), the library of cinder-csi-plugin.
+//! `tests/wire/formats` compares the two.
+
+use std::iter::Peekable;
+use std::str::Chars;
 
 /// A key of a section.
 #[derive(Debug)]
@@ -8,94 +12,199 @@ pub(super) struct Entry {
     /// The second name of the section, as written; empty if it has none.
     pub(super) sub: String,
     pub(super) key: String,
-    pub(super) value: String,
+    /// `None` for a key without `=`, which turns a switch on.
+    pub(super) value: Option<String>,
+    /// Its line in the file, from 1.
+    pub(super) line: usize,
 }
 
 /// All keys, in their order.
 ///
 /// # Errors
-/// Which line is wrong, and why.
+/// Which line is wrong, and why. No text of the file is in it.
 pub(super) fn parse(text: &str) -> Result<Vec<Entry>, String> {
+    let mut reader = Reader::new(text);
     let mut entries = Vec::new();
-    let (mut section, mut sub) = (String::new(), String::new());
-    let mut lines = text.lines().enumerate();
-    while let Some((number, line)) = lines.next() {
-        let bad = |why: &str| format!("line {}: {why}", number + 1);
-        let line = line.trim();
-        if line.is_empty() || line.starts_with([';', '#']) {
-            continue;
-        }
-        if let Some(line) = line.strip_prefix('[') {
-            let why = "not [NAME] or [NAME \"SECOND NAME\"]";
-            (section, sub) = header(line).ok_or_else(|| bad(why))?;
-            continue;
-        }
-        let (key, value) = line.split_once('=').unwrap_or((line, "true"));
-        let mut value = value.trim().to_owned();
-        while value.ends_with('\\') && !value.ends_with("\\\\") {
-            value.pop();
-            let next = lines.next().map_or("", |(_, line)| line);
-            value.push_str(next.trim_end());
-        }
-        let value = unquoted(&value).ok_or_else(|| bad("a quote without an end, or a bad \\"))?;
-        entries.push(Entry {
-            section: section.clone(),
-            sub: sub.clone(),
-            key: key.trim().to_ascii_lowercase(),
-            value,
-        });
-    }
-    Ok(entries)
-}
-
-/// Both names of a section, by its line without the first bracket; none if it is not whole.
-fn header(line: &str) -> Option<(String, String)> {
-    let end = line.find([']', '"'])?;
-    let (name, rest) = line.split_at(end);
-    let name = name.trim().to_ascii_lowercase();
-    let Some(quoted) = rest.strip_prefix('"') else {
-        return Some((name, String::new()));
-    };
-    let mut sub = String::new();
-    let mut chars = quoted.chars();
-    loop {
-        match chars.next()? {
-            '"' => break,
-            '\\' => sub.push(chars.next()?),
-            char => sub.push(char),
-        }
-    }
-    chars
-        .as_str()
-        .trim_start()
-        .starts_with(']')
-        .then_some((name, sub))
-}
-
-/// A value without its quotes, escapes and comment; none if it is not whole.
-fn unquoted(value: &str) -> Option<String> {
-    let (mut plain, mut kept, mut is_quoted) = (String::new(), 0, false);
-    let mut chars = value.chars();
-    while let Some(char) = chars.next() {
-        match char {
-            '"' => is_quoted = !is_quoted,
-            '\\' => plain.push(match chars.next()? {
-                'n' => '\n',
-                't' => '\t',
-                'b' => '\u{8}',
-                escaped @ ('"' | '\\') => escaped,
-                _ => return None,
+    let mut header: Option<(String, String)> = None;
+    while let Some(char) = reader.skip_blank() {
+        let line = reader.line;
+        let read = match (char, &header) {
+            ('\n' | ';' | '#', _) => Ok(()),
+            ('[', _) => reader.header().map(|read| header = Some(read)),
+            ('\u{feff}', None) => Err("begins with a byte order mark; save the file without it"),
+            (_, None) => Err("is before the first [SECTION]"),
+            (_, Some((section, sub))) => reader.key().map(|(key, value)| {
+                let (section, sub) = (section.clone(), sub.clone());
+                entries.push(Entry {
+                    section,
+                    sub,
+                    key,
+                    value,
+                    line,
+                });
             }),
-            ';' | '#' if !is_quoted => break,
-            char => plain.push(char),
-        }
-        // Spaces at the end of what is not quoted are not kept.
-        if is_quoted || !char.is_whitespace() {
-            kept = plain.len();
+        };
+        let read = read.and_then(|()| reader.end_of_line());
+        read.map_err(|why| format!("line {line}: {why}"))?;
+    }
+    match reader.nul {
+        None => Ok(entries),
+        Some(line) => Err(format!("line {line}: has a NUL byte")),
+    }
+}
+
+const UNNAMED: &str = "neither [SECTION], [SECTION \"SECOND NAME\"] nor KEY = VALUE; names have \
+                       ASCII letters, digits and '-', and begin with a letter";
+const UNQUOTED: &str = "has a \\ outside of quotes; write \"VALUE\", and each \\ in it twice";
+const UNKNOWN: &str = "has an unknown escape; in quotes, only \\\\, \\\", \\n and \\t are known";
+const OPEN: &str = "a quote without an end";
+
+/// Reads a file, character by character.
+struct Reader<'a> {
+    rest: Peekable<Chars<'a>>,
+    /// That of the next character, from 1.
+    line: usize,
+    /// The first line with a NUL byte.
+    nul: Option<usize>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(text: &'a str) -> Self {
+        Self {
+            rest: text.chars().peekable(),
+            line: 1,
+            nul: None,
         }
     }
-    plain.truncate(kept);
-    (!is_quoted).then_some(plain)
+
+    fn next(&mut self) -> Option<char> {
+        let char = self.rest.next()?;
+        match char {
+            '\n' => self.line += 1,
+            '\0' => self.nul = self.nul.or(Some(self.line)),
+            _ => {}
+        }
+        Some(char)
+    }
+
+    fn next_if(&mut self, is_it: impl FnOnce(char) -> bool) -> Option<char> {
+        let next = self.rest.peek().copied().filter(|char| is_it(*char));
+        next.and_then(|_| self.next())
+    }
+
+    /// Skips white space within the line. Returns the next character, which is not read.
+    fn skip_blank(&mut self) -> Option<char> {
+        while self.next_if(is_blank).is_some() {}
+        self.rest.peek().copied()
+    }
+
+    /// Reads a comment, if there is one, and the end of the line.
+    fn end_of_line(&mut self) -> Result<(), &'static str> {
+        match self.skip_blank() {
+            None | Some('\n') => {}
+            Some(';' | '#') => while self.next_if(|char| char != '\n').is_some() {},
+            Some(_) => return Err(UNNAMED),
+        }
+        self.next();
+        Ok(())
+    }
+
+    /// Reads a name; returns it in lower case.
+    fn name(&mut self) -> Result<String, &'static str> {
+        let mut name = String::new();
+        let is_first = |char: char| char.is_ascii_alphabetic();
+        let is_later = |char: char| char.is_ascii_alphanumeric() || char == '-';
+        name.push(self.next_if(is_first).ok_or(UNNAMED)?);
+        while let Some(char) = self.next_if(is_later) {
+            name.push(char);
+        }
+        name.make_ascii_lowercase();
+        Ok(name)
+    }
+
+    /// Reads both names of a section, and the brackets.
+    fn header(&mut self) -> Result<(String, String), &'static str> {
+        self.next();
+        self.skip_blank();
+        let name = self.name()?;
+        let mut sub = String::new();
+        if self.skip_blank() == Some('"') {
+            self.next();
+            loop {
+                match self.next().ok_or(OPEN)? {
+                    '\n' => return Err(OPEN),
+                    '"' => break,
+                    '\\' => sub.push(
+                        self.escaped()
+                            .filter(|char| !char.is_control())
+                            .ok_or(UNKNOWN)?,
+                    ),
+                    char => sub.push(char),
+                }
+            }
+            if sub.is_empty() {
+                return Err("has an empty second name; write [SECTION]");
+            }
+            self.skip_blank();
+        }
+        self.next_if(|char| char == ']').ok_or(UNNAMED)?;
+        Ok((name, sub))
+    }
+
+    fn key(&mut self) -> Result<(String, Option<String>), &'static str> {
+        let name = self.name()?;
+        self.skip_blank();
+        let value = self.next_if(|char| char == '=').map(|_| self.value());
+        Ok((name, value.transpose()?))
+    }
+
+    /// Reads a value. Returns it without quotes, escapes, carriage returns, and white space
+    /// around what is not quoted.
+    fn value(&mut self) -> Result<String, &'static str> {
+        self.skip_blank();
+        let (mut value, mut kept, mut is_quoted) = (String::new(), 0, false);
+        let is_end = |char| matches!(char, '\n' | ';' | '#');
+        while let Some(char) = self.next_if(|char| is_quoted || !is_end(char)) {
+            match char {
+                '"' => is_quoted = !is_quoted,
+                '\n' => return Err(OPEN),
+                '\r' => {}
+                '\\' if is_quoted => value.push(self.escaped().ok_or(UNKNOWN)?),
+                '\\' => {
+                    self.next_if(|char| char == '\r');
+                    match self.next() {
+                        // The value continues in the next line.
+                        Some('\n') => {}
+                        Some('"') => value.push('"'),
+                        _ => return Err(UNQUOTED),
+                    }
+                }
+                char => value.push(char),
+            }
+            if is_quoted || !is_blank(char) {
+                kept = value.len();
+            }
+        }
+        value.truncate(kept);
+        match is_quoted {
+            true => Err(OPEN),
+            false => Ok(value),
+        }
+    }
+
+    /// Reads the character after a backslash in quotes; returns its meaning.
+    fn escaped(&mut self) -> Option<char> {
+        match self.next()? {
+            'n' => Some('\n'),
+            't' => Some('\t'),
+            char @ ('"' | '\\') => Some(char),
+            _ => None,
+        }
+    }
+}
+
+fn is_blank(char: char) -> bool {
+    matches!(char, ' ' | '\t' | '\r')
 }
 
 #[cfg(test)]
@@ -103,67 +212,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_ends_at_a_comment_and_has_the_escapes_of_gcfg() {
-        for (value, expected) in [
-            (r#"a b ; c"#, Some("a b")),
-            (r#"a # c"#, Some("a")),
-            (r#""a # c" "#, Some("a # c")),
-            (r#""a " b "#, Some("a  b")),
-            (r#""a" "" "#, Some("a ")),
-            (r#"\\ \" \n\t\b"#, Some("\\ \" \n\t\u{8}")),
-            (r#""a"#, None),
-            (r#"a\x"#, None),
-            (r#"a\"#, None),
-            ("", Some("")),
+    fn what_is_wrong_is_named_by_its_line_and_not_quoted() {
+        for (text, why) in [
+            ("canary = x", "line 1: is before the first"),
+            ("\u{feff}[a]\n", "line 1: begins with a byte order mark"),
+            ("[a]\n\n[canary", "line 3: neither [SECTION]"),
+            ("[a]\n# \\\ncanary x", "line 3: neither"),
+            ("[a]\nb = c \\\nd\ncanary_x = e", "line 4: neither"),
+            ("[a]\nb = \"canary", "line 2: a quote without an end"),
+            ("[a]\nb = canary\\x", "line 2: has a \\ outside of quotes"),
+            ("[a]\nb = \"canary\\x\"", "line 2: has an unknown escape"),
+            ("[a]\nb = \"c\"\n; canary\0", "line 3: has a NUL byte"),
+            ("[a \"\"]", "line 1: has an empty second name"),
         ] {
-            assert_eq!(unquoted(value).as_deref(), expected, "{value}");
+            let refused = parse(text).unwrap_err();
+            assert!(refused.starts_with(why), "{text:?}: {refused}");
+            assert!(!refused.contains("canary"), "{refused}");
         }
-    }
-
-    #[test]
-    fn a_line_that_ends_in_a_backslash_continues_unless_that_is_escaped() {
-        for (text, expected) in [
-            ("a = b\\\n c\\\nd\ne = f", &[("a", "b cd"), ("e", "f")][..]),
-            ("a = b\\\\\ne = f", &[("a", "b\\"), ("e", "f")][..]),
-            ("a = b\\", &[("a", "b")][..]),
-            (
-                "[other]\na = b\n[ MEANT \"x\" ]\n[Meant]\nc",
-                &[("c", "true")][..],
-            ),
-        ] {
-            let text = match text.starts_with('[') {
-                true => text.to_owned(),
-                false => format!("[meant]\n{text}"),
-            };
-            let found = parse(&text).unwrap();
-            let meant = found
-                .iter()
-                .filter(|it| it.section == "meant" && it.sub.is_empty());
-            let found: Vec<_> = meant.map(|it| (&*it.key, &*it.value)).collect();
-            assert_eq!(found, expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_section_has_a_name_without_case_and_perhaps_a_second_one_as_it_is_written() {
-        for (line, expected) in [
-            ("[Global]", Some(("global", ""))),
-            ("[ GLOBAL ] # a comment", Some(("global", ""))),
-            (r#"[Global "Region-One"]"#, Some(("global", "Region-One"))),
-            (r#"[ global  "a]b" ]"#, Some(("global", "a]b"))),
-            (r#"[Global "a\"b\\"]"#, Some(("global", r#"a"b\"#))),
-            (r#"[Global ""]"#, Some(("global", ""))),
-            // Of another program.
-            ("[Global x]", Some(("global x", ""))),
-            (r#"[Global "a"b]"#, None),
-            (r#"[Global "a]"#, None),
-            ("[Global", None),
-        ] {
-            let found = header(line.strip_prefix('[').unwrap());
-            let found = found.as_ref().map(|(name, sub)| (&**name, &**sub));
-            assert_eq!(found, expected, "{line}");
-        }
-        let bad = parse("a = b\n[Global \"x]\n").unwrap_err();
-        assert!(bad.starts_with("line 2: "), "{bad}");
     }
 }

@@ -1,6 +1,7 @@
 //! What is read of `cloud.conf`, and what is refused.
 
 use super::*;
+use std::collections::BTreeMap;
 
 const PASSWORD: &str = r#"
     ; shared with the cloud controller manager
@@ -140,7 +141,7 @@ fn what_is_missing_or_not_supported_is_named() {
     let credential = "application-credential-id = a\napplication-credential-secret = b\n";
     for (text, why) in [
         ("", "[Global] auth-url: is missing"),
-        ("[Global", "line 1: not [NAME]"),
+        ("[Global", "line 1: neither [SECTION]"),
         ("[Global]\nauth-url = \"http", "line 2: a quote"),
         (url, "username, user-id, token or application-credential-id"),
         (&format!("{url}username = a"), "tenant-id or tenant-name"),
@@ -154,12 +155,16 @@ fn what_is_missing_or_not_supported_is_named() {
         ),
         (
             &format!("{url}use-clouds = maybe"),
-            "use-clouds: is neither true nor false",
+            "line 3: [Global] use-clouds: is neither true nor false",
         ),
         (&format!("{url}token = a"), "tenant-id or tenant-name"),
         (
-            &format!("{url}tls-insecure"),
+            &format!("{url}tls-insecure = true"),
             "tls-insecure: is not supported",
+        ),
+        (
+            &format!("{url}[Global \"b\"]\nusername # a"),
+            "line 4: [Global \"b\"] username: has no value",
         ),
         (
             &format!("{url}{credential}\ncert-file = a"),
@@ -179,24 +184,60 @@ fn what_is_missing_or_not_supported_is_named() {
     }
 }
 
+/// Texts, and what gcfg makes of them: `tests/wire/formats` has the answers of Go.
+#[derive(serde::Deserialize)]
+struct Gcfg {
+    same: Vec<Answered>,
+    stricter: Vec<Answered>,
+}
+
+#[derive(serde::Deserialize)]
+struct Answered {
+    text: String,
+    /// By section and key; `None` for a refusal.
+    values: Option<BTreeMap<String, BTreeMap<String, String>>>,
+}
+
 #[test]
-fn a_switch_has_the_words_of_gcfg_and_the_last_of_a_key_counts() {
-    let is = |value: &str| {
-        let keys = sections::parse(&format!("[Global]\na = {value}")).unwrap();
-        Section::of(&keys, "global", "").is("a")
-    };
-    for word in ["true", "Yes", "ON", "1"] {
-        assert_eq!(is(word), Some(true), "{word}");
+fn a_file_has_the_values_that_gcfg_reads_or_is_refused_as_by_gcfg() {
+    let table: Gcfg = serde_json::from_str(include_str!("gcfg.json")).unwrap();
+    assert!(table.same.len() > 100);
+    for Answered { text, values } in table.same {
+        let ours = parse(&text).map(|keys| found(&keys));
+        assert_eq!(ours.as_ref().ok(), values.as_ref(), "{text:?}: {ours:?}");
     }
-    for word in ["false", "No", "OFF", "0", ""] {
-        assert_eq!(is(word), Some(false), "{word}");
+    for Answered { text, .. } in table.stricter {
+        let refused = parse(&text).unwrap_err();
+        assert!(refused.contains("names have ASCII letters"), "{refused}");
     }
-    assert_eq!(is("maybe"), None);
-    let twice = sections::parse("[Global]\na = 1\na = 2\nb = 3").unwrap();
-    let twice = Section::of(&twice, "global", "");
-    assert_eq!(twice.get("a"), Some("2"));
-    assert_eq!(twice.get("c"), None);
-    assert_eq!(twice.required("b"), Ok("3"));
+}
+
+/// The values of the keys that the table has, without empty ones.
+fn found(keys: &[Entry]) -> BTreeMap<String, BTreeMap<String, String>> {
+    let mut all = BTreeMap::new();
+    for Entry { section, sub, .. } in keys {
+        let read = Section::of(keys, section, sub);
+        let texts: &[&str] = match (section.as_str(), sub.as_str()) {
+            ("global", _) => &["auth-url", "username", "password", "region"],
+            _ => &[],
+        };
+        let switches: &[&str] = match (section.as_str(), sub.as_str()) {
+            ("global", _) => &["use-clouds"],
+            ("blockstorage", "") => &["ignore-volume-az"],
+            _ => &[],
+        };
+        let texts = texts.iter().filter_map(|key| Some((key, read.text(key)?)));
+        let switches = switches.iter().filter(|key| read.is(key));
+        let switches = switches.map(|key| (key, "true".to_owned()));
+        let values = texts.chain(switches);
+        let values: BTreeMap<_, _> = values
+            .map(|(key, text)| ((*key).to_owned(), text))
+            .collect();
+        if !values.is_empty() {
+            all.insert(format!("{section}:{sub}"), values);
+        }
+    }
+    all
 }
 
 #[test]
@@ -232,7 +273,7 @@ fn each_cloud_has_its_section_and_a_later_file_counts_more() {
             "{refused}"
         );
     }
-    std::fs::write(&two, "a\n[").unwrap();
+    std::fs::write(&two, "[a]\n[").unwrap();
     let refused = read(&[&one, &two], "a").unwrap_err();
     assert!(
         refused.starts_with(&format!("{}: line 2: ", two.display())),
