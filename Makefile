@@ -91,7 +91,7 @@ arrivals: root build ## measure in a guest how soon after the kernel's event a d
 openstack: root build ## run the real Keystone, Cinder and Nova on loopback, with faults (root); SHORT=1
 	@SHORT='$(SHORT)' tests/beds/openstack/run.sh $(CARGO_FLAGS)
 
-wire: ## compare the protobuf descriptors with the official Go module
+wire: ## compare with official Go modules: protobuf descriptors, NO_PROXY, cloud.conf
 	cd tests/wire && go test -count=1 ./...
 
 twins: ## drive the twins of clouds with the vendors' own clients

@@ -1,12 +1,11 @@
-//! Connections: TCP, by a proxy if the environment names one (`HTTPS_PROXY`, `HTTP_PROXY`,
-//! `ALL_PROXY`, `NO_PROXY`), and TLS.
+//! Connections: TCP, by a proxy if the environment names one, and TLS.
 
+use super::proxies::{Proxies, Proxy};
 use super::trust::Trust;
-use http::{HeaderValue, Uri};
+use super::tunnel;
+use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
-use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use std::error::Error;
@@ -29,12 +28,12 @@ type BoxError = Box<dyn Error + Send + Sync>;
 pub(super) struct Connector {
     tcp: HttpConnector,
     trust: Arc<Trust>,
-    proxies: Arc<Matcher>,
+    proxies: Arc<Proxies>,
 }
 
 impl Connector {
     /// For connections to services with certificates of these authorities.
-    pub(super) fn new(trust: Arc<Trust>, proxies: Matcher) -> Self {
+    pub(super) fn new(trust: Arc<Trust>, proxies: Proxies) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -51,37 +50,40 @@ impl Connector {
         Arc::clone(&self.trust)
     }
 
-    /// What a proxy must get with each request: where there is no tunnel, it sees all of them.
-    pub(super) fn proxy_authorization(&self, uri: &Uri) -> Option<HeaderValue> {
-        let proxy = (!is_https(uri)).then(|| self.proxies.intercept(uri))??;
-        proxy.basic_auth().cloned()
+    /// The proxy by which a service is reached.
+    pub(super) fn proxy(&self, uri: &Uri) -> Option<&Proxy> {
+        self.proxies.of(uri)
     }
 
-    async fn connect(mut self, uri: Uri) -> Result<Stream, BoxError> {
-        let proxy = self.proxies.intercept(&uri);
+    async fn connect(self, uri: Uri) -> Result<Stream, BoxError> {
         let is_https = is_https(&uri);
-        let tcp = match &proxy {
-            None => self.tcp.call(uri.clone()).await?,
-            Some(proxy) if is_https => {
-                let mut tunnel = Tunnel::new(proxy.uri().clone(), self.tcp);
-                if let Some(auth) = proxy.basic_auth() {
-                    tunnel = tunnel.with_auth(auth.clone());
-                }
-                tunnel.call(uri.clone()).await?
-            }
-            Some(proxy) => self.tcp.call(proxy.uri().clone()).await?,
+        let proxy = self.proxies.of(&uri);
+        let to = proxy.map_or(&uri, |proxy| &proxy.uri);
+        let tcp = self.tcp.clone().call(to.clone()).await;
+        let tcp = match proxy {
+            None => tcp?,
+            Some(_) => tcp.map_err(|error| NoProxy(error.into()))?,
         };
         if !is_https {
             let by_proxy = proxy.is_some();
             return Ok(Stream::Plain { tcp, by_proxy });
         }
+        let tcp = match proxy {
+            None => tcp.into_inner(),
+            Some(proxy) => tunnel::open(tcp, proxy, &uri).await?,
+        };
         let host = uri.host().ok_or("a URL without a host")?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(host.to_owned())?;
-        let tls = self.trust.tls().connect(name, tcp.into_inner()).await?;
+        let tls = self.trust.tls().connect(name, tcp).await?;
         Ok(Stream::Tls(Box::new(TokioIo::new(tls))))
     }
 }
+
+/// The proxy cannot be reached.
+#[derive(Debug, thiserror::Error)]
+#[error("no connection to the proxy")]
+struct NoProxy(#[source] BoxError);
 
 fn is_https(uri: &Uri) -> bool {
     uri.scheme_str() == Some("https")

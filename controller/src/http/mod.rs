@@ -6,9 +6,12 @@ mod answer;
 mod connect;
 mod label;
 mod pace;
+mod proxies;
 #[cfg(test)]
 mod tests;
 mod trust;
+mod tunnel;
+mod unproxied;
 mod words;
 
 pub use answer::Answer;
@@ -20,11 +23,12 @@ use http::header::{HeaderMap, PROXY_AUTHORIZATION};
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client as Pool;
-use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use label::code;
 use metrics::{Label, Unit};
 use pace::Pace;
+pub use proxies::BadProxy;
+use proxies::{Proxies, Proxy};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,20 +85,32 @@ struct Broken {
     why: String,
 }
 
+/// A client cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BadClient {
+    /// By its certificates.
+    #[error(transparent)]
+    Certificates(#[from] BadCertificates),
+    /// By the proxies that the environment names.
+    #[error(transparent)]
+    Proxy(#[from] BadProxy),
+}
+
 impl Client {
     /// A client for the cloud of that name (the label `cloud`), by the proxy that the environment
     /// names, with these certificates.
     ///
     /// # Errors
-    /// A file without a certificate or key.
-    pub fn new(cloud: &'static str, files: &TlsFiles) -> Result<Self, BadCertificates> {
-        Self::by_proxy(cloud, files, Matcher::from_env())
+    /// A file without a certificate or key, or a variable that names no proxy that can be used.
+    pub fn new(cloud: &'static str, files: &TlsFiles) -> Result<Self, BadClient> {
+        let proxies = Proxies::read(|name| std::env::var_os(name))?;
+        Ok(Self::by_proxy(cloud, files, proxies)?)
     }
 
     fn by_proxy(
         cloud: &'static str,
         files: &TlsFiles,
-        proxies: Matcher,
+        proxies: Proxies,
     ) -> Result<Self, BadCertificates> {
         let connector = Connector::new(Arc::new(Trust::new(files)?), proxies);
         let pool = Pool::builder(TokioExecutor::new())
@@ -161,13 +177,13 @@ impl Client {
             let turn = self.pace.turn(was_refused);
             if timeout_at(until, turn).await.is_err() {
                 let why = "the service has limited the rate of calls";
-                return Err(call.failed(Kind::Timeout, is_sent, why));
+                return Err(self.failed(call, Kind::Timeout, is_sent, why));
             }
             let sent = Instant::now();
             let Ok(tried) = timeout_at(until, self.attempt(call)).await else {
                 self.measure(call, "none", sent);
                 let why = format!("no answer within {} s", call.deadline.as_secs_f32());
-                return Err(call.failed(Kind::Timeout, true, &why));
+                return Err(self.failed(call, Kind::Timeout, true, &why));
             };
             was_refused = false;
             let wait = match &tried {
@@ -186,7 +202,7 @@ impl Client {
                 }
                 Ok(_) => {
                     self.pace.answered();
-                    return tried.map_err(|broken| broken.failure(call));
+                    return tried.map_err(|broken| self.broken(call, &broken));
                 }
                 Err(broken) => {
                     attempt += 1;
@@ -199,7 +215,7 @@ impl Client {
             };
             let is_last = attempt > ATTEMPTS_MAX || wait > until - Instant::now();
             if is_last {
-                return tried.map_err(|broken| Broken { is_sent, ..broken }.failure(call));
+                return tried.map_err(|broken| self.broken(call, &Broken { is_sent, ..broken }));
             }
             sleep(wait).await;
             pause *= 2;
@@ -219,26 +235,71 @@ impl Client {
     }
 
     async fn exchange(&self, call: &Call<'_>) -> Result<Answer, Broken> {
-        let secrets = Secrets::new(&call.headers, call.secrets);
-        let broken = |is_sent: bool, error: &(dyn Error + 'static)| Broken {
-            is_sent,
-            why: secrets.masked(&chain(error)),
-        };
+        let proxy = self.connector.proxy(&call.uri);
         let mut request = Request::new(Full::new(call.body.clone()));
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = call.uri.clone();
         *request.headers_mut() = call.headers.clone();
-        if let Some(value) = self.connector.proxy_authorization(&call.uri) {
-            request.headers_mut().insert(PROXY_AUTHORIZATION, value);
+        // Without a tunnel, the proxy sees each request.
+        let is_plain = call.uri.scheme_str() == Some("http");
+        let relay = proxy.filter(|_| is_plain);
+        if let Some(value) = relay.and_then(|proxy| proxy.authorization.as_ref()) {
+            let headers = request.headers_mut();
+            headers.insert(PROXY_AUTHORIZATION, value.clone());
         }
+        let secrets = Secrets::new(request.headers(), call.secrets);
+        let broken = |is_sent: bool, error: &(dyn Error + 'static)| Broken {
+            is_sent,
+            why: secrets.masked(&chain(error)),
+        };
         let answer = self.pool.request(request).await;
         let answer = answer.map_err(|error| broken(!error.is_connect(), &error))?;
+        if let Some(proxy) = relay
+            && answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED
+        {
+            let (status, cure) = (answer.status(), needs_user(proxy));
+            return Err(Broken {
+                is_sent: false,
+                why: format!("the proxy refuses the call: {status}; {cure}"),
+            });
+        }
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, BODY_BYTES_MAX).collect().await;
         let body = body
             .map_err(|error| broken(true, error.as_ref()))?
             .to_bytes();
-        Ok(Answer::new(head, body, call.asked(), secrets))
+        Ok(Answer::new(head, body, self.asked(call), secrets))
+    }
+
+    fn asked(&self, call: &Call<'_>) -> Asked {
+        Asked {
+            what: call.what(),
+            host: self.host(call),
+            is_safe: call.method.is_safe(),
+        }
+    }
+
+    /// The host of a call, and the proxy by which it is reached, for errors.
+    fn host(&self, call: &Call<'_>) -> String {
+        let host = call.uri.authority().map_or("", |host| host.as_str());
+        match self.connector.proxy(&call.uri) {
+            None => host.to_owned(),
+            Some(proxy) => format!("{host}, by {proxy}"),
+        }
+    }
+
+    /// The failure of a call that has no answer, and may have arrived.
+    fn failed(&self, call: &Call<'_>, kind: Kind, is_sent: bool, why: &str) -> Failure {
+        let (what, host) = (call.what(), self.host(call));
+        let failure = Failure::new(kind, format!("{what} at {host}: {why}"));
+        match is_sent && !call.method.is_safe() {
+            true => failure.may_be_running(),
+            false => failure,
+        }
+    }
+
+    fn broken(&self, call: &Call<'_>, broken: &Broken) -> Failure {
+        self.failed(call, Kind::Unreachable, broken.is_sent, &broken.why)
     }
 
     fn measure(&self, call: &Call<'_>, code: &'static str, begun: Instant) {
@@ -255,6 +316,11 @@ impl Client {
 pub fn describe() {
     let help = "How long calls to the cloud took, by their HTTP status.";
     metrics::describe_histogram!(DURATION, Unit::Seconds, help);
+}
+
+/// What to do after a status 407.
+fn needs_user(proxy: &Proxy) -> String {
+    format!("correct the user and password in {}", proxy.variable)
 }
 
 /// An error and its causes, in one line.
@@ -276,36 +342,8 @@ impl Call<'_> {
         format!("{} {}", self.method, self.uri.path())
     }
 
-    fn host(&self) -> &str {
-        self.uri.authority().map_or("", |host| host.as_str())
-    }
-
-    fn asked(&self) -> Asked {
-        Asked {
-            what: self.what(),
-            host: self.host().to_owned(),
-            is_safe: self.method.is_safe(),
-        }
-    }
-
     /// Whether a second one changes no more than the first. Some clouds begin actions by PUT.
     fn is_harmless(&self) -> bool {
         self.repeats || self.method.is_idempotent() && self.method != Method::PUT
-    }
-
-    /// It has no answer, and may have arrived.
-    fn failed(&self, kind: Kind, is_sent: bool, why: &str) -> Failure {
-        let (what, host) = (self.what(), self.host());
-        let failure = Failure::new(kind, format!("{what} at {host}: {why}"));
-        match is_sent && !self.method.is_safe() {
-            true => failure.may_be_running(),
-            false => failure,
-        }
-    }
-}
-
-impl Broken {
-    fn failure(self, call: &Call<'_>) -> Failure {
-        call.failed(Kind::Unreachable, self.is_sent, &self.why)
     }
 }

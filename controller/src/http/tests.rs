@@ -77,6 +77,10 @@ impl Server {
     }
 
     fn call(&self, method: Method) -> Call<'static> {
+        self.call_to(&self.uri("/v3/volumes").to_string(), method)
+    }
+
+    fn call_to(&self, uri: &str, method: Method) -> Call<'static> {
         let mut headers = HeaderMap::new();
         let mut token = HeaderValue::from_static(CANARY);
         token.set_sensitive(true);
@@ -84,7 +88,7 @@ impl Server {
         Call {
             verb: "test",
             method,
-            uri: self.uri("/v3/volumes"),
+            uri: uri.parse().unwrap(),
             headers,
             body: Bytes::from_static(b"{}"),
             secrets: &["pass-canary"],
@@ -157,8 +161,17 @@ async fn request(stream: &mut TcpStream) -> Option<String> {
     }
 }
 
+/// A client with these variables in its environment.
+fn by(variables: &[(&str, &str)]) -> Client {
+    let proxies = Proxies::read(|name| {
+        let found = variables.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| value.into())
+    });
+    Client::by_proxy("test", &TlsFiles::default(), proxies.unwrap()).unwrap()
+}
+
 fn client() -> Client {
-    Client::by_proxy("test", &TlsFiles::default(), Matcher::builder().build()).unwrap()
+    by(&[])
 }
 
 fn assert_no_secret(failure: &str) {
@@ -391,12 +404,8 @@ async fn a_body_that_is_huge_or_not_json_is_refused() {
 async fn a_proxy_gets_whole_urls_and_its_own_credentials() {
     let proxy = Server::start([Act::answer("200 OK", "{}")]).await;
     let url = format!("http://user:secret@{}", proxy.address);
-    let proxies = Matcher::builder().http(url).no("127.0.0.2").build();
-    let client = Client::by_proxy("test", &TlsFiles::default(), proxies).unwrap();
-    let call = Call {
-        uri: "http://cloud.example.org/v3/volumes".parse().unwrap(),
-        ..proxy.call(Method::GET)
-    };
+    let client = by(&[("HTTP_PROXY", &url)]);
+    let call = proxy.call_to("http://cloud.example.org/v3/volumes", Method::GET);
     client.call(&call).await.unwrap();
     let seen = proxy.seen.lock().unwrap().concat();
     assert!(seen.starts_with("get "), "no tunnel: {seen}");
@@ -410,15 +419,11 @@ async fn a_proxy_gets_whole_urls_and_its_own_credentials() {
 
 #[tokio::test]
 async fn a_proxy_makes_a_tunnel_to_a_secure_service_and_sees_no_call() {
-    let proxy = Server::start([Act::answer("403 Forbidden", "")]).await;
+    let proxy = Server::start([Act::answer("200 OK", "")]).await;
     let url = format!("http://user:secret@{}", proxy.address);
-    let proxies = Matcher::builder().https(url).build();
-    let client = Client::by_proxy("test", &TlsFiles::default(), proxies).unwrap();
-    let call = Call {
-        uri: "https://cloud.example.org/v3/volumes".parse().unwrap(),
-        deadline: Duration::from_millis(200),
-        ..proxy.call(Method::POST)
-    };
+    let client = by(&[("HTTPS_PROXY", &url)]);
+    let mut call = proxy.call_to("https://cloud.example.org/v3/volumes", Method::POST);
+    call.deadline = Duration::from_millis(2500);
     let failure = client.call(&call).await.unwrap_err();
     assert_no_secret(&failure.message);
     let seen = proxy.seen.lock().unwrap().concat();
@@ -431,6 +436,109 @@ async fn a_proxy_makes_a_tunnel_to_a_secure_service_and_sees_no_call() {
         !seen.contains("volumes") && !seen.contains("canary"),
         "{seen}"
     );
+}
+
+#[tokio::test]
+async fn a_host_with_a_port_in_no_proxy_is_called_without_the_proxy() {
+    let proxy = Server::start([Act::answer("403 Forbidden", "")]).await;
+    let service = Server::start([Act::answer("200 OK", "{}")]).await;
+    // No loopback address, which would be reached without a proxy in any case.
+    let uri = format!("http://0.0.0.0:{}/v3/volumes", service.address.port());
+    let url = format!("http://{}", proxy.address);
+    let call = service.call_to(&uri, Method::POST);
+    for (no_proxy, calls) in [("0.0.0.0:1", [1, 0]), (&uri[7..uri.len() - 11], [1, 1])] {
+        let client = by(&[("HTTP_PROXY", &url), ("NO_PROXY", no_proxy)]);
+        client.call(&call).await.unwrap();
+        assert_eq!([proxy.calls(), service.calls()], calls, "{no_proxy}");
+    }
+}
+
+#[tokio::test]
+async fn a_failure_of_the_proxy_names_it_without_its_password() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let unused = closed.local_addr().unwrap();
+    drop(closed);
+    let mut running = tokio::task::JoinSet::new();
+    for (act, http, https) in [
+        (
+            None,
+            "no connection to the proxy: ",
+            "no connection to the proxy: ",
+        ),
+        (
+            Some(Act::answer("407 Proxy Authentication Required", CANARY)),
+            "the proxy refuses the call: 407 Proxy Authentication Required; correct the user",
+            "the proxy refuses a tunnel to cloud:5000: 407 Proxy Authentication Required; correct",
+        ),
+        (
+            Some(Act::Cut("HTTP/1.1 403 Forbidden\r\n\r\n<html>blocked")),
+            "",
+            "the proxy refuses a tunnel to cloud:5000: 403 Forbidden; allow the host there",
+        ),
+        (Some(Act::Cut("")), "", "no answer to CONNECT: "),
+        (
+            Some(Act::Cut("HTTP/1.1 200 OK\r\n\r\ncanary")),
+            "",
+            "the proxy has sent data before the service could",
+        ),
+        (
+            Some(Act::Cut("SSH-2.0-canary\r\n\r\n")),
+            "",
+            "no answer to CONNECT: ",
+        ),
+        (
+            Some(Act::Stall("HTTP/1.1 200")),
+            "no answer within",
+            "no answer within",
+        ),
+    ] {
+        let proxy = match act {
+            Some(act) => Server::start([act]).await,
+            None => Server {
+                address: unused,
+                seen: Arc::default(),
+            },
+        };
+        running.spawn(async move {
+            for (scheme, why) in [("http", http), ("https", https)] {
+                assert_named(&proxy, scheme, why).await;
+            }
+        });
+    }
+    running.join_all().await;
+}
+
+/// A call of a service by that proxy fails, and the failure has that reason.
+async fn assert_named(proxy: &Server, scheme: &str, why: &str) {
+    let url = format!("http://user:canary-of-proxy@{}", proxy.address);
+    let client = by(&[("HTTP_PROXY", &url), ("https_proxy", &url)]);
+    let call = Call {
+        deadline: Duration::from_millis(2500),
+        ..proxy.call_to(&format!("{scheme}://cloud:5000/v3/volumes"), Method::POST)
+    };
+    let message = match client.call(&call).await {
+        Ok(answer) => answer.foreign("the cloud").message,
+        Err(failure) => failure.message,
+    };
+    let variable = match scheme {
+        "http" => "HTTP_PROXY",
+        _ => "https_proxy",
+    };
+    let address = proxy.address;
+    let named = format!("at cloud:5000, by the proxy http://{address} of {variable}: ");
+    assert!(message.contains(&named), "{message}");
+    assert!(message.contains(why), "{why}: {message}");
+    assert_no_secret(&message);
+}
+
+#[tokio::test]
+async fn a_call_that_the_proxy_refuses_for_its_user_has_changed_nothing() {
+    let proxy = Server::start([Act::answer("407 Proxy Authentication Required", "")]).await;
+    let url = format!("http://{}", proxy.address);
+    let client = by(&[("HTTP_PROXY", &url)]);
+    let call = proxy.call_to("http://cloud/v3/volumes", Method::POST);
+    let failure = client.call(&call).await.unwrap_err();
+    assert_eq!(failure.certainty, Certainty::NothingHappened, "{failure}");
 }
 
 #[test]

@@ -94,13 +94,17 @@ impl Cloud {
     /// clouds. Blocks.
     ///
     /// # Errors
-    /// `Precondition` for the file, and for that of the authorities.
+    /// `Precondition` for the file, for that of the authorities, and for proxies.
     fn open(config: &Config, name: &str, label: Option<String>) -> Result<Self, Failure> {
         let source = Source::new(config.files.clone(), name);
         let conf = CloudConf::read(&source)?;
         let http = http::Client::new(CLOUD, &conf.tls);
-        let http =
-            http.map_err(|error| Failure::precondition(format!("ca-file or cert-file: {error}")))?;
+        let http = http.map_err(|error| match error {
+            http::BadClient::Certificates(error) => {
+                Failure::precondition(format!("ca-file or cert-file: {error}"))
+            }
+            error @ http::BadClient::Proxy(_) => Failure::precondition(error.to_string()),
+        })?;
         let http = http.of_section(label.as_ref().map(|_| name.into()));
         let client = Arc::new(Client::new(Account::new(source, http, label)));
         Ok(Self {
