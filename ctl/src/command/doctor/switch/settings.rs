@@ -11,7 +11,7 @@ const NAME: &str = "settings";
 const CLUSTER: &str = "kubernetes";
 const KUBELET_DIR: &str = "/var/lib/kubelet";
 /// Variables of clients of HTTP, in any case.
-const PROXIES: [&str; 4] = ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"];
+const PROXIES: [&str; 3] = ["HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"];
 
 /// The flags of a container.
 pub(super) struct Flags(Vec<Flag>);
