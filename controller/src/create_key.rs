@@ -4,6 +4,7 @@
 
 use crate::http::{Call, Client, TlsFiles};
 use belay_server::config::{ended, parse_from};
+use belay_server::file::{SECRET_BYTES_MAX, read_text};
 use belay_server::log;
 use bytes::Bytes;
 use clap::Parser;
@@ -153,7 +154,7 @@ impl Flags {
     /// The content of a file of the service account.
     fn account(&self, name: &str) -> Result<String, String> {
         let file = self.account_dir.join(name);
-        let text = std::fs::read_to_string(&file);
+        let text = read_text(&file, SECRET_BYTES_MAX);
         let text = text.map_err(|error| format!("{}: {error}", file.display()))?;
         Ok(text.trim().to_owned())
     }

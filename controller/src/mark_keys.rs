@@ -1,11 +1,10 @@
 //! The keys of the driver's format marks, and the secrets of its volumes under them.
 
 use belay_contract::mark::{MarkSecret, SECRETS_MAX};
+use belay_server::file;
 use belay_server::request::VolumeId;
 use ring::hmac;
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
 /// Shortest key, in bytes: as long as the output of SHA-256, as RFC 2104 asks for.
@@ -24,14 +23,8 @@ impl MarkKeys {
     /// The reason, with the name of the file and without its content.
     pub fn read(path: &Path) -> Result<Self, String> {
         let bad = |why: &str| format!("--mark-key-file {}: {why}", path.display());
-        let mut text = String::new();
-        let read = |file: File| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
-        let bytes = File::open(path)
-            .and_then(read)
-            .map_err(|error| bad(&error.to_string()))?;
-        if bytes as u64 > FILE_BYTES_MAX {
-            return Err(bad(&format!("is longer than {FILE_BYTES_MAX} bytes")));
-        }
+        let text = file::read_text(path, FILE_BYTES_MAX);
+        let text = text.map_err(|error| bad(&error.to_string()))?;
         let lines: Vec<_> = text
             .lines()
             .map(str::trim)
@@ -127,12 +120,18 @@ mod tests {
             (String::new(), "has 0 keys"),
             (format!("{}\n", "k".repeat(32)).repeat(5), "has 5 keys"),
             ("k".repeat(31), "key 1 has less than 32"),
-            (format!("{canary}{}", "\n".repeat(4091)), "is longer than"),
+            (
+                format!("{canary}{}", "\n".repeat(4091)),
+                "has 4097 bytes; at most 4 KiB are read",
+            ),
             (
                 format!("{}\n{canary}", "k".repeat(32)),
                 "key 2 has less than 32",
             ),
-            (canary.repeat(1000), "is longer than 4096 bytes"),
+            (
+                canary.repeat(1000),
+                "has 6000 bytes; at most 4 KiB are read",
+            ),
         ] {
             let error = read(&text).unwrap_err();
             assert!(error.starts_with("--mark-key-file /"), "{error}");

@@ -5,6 +5,7 @@ pub mod attributes;
 pub mod call;
 pub mod config;
 pub mod facts;
+pub mod file;
 mod grpc;
 pub mod health;
 pub mod identity;

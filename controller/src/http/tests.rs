@@ -558,6 +558,13 @@ fn a_file_without_certificates_is_named() {
         let refused = Client::new("test", &files).err().unwrap();
         assert!(refused.to_string().contains("ca.pem"), "{refused}");
     }
+    std::fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+    let refused = Client::new("test", &files).err().unwrap().to_string();
+    assert!(
+        refused.contains("ca.pem: is a character device"),
+        "{refused}"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The authorities whose certificates are trusted: those in a PEM file, or those of the system; and
 //! the client's own certificate. Files are read again when they have changed. Knows no connection.
 
+use belay_server::file;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -16,6 +17,9 @@ const SYSTEM_BUNDLES: [&str; 3] = [
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 ];
+
+/// Longest file, in bytes: a bundle of all public authorities has a quarter of a MiB.
+const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The certificates of a file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +136,8 @@ impl Known {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
                 let certificates = certificates(chain)?;
-                let key_of = PrivateKeyDer::from_pem_file(key).map_err(|error| bad(key, &error))?;
+                let key_of = PrivateKeyDer::from_pem_slice(&read(key)?);
+                let key_of = key_of.map_err(|error| bad(key, &error))?;
                 let config = builder.with_client_auth_cert(certificates, key_of);
                 config.map_err(|error| bad(chain, &error))?
             }
@@ -149,11 +154,14 @@ fn bad(file: &Path, why: &dyn std::fmt::Display) -> BadCertificates {
     }
 }
 
+fn read(path: &Path) -> Result<Vec<u8>, BadCertificates> {
+    file::read(path, FILE_BYTES_MAX).map_err(|error| bad(path, &error))
+}
+
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BadCertificates> {
-    let read = CertificateDer::pem_file_iter(path).map_err(|error| bad(path, &error))?;
-    let read: Vec<_> = read
-        .collect::<Result<_, _>>()
-        .map_err(|error| bad(path, &error))?;
+    let pem = read(path)?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let read = read.map_err(|error| bad(path, &error))?;
     match read.is_empty() {
         true => Err(bad(path, &"has no certificate in PEM that can be used")),
         false => Ok(read),

@@ -1,11 +1,10 @@
 //! A file of the node with facts about its instance: TOML (toml.io, 1.0), of which the texts before
 //! the first table are read. The file may have secrets, so nothing of it is in an error.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
 use belay_contract::drivers::InstanceFile;
+use belay_server::file;
 
 /// Longest file, in bytes.
 const BYTES_MAX: u64 = 64 << 10;
@@ -24,18 +23,11 @@ pub(crate) struct Facts {
 /// # Errors
 /// In words: it cannot be read, or is not TOML.
 pub(crate) fn read(path: &Path, keys: &InstanceFile) -> Result<Facts, String> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Facts::default()),
-        Err(error) => return Err(error.to_string()),
-    };
-    let mut text = String::new();
-    let read = file.take(BYTES_MAX + 1).read_to_string(&mut text);
-    let bytes = read.map_err(|error| error.to_string())?;
-    if bytes as u64 > BYTES_MAX {
-        return Err(format!("has more than {BYTES_MAX} bytes"));
+    match file::read_text(path, BYTES_MAX) {
+        Ok(text) => facts(&text, keys),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Facts::default()),
+        Err(error) => Err(error.to_string()),
     }
-    facts(&text, keys)
 }
 
 fn facts(text: &str, keys: &InstanceFile) -> Result<Facts, String> {
@@ -143,7 +135,7 @@ mod tests {
         std::fs::write(&path, "#".repeat((64 << 10) + 1)).unwrap();
         assert_eq!(
             read(&path, keys),
-            Err("has more than 65536 bytes".to_owned())
+            Err("has 65537 bytes; at most 64 KiB are read".to_owned())
         );
     }
 }

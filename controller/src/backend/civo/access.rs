@@ -2,13 +2,14 @@
 //! of files, and variables of the environment. Opens no connection.
 
 use belay_server::call::Failure;
+use belay_server::file;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Where the API is by default.
 const URL: &str = "https://api.civo.com";
 /// Longest file, in bytes.
-const FILE_BYTES_MAX: usize = 4096;
+const FILE_BYTES_MAX: u64 = 4096;
 
 /// The API key, which no log shows.
 #[derive(Clone, PartialEq, Eq)]
@@ -122,17 +123,14 @@ impl Sources {
 
 /// The text of a file; none if there is no such file.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
-    let bad = |why: String| Failure::precondition(format!("{}: {why}", path.display()));
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(bad(error.to_string())),
-    };
-    if bytes.len() > FILE_BYTES_MAX {
-        return Err(bad(format!("is longer than {FILE_BYTES_MAX} bytes")));
+    match file::read_text(path, FILE_BYTES_MAX) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            let path = path.display();
+            Err(Failure::precondition(format!("{path}: {error}")))
+        }
     }
-    let text = String::from_utf8(bytes).map_err(|_| bad("is not UTF-8".to_owned()))?;
-    Ok(Some(text))
 }
 
 #[cfg(test)]

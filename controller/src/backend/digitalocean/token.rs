@@ -2,6 +2,7 @@
 //! refuses what was read before.
 
 use belay_server::call::Failure;
+use belay_server::file;
 use http::HeaderValue;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,9 @@ use std::sync::{Mutex, PoisonError};
 
 /// The scheme, before the token.
 pub(super) const BEARER: &str = "Bearer ";
+
+/// Longest file, in bytes.
+const FILE_BYTES_MAX: u64 = 4096;
 
 /// Where the token is.
 #[derive(Clone)]
@@ -77,7 +81,7 @@ fn read(path: &Path) -> Result<HeaderValue, Failure> {
         let path = path.display();
         Failure::precondition(format!("--token-file {path}: {why}"))
     };
-    let text = std::fs::read_to_string(path).map_err(|error| bad(&error))?;
+    let text = file::read_text(path, FILE_BYTES_MAX).map_err(|error| bad(&error))?;
     bearer(&text).ok_or_else(|| bad(&"must have the token of the account, and nothing else"))
 }
 
@@ -127,6 +131,16 @@ mod tests {
             let message = failure.message;
             assert!(message.contains("--token-file"), "{message}");
             assert!(!message.contains("canary"), "{message}");
+        }
+        std::fs::write(&path, "1".repeat(4097)).unwrap();
+        let zero = dir.path().join("zero");
+        std::os::unix::fs::symlink("/dev/zero", &zero).unwrap();
+        for (path, why) in [
+            (path, "token: has 4097 bytes; at most 4 KiB are read"),
+            (zero, "zero: is a character device, not a regular file"),
+        ] {
+            let failure = Token::open(TokenSource::File(path)).err().unwrap();
+            assert!(failure.message.contains(why), "{failure}");
         }
     }
 }

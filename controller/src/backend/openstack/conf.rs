@@ -8,6 +8,7 @@ mod yaml;
 
 use crate::http::TlsFiles;
 use belay_server::call::Failure;
+use belay_server::file::{self, SECRET_BYTES_MAX};
 use clouds::Account;
 use sections::Entry;
 use std::fmt;
@@ -103,11 +104,11 @@ impl CloudConf {
     /// `Precondition`, naming the file, and the line or key.
     pub(super) fn read(source: &Source) -> Result<Self, Failure> {
         let mut keys = Vec::new();
-        for file in &source.files {
-            let text = std::fs::read_to_string(file);
+        for path in &source.files {
+            let text = file::read_text(path, SECRET_BYTES_MAX);
             let read = text.map_err(|error| error.to_string());
             let read = read.and_then(|text| parse(&text));
-            let named = |why| Failure::precondition(format!("{}: {why}", file.display()));
+            let named = |why| Failure::precondition(format!("{}: {why}", path.display()));
             keys.extend(read.map_err(named)?);
         }
         let files: Vec<_> = source

@@ -2,6 +2,7 @@
 //! `use-clouds`: what `cloud.conf` does not have. Next to it, `secure.yaml` may have the secrets.
 
 use super::yaml::{self, Node};
+use belay_server::file::{SECRET_BYTES_MAX, read_text};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -86,7 +87,7 @@ impl Account {
         let name = cloud
             .map(str::to_owned)
             .or_else(|| variable(CLOUD_VARIABLE));
-        let text = std::fs::read_to_string(&file).map_err(|error| {
+        let text = read_text(&file, SECRET_BYTES_MAX).map_err(|error| {
             let known = "name the file with clouds-file";
             format!("{}: {error}; {known}", file.display())
         })?;
@@ -165,7 +166,7 @@ impl Account {
 /// The text of `secure.yaml` in the directory of that file, if there is one.
 fn secure(file: &Path) -> Result<Option<String>, String> {
     let file = file.with_file_name("secure.yaml");
-    match std::fs::read_to_string(&file) {
+    match read_text(&file, SECRET_BYTES_MAX) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("{}: {error}", file.display())),

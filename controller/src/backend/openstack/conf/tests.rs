@@ -279,6 +279,11 @@ fn each_cloud_has_its_section_and_a_later_file_counts_more() {
         refused.starts_with(&format!("{}: line 2: ", two.display())),
         "{refused}"
     );
+    std::fs::remove_file(&two).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &two).unwrap();
+    let refused = read(&[&one, &two], "a").unwrap_err();
+    let why = "two.conf: is a character device, not a regular file of at most 1 MiB";
+    assert!(refused.ends_with(why), "{refused}");
 }
 
 #[test]

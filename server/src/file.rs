@@ -1,0 +1,136 @@
+//! Reads the small files that an operator names: credentials, certificates, settings.
+
+use std::fs::{File, FileType, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use crate::size::Exact;
+
+/// A Secret or ConfigMap of Kubernetes is not larger, in bytes.
+pub const SECRET_BYTES_MAX: u64 = 1 << 20;
+
+/// Reads a whole file. Follows symbolic links, as those in the volume of a Secret; does not wait
+/// for another process. Blocks.
+///
+/// # Errors
+/// It cannot be opened or read, is no regular file, or is larger than `bytes_max`. The name of the
+/// file is not in the error.
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    // A FIFO without a writer would block, and a terminal become that of this process.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        let kind = kind(metadata.file_type());
+        let bytes_max = Exact(bytes_max);
+        let why = format!("is {kind}, not a regular file of at most {bytes_max}");
+        return Err(io::Error::other(why));
+    }
+    let is_too_large = |bytes| {
+        let (bytes, bytes_max) = (Exact(bytes), Exact(bytes_max));
+        io::Error::other(format!("has {bytes}; at most {bytes_max} are read"))
+    };
+    if metadata.len() > bytes_max {
+        return Err(is_too_large(metadata.len()));
+    }
+    let content = bounded(file, bytes_max)?;
+    // It has grown, or does not report its size, as those in /proc.
+    content.ok_or_else(|| io::Error::other(format!("has more than {}", Exact(bytes_max))))
+}
+
+/// Reads a whole file of UTF-8, as [`read`] does.
+///
+/// # Errors
+/// As those of [`read`], or the file is not UTF-8.
+pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
+    let content = read(path, bytes_max)?;
+    String::from_utf8(content).map_err(|_| io::Error::other("is not UTF-8"))
+}
+
+/// `None` if there are more bytes.
+fn bounded(file: File, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut content = Vec::new();
+    let bytes = file.take(bytes_max + 1).read_to_end(&mut content)?;
+    Ok((bytes as u64 <= bytes_max).then_some(content))
+}
+
+fn kind(of: FileType) -> &'static str {
+    match of {
+        of if of.is_dir() => "a directory",
+        of if of.is_fifo() => "a FIFO",
+        of if of.is_char_device() => "a character device",
+        of if of.is_block_device() => "a block device",
+        _ => "a special file",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType as Kind, Mode, mknodat};
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_file_is_read_through_the_links_of_a_secret_up_to_its_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("..2026")).unwrap();
+        symlink("..2026", at("..data")).unwrap();
+        symlink("..data/token", at("token")).unwrap();
+        for (content, bytes_max, why) in [
+            ("", 0, None),
+            ("12345678", 8, None),
+            (
+                "123456789",
+                8,
+                Some("has 9 bytes; at most 8 bytes are read"),
+            ),
+            ("1", 0, Some("has 1 bytes; at most 0 bytes are read")),
+        ] {
+            fs::write(at("..2026/token"), content).unwrap();
+            let read = read_text(&at("token"), bytes_max);
+            match why {
+                None => assert_eq!(read.unwrap(), content),
+                Some(why) => assert_eq!(read.unwrap_err().to_string(), why),
+            }
+        }
+        fs::write(at("..2026/token"), [0xff]).unwrap();
+        let refused = read_text(&at("token"), 8).unwrap_err();
+        assert_eq!(refused.to_string(), "is not UTF-8");
+        let missing = read(&at("none"), 8).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_at_once_by_its_kind() {
+        let dir = tempfile::tempdir().unwrap();
+        let (fifo, zero) = (dir.path().join("fifo"), dir.path().join("zero"));
+        mknodat(CWD, &fifo, Kind::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        symlink("/dev/zero", &zero).unwrap();
+        for (path, kind) in [
+            (fifo.as_path(), "a FIFO"),
+            (zero.as_path(), "a character device"),
+            (dir.path(), "a directory"),
+        ] {
+            let refused = read(path, 4096).unwrap_err().to_string();
+            let expected = format!("is {kind}, not a regular file of at most 4 KiB");
+            assert_eq!(refused, expected);
+        }
+    }
+
+    #[test]
+    fn a_file_that_does_not_report_its_size_is_measured_while_it_is_read() {
+        let path = Path::new("/proc/self/mountinfo");
+        let refused = read(path, 8).unwrap_err().to_string();
+        assert_eq!(refused, "has more than 8 bytes");
+        assert!(!read(path, 16 << 20).unwrap().is_empty());
+    }
+}
