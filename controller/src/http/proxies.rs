@@ -1,7 +1,7 @@
 //! The proxies that the environment names (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`), as Go's
 //! golang.org/x/net/http/httpproxy reads them, which the drivers use that Belay replaces.
-//! `tests/wire/formats` compares the two. `REQUEST_METHOD`, of CGI, is not read: no such program has
-//! a client of a cloud. Opens no connection.
+//! `tests/wire/formats` compares the two. `REQUEST_METHOD`, of CGI, is not read: no such program
+//! has a client of a cloud. Opens no connection.
 
 use super::unproxied::Unproxied;
 use base64::Engine as _;

@@ -1,5 +1,5 @@
-//! A tunnel through a proxy to a service (CONNECT; RFC 9110, 9.3.6). Neither user nor password of the
-//! proxy is in an error.
+//! A tunnel through a proxy to a service (CONNECT; RFC 9110, 9.3.6). Neither user nor password of
+//! the proxy is in an error.
 
 use super::proxies::Proxy;
 use bytes::Bytes;

@@ -1,5 +1,5 @@
-//! The syntax of `cloud.conf`, as gcfg reads it (gopkg.in/gcfg.v1), the library of cinder-csi-plugin.
-//! `tests/wire/formats` compares the two.
+//! The syntax of `cloud.conf`, as gcfg reads it (gopkg.in/gcfg.v1), the library of
+//! cinder-csi-plugin. `tests/wire/formats` compares the two.
 
 use std::iter::Peekable;
 use std::str::Chars;
