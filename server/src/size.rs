@@ -9,8 +9,12 @@ const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 #[derive(Clone, Copy, Debug)]
 pub struct Rounded(pub u64);
 
+/// A number from which on a size is also shown rounded: no person reads it at a glance.
+const LONG: u64 = 100_000;
+
 /// A size in bytes, shown in the largest unit of which it is a multiple: `1536 MiB`. For sizes that
-/// a caller compares or repeats.
+/// a caller compares or repeats. A long number is followed by the rounded size:
+/// `10737417940 MiB (9.9 PiB)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Exact(pub u64);
 
@@ -31,7 +35,11 @@ impl fmt::Display for Rounded {
 impl fmt::Display for Exact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (shift, unit) = largest(|bytes| self.0 > 0 && self.0.is_multiple_of(bytes));
-        write!(f, "{} {unit}", self.0 >> shift)
+        let number = self.0 >> shift;
+        match number < LONG {
+            true => write!(f, "{number} {unit}"),
+            false => write!(f, "{number} {unit} ({})", Rounded(self.0)),
+        }
     }
 }
 
@@ -70,7 +78,10 @@ mod tests {
             (1025, "1025 bytes"),
             (3 << 29, "1536 MiB"),
             (1 << 30, "1 GiB"),
-            (u64::MAX, "18446744073709551615 bytes"),
+            (99_999 << 20, "99999 MiB"),
+            ((1 << 17) + 1, "131073 bytes (128.0 KiB)"),
+            (10_737_417_940 << 20, "10737417940 MiB (9.9 PiB)"),
+            (u64::MAX, "18446744073709551615 bytes (15.9 EiB)"),
         ] {
             assert_eq!(Exact(bytes).to_string(), shown);
         }

@@ -1,6 +1,7 @@
 //! Changes that storage accepts and does not make.
 
 use belay_server::request::NodeId;
+use belay_server::size::Exact;
 use std::fmt;
 
 /// A change of a volume that the storage has accepted, and that the volume does not show although
@@ -23,7 +24,7 @@ impl fmt::Display for Unmade {
         match self {
             Self::Attach(node) => write!(f, "not attached to node {node}"),
             Self::Detach(node) => write!(f, "still attached to node {node}"),
-            Self::Expand(bytes) => write!(f, "not expanded to {bytes} bytes"),
+            Self::Expand(bytes) => write!(f, "not expanded to {}", Exact(*bytes)),
             Self::Delete => f.write_str("not deleted"),
         }
     }

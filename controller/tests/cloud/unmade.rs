@@ -54,7 +54,7 @@ async fn a_change_that_the_cloud_accepts_and_drops_is_begun_twice_and_not_said_t
     assert_eq!(begun(&cloud), 1);
     drops(&cloud, 2);
     let unmade = grown(&service, id, 6 << 30).await.map(drop);
-    assert_unmade(unmade, "not expanded to 6442450944 bytes");
+    assert_unmade(unmade, "not expanded to 6 GiB");
     assert_eq!(begun(&cloud), 2);
     assert_eq!(grown(&service, id, 6 << 30).await.unwrap(), 6 << 30);
     begun(&cloud);

@@ -8,6 +8,7 @@ use crate::backend::local::files::{Backing, foreign, missing};
 use crate::backend::local::health::{HARDLY_ANY, Named};
 use crate::backend::local::store::Store;
 use belay_server::call::Failure;
+use belay_server::size::Exact;
 
 impl Store {
     /// The snapshot as callers see it, with its file checked; none if it is hidden.
@@ -82,7 +83,9 @@ pub(super) fn refuse_changed(file: &Backing, recorded: u64) -> Result<(), Failur
 
 fn resized(path: impl std::fmt::Display, bytes: u64, recorded: u64) -> String {
     format!(
-        "{path}: has {bytes} bytes, the snapshot had {recorded}: the file was changed; restore it \
-         from a backup, or delete the snapshot"
+        "{path}: has {}, the snapshot had {}: the file was changed; restore it from a backup, or \
+         delete the snapshot",
+        Exact(bytes),
+        Exact(recorded)
     )
 }

@@ -7,6 +7,7 @@ use super::running::Running;
 use super::turns::{Directory, Turn};
 use super::{Processes, Server, permit};
 use belay_server::call::{Failure, Kind};
+use belay_server::size::Rounded;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -219,7 +220,8 @@ fn unfinished(directory: &Directory, of: &Task, state: &State) -> Failure {
     let (how_far, is_begun) = match state {
         State::Waiting(why) => ((*why).to_owned(), false),
         State::Running(Copied { files, bytes, .. }) => {
-            let how_far = format!("being {}, {files} files with {bytes} bytes so far", of.done);
+            let size = Rounded(*bytes);
+            let how_far = format!("being {}, {files} files with {size} so far", of.done);
             (how_far, true)
         }
         State::Ended(..) => ("ended".to_owned(), true),

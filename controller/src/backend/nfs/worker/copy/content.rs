@@ -5,6 +5,7 @@ use super::super::tree::{self, alive};
 use super::Report;
 use super::walk::Stop;
 use belay_server::call::Failure;
+use belay_server::size::Rounded;
 use rustix::fs::{SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::os::fd::OwnedFd;
@@ -223,10 +224,12 @@ pub(in super::super) fn refuse_endless(stat: &Stat, shown: &str) -> Result<(), S
         return Ok(());
     }
     Err(Stop::Failure(Failure::precondition(format!(
-        "{shown:?} in the share: has {size} bytes, of which the server stores {allocated}: it is \
-         sparse or compressed, and the server does not say where its holes are, so reading it \
-         would take too long; use nfsvers=4.2, if the server has it, or move the file out of the \
-         volume and copy it by other means"
+        "{shown:?} in the share: has {}, of which the server stores {}: it is sparse or \
+         compressed, and the server does not say where its holes are, so reading it would take too \
+         long; use nfsvers=4.2, if the server has it, or move the file out of the volume and copy \
+         it by other means",
+        Rounded(size),
+        Rounded(allocated)
     ))))
 }
 

@@ -13,6 +13,7 @@ use super::super::tree::{self, alive};
 use super::found::{Archive, Found};
 use super::target::{Out, Place, Target};
 use belay_server::call::{Failure, Kind};
+use belay_server::size::Rounded;
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CString;
@@ -212,8 +213,11 @@ impl Restore<'_, '_> {
             return Ok(());
         }
         Err(Failure::quota(format!(
-            "{:?} of snapshot {}: has {bytes} bytes, and the server's filesystem has {free} left",
-            place.shown, self.found.id
+            "{:?} of snapshot {}: has {}, and the server's filesystem has {} left",
+            place.shown,
+            self.found.id,
+            Rounded(bytes),
+            Rounded(free)
         )))
     }
 

@@ -212,7 +212,7 @@ fn an_archive_that_is_larger_than_the_server_is_refused_before_it_fills_it() {
     let mut archive = tar::head(&large(Some(vec![all])));
     archive.resize(archive.len() + (1 << 20), b'x');
     let share = with(&archive);
-    let words = "has 1125899906842624 bytes, and the server's filesystem has";
+    let words = "has 1 PiB, and the server's filesystem has";
     refused(share.restore(&order()), Kind::Quota, words);
     assert_nothing_made(&share);
     // One that has zeros only takes up no room; it ends too soon.
