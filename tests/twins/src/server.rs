@@ -4,6 +4,7 @@
 use crate::http::{Request, Response};
 use crate::lock;
 use belay_bed::scrape;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -38,6 +39,9 @@ pub enum Fault {
     Denied(Response),
     /// A proxy gives this response, without the headers of the service, and it is not served.
     Astray(Response),
+    /// It is served, and its response has these values at these places of its JSON (RFC 6901), such
+    /// as the ID of another object.
+    Altered(Vec<(&'static str, Value)>),
     /// It is served after that time.
     Late(Duration),
     /// It is served at once, and gets its response after that time.
@@ -246,6 +250,7 @@ impl<S: Service> Shared<S> {
         };
         let response = match (&fault, response) {
             (Some(Fault::Denied(response)), Some(_)) => Some(self.service.dress(response.clone())),
+            (Some(Fault::Altered(values)), Some(response)) => Some(response.altered(values)),
             (_, response) => response,
         };
         if let Some(Fault::Slow(time)) = fault {
@@ -336,9 +341,11 @@ mod tests {
             assert_eq!(get(&server, "/b").unwrap(), (503, "\"no\"".to_owned()));
         }
         assert_eq!(get(&server, "/b").unwrap(), (200, "4".to_owned()));
-        assert_eq!((server.count("GET /b"), server.count("")), (5, 6));
+        server.disturb("GET /c", 1, Fault::Altered(vec![("", "other".into())]));
+        assert_eq!(get(&server, "/c").unwrap(), (200, "\"other\"".to_owned()));
+        assert_eq!((server.count("GET /b"), server.count("")), (5, 7));
         let statuses: Vec<_> = server.log().iter().map(|call| call.status).collect();
-        assert_eq!(statuses, [200, 200, 0, 503, 503, 200]);
+        assert_eq!(statuses, [200, 200, 0, 503, 503, 200, 200]);
     }
 
     #[test]

@@ -67,6 +67,28 @@ fn the_token_is_required_and_every_response_has_the_rate() {
 }
 
 #[test]
+fn a_volume_has_a_name_of_the_documented_form_that_is_unique_in_its_region() {
+    let bed = Bed::new();
+    let asked =
+        |name: &str, region: &str| json!({"name": name, "region": region, "size_gigabytes": 1});
+    let longest = "a".repeat(64);
+    for name in ["a", "pvc-1", &longest] {
+        bed.created(name);
+        let refused = bed.refused("POST", "/v2/volumes", &asked(name, "nyc1"));
+        assert_eq!(refused.0, 409, "{name}");
+        bed.done("POST", "/v2/volumes", &asked(name, "fra1"));
+    }
+    let longer = "a".repeat(65);
+    for name in [
+        "", "1a", "-a", "A", "aB", "a_b", "a.b", "a b", "\u{e4}", &longer,
+    ] {
+        let (status, words) = bed.refused("POST", "/v2/volumes", &asked(name, "nyc1"));
+        assert_eq!(status, 422, "{name}");
+        assert!(words.contains("invalid volume name"), "{words}");
+    }
+}
+
+#[test]
 fn a_droplet_has_one_event_at_a_time_and_both_sides_change_together() {
     let bed = Bed::new();
     bed.0.settings().delay = Duration::from_secs(3600);

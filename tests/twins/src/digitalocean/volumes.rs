@@ -7,14 +7,12 @@ use serde_json::{Value, json};
 
 const NAME_MAX: usize = 64;
 
-/// A letter, then letters, digits and dashes; an underscore is in the examples of the vendor.
+/// A letter, then letters, digits and dashes. Until 2019 there were underscores, too.
 fn is_name(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     name.len() <= NAME_MAX
         && name.starts_with(|first: char| first.is_ascii_lowercase())
-        && name
-            .bytes()
-            .all(|byte| plain(byte) || b"-_".contains(&byte))
+        && name.bytes().all(is_fine)
 }
 
 impl DigitalOcean {
@@ -47,7 +45,8 @@ impl DigitalOcean {
         let Some(name) = given(body, "name").filter(|name| is_name(name)) else {
             return refused(
                 422,
-                "name must be lowercase, start with a letter, 64 characters",
+                "failed to create volume: invalid volume name. names must be lowercase and \
+                 alphanumeric",
             );
         };
         let mut state = self.state();
