@@ -3,6 +3,7 @@
 //! A verb looks or starts, and answers at once with what it sees; `operation/engine` alone waits.
 //! Each verb gets the secrets of the call that it serves; empty where the class names none.
 
+pub(crate) mod answered;
 mod attachments;
 mod begun;
 mod capacity;
@@ -11,6 +12,7 @@ mod claims;
 mod clouds;
 pub mod digitalocean;
 mod health;
+mod ids;
 pub mod local;
 mod measured;
 mod modification;
@@ -96,6 +98,16 @@ pub trait Backend: Send + Sync + 'static {
     /// Whether [`Self::list`] is supported.
     fn lists(&self) -> bool {
         true
+    }
+
+    /// Whether the storage can give a volume such an ID. Any other in an answer is refused.
+    fn is_volume_id(&self, _id: &VolumeId) -> bool {
+        true
+    }
+
+    /// Whether an object that the storage shows with that name is the one of the requested name.
+    fn is_name(&self, shown: &str, asked: &Name) -> bool {
+        shown == asked.as_str()
     }
 
     /// At most `limit` volumes, beginning after the one that `after` (the `next` of the page
@@ -306,6 +318,8 @@ pub enum Phase {
 pub struct Volume {
     /// Its id, which never changes.
     pub id: VolumeId,
+    /// The name that the storage shows; `None` if it shows none. See [`Backend::is_name`].
+    pub name: Option<String>,
     /// What state it is in.
     pub phase: Phase,
     /// What its marks say.

@@ -36,6 +36,11 @@ pub trait Snapshots: Send + Sync {
     /// The snapshot with that id, in whatever phase it is shown.
     fn snapshot(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Option<Snapshot>>;
 
+    /// Whether the storage can give a snapshot such an ID. Any other in an answer is refused.
+    fn is_snapshot_id(&self, _id: &SnapshotId) -> bool {
+        true
+    }
+
     /// Whether it accepts the name of such a snapshot twice, and marks snapshots; none = it refuses
     /// a second snapshot of a name.
     fn snapshot_claims(&self, _order: &SnapshotOrder) -> Option<&dyn SnapshotClaims> {
@@ -91,6 +96,8 @@ pub struct SnapshotOrder {
 pub struct Snapshot {
     /// Its id, which never changes.
     pub id: SnapshotId,
+    /// The name that the storage shows; `None` if it shows none. See [`super::Backend::is_name`].
+    pub name: Option<String>,
     /// What state it is in: [`Phase::Ready`] once it is cut.
     pub phase: Phase,
     /// What its marks say.

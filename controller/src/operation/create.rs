@@ -2,7 +2,7 @@
 //! is returned if it matches the request.
 
 use super::{Done, Operations, Subject, lookup, mixed_up, modify, phase, size, snapshot, support};
-use crate::backend::{Backend, Order, Parameter, Phase, Sizes, Usage, Volume};
+use crate::backend::{Backend, Clones, Order, Parameter, Phase, Sizes, Usage, Volume, answered};
 use belay_contract::drivers::ParameterPolicy;
 use belay_contract::format::{self, FormatOptions};
 use belay_server::call::{Failure, Rpc};
@@ -174,17 +174,38 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// `may_exist`: by an earlier call, so that a source that is gone says nothing of its copy.
+    /// Creates the volume. Refuses an answer with another volume than that of the order.
     async fn make(&self, backend: &dyn Backend, may_exist: bool) -> Result<Volume, Failure> {
+        let order = self.order_from_source(backend, may_exist).await?;
+        let made = match &self.source {
+            None => backend.create(Arc::clone(&order)),
+            Some(ContentSource::Snapshot(id)) => {
+                snapshot::of(backend)?.restore(Arc::clone(&order), id.clone())
+            }
+            Some(ContentSource::Volume(id)) => {
+                clones_of(backend)?.clone_volume(Arc::clone(&order), id.clone())
+            }
+        };
+        let made = made.await?;
+        answered::volume(backend, &order, self.source.as_ref(), &made)?;
+        Ok(made)
+    }
+
+    /// The order, with a size that its source fits in. `may_exist`: by an earlier call, so that a
+    /// source that is gone says nothing of its copy.
+    async fn order_from_source(
+        &self,
+        backend: &dyn Backend,
+        may_exist: bool,
+    ) -> Result<Arc<Order>, Failure> {
         let secrets = self.order.secrets.clone();
         match &self.source {
-            None => backend.create(Arc::clone(&self.order)).await,
+            None => Ok(Arc::clone(&self.order)),
             Some(ContentSource::Snapshot(id)) => {
-                let snapshots = snapshot::of(backend)?;
-                let from = snapshots.snapshot(id.clone(), secrets).await;
+                let from = snapshot::of(backend)?.snapshot(id.clone(), secrets).await;
                 let Some(from) = from.map_err(Failure::nothing_happened)? else {
                     return match may_exist {
-                        true => snapshots.restore(Arc::clone(&self.order), id.clone()).await,
+                        true => Ok(Arc::clone(&self.order)),
                         false => Err(snapshot::not_found(id)),
                     };
                 };
@@ -208,26 +229,17 @@ impl Wanted {
                         from.source
                     )));
                 }
-                let order = self.at_least(from.bytes)?;
-                snapshots.restore(order, id.clone()).await
+                self.at_least(from.bytes)
             }
             Some(ContentSource::Volume(id)) => {
-                let clones = backend.clones();
-                let clones = clones.ok_or_else(|| Failure::unsupported("no clones"))?;
                 let from = backend.get(id.clone(), secrets).await;
                 let Some(from) = from.map_err(Failure::nothing_happened)? else {
                     return match may_exist {
-                        true => {
-                            clones
-                                .clone_volume(Arc::clone(&self.order), id.clone())
-                                .await
-                        }
+                        true => Ok(Arc::clone(&self.order)),
                         false => Err(lookup::not_found(id)),
                     };
                 };
-                let from = phase::ready(from)?;
-                let order = self.at_least(from.bytes)?;
-                clones.clone_volume(order, id.clone()).await
+                self.at_least(phase::ready(from)?.bytes)
             }
         }
     }
@@ -330,6 +342,11 @@ impl Wanted {
         }
         Ok(differences)
     }
+}
+
+fn clones_of(backend: &dyn Backend) -> Result<&dyn Clones, Failure> {
+    let clones = backend.clones();
+    clones.ok_or_else(|| Failure::unsupported("no clones"))
 }
 
 fn origin(source: Option<&ContentSource>) -> String {

@@ -1,7 +1,9 @@
 //! Snapshots: create, delete, get, list.
 
 use super::{Done, Operations, Subject, deadline, lookup, mixed_up, phase, support};
-use crate::backend::{Backend, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots};
+use crate::backend::{
+    Backend, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, answered,
+};
 use belay_contract::drivers::ParameterPolicy;
 use belay_server::call::{Certainty, Failure, Kind, Rpc};
 use belay_server::request::{
@@ -51,11 +53,14 @@ impl Operations {
                     snapshots.basis(order.clone()).await?
                 };
                 if let Some(basis) = basis {
+                    answered::snapshot(backend.as_ref(), snapshots, &order, &basis)?;
                     let basis = engine.snapshot_at_rest(basis, &order.secrets).await;
                     phase::ready(basis.map_err(Failure::nothing_happened)?)?;
                 }
                 let _share = jobs.share(volume(), Rpc::CreateSnapshot)?;
-                snapshots.cut(order.clone()).await
+                let made = snapshots.cut(order.clone()).await?;
+                answered::snapshot(backend.as_ref(), snapshots, &order, &made)?;
+                Ok(made)
             };
             let snapshot = engine.snapshot_of(&order, made).await?;
             let snapshot = phase::ready(snapshot)?;

@@ -273,6 +273,7 @@ fn id() -> VolumeId {
 fn volume(phase: Phase) -> Volume {
     Volume {
         id: id(),
+        name: None,
         phase,
         mark: Mark::None,
         bytes: 1 << 30,

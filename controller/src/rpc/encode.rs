@@ -170,6 +170,7 @@ mod tests {
     fn plain(bytes: u64) -> Volume {
         Volume {
             id: id("vol-1"),
+            name: None,
             phase: Phase::Ready,
             mark: Mark::None,
             bytes,
@@ -280,6 +281,7 @@ mod tests {
     fn a_snapshot_has_its_source_its_instant_and_whether_it_is_ready() {
         let cut = |ready| Snapshot {
             id: SnapshotId::new("snap-1").unwrap(),
+            name: None,
             phase: Phase::Ready,
             mark: Mark::None,
             source: id("vol-1"),

@@ -7,6 +7,7 @@
     reason = "a test ends at the first surprise"
 )]
 
+mod answers;
 mod civo_csi;
 mod crashes;
 mod economy;

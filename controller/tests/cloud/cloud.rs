@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) begun: usize,
     /// So many more changes of volumes are accepted and not made.
     pub(crate) drops: usize,
+    /// Creations are answered with another object, or with an ID that none has.
+    pub(crate) is_strange: bool,
     pub(crate) cause: Cause,
 }
 
@@ -75,6 +77,7 @@ impl Held {
         };
         Volume {
             mark,
+            name: Some(self.name.as_str().to_owned()),
             ..self.volume.clone()
         }
     }
@@ -235,6 +238,13 @@ impl Cloud {
                 drop(effect(&mut self.state()));
                 Ended::Answer(effect(&mut self.state()))
             }
+            Fate::Strange => {
+                let mut state = self.state();
+                state.is_strange = true;
+                let ended = Ended::Answer(effect(&mut state));
+                state.is_strange = false;
+                ended
+            }
             Fate::DeadBefore => Ended::Dead,
             Fate::DeadAfter => {
                 drop(effect(&mut self.state()));
@@ -256,6 +266,7 @@ pub(crate) enum Ended<T> {
 pub(crate) fn blank(id: VolumeId) -> Volume {
     Volume {
         id,
+        name: None,
         phase: Phase::Ready,
         mark: Mark::None,
         bytes: GIB,
@@ -332,8 +343,16 @@ impl State {
             volume: begun.clone(),
             next: Some((at, Some(next))),
         });
+        if self.is_strange {
+            let mut others = self.held.iter().filter(|held| held.name != order.name);
+            return match others.next() {
+                Some(other) => other.seen(),
+                None => blank(VolumeId::new("../../account").unwrap()),
+            };
+        }
         Volume {
             mark: Mark::Open(order.attempt.clone()),
+            name: Some(order.name.as_str().to_owned()),
             ..begun
         }
     }

@@ -30,6 +30,8 @@ pub(crate) enum Fate {
     Late(Duration),
     /// A proxy repeats it.
     Twice,
+    /// It takes effect; a creation is answered with another object.
+    Strange,
     /// The controller crashes before the effect, or after it.
     DeadBefore,
     DeadAfter,
@@ -37,12 +39,13 @@ pub(crate) enum Fate {
 
 impl Fate {
     /// Every bad fate; the delay is the longest for [`Verb::Claim`].
-    pub(crate) const BAD: [Fate; 7] = [
+    pub(crate) const BAD: [Fate; 8] = [
         Fate::Refused,
         Fate::Throttled,
         Fate::Lost,
         Fate::Late(Duration::from_secs(14)),
         Fate::Twice,
+        Fate::Strange,
         Fate::DeadBefore,
         Fate::DeadAfter,
     ];
@@ -184,14 +187,15 @@ impl State {
             Verb::Change => 20_000,
             Verb::Create => 150_000,
         };
-        match random.below(14) {
+        match random.below(16) {
             0..3 => Fate::Refused,
             3..6 => Fate::Throttled,
             6..8 => Fate::Lost,
             8..10 => Fate::Late(Duration::from_millis(random.below(late))),
             10..12 => Fate::Twice,
             12 => Fate::DeadBefore,
-            _ => Fate::DeadAfter,
+            13 => Fate::DeadAfter,
+            _ => Fate::Strange,
         }
     }
 }

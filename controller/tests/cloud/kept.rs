@@ -54,6 +54,7 @@ impl Kept {
         };
         Snapshot {
             mark,
+            name: Some(self.name.as_str().to_owned()),
             ..self.snapshot.clone()
         }
     }
@@ -62,6 +63,7 @@ impl Kept {
 fn ready(id: SnapshotId, source: VolumeId) -> Snapshot {
     Snapshot {
         id,
+        name: None,
         phase: Phase::Ready,
         mark: Mark::None,
         source,
@@ -159,8 +161,14 @@ impl State {
             is_needed: order.parameters.get("class") == Some("needed"),
             next: Some((at, Some(next))),
         });
+        if self.is_strange {
+            let mut others = self.kept.iter().filter(|kept| kept.name != order.name);
+            let nothing = || ready(SnapshotId::new("../../account").unwrap(), begun.source);
+            return Ok(others.next().map_or_else(nothing, Kept::seen));
+        }
         Ok(Snapshot {
             mark: Mark::Open(order.attempt.clone()),
+            name: Some(order.name.as_str().to_owned()),
             ..begun
         })
     }

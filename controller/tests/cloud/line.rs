@@ -159,6 +159,10 @@ impl Backend for Line {
         })
     }
 
+    fn is_volume_id(&self, id: &VolumeId) -> bool {
+        id.as_str().starts_with("id-")
+    }
+
     fn list(&self, after: Option<String>, limit: usize, secrets: Secrets) -> Answer<'_, Page> {
         self.cloud.pages.fetch_add(1, Ordering::Relaxed);
         let begin: usize = after.map_or(0, |after| after.parse().unwrap());
@@ -301,6 +305,10 @@ impl Snapshots for Line {
 
     fn snapshot(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Option<Snapshot>> {
         Box::pin(self.request(Verb::Read, move |state| Ok(state.snapshot(&id))))
+    }
+
+    fn is_snapshot_id(&self, id: &SnapshotId) -> bool {
+        id.as_str().starts_with("snap-")
     }
 
     fn snapshot_claims(&self, _: &SnapshotOrder) -> Option<&dyn SnapshotClaims> {

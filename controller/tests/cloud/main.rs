@@ -14,6 +14,7 @@ mod matrix;
 mod polls;
 mod refusing;
 mod secrets;
+mod strange;
 mod unmade;
 
 use belay_bed::requests;

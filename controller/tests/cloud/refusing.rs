@@ -55,6 +55,7 @@ fn volume_from(source: ContentSource) -> Volume {
 fn snapshot() -> Snapshot {
     Snapshot {
         id: SnapshotId::new("snap-1").unwrap(),
+        name: None,
         phase: Phase::Ready,
         mark: Mark::None,
         source: VolumeId::new("vol-1").unwrap(),

@@ -89,6 +89,7 @@ fn volume() -> Volume {
 fn snapshot() -> Snapshot {
     Snapshot {
         id: SnapshotId::new("snap-1").unwrap(),
+        name: None,
         phase: Phase::Ready,
         mark: Mark::None,
         source: volume().id,

@@ -9,6 +9,7 @@
 )]
 
 mod accounts;
+mod answers;
 mod backups;
 #[path = "../certificates/mod.rs"]
 mod certificates;

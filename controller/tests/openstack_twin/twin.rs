@@ -39,6 +39,8 @@ pub(crate) struct Twin {
     pub(crate) hides_backups: bool,
     /// So many more attachments, detachments and expansions are accepted and not made.
     pub(crate) drops: usize,
+    /// The next creation is answered with these values at these places (RFC 6901).
+    pub(crate) altered: Vec<(&'static str, Value)>,
     /// Cinder's messages about all volumes.
     pub(crate) messages: Vec<Value>,
     /// What must not have happened.
@@ -207,7 +209,13 @@ impl Twin {
             };
             ok(code, json!({ name: {"code": code, "message": message} }))
         };
-        answer.unwrap_or_else(refused)
+        let (status, token, mut body) = answer.unwrap_or_else(refused);
+        if request.method == "POST" && status == 202 {
+            for (place, value) in std::mem::take(&mut self.altered) {
+                *body.pointer_mut(place).unwrap() = value;
+            }
+        }
+        (status, token, body)
     }
 
     fn log_in(&self, body: &Value) -> Answer {

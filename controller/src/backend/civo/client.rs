@@ -7,8 +7,9 @@ mod keys;
 pub(super) use clusters::Owner;
 
 use super::access::{Access, Sources};
-use super::id::{is_uuid, is_word};
+use super::id::is_word;
 use super::wire::{self, CivoSnapshot, CivoVolume, Made, Object, Quota};
+use crate::backend::ids::{self, is_uuid};
 use crate::http::{self, Answer, Call};
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use ::http::{Method, StatusCode, Uri};
@@ -184,17 +185,19 @@ impl Client {
     }
 
     pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<CivoVolume>, Failure> {
-        match path_of(id) {
-            Ok(path) => {
-                self.find(Object::Volume, Request::get("get_volume", path))
-                    .await
-            }
-            Err(_) => Ok(None),
+        let Ok(path) = path_of(id) else {
+            return Ok(None);
+        };
+        let request = Request::get("get_volume", path);
+        let found: Option<CivoVolume> = self.find(Object::Volume, request).await?;
+        if let Some(volume) = &found {
+            ids::same("volume", id.as_str(), &volume.id)?;
         }
+        Ok(found)
     }
 
-    /// The ID of the new volume; none if its name is taken.
-    pub(super) async fn create(&self, mut volume: Value) -> Result<Option<String>, Failure> {
+    /// The new volume; none if its name is taken.
+    pub(super) async fn create(&self, mut volume: Value) -> Result<Option<Made>, Failure> {
         let access = self.access();
         volume["namespace"] = access.namespace.clone().into();
         volume["cluster_id"] = access.cluster.clone().into();
@@ -207,7 +210,7 @@ impl Client {
             })
             .await?;
         if answer.status.is_success() {
-            return Ok(Some(answer.json::<Made>()?.id));
+            return answer.json().map(Some);
         }
         match wire::code(&answer) == wire::DUPLICATE_NAME {
             true => Ok(None),
@@ -289,7 +292,11 @@ impl Client {
             query: OF_VOLUMES.into(),
             ..Request::get("get_snapshot", path)
         };
-        self.find(Object::Snapshot, request).await
+        let found: Option<CivoSnapshot> = self.find(Object::Snapshot, request).await?;
+        if let Some(snapshot) = &found {
+            ids::same("snapshot", id.as_str(), &snapshot.snapshot_id)?;
+        }
+        Ok(found)
     }
 
     /// The new snapshot, if the answer shows it.

@@ -3,15 +3,15 @@
 use super::size::Promise;
 use super::wire::CivoVolume;
 use super::{Civo, TYPE, name};
-use crate::backend::{Order, Phase, Volume};
+use crate::backend::{Order, Phase, Volume, ids};
 use belay_server::call::Failure;
-use belay_server::request::{Name, SnapshotId, TopologyRequirement, VolumeId};
+use belay_server::request::{Name, SnapshotId, TopologyRequirement};
 use serde_json::json;
 
 impl Civo {
     /// The volumes of that name, sorted by ID, whatever is promised of their size.
     pub(super) async fn named(&self, name: &Name) -> Result<Vec<CivoVolume>, Failure> {
-        let names = [Promise::Volume, Promise::Disk].map(|it| name::of_volume(name, it));
+        let names = name::of_any(name);
         let all = self.lists.all().await?;
         let is_named = |volume: &&CivoVolume| {
             let own = volume.name.as_ref();
@@ -35,8 +35,9 @@ impl Civo {
         let cluster = self.cluster.get_or_try_init(|| self.client.cluster());
         let usual = cluster.await?.volume_type.as_deref();
         let volume_type = order.parameters.get(TYPE).or(usual);
+        let name = name::of_volume(&order.name, promise);
         let mut volume = json!({
-            "name": name::of_volume(&order.name, promise),
+            "name": name,
             "size_gb": promise.gib(order.bytes),
             // That of the cluster.
             "network_id": "",
@@ -46,13 +47,16 @@ impl Civo {
         if let Some(id) = from {
             volume["snapshot_id"] = id.as_str().into();
         }
-        let Some(id) = self.client.create(volume).await? else {
+        let Some(made) = self.client.create(volume).await? else {
             return self.owner_of(&order.name).await;
         };
-        // A name may be empty in the answer, and a status null: only the ID is read.
-        let id = VolumeId::new(id).map_err(Failure::may_be_running)?;
-        self.unfinished.begun(&id, order.attempt.clone());
-        Ok(self.volume(id, Phase::Busy("creating".to_owned())))
+        // A status may be null in the answer, and it may have no name: the volume is read then.
+        let id = ids::volume(&made.id, ids::is_uuid)?;
+        self.unfinished.begun(&id, name, order.attempt.clone());
+        Ok(Volume {
+            name: made.name(),
+            ..self.volume(id, Phase::Busy("creating".to_owned()))
+        })
     }
 
     /// The volume that has the name already.

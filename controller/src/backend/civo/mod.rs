@@ -19,6 +19,7 @@ mod wire;
 
 pub use access::{ApiKey, Sources};
 
+use super::ids;
 use super::measured::{self, Verb, measured};
 use super::{
     Answer, Attachments, Backend, Capacity, Expansion, Mark, Order, Page, Phase, Planned, Progress,
@@ -165,13 +166,15 @@ impl Civo {
             mark,
             nodes: nodes.transpose()?.into_iter().collect(),
             bytes: volume.promise().bytes(volume.gib()),
-            ..self.volume(VolumeId::new(volume.id.as_str())?, phase)
+            name: volume.name.clone(),
+            ..self.volume(ids::volume(&volume.id, ids::is_uuid)?, phase)
         })
     }
 
     fn volume(&self, id: VolumeId, phase: Phase) -> Volume {
         Volume {
             id,
+            name: None,
             phase,
             mark: Mark::None,
             bytes: 0,
@@ -289,10 +292,19 @@ impl Backend for Civo {
             let (volumes, has_more) = page.await?;
             let last = volumes.last().filter(|_| has_more);
             let next = last.map(|last| format!("{AFTER}{}", last.id));
-            let volumes = volumes.iter().map(|volume| self.seen(volume));
-            let volumes = volumes.collect::<Result<_, _>>()?;
+            let volumes = volumes.iter();
+            let volumes = volumes.filter_map(|volume| ids::listed(self.seen(volume)));
+            let volumes = volumes.collect();
             Ok(Page { volumes, next })
         })
+    }
+
+    fn is_volume_id(&self, id: &VolumeId) -> bool {
+        ids::is_uuid(id.as_str())
+    }
+
+    fn is_name(&self, shown: &str, asked: &Name) -> bool {
+        name::of_any(asked).iter().any(|name| name == shown)
     }
 
     /// The first time may only wait for another change.
@@ -357,7 +369,8 @@ mod tests {
 
     fn volume(status: &str, more: &Value) -> CivoVolume {
         let mut body = json!({
-            "id": "v-1", "name": "pvc-1", "size_gb": 10, "instance_id": "i-1", "status": status,
+            "id": "506f78a4-e098-11e5-ad9f-000f53306ae1", "name": "pvc-1", "size_gb": 10,
+            "instance_id": "i-1", "status": status,
         });
         let more = more.as_object().unwrap().clone();
         body.as_object_mut().unwrap().extend(more);

@@ -24,6 +24,11 @@ pub(super) fn of_volume(name: &Name, promise: Promise) -> String {
     }
 }
 
+/// The names that a volume for that request may have, whatever is promised of its size.
+pub(super) fn of_any(name: &Name) -> [String; 2] {
+    [Promise::Volume, Promise::Disk].map(|promise| of_volume(name, promise))
+}
+
 /// The name of a snapshot for that request.
 pub(super) fn of_snapshot(name: &Name) -> String {
     plain(name.as_str())

@@ -5,8 +5,8 @@
 
 use super::begun::STALE_MAX;
 use super::client::{Client, Owner};
-use super::id::is_uuid;
 use super::wire::Instance;
+use crate::backend::ids::is_uuid;
 use crate::backend::rounds::{Caller, Reads, Rounds, answer_all};
 use belay_server::call::Failure;
 use belay_server::request::NodeId;

@@ -3,6 +3,7 @@
 //! other one stays, since its ID may have been answered.
 
 use super::failures::{about, failed, not_found};
+use super::id::is_word;
 use super::size::{CAPACITY, OF_DISK, Promise};
 use super::wire::{CivoSnapshot, CivoVolume, Status};
 use super::{AFTER, Civo, after, name};
@@ -10,6 +11,7 @@ use crate::backend::measured::{Verb, measured};
 use crate::backend::time;
 use crate::backend::{
     Answer, Mark, Order, Phase, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, Volume,
+    ids,
 };
 use belay_server::call::Failure;
 use belay_server::request::{Secrets, SnapshotId, VolumeId};
@@ -27,10 +29,11 @@ impl Civo {
         };
         let mut all = Vec::new();
         for snapshot in found {
-            let Some(source) = snapshot.volume_id.as_deref().filter(|id| !id.is_empty()) else {
+            let (id, source) = snapshot.ids()?;
+            let Some(source) = source else {
                 continue;
             };
-            let volume = volumes.iter().find(|volume| volume.id == source);
+            let volume = volumes.iter().find(|volume| volume.id == source.as_str());
             let own = snapshot.volume_name();
             let own = own.or_else(|| volume.and_then(|volume| volume.name.as_deref()));
             let gib = snapshot.gib().or_else(|| volume.map(CivoVolume::gib));
@@ -41,14 +44,15 @@ impl Civo {
                 )
             });
             all.push(Snapshot {
-                id: SnapshotId::new(snapshot.snapshot_id.as_str())?,
+                id,
+                name: snapshot.name.clone(),
                 phase: match snapshot.is_ready() || damage.is_some() {
                     true => Phase::Ready,
                     // When in between it is cut, Civo does not say.
                     false => Phase::Busy("creating".to_owned()),
                 },
                 mark: Mark::None,
-                source: VolumeId::new(source)?,
+                source,
                 bytes: name::promise(own.unwrap_or_default()).least_of_copy(gib.unwrap_or(0)),
                 created: created(&snapshot),
                 ready: snapshot.is_ready(),
@@ -133,6 +137,10 @@ fn created(snapshot: &CivoSnapshot) -> SystemTime {
 }
 
 impl Snapshots for Civo {
+    fn is_snapshot_id(&self, id: &SnapshotId) -> bool {
+        is_word(id.as_str())
+    }
+
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
         measured(Verb::Cut, async move { self.cut_now(&order).await })
     }
@@ -175,6 +183,7 @@ impl Snapshots for Civo {
             found.retain(|snapshot| {
                 is_of(snapshot) && after.is_none_or(|after| snapshot.snapshot_id.as_str() > after)
             });
+            found.retain(|snapshot| ids::listed(snapshot.ids()).is_some());
             let mut snapshots = self.described(found).await?;
             let has_more = snapshots.len() > limit;
             snapshots.truncate(limit);

@@ -15,35 +15,45 @@ const KNOWN_MAX: Duration = Duration::from_secs(3600);
 
 /// The attempts that created them, by volume.
 #[derive(Debug, Default)]
-pub(super) struct Unfinished(Mutex<BTreeMap<String, (Attempt, Instant)>>);
+pub(super) struct Unfinished(Mutex<BTreeMap<String, Asked>>);
+
+#[derive(Debug)]
+struct Asked {
+    /// The name that the volume has at Civo, unless Civo has answered with another one's ID.
+    name: String,
+    attempt: Attempt,
+    at: Instant,
+}
 
 impl Unfinished {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, (Attempt, Instant)>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Asked>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Civo has answered the creation with that ID.
-    pub(super) fn begun(&self, id: &VolumeId, attempt: Attempt) {
-        let now = Instant::now();
+    /// Civo has answered the creation of that name with that ID.
+    pub(super) fn begun(&self, id: &VolumeId, name: String, attempt: Attempt) {
+        let at = Instant::now();
         let mut all = self.all();
-        all.retain(|_, (_, begun)| now.duration_since(*begun) < KNOWN_MAX);
-        all.insert(id.to_string(), (attempt, now));
+        all.retain(|_, begun| at.duration_since(begun.at) < KNOWN_MAX);
+        all.insert(id.to_string(), Asked { name, attempt, at });
     }
 
     /// The mark of a volume that is still being created or has failed; none from then on once it
     /// is seen in any other state.
     pub(super) fn mark(&self, volume: &CivoVolume) -> Mark {
         let mut all = self.all();
-        let Some((attempt, begun)) = all.get(&volume.id) else {
+        let Some(begun) = all.get(&volume.id) else {
             return Mark::None;
         };
+        let is_its = volume.name.as_ref() == Some(&begun.name);
         let is_unfinished = match volume.status() {
             Status::Failed(_) | Status::Deleting => true,
             Status::Other(word) => word == "creating",
             _ => false,
         };
-        if is_unfinished && volume.instance().is_none() && begun.elapsed() < KNOWN_MAX {
-            return Mark::Open(attempt.clone());
+        let is_free = volume.instance().is_none();
+        if is_its && is_unfinished && is_free && begun.at.elapsed() < KNOWN_MAX {
+            return Mark::Open(begun.attempt.clone());
         }
         all.remove(&volume.id);
         Mark::None
@@ -58,14 +68,16 @@ mod tests {
     const ID: &str = "00000000-0000-4000-8000-000000000001";
 
     fn volume(status: &str, instance: &str) -> CivoVolume {
-        let shown = json!({"id": ID, "status": status, "instance_id": instance, "size_gb": 1});
+        let shown = json!({"id": ID, "name": "pvc-1", "status": status, "instance_id": instance,
+                           "size_gb": 1});
         serde_json::from_value(shown).unwrap()
     }
 
     fn begun() -> (Unfinished, Mark) {
         let unfinished = Unfinished::default();
         let attempt = Attempt::new(7, 1);
-        unfinished.begun(&VolumeId::new(ID).unwrap(), attempt.clone());
+        let id = VolumeId::new(ID).unwrap();
+        unfinished.begun(&id, "pvc-1".to_owned(), attempt.clone());
         (unfinished, Mark::Open(attempt))
     }
 
@@ -101,5 +113,14 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(unfinished.mark(&failed), Mark::None);
         assert_eq!(Unfinished::default().mark(&failed), Mark::None);
+    }
+
+    /// Civo may answer a creation with the ID of another volume, which may have data.
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_of_another_name_has_no_mark() {
+        let (unfinished, _) = begun();
+        let shown = json!({"id": ID, "name": "pvc-2", "status": "error", "size_gb": 1});
+        let other = serde_json::from_value(shown).unwrap();
+        assert_eq!(unfinished.mark(&other), Mark::None);
     }
 }

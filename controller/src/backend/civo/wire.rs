@@ -1,8 +1,11 @@
 //! What the API of Civo says, and what Belay makes of it. Members may be null or absent, lists are
 //! arrays, and a refusal has a `code` that decides; its HTTP status is not documented.
 
+use super::id::is_word;
+use crate::backend::ids;
 use crate::http::Answer;
 use belay_server::call::{Failure, Kind};
+use belay_server::request::{SnapshotId, VolumeId};
 use http::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -84,10 +87,19 @@ fn is_failure(word: &str) -> bool {
     word == "failed" || word.starts_with("error")
 }
 
-/// Of the answer to a creation. The other members may be null.
+/// The answer to a creation. Its other members may be null, and its name may be empty.
 #[derive(Debug, Deserialize)]
 pub(super) struct Made {
     pub(super) id: String,
+    #[serde(default)]
+    name: Option<String>,
+}
+
+impl Made {
+    /// The name, if it is shown.
+    pub(super) fn name(self) -> Option<String> {
+        self.name.filter(|name| !name.is_empty())
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -108,6 +120,16 @@ pub(super) struct CivoSnapshot {
 }
 
 impl CivoSnapshot {
+    /// Its ID, and that of its volume if it is of one.
+    ///
+    /// # Errors
+    /// Those of [`ids::snapshot`].
+    pub(super) fn ids(&self) -> Result<(SnapshotId, Option<VolumeId>), Failure> {
+        let of = self.volume_id.as_deref().filter(|id| !id.is_empty());
+        let of = of.map(|id| ids::volume(id, ids::is_uuid)).transpose()?;
+        Ok((ids::snapshot(&self.snapshot_id, is_word)?, of))
+    }
+
     /// The size of the volume in GiB, if that is the unit: a larger number would be one of bytes.
     pub(super) fn gib(&self) -> Option<u64> {
         const NO_GIB: u64 = 1 << 20;
@@ -394,6 +416,25 @@ mod tests {
         }
         for word in ["failed", "Error", "error_deleting"] {
             assert_eq!(status(word, "i-1"), Status::Failed(word.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_snapshot_with_the_id_of_no_object_is_refused() {
+        let volume = "7f8b1c2d-1111-4222-8333-444455556666";
+        let snapshot = |id: &str, of: Value| -> CivoSnapshot {
+            serde_json::from_value(json!({"snapshot_id": id, "volume_id": of})).unwrap()
+        };
+        for (of, is_of_one) in [
+            (json!(volume), true),
+            (json!(""), false),
+            (Value::Null, false),
+        ] {
+            let (id, source) = snapshot("snap-1", of).ids().unwrap();
+            assert_eq!((id.as_str(), source.is_some()), ("snap-1", is_of_one));
+        }
+        for (id, of) in [("../../quota", volume), ("snap-1", "../../quota")] {
+            snapshot(id, json!(of)).ids().unwrap_err();
         }
     }
 

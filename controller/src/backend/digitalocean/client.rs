@@ -7,6 +7,7 @@ use super::wire::{
     self, Action, DoSnapshot, DoSnapshots, DoVolume, OneAction, OneSnapshot, OneVolume, Refusal,
     Volumes,
 };
+use crate::backend::ids::{self, is_uuid};
 use crate::http::{self, Answer, Call};
 use ::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use ::http::{Method, StatusCode, Uri};
@@ -156,12 +157,16 @@ impl Client {
     }
 
     pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<DoVolume>, Failure> {
-        if !is_uuid(id.as_str()) {
+        let Some(path) = path("volume", id.as_str()) else {
             return Ok(None);
-        }
-        let answer = self.get("get_volume", format!("volumes/{id}")).await?;
+        };
+        let answer = self.get("get_volume", path).await?;
         match answer.status {
-            StatusCode::OK => Ok(Some(answer.json::<OneVolume>()?.volume)),
+            StatusCode::OK => {
+                let volume = answer.json::<OneVolume>()?.volume;
+                ids::same("volume", id.as_str(), &volume.id)?;
+                Ok(Some(volume))
+            }
             _ if wire::is_missing(&answer) => Ok(None),
             _ => Err(wire::refused(&answer)),
         }
@@ -225,10 +230,9 @@ impl Client {
     }
 
     pub(super) async fn delete(&self, id: &VolumeId) -> Result<(), Failure> {
-        if !is_uuid(id.as_str()) {
+        let Some(path) = path("volume", id.as_str()) else {
             return Ok(());
-        }
-        let path = format!("volumes/{id}");
+        };
         let answer = self
             .answer("delete_volume", Method::DELETE, path, None)
             .await?;
@@ -252,11 +256,10 @@ impl Client {
     }
 
     async fn act(&self, verb: &'static str, id: &VolumeId, body: Value) -> Result<Action, Refused> {
-        if !is_uuid(id.as_str()) {
+        let Some(path) = path("volume", id.as_str()) else {
             return Err(Refused::no_volume(id));
-        }
-        let path = format!("volumes/{id}/actions");
-        let answer = self.post(verb, path, body).await?;
+        };
+        let answer = self.post(verb, format!("{path}/actions"), body).await?;
         match answer.status {
             StatusCode::ACCEPTED | StatusCode::OK | StatusCode::CREATED => {
                 Ok(answer.json::<OneAction>()?.action)
@@ -271,13 +274,17 @@ impl Client {
         id: &VolumeId,
         action: u64,
     ) -> Result<Option<Action>, Failure> {
-        if !is_uuid(id.as_str()) {
+        let Some(path) = path("volume", id.as_str()) else {
             return Ok(None);
-        }
-        let path = format!("volumes/{id}/actions/{action}");
+        };
+        let path = format!("{path}/actions/{action}");
         let answer = self.get("get_action", path).await?;
         match answer.status {
-            StatusCode::OK => Ok(Some(answer.json::<OneAction>()?.action)),
+            StatusCode::OK => {
+                let found = answer.json::<OneAction>()?.action;
+                ids::same("action", &action.to_string(), &found.id.to_string())?;
+                Ok(Some(found))
+            }
             _ if wire::is_missing(&answer) => Ok(None),
             _ => Err(wire::refused(&answer)),
         }
@@ -308,10 +315,10 @@ impl Client {
     }
 
     pub(super) async fn cut(&self, source: &VolumeId, body: Value) -> Result<DoSnapshot, Refused> {
-        if !is_uuid(source.as_str()) {
+        let Some(path) = path("volume", source.as_str()) else {
             return Err(Refused::no_volume(source));
-        }
-        let path = format!("volumes/{source}/snapshots");
+        };
+        let path = format!("{path}/snapshots");
         let answer = self.post("create_snapshot", path, body).await?;
         match answer.status {
             StatusCode::CREATED | StatusCode::OK => Ok(answer.json::<OneSnapshot>()?.snapshot),
@@ -320,12 +327,16 @@ impl Client {
     }
 
     pub(super) async fn snapshot(&self, id: &SnapshotId) -> Result<Option<DoSnapshot>, Failure> {
-        if !is_uuid(id.as_str()) {
+        let Some(path) = path("snapshot", id.as_str()) else {
             return Ok(None);
-        }
-        let answer = self.get("get_snapshot", format!("snapshots/{id}")).await?;
+        };
+        let answer = self.get("get_snapshot", path).await?;
         match answer.status {
-            StatusCode::OK => Ok(Some(answer.json::<OneSnapshot>()?.snapshot)),
+            StatusCode::OK => {
+                let snapshot = answer.json::<OneSnapshot>()?.snapshot;
+                ids::same("snapshot", id.as_str(), &snapshot.id)?;
+                Ok(Some(snapshot))
+            }
             _ if wire::is_missing(&answer) || wire::is_no_snapshot(&answer) => Ok(None),
             _ => Err(wire::refused(&answer)),
         }
@@ -333,10 +344,9 @@ impl Client {
 
     /// Deletes a snapshot of a volume. Those of droplets have numbers as IDs.
     pub(super) async fn discard(&self, id: &SnapshotId) -> Result<(), Failure> {
-        if !is_uuid(id.as_str()) {
+        let Some(path) = path("snapshot", id.as_str()) else {
             return Ok(());
-        }
-        let path = format!("snapshots/{id}");
+        };
         let answer = self
             .answer("delete_snapshot", Method::DELETE, path, None)
             .await?;
@@ -352,10 +362,10 @@ impl Client {
         entries: usize,
     ) -> Result<(Vec<DoSnapshot>, bool), Failure> {
         let pages = format!("page={page}&per_page={entries}");
-        let path = match of {
+        let path = match of.map(|id| path("volume", id.as_str())) {
             None => format!("snapshots?resource_type=volume&{pages}"),
-            Some(id) if !is_uuid(id.as_str()) => return Ok((Vec::new(), false)),
-            Some(id) => format!("volumes/{id}/snapshots?{pages}"),
+            Some(None) => return Ok((Vec::new(), false)),
+            Some(Some(path)) => format!("{path}/snapshots?{pages}"),
         };
         let answer = self.get("list_snapshots", path).await?;
         match answer.status {
@@ -370,15 +380,12 @@ impl Client {
     }
 }
 
-/// Volumes and their snapshots have such IDs, and nothing else in the account that a path of this
-/// client could reach. Others get into no path: with `../` they would lead elsewhere, and even
-/// encoded a server on the way may resolve it.
-pub(super) fn is_uuid(id: &str) -> bool {
-    let is_fine = |(at, byte): (usize, u8)| match at {
-        8 | 13 | 18 | 23 => byte == b'-',
-        _ => byte.is_ascii_hexdigit(),
-    };
-    id.len() == 36 && id.bytes().enumerate().all(is_fine)
+/// The path of an object; none if it has the ID of no object. Volumes and their snapshots have
+/// UUIDs, and nothing else in the account that a path of this client could reach. Others get into
+/// no path: with `../` they would lead elsewhere, and even encoded a server on the way may resolve
+/// it.
+pub(super) fn path(what: &str, id: &str) -> Option<String> {
+    is_uuid(id).then(|| format!("{what}s/{id}"))
 }
 
 /// Errors quote paths, so the IDs in them stay as they are (RFC 3986, 2.3).
@@ -394,25 +401,10 @@ mod tests {
 
     #[test]
     fn only_a_uuid_gets_into_a_path() {
-        let uuid = "7f8b1c2d-1111-4222-8333-44445555AAff";
-        assert!(is_uuid(uuid));
-        for at in 0..uuid.len() {
-            // No digit in the place of a dash, and no other character in that of a digit.
-            let wrong = match &uuid[at..=at] {
-                "-" => "0",
-                _ => "g",
-            };
-            let mut id = uuid.to_owned();
-            id.replace_range(at..=at, wrong);
-            assert!(!is_uuid(&id), "{id}");
-        }
-        for id in [
-            "",
-            &uuid[1..],
-            &format!("{uuid}0"),
-            "../../../../../../../../../../account",
-        ] {
-            assert!(!is_uuid(id), "{id}");
+        let uuid = "7f8b1c2d-1111-4222-8333-44445555aaff";
+        assert_eq!(path("volume", uuid), Some(format!("volumes/{uuid}")));
+        for id in ["", "../../account", &format!("{uuid}/..")] {
+            assert_eq!(path("volume", id), None, "{id}");
         }
     }
 

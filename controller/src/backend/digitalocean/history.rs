@@ -1,7 +1,7 @@
 //! The actions of a volume, as far as the cloud keeps them: whether one runs, and whether the
 //! volume was attached before.
 
-use super::client::{Client, PAGE_ENTRIES_MAX, is_uuid};
+use super::client::{Client, PAGE_ENTRIES_MAX, path};
 use super::wire::{self, Action, Actions, Status};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
@@ -50,10 +50,10 @@ impl Client {
     }
 
     async fn actions(&self, id: &VolumeId, page: usize) -> Result<Actions, Failure> {
-        if !is_uuid(id.as_str()) {
+        let Some(path) = path("volume", id.as_str()) else {
             return Ok(Actions::default());
-        }
-        let path = format!("volumes/{id}/actions?page={page}&per_page={PAGE_ENTRIES_MAX}");
+        };
+        let path = format!("{path}/actions?page={page}&per_page={PAGE_ENTRIES_MAX}");
         let answer = self.get("list_actions", path).await?;
         match answer.status {
             StatusCode::OK => answer.json(),

@@ -12,9 +12,11 @@ mod snapshots;
 mod token;
 mod wire;
 
+use super::ids;
 use super::measured::{self, Verb, measured};
 use super::{
     Answer, Attachments, Backend, Expansion, Order, Page, Progress, Sizes, Snapshots, Volume,
+    answered,
 };
 use crate::http;
 use about::About;
@@ -141,7 +143,12 @@ impl DigitalOcean {
             body["snapshot_id"] = Value::from(snapshot.as_str());
         }
         let refused = match self.client.create(body).await {
-            Ok(volume) => return Ok(volume),
+            Ok(volume) => {
+                // Before a restore expands it.
+                let seen = (volume.id.as_str(), Some(volume.name.as_str()));
+                answered::named(self, &order.name, "volume", seen)?;
+                return Ok(volume);
+            }
             Err(refused) => refused,
         };
         let is_lost = refused.failure.certainty == Certainty::MayBeRunning;
@@ -251,10 +258,18 @@ impl Backend for DigitalOcean {
             let (found, next) = slice.of_pages(read, has_more);
             let mut volumes = Vec::new();
             for volume in found {
-                volumes.extend(self.listed(volume).await?);
+                volumes.extend(ids::listed(self.listed(volume).await).flatten());
             }
             Ok(Page { volumes, next })
         })
+    }
+
+    fn is_volume_id(&self, id: &VolumeId) -> bool {
+        ids::is_uuid(id.as_str())
+    }
+
+    fn is_name(&self, shown: &str, asked: &Name) -> bool {
+        shown == names::in_cloud(asked)
     }
 
     fn attachments(&self) -> Option<&dyn Attachments> {

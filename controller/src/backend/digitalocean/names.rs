@@ -23,12 +23,19 @@ pub(super) fn in_cloud(name: &Name) -> String {
     PREFIX.to_owned() + &digits.collect::<String>()
 }
 
-/// Whether the cloud accepts it: a letter, then letters, digits and dashes, in lower case.
+/// Whether the cloud accepts it (a letter, then letters, digits and dashes, in lower case), and it
+/// cannot be mistaken for the hash of another one. Snapshots may have any name.
 fn is_plain(name: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     name.len() <= NAME_BYTES_MAX
         && name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(is_fine)
+        && !is_hash(name)
+}
+
+fn is_hash(name: &str) -> bool {
+    let digits = name.strip_prefix(PREFIX).unwrap_or_default();
+    digits.len() == 2 * HASH_BYTES && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 #[cfg(test)]
@@ -49,10 +56,17 @@ mod tests {
         let long = "a".repeat(NAME_BYTES_MAX + 1);
         for name in ["PVC-1", "1a", "-a", "a b", "a_b", "ä", long.as_str()] {
             let mapped = mapped(name);
-            assert!(is_plain(&mapped), "{mapped}");
+            assert!(
+                is_hash(&mapped) && mapped.len() <= NAME_BYTES_MAX,
+                "{mapped}"
+            );
             assert_eq!(mapped, super::in_cloud(&Name::new(name).unwrap()));
         }
         assert_ne!(mapped("A"), mapped("B"));
+        // No name is the hash of another one.
+        assert_ne!(mapped(&mapped("A")), mapped("A"));
+        let other = "csi-7f8b1c2d-1111-4222-8333-444455556666";
+        assert_eq!(mapped(other), other);
         // Volumes in the field have these names.
         assert_eq!(
             mapped("PVC-1"),

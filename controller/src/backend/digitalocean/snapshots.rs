@@ -8,7 +8,7 @@ use super::pending::Change;
 use super::wire::{DoSnapshot, GIB, Refusal};
 use super::{DigitalOcean, Verb, measured, names};
 use crate::backend::{
-    Answer, Order, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, Volume,
+    Answer, Order, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, Volume, ids,
 };
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::{ContentSource, Secrets, SnapshotId, VolumeId};
@@ -20,6 +20,10 @@ use std::sync::Arc;
 const PAGES_MAX: usize = 500;
 
 impl Snapshots for DigitalOcean {
+    fn is_snapshot_id(&self, id: &SnapshotId) -> bool {
+        ids::is_uuid(id.as_str())
+    }
+
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
         measured(Verb::Cut, async move {
             let (name, source) = (names::in_cloud(&order.name), &order.source);
@@ -98,7 +102,7 @@ impl Snapshots for DigitalOcean {
             };
             let mut snapshots = Vec::new();
             for snapshot in found {
-                snapshots.extend(snapshot.snapshot()?);
+                snapshots.extend(ids::listed(snapshot.snapshot()).flatten());
             }
             Ok(SnapshotPage { snapshots, next })
         })
@@ -124,7 +128,9 @@ impl Snapshots for DigitalOcean {
             let action = action.map_err(|refused| refused.failure.may_be_running())?;
             let change = Change::Resize(gib);
             self.pending.begin(&id, change, action.id, action.began());
-            self.busy(&made, change).map_err(Failure::may_be_running)
+            let growing = self.busy(&made, change).map_err(Failure::may_be_running)?;
+            let bytes = order.bytes;
+            Ok(Volume { bytes, ..growing })
         })
     }
 }

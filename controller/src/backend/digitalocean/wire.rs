@@ -2,13 +2,14 @@
 //! it.
 
 use super::about::About;
+use crate::backend::ids::{self, is_uuid};
 use crate::backend::time::seconds;
 use crate::backend::{Mark, Phase, Snapshot, Volume};
 use crate::http::Answer;
 use belay_contract::publish_context::Content;
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{NodeId, SnapshotId, VolumeId};
+use belay_server::request::{NodeId, VolumeId};
 use http::StatusCode;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -174,8 +175,10 @@ impl Action {
 }
 
 impl DoVolume {
+    /// # Errors
+    /// Those of [`ids::volume`].
     pub(super) fn id(&self) -> Result<VolumeId, Failure> {
-        VolumeId::new(self.id.as_str())
+        ids::volume(&self.id, is_uuid)
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -224,6 +227,7 @@ impl DoVolume {
         let nodes = nodes.map(|droplet| NodeId::new(droplet.to_string().as_str()));
         Ok(Volume {
             id: self.id()?,
+            name: Some(self.name.clone()),
             phase,
             mark: Mark::None,
             bytes: self.bytes(),
@@ -250,10 +254,11 @@ impl DoSnapshot {
         }
         let created = self.created_at.as_deref().and_then(seconds).unwrap_or(0);
         Ok(Some(Snapshot {
-            id: SnapshotId::new(self.id.as_str())?,
+            id: ids::snapshot(&self.id, is_uuid)?,
+            name: Some(self.name.clone()),
             phase: Phase::Ready,
             mark: Mark::None,
-            source: VolumeId::new(self.resource_id.as_str())?,
+            source: ids::volume(&self.resource_id, is_uuid)?,
             bytes: self.min_disk_size.saturating_mul(GIB),
             created: UNIX_EPOCH + Duration::from_secs(created),
             ready: true,
@@ -371,6 +376,8 @@ mod tests {
     use belay_server::call::Certainty;
     use serde_json::{Value, json};
 
+    const UUID: &str = "506f78a4-e098-11e5-ad9f-000f53306ae1";
+
     fn links(pages: Value) -> Links {
         serde_json::from_value(json!({ "pages": pages })).unwrap()
     }
@@ -429,7 +436,7 @@ mod tests {
 
     fn volume(more: Value) -> DoVolume {
         let mut body = json!({
-            "id": "v-1", "name": "pvc-1", "region": { "slug": "nyc1" }, "size_gigabytes": 10,
+            "id": UUID, "name": "pvc-1", "region": { "slug": "nyc1" }, "size_gigabytes": 10,
         });
         let more = more.as_object().unwrap().clone();
         body.as_object_mut().unwrap().extend(more);
@@ -491,7 +498,7 @@ mod tests {
     fn a_snapshot_of_a_droplet_is_none_and_that_of_a_volume_has_its_size_and_time() {
         let snapshot = |of: &str, created: Value| -> DoSnapshot {
             let snapshot = json!({
-                "id": "s-1", "name": "snap", "resource_id": "v-1", "resource_type": of,
+                "id": UUID, "name": "snap", "resource_id": UUID, "resource_type": of,
                 "min_disk_size": 3, "created_at": created,
             });
             serde_json::from_value(snapshot).unwrap()
@@ -505,7 +512,23 @@ mod tests {
             let seen = snapshot("volume", time).snapshot().unwrap().unwrap();
             assert_eq!(seen.created, UNIX_EPOCH + Duration::from_secs(seconds));
             assert_eq!((seen.bytes, seen.ready), (3 * GIB, true));
-            assert_eq!(seen.source.as_str(), "v-1");
+            assert_eq!(seen.source.as_str(), UUID);
+        }
+    }
+
+    #[test]
+    fn an_object_with_an_id_that_is_no_uuid_is_refused() {
+        for id in ["../../account", "119192817", ""] {
+            let seen = volume(json!({ "id": id }));
+            seen.volume(Phase::Ready, "region").unwrap_err();
+            for (own, source) in [(id, UUID), (UUID, id)] {
+                let snapshot: DoSnapshot = serde_json::from_value(json!({
+                    "id": own, "name": "snap", "resource_id": source, "resource_type": "volume",
+                    "min_disk_size": 3,
+                }))
+                .unwrap();
+                snapshot.snapshot().unwrap_err();
+            }
         }
     }
 

@@ -190,6 +190,7 @@ impl Record {
         let source = source.transpose().map_err(kept)?;
         Ok(Volume {
             id: VolumeId::new(id).map_err(kept)?,
+            name: None,
             phase: Phase::Ready,
             mark: Mark::None,
             bytes: self.bytes,

@@ -154,6 +154,7 @@ impl Store {
         }
         Ok(Volume {
             id: VolumeId::new(id).map_err(|_| failure)?,
+            name: None,
             phase: Phase::Ready,
             mark: Mark::None,
             bytes: 0,

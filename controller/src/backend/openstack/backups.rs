@@ -3,6 +3,7 @@
 //! name of its backup; it is never returned to a caller, and deleted when the backup is complete.
 
 use super::client::Client;
+use super::id as ids;
 use super::labels::labels;
 use super::wire::{self, CinderSnapshot, Restored};
 use super::{CLUSTER, Cloud};
@@ -11,7 +12,7 @@ use crate::backend::{
     Answer, Order, Phase, Progress, Snapshot, SnapshotClaims, SnapshotOrder, Volume,
 };
 use belay_server::call::{Certainty, Failure, Kind};
-use belay_server::request::{ContentSource, Name, Secrets, SnapshotId, VolumeId};
+use belay_server::request::{ContentSource, Name, Secrets, SnapshotId};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ impl Backups {
     /// `Busy` while a backup is copied from one.
     async fn drop_bases(&self, name: &str, of: &str) -> Result<(), Failure> {
         for basis in self.bases(name, of).await? {
-            let id = SnapshotId::new(basis.id.as_str())?;
+            let id = ids::snapshot(&basis.id)?;
             match self.0.delete_snapshot(&id).await {
                 Err(refused) if refused.kind == Kind::Precondition => {
                     return Err(Failure::busy(format!(
@@ -175,7 +176,7 @@ impl Cloud {
             Some(carried) => carried.to_owned(),
             // Another program has made the backup.
             None => {
-                let of = VolumeId::new(backup.volume_id.as_str())?;
+                let of = ids::volume(&backup.volume_id)?;
                 let of = self.client.volume(&of).await?;
                 of.map_or_else(|| backup.volume_id.clone(), |of| of.carried().to_owned())
             }
@@ -185,7 +186,7 @@ impl Cloud {
             backup: backup.id.clone(),
             carried,
         };
-        let from = ContentSource::Snapshot(SnapshotId::new(backup.id.as_str())?);
+        let from = ContentSource::Snapshot(ids::snapshot(&backup.id)?);
         self.make(order, Some(&from), Some(&restored)).await
     }
 }

@@ -12,6 +12,7 @@ use super::wire::{
     self, AvailabilityZones, CinderVolume, Message, Messages, OneVolume, Restored, Volumes,
 };
 use crate::backend::Order;
+use crate::backend::ids::same;
 use crate::http::{Answer, Call};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Name, NodeId, VolumeId};
@@ -150,7 +151,11 @@ impl Client {
         let request = Request::new("get_volume", Service::Volumes, Method::GET, path);
         let answer = self.answer(request).await?;
         match answer.status {
-            StatusCode::OK => Ok(Some(answer.json::<OneVolume>()?.volume)),
+            StatusCode::OK => {
+                let volume = answer.json::<OneVolume>()?.volume;
+                same("volume", id.as_str(), &volume.id)?;
+                Ok(Some(volume))
+            }
             _ if wire::is_missing(&answer, id.as_str()) => Ok(None),
             _ => Err(wire::refused_for(&answer)),
         }
@@ -359,6 +364,10 @@ impl Client {
 
     /// Whether there was anything to detach.
     pub(super) async fn detach(&self, id: &VolumeId, node: &NodeId) -> Result<bool, Failure> {
+        // An ID that no volume has gets into no path.
+        if path("volume", id.as_str())?.is_none() {
+            return Ok(false);
+        }
         let path = format!("{}/{id}", plugs(node)?);
         let request = Request::new("detach_volume", Service::Compute, Method::DELETE, path);
         let answer = self.answer(request).await?;

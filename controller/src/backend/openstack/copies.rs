@@ -2,9 +2,11 @@
 //! snapshot, and is found, restored and deleted by the same verbs.
 
 use super::backups::AVAILABILITY;
+use super::id::is_own;
 use super::labels::labels;
 use super::wire::{self, CinderSnapshot};
 use super::{CLUSTER, Cloud};
+use crate::backend::ids::listed;
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{
     Answer, Clones, Order, Phase, Progress, Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage,
@@ -114,6 +116,10 @@ impl Cloud {
 }
 
 impl Snapshots for Cloud {
+    fn is_snapshot_id(&self, id: &SnapshotId) -> bool {
+        is_own(id.as_str())
+    }
+
     fn snapshot_parameters(&self) -> &'static [&'static str] {
         &[TYPE, FORCE, AVAILABILITY, BACKUP_SECONDS]
     }
@@ -202,7 +208,7 @@ impl Snapshots for Cloud {
             let (snapshots, next) = page.await?;
             // One that cannot be shown, since it has no time, does not hide the others.
             let snapshots = snapshots.iter().filter(|shown| !shown.is_basis());
-            let snapshots = snapshots.filter_map(|shown| shown.snapshot().ok());
+            let snapshots = snapshots.filter_map(|shown| listed(shown.snapshot()));
             let snapshots = snapshots.collect();
             Ok(SnapshotPage { snapshots, next })
         })

@@ -2,23 +2,29 @@
 //! with dashes, and look up as texts. A database that ignores case (MariaDB does, by the collation
 //! of most clouds) finds other spellings too; marks, locks and disks would not match them.
 
+use crate::backend::ids::{self, is_uuid};
 use belay_server::call::{Failure, Kind};
-
-/// Bytes of a UUID, and where its dashes are.
-const BYTES: usize = 36;
-const DASHES: [usize; 4] = [8, 13, 18, 23];
+use belay_server::request::{SnapshotId, VolumeId};
 
 /// Whether the services write an ID so.
 pub(super) fn is_own(id: &str) -> bool {
     is_uuid(id) && !id.bytes().any(|byte| byte.is_ascii_uppercase())
 }
 
-fn is_uuid(id: &str) -> bool {
-    let is_fine = |(at, byte): (usize, u8)| match DASHES.contains(&at) {
-        true => byte == b'-',
-        false => byte.is_ascii_hexdigit(),
-    };
-    id.len() == BYTES && id.bytes().enumerate().all(is_fine)
+/// The ID of a volume in an answer.
+///
+/// # Errors
+/// Those of [`ids::volume`].
+pub(super) fn volume(text: &str) -> Result<VolumeId, Failure> {
+    ids::volume(text, is_own)
+}
+
+/// The ID of a snapshot or a backup in an answer.
+///
+/// # Errors
+/// Those of [`ids::snapshot`].
+pub(super) fn snapshot(text: &str) -> Result<SnapshotId, Failure> {
+    ids::snapshot(text, is_own)
 }
 
 /// Whether nothing of the services has that ID. Databases ignore blanks at the end, and take some

@@ -25,6 +25,7 @@ mod unmade;
 mod wire;
 mod zones;
 
+use super::ids::listed;
 use super::measured::{Verb, measured};
 use super::{
     Answer, Attachments, Backend, Claims, Clones, Expansion, Modification, Order, Page, Parameter,
@@ -278,10 +279,15 @@ impl Backend for Cloud {
         measured(Verb::List, async move {
             let limit = limit.clamp(1, PAGE_ENTRIES_MAX);
             let (volumes, next) = self.client.volumes(after.as_deref(), limit).await?;
-            let volumes = volumes.iter().map(|volume| self.seen(volume));
-            let volumes = volumes.collect::<Result<_, _>>()?;
+            let volumes = volumes.iter();
+            let volumes = volumes.filter_map(|volume| listed(self.seen(volume)));
+            let volumes = volumes.collect();
             Ok(Page { volumes, next })
         })
+    }
+
+    fn is_volume_id(&self, id: &VolumeId) -> bool {
+        id::is_own(id.as_str())
     }
 
     fn why_unmade(&self, id: VolumeId, unmade: Unmade, _: Secrets) -> Answer<'_, Option<Failure>> {

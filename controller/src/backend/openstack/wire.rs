@@ -9,6 +9,7 @@ mod types;
 mod zones;
 
 use super::catalog::Service;
+use super::id;
 use super::likeness::{AVAILABILITY, TYPE};
 use crate::backend::time::seconds;
 use crate::backend::{Attempt, Mark, Phase, Volume};
@@ -330,7 +331,9 @@ impl CinderVolume {
         let zone = topology_key.zip(self.availability_zone.as_deref());
         let place = zone.and_then(|(key, zone)| Topology::of_zone(key, zone).ok());
         Ok(Volume {
-            id: VolumeId::new(self.id.as_str())?,
+            id: id::volume(&self.id)?,
+            // One without a name is not the one that was created with one.
+            name: Some(self.name.clone().unwrap_or_default()),
             phase: self.phase(),
             mark: self.mark(),
             bytes: self.size.saturating_mul(GIB),
@@ -383,13 +386,16 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    const V1: &str = "506f78a4-e098-11e5-ad9f-000f53306ae1";
+    const V2: &str = "506f78a4-e098-11e5-ad9f-000f53306ae2";
+
     #[test]
     fn a_volume_was_attached_when_the_first_of_its_attachments_was() {
         let attached_at = |times: &[Option<&str>]| {
             let entry = |time: &Option<&str>| json!({"server_id": "s-1", "attached_at": time});
             let attachments: Vec<_> = times.iter().map(entry).collect();
             let volume: CinderVolume = serde_json::from_value(json!({
-                "id": "v-1", "status": "in-use", "size": 3, "attachments": attachments,
+                "id": V1, "status": "in-use", "size": 3, "attachments": attachments,
             }))
             .unwrap();
             volume.volume(None).unwrap().attached_at
@@ -431,7 +437,7 @@ mod tests {
 
     fn volume(status: &str, metadata: serde_json::Value) -> CinderVolume {
         serde_json::from_value(json!({
-            "id": "v-1", "name": "pvc-1", "status": status, "size": 3, "metadata": metadata,
+            "id": V1, "name": "pvc-1", "status": status, "size": 3, "metadata": metadata,
             "attachments": [{"server_id": "s-1", "device": "/dev/vdb"}],
             "availability_zone": "az-a", "snapshot_id": null, "multiattach": false,
         }))
@@ -456,27 +462,27 @@ mod tests {
         assert_eq!(mark(json!({})), Mark::None);
         let open = Mark::Open(Attempt::of_mark("a-1"));
         assert_eq!(mark(json!({ATTEMPT: "a-1"})), open);
-        assert_eq!(mark(json!({ATTEMPT: "a-1", CLAIM: "v-1"})), Mark::Claimed);
-        assert_eq!(mark(json!({ATTEMPT: "a-1", CLAIM: "v-2"})), Mark::Copied);
-        assert!(volume("available", json!({USED: "v-1"})).was_used());
-        assert!(!volume("available", json!({USED: "v-2"})).was_used());
+        assert_eq!(mark(json!({ATTEMPT: "a-1", CLAIM: V1})), Mark::Claimed);
+        assert_eq!(mark(json!({ATTEMPT: "a-1", CLAIM: V2})), Mark::Copied);
+        assert!(volume("available", json!({USED: V1})).was_used());
+        assert!(!volume("available", json!({USED: V2})).was_used());
     }
 
     #[test]
     fn only_a_volume_with_an_attempt_and_its_own_claim_was_made_empty() {
         let origin = |metadata| volume("available", metadata).origin();
-        assert_eq!(origin(json!({ATTEMPT: "a-1", CLAIM: "v-1"})), Origin::Empty);
+        assert_eq!(origin(json!({ATTEMPT: "a-1", CLAIM: V1})), Origin::Empty);
         assert_eq!(origin(json!({})), Origin::Foreign);
         assert_eq!(origin(json!({ATTEMPT: "a-1"})), Origin::Foreign);
         // Claimed for its name, as another driver had created it.
-        assert_eq!(origin(json!({CLAIM: "v-1"})), Origin::Foreign);
-        assert_eq!(origin(json!({ATTEMPT: "a-1", CLAIM: "v-2"})), Origin::Copy);
-        let mut copy = volume("available", json!({ATTEMPT: "a-1", CLAIM: "v-1"}));
+        assert_eq!(origin(json!({CLAIM: V1})), Origin::Foreign);
+        assert_eq!(origin(json!({ATTEMPT: "a-1", CLAIM: V2})), Origin::Copy);
+        let mut copy = volume("available", json!({ATTEMPT: "a-1", CLAIM: V1}));
         copy.snapshot_id = Some("s-1".to_owned());
         assert_eq!(copy.origin(), Origin::Copy);
         // Also if Cinder forgets the source, and whichever volume the marks name.
         for source in ["snapshot:s-1", "volume:v-2", "\u{7f}", ""] {
-            let metadata = json!({ATTEMPT: "a-1", CLAIM: "v-1", SOURCE: source});
+            let metadata = json!({ATTEMPT: "a-1", CLAIM: V1, SOURCE: source});
             assert_eq!(origin(metadata), Origin::Copy, "{source:?}");
         }
     }
@@ -485,20 +491,20 @@ mod tests {
     fn a_copy_has_its_source_and_the_word_of_the_other_driver_that_its_filesystem_grows() {
         let snapshot = || ContentSource::Snapshot(SnapshotId::new("s-1").unwrap());
         let shown = |snapshot_id: Option<&str>, source_volid: Option<&str>, mark: Option<&str>| {
-            let mut copy = volume("available", json!({ATTEMPT: "a-1", CLAIM: "v-1"}));
+            let mut copy = volume("available", json!({ATTEMPT: "a-1", CLAIM: V1}));
             copy.snapshot_id = snapshot_id.map(str::to_owned);
             copy.source_volid = source_volid.map(str::to_owned);
             let mark = mark.map(|mark| (SOURCE.to_owned(), mark.to_owned()));
             copy.metadata.extend(mark);
             copy.volume(None).unwrap()
         };
-        let of_volume = Some(ContentSource::Volume(VolumeId::new("v-2").unwrap()));
+        let of_volume = Some(ContentSource::Volume(VolumeId::new(V2).unwrap()));
         for (copy, source) in [
             (shown(Some("s-1"), None, None), Some(snapshot())),
-            (shown(Some("s-1"), Some("v-2"), None), Some(snapshot())),
-            (shown(None, Some("v-2"), None), of_volume.clone()),
+            (shown(Some("s-1"), Some(V2), None), Some(snapshot())),
+            (shown(None, Some(V2), None), of_volume.clone()),
             (shown(None, None, Some("snapshot:s-1")), Some(snapshot())),
-            (shown(None, None, Some("volume:v-2")), of_volume),
+            (shown(None, None, Some(&format!("volume:{V2}"))), of_volume),
             // An ID that no driver can have fails neither a look nor a list.
             (shown(Some("s\n1"), None, None), None),
             (shown(None, None, Some("volume:")), None),
@@ -543,6 +549,22 @@ mod tests {
             let is_said = failure.message.contains("its data may be intact");
             assert_eq!(is_said, is_intact, "{failure}");
             assert!(failure.message.contains("volume message list"), "{failure}");
+        }
+    }
+
+    /// Names are compared with those of orders.
+    #[test]
+    fn a_volume_has_its_id_and_its_name_and_with_another_form_of_id_it_is_refused() {
+        let shown = |id: &str, name: serde_json::Value| {
+            let volume = json!({"id": id, "name": name, "status": "available", "size": 3});
+            let volume: CinderVolume = serde_json::from_value(volume).unwrap();
+            volume.volume(None)
+        };
+        for (name, expected) in [(json!("pvc-1"), "pvc-1"), (json!(null), "")] {
+            assert_eq!(shown(V1, name).unwrap().name.as_deref(), Some(expected));
+        }
+        for id in ["../../snapshots/1", "", &V1.to_uppercase()] {
+            shown(id, json!("pvc-1")).unwrap_err();
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Finds the volume or snapshot of a name, or creates it.
 
 use super::contest::Contest;
-use super::item::{Bid, ContestedVolumes};
+use super::item::{Bid, ContestedVolumes, Item, Store};
+use super::poller::Poller;
 use super::{Engine, at_rest, delete};
-use crate::backend::{Mark, Order, Phase, Snapshot, SnapshotOrder, Volume};
+use crate::backend::{Mark, Order, Phase, Snapshot, SnapshotOrder, Volume, answered};
 use belay_server::call::Failure;
-use belay_server::request::Name;
+use belay_server::request::{Name, Secrets};
 
 impl Engine {
     /// Whether an earlier call may have created the volume, and only a creation finds out.
@@ -33,7 +34,9 @@ impl Engine {
         let secrets = &order.secrets;
         if let Some(begun) = backend.begun() {
             let made = begun.volumes.judge(&order.name, make.await)?;
-            return at_rest(&self.volumes, made, secrets).await;
+            return self
+                .settled_as(&order.name, &self.volumes, made, secrets)
+                .await;
         }
         let found = backend.find(order.name.clone(), secrets.clone());
         let found = found.await.map_err(Failure::may_be_running)?;
@@ -41,7 +44,9 @@ impl Engine {
             Some(volume) => volume,
             None => make.await?,
         };
-        let volume = at_rest(&self.volumes, volume, secrets).await?;
+        let volume = self
+            .settled_as(&order.name, &self.volumes, volume, secrets)
+            .await?;
         self.unless_unfinished(volume, order).await
     }
 
@@ -76,6 +81,25 @@ impl Engine {
             Some(begun) => begun.snapshots.judge(&order.name, made),
             None => made,
         };
-        at_rest(&self.snapshots, made?, &order.secrets).await
+        self.settled_as(&order.name, &self.snapshots, made?, &order.secrets)
+            .await
+    }
+
+    /// The item, once it is ready or failed. Some storage shows the name of a new one only then.
+    ///
+    /// # Errors
+    /// Those of [`at_rest`] and of [`answered::named`].
+    async fn settled_as<S: Store>(
+        &self,
+        name: &Name,
+        poller: &Poller<S>,
+        item: S::Item,
+        secrets: &Secrets,
+    ) -> Result<S::Item, Failure> {
+        let item = at_rest(poller, item, secrets).await?;
+        let id = item.id().to_string();
+        let seen = (id.as_str(), item.name());
+        answered::named(self.backend.as_ref(), name, S::Item::WHAT, seen)?;
+        Ok(item)
     }
 }

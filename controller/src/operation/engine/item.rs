@@ -21,6 +21,9 @@ pub(in crate::operation) trait Item: Clone + Send + Sync + 'static {
 
     fn id(&self) -> &Self::Id;
 
+    /// The name that the storage shows; `None` if it shows none.
+    fn name(&self) -> Option<&str>;
+
     fn phase(&self) -> &Phase;
 
     fn mark(&self) -> &Mark;
@@ -36,6 +39,10 @@ impl Item for Volume {
 
     fn id(&self) -> &VolumeId {
         &self.id
+    }
+
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     fn phase(&self) -> &Phase {
@@ -60,6 +67,10 @@ impl Item for Snapshot {
 
     fn id(&self) -> &SnapshotId {
         &self.id
+    }
+
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     fn phase(&self) -> &Phase {

@@ -118,6 +118,7 @@ mod tests {
     fn volume(id: &str, mark: Mark, phase: Phase) -> Volume {
         Volume {
             id: VolumeId::new(id).unwrap(),
+            name: None,
             phase,
             mark,
             bytes: 1,

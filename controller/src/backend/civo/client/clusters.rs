@@ -3,6 +3,7 @@
 use super::{Client, Request, encoded};
 use crate::backend::civo::id::is_word;
 use crate::backend::civo::wire::{Clusters, Instance, Object};
+use crate::backend::ids;
 use belay_server::call::{Failure, Kind};
 
 /// Most pages of clusters, and clusters of a page.
@@ -43,6 +44,7 @@ impl Client {
             let clusters: Option<Clusters> = self.read(request).await?;
             let Clusters { pages, items } = clusters.unwrap_or_default();
             for cluster in items.unwrap_or_default() {
+                ids::form("cluster", &cluster.id, is_word)?;
                 let member = cluster.member(instance);
                 if cluster.id == own {
                     match member {
@@ -84,9 +86,12 @@ impl Client {
             let message = format!("instance {id:?}: not the ID of an instance of Civo");
             return Err(Failure::new(Kind::Unreachable, message));
         }
-        let path = format!("/v2/instances/{id}");
-        self.find(Object::Instance, Request::get("get_instance", path))
-            .await
+        let request = Request::get("get_instance", format!("/v2/instances/{id}"));
+        let found: Option<Instance> = self.find(Object::Instance, request).await?;
+        if let Some(instance) = &found {
+            ids::same("instance", id, &instance.id)?;
+        }
+        Ok(found)
     }
 }
 

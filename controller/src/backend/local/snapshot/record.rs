@@ -104,6 +104,7 @@ impl SnapshotRecord {
         let kept = |failure| Failure::bug(format!("state.redb: snapshot {id}: {failure}"));
         Ok(Some(Snapshot {
             id: SnapshotId::new(id).map_err(kept)?,
+            name: None,
             phase: Phase::Ready,
             mark: Mark::None,
             source: VolumeId::new(self.source.as_str()).map_err(kept)?,

@@ -1,10 +1,11 @@
 //! Calls of Cinder for backups. Their metadata need Cinder 3.43, a volume from one 3.47, and their
 //! zone 3.51.
 
-use super::super::id::{path, path_of};
+use super::super::id::{self as ids, path, path_of};
 use super::super::wire::{self, CinderBackups, CinderSnapshot, NewBackup, OneBackup};
 use super::{CLAIM_DEADLINE, Client, Request, Service, encoded};
 use crate::backend::SnapshotOrder;
+use crate::backend::ids::same;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, SnapshotId};
 use http::{Method, StatusCode};
@@ -35,7 +36,11 @@ impl Client {
             .answer(request("get_backup", Method::GET, path))
             .await?;
         match answer.status {
-            StatusCode::OK => Ok(Some(answer.json::<OneBackup>()?.backup)),
+            StatusCode::OK => {
+                let backup = answer.json::<OneBackup>()?.backup;
+                same("backup", id.as_str(), &backup.id)?;
+                Ok(Some(backup))
+            }
             _ if wire::is_missing(&answer, id.as_str()) => Ok(None),
             // Current releases of Cinder look for the backup before they apply the policy: it
             // exists then.
@@ -96,8 +101,7 @@ impl Client {
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::ACCEPTED | StatusCode::OK => {
-                let made = answer.json::<NewBackup>()?.backup.id;
-                SnapshotId::new(made).map_err(Failure::may_be_running)
+                ids::snapshot(&answer.json::<NewBackup>()?.backup.id)
             }
             _ => Err(wire::refused(&answer)),
         }

@@ -3,6 +3,7 @@
 use super::super::id::{path, path_of};
 use super::super::wire::{self, CinderSnapshot, CinderSnapshots, OneSnapshot};
 use super::{CLAIM_DEADLINE, Client, Request, Service, encoded};
+use crate::backend::ids::same;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, SnapshotId, VolumeId};
 use http::{Method, StatusCode};
@@ -19,7 +20,11 @@ impl Client {
         let request = Request::new("get_snapshot", Service::Volumes, Method::GET, path);
         let answer = self.answer(request).await?;
         match answer.status {
-            StatusCode::OK => Ok(Some(answer.json::<OneSnapshot>()?.snapshot)),
+            StatusCode::OK => {
+                let snapshot = answer.json::<OneSnapshot>()?.snapshot;
+                same("snapshot", id.as_str(), &snapshot.id)?;
+                Ok(Some(snapshot))
+            }
             _ if wire::is_missing(&answer, id.as_str()) => Ok(None),
             _ => Err(wire::refused_for(&answer)),
         }

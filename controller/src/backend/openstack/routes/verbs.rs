@@ -43,6 +43,10 @@ impl Backend for Openstack {
         self.on(&secrets, |cloud| cloud.get(id, secrets.clone()))
     }
 
+    fn is_volume_id(&self, id: &VolumeId) -> bool {
+        self.first.cloud.is_volume_id(id)
+    }
+
     fn list(&self, after: Option<String>, limit: usize, secrets: Secrets) -> Answer<'_, Page> {
         self.on(&secrets, |cloud| cloud.list(after, limit, secrets.clone()))
     }
@@ -222,6 +226,10 @@ impl Modification for Openstack {
 }
 
 impl Snapshots for Openstack {
+    fn is_snapshot_id(&self, id: &SnapshotId) -> bool {
+        self.first.cloud.is_snapshot_id(id)
+    }
+
     fn snapshot_parameters(&self) -> &'static [&'static str] {
         self.first.cloud.snapshot_parameters()
     }

@@ -1,10 +1,10 @@
 //! Snapshots and backups of Cinder, in its words, and what Belay makes of them.
 
+use super::super::id;
 use super::{GIB, failed, mark_of};
 use crate::backend::time::seconds;
 use crate::backend::{Mark, Phase, Snapshot};
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{SnapshotId, VolumeId};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -123,9 +123,10 @@ impl CinderSnapshot {
         })?;
         let phase = self.phase();
         Ok(Snapshot {
-            id: SnapshotId::new(self.id.as_str())?,
+            id: id::snapshot(&self.id)?,
+            name: Some(self.name.clone().unwrap_or_default()),
             mark: self.mark(),
-            source: VolumeId::new(self.volume_id.as_str())?,
+            source: id::volume(&self.volume_id)?,
             bytes: self.size.saturating_mul(GIB),
             created: SystemTime::UNIX_EPOCH + Duration::from_secs(created),
             ready: self.status == "available",
@@ -165,11 +166,16 @@ impl CinderSnapshot {
 mod tests {
     use super::*;
     use crate::backend::Attempt;
+    use belay_server::request::VolumeId;
     use serde_json::{Value, json};
+
+    const S1: &str = "506f78a4-e098-11e5-ad9f-000f53306ae1";
+    const S2: &str = "506f78a4-e098-11e5-ad9f-000f53306ae2";
+    const V1: &str = "506f78a4-e098-11e5-ad9f-000f53306ae3";
 
     fn snapshot(status: &str, created_at: Value, metadata: Value) -> CinderSnapshot {
         serde_json::from_value(json!({
-            "id": "s-1", "name": "snap-1", "status": status, "size": 3, "volume_id": "v-1",
+            "id": S1, "name": "snap-1", "status": status, "size": 3, "volume_id": V1,
             "created_at": created_at, "metadata": metadata, "description": null,
         }))
         .unwrap()
@@ -182,7 +188,7 @@ mod tests {
         let ready = shown("available");
         assert_eq!((ready.phase, ready.ready), (Phase::Ready, true));
         assert_eq!(ready.bytes, 3 << 30);
-        assert_eq!(ready.source, VolumeId::new("v-1").unwrap());
+        assert_eq!(ready.source, VolumeId::new(V1).unwrap());
         let created = ready.created.duration_since(SystemTime::UNIX_EPOCH);
         assert_eq!(created.unwrap().as_secs(), 1_000_000_000);
         for status in ["creating", "backing-up", "unmanaging"] {
@@ -205,8 +211,8 @@ mod tests {
         let open = Mark::Open(Attempt::of_mark("a-1"));
         assert_eq!(mark(json!(null)), Mark::None);
         assert_eq!(mark(json!({ATTEMPT: "a-1"})), open);
-        assert_eq!(mark(json!({ATTEMPT: "a-1", CLAIM: "s-1"})), Mark::Claimed);
-        assert_eq!(mark(json!({ATTEMPT: "a-1", CLAIM: "s-2"})), Mark::Copied);
+        assert_eq!(mark(json!({ATTEMPT: "a-1", CLAIM: S1})), Mark::Claimed);
+        assert_eq!(mark(json!({ATTEMPT: "a-1", CLAIM: S2})), Mark::Copied);
     }
 
     #[test]
@@ -214,7 +220,10 @@ mod tests {
         for time in [json!(null), json!("yesterday")] {
             let failure = snapshot("available", time, json!({})).snapshot();
             let failure = failure.unwrap_err();
-            assert!(failure.message.starts_with("snapshot s-1: "), "{failure}");
+            assert!(
+                failure.message.starts_with(&format!("snapshot {S1}: ")),
+                "{failure}"
+            );
         }
     }
 }

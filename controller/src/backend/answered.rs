@@ -1,0 +1,92 @@
+//! Compares the answer to a creation with its order, once for all backends. A cloud, or a proxy on
+//! the way, that answers with another object would make two claims share one volume. Such an answer
+//! is not used: nothing is claimed, changed or deleted, and a repeated call searches for the name.
+
+use super::ids::{quoted, wrong};
+use super::{Backend, Order, Snapshot, SnapshotOrder, Snapshots, Volume};
+use belay_server::call::Failure;
+use belay_server::request::{ContentSource, Name};
+use belay_server::size::Exact;
+use std::fmt;
+
+/// In messages.
+const VOLUME: &str = "volume";
+const SNAPSHOT: &str = "snapshot";
+
+/// Refuses the volume of an answer that is not that of the order: by its ID, its name, or its size.
+///
+/// # Errors
+/// `System`, with an unknown state left behind, naming the order and the answer.
+pub(crate) fn volume(
+    backend: &dyn Backend,
+    order: &Order,
+    source: Option<&ContentSource>,
+    made: &Volume,
+) -> Result<(), Failure> {
+    let (id, name) = (made.id.as_str(), made.name.as_deref());
+    identified(&order.name, VOLUME, id, backend.is_volume_id(&made.id))?;
+    named(backend, &order.name, VOLUME, (id, name))?;
+    // An older volume of that name may be smaller. The caller compares it with the whole request.
+    let is_new = backend.begun().is_none() && made.source.as_ref() == source;
+    match is_new && made.bytes > 0 && made.bytes < order.bytes {
+        true => {
+            let (is, asked) = (Exact(made.bytes), Exact(order.bytes));
+            let answer = format_args!("{VOLUME} {id} of {is}, and not of {asked}");
+            Err(another(&order.name, VOLUME, answer))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Refuses the snapshot of an answer that is not that of the order: by its ID, or its name.
+///
+/// # Errors
+/// Those of [`volume`].
+pub(crate) fn snapshot(
+    backend: &dyn Backend,
+    snapshots: &dyn Snapshots,
+    order: &SnapshotOrder,
+    made: &Snapshot,
+) -> Result<(), Failure> {
+    let (id, name) = (made.id.as_str(), made.name.as_deref());
+    let is_id = snapshots.is_snapshot_id(&made.id);
+    identified(&order.name, SNAPSHOT, id, is_id)?;
+    named(backend, &order.name, SNAPSHOT, (id, name))
+}
+
+/// Refuses an object whose name is not the requested one.
+///
+/// # Errors
+/// Those of [`volume`].
+pub(crate) fn named(
+    backend: &dyn Backend,
+    asked: &Name,
+    what: &str,
+    (id, shown): (&str, Option<&str>),
+) -> Result<(), Failure> {
+    match shown.filter(|shown| !backend.is_name(shown, asked)) {
+        Some(other) => {
+            let answer = format_args!("{what} {id}, whose name is {}", quoted(other));
+            Err(another(asked, what, answer))
+        }
+        None => Ok(()),
+    }
+}
+
+fn identified(name: &Name, what: &str, id: &str, is_id: bool) -> Result<(), Failure> {
+    match is_id {
+        true => Ok(()),
+        false => {
+            let answer = format_args!("the ID {}, which is none", quoted(id));
+            Err(another(name, what, answer))
+        }
+    }
+}
+
+fn another(name: &Name, what: &str, answer: impl fmt::Display) -> Failure {
+    wrong(format!(
+        "name {:?}: the storage has answered the creation of this {what} with {answer}; the answer \
+         is not used; repeat the call",
+        name.as_str()
+    ))
+}

@@ -1,0 +1,139 @@
+//! IDs in the answers of clouds. Knows no cloud: the form of an ID is its backend's word.
+//!
+//! An ID that is handed out comes back with the next call, and gets into the path of its request.
+//! So an answer with an ID of another form is refused where it is read, and so is the answer to a
+//! read that shows another object than the one that was asked for.
+
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{SnapshotId, VolumeId};
+
+/// Longest part of a wrong ID or name that an error quotes, in characters.
+const QUOTED_MAX: usize = 64;
+
+/// Whether the text has the form of a UUID (RFC 9562), in any case.
+pub(super) fn is_uuid(text: &str) -> bool {
+    const LENGTHS: [usize; 5] = [8, 4, 4, 4, 12];
+    let parts = text.split('-');
+    parts.clone().map(str::len).eq(LENGTHS)
+        && parts
+            .flat_map(str::bytes)
+            .all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The ID of a volume in an answer.
+///
+/// # Errors
+/// `System`, with an unknown state left behind, for a text that is no ID of the cloud.
+pub(super) fn volume(text: &str, is_own: impl Fn(&str) -> bool) -> Result<VolumeId, Failure> {
+    form("volume", text, is_own)?;
+    VolumeId::new(text).map_err(Failure::may_be_running)
+}
+
+/// The ID of a snapshot in an answer.
+///
+/// # Errors
+/// `System`, with an unknown state left behind, for a text that is no ID of the cloud.
+pub(super) fn snapshot(text: &str, is_own: impl Fn(&str) -> bool) -> Result<SnapshotId, Failure> {
+    form("snapshot", text, is_own)?;
+    SnapshotId::new(text).map_err(Failure::may_be_running)
+}
+
+/// Refuses an ID in an answer that is none of the cloud.
+///
+/// # Errors
+/// `System`, with an unknown state left behind.
+pub(super) fn form(what: &str, text: &str, is_own: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    match is_own(text) {
+        true => Ok(()),
+        false => Err(wrong(format!(
+            "the cloud has answered with the ID {} for a {what}, and its IDs have another form; \
+             repeat the call",
+            quoted(text)
+        ))),
+    }
+}
+
+/// Refuses the answer to a read by ID that shows another object. Databases may ignore case.
+///
+/// # Errors
+/// `System`, with an unknown state left behind.
+pub(super) fn same(what: &str, asked: &str, answered: &str) -> Result<(), Failure> {
+    match asked.eq_ignore_ascii_case(answered) {
+        true => Ok(()),
+        false => Err(wrong(format!(
+            "{what} {asked}: the cloud has answered with {what} {}; repeat the call",
+            quoted(answered)
+        ))),
+    }
+}
+
+/// An object of a list. One that cannot be read is left out, with a warning: it hides no other.
+pub(super) fn listed<T>(read: Result<T, Failure>) -> Option<T> {
+    read.inspect_err(|failure| tracing::warn!(%failure, "an object is missing in a list"))
+        .ok()
+}
+
+/// The beginning of a text of an answer, in quotes.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(QUOTED_MAX) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+/// The failure for an answer that must not be used. What the call has done is unknown.
+pub(super) fn wrong(message: String) -> Failure {
+    Failure::new(Kind::System, message).may_be_running()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::call::Certainty;
+
+    const UUID: &str = "7f8b1c2d-1111-4222-8333-44445555AAff";
+
+    fn refused(failure: &Failure) {
+        let state = (failure.kind, failure.certainty);
+        assert_eq!(state, (Kind::System, Certainty::MayBeRunning), "{failure}");
+    }
+
+    #[test]
+    fn only_a_uuid_is_an_id_of_a_cloud_with_uuids_and_no_path_is() {
+        assert!(is_uuid(UUID));
+        for at in 0..UUID.len() {
+            // No digit in the place of a dash, and no other character in that of a digit.
+            let wrong = match &UUID[at..=at] {
+                "-" => "0",
+                _ => "g",
+            };
+            let mut id = UUID.to_owned();
+            id.replace_range(at..=at, wrong);
+            assert!(!is_uuid(&id), "{id}");
+        }
+        for id in ["", &UUID[1..], &format!("{UUID}0"), "../../account"] {
+            assert!(!is_uuid(id), "{id}");
+            refused(&volume(id, is_uuid).unwrap_err());
+            refused(&snapshot(id, is_uuid).unwrap_err());
+        }
+        assert_eq!(volume(UUID, is_uuid).unwrap().as_str(), UUID);
+        assert_eq!(snapshot(UUID, is_uuid).unwrap().as_str(), UUID);
+    }
+
+    #[test]
+    fn an_answer_about_another_object_is_refused_and_names_both() {
+        same("volume", UUID, &UUID.to_lowercase()).unwrap();
+        let other = UUID.replace('7', "8");
+        let failure = same("volume", UUID, &other).unwrap_err();
+        refused(&failure);
+        assert!(failure.message.contains(UUID) && failure.message.contains(&other));
+    }
+
+    #[test]
+    fn a_long_text_is_not_quoted_as_a_whole() {
+        let failure = volume(&"ä".repeat(10_000), is_uuid).unwrap_err();
+        assert!(failure.message.len() < 400, "{failure}");
+        assert_eq!(listed(Ok(7)), Some(7));
+        assert_eq!(listed::<()>(Err(failure)), None);
+    }
+}
