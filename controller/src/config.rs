@@ -498,6 +498,7 @@ mod tests {
             "--nfs-mount-permissions=0770",
             "--nfs-default-on-delete=Archive",
             "--nfs-remove-archived",
+            "--nfs-mount-options=nfsvers=3,nolock",
         ];
         let Ok(Choice::Nfs(config)) = with(&flags).unwrap().choice() else {
             panic!("{flags:?}");
@@ -505,6 +506,7 @@ mod tests {
         assert_eq!(config.permissions.bits(), Some(0o770));
         assert_eq!(config.on_delete.to_string(), "archive");
         assert!(config.removes_archived);
+        assert_eq!(config.mount_options, "nfsvers=3,nolock".parse().unwrap());
         for flag in &flags[1..] {
             let error = parsed(&[flag]).unwrap_err();
             assert!(
@@ -514,6 +516,7 @@ mod tests {
         }
         for (flag, why) in [
             ("--nfs-mount-permissions=9", "is not an octal mode"),
+            ("--nfs-mount-options=remount", "\"remount\" is not accepted"),
             ("--nfs-mount-permissions=10000", "is not an octal mode"),
             (
                 "--nfs-default-on-delete=keep",
@@ -574,7 +577,7 @@ mod tests {
             .get_arguments()
             .filter(|flag| flag.get_env().is_some())
             .collect();
-        assert_eq!(flags.len(), 31, "one without a variable, or a new one");
+        assert_eq!(flags.len(), 32, "one without a variable, or a new one");
         for flag in flags {
             let name = flag.get_long().unwrap();
             let variable = flag.get_env().unwrap().to_str().unwrap();

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"fmt"
 	"maps"
 	"os/exec"
 	"reflect"
@@ -208,6 +209,42 @@ func TestAnNfsEntryThatCannotWorkIsRefused(t *testing.T) {
 		out, err := helm("template", "belay", chart, "--values", nfs, "--set", c.settings)
 		if err == nil || !strings.Contains(out, c.why) {
 			t.Errorf("%s: %v: %s", c.settings, err, out)
+		}
+	}
+}
+
+// CSI's DeleteVolume passes no mountOptions, and mounts the share all the same.
+func TestTheControllerOfNfsMountsWithTheOptionsThatAllClassesHave(t *testing.T) {
+	const class = "drivers[0].storageClasses[%d].name=%s,drivers[0].storageClasses[%d].server=filer,drivers[0].storageClasses[%d].share=/a"
+	classes := func(options ...string) string {
+		var settings []string
+		for n, option := range options {
+			settings = append(settings, fmt.Sprintf(class, n, fmt.Sprintf("class%d", n), n, n))
+			if option != "" {
+				settings = append(settings, fmt.Sprintf("drivers[0].storageClasses[%d].mountOptions={%s}", n, option))
+			}
+		}
+		return strings.Join(settings, ",")
+	}
+	for _, c := range []struct{ settings, want, warned string }{
+		{classes(""), "", ""},
+		{classes("nfsvers=3,nolock"), "nfsvers=3,nolock", ""},
+		{classes("nfsvers=3", "nfsvers=3"), "nfsvers=3", ""},
+		{classes("nfsvers=3", ""), "", "class0"},
+		{classes("nfsvers=3", "nfsvers=4.1"), "", "class0 class1"},
+		{classes("nfsvers=3", "nfsvers=4.1") + ",drivers[0].mountOptions={nfsvers=4.1}", "nfsvers=4.1", "class0"},
+		{classes("nfsvers=3", "nfsvers=4.1") + ",drivers[0].mountOptionsSecret=options", "", ""},
+	} {
+		deployment := named(rendered(t, nfs, "--set", c.settings))["Deployment/"+controller]
+		container := deployment.at("spec", "template", "spec").list("containers")[0]
+		if found := argument(container, "--nfs-mount-options"); found != c.want {
+			t.Errorf("%s: mounts with %q, not %q", c.settings, found, c.want)
+		}
+		out, err := exec.Command("helm", "install", "belay", chart, "--dry-run=client", "--values", nfs, "--set", c.settings).CombinedOutput()
+		_, notes, _ := strings.Cut(string(out), "\nNOTES:\n")
+		_, warning, isWarned := strings.Cut(notes, "WARNING: a deletion does not pass the mountOptions of its StorageClass. Those of ")
+		if err != nil || isWarned != (c.warned != "") || !strings.HasPrefix(warning, c.warned) {
+			t.Errorf("%s: %v: warned of %q: %s", c.settings, err, c.warned, notes)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 //! The flags of the backend `nfs`.
 
-use crate::backend::nfs::{self, Mode, OnDelete};
+use crate::backend::nfs::{self, Mode, MountOptions, OnDelete};
 
 /// See the module.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -28,6 +28,16 @@ pub struct NfsArgs {
     /// Backend nfs: to archive a volume, delete an older archive of the same name
     #[arg(long = "nfs-remove-archived", env = "BELAY_NFS_REMOVE_ARCHIVED")]
     pub remove_archived: bool,
+
+    /// Backend nfs: mount options for calls that have neither those of a class nor of a secret,
+    /// such as a deletion, separated by commas
+    #[arg(
+        long = "nfs-mount-options",
+        env = "BELAY_NFS_MOUNT_OPTIONS",
+        value_name = "OPTIONS",
+        default_value = ""
+    )]
+    pub mount_options: MountOptions,
 }
 
 impl NfsArgs {
@@ -37,6 +47,7 @@ impl NfsArgs {
             permissions: self.mount_permissions,
             on_delete: self.default_on_delete,
             removes_archived: self.remove_archived,
+            mount_options: self.mount_options.clone(),
         }
     }
 
@@ -52,6 +63,10 @@ impl NfsArgs {
                 self.default_on_delete != OnDelete::default(),
             ),
             ("--nfs-remove-archived", self.remove_archived),
+            (
+                "--nfs-mount-options",
+                self.mount_options != MountOptions::default(),
+            ),
         ]
         .into_iter()
         .find_map(|(flag, is_set)| is_set.then_some(flag))

@@ -326,3 +326,18 @@
 {{- define "belay.createsFormatMark" -}}
 {{- if and (include "belay.formatMark" .) (not .formatMark.secretName) }}true{{ end -}}
 {{- end -}}
+
+{{/* The mount options of the controller of an entry with `backend: nfs`, for calls that pass none: those of
+     the entry, or those that all its classes have. */}}
+{{- define "belay.nfsMountOptions" -}}
+{{- $given := list -}}
+{{- range .storageClasses | default list -}}
+{{- $given = append $given (join "," (.mountOptions | default list)) -}}
+{{- end -}}
+{{- $given = uniq $given -}}
+{{- if .mountOptions -}}
+{{- join "," .mountOptions -}}
+{{- else if eq (len $given) 1 -}}
+{{- first $given -}}
+{{- end -}}
+{{- end -}}

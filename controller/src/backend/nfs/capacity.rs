@@ -34,7 +34,10 @@ impl Capacity for Nfs {
     fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
         measured(Verb::Available, async move {
             match share(&planned)? {
-                Some(share) => self.free(share).await,
+                Some(share) => {
+                    let options = self.config.mount_options.unless(share.options);
+                    self.free(Mount { options, ..share }).await
+                }
                 None => Ok(0),
             }
         })

@@ -13,6 +13,7 @@ mod snapshots;
 pub mod worker;
 
 pub use class::{Mode, OnDelete};
+pub use options::MountOptions;
 
 use super::measured::{self, Verb, measured};
 use super::{
@@ -40,7 +41,7 @@ const DELETE_MAX: Duration = Duration::from_secs(80);
 const LOOK_MAX: Duration = Duration::from_secs(30);
 
 /// The settings of the backend.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// The mode of new directories, for classes without one.
     pub permissions: Mode,
@@ -48,6 +49,17 @@ pub struct Config {
     pub on_delete: OnDelete,
     /// To archive a volume, an older archive of its name may be removed.
     pub removes_archived: bool,
+    /// For calls that have neither those of a class nor of a secret, such as a deletion.
+    pub mount_options: MountOptions,
+}
+
+impl Config {
+    /// The options in the secrets, whose key has any case, or those of the configuration.
+    fn options(&self, secrets: &Secrets) -> Result<Vec<options::Parameter>, Failure> {
+        let given = secrets.get_ignoring_case(OPTIONS);
+        let given = options::parameters("secrets: mountOptions", given)?;
+        Ok(self.mount_options.unless(given))
+    }
 }
 
 /// See the module.
@@ -77,7 +89,7 @@ impl Nfs {
         let context = class::context(&order.parameters, &place.dir)?;
         let flags = order.mount_flags.as_slice();
         let options = match flags.is_empty() {
-            true => secret_options(&order.secrets)?,
+            true => self.config.options(&order.secrets)?,
             false => {
                 let flags = flags.iter().map(String::as_str);
                 options::parameters("volume_capabilities: mount_flags", flags)?
@@ -111,7 +123,7 @@ impl Nfs {
         let Some(place) = Place::of(&id)? else {
             return Ok(None);
         };
-        let mount = place.mount(secret_options(secrets)?);
+        let mount = place.mount(self.config.options(secrets)?);
         let work = Work::Look(place.owned());
         let asked = self.processes.ask(mount, work, LOOK_MAX);
         match asked.await.map_err(|failure| about(&id, failure))? {
@@ -125,7 +137,7 @@ impl Nfs {
             tracing::warn!(%id, "deleted, since no driver gives out such an ID");
             return Ok(());
         };
-        let mount = place.mount(secret_options(secrets)?);
+        let mount = place.mount(self.config.options(secrets)?);
         let work = Work::Delete(OldVolume {
             at: place.owned(),
             on_delete: place.on_delete,
@@ -184,14 +196,10 @@ impl Place {
     }
 }
 
-/// The options in the secrets, whose key has any case; none where there are no secrets.
-fn secret_options(secrets: &Secrets) -> Result<Vec<options::Parameter>, Failure> {
-    options::parameters("secrets: mountOptions", secrets.get_ignoring_case(OPTIONS))
-}
-
 fn volume(id: VolumeId, seen: Seen) -> Volume {
     Volume {
         id,
+        name: None,
         phase: match seen.is_deleting {
             true => Phase::Deleting,
             false => Phase::Ready,
@@ -312,6 +320,7 @@ mod tests {
             permissions: Mode::default(),
             on_delete: OnDelete::Delete,
             removes_archived: false,
+            mount_options: MountOptions::default(),
         })
     }
 
@@ -351,6 +360,18 @@ mod tests {
             assert_eq!(failure.message, "filer:/share: subDir x: why");
             assert_eq!(failure.certainty, Certainty::MayBeRunning);
         }
+    }
+
+    /// A deletion passes neither a class nor its mount options.
+    #[test]
+    fn a_call_without_options_has_those_of_the_configuration() {
+        let config = Config {
+            mount_options: "nfsvers=3,nolock".parse().unwrap(),
+            ..nfs().config
+        };
+        let options = config.options(&Secrets::default()).unwrap();
+        let shown = options.iter().map(|(name, _)| name.as_str());
+        assert_eq!(shown.collect::<Vec<_>>(), ["nfsvers", "nolock"]);
     }
 
     #[tokio::test]

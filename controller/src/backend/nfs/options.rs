@@ -2,9 +2,33 @@
 //! be sensitive: messages contain only the names.
 
 use belay_server::call::Failure;
+use std::str::FromStr;
 
 /// A parameter of fsconfig(2).
 pub(super) type Parameter = (String, Option<String>);
+
+/// Mount options of a flag, separated by commas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountOptions(Vec<Parameter>);
+
+impl MountOptions {
+    /// The options of a call, or these if it has none.
+    pub(super) fn unless(&self, given: Vec<Parameter>) -> Vec<Parameter> {
+        match given.is_empty() {
+            true => self.0.clone(),
+            false => given,
+        }
+    }
+}
+
+impl FromStr for MountOptions {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = parameters("mount options", [text]);
+        found.map(Self).map_err(|refused| refused.message)
+    }
+}
 
 /// For mount(8), fstab or a pod; or attributes of a mount, of which the controller's has its own.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -147,6 +171,9 @@ mod tests {
             ]
         );
         assert_eq!(parameters("secrets", ["", ","]).unwrap(), []);
+        let default: MountOptions = given[0].parse().unwrap();
+        assert_eq!(default.unless(Vec::new()), found[..2]);
+        assert_eq!(default.unless(found[2..].to_vec()), found[2..]);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use super::id::Place;
 use super::measured::{Verb, measured};
 use super::path::{self, Dir};
 use super::{
-    Answer, CREATE_MAX, DELETE_MAX, LOOK_MAX, Mark, Nfs, Order, Phase, Prepared, Progress,
-    Snapshots, Volume, mixed_up, options, secret_options,
+    Answer, CREATE_MAX, Config, DELETE_MAX, LOOK_MAX, Mark, Nfs, Order, Phase, Prepared, Progress,
+    Snapshots, Volume, mixed_up, options,
 };
 use crate::backend::{Snapshot, SnapshotOrder, SnapshotPage};
 use belay_contract::drivers::NFS_ID_BYTES_MAX;
@@ -67,7 +67,7 @@ impl Kept {
 
 impl Nfs {
     async fn cut(&self, order: &SnapshotOrder) -> Result<Snapshot, Failure> {
-        let (id, mount, new) = ordered(order)?;
+        let (id, mount, new) = ordered(order, &self.config)?;
         let begun = self.begun.snapshots.noting(order.name.as_str());
         let call = (mount, Work::Cut(new));
         let asked = self.processes.copy(call, CREATE_MAX, begun);
@@ -89,7 +89,7 @@ impl Nfs {
             tracing::warn!(%id, "deleted, since no driver gives out such an ID of a snapshot");
             return Ok(());
         };
-        let mount = kept.mount(secret_options(secrets)?);
+        let mount = kept.mount(self.config.options(secrets)?);
         let work = Work::Discard(kept.archive);
         let asked = self.processes.ask(mount, work, DELETE_MAX);
         match asked.await.map_err(|failure| about(&id, failure))? {
@@ -109,7 +109,7 @@ impl Nfs {
         };
         // Of one of csi-driver-nfs, no more is known than the name of its volume.
         let name = [&*kept.server, &*kept.share, &*kept.archive.source, "", ""].join("#");
-        let mount = kept.mount(secret_options(secrets)?);
+        let mount = kept.mount(self.config.options(secrets)?);
         let asked = self
             .processes
             .ask(mount, Work::Find(kept.archive), LOOK_MAX);
@@ -174,7 +174,10 @@ impl Snapshots for Nfs {
 }
 
 /// The ID of a new snapshot, its share, and what the worker gets for it.
-fn ordered(order: &SnapshotOrder) -> Result<(SnapshotId, Mount, NewSnapshot), Failure> {
+fn ordered(
+    order: &SnapshotOrder,
+    config: &Config,
+) -> Result<(SnapshotId, Mount, NewSnapshot), Failure> {
     let SnapshotOrder {
         source: from,
         parameters,
@@ -213,7 +216,7 @@ fn ordered(order: &SnapshotOrder) -> Result<(SnapshotId, Mount, NewSnapshot), Fa
     let mount = Mount {
         server: server.to_owned(),
         share,
-        options: class_options(parameters, &order.secrets)?,
+        options: class_options(parameters, &order.secrets, config)?,
     };
     let source = path::source(server, &mount.share);
     if source.len() > path::SOURCE_BYTES_MAX {
@@ -246,15 +249,16 @@ fn archive_name(id: &VolumeId, volume: &Place) -> Result<String, Failure> {
     }
 }
 
-/// The mount options of the class, or of the secret.
+/// The mount options of the class, or of the secret, or of the configuration.
 fn class_options(
     parameters: &Context,
     secrets: &Secrets,
+    config: &Config,
 ) -> Result<Vec<options::Parameter>, Failure> {
     let given = export::value(parameters, OPTIONS).map_err(|why| invalid(OPTIONS, why))?;
     match given.filter(|given| !given.is_empty()) {
         Some(given) => options::parameters("parameters: mountOptions", [given]),
-        None => secret_options(secrets),
+        None => config.options(secrets),
     }
 }
 
@@ -277,6 +281,7 @@ fn snapshot(id: SnapshotId, source: VolumeId, seen: &SnapshotSeen) -> Snapshot {
     let is_empty = seen.bytes == 0;
     Snapshot {
         id,
+        name: None,
         phase: Phase::Ready,
         mark: Mark::None,
         source,
@@ -329,7 +334,7 @@ mod tests {
             parameters: context(parameters),
             secrets: Secrets::default(),
         };
-        let (id, mount, new) = ordered(&order)?;
+        let (id, mount, new) = ordered(&order, &nfs().config)?;
         Ok((id.as_str().to_owned(), mount, new))
     }
 
