@@ -1,5 +1,5 @@
-//! Whether the filesystem that a new volume takes over from its source can be the requested one. The
-//! node agent never formats a volume again, so it would refuse each stage of another.
+//! Whether the filesystem that a new volume takes over from its source can be the requested one.
+//! The node agent never formats a volume again, so it would refuse each stage of another.
 
 use crate::backend::local::files::Backing;
 use crate::backend::local::record::StoredUsage;
