@@ -2,7 +2,8 @@
 //! partitions, the read-only state, dropped flushes. Health reports it while the volume is in use,
 //! and no other volume of the number has it. Also a `/dev` without nodes of loop devices.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use belay_proto::csi::v1 as csi;
@@ -219,6 +220,29 @@ fn the_next_volume_of_a_number_whose_flushes_were_dropped_has_them() {
         assert_eq!(cache.expect("write_cache"), "write back\n", "{kinds:?}");
         down(&rig, &next);
     }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_device_that_a_published_raw_volume_opened_to_all_is_roots_alone_for_the_next_volume() {
+    let rig = Rig::new();
+    for kind in ["ext4", "block"] {
+        let [first, next] = ["block", kind].map(|kind| rig.volume(least_bytes(kind)));
+        let node = rig.node();
+        up(&node, &first, "block");
+        let target = first.target("a");
+        fs::set_permissions(&target, Permissions::from_mode(0o666)).expect("chmod");
+        let opened = Altered::of(&rig, &first).path();
+        assert_eq!(mode(&opened) & 0o777, 0o666);
+        down(&rig, &first);
+        up(&node, &next, kind);
+        assert_eq!(mode(&Altered::of(&rig, &next).path()) & 0o007, 0, "{kind}");
+        down(&rig, &next);
+    }
+}
+
+fn mode(path: &str) -> u32 {
+    fs::metadata(path).expect("a node").permissions().mode()
 }
 
 /// A `/dev` as a container image has it, or a node without devtmpfs, with these nodes.

@@ -72,6 +72,9 @@ pub(crate) trait Leftovers: Descriptors {
     /// again. `false` while it is bound, or while it or a partition of it is open. Takes some
     /// 50 ms.
     fn loop_remove(&self, number: u32) -> Result<bool>;
+    /// fstat(2): whether only root, and a group that root owns it with, may open the node of the
+    /// device. A bind mount of a raw volume shows the node itself, so its users may change it.
+    fn is_private(&self, device: &Self::Fd) -> Result<bool>;
     /// `BLKROSET` with 0: ends the refusal of writes that `BLKROSET` with 1 began. A device that is
     /// bound read-only stays so.
     fn allow_writes(&self, device: &Self::Fd) -> Result<()>;

@@ -183,9 +183,10 @@ fn free_number<K: Kernel>(
     Ok(number)
 }
 
-/// Opens the free device of that number, unless a process has added partitions to it while another
-/// volume had it: they would show and write the next one. Such a device is removed, since a new
-/// one of its number has none; if a partition is open, the number is added to those `in_use`.
+/// Opens the free device of that number, unless a process has added partitions to it, or opened its
+/// node to other users, while another volume had it: they would show and write the next one. Such a
+/// device is removed, since a new one of its number has neither; if it cannot be, or must not be
+/// used at once, the number is added to those `in_use`.
 fn open_plain<K: Kernel>(
     kernel: &K,
     number: u32,
@@ -199,7 +200,14 @@ fn open_plain<K: Kernel>(
     }
     let path = loop_path(number);
     match kernel.open(&path, Open::DeviceRead) {
-        Ok(fd) => Ok(Some(fd)),
+        Ok(fd) if kernel.is_private(&fd)? => Ok(Some(fd)),
+        // The kernel makes the node again, for root alone. On a static /dev it stays.
+        Ok(fd) => {
+            drop(fd);
+            kernel.loop_remove(number)?;
+            in_use.push(number);
+            Ok(None)
+        }
         // Another stage has just removed it.
         Err(error) if error.cause() == Cause::NoDevice => Ok(None),
         Err(error) if error.cause() == Cause::Missing => match kernel.loop_bytes(number)? {

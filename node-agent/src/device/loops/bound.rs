@@ -122,13 +122,13 @@ impl<K: Kernel> Device<K> {
         Ok(status.map(|status| (device, status)))
     }
 
-    /// Whether no process has added a partition to it.
+    /// Whether no process has added a partition to it, or opened its node to other users.
     ///
     /// # Errors
     /// When sysfs cannot be read.
     pub(super) fn is_plain(&self, kernel: &K) -> kernel::Result<bool> {
         let partitions = kernel.loop_partitions(self.guard.number, true)?;
-        Ok(partitions.is_empty())
+        Ok(partitions.is_empty() && kernel.is_private(&self.fd)?)
     }
 
     /// Ends what a process has set on the device, perhaps while another volume had it: writes would

@@ -18,6 +18,8 @@ pub(super) struct Left {
     pub(super) refuses_writes: bool,
     /// `queue/write_cache` is "write through".
     pub(super) drops_flushes: bool,
+    /// Its node is not root's alone.
+    pub(super) is_open_to_all: bool,
 }
 
 impl Machine {
@@ -25,6 +27,11 @@ impl Machine {
     pub(crate) fn add_partition(&self, number: u32) {
         let name = format!("loop{number}p1");
         self.change(number, |left| left.partitions.push(name));
+    }
+
+    /// chmod(1) of the node of a loop device, as by the mount of a raw volume.
+    pub(crate) fn open_to_all(&self, number: u32) {
+        self.change(number, |left| left.is_open_to_all = true);
     }
 
     /// A process opens a partition of the loop device, or closes it.
@@ -48,7 +55,10 @@ impl Machine {
         let state = self.lock();
         state.loops.get(&number).is_some_and(|device| {
             let left = &device.left;
-            !left.partitions.is_empty() || left.refuses_writes || left.drops_flushes
+            !left.partitions.is_empty()
+                || left.refuses_writes
+                || left.drops_flushes
+                || left.is_open_to_all
         })
     }
 
@@ -90,6 +100,13 @@ impl Leftovers for Fake {
     fn loop_remove(&self, number: u32) -> Result<bool> {
         let remove = |state: &mut State| state.loop_remove(number);
         self.call("LOOP_CTL_REMOVE", "", &[Errno::BUSY, Errno::NODEV], remove)
+    }
+
+    fn is_private(&self, device: &Fd) -> Result<bool> {
+        self.call("fstat", named(device), NONE, |state| {
+            let number = state.object(device.id)?.device()?;
+            Ok(!state.loops[&number].left.is_open_to_all)
+        })
     }
 
     fn allow_writes(&self, device: &Fd) -> Result<()> {

@@ -8,9 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
+use super::files::of;
 use super::sysfs::{is_gone, text, unread};
 use super::{Linux, block, loopdev};
 use crate::kernel::{Error, Leftovers, Result};
+
+/// The permissions of users that are neither the owner nor in the group (inode(7)).
+const OTHERS: u32 = 0o007;
 
 /// The link counts of the directory of a loop device without partitions, unbound and bound. sysfs
 /// counts two links and one for each subdirectory, and the other subdirectories are the same for
@@ -33,6 +37,11 @@ impl Leftovers for Linux {
 
     fn loop_remove(&self, number: u32) -> Result<bool> {
         loopdev::remove(number)
+    }
+
+    fn is_private(&self, device: &OwnedFd) -> Result<bool> {
+        let stat = rustix::fs::fstat(device).map_err(of("fstat", device))?;
+        Ok(stat.st_uid == 0 && stat.st_mode & OTHERS == 0)
     }
 
     fn allow_writes(&self, device: &OwnedFd) -> Result<()> {

@@ -71,6 +71,24 @@ fn a_partition_of_a_volume_is_reported_and_is_not_on_the_device_of_the_next_volu
 }
 
 #[test]
+fn a_device_whose_node_was_opened_to_other_users_is_not_the_next_volumes() {
+    for form in FORMS {
+        let world = Simulated::new();
+        let node = world.start();
+        let number = leave(&world, &node, Form::Block, |number| {
+            world.machine.open_to_all(number);
+        });
+        let [next, later] = ["next", "later"].map(|name| world.volume(name, form));
+        all_ok(&node, &next, &UP);
+        assert_ne!(number_of(&node, &next), number, "{form:?}");
+        // The kernel has made it again.
+        all_ok(&node, &later, &UP);
+        assert_eq!(number_of(&node, &later), number, "{form:?}");
+        assert!(!world.machine.is_altered(number));
+    }
+}
+
+#[test]
 fn a_number_whose_partition_is_open_is_given_to_no_volume_until_it_is_closed() {
     for form in FORMS {
         let world = Simulated::new();
