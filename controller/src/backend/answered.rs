@@ -9,7 +9,7 @@ use belay_server::request::{ContentSource, Name};
 use belay_server::size::Exact;
 use std::fmt;
 
-/// In messages.
+/// Names of the objects in error messages.
 const VOLUME: &str = "volume";
 const SNAPSHOT: &str = "snapshot";
 
@@ -77,7 +77,7 @@ fn identified(name: &Name, what: &str, id: &str, is_id: bool) -> Result<(), Fail
     match is_id {
         true => Ok(()),
         false => {
-            let answer = format_args!("the ID {}, which is none", quoted(id));
+            let answer = format_args!("{}, which is not a valid ID", quoted(id));
             Err(another(name, what, answer))
         }
     }

@@ -1,4 +1,4 @@
-//! IDs in the answers of clouds. Knows no cloud: the form of an ID is its backend's word.
+//! IDs in the answers of clouds. Each backend defines the form of its IDs.
 //!
 //! An ID that is handed out comes back with the next call, and gets into the path of its request.
 //! So an answer with an ID of another form is refused where it is read, and so is the answer to a
@@ -46,8 +46,8 @@ pub(super) fn form(what: &str, text: &str, is_own: impl Fn(&str) -> bool) -> Res
     match is_own(text) {
         true => Ok(()),
         false => Err(wrong(format!(
-            "the cloud has answered with the ID {} for a {what}, and its IDs have another form; \
-             repeat the call",
+            "the cloud has answered with the ID {} for a {what}, which is not an ID of this \
+             cloud; repeat the call",
             quoted(text)
         ))),
     }
@@ -69,8 +69,10 @@ pub(super) fn same(what: &str, asked: &str, answered: &str) -> Result<(), Failur
 
 /// An object of a list. One that cannot be read is left out, with a warning: it hides no other.
 pub(super) fn listed<T>(read: Result<T, Failure>) -> Option<T> {
-    read.inspect_err(|failure| tracing::warn!(%failure, "an object is missing in a list"))
-        .ok()
+    read.inspect_err(
+        |failure| tracing::warn!(%failure, "left an object with an invalid ID out of a list"),
+    )
+    .ok()
 }
 
 /// The beginning of a text of an answer, in quotes.

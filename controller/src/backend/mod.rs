@@ -100,7 +100,7 @@ pub trait Backend: Send + Sync + 'static {
         true
     }
 
-    /// Whether the storage can give a volume such an ID. Any other in an answer is refused.
+    /// Whether `id` has the form of the storage's volume IDs. Answers with other IDs are refused.
     fn is_volume_id(&self, _id: &VolumeId) -> bool {
         true
     }
@@ -108,6 +108,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Whether an object that the storage shows with that name is the one of the requested name.
     fn is_name(&self, shown: &str, asked: &Name) -> bool {
         shown == asked.as_str()
+    }
+
+    /// Whether the answer to a creation is compared with a read by the ID in it. Storage outside
+    /// this machine may answer with another object's ID under the right name.
+    fn reads_back(&self) -> bool {
+        false
     }
 
     /// At most `limit` volumes, beginning after the one that `after` (the `next` of the page

@@ -33,6 +33,11 @@ async fn a_creation_that_is_answered_with_another_volume_fails_and_its_retry_fin
             ],
             "whose name is \"pvc-1\"",
         ),
+        // Only the ID: name and size are those of the order.
+        (
+            vec![("/volume/id", json!(other))],
+            "whose name is \"pvc-1\"",
+        ),
         (vec![("/volume/id", json!(NO_ID))], NO_ID),
         (vec![("/volume/id", json!(""))], "the ID \"\""),
         (
@@ -69,18 +74,25 @@ async fn a_restore_that_is_answered_with_another_volume_expands_none() {
         capacity_range: requests::range(3 * GIB, 0),
         ..requests::create("pvc-2", block(), Some(source))
     };
-    let values = [
+    let (id, name) = (
         ("/volume/id", json!(other)),
         ("/volume/name", json!("pvc-1")),
-    ];
-    site.cloud.disturb(CREATE, 1, altered(&values));
-    let answer = client.create_volume(asked.clone()).await;
-    refused(answer, Code::Aborted, "whose name is \"pvc-1\"");
-    assert_eq!(site.cloud.count(RESIZE), 0);
-    let made = client.create_volume(asked).await.unwrap();
-    assert_eq!(made.into_inner().volume.unwrap().capacity_bytes, 3 * GIB);
+    );
+    for values in [vec![id.clone(), name], vec![id]] {
+        let asked = csi::CreateVolumeRequest {
+            name: format!("pvc-{}", 1 + values.len()),
+            ..asked.clone()
+        };
+        let before = site.cloud.count(RESIZE);
+        site.cloud.disturb(CREATE, 1, altered(&values));
+        let answer = client.create_volume(asked.clone()).await;
+        refused(answer, Code::Aborted, "whose name is \"pvc-1\"");
+        assert_eq!(site.cloud.count(RESIZE), before);
+        let made = client.create_volume(asked).await.unwrap();
+        assert_eq!(made.into_inner().volume.unwrap().capacity_bytes, 3 * GIB);
+    }
     let sizes: Vec<_> = site.twin().volumes().into_iter().map(|it| it.1).collect();
-    assert_eq!(sizes, [1, 3]);
+    assert_eq!(sizes, [1, 3, 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,7 +102,13 @@ async fn a_snapshot_that_is_answered_as_another_one_fails_and_its_retry_finds_it
     let _running = site.start();
     let mut client = site.client().await;
     let id = created(&mut client, "pvc-1").await.unwrap();
+    let first = cut(&mut client, "s-0", &id).await.unwrap().snapshot_id;
     for (name, values, words) in [
+        (
+            "s-3",
+            [("/snapshot/id", json!(first))],
+            "whose name is \"s-0\"",
+        ),
         ("s-1", [("/snapshot/id", json!(NO_ID))], NO_ID),
         (
             "s-2",
@@ -102,7 +120,7 @@ async fn a_snapshot_that_is_answered_as_another_one_fails_and_its_retry_finds_it
         refused(cut(&mut client, name, &id).await, Code::Aborted, words);
         cut(&mut client, name, &id).await.unwrap();
     }
-    assert_eq!(site.twin().snapshots(), 2);
+    assert_eq!(site.twin().snapshots(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,7 +168,8 @@ async fn an_object_of_a_list_whose_id_is_none_hides_no_other() {
     let listed = client.list_snapshots(csi::ListSnapshotsRequest::default());
     assert!(listed.await.unwrap().into_inner().entries.is_empty());
     assert!(
-        site.log().contains("an object is missing in a list"),
+        site.log()
+            .contains("left an object with an invalid ID out of a list"),
         "{}",
         site.log()
     );

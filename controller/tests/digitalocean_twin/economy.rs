@@ -43,7 +43,7 @@ async fn life(mut client: crate::site::Client, n: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_lifecycles_at_once_take_ten_calls_each() {
+async fn fifty_lifecycles_at_once_take_eleven_calls_each() {
     let site = Site::new();
     let hour = Duration::from_secs(3600);
     site.twin().limit((5000, hour), (5000, hour));
@@ -55,7 +55,7 @@ async fn fifty_lifecycles_at_once_take_ten_calls_each() {
     }
     lives.join_all().await;
     let calls = site.cloud.count("");
-    assert!(calls <= 500, "{calls}: {:?}", site.cloud.kinds());
+    assert!(calls <= 550, "{calls}: {:?}", site.cloud.kinds());
     assert!(site.twin().attached().is_empty());
 }
 

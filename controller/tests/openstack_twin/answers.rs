@@ -38,10 +38,16 @@ async fn a_creation_that_is_answered_with_another_object_returns_its_own_and_del
         ("/volume/name", json!("pvc-1")),
     ];
     assert!(answered(&restored(client, "pvc-4", &kept).await.unwrap()));
+    // The ID alone: name and size are those of the order.
+    cloud.twin().altered = vec![("/volume/id", json!(other))];
+    assert!(answered(&created(client, "pvc-5").await.unwrap()));
+    cloud.twin().altered = vec![("/snapshot/id", json!(kept))];
+    assert!(answered(&cut(client, "s-3", &own).await.unwrap()));
+    assert!(cloud.twin().all().contains_key(&other) && cloud.twin().snapshots().contains(&kept));
     attached(client, &own, &nth_server(1)).await.unwrap();
-    assert_eq!(cloud.twin().all().len(), 4, "one for each name");
-    assert_eq!(cloud.twin().snapshots().len(), 2);
+    assert_eq!(cloud.twin().all().len(), 5, "one for each name");
+    assert_eq!(cloud.twin().snapshots().len(), 3);
     let listed = client.list_volumes(csi::ListVolumesRequest::default());
-    assert_eq!(listed.await.unwrap().into_inner().entries.len(), 4);
+    assert_eq!(listed.await.unwrap().into_inner().entries.len(), 5);
     assert_eq!(cloud.twin().broken, [] as [&str; 0]);
 }

@@ -299,6 +299,10 @@ impl Backend for Civo {
         })
     }
 
+    fn reads_back(&self) -> bool {
+        true
+    }
+
     fn is_volume_id(&self, id: &VolumeId) -> bool {
         ids::is_uuid(id.as_str())
     }

@@ -144,7 +144,7 @@ impl DigitalOcean {
         }
         let refused = match self.client.create(body).await {
             Ok(volume) => {
-                // Before a restore expands it.
+                // Check the name before a restore expands the volume.
                 let seen = (volume.id.as_str(), Some(volume.name.as_str()));
                 answered::named(self, &order.name, "volume", seen)?;
                 return Ok(volume);
@@ -262,6 +262,10 @@ impl Backend for DigitalOcean {
             }
             Ok(Page { volumes, next })
         })
+    }
+
+    fn reads_back(&self) -> bool {
+        true
     }
 
     fn is_volume_id(&self, id: &VolumeId) -> bool {

@@ -8,7 +8,8 @@ use super::pending::Change;
 use super::wire::{DoSnapshot, GIB, Refusal};
 use super::{DigitalOcean, Verb, measured, names};
 use crate::backend::{
-    Answer, Order, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, Volume, ids,
+    Answer, Order, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, Volume, answered,
+    ids,
 };
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::{ContentSource, Secrets, SnapshotId, VolumeId};
@@ -124,6 +125,7 @@ impl Snapshots for DigitalOcean {
                 return self.shown(&made).map_err(Failure::may_be_running);
             }
             let id = made.id().map_err(Failure::may_be_running)?;
+            self.refuse_other(&order, &id).await?;
             let action = self.client.resize(&made, gib).await;
             let action = action.map_err(|refused| refused.failure.may_be_running())?;
             let change = Change::Resize(gib);
@@ -136,6 +138,15 @@ impl Snapshots for DigitalOcean {
 }
 
 impl DigitalOcean {
+    /// Reads the volume before a restore expands it: the answer to the creation may have had
+    /// another volume's ID.
+    async fn refuse_other(&self, order: &Order, id: &VolumeId) -> Result<(), Failure> {
+        let read = self.client.volume(id).await;
+        let read = read.map_err(Failure::may_be_running)?;
+        let name = read.as_ref().map(|read| read.name.as_str());
+        answered::named(self, &order.name, "volume", (id.as_str(), name))
+    }
+
     /// All snapshots of a volume, or of the account's volumes. Pages of a list that changes may
     /// repeat one.
     async fn all_snapshots(&self, of: Option<&VolumeId>) -> Result<Vec<DoSnapshot>, Failure> {

@@ -96,10 +96,33 @@ impl Engine {
         item: S::Item,
         secrets: &Secrets,
     ) -> Result<S::Item, Failure> {
+        let item = match self.backend.reads_back() && *item.phase() == Phase::Ready {
+            true => read_back(poller, &item, secrets).await?,
+            false => item,
+        };
         let item = at_rest(poller, item, secrets).await?;
         let id = item.id().to_string();
         let seen = (id.as_str(), item.name());
         answered::named(self.backend.as_ref(), name, S::Item::WHAT, seen)?;
         Ok(item)
     }
+}
+
+/// Returns the item with that ID as the storage shows it now. If it shows none yet, the ID is at
+/// least not another item's.
+///
+/// # Errors
+/// Those of reading it, with an unknown state.
+async fn read_back<S: Store>(
+    poller: &Poller<S>,
+    answered: &S::Item,
+    secrets: &Secrets,
+) -> Result<S::Item, Failure> {
+    let id = answered.id();
+    let read = poller.store().get(id.clone(), secrets.clone()).await;
+    let Some(mut read) = read.map_err(Failure::may_be_running)? else {
+        return Ok(answered.clone());
+    };
+    read.complete(answered);
+    Ok(read)
 }

@@ -35,7 +35,7 @@ fn a_snapshot_whose_file_has_another_size_is_not_ready_and_not_restored() {
             for word in [
                 snapshot.id.as_str(),
                 &bytes.to_string(),
-                &MIB.to_string(),
+                "had 1 MiB",
                 "restore it",
             ] {
                 assert!(text.contains(word), "{text}");
