@@ -281,7 +281,9 @@ impl Client {
 
     /// The host of a call, and the proxy by which it is reached, for errors.
     fn host(&self, call: &Call<'_>) -> String {
+        // Without the user and the password that a URL may have.
         let host = call.uri.authority().map_or("", |host| host.as_str());
+        let host = host.rsplit('@').next().unwrap_or_default();
         match self.connector.proxy(&call.uri) {
             None => host.to_owned(),
             Some(proxy) => format!("{host}, by {proxy}"),

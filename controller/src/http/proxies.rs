@@ -1,7 +1,6 @@
-//! The proxies that the environment names (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`), as Go's
-//! golang.org/x/net/http/httpproxy reads them, which the drivers use that Belay replaces.
-//! `tests/wire/formats` compares the two. `REQUEST_METHOD`, of CGI, is not read: no such program
-//! has a client of a cloud. Opens no connection.
+//! Reads the proxy variables (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`) like Go's
+//! golang.org/x/net/http/httpproxy, which the replaced drivers use. `tests/wire/formats` compares
+//! the two. `REQUEST_METHOD` is ignored: Belay is not a CGI program. Opens no connection.
 
 use super::unproxied::Unproxied;
 use base64::Engine as _;
@@ -28,7 +27,7 @@ pub struct BadProxy {
     why: String,
 }
 
-/// The proxies of both schemes, and the services that are reached without.
+/// The proxies of both schemes, and the hosts that are reached directly.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Proxies {
     https: Option<Proxy>,
@@ -144,7 +143,7 @@ impl Proxy {
     }
 }
 
-/// `None` if the user or the password has an escape that is none.
+/// `None` if the user or the password contains an invalid `%` escape.
 fn basic(user: &str) -> Option<HeaderValue> {
     let mut escapes = user.split('%').skip(1);
     let is_escape = |it: &str| {

@@ -38,8 +38,8 @@ impl Unproxied {
             let shown = entry.rsplit('@').next().unwrap_or_default();
             rule.ok_or_else(|| {
                 format!(
-                    "\"{shown}\" excludes nothing; write HOST, .DOMAIN or ADDRESS, each with or \
-                     without :PORT, or NETWORK/BITS or *, in ASCII, and a comma between two"
+                    "entry \"{shown}\" matches no host; use HOST[:PORT], .DOMAIN[:PORT], IP, \
+                     IP:PORT, NETWORK/BITS or *, separated by commas"
                 )
             })
         };
@@ -91,7 +91,7 @@ impl Rule {
             .filter(|it| it.starts_with('.'))
             .unwrap_or(host);
         let is_name = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
-        // Half an address is no pattern.
+        // Refuse incomplete addresses such as `10.0.0`.
         let is_half = host.contains(|char: char| char.is_ascii_digit())
             && host
                 .chars()

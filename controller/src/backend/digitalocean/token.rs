@@ -67,7 +67,10 @@ impl Token {
         };
         let path = path.clone();
         let read = tokio::task::spawn_blocking(move || read(&path)).await;
-        read.ok()?.ok().filter(|newer| newer != refused)
+        let read = read.ok()?.inspect_err(|failure| {
+            tracing::warn!(%failure, "the token was refused, and no other can be read");
+        });
+        read.ok().filter(|newer| newer != refused)
     }
 
     /// Calls have that token from now on.
@@ -82,7 +85,7 @@ fn read(path: &Path) -> Result<HeaderValue, Failure> {
         Failure::precondition(format!("--token-file {path}: {why}"))
     };
     let text = file::read_text(path, FILE_BYTES_MAX).map_err(|error| bad(&error))?;
-    bearer(&text).ok_or_else(|| bad(&"must have the token of the account, and nothing else"))
+    bearer(&text).ok_or_else(|| bad(&"must contain only the API token"))
 }
 
 fn bearer(token: &str) -> Option<HeaderValue> {

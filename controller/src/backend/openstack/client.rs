@@ -364,7 +364,7 @@ impl Client {
 
     /// Whether there was anything to detach.
     pub(super) async fn detach(&self, id: &VolumeId, node: &NodeId) -> Result<bool, Failure> {
-        // An ID that no volume has gets into no path.
+        // Do not send an ID that is not a UUID.
         if path("volume", id.as_str())?.is_none() {
             return Ok(false);
         }

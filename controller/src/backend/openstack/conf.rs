@@ -144,15 +144,14 @@ impl CloudConf {
         }
         if global
             .get("tls-insecure")
-            .is_some_and(|value| value != "false")
+            .is_some_and(|value| !OFF.contains(&value.to_ascii_lowercase().as_str()))
         {
             return Err(global.bad(
                 "tls-insecure",
                 "is not supported; name the authority with ca-file",
             ));
         }
-        let auth_url = global.required("auth-url")?;
-        let auth_url = auth_url.trim_end_matches('/');
+        let auth_url = global.required("auth-url")?.trim_end_matches('/');
         let auth_url = match auth_url.ends_with("/v3") {
             true => auth_url.to_owned(),
             false => format!("{}/v3", auth_url.trim_end_matches("/v2.0")),
@@ -170,6 +169,7 @@ impl CloudConf {
     }
 }
 
+const OFF: [&str; 4] = ["false", "no", "off", "0"];
 /// Keys that are true or false.
 const SWITCHES: [&str; 2] = ["use-clouds", "ignore-volume-az"];
 /// Keys with a text, in addition to those of `clouds.yaml`.
@@ -182,7 +182,7 @@ const TEXTS: [&str; 6] = [
     "node-volume-attach-limit",
 ];
 
-/// All keys of a file. Those of Belay have values of their types.
+/// Returns all keys of a file. Checks the values of the keys that Belay uses.
 ///
 /// # Errors
 /// Which line or key is wrong, and why.
@@ -317,8 +317,8 @@ impl<'a> Section<'a> {
         let identity = match (path("cert-file"), path("key-file")) {
             (Some(chain), Some(key)) => Some((chain, key)),
             (None, None) => None,
-            (Some(_), None) => return Err(self.bad("key-file", "is missing, of cert-file")),
-            (None, Some(_)) => return Err(self.bad("cert-file", "is missing, of key-file")),
+            (Some(_), None) => return Err(self.bad("key-file", "required with cert-file")),
+            (None, Some(_)) => return Err(self.bad("cert-file", "required with key-file")),
         };
         let authorities = path("ca-file");
         Ok(TlsFiles {

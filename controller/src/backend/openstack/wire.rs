@@ -332,7 +332,7 @@ impl CinderVolume {
         let place = zone.and_then(|(key, zone)| Topology::of_zone(key, zone).ok());
         Ok(Volume {
             id: id::volume(&self.id)?,
-            // One without a name is not the one that was created with one.
+            // An unnamed volume cannot be the one that was ordered.
             name: Some(self.name.clone().unwrap_or_default()),
             phase: self.phase(),
             mark: self.mark(),

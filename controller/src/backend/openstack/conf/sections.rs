@@ -62,7 +62,7 @@ const OPEN: &str = "a quote without an end";
 /// Reads a file, character by character.
 struct Reader<'a> {
     rest: Peekable<Chars<'a>>,
-    /// That of the next character, from 1.
+    /// The line of the next character, from 1.
     line: usize,
     /// The first line with a NUL byte.
     nul: Option<usize>,
