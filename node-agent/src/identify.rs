@@ -102,16 +102,19 @@ impl Identification {
     pub(crate) async fn read(&mut self) -> Result<NodeIdentity, String> {
         let driver = &self.driver;
         let common = &driver.common;
-        let lacking = self.lacking();
+        let (lacking, flags) = match (&common.node.id, common.with_topology) {
+            (Some(_), _) => ("zone", "--node-zone replaces it"),
+            (None, false) => ("ID", "--node-id replaces it"),
+            (None, true) => ("ID and zone", "--node-id and --node-zone replace them"),
+        };
         let instance = match &mut self.from {
             From::Cloud(sources) => {
                 let needs_zone = common.with_topology && driver.node_zone.is_none();
                 let read = sources.read(needs_zone).await;
                 read.map_err(|why| {
                     format!(
-                        "the {lacking} of this node cannot be read from the cloud's metadata, and \
-                         --node-{} is not set: {why}",
-                        lacking.to_lowercase()
+                        "the {lacking} of this node cannot be read from the cloud's metadata: \
+                         {why}; {flags}"
                     )
                 })?
             }
@@ -135,7 +138,7 @@ impl Identification {
             driver = common.driver_name.as_str(),
             node_id = id.as_str(),
             zone,
-            "this node is known by the cloud's metadata, from {source}"
+            "this node was identified by {source}"
         );
         Ok(identity(driver, id.as_str(), topology.as_ref()))
     }
@@ -286,7 +289,7 @@ mod tests {
             "--metadata-address=127.0.0.1:1",
         ];
         for (more, lacking, flag) in [
-            (&[][..], "the ID", "--node-id"),
+            (&[][..], "the ID and zone", "--node-id and --node-zone"),
             (&["--node-id=i-1"][..], "the zone", "--node-zone"),
         ] {
             let config = Config::of_words(own.iter().chain(more));

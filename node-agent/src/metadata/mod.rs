@@ -138,7 +138,7 @@ fn instance(
     if zone.is_none() && needs_zone {
         let member = metadata.zone;
         return Err(format!(
-            "the document has no {member}, which --with-topology needs"
+            "the document has no {member}, which topology needs"
         ));
     }
     let source = source.name();
