@@ -19,7 +19,8 @@ pub const SECRET_BYTES_MAX: u64 = 1 << 20;
 /// It cannot be opened or read, is no regular file, or is larger than `bytes_max`. The name of the
 /// file is not in the error.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    // A FIFO without a writer would block, and a terminal become that of this process.
+    // NONBLOCK: the open of a FIFO must not wait. NOCTTY: a terminal must not become the
+    // controlling terminal of this process.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
     let file = OpenOptions::new()

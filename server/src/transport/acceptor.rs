@@ -323,7 +323,7 @@ impl Calls {
     /// Returns when the connection may begin another list.
     pub(crate) async fn list_turn(&self) -> ListTurn {
         match self.0.lists.acquire().await {
-            // The turn returns it.
+            // `ListTurn` returns the permit when it is dropped.
             Ok(permit) => permit.forget(),
             // It is never closed.
             Err(_) => std::future::pending().await,

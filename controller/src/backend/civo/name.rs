@@ -24,7 +24,7 @@ pub(super) fn of_volume(name: &Name, promise: Promise) -> String {
     }
 }
 
-/// The names that a volume for that request may have, whatever is promised of its size.
+/// The names that a volume of this request can have, for either promise of its size.
 pub(super) fn of_any(name: &Name) -> [String; 2] {
     [Promise::Volume, Promise::Disk].map(|promise| of_volume(name, promise))
 }

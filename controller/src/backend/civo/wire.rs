@@ -120,7 +120,7 @@ pub(super) struct CivoSnapshot {
 }
 
 impl CivoSnapshot {
-    /// Its ID, and that of its volume if it is of one.
+    /// Returns the snapshot's ID and, if known, the ID of its source volume.
     ///
     /// # Errors
     /// Those of [`ids::snapshot`].

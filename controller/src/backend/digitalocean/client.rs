@@ -381,9 +381,9 @@ impl Client {
 }
 
 /// The path of an object; none if it has the ID of no object. Volumes and their snapshots have
-/// UUIDs, and nothing else in the account that a path of this client could reach. Others get into
-/// no path: with `../` they would lead elsewhere, and even encoded a server on the way may resolve
-/// it.
+/// UUIDs, and nothing else in the account that a path of this client could reach. Other
+/// IDs are never put into a path: `../` would lead elsewhere, and a server on the way may resolve
+/// it even if it is encoded.
 pub(super) fn path(what: &str, id: &str) -> Option<String> {
     is_uuid(id).then(|| format!("{what}s/{id}"))
 }

@@ -63,7 +63,7 @@ mod tests {
             assert_eq!(mapped, super::in_cloud(&Name::new(name).unwrap()));
         }
         assert_ne!(mapped("A"), mapped("B"));
-        // No name is the hash of another one.
+        // A name that looks like a hash is hashed too, so names cannot collide.
         assert_ne!(mapped(&mapped("A")), mapped("A"));
         let other = "csi-7f8b1c2d-1111-4222-8333-444455556666";
         assert_eq!(mapped(other), other);
