@@ -220,7 +220,7 @@ mod tests {
         for entry in table.useless.iter().chain(&table.stricter) {
             let refused = with(entry).unwrap_err().to_string();
             let last = entry.rsplit(['@', ',']).next().unwrap();
-            assert!(refused.starts_with("NO_PROXY: \""), "{refused}");
+            assert!(refused.starts_with("NO_PROXY: entry \""), "{refused}");
             assert!(
                 refused.to_lowercase().contains(&last.to_lowercase()),
                 "{entry}: {refused}"

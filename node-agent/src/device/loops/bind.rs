@@ -65,7 +65,7 @@ impl<K: Kernel> VolumeFile<K> {
         let mut in_use = Vec::new();
         for _ in 0..SNATCHED_MAX {
             let number = free_number(kernel, &in_use, is_shown)?;
-            let Some(fd) = open_plain(kernel, number, &mut in_use)? else {
+            let Some((fd, path)) = open_plain(kernel, number, &mut in_use)? else {
                 continue;
             };
             match self.configure(kernel, &fd, mode) {
@@ -78,7 +78,7 @@ impl<K: Kernel> VolumeFile<K> {
                     };
                     let device = Held {
                         fd,
-                        path: loop_path(number),
+                        path,
                         guard,
                         is_shared: false,
                         is_checked,
@@ -183,15 +183,15 @@ fn free_number<K: Kernel>(
     Ok(number)
 }
 
-/// Opens the free device of that number, unless a process has added partitions to it, or opened its
-/// node to other users, while another volume had it: they would show and write the next one. Such a
-/// device is removed, since a new one of its number has neither; if it cannot be, or must not be
-/// used at once, the number is added to those `in_use`.
+/// Opens the free device of that number, and returns its node, unless a process has added
+/// partitions to it, or opened its node to other users, while another volume had it: they would
+/// show and write the next one. Such a device is removed, since a new one of its number has
+/// neither; if it cannot be, or must not be used at once, the number is added to those `in_use`.
 fn open_plain<K: Kernel>(
     kernel: &K,
     number: u32,
     in_use: &mut Vec<u32>,
-) -> Result<Option<K::Fd>, Failure> {
+) -> Result<Option<(K::Fd, PathBuf)>, Failure> {
     if !kernel.loop_partitions(number, false)?.is_empty() {
         if !kernel.loop_remove(number)? {
             in_use.push(number);
@@ -200,7 +200,7 @@ fn open_plain<K: Kernel>(
     }
     let path = loop_path(number);
     match kernel.open(&path, Open::DeviceRead) {
-        Ok(fd) if kernel.is_private(&fd)? => Ok(Some(fd)),
+        Ok(fd) if kernel.is_private(&fd)? => Ok(Some((fd, path))),
         // The kernel makes the node again, for root alone. On a static /dev it stays.
         Ok(fd) => {
             drop(fd);

@@ -53,7 +53,7 @@ impl Leftovers for Linux {
     }
 
     fn loop_allow_flushes(&self, number: u32) -> Result<()> {
-        let path = folder(number).join("queue/write_cache");
+        let path = PathBuf::from(format!("/sys/block/loop{number}/queue/write_cache"));
         if text(&path)?.is_none_or(|state| state != "write through") {
             return Ok(());
         }

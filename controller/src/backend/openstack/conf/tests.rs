@@ -168,11 +168,11 @@ fn what_is_missing_or_not_supported_is_named() {
         ),
         (
             &format!("{url}{credential}\ncert-file = a"),
-            "[Global] key-file: is missing",
+            "[Global] key-file: required with",
         ),
         (
             &format!("{url}{credential}\nkey-file = a"),
-            "[Global] cert-file: is missing",
+            "[Global] cert-file: required with",
         ),
         (
             &format!("{url}{credential}[BlockStorage]\nignore-volume-az = maybe"),
