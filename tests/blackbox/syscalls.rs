@@ -278,7 +278,7 @@ fn a_path_in_the_kubelets_directory_costs_one_open_and_no_more() {
 fn budget(kind: &str, request: &str) -> Option<(usize, usize)> {
     Some(match (kind, request) {
         // The device of a btrfs takes more than one call.
-        ("btrfs", "stage") => (50, 95),
+        ("btrfs", "stage") => (52, 95),
         (_, "stage") => (45, 90),
         // The bind of a raw device does not keep it bound, so the device itself is checked each
         // time.
