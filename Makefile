@@ -19,7 +19,7 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt generated clippy deny tidy \
-	test unit counted mounts guest nfs arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
+	test long unit counted mounts guest nfs arrivals openstack wire twins sanity standalone demo bench mutants fuzz nightly \
 	images packages \
 	release release-check monitoring chart manifests \
 	e2e cluster cluster-down clean
@@ -38,9 +38,13 @@ check: ## format, lints, dependencies, house rules
 	@tests/setup/setup.sh check
 	@tests/steps.sh fmt generated clippy deny tidy
 
-test: root ## all tests: units, real mounts, guests, wire, twins, chart, csi-sanity (root)
+test: root ## units, real mounts, wire, chart, csi-sanity (root); VERBOSE=1 shows all output
 	@tests/setup/setup.sh test
-	@tests/steps.sh build unit counted mounts guest wire twins chart sanity standalone
+	@tests/steps.sh build unit mounts wire chart sanity standalone
+
+long: root ## what CI tests beyond that: counts, guests, twins of clouds (root)
+	@tests/setup/setup.sh test
+	@tests/steps.sh build counted guest twins
 
 demo: root build ## run full volume lifecycles, with latencies (root); ROUNDS=n, VERBOSE=1, KEEP=1
 	@"$(BELAY_BIN_DIR)/belay-demo"
@@ -75,7 +79,7 @@ counted: build ## count instructions, allocations, pages of code, memory of many
 	@tests/counted/drivers.sh '$(BELAY_BIN_DIR)'
 
 mounts: root ## tests that need root: devices, mounts, black box, crashes (root)
-	$(ISOLATED) cargo test $(CARGO_FLAGS) --workspace --exclude belay-guest --exclude belay-openstack --tests -- --ignored
+	@tests/mounts.sh $(CARGO_FLAGS)
 
 guest: root build ## run Belay in User-mode Linux guests: kernels, hot-plugged disks, power cuts (root)
 	@tests/beds/guest/run.sh $(CARGO_FLAGS)
