@@ -1,8 +1,7 @@
 //! The services of one server. Created only here, so that each has its size limit.
 
 use crate::config::GrpcArgs;
-use crate::grpc::GrpcHealth;
-use crate::grpc::GrpcReflection;
+use crate::grpc::{GrpcHealth, with_reflection};
 use crate::identity::Identity;
 use crate::readiness::Readiness;
 use belay_proto::csi::v1 as csi;
@@ -14,8 +13,6 @@ use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::pb::{v1, v1alpha};
-use v1::server_reflection_server::ServerReflectionServer as ReflectionServer;
-use v1alpha::server_reflection_server::ServerReflectionServer as AlphaReflectionServer;
 
 /// Largest request to the identity and node services, in bytes: twice the size of three maps of 4
 /// KiB, the mount flags, two paths and an id (CSI 1.13, "Size Limits").
@@ -74,16 +71,11 @@ impl Services {
             self.routes = self.routes.add_service(server);
         }
         if args.grpc_reflection {
-            self.names.push(ReflectionServer::<GrpcReflection>::NAME);
-            self.names
-                .push(AlphaReflectionServer::<GrpcReflection>::NAME);
-            let reflection = GrpcReflection::new(&self.names);
-            let server = ReflectionServer::new(reflection.clone());
-            let alpha = AlphaReflectionServer::new(reflection);
-            self.routes = self
-                .routes
-                .add_service(server.max_decoding_message_size(REQUEST_BYTES_MAX))
-                .add_service(alpha.max_decoding_message_size(REQUEST_BYTES_MAX));
+            self.names.extend([
+                v1::server_reflection_server::SERVICE_NAME,
+                v1alpha::server_reflection_server::SERVICE_NAME,
+            ]);
+            self.routes = with_reflection(self.routes, &self.names, REQUEST_BYTES_MAX);
         }
         self
     }

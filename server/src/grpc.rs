@@ -1,14 +1,50 @@
-//! gRPC's own health service (`grpc.health.v1`), for probes and tools that do not know CSI. Reports
-//! the readiness of the driver, the same for the server and for each service.
+//! gRPC's own services, for probes and tools that do not know CSI: health (`grpc.health.v1`) and
+//! reflection. Off by default.
 
 use crate::readiness::{Readiness, State};
+use belay_proto::FILE_DESCRIPTOR_SET;
 use futures_util::stream::{BoxStream, StreamExt as _, unfold};
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+use tonic_reflection::pb::{v1, v1alpha};
+use tonic_reflection::server::Builder;
 
-/// The health service of one server.
+/// Adds both versions of the reflection service to `routes`. They list the services in `names`, and
+/// describe the messages of all services that a driver may serve.
+pub(crate) fn with_reflection(
+    routes: Routes,
+    names: &[&'static str],
+    request_bytes_max: usize,
+) -> Routes {
+    let builder = || {
+        let mut builder = Builder::configure();
+        for set in [
+            FILE_DESCRIPTOR_SET,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            v1::FILE_DESCRIPTOR_SET,
+            v1alpha::FILE_DESCRIPTOR_SET,
+        ] {
+            builder = builder.register_encoded_file_descriptor_set(set);
+        }
+        let names = names.iter().copied();
+        names.fold(builder, Builder::with_service_name)
+    };
+    match (builder().build_v1(), builder().build_v1alpha()) {
+        (Ok(service), Ok(alpha)) => routes
+            .add_service(service.max_decoding_message_size(request_bytes_max))
+            .add_service(alpha.max_decoding_message_size(request_bytes_max)),
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(?error, "no gRPC reflection: the descriptors are malformed");
+            routes
+        }
+    }
+}
+
+/// The health service of one server. It reports the readiness of the driver, the same for the
+/// server and for each service.
 #[derive(Debug)]
 pub(crate) struct GrpcHealth {
     readiness: Readiness,
@@ -89,7 +125,21 @@ impl Health for GrpcHealth {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prost::Message as _;
+    use prost_types::FileDescriptorSet;
     use tonic::Code;
+
+    #[test]
+    fn the_descriptors_of_the_program_can_be_read() {
+        for set in [
+            FILE_DESCRIPTOR_SET,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            v1::FILE_DESCRIPTOR_SET,
+            v1alpha::FILE_DESCRIPTOR_SET,
+        ] {
+            assert!(!FileDescriptorSet::decode(set).unwrap().file.is_empty());
+        }
+    }
 
     fn asked(service: &str) -> Request<HealthCheckRequest> {
         Request::new(HealthCheckRequest {
