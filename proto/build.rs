@@ -31,7 +31,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     compiler.include_source_info(true);
     tonic_prost_build::configure()
         .build_transport(false)
-        .codec_path("crate::codec::SmallCodec")
         // Calls that a driver does not implement return UNIMPLEMENTED without any code.
         .generate_default_stubs(true)
         .client_mod_attribute(".", "#[cfg(feature = \"client\")]")

@@ -6,7 +6,6 @@
 //! as `<none>` when it is empty.
 
 pub mod code;
-pub mod codec;
 #[cfg(feature = "client")]
 pub mod dial;
 pub mod endpoint;
