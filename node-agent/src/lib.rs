@@ -19,7 +19,6 @@ pub mod fuzz;
 mod agent;
 mod arrivals;
 mod config;
-mod holder;
 mod identify;
 mod metadata;
 mod stale;

@@ -16,6 +16,7 @@ use belay_contract::drivers::Profile;
 use belay_server::call::Failure;
 use belay_server::endpoint::Endpoint;
 use belay_server::identity::DriverName;
+use belay_server::process;
 use belay_server::readiness::{Readiness, State};
 use belay_server::request::VolumeId;
 use tokio::sync::oneshot;
@@ -23,7 +24,6 @@ use tokio::sync::oneshot;
 use crate::arrivals;
 use crate::config::{Config, Driver};
 use crate::device::{DiskIndex, DiskRules, DiskVolumes, LoopDir, Transport, lacking_nodes};
-use crate::holder;
 use crate::identify::Identification;
 use crate::kernel::linux::Linux;
 use crate::kernel::{self, Kernel as _};
@@ -198,7 +198,7 @@ impl Machine {
             return Ok(());
         }
         let folder = self.kernel.stat(loop_dir.fd()).map_err(failed)?;
-        match holder::agent_with(folder.dev, folder.ino) {
+        match process::with_lock_on((folder.dev.major, folder.dev.minor), folder.ino) {
             None => Ok(()),
             Some(pid) => Err(format!(
                 "process {pid} has its lock: another node agent serves it; stop one of them"

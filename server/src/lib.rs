@@ -14,6 +14,7 @@ pub mod kubelet;
 pub mod log;
 pub mod memory;
 pub mod metrics;
+pub mod process;
 pub mod readiness;
 pub mod request;
 pub mod serve;

@@ -4,7 +4,8 @@
 mod rival;
 
 use crate::endpoint::Endpoint;
-use rival::{Patience, Rival};
+use crate::process::Life;
+use rival::Patience;
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat, chmodat, chownat,
 };
@@ -68,7 +69,7 @@ impl Socket {
         for _ in 0..BIND_TRIES {
             let directory = lock_directory_of(path, tries)?;
             let listening = listen(path, dead).map_err(|error| cannot_listen(path, error))?;
-            if let Listening::Ours(listener) = listening {
+            if let Attempt::Ours(listener) = listening {
                 let file =
                     SocketFile::at(path).map_err(|error| explain(path, "cannot stat", error))?;
                 return Ok(Self {
@@ -78,7 +79,7 @@ impl Socket {
             }
             // Other processes may need the lock meanwhile.
             drop(directory);
-            if let Listening::Theirs(seen) = listening {
+            if let Attempt::Theirs(seen) = listening {
                 expect_dead(path, patience)?;
                 dead = Some(seen);
             }
@@ -185,21 +186,21 @@ fn pause() {
 }
 
 /// The result of an attempt to listen.
-enum Listening {
+enum Attempt {
     Ours(OwnedFd),
     /// Another socket is there, which must be inspected first.
-    Theirs(Seen),
+    Theirs(SocketState),
 }
 
 /// A socket at the time of inspection. The inode number alone may be reused by the socket of
 /// another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+struct SocketState {
     identity: (u64, u64),
     changed: (i64, u64),
 }
 
-impl Seen {
+impl SocketState {
     fn of(found: &Stat) -> Self {
         Self {
             identity: identity(found),
@@ -209,7 +210,7 @@ impl Seen {
 }
 
 /// Listens, replacing the `dead` socket if it is still there.
-fn listen(path: &Path, dead: Option<Seen>) -> Result<Listening, Errno> {
+fn listen(path: &Path, dead: Option<SocketState>) -> Result<Attempt, Errno> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -222,8 +223,8 @@ fn listen(path: &Path, dead: Option<Seen>) -> Result<Listening, Errno> {
             if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
                 return Err(Errno::NOTSOCK);
             }
-            if dead != Some(Seen::of(&found)) {
-                return Ok(Listening::Theirs(Seen::of(&found)));
+            if dead != Some(SocketState::of(&found)) {
+                return Ok(Attempt::Theirs(SocketState::of(&found)));
             }
             rustix::fs::unlink(path)?;
             rustix::net::bind(&socket, &address)?;
@@ -231,18 +232,18 @@ fn listen(path: &Path, dead: Option<Seen>) -> Result<Listening, Errno> {
         bound => bound?,
     }
     rustix::net::listen(&socket, BACKLOG)?;
-    Ok(Listening::Ours(socket))
+    Ok(Attempt::Ours(socket))
 }
 
 /// Fails with the reason, unless the process that listens is dead.
 fn expect_dead(path: &Path, patience: Patience) -> io::Result<()> {
     let address = SocketAddrUnix::new(path).map_err(|error| cannot_listen(path, error))?;
     match rival::look(&address, patience) {
-        Ok(Rival::Dead(why)) => {
+        Ok(Life::Dead(why)) => {
             tracing::info!(path = %path.display(), why, "replacing a dead socket");
             Ok(())
         }
-        Ok(Rival::Alive(who)) => {
+        Ok(Life::Alive(who)) => {
             let error = cannot_listen(path, Errno::ADDRINUSE);
             Err(io::Error::new(error.kind(), format!("{error} ({who})")))
         }
@@ -339,16 +340,16 @@ mod tests {
         let directory = TempDir::new().unwrap();
         let path = endpoint(&directory).path;
         drop(UnixListener::bind(&path).unwrap());
-        let seen = || Seen::of(&rustix::fs::lstat(&path).unwrap());
+        let seen = || SocketState::of(&rustix::fs::lstat(&path).unwrap());
         let dead = seen();
         // The filesystem's timestamps may not change for some milliseconds.
         while seen() == dead {
             chmodat(CWD, &path, SHARED, AtFlags::empty()).unwrap();
         }
         let again = listen(&path, Some(dead)).unwrap();
-        assert!(matches!(again, Listening::Theirs(found) if found == seen()));
+        assert!(matches!(again, Attempt::Theirs(found) if found == seen()));
         let ours = listen(&path, Some(seen())).unwrap();
-        assert!(matches!(ours, Listening::Ours(_)));
+        assert!(matches!(ours, Attempt::Ours(_)));
     }
 
     #[test]
