@@ -1,9 +1,13 @@
-//! Replaces invalid `:authority` values, so that the HTTP library accepts the call.
+//! Replaces paths as `:authority`, so that the HTTP library accepts the call.
 //!
-//! A gRPC client that dials the bare path of a socket sends that path, percent-encoded; the kubelet
-//! does so where it looks for plugins. It is not a valid authority (RFC 3986, section 3.2), so h2
-//! would reject the call. On a Unix socket the value is not used: it is overwritten in place by as
-//! many valid bytes. Parses only as much HTTP/2 as needed to find it.
+//! The kubelet's plugin watcher dials the bare path of a registration socket, and gRPC-Go then
+//! sends that path, percent-encoded, as the authority. It is not a valid one (RFC 3986, section
+//! 3.2), so h2 would reject the call. On a Unix socket the value is not used: it is overwritten in
+//! place by as many valid bytes. Other clients in Go (the kubelet's CSI client, sidecars,
+//! csi-sanity, grpcurl) send `localhost`; clients of gRPC's C core need `grpc.default_authority`.
+//!
+//! Parses only as much HTTP/2 as gRPC-Go sends: other frames and fields pass as they are, and
+//! malformed bytes are left for the HTTP library to refuse.
 
 use std::io;
 use std::pin::Pin;
@@ -15,19 +19,13 @@ const VALID: u8 = b'x';
 
 /// RFC 9113, section 4.1.
 const FRAME_HEADER_BYTES: usize = 9;
-/// RFC 9113, sections 6.2 and 6.10: types and flags of the frames with header fields.
+/// RFC 9113, section 6.2: the type of the frame that begins a call, and the flags with which other
+/// bytes than header fields are in it.
 const HEADERS: u8 = 0x01;
-const CONTINUATION: u8 = 0x09;
-const PADDED: u8 = 0x08;
-const PRIORITY: u8 = 0x20;
-const PRIORITY_BYTES: usize = 5;
+const PADDED_OR_PRIORITY: u8 = 0x08 | 0x20;
 
 /// RFC 7541, appendix A: the index of `:authority`, the same in every connection.
 const AUTHORITY: usize = 1;
-/// The name as such, which clients of gRPC's C core (Python, C++, Ruby, PHP) send instead, and
-/// the same compressed (RFC 7541, appendix B).
-const NAME: &[u8] = b":authority";
-const NAME_COMPRESSED: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 /// RFC 7541, section 5.2: the bit that says that a string is compressed.
 const HUFFMAN: u8 = 0x80;
 /// No length in a header block has more bits: a frame is shorter than 2^28 bytes.
@@ -62,98 +60,46 @@ impl<R: AsyncRead + Unpin> AsyncRead for SanitizedAuthority<R> {
     }
 }
 
-/// The state of a client's frames. Malformed bytes are left for the HTTP library to refuse.
+/// The state of a client's frames.
 #[derive(Debug, Default)]
 struct Frames {
     header: [u8; FRAME_HEADER_BYTES],
     header_bytes: usize,
-    payload: Payload,
-    block: Block,
-}
-
-/// The remaining parts of a frame's payload, in this order.
-#[derive(Debug, Default)]
-struct Payload {
-    pad_length: bool,
-    priority: usize,
-    fields: usize,
+    /// Bytes of the current frame that are still to come.
     rest: usize,
+    /// The header fields of the current frame; `None` in a frame without any.
+    block: Option<Block>,
 }
 
 impl Frames {
     /// Parses the next bytes, and repairs them.
     fn pass(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
-            let taken = self.step(bytes).clamp(1, bytes.len());
-            bytes = &mut bytes[taken..];
-        }
-    }
-
-    /// Returns how many bytes were parsed.
-    fn step(&mut self, bytes: &mut [u8]) -> usize {
-        let left = &mut self.payload;
-        if left.pad_length {
-            left.pad_length = false;
-            let padding = usize::from(bytes[0]).min(left.fields);
-            left.fields -= padding;
-            left.rest = padding;
-            1
-        } else if left.priority > 0 {
-            left.priority -= 1;
-            1
-        } else if left.fields > 0 {
-            let taken = left.fields.min(bytes.len());
-            left.fields -= taken;
-            bytes[..taken]
-                .iter_mut()
-                .for_each(|byte| self.block.pass(byte));
-            taken
-        } else if left.rest > 0 {
-            let taken = left.rest.min(bytes.len());
-            left.rest -= taken;
-            taken
-        } else {
-            self.header[self.header_bytes] = bytes[0];
-            self.header_bytes += 1;
-            if self.header_bytes == FRAME_HEADER_BYTES {
-                self.header_bytes = 0;
-                self.begin();
+            if self.rest == 0 {
+                self.header[self.header_bytes] = bytes[0];
+                self.header_bytes += 1;
+                if self.header_bytes == FRAME_HEADER_BYTES {
+                    self.header_bytes = 0;
+                    self.begin();
+                }
+                bytes = &mut bytes[1..];
+                continue;
             }
-            1
+            let (payload, others) = bytes.split_at_mut(self.rest.min(bytes.len()));
+            self.rest -= payload.len();
+            if let Some(block) = &mut self.block {
+                payload.iter_mut().for_each(|byte| block.pass(byte));
+            }
+            bytes = others;
         }
     }
 
-    /// A frame's header is complete.
+    /// Begins a frame, whose header is complete.
     fn begin(&mut self) {
         let [high, middle, low, kind, flags, ..] = self.header;
-        let length = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
-        self.payload = match kind {
-            HEADERS => {
-                self.block = Block::default();
-                let pad_length = flags & PADDED != 0 && length > 0;
-                let length = length - usize::from(pad_length);
-                let asked = if flags & PRIORITY == 0 {
-                    0
-                } else {
-                    PRIORITY_BYTES
-                };
-                let priority = asked.min(length);
-                Payload {
-                    pad_length,
-                    priority,
-                    fields: length - priority,
-                    rest: 0,
-                }
-            }
-            CONTINUATION => Payload {
-                fields: length,
-                ..Payload::default()
-            },
-            _ => Payload {
-                rest: length,
-                ..Payload::default()
-            },
-        };
+        self.rest = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        let has_fields = kind == HEADERS && flags & PADDED_OR_PRIORITY == 0;
+        self.block = has_fields.then(Block::default);
     }
 }
 
@@ -161,10 +107,8 @@ impl Frames {
 #[derive(Debug, Default)]
 struct Block {
     next: Next,
-    /// Whether the current field is the authority; within its name, whether it may be.
-    authority: bool,
-    /// How the current field's name would be if it were the authority's.
-    name: &'static [u8],
+    /// Whether the current field is the authority.
+    is_authority: bool,
 }
 
 /// What the next byte belongs to.
@@ -182,7 +126,7 @@ enum Next {
     Bytes(usize, Text),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 enum Text {
     Name,
     Value,
@@ -200,12 +144,14 @@ enum Number {
 impl Block {
     fn pass(&mut self, byte: &mut u8) {
         self.next = match self.next {
-            Next::Field => self.field(*byte),
+            Next::Field => match *byte {
+                0x80.. => self.number(*byte, 7, Number::Whole),
+                0x40.. => self.number(*byte, 6, Number::NameIndex),
+                0x20.. => self.number(*byte, 5, Number::Whole),
+                0x00.. => self.number(*byte, 4, Number::NameIndex),
+            },
             Next::Length(text) => {
-                if text == Text::Name {
-                    let is_compressed = *byte & HUFFMAN != 0;
-                    self.name = if is_compressed { NAME_COMPRESSED } else { NAME };
-                } else if self.authority {
+                if self.is_authority {
                     *byte &= !HUFFMAN;
                 }
                 self.number(*byte, 7, Number::Length(text))
@@ -220,25 +166,12 @@ impl Block {
                 }
             }
             Next::Bytes(left, text) => {
-                if text == Text::Name {
-                    // A name that may still be the authority's has the same length.
-                    self.authority = self.authority && self.name[self.name.len() - left] == *byte;
-                } else if self.authority {
+                if self.is_authority {
                     *byte = VALID;
                 }
                 Self::text(left - 1, text)
             }
         };
-    }
-
-    fn field(&mut self, byte: u8) -> Next {
-        let (prefix_bits, of) = match byte {
-            0x80.. => (7, Number::Whole),
-            0x40..=0x7f => (6, Number::NameIndex),
-            0x20..=0x3f => (5, Number::Whole),
-            0x00..=0x1f => (4, Number::NameIndex),
-        };
-        self.number(byte, prefix_bits, of)
     }
 
     fn number(&mut self, byte: u8, prefix_bits: u32, of: Number) -> Next {
@@ -247,11 +180,8 @@ impl Block {
         if number < usize::from(most) {
             self.counted(number, of)
         } else {
-            Next::Number {
-                number,
-                shift: 0,
-                of,
-            }
+            let shift = 0;
+            Next::Number { number, shift, of }
         }
     }
 
@@ -259,15 +189,10 @@ impl Block {
         match of {
             Number::Whole => Next::Field,
             Number::NameIndex => {
-                self.authority = number == AUTHORITY;
+                self.is_authority = number == AUTHORITY;
                 Next::Length(if number == 0 { Text::Name } else { Text::Value })
             }
-            Number::Length(text) => {
-                if text == Text::Name {
-                    self.authority = number == self.name.len();
-                }
-                Self::text(number, text)
-            }
+            Number::Length(text) => Self::text(number, text),
         }
     }
 
