@@ -14,7 +14,6 @@ use belay_server::readiness::{Readiness, State};
 use belay_server::request::NodeId;
 use belay_server::serve::{self, ServeConfig, serve};
 use belay_server::services::Services;
-use belay_server::signal;
 use belay_server::transport::Socket;
 use belay_server::{memory, metrics};
 
@@ -201,7 +200,7 @@ async fn serve_drivers(
     let remote = remote_services(config, machine, &readiness, &servers, lacking.as_ref());
     tried(first_tries).await?;
     // Before a socket exists: a process that waits for it may end this one at once.
-    let shutdown = signal::terminations().map_err(|error| failed("signals", &error))?;
+    let shutdown = serve::terminations().map_err(|error| failed("signals", &error))?;
     let drivers = services
         .into_iter()
         .map(|(driver, service, own)| served(config, driver, service, &own));

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_server::attributes::AttributeWatch;
+use belay_server::inotify::AttributeWatch;
 use belay_server::request::VolumeId;
 
 use crate::kernel::linux::Linux;

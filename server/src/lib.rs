@@ -1,7 +1,6 @@
 //! What any CSI server needs, without storage: the socket, the layer around every call, typed
 //! requests, failures and their codes, jobs, metrics, health. Does not know clouds or devices.
 
-pub mod attributes;
 pub mod call;
 pub mod config;
 pub mod facts;
@@ -9,7 +8,7 @@ pub mod file;
 mod grpc;
 pub mod health;
 pub mod identity;
-mod inotify;
+pub mod inotify;
 pub mod kubelet;
 pub mod log;
 pub mod memory;
@@ -19,7 +18,6 @@ pub mod readiness;
 pub mod request;
 pub mod serve;
 pub mod services;
-pub mod signal;
 pub mod size;
 mod status;
 pub mod transport;

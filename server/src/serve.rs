@@ -10,8 +10,8 @@ use crate::metrics::{self, MetricsError};
 use crate::readiness::Readiness;
 use crate::services::Services;
 use crate::status::{self, Status};
-use crate::transport::{Pages, Server, Shown, Socket, SocketFile};
-use futures_util::{Stream, StreamExt as _, future};
+use crate::transport::{PageContent, Pages, Server, Socket, SocketFile};
+use futures_util::{Stream, StreamExt as _, future, stream};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +19,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 /// Connections at a time; beyond that, one without a running call is closed. Far above what a
@@ -97,7 +98,7 @@ pub async fn listen(address: Option<SocketAddr>) -> Result<Option<Pages>, ServeE
 
 /// Serves these drivers until `shutdown` yields: then accepts nothing more, lets running calls
 /// finish within the drain time, and ends; at once if `shutdown` yields again. See
-/// [`crate::signal::terminations`].
+/// [`terminations`].
 ///
 /// Work that has not ended by then still runs in the runtime: shut that down without waiting.
 ///
@@ -162,6 +163,29 @@ pub async fn serve(
     Ok(())
 }
 
+/// Yields on every SIGTERM and SIGINT from now on; their default action is disabled for the whole
+/// process.
+///
+/// # Errors
+/// That of the kernel, if the signals cannot be caught.
+pub fn terminations() -> io::Result<impl Stream<Item = ()>> {
+    let signals = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    Ok(stream::unfold(
+        signals,
+        async |(mut terminate, mut interrupt)| {
+            tokio::select! {
+                Some(()) = terminate.recv() => {}
+                Some(()) = interrupt.recv() => {}
+                else => return None,
+            }
+            Some(((), (terminate, interrupt)))
+        },
+    ))
+}
+
 /// Drivers whose sockets listen.
 struct Running {
     /// That of one driver, and what it shares with the others; none if there is no driver.
@@ -216,7 +240,7 @@ impl Running {
     }
 
     /// What the pages show of them.
-    fn shown(&self, program: &'static str, readiness: Readiness) -> Shown {
+    fn shown(&self, program: &'static str, readiness: Readiness) -> PageContent {
         let facts = AllFacts::new(self.facts.clone());
         let refusals = self.layer.as_ref().map(CallLayer::refusals);
         let status = Status {
@@ -225,7 +249,7 @@ impl Running {
             facts: facts.clone(),
             refusals: refusals.unwrap_or_default(),
         };
-        Shown {
+        PageContent {
             readiness,
             facts,
             status: Arc::new(move |state| status.page(state)),
@@ -242,7 +266,7 @@ async fn accept(servers: &[Server], listeners: Vec<UnixListener>) -> Infallible 
     std::future::pending().await
 }
 
-async fn show(pages: Option<Pages>, shown: Shown) -> Infallible {
+async fn show(pages: Option<Pages>, shown: PageContent) -> Infallible {
     match pages {
         Some(pages) => pages.serve(shown).await,
         None => std::future::pending().await,

@@ -61,7 +61,7 @@ fn every_term_and_interrupt_is_reported_and_ends_nothing_by_itself() {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let mut terminations = pin!(belay_server::signal::terminations().unwrap());
+            let mut terminations = pin!(belay_server::serve::terminations().unwrap());
             for signal in [Signal::TERM, Signal::INT, Signal::TERM] {
                 rustix::process::kill_process(rustix::process::getpid(), signal).unwrap();
                 assert_eq!(terminations.next().await, Some(()));

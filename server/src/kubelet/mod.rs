@@ -4,4 +4,4 @@ mod registration;
 mod watch;
 
 pub use registration::Registration;
-pub(crate) use registration::{Registered, Registrar};
+pub(crate) use registration::{Registrar, RegistrationView};

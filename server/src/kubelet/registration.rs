@@ -71,11 +71,11 @@ pub(crate) struct Registrar {
     state: Arc<RegistrationState>,
     driver: Readiness,
     /// None while the driver starts.
-    open: Option<Open>,
+    open: Option<OpenSocket>,
 }
 
 /// A socket in the plugin directory.
-struct Open {
+struct OpenSocket {
     listener: UnixListener,
     file: SocketFile,
     /// None if it cannot be watched.
@@ -126,8 +126,8 @@ impl Registrar {
     }
 
     /// Whether the kubelet has registered the driver, for as long as this runs.
-    pub(crate) fn state(&self) -> Registered {
-        Registered(self.state.verdict.subscribe())
+    pub(crate) fn state(&self) -> RegistrationView {
+        RegistrationView(self.state.verdict.subscribe())
     }
 
     /// Serves, and makes the socket again whenever that is needed. Dropped, it is removed.
@@ -166,9 +166,9 @@ impl Registrar {
 
 /// What the kubelet has made of a driver.
 #[derive(Clone, Debug)]
-pub(crate) struct Registered(Receiver<Verdict>);
+pub(crate) struct RegistrationView(Receiver<Verdict>);
 
-impl Registered {
+impl RegistrationView {
     /// It has registered the driver.
     pub(crate) fn is(&self) -> bool {
         *self.0.borrow() == Verdict::Registered
@@ -180,7 +180,7 @@ fn open(
     endpoint: &Endpoint,
     bind: impl FnOnce(&Endpoint) -> io::Result<Socket>,
     state: &RegistrationState,
-) -> io::Result<Open> {
+) -> io::Result<OpenSocket> {
     let (listener, file) = bind(endpoint)?.into_parts()?;
     state.awaited();
     let watch = Watch::new(&endpoint.path);
@@ -194,7 +194,7 @@ fn open(
         );
     });
     tracing::info!(driver = state.driver.as_str(), %socket, "waiting for the kubelet");
-    Ok(Open {
+    Ok(OpenSocket {
         listener,
         file,
         watch: watch.ok(),
@@ -205,10 +205,10 @@ fn open(
 async fn serve_until_lost(
     server: &Server,
     state: &RegistrationState,
-    socket: Open,
+    socket: OpenSocket,
     pauses: &mut Pauses,
 ) {
-    let Open {
+    let OpenSocket {
         listener,
         file,
         watch,

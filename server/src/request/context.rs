@@ -1,7 +1,9 @@
 //! The string maps of requests: contexts and parameters, of which only the keys are printed, since
-//! the secret of a format mark and tokens of the kubelet are in them; and secrets.
+//! the secret of a format mark and tokens of the kubelet are in them; secrets; and topologies. The
+//! driver knows which topologies exist.
 
 use crate::call::Failure;
+use belay_proto::csi::v1 as csi;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -103,6 +105,43 @@ pub(super) fn bounded(
     }
     let why = format_args!("has {bytes} bytes in total; at most {MAP_BYTES_MAX} are allowed");
     Err(Failure::invalid(field, why))
+}
+
+/// One topology, e.g. region and zone: topology key to value.
+pub type Segments = BTreeMap<String, String>;
+
+/// The topologies to choose from; at least one of the lists is not empty.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TopologyRequirement {
+    /// The volume must be reachable from at least one of these.
+    pub requisite: Vec<Segments>,
+    /// In order of preference.
+    pub preferred: Vec<Segments>,
+}
+
+/// Reads a requirement. Returns `None` if it is empty.
+pub(super) fn topology_requirement(
+    asked: Option<csi::TopologyRequirement>,
+) -> Result<Option<TopologyRequirement>, Failure> {
+    let Some(asked) = asked else { return Ok(None) };
+    let requisite = topologies("accessibility_requirements.requisite", asked.requisite)?;
+    let preferred = topologies("accessibility_requirements.preferred", asked.preferred)?;
+    let says_nothing = requisite.is_empty() && preferred.is_empty();
+    Ok((!says_nothing).then_some(TopologyRequirement {
+        requisite,
+        preferred,
+    }))
+}
+
+/// Reads one topology of a request.
+pub(super) fn segments(field: &str, topology: csi::Topology) -> Result<Segments, Failure> {
+    bounded(field, topology.segments)
+}
+
+fn topologies(field: &str, all: Vec<csi::Topology>) -> Result<Vec<Segments>, Failure> {
+    all.into_iter()
+        .map(|topology| segments(field, topology))
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! The requests to the controller service.
 
 use super::capability::{Access, Capability};
-use super::capacity::CapacityRange;
-use super::context::{Context, Secrets};
-use super::ids::{Name, NodeId, SnapshotId, VolumeId};
-use super::text::{STRING_BYTES_MAX, identifying_at_most};
-use super::topology::{self, Segments, TopologyRequirement};
+use super::change::CapacityRange;
+use super::context::{
+    Context, Secrets, Segments, TopologyRequirement, segments, topology_requirement,
+};
+use super::text::{Name, NodeId, STRING_BYTES_MAX, SnapshotId, VolumeId, identifying_at_most};
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use csi::volume_content_source::Type as SourceType;
@@ -61,7 +61,7 @@ impl CreateVolume {
                 .volume_content_source
                 .map(|source| ContentSource::read(source, id_bytes_max))
                 .transpose()?,
-            topology: topology::requirement(request.accessibility_requirements)?,
+            topology: topology_requirement(request.accessibility_requirements)?,
             secrets: Secrets::new(request.secrets)?,
         })
     }
@@ -321,59 +321,12 @@ impl TryFrom<csi::GetCapacityRequest> for GetCapacity {
     type Error = Failure;
 
     fn try_from(request: csi::GetCapacityRequest) -> Result<Self, Failure> {
-        let place = |place| topology::place("accessible_topology", place);
+        let topology = |topology| segments("accessible_topology", topology);
         Ok(Self {
             capabilities: Capability::list(request.volume_capabilities)?,
             parameters: Context::new("parameters", request.parameters)?,
-            topology: request.accessible_topology.map(place).transpose()?,
+            topology: request.accessible_topology.map(topology).transpose()?,
         })
-    }
-}
-
-/// Grow a volume.
-#[derive(Clone, Debug)]
-pub struct ControllerExpand {
-    /// The volume.
-    pub id: VolumeId,
-    /// The new size.
-    pub range: CapacityRange,
-    /// The use of the volume; none = unknown.
-    pub capability: Option<Capability>,
-    /// Credentials.
-    pub secrets: Secrets,
-}
-
-impl ControllerExpand {
-    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
-    /// specification's.
-    ///
-    /// # Errors
-    /// As for other requests, naming the field.
-    pub fn read(
-        request: csi::ControllerExpandVolumeRequest,
-        id_bytes_max: usize,
-    ) -> Result<Self, Failure> {
-        let id = VolumeId::at_most(id_bytes_max, request.volume_id)?;
-        let Some(range) = request.capacity_range else {
-            return Err(Failure::invalid(
-                "capacity_range",
-                "is required, but not set",
-            ));
-        };
-        Ok(Self {
-            id,
-            range: range.try_into()?,
-            capability: Capability::optional("volume_capability", request.volume_capability)?,
-            secrets: Secrets::new(request.secrets)?,
-        })
-    }
-}
-
-impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
-    type Error = Failure;
-
-    fn try_from(request: csi::ControllerExpandVolumeRequest) -> Result<Self, Failure> {
-        Self::read(request, STRING_BYTES_MAX)
     }
 }
 

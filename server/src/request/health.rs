@@ -2,9 +2,8 @@
 
 use super::context::Secrets;
 use super::controller::{given, most};
-use super::ids::VolumeId;
 use super::paths::looked_up;
-use super::text::STRING_BYTES_MAX;
+use super::text::{STRING_BYTES_MAX, VolumeId};
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use std::path::PathBuf;

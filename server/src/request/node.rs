@@ -1,11 +1,10 @@
 //! The requests to the node service.
 
 use super::capability::Capability;
-use super::capacity::CapacityRange;
+use super::change::CapacityRange;
 use super::context::{Context, Secrets};
-use super::ids::VolumeId;
 use super::paths::{AbsPath, looked_up};
-use super::text::STRING_BYTES_MAX;
+use super::text::{STRING_BYTES_MAX, VolumeId};
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use std::path::PathBuf;

@@ -2,8 +2,7 @@
 
 use super::context::{Context, Secrets};
 use super::controller::{given, identifying, most};
-use super::ids::{Name, SnapshotId, VolumeId};
-use super::text::{STRING_BYTES_MAX, identifying_at_most};
+use super::text::{Name, STRING_BYTES_MAX, SnapshotId, VolumeId, identifying_at_most};
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 

@@ -9,7 +9,7 @@ mod socket;
 mod unsent;
 
 pub(crate) use listener::Server;
+pub(crate) use pages::PageContent;
 pub use pages::Pages;
-pub(crate) use pages::Shown;
 pub use socket::Socket;
 pub(crate) use socket::SocketFile;

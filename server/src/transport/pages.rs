@@ -63,7 +63,7 @@ const TAKEN: &str = "belay_http_port_taken_total";
 
 /// What the pages show, but for the metrics.
 #[derive(Clone)]
-pub(crate) struct Shown {
+pub(crate) struct PageContent {
     /// For /healthz and /readyz.
     pub(crate) readiness: Readiness,
     /// Measured again before /metrics and / are made.
@@ -74,9 +74,9 @@ pub(crate) struct Shown {
     pub(crate) jobs: fn() -> String,
 }
 
-impl fmt::Debug for Shown {
+impl fmt::Debug for PageContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Shown").field(&self.readiness).finish()
+        f.debug_tuple("PageContent").field(&self.readiness).finish()
     }
 }
 
@@ -113,14 +113,14 @@ impl Pages {
     }
 
     /// Serves until dropped.
-    pub(crate) async fn serve(self, shown: Shown) -> Infallible {
+    pub(crate) async fn serve(self, shown: PageContent) -> Infallible {
         let content = Arc::new((self.metrics, shown));
         serve(self.address, self.listener, content).await
     }
 }
 
 /// What connections share.
-type Content = Arc<(Metrics, Shown)>;
+type Content = Arc<(Metrics, PageContent)>;
 
 async fn serve(
     address: SocketAddr,
@@ -287,7 +287,7 @@ mod tests {
     use tokio::io::AsyncWriteExt as _;
 
     fn content(readiness: &Readiness) -> Content {
-        let shown = Shown {
+        let shown = PageContent {
             readiness: readiness.clone(),
             facts: AllFacts::default(),
             status: Arc::new(|state| format!("<p>{state:?}")),

@@ -16,7 +16,7 @@ pub(crate) struct Unsent<B, G> {
 }
 
 /// Bytes with their share of the guard.
-struct Guarded<G> {
+struct GuardedBytes<G> {
     bytes: Bytes,
     _guard: Arc<G>,
 }
@@ -31,7 +31,7 @@ impl<B, G> Unsent<B, G> {
     }
 }
 
-impl<G> AsRef<[u8]> for Guarded<G> {
+impl<G> AsRef<[u8]> for GuardedBytes<G> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -54,7 +54,7 @@ where
             return Poll::Ready(frame);
         };
         let guarded = |bytes| {
-            Bytes::from_owner(Guarded {
+            Bytes::from_owner(GuardedBytes {
                 bytes,
                 _guard: Arc::clone(guard),
             })

@@ -3,25 +3,21 @@
 //! beyond a deadline, and a job beyond it is *hung*: it keeps its key, and callers learn what it is
 //! doing and for how long. Knows nothing of volumes.
 
-mod gauges;
-mod key;
-mod list;
 mod ownership;
-mod share;
+mod report;
 #[cfg(test)]
 mod tests;
 mod ticket;
-mod view;
 
 use crate::call::{Failure, Rpc};
 use futures_util::FutureExt as _;
-pub(crate) use gauges::{counted, describe, measure};
-pub use key::{Class, Key};
-pub(crate) use list::lines;
 use ownership::Ownership;
-pub use share::Share;
+pub use ownership::Share;
+pub use report::JobView;
+pub(crate) use report::{describe, lines, measure, totals};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
@@ -30,7 +26,6 @@ use std::time::{Duration, Instant};
 pub use ticket::{Amount, Doing, Ticket, Watch};
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
-pub use view::JobView;
 
 /// How long a caller of a changing call waits for its response. The kubelet's timeout of two
 /// minutes ends later, so it receives the cause of a hang as an error, and reports it as an event.
@@ -46,14 +41,57 @@ pub fn fingerprint(parts: &impl Hash) -> u64 {
     hasher.finish()
 }
 
+/// A class of calls: those of one class exclude each other on an object, those of two do not.
+pub trait Class: Copy + fmt::Debug + Eq + Hash + Send + 'static {
+    /// How long a caller waits for its response.
+    fn deadline(self) -> Duration;
+}
+
+/// What a job is about, in a table that has all jobs of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key<C> {
+    /// The class of the call.
+    pub class: C,
+    /// The ID or the name of the object.
+    pub id: Arc<str>,
+    /// The path of the call, if calls for several paths of an object do not exclude each other.
+    pub path: Option<Arc<str>>,
+}
+
+impl<C> Key<C> {
+    /// The object of that ID or name.
+    #[must_use]
+    pub fn new(class: C, id: &str) -> Self {
+        let id = id.into();
+        let path = None;
+        Self { class, id, path }
+    }
+
+    /// The same object at that path alone.
+    #[must_use]
+    pub fn at(self, path: impl fmt::Display) -> Self {
+        let path = Some(path.to_string().into());
+        Self { path, ..self }
+    }
+}
+
+impl<C> fmt::Display for Key<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.path {
+            None => f.write_str(&self.id),
+            Some(path) => write!(f, "{} at {path}", self.id),
+        }
+    }
+}
+
 /// The running jobs of a service, one per key. Clones share the same jobs.
 #[derive(Debug)]
 pub struct Jobs<C, T> {
-    running: Arc<Running<C, T>>,
+    running: Arc<JobMap<C, T>>,
 }
 
 #[derive(Debug)]
-struct Running<C, T>(Mutex<HashMap<Key<C>, Job<T>>>);
+struct JobMap<C, T>(Mutex<HashMap<Key<C>, Job<T>>>);
 
 /// A running job.
 #[derive(Debug)]
@@ -81,8 +119,8 @@ impl<C, T> Clone for Jobs<C, T> {
 impl<C: Class, T: Clone + Send + 'static> Default for Jobs<C, T> {
     /// No job runs yet.
     fn default() -> Self {
-        let running = Arc::new(Running(Mutex::default()));
-        gauges::count(&running);
+        let running = Arc::new(JobMap(Mutex::default()));
+        report::register(&running);
         Self { running }
     }
 }
@@ -217,7 +255,7 @@ impl<T> Job<T> {
     }
 }
 
-impl<C, T> Running<C, T> {
+impl<C, T> JobMap<C, T> {
     /// The map is whole between any two statements, so a panic elsewhere does not spoil it.
     fn lock(&self) -> MutexGuard<'_, HashMap<Key<C>, Job<T>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

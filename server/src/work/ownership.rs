@@ -1,8 +1,9 @@
-//! A job's ownership of its key, from its start to any kind of end.
+//! The use of a key, until any kind of end: by the job that owns it, or by calls that share it.
 
 use super::ticket::Ticket;
-use super::{Class, Job, JobView, Key, Running, answer_all};
-use crate::call::Failure;
+use super::{Class, Job, JobMap, JobView, Key, answer_all, busy};
+use crate::call::{Failure, Rpc};
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -13,14 +14,14 @@ const HEADWAY: u64 = 1 << 20;
 
 /// Frees the key when dropped, so that no end of a job, however sudden, leaves it taken.
 pub(super) struct Ownership<C: Class, T> {
-    running: Arc<Running<C, T>>,
+    running: Arc<JobMap<C, T>>,
     key: Key<C>,
     /// Distinguishes this job from a later one of the same key.
     ticket: Ticket,
 }
 
 impl<C: Class, T> Ownership<C, T> {
-    pub(super) fn new(running: &Arc<Running<C, T>>, key: Key<C>, ticket: &Ticket) -> Self {
+    pub(super) fn new(running: &Arc<JobMap<C, T>>, key: Key<C>, ticket: &Ticket) -> Self {
         Self {
             running: Arc::clone(running),
             key,
@@ -106,4 +107,44 @@ fn late<C>(key: &Key<C>, view: &JobView, is_hung: bool) -> Failure {
     };
     let message = format!("{key}: {view};{why} still running, retry for the result");
     Failure::timeout(message).may_be_running()
+}
+
+/// A share of a key, until dropped. Several calls of one kind have one: each is a job of another
+/// key, and uses the object of this key without changing it.
+#[derive(Debug)]
+pub struct Share<C: Class, T> {
+    running: Arc<JobMap<C, T>>,
+    key: Key<C>,
+}
+
+impl<C: Class, T> Share<C, T> {
+    pub(super) fn new(running: &Arc<JobMap<C, T>>, key: Key<C>, rpc: Rpc) -> Result<Self, Failure> {
+        match running.lock().entry(key.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(Job::shared(rpc));
+            }
+            Entry::Occupied(mut taken) => {
+                let job = taken.get_mut();
+                if job.sharers == 0 || job.rpc != rpc {
+                    return Err(Failure::busy(busy(&key, &job.view(), rpc)));
+                }
+                job.sharers += 1;
+            }
+        }
+        let running = Arc::clone(running);
+        Ok(Self { running, key })
+    }
+}
+
+impl<C: Class, T> Drop for Share<C, T> {
+    fn drop(&mut self) {
+        let mut running = self.running.lock();
+        let Some(job) = running.get_mut(&self.key) else {
+            return;
+        };
+        job.sharers -= 1;
+        if job.sharers == 0 {
+            running.remove(&self.key);
+        }
+    }
 }

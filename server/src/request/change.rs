@@ -1,5 +1,8 @@
-//! The requested size of a volume.
+//! The requests to change a volume, and the size that a request asks for.
 
+use super::capability::Capability;
+use super::context::{Context, Secrets};
+use super::text::{STRING_BYTES_MAX, VolumeId};
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 
@@ -35,6 +38,82 @@ impl TryFrom<csi::CapacityRange> for CapacityRange {
 
 fn bytes(field: &str, value: i64) -> Result<u64, Failure> {
     u64::try_from(value).map_err(|_| Failure::invalid(field, format_args!("{value} is negative")))
+}
+
+/// Grow a volume.
+#[derive(Clone, Debug)]
+pub struct ControllerExpand {
+    /// The volume.
+    pub id: VolumeId,
+    /// The new size.
+    pub range: CapacityRange,
+    /// The use of the volume; none = unknown.
+    pub capability: Option<Capability>,
+    /// Credentials.
+    pub secrets: Secrets,
+}
+
+impl ControllerExpand {
+    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
+    /// specification's.
+    ///
+    /// # Errors
+    /// As for other requests, naming the field.
+    pub fn read(
+        request: csi::ControllerExpandVolumeRequest,
+        id_bytes_max: usize,
+    ) -> Result<Self, Failure> {
+        let id = VolumeId::at_most(id_bytes_max, request.volume_id)?;
+        let Some(range) = request.capacity_range else {
+            return Err(Failure::invalid(
+                "capacity_range",
+                "is required, but not set",
+            ));
+        };
+        Ok(Self {
+            id,
+            range: range.try_into()?,
+            capability: Capability::optional("volume_capability", request.volume_capability)?,
+            secrets: Secrets::new(request.secrets)?,
+        })
+    }
+}
+
+impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
+    type Error = Failure;
+
+    fn try_from(request: csi::ControllerExpandVolumeRequest) -> Result<Self, Failure> {
+        Self::read(request, STRING_BYTES_MAX)
+    }
+}
+
+/// Change the attributes of a volume.
+#[derive(Clone, Debug)]
+pub struct ControllerModify {
+    /// The volume.
+    pub id: VolumeId,
+    /// From the attributes class; what it does not name stays as it is.
+    pub mutable_parameters: Context,
+    /// Credentials.
+    pub secrets: Secrets,
+}
+
+impl ControllerModify {
+    /// Reads a request whose volume ID may have that length: IDs of another driver may exceed the
+    /// specification's.
+    ///
+    /// # Errors
+    /// As for other requests, naming the field.
+    pub fn read(
+        request: csi::ControllerModifyVolumeRequest,
+        id_bytes_max: usize,
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            id: VolumeId::at_most(id_bytes_max, request.volume_id)?,
+            mutable_parameters: Context::new("mutable_parameters", request.mutable_parameters)?,
+            secrets: Secrets::new(request.secrets)?,
+        })
+    }
 }
 
 #[cfg(test)]
