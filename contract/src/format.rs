@@ -2,7 +2,7 @@
 //! them; the volume context carries them to the node that formats the volume.
 //!
 //! The names and meanings are those of the AWS EBS driver. The list is short on purpose: what a
-//! kernel might not mount or grow is not on it.
+//! kernel might not mount or grow is not on it. Encryption is recognised to be refused.
 
 use std::ops::RangeInclusive;
 
@@ -258,6 +258,29 @@ fn invalid(field: &str, key: &str, why: &str) -> Failure {
     Failure::invalid(&format!("{field}[{key}]"), why)
 }
 
+/// The values that turn encryption off.
+const ENCRYPTION_OFF: [&str; 9] = ["", "0", "f", "false", "n", "no", "none", "off", "disabled"];
+
+/// Whether a parameter of a class or an attribute of a volume asks for encryption: by `luks` or
+/// `encrypt` in the key, in any case, unless the value turns it off. No driver of Belay encrypts: a
+/// volume would be stored as it is, and one that another driver has encrypted would look foreign.
+#[must_use]
+pub fn is_encryption_requested(key: &str, value: &str) -> bool {
+    has("encrypt", key, value) || is_encryption_by_driver(key, value)
+}
+
+/// Whether such an entry asks the driver to encrypt, not the storage: the disk has the header of
+/// LUKS.
+#[must_use]
+pub fn is_encryption_by_driver(key: &str, value: &str) -> bool {
+    has("luks", key, value)
+}
+
+fn has(word: &str, key: &str, value: &str) -> bool {
+    let value = value.trim().to_ascii_lowercase();
+    key.to_ascii_lowercase().contains(word) && !ENCRYPTION_OFF.contains(&&*value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -499,5 +522,29 @@ mod tests {
         assert_eq!(read(&entries), Ok(expected));
         let per_bytes = read(&[("bytesPerInode", "4096")]).unwrap();
         assert_eq!(per_bytes.inodes, Some(Inodes::PerBytes(4096)));
+    }
+
+    #[test]
+    fn encryption_is_encryption_requested_by_any_of_its_names_unless_it_is_off() {
+        for key in [
+            "luksEncrypted",
+            "encrypted",
+            "example.com/luks-encrypted",
+            "example.com/Encryption",
+            "luksCipher",
+        ] {
+            assert!(is_encryption_requested(key, "true"), "{key}");
+            assert!(is_encryption_requested(key, "aes-xts-plain64"), "{key}");
+            assert_eq!(
+                is_encryption_by_driver(key, "true"),
+                key.contains("luks"),
+                "{key}"
+            );
+            for off in ["false", "False", "no", "0", " ", "None", "off"] {
+                assert!(!is_encryption_by_driver(key, off), "{key}: {off}");
+                assert!(!is_encryption_requested(key, off), "{key}: {off}");
+            }
+        }
+        assert!(!is_encryption_requested("type", "encrypted-standard"));
     }
 }

@@ -4,9 +4,8 @@
 //! data by now.
 
 use crate::disk::{self, DiskIdentity, WordError};
-use crate::drivers::Profile;
+use crate::drivers::{Profile, TRANSPORT_DISK, TRANSPORT_LOOP};
 use crate::mark::{self, MarkSecret, SECRETS_MAX};
-use crate::transport::{DISK, LOOP};
 use belay_server::call::Failure;
 use belay_server::request::{Context, VolumeId};
 
@@ -106,8 +105,8 @@ impl PublishContext {
     /// As keys and values. An absent key is `false`, or not known.
     pub fn entries(&self) -> impl Iterator<Item = (String, String)> {
         let (transport, (key, value)) = match &self.transport {
-            Transport::Loop { file } => (LOOP, (FILE, file.clone())),
-            Transport::Disk(identity) => (DISK, word_of(identity)),
+            Transport::Loop { file } => (TRANSPORT_LOOP, (FILE, file.clone())),
+            Transport::Disk(identity) => (TRANSPORT_DISK, word_of(identity)),
         };
         let mut entries = vec![
             (TRANSPORT, transport.to_owned()),
@@ -153,7 +152,7 @@ impl PublishContext {
                 let why = format!("{other:?} is not how volumes of {} come", profile.name);
                 return Err(invalid(TRANSPORT, &why));
             }
-            DISK => Transport::Disk(identity(context)?),
+            TRANSPORT_DISK => Transport::Disk(identity(context)?),
             _ => Transport::Loop {
                 file: own_file(volume, required(context, FILE)?)?,
             },
@@ -403,7 +402,7 @@ mod tests {
 
     #[test]
     fn a_disk_is_recognised_by_one_word_that_can_be_a_disks() {
-        let common = [(TRANSPORT, DISK), (BYTES, "1"), (CONTENT, "new")];
+        let common = [(TRANSPORT, TRANSPORT_DISK), (BYTES, "1"), (CONTENT, "new")];
         for (words, key) in [
             (&[][..], SERIAL),
             (&[(SERIAL, "a"), (WWN, "0x1")], SERIAL),

@@ -9,9 +9,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use belay_contract::drivers::{Metadata, MetadataSource, Profile};
+use belay_contract::drivers::{
+    Metadata, MetadataSource, Profile, TRANSPORT_DISK, TRANSPORT_LOOP, TRANSPORT_NFS,
+};
 use belay_contract::flags::{DriverArgs, node_id};
-use belay_contract::transport::{DISK, LOOP, NFS};
 use belay_server::call::Failure;
 use belay_server::config::{ProcessArgs, ended, parse_from, parse_where};
 use belay_server::endpoint::Endpoint;
@@ -287,12 +288,12 @@ impl Config {
 impl Driver {
     /// Its volumes are disks.
     pub(crate) fn has_disks(&self) -> bool {
-        self.common.kind.profile().transport == DISK
+        self.common.kind.profile().transport == TRANSPORT_DISK
     }
 
     /// Its volumes are directories of a server.
     pub(crate) fn is_remote(&self) -> bool {
-        self.common.kind.profile().transport == NFS
+        self.common.kind.profile().transport == TRANSPORT_NFS
     }
 
     /// The directory of its volumes' files; `None` if volumes are no files.
@@ -324,8 +325,8 @@ impl Driver {
         ];
         let given = given.into_iter().find(|(_, is_given)| *is_given);
         let why = match profile.transport {
-            DISK => return Ok(()),
-            LOOP => "the controller knows the content of its files",
+            TRANSPORT_DISK => return Ok(()),
+            TRANSPORT_LOOP => "the controller knows the content of its files",
             _ => "its volumes are not disks",
         };
         match given {
@@ -369,7 +370,7 @@ impl Driver {
 /// Checks that `--loop-dir` is given if and only if it is needed.
 fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
     let transport = profile.transport;
-    match (transport == LOOP, is_given) {
+    match (transport == TRANSPORT_LOOP, is_given) {
         (true, false) => Err("--loop-dir <DIR>: is required: its volumes are files there".into()),
         (false, true) => Err(format!(
             "--loop-dir: does not apply: its volumes are not files on this node, but use the \

@@ -1,9 +1,8 @@
 //! `civo`: a volume of Civo, which is attached to the node as a SCSI disk of QEMU. Names, ids and
 //! keys are those of civo-csi.
 
-use super::{InstanceFile, Kubelet, ParameterPolicy, Profile};
+use super::{InstanceFile, Kubelet, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};
-use crate::transport::DISK;
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 
@@ -27,7 +26,7 @@ pub const CIVO: Profile = Profile {
         PluginCapability::Controller,
         PluginCapability::OfflineExpansion,
     ],
-    transport: DISK,
+    transport: TRANSPORT_DISK,
     // The serial is the volume's ID, in full: page 0x83 and page 0x80 of SCSI.
     disk_names: &[
         named("scsi-0QEMU_QEMU_HARDDISK_"),

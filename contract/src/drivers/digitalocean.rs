@@ -1,9 +1,8 @@
 //! `digitalocean`: a volume is a volume of DigitalOcean, attached to the node's droplet as a SCSI
 //! disk. Names, ids and keys are those of csi-digitalocean.
 
-use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile};
+use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};
-use crate::transport::DISK;
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -31,7 +30,7 @@ pub const DIGITALOCEAN: Profile = Profile {
         PluginCapability::Controller,
         PluginCapability::OnlineExpansion,
     ],
-    transport: DISK,
+    transport: TRANSPORT_DISK,
     // Vendor DO, model Volume, and the volume's name as the vendor's own id (page 0x83).
     disk_names: &[NameTemplate {
         prefix: "scsi-0DO_Volume_",

@@ -3,8 +3,7 @@
 
 mod civo;
 mod digitalocean;
-mod local;
-mod metadata;
+pub mod local;
 mod nfs;
 mod openstack;
 #[cfg(test)]
@@ -13,13 +12,21 @@ mod tests;
 pub use civo::CIVO;
 pub use digitalocean::DIGITALOCEAN;
 pub use local::LOCAL;
-pub use metadata::{InstanceFile, Metadata, MetadataSource};
 pub use nfs::{NFS, NFS_ID_BYTES_MAX};
 pub use openstack::OPENSTACK;
 
 use crate::disk::NameTemplate;
 use belay_server::identity::PluginCapability;
 use belay_server::request::{AccessMode, Context};
+use std::net::SocketAddr;
+
+/// The transport of volumes that are files in the node's own directory, as profiles and publish
+/// contexts name it.
+pub const TRANSPORT_LOOP: &str = "loop";
+/// The transport of volumes that a cloud attaches to the node as disks.
+pub const TRANSPORT_DISK: &str = "disk";
+/// The transport of volumes that are directories of an NFS server.
+pub const TRANSPORT_NFS: &str = "nfs";
 
 /// Every kind of driver, by its name for `--driver-kind` of the agent and `--backend` of the
 /// controller.
@@ -133,7 +140,7 @@ impl Profile {
     /// Whether a volume is a device with a filesystem, whose type a request may choose.
     #[must_use]
     pub fn has_device(&self) -> bool {
-        self.transport != crate::transport::NFS
+        self.transport != TRANSPORT_NFS
     }
 
     /// The longest ID of a volume, in bytes.
@@ -180,4 +187,55 @@ pub struct Kubelet {
     pub fs_group_policy: &'static str,
     /// Mount with the pod's SELinux label as an option, instead of relabelling each file.
     pub selinux_mount: bool,
+}
+
+/// The description of an instance that a cloud offers to the instance itself: a JSON object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// Its sources, in the default order.
+    pub sources: &'static [MetadataSource],
+    /// The label of the filesystem on the config drive.
+    pub drive_label: &'static str,
+    /// The default address of the metadata service.
+    pub service: SocketAddr,
+    /// The document: its path on the drive, and at the service.
+    pub document: &'static str,
+    /// The member that is the node's ID.
+    pub id: &'static str,
+    /// The member that is the node's zone, the value of the profile's topology key.
+    pub zone: &'static str,
+}
+
+/// A file of the node in which a cloud describes the instance: TOML, of which texts at the top are
+/// read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceFile {
+    /// Its default path.
+    pub path: &'static str,
+    /// The key of the node's ID.
+    pub id: &'static str,
+    /// The key of the node's region, the value of the profile's topology key.
+    pub region: &'static str,
+}
+
+/// A source of metadata. The words for `--metadata-search-order` are those of cinder-csi-plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum MetadataSource {
+    /// A small read-only disk that the cloud attaches to the instance
+    #[value(name = "configDrive")]
+    ConfigDrive,
+    /// An HTTP server at a link-local address
+    #[value(name = "metadataService")]
+    Service,
+}
+
+impl MetadataSource {
+    /// The word, as in the flag.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ConfigDrive => "configDrive",
+            Self::Service => "metadataService",
+        }
+    }
 }

@@ -1,8 +1,7 @@
 //! `nfs`: a volume is a directory of an NFS server, which each node mounts. Names, IDs and keys are
 //! those of csi-driver-nfs.
 
-use super::{Kubelet, ParameterPolicy, Profile};
-use crate::transport::NFS as TRANSPORT;
+use super::{Kubelet, ParameterPolicy, Profile, TRANSPORT_NFS};
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 
@@ -23,7 +22,7 @@ pub const NFS: Profile = Profile {
         PluginCapability::Controller,
         PluginCapability::OnlineExpansion,
     ],
-    transport: TRANSPORT,
+    transport: TRANSPORT_NFS,
     disk_names: &[],
     disk_name_key: None,
     never_format_keys: &[],

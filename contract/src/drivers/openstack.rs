@@ -1,9 +1,8 @@
 //! `openstack`: a volume is a Cinder volume, which Nova plugs into the node as a disk. Names, ids
 //! and keys are those of cinder-csi-plugin.
 
-use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile};
+use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};
-use crate::transport::DISK;
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -34,7 +33,7 @@ pub const OPENSTACK: Profile = Profile {
         PluginCapability::Controller,
         PluginCapability::OnlineExpansion,
     ],
-    transport: DISK,
+    transport: TRANSPORT_DISK,
     // Nova gives libvirt the volume's ID as serial. QEMU shows all of it for SCSI, where the
     // hypervisor does not cut it; some clouds set a world-wide name.
     disk_names: &[

@@ -1,8 +1,7 @@
 //! The chart and the documentation of a driver match its profile.
 
-use super::{CIVO, DIGITALOCEAN, Kind, LOCAL, NFS, OPENSTACK};
+use super::{CIVO, DIGITALOCEAN, Kind, LOCAL, NFS, OPENSTACK, TRANSPORT_DISK};
 use crate::disk;
-use crate::transport::DISK;
 use belay_server::identity::PluginCapability;
 use belay_server::request::{AccessMode, Context};
 use clap::ValueEnum as _;
@@ -92,7 +91,11 @@ fn a_disk_has_names_of_its_volume_that_a_publish_context_can_list() {
     for kind in Kind::value_variants() {
         let profile = kind.profile();
         let names = profile.names_of("7f8b1c2d-1111-4222-8333-444455556666");
-        assert_eq!(names.is_empty(), profile.transport != DISK, "{kind:?}");
+        assert_eq!(
+            names.is_empty(),
+            profile.transport != TRANSPORT_DISK,
+            "{kind:?}"
+        );
         for name in names {
             assert_eq!(disk::word(&name), Ok(name.clone()));
         }

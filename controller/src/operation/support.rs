@@ -3,7 +3,7 @@
 
 use crate::backend::Usage;
 use belay_contract::drivers::Profile;
-use belay_contract::encryption;
+use belay_contract::format;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Capability, Context, MountFlags};
 
@@ -135,8 +135,9 @@ pub(super) fn refuse_encryption(
     parameters: &Context,
     known: &[&str],
 ) -> Result<(), Failure> {
-    let asks =
-        |(key, value): &(&str, &str)| !known.contains(key) && encryption::is_requested(key, value);
+    let asks = |(key, value): &(&str, &str)| {
+        !known.contains(key) && format::is_encryption_requested(key, value)
+    };
     match parameters.iter().find(asks) {
         None => Ok(()),
         Some((key, _)) => Err(Failure::invalid(

@@ -18,7 +18,7 @@ pub(super) use link::{Inode, names_of};
 pub(super) use open::{foreign, missing};
 
 use super::fault::{at, os, truncated};
-use belay_contract::attribute::DETACH;
+use belay_contract::drivers::local::DETACH;
 use belay_server::call::Failure;
 #[cfg(test)]
 use journal::Call;

@@ -8,7 +8,7 @@ use super::files::{Files, foreign, names_of};
 use super::record::State;
 use super::store::{Store, refuse_foreign_token};
 use crate::backend::{Unhealthy, UnhealthyPage};
-use belay_contract::linked;
+use belay_contract::drivers::local::names_refusal;
 use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
 use belay_server::health::Conditions;
@@ -57,7 +57,7 @@ impl Named {
     /// `allowed` names.
     pub(super) fn linked(&self, path: &Path, allowed: u64) -> Option<String> {
         match self {
-            Self::File { names, .. } => linked::refusal(path, *names, allowed),
+            Self::File { names, .. } => names_refusal(path, *names, allowed),
             Self::Nothing | Self::Other => None,
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use belay_contract::disk::DiskIdentity;
 use belay_contract::drivers::Profile;
-use belay_contract::encryption;
+use belay_contract::format;
 use belay_contract::publish_context::{self, Content, PublishContext};
 use belay_server::call::Failure;
 use belay_server::identity::DriverName;
@@ -73,7 +73,9 @@ impl DiskVolumes {
         about: &Context,
     ) -> Result<PublishContext, Failure> {
         let mut entries = about.iter();
-        if let Some((key, _)) = entries.find(|(key, value)| encryption::is_by_driver(key, value)) {
+        if let Some((key, _)) =
+            entries.find(|(key, value)| format::is_encryption_by_driver(key, value))
+        {
             return Err(Failure::invalid(
                 "volume_context",
                 format_args!(

@@ -19,7 +19,7 @@ const NAMES_MAX: u32 = 2;
 /// Explains why a file at `path` with so many names must not be used as that of a volume; `None` if
 /// no other volume can have it.
 pub(crate) fn linked(path: &Path, names: u32) -> Option<String> {
-    belay_contract::linked::refusal(path, names.into(), NAMES_MAX.into())
+    belay_contract::drivers::local::names_refusal(path, names.into(), NAMES_MAX.into())
 }
 
 /// A volume's file.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use belay_contract::attribute::DETACH;
+use belay_contract::drivers::local::DETACH;
 use belay_contract::drivers::{LOCAL, Profile};
 use belay_server::call::{Failure, Kind};
 use belay_server::identity::DriverName;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-use belay_contract::attribute::DETACH;
+use belay_contract::drivers::local::DETACH;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 

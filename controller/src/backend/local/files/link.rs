@@ -5,7 +5,7 @@
 use super::journal::{self, Call};
 use super::{Backing, Files};
 use crate::backend::local::fault::os;
-use belay_contract::linked;
+use belay_contract::drivers::local::names_refusal;
 use belay_server::call::Failure;
 use rustix::fs::{AtFlags, FlockOperation, Stat};
 use rustix::io::Errno;
@@ -114,7 +114,7 @@ impl Backing {
         if self.names <= allowed {
             return Ok(());
         }
-        match linked::refusal(&self.path, names_of(&self.stat()?), allowed) {
+        match names_refusal(&self.path, names_of(&self.stat()?), allowed) {
             Some(why) => Err(Failure::precondition(why)),
             None => Ok(()),
         }

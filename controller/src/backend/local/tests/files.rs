@@ -2,7 +2,7 @@
 
 use super::{Bed, attach_order, order};
 use crate::backend::local::files::Files;
-use belay_contract::attribute::DETACH;
+use belay_contract::drivers::local::DETACH;
 use belay_server::call::Kind;
 use rustix::fs::{CWD, FileType, Mode, SeekFrom};
 use rustix::io::Errno;

@@ -4,7 +4,7 @@ use super::objects::{Object, Objects};
 use super::peer::{FILESYSTEMS, FORMATTING, Peer, Sharing};
 use super::{Names, about, clouds, options};
 use crate::report::{Report, Verdict};
-use belay_contract::encryption;
+use belay_contract::format;
 
 /// Parameters that the external-provisioner consumes have this prefix; `fstype` is its old
 /// spelling.
@@ -133,7 +133,7 @@ fn encrypted(objects: &Objects, driver: &str) -> Names {
     Names::of(volumes.filter(|it| {
         let mut attributes = it.entries("/spec/csi/volumeAttributes");
         it.text("/spec/csi/driver") == driver
-            && attributes.any(|(key, value)| encryption::is_by_driver(key, value))
+            && attributes.any(|(key, value)| format::is_encryption_by_driver(key, value))
     }))
 }
 
@@ -210,7 +210,7 @@ pub(super) fn classes(report: &mut Report, objects: &Objects, peer: &Peer, drive
             wrong(format!("Belay refuses parameter {}", unknown.join(", ")));
         }
         let mut parameters = class.entries("/parameters");
-        let asking = parameters.find(|(key, value)| encryption::is_requested(key, value));
+        let asking = parameters.find(|(key, value)| format::is_encryption_requested(key, value));
         if let Some((key, _)) = asking {
             wrong(format!(
                 "{key} asks for encryption, which Belay does not do"
