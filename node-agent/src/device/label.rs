@@ -2,8 +2,6 @@
 //! link of its node. The kernel shows it as the root of the bind mount. So the mount itself names
 //! the volume that it was made for, and the attachment: a device number may go to another volume,
 //! a sequence number never does.
-//!
-//! The last component is the node's own name, as in the mounts of earlier releases.
 
 use std::path::{Path, PathBuf};
 
@@ -272,7 +270,7 @@ mod tests {
         }
     }
 
-    /// The mounts of an earlier release keep their names.
+    /// The mounts of an agent before its restart keep their names.
     #[test]
     fn a_name_keeps_what_a_file_name_may_have() {
         let name = |volume: &str| label(volume).volume;

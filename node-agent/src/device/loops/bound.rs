@@ -158,11 +158,6 @@ impl<K: Kernel> Device<K> {
         })
     }
 
-    /// Its number.
-    pub(super) fn number(&self) -> u32 {
-        self.guard.number
-    }
-
     /// The same device, with the file that is behind it.
     pub(super) fn with(mut self, file: VolumeFile<K>) -> Self {
         self.guard.file = Some(file);

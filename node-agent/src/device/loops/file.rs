@@ -86,11 +86,6 @@ impl<K: Kernel> VolumeFile<K> {
         status.inode() == self.inode
     }
 
-    /// Whether a device of that status has a file of the same filesystem.
-    pub(super) fn is_beside(&self, status: &LoopStatus) -> bool {
-        status.backing_dev == self.inode.dev
-    }
-
     /// Refuses a file that may be another volume's too, by the number of names that it had when it
     /// was opened.
     ///

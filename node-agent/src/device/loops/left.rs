@@ -58,7 +58,7 @@ impl<K: Kernel> LoopDir<K> {
             if status.backing_dev != kernel.stat(self.fd())?.dev {
                 continue;
             }
-            let verdict = self.judge(kernel, volume, (device, &status), None)?;
+            let verdict = self.judge(volume, (device, &status), None);
             if verdict.held().is_some() {
                 return Ok(verdict);
             }
@@ -127,7 +127,7 @@ impl<K: Kernel> LoopDir<K> {
             return Ok(None);
         };
         // A device that the operator has bound to the file is in the operator's use.
-        let is_ours = matches!(file.name().bearer(&status), Bearer::Ours | Bearer::Earlier);
+        let is_ours = file.name().bearer(&status) == Bearer::Ours;
         let is_it = is_ours && file.is_behind(&status) && device.guard.is_kept();
         Ok(is_it.then(|| device.with(file)))
     }

@@ -13,19 +13,13 @@ const NAME_BYTES: usize = 63;
 /// The name of one driver's volume: `<driver>/<volume>`. If that is too long, a digest and the end
 /// of the volume's id, after a character that no driver's name contains.
 #[derive(Clone, Debug)]
-pub(super) struct Name {
-    bound: String,
-    volume: VolumeId,
-}
+pub(super) struct Name(String);
 
 /// The owner of a bound device's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bearer {
     /// The volume's.
     Ours,
-    /// The volume's id without a driver, as in earlier releases: it may be that of another driver's
-    /// volume.
-    Earlier,
     /// Another volume's.
     Another,
     /// No name, or a path, as losetup(8) and mount(8) set it.
@@ -35,27 +29,22 @@ pub(super) enum Bearer {
 impl Name {
     pub(super) fn new(driver: &DriverName, volume: &VolumeId) -> Self {
         let whole = format!("{driver}/{volume}");
-        let bound = match whole.len() <= NAME_BYTES {
+        Name(match whole.len() <= NAME_BYTES {
             true => whole,
             false => shortened(&whole),
-        };
-        let volume = volume.clone();
-        Name { bound, volume }
+        })
     }
 
     pub(super) fn as_str(&self) -> &str {
-        &self.bound
+        &self.0
     }
 
     /// The owner of the name of a device with that status.
     pub(super) fn bearer(&self, status: &LoopStatus) -> Bearer {
-        let (name, volume) = (status.name.as_str(), self.volume.as_str());
-        let is_cut = name.len() == NAME_BYTES && volume.starts_with(name);
-        match name {
-            _ if name == self.bound => Bearer::Ours,
-            _ if name == volume || is_cut => Bearer::Earlier,
+        match status.name.as_str() {
+            name if name == self.0 => Bearer::Ours,
             "" => Bearer::Nobody,
-            _ if name.starts_with('/') => Bearer::Nobody,
+            name if name.starts_with('/') => Bearer::Nobody,
             _ => Bearer::Another,
         }
     }
@@ -121,15 +110,12 @@ mod tests {
             ("one/vol", Bearer::Ours),
             ("two/vol", Bearer::Another),
             ("one/vol2", Bearer::Another),
-            ("vol", Bearer::Earlier),
+            ("vol", Bearer::Another),
             ("vol2", Bearer::Another),
             ("", Bearer::Nobody),
             ("/volumes/vol", Bearer::Nobody),
         ] {
             expect(&ours, bound, bearer);
         }
-        let long = "x".repeat(128);
-        expect(&name("one", &long), &long[..63], Bearer::Earlier);
-        expect(&name("one", &long), &long[..62], Bearer::Another);
     }
 }

@@ -411,7 +411,7 @@ fn the_devices_of_a_file_on_a_dead_disk_are_found_by_name_and_no_others() {
     let unread = || {
         let found = RefCell::new(Vec::new());
         let is_dead = bench.dir.unread(&bench.kernel, &vol(), |device| {
-            found.borrow_mut().push(device.number());
+            found.borrow_mut().push(device.guard.number);
             Ok(())
         });
         (is_dead, found.into_inner())
@@ -458,22 +458,6 @@ fn on_a_dead_disk_a_device_that_does_not_exist_is_unbound_and_one_that_closes_is
     assert_eq!(judge(number).unwrap().map(word), Some("stale"));
     bench.kernel.loop_clr_fd(&device).unwrap();
     assert!(judge(number).unwrap().is_none());
-}
-
-/// Releases before devices had the driver's name in theirs.
-#[test]
-fn a_file_of_another_filesystem_is_not_the_volumes_old_one() {
-    for (file, expected) in [
-        ("/volumes/vol-1.bad", "stale"),
-        ("/tmpfs/vol-1.bad", "foreign"),
-    ] {
-        let bench = Bench::new();
-        bench.machine.make_dir(Path::new("/tmpfs"));
-        bench.machine.cover(Path::new("/tmpfs"));
-        bench.machine.make_file(Path::new(file), 1 << 20);
-        let (number, _device) = bench.bind(file, "vol-1", KEPT);
-        assert_eq!(bench.verdict(number), Ok(expected), "{file}");
-    }
 }
 
 #[test]

@@ -124,8 +124,8 @@ mod tests {
         autoclear: false,
     };
 
-    /// Whether the volume `vol-1` in `/volumes` gets the device of that file, which was bound by an
-    /// earlier release, and whose disk fails when the device is queried.
+    /// Whether the volume `vol-1` in `/volumes` gets the device of that file, whose disk fails when
+    /// the device is queried.
     fn is_ours(file: &str) -> bool {
         judged(file, "vol-1", "LOOP_GET_STATUS64", "EIO", false) == Ok("stale")
     }

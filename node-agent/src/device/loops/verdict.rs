@@ -62,51 +62,24 @@ impl<K: Kernel> LoopDir<K> {
         let file = self.name_if_any(kernel, volume)?;
         match device.ask(kernel)? {
             None => Ok(Verdict::Unbound),
-            Some(status) => self.judge(kernel, volume, (device, &status), file),
+            Some(status) => Ok(self.judge(volume, (device, &status), file)),
         }
     }
 
     /// The relation of a device of that status to the volume, whose file is `file`.
     pub(super) fn judge(
         &self,
-        kernel: &K,
         volume: &VolumeId,
         (device, status): (Device<K>, &LoopStatus),
         file: Option<VolumeFile<K>>,
-    ) -> Result<Verdict<K, Bound<K>>, Failure> {
+    ) -> Verdict<K, Bound<K>> {
         let bearer = self.name_of(volume).bearer(status);
-        let is_beside = file.as_ref().is_some_and(|file| file.is_beside(status));
-        Ok(match file {
+        match file {
             _ if bearer == Bearer::Another => Verdict::Foreign,
             Some(file) if file.is_behind(status) => Verdict::Ours(device.with(file)),
             _ if bearer == Bearer::Ours => Verdict::Stale(device),
-            // Another driver's volume may have the same id.
-            _ if bearer == Bearer::Earlier
-                && self.is_old(kernel, volume, &device, is_beside)? =>
-            {
-                Verdict::Stale(device)
-            }
             _ => Verdict::Foreign,
-        })
-    }
-
-    /// Whether the device, by sysfs, has a file that lost the volume's name: it was removed from
-    /// the volume's path; or renamed, and is on the filesystem of the file that has the name now.
-    fn is_old(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        device: &Device<K>,
-        is_beside: bool,
-    ) -> Result<bool, Failure> {
-        let path = self.path_of(volume)?;
-        let found = kernel.loop_file(device.number())?.map(|found| found.path);
-        Ok(found.is_some_and(|found| {
-            let is_marked = unmarked(&found) != found;
-            let was_removed = is_marked && unmarked(&found) == path;
-            let was_renamed = !is_marked && found.file_name() != path.file_name();
-            was_removed || is_beside && was_renamed
-        }))
+        }
     }
 
     /// Whether the volume's name no longer leads to the file behind the device of a mount that is

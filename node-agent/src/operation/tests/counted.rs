@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use belay_server::request::AccessMode;
 use metrics_exporter_prometheus::PrometheusBuilder;
 
-use super::bench::{BYTES, Form, GROWN_BYTES, Verb, Volume, World};
+use super::bench::{BYTES, DRIVER, Form, GROWN_BYTES, Verb, Volume, World};
 use super::simulated::Simulated;
 use crate::device::loop_path;
 use crate::kernel::fake::Fault;
@@ -146,7 +146,8 @@ fn every_reason_for_which_a_volume_is_not_formatted_is_counted() {
         read_only: false,
         autoclear: true,
     };
-    kernel.loop_configure(&device, &file, mode, "vol").unwrap();
+    let name = format!("{DRIVER}/{}", volume.id);
+    kernel.loop_configure(&device, &file, mode, &name).unwrap();
     let claim = kernel.reopen(&device, Open::DeviceExclusive).unwrap();
     drop((device, file));
     expect(&world, &volume, None, &refusal("in_use"));

@@ -323,7 +323,7 @@ fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
     };
     let pod = kernel.open(&loop_path(number), Open::FileWrite).unwrap();
     assert_eq!(kernel.pwrite(&pod, b"data", 300 * MIB).unwrap(), 4);
-    // The state that an earlier release left, which did not record the use.
+    // The operator, or a tool that copies files, has removed the record of the use.
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
     kernel.remove_xattr(&file, "trusted.belay.used").unwrap();
     drop(file);

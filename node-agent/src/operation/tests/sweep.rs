@@ -61,9 +61,6 @@ fn what_a_dead_agent_left_bound_is_freed_at_the_start<W: World>(world: &W) {
     for name in ["one", "two"] {
         leave_bound(world, &world.volume(name, Form::Block));
     }
-    // By an earlier release.
-    let volume = world.volume("three", Form::Block);
-    bind(world, &volume.file(), &volume.id, KEPT);
     // As sysfs shows a file that was removed.
     leave_bound(world, &world.volume("four (deleted)", Form::Block));
     drop(world.start_swept());
@@ -182,7 +179,7 @@ fn what_was_left_bound_in_another_mode_is_freed_and_bound_anew<W: World>(world: 
         (left_to_read, AccessMode::SingleNodeWriter),
     ] {
         let mut volume = world.volume(mode.name(), Form::Block);
-        bind(world, &volume.file(), &volume.id, left);
+        bind(world, &volume.file(), &name_of(&volume), left);
         volume.mode = mode;
         let node = world.start();
         volume.call(&node, Verb::Stage).unwrap();
@@ -196,7 +193,7 @@ fn what_was_left_bound_in_another_mode_is_freed_and_bound_anew<W: World>(world: 
     }
     // The filesystem is mounted read-only; its device never is.
     let volume = world.volume("vol", Form::Ext4);
-    bind(world, &volume.file(), &volume.id, left_to_read);
+    bind(world, &volume.file(), &name_of(&volume), left_to_read);
     let node = world.start();
     volume.call(&node, Verb::Stage).unwrap();
     assert!(!mode_of(world, &volume).read_only);
@@ -210,7 +207,8 @@ fn a_device_of_somebody_else_is_not_even_opened() {
     let foreign = Path::new("/elsewhere/foreign");
     world.make_file(foreign, MIB);
     // With the name of a volume of ours, but bound by another process.
-    let number = bind(&world, foreign, "vol", KEPT);
+    let name = format!("{DRIVER}/vol");
+    let number = bind(&world, foreign, &name, KEPT);
     let volume = world.volume("vol", Form::Block);
     leave_bound(&world, &volume);
     leave_bound(&world, &world.volume("other", Form::Block));
