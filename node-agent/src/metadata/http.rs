@@ -1,34 +1,38 @@
 //! One GET of HTTP/1.1 (RFC 9112) over a plain connection: no proxy, no name, no redirect, and
-//! limits on everything. What it reads is in no error.
+//! limits on everything. Errors contain nothing of the response.
 
 use std::io;
 use std::net::SocketAddr;
 
 use belay_server::size::Exact;
-use tokio::io::BufReader;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, CONNECTION, HOST, USER_AGENT};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// Most bytes of a line of the head.
-const LINE_MAX: u64 = 4096;
-/// Most lines of the head.
-const LINES_MAX: usize = 64;
+/// Maximum size of the head, in bytes.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Maximum number of headers.
+const HEADERS_MAX: usize = 64;
 
-/// Why there is no body.
+/// The reason why there is no body.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    /// The connection.
+    /// The connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Another status than 200.
+    /// The status is not 200.
     #[error("HTTP status {0}{hint}", hint = hint(*.0))]
     Status(u16),
-    /// More than the caller takes.
+    /// The body is longer than the caller accepts.
     #[error("the response has more than {}", Exact(*.0 as u64))]
     TooLong(usize),
-    /// Not what HTTP says.
+    /// The response is not valid in HTTP/1.1, or ends too early.
     #[error("the response is not HTTP/1.1: {0}")]
-    Malformed(&'static str),
+    Malformed(#[from] hyper::Error),
 }
 
 fn hint(status: u16) -> &'static str {
@@ -40,7 +44,7 @@ fn hint(status: u16) -> &'static str {
     }
 }
 
-/// The body of the document at `path`, of at most `bytes_max`. Has no deadline.
+/// Returns the body of the document at `path`, of at most `bytes_max`. Has no deadline.
 ///
 /// # Errors
 /// [`Refused`].
@@ -49,140 +53,55 @@ pub(super) async fn get(
     path: &str,
     bytes_max: usize,
 ) -> Result<Vec<u8>, Refused> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!(
-        "GET /{path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: belay-node\r\nAccept: */*\r\n\
-         Connection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await?;
-    body(&mut BufReader::new(stream), bytes_max).await
+    let stream = TcpStream::connect(address).await?;
+    get_over(stream, &address.to_string(), path, bytes_max).await
 }
 
-/// The body of a response with status 200.
-async fn body(
-    response: &mut (impl AsyncBufRead + Unpin),
+async fn get_over(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    host: &str,
+    path: &str,
     bytes_max: usize,
 ) -> Result<Vec<u8>, Refused> {
-    let status = status(&line(response).await?)?;
-    if status != 200 {
-        return Err(Refused::Status(status));
-    }
-    let (mut length, mut is_chunked) = (None, false);
-    for _ in 0..LINES_MAX {
-        let line = line(response).await?;
-        if line.is_empty() {
-            return match (is_chunked, length) {
-                (true, _) => chunks(response, bytes_max).await,
-                (false, Some(length)) => exactly(response, Vec::new(), length, bytes_max).await,
-                (false, None) => up_to_the_end(response, bytes_max).await,
-            };
-        }
-        let Some((name, value)) = line.split_once(':') else {
-            return Err(Refused::Malformed("a header without a colon"));
-        };
-        let value = value.trim();
-        if name.eq_ignore_ascii_case("content-length") {
-            let bytes = number(value, 10).ok_or(Refused::Malformed("Content-Length"))?;
-            if length.is_some_and(|other| other != bytes) {
-                return Err(Refused::Malformed("two values of Content-Length"));
-            }
-            length = Some(bytes);
-        } else if name.eq_ignore_ascii_case("transfer-encoding") {
-            if !value.eq_ignore_ascii_case("chunked") {
-                return Err(Refused::Malformed("unknown Transfer-Encoding"));
-            }
-            is_chunked = true;
-        }
-    }
-    Err(Refused::Malformed("too many headers"))
-}
-
-/// `HTTP/1.1 200 OK`.
-fn status(line: &str) -> Result<u16, Refused> {
-    let mut words = line.split(' ');
-    let is_http = words.next().is_some_and(|word| word.starts_with("HTTP/1."));
-    let code = words.next().filter(|code| is_http && code.len() == 3);
-    let code = code.and_then(|code| number(code, 10)?.try_into().ok());
-    code.ok_or(Refused::Malformed("the status line"))
-}
-
-/// A line of the head, without its end.
-async fn line(response: &mut (impl AsyncBufRead + Unpin)) -> Result<String, Refused> {
-    let mut line = Vec::new();
-    response.take(LINE_MAX).read_until(b'\n', &mut line).await?;
-    if line.pop() != Some(b'\n') {
-        return Err(Refused::Malformed("a line that is too long or has no end"));
-    }
-    line.pop_if(|last| *last == b'\r');
-    String::from_utf8(line).map_err(|_| Refused::Malformed("a line that is not UTF-8"))
-}
-
-async fn chunks(
-    response: &mut (impl AsyncBufRead + Unpin),
-    bytes_max: usize,
-) -> Result<Vec<u8>, Refused> {
-    let mut body = Vec::new();
-    loop {
-        let size = line(response).await?;
-        let size = size.split(';').next().unwrap_or_default().trim();
-        let size = number(size, 16).ok_or(Refused::Malformed("the size of a chunk"))?;
-        // What may follow the last one is of no use here.
-        if size == 0 {
-            return Ok(body);
-        }
-        body = exactly(response, body, size, bytes_max).await?;
-        if !line(response).await?.is_empty() {
-            return Err(Refused::Malformed("a chunk that is longer than its size"));
-        }
-    }
-}
-
-/// The body so far, and `length` more bytes.
-async fn exactly(
-    response: &mut (impl AsyncBufRead + Unpin),
-    mut body: Vec<u8>,
-    length: usize,
-    bytes_max: usize,
-) -> Result<Vec<u8>, Refused> {
-    let whole = body.len().saturating_add(length);
-    if whole > bytes_max {
-        return Err(Refused::TooLong(bytes_max));
-    }
-    // Grows with what arrives, whatever size was announced.
-    let length = u64::try_from(length).unwrap_or(u64::MAX);
-    response.take(length).read_to_end(&mut body).await?;
-    if body.len() != whole {
-        return Err(Refused::Malformed("it ends before its announced length"));
-    }
-    Ok(body)
-}
-
-async fn up_to_the_end(
-    response: &mut (impl AsyncBufRead + Unpin),
-    bytes_max: usize,
-) -> Result<Vec<u8>, Refused> {
-    let mut body = Vec::new();
-    let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
-    response
-        .take(limit.saturating_add(1))
-        .read_to_end(&mut body)
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .handshake(TokioIo::new(stream))
         .await?;
-    if body.len() > bytes_max {
-        return Err(Refused::TooLong(bytes_max));
+    let request = Request::get(format!("/{path}"))
+        .header(HOST, host)
+        .header(USER_AGENT, "belay-node")
+        .header(ACCEPT, "*/*")
+        .header(CONNECTION, "close")
+        .body(String::new())
+        .map_err(io::Error::other)?;
+    let exchange = async {
+        let response = sender.send_request(request).await?;
+        if response.status() != StatusCode::OK {
+            return Err(Refused::Status(response.status().as_u16()));
+        }
+        let body = Limited::new(response.into_body(), bytes_max).collect();
+        match body.await {
+            Ok(body) => Ok(body.to_bytes().into()),
+            Err(error) if error.is::<LengthLimitError>() => Err(Refused::TooLong(bytes_max)),
+            Err(error) => Err(match error.downcast::<hyper::Error>() {
+                Ok(error) => Refused::Malformed(*error),
+                Err(error) => io::Error::other(error).into(),
+            }),
+        }
+    };
+    tokio::select! {
+        body = exchange => body,
+        // The connection fails only together with the exchange, which has the reason.
+        Err(error) = connection => Err(error.into()),
     }
-    Ok(body)
-}
-
-/// Digits only: `parse` accepts a sign.
-fn number(text: &str, radix: u32) -> Option<usize> {
-    let is_plain = text.chars().all(|char| char.is_digit(radix));
-    usize::from_str_radix(text, radix).ok().filter(|_| is_plain)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
     const BYTES_MAX: usize = 32;
 
@@ -190,9 +109,14 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
-        let mut response = response;
-        let body = runtime.block_on(body(&mut response, BYTES_MAX));
-        body.map_err(|refused| refused.to_string())
+        runtime.block_on(async {
+            // Room for all of it: nothing is read of the request.
+            let (ours, mut service) = tokio::io::duplex(response.len() + 4096);
+            service.write_all(response).await.unwrap();
+            service.shutdown().await.unwrap();
+            let body = get_over(ours, "host", "path", BYTES_MAX).await;
+            body.map_err(|refused| refused.to_string())
+        })
     }
 
     #[test]
@@ -233,7 +157,7 @@ mod tests {
             "HTTP/1.1 200\r\nTransfer-Encoding: Chunked\r\n\r\n2\r\nhe\r\n3;x=y\r\nllo\r\n\
              0\r\n\r\n",
             "HTTP/1.1 200 OK\r\nCONTENT-LENGTH: 9\r\nTransfer-Encoding: chunked\r\n\r\n\
-             5\r\nhello\r\n0\r\n",
+             5\r\nhello\r\n0\r\n\r\n",
         ] {
             assert_eq!(
                 read(response.as_bytes()),
@@ -249,15 +173,17 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_with_the_reason() {
-        let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(5000));
+        let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(20_000));
         let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(100));
         let endless = format!("HTTP/1.1 200 OK\r\n\r\n{}", "y".repeat(BYTES_MAX + 1));
+        let chunked =
+            |chunks: &str| format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
+        let with = |header: &str| format!("HTTP/1.1 200 OK\r\n{header}\r\n\r\nhello");
         for (response, why) in [
-            ("", "has no end"),
-            ("SSH-2.0-server\r\n", "the status line"),
-            ("HTTP/1.1 2000 OK\r\n", "the status line"),
-            ("HTTP/1.1 +20 OK\r\n", "the status line"),
-            ("HTTP/2 200\r\n", "the status line"),
+            ("", "not HTTP/1.1"),
+            ("SSH-2.0-server\r\n", "not HTTP/1.1"),
+            ("HTTP/1.1 2000 OK\r\n\r\n", "not HTTP/1.1"),
+            ("HTTP/2 200\r\n\r\n", "not HTTP/1.1"),
             (
                 "HTTP/1.1 404 Not Found\r\n\r\n",
                 "status 404: the service does not know",
@@ -268,52 +194,30 @@ mod tests {
             ),
             ("HTTP/1.1 500 Oh\r\n\r\n", "status 500: the service fails"),
             ("HTTP/1.1 403 No\r\n\r\n", "HTTP status 403"),
+            (&with("Content-Length 5"), "not HTTP/1.1"),
             (
-                "HTTP/1.1 200 OK\r\nContent-Length 5\r\n\r\nhello",
-                "a header without a colon",
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nContent-Length: 33\r\n\r\n",
+                &format!("{}{}", with("Content-Length: 33"), "y".repeat(28)),
                 "more than 32 bytes",
             ),
             (
-                "HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551616\r\n\r\n",
-                "Content-Length",
+                &with("Content-Length: 18446744073709551616"),
+                "not HTTP/1.1",
             ),
+            (&with("Content-Length: +5"), "not HTTP/1.1"),
             (
-                "HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\nhello",
-                "Content-Length",
+                &with("Content-Length: 5\r\nContent-Length: 6"),
+                "not HTTP/1.1",
             ),
+            (&with("Content-Length: 6"), "not HTTP/1.1"),
+            (&chunked("x\r\n"), "not HTTP/1.1"),
+            (&chunked("2\r\nhello\r\n"), "not HTTP/1.1"),
+            (&chunked("5\r\nhello\r\n"), "not HTTP/1.1"),
             (
-                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-                "two values",
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello",
-                "before its announced",
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nhello",
-                "unknown Transfer",
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
-                "size of a chunk",
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n",
-                "longer than its size",
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
-                "no end",
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n21\r\n",
+                &chunked(&format!("21\r\n{}\r\n0\r\n\r\n", "y".repeat(33))),
                 "more than 32",
             ),
-            (&long, "too long"),
-            (&many, "too many headers"),
+            (&long, "not HTTP/1.1"),
+            (&many, "not HTTP/1.1"),
             (&endless, "more than 32 bytes"),
         ] {
             let refused = read(response.as_bytes()).unwrap_err();
@@ -324,30 +228,19 @@ mod tests {
     #[test]
     fn what_is_as_long_as_it_may_be_is_read() {
         let body = "y".repeat(BYTES_MAX);
-        let ok = "HTTP/1.1 200 OK\r\n";
-        let line = |length: usize| format!("X: {}\r\n", "y".repeat(length - "X: \r\n".len()));
-        let longest = usize::try_from(LINE_MAX).unwrap();
-        // The empty line that ends the head is one.
-        let lines = |count: usize| "X: y\r\n".repeat(count - 1);
-        for (head, is_read) in [
-            (format!("Content-Length: {BYTES_MAX}\r\n"), true),
-            (line(longest), true),
-            (line(longest + 1), false),
-            (lines(LINES_MAX), true),
-            (lines(LINES_MAX + 1), false),
+        for head in [
+            format!("Content-Length: {BYTES_MAX}\r\n"),
+            "X: y\r\n".repeat(HEADERS_MAX),
+            format!("X: {}\r\n", "y".repeat(HEAD_BYTES_MAX / 2)),
         ] {
-            let read = read(format!("{ok}{head}\r\n{body}").as_bytes());
-            assert_eq!(
-                read.is_ok_and(|read| read == body.as_bytes()),
-                is_read,
-                "{head}"
-            );
+            let read = read(format!("HTTP/1.1 200 OK\r\n{head}\r\n{body}").as_bytes());
+            assert_eq!(read, Ok(body.clone().into_bytes()), "{head}");
         }
         let half = BYTES_MAX / 2;
         let chunk = |bytes: usize| format!("{bytes:x}\r\n{}\r\n", "y".repeat(bytes));
         for (last, is_read) in [(half, true), (half + 1, false)] {
-            let chunks = chunk(half) + &chunk(last) + "0\r\n";
-            let whole = format!("{ok}Transfer-Encoding: chunked\r\n\r\n{chunks}");
+            let chunks = chunk(half) + &chunk(last) + "0\r\n\r\n";
+            let whole = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
             assert_eq!(read(whole.as_bytes()).is_ok(), is_read, "{last}");
         }
     }

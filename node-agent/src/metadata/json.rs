@@ -1,220 +1,88 @@
 //! Some members of a JSON object (RFC 8259), and nothing else of it: the rest, which may contain
 //! passwords, is skipped without a copy and is in no error.
 
-/// Nested deeper than any cloud's metadata, and far less than the stack allows.
-const DEPTH_MAX: usize = 32;
+use std::borrow::Cow;
+use std::fmt;
 
-/// Why a text is not such an object, and where. Nothing of the text itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not valid JSON at byte {at}: {why}")]
-pub(super) struct BadJson {
-    at: usize,
-    why: &'static str,
+use serde::Deserialize;
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::error::Category;
+
+/// The reason why a text is not such an object, and the place of the fault. Has nothing of the text
+/// itself.
+#[derive(Debug, thiserror::Error)]
+#[error("not valid JSON at line {line} column {column}: {why}", line = .0.line(), column = .0.column(), why = why(.0))]
+pub(super) struct BadJson(#[from] serde_json::Error);
+
+/// Describes the fault. An error about the data would quote them, so it is described by what was
+/// expected.
+fn why(error: &serde_json::Error) -> String {
+    if error.classify() == Category::Data {
+        return "expected an object whose ID and zone are texts or whole numbers".to_owned();
+    }
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&place).unwrap_or(&text).to_owned()
 }
 
-type Result<T> = std::result::Result<T, BadJson>;
-
-/// The text of these members of an object, or the digits of a number; `None` for a member that is
-/// absent or null. Of a repeated member, the last one counts, as for most readers.
+/// Returns the text of these members of an object, or the digits of a number; `None` for a member
+/// that is absent or null. Of a repeated member, the last one counts, as for most readers.
 ///
 /// # Errors
 /// If this is not one complete object, or if one of these members is neither.
 pub(super) fn members<const N: usize>(
     json: &[u8],
     names: [&str; N],
-) -> Result<[Option<String>; N]> {
-    let mut found = [const { None }; N];
-    let mut scanner = Scanner { json, at: 0 };
-    scanner.object(0, &mut |scanner| {
-        let name = scanner.text()?;
-        scanner.expect(b':')?;
-        let Some(at) = names.iter().position(|wanted| *wanted == name) else {
-            return scanner.skip(1);
-        };
-        found[at] = match scanner.peek() {
-            Some(b'n') => scanner.skip(1).map(|()| None)?,
-            Some(byte) if byte.is_ascii_digit() => Some(scanner.digits()?),
-            _ => Some(scanner.text()?),
-        };
-        Ok(())
-    })?;
-    match scanner.peek() {
-        None => Ok(found),
-        Some(_) => Err(scanner.bad("more text after the object")),
+) -> Result<[Option<String>; N], BadJson> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let found = reader.deserialize_map(Members(names))?;
+    reader.end()?;
+    Ok(found)
+}
+
+/// Collects the members of these names.
+struct Members<'a, const N: usize>([&'a str; N]);
+
+impl<'de, const N: usize> Visitor<'de> for Members<'_, N> {
+    type Value = [Option<String>; N];
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut found = [const { None }; N];
+        while let Some(Name(name)) = map.next_key()? {
+            match self.0.iter().position(|wanted| *wanted == name) {
+                Some(at) => found[at] = map.next_value::<Option<Word>>()?.map(String::from),
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(found)
     }
 }
 
-struct Scanner<'a> {
-    json: &'a [u8],
-    at: usize,
+/// The name of a member, copied only if it contains escapes.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The value of a member.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Word {
+    Text(String),
+    Number(u64),
 }
 
-impl Scanner<'_> {
-    fn bad(&self, why: &'static str) -> BadJson {
-        BadJson { at: self.at, why }
-    }
-
-    /// The next byte that is not white space.
-    fn peek(&mut self) -> Option<u8> {
-        while let Some(b' ' | b'\t' | b'\r' | b'\n') = self.json.get(self.at) {
-            self.at += 1;
-        }
-        self.json.get(self.at).copied()
-    }
-
-    fn expect(&mut self, byte: u8) -> Result<()> {
-        if self.peek() != Some(byte) {
-            return Err(self.bad(match byte {
-                b'{' => "expected an object",
-                b'"' => "expected a text",
-                b':' => "expected a colon",
-                _ => "expected the end of a list or object",
-            }));
-        }
-        self.at += 1;
-        Ok(())
-    }
-
-    fn object(
-        &mut self,
-        depth: usize,
-        member: &mut dyn FnMut(&mut Self) -> Result<()>,
-    ) -> Result<()> {
-        self.expect(b'{')?;
-        self.items(b'}', depth, member)
-    }
-
-    /// The items up to the `end` of a list or object, which has begun.
-    fn items(
-        &mut self,
-        end: u8,
-        depth: usize,
-        item: &mut dyn FnMut(&mut Self) -> Result<()>,
-    ) -> Result<()> {
-        if depth >= DEPTH_MAX {
-            return Err(self.bad("nested too deep"));
-        }
-        if self.peek() == Some(end) {
-            self.at += 1;
-            return Ok(());
-        }
-        loop {
-            item(self)?;
-            if self.peek() != Some(b',') {
-                return self.expect(end);
-            }
-            self.at += 1;
+impl From<Word> for String {
+    fn from(word: Word) -> String {
+        match word {
+            Word::Text(text) => text,
+            Word::Number(number) => number.to_string(),
         }
     }
-
-    /// Passes over one value.
-    fn skip(&mut self, depth: usize) -> Result<()> {
-        match self.peek() {
-            Some(b'{') => self.object(depth, &mut |scanner| {
-                scanner.string(|_| {})?;
-                scanner.expect(b':')?;
-                scanner.skip(depth + 1)
-            }),
-            Some(b'[') => {
-                self.at += 1;
-                self.items(b']', depth, &mut |scanner| scanner.skip(depth + 1))
-            }
-            Some(b'"') => self.string(|_| {}),
-            _ => self.scalar(),
-        }
-    }
-
-    /// A number, `true`, `false` or `null`.
-    fn scalar(&mut self) -> Result<()> {
-        let rest = self.json.get(self.at..).unwrap_or_default();
-        let is_in = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
-        let length = rest.iter().take_while(is_in).count();
-        let word = &rest[..length];
-        let is_number = || {
-            let begins = word
-                .first()
-                .is_some_and(|&byte| byte == b'-' || byte.is_ascii_digit());
-            let text = std::str::from_utf8(word).unwrap_or_default();
-            begins
-                && text.ends_with(|last: char| last.is_ascii_digit())
-                && text.parse::<f64>().is_ok()
-        };
-        if !matches!(word, b"true" | b"false" | b"null") && !is_number() {
-            return Err(self.bad("expected a value"));
-        }
-        self.at += length;
-        Ok(())
-    }
-
-    /// A number that is whole, as it is written.
-    fn digits(&mut self) -> Result<String> {
-        let begin = self.at;
-        self.scalar()?;
-        let digits = self.json.get(begin..self.at).unwrap_or_default();
-        match digits.iter().all(u8::is_ascii_digit) {
-            true => Ok(String::from_utf8_lossy(digits).into_owned()),
-            false => Err(self.bad("expected a text or a whole number")),
-        }
-    }
-
-    fn text(&mut self) -> Result<String> {
-        let mut units = Vec::new();
-        self.string(|unit| units.push(unit))?;
-        String::from_utf16(&units).map_err(|_| self.bad("half of a surrogate pair"))
-    }
-
-    /// Reads a string, and hands on its UTF-16 units, which is what `\u` escapes.
-    fn string(&mut self, mut unit: impl FnMut(u16)) -> Result<()> {
-        self.expect(b'"')?;
-        let rest = self.json.get(self.at..).unwrap_or_default();
-        let mut is_escaped = false;
-        let end = rest.iter().position(|&byte| {
-            let ends = byte == b'"' && !is_escaped;
-            is_escaped = byte == b'\\' && !is_escaped;
-            ends
-        });
-        let Some(end) = end else {
-            return Err(self.bad("a text without an end"));
-        };
-        let Ok(text) = std::str::from_utf8(&rest[..end]) else {
-            return Err(self.bad("a text that is not UTF-8"));
-        };
-        let mut chars = text.chars();
-        while let Some(char) = chars.next() {
-            match char {
-                '\\' => unit(escaped(&mut chars).ok_or(self.bad("an unknown escape"))?),
-                '\0'..='\x1f' => return Err(self.bad("a control character in a text")),
-                _ => char
-                    .encode_utf16(&mut [0; 2])
-                    .iter()
-                    .copied()
-                    .for_each(&mut unit),
-            }
-        }
-        self.at += end + 1;
-        Ok(())
-    }
-}
-
-/// The unit after a backslash.
-fn escaped(chars: &mut std::str::Chars<'_>) -> Option<u16> {
-    let byte = match chars.next()? {
-        char @ ('"' | '\\' | '/') => char as u8,
-        'b' => 8,
-        'f' => 12,
-        'n' => b'\n',
-        'r' => b'\r',
-        't' => b'\t',
-        'u' => {
-            let digits = chars.as_str().get(..4)?;
-            // from_str_radix accepts a sign.
-            let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-            chars.nth(3)?;
-            return u16::from_str_radix(digits, 16).ok().filter(|_| is_hex);
-        }
-        _ => return None,
-    };
-    Some(byte.into())
 }
 
 #[cfg(test)]
@@ -224,7 +92,7 @@ mod tests {
 
     const NAMES: [&str; 2] = ["uuid", "zone"];
 
-    fn both(json: &str) -> Result<[Option<String>; 2]> {
+    fn both(json: &str) -> Result<[Option<String>; 2], BadJson> {
         members(json.as_bytes(), NAMES)
     }
 
@@ -234,8 +102,8 @@ mod tests {
             "admin_pass": "s\"ecret\\", "uuid" : "7f8b", "empty": {},
             "zone": "a\u00e9\ud83d\ude00\/\n"} "#;
         let expected = [Some("7f8b".to_owned()), Some("aé😀/\n".to_owned())];
-        assert_eq!(both(json), Ok(expected));
-        assert_eq!(both(r#"{"zone":null}"#), Ok([None, None]));
+        assert_eq!(both(json).unwrap(), expected);
+        assert_eq!(both(r#"{"zone":null}"#).unwrap(), [None, None]);
         let number = both(r#"{"uuid":123456789012345678, "zone":"a"}"#).unwrap();
         assert_eq!(number[0].as_deref(), Some("123456789012345678"));
         let last = both(r#"{"uuid":"1","uu\u0069d":"2"}"#).unwrap();
@@ -247,37 +115,21 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_where_and_what_was_expected() {
-        for (json, why) in [
-            ("[", "0: expected an object"),
-            ("{a", "1: expected a text"),
-            ("{\"a\" 1", "5: expected a colon"),
-            ("{\"a\":1;", "6: expected the end of a list or object"),
-            ("{\"a\":[1;", "7: expected the end of a list or object"),
-            ("{} x", "3: more text after the object"),
-            ("{\"a\":x", "5: expected a value"),
-            ("{\"uuid\":1.5}", "11: expected a text or a whole number"),
-            ("{\"uuid\":\"\\ud83d\"}", "16: half of a surrogate pair"),
-            ("{\"uuid\":\"a", "9: a text without an end"),
-            ("{\"a\":\"\\x\"}", "6: an unknown escape"),
-            ("{\"a\":\"\t\"}", "6: a control character in a text"),
+    fn a_refusal_names_the_place_and_what_was_expected() {
+        for (json, place, why) in [
+            ("[1]", "line 1", "expected an object whose ID"),
+            ("{\"uuid\":true}", "line 1", "expected an object whose ID"),
+            ("{a", "line 1", "key must be a string"),
+            ("{\"a\" 1", "line 1 column 6", "expected `:`"),
+            ("{\n\"a\":1;", "line 2 column 6", "expected `,` or `}`"),
+            ("{} x", "line 1 column 4", "trailing characters"),
+            ("{\"uuid\":\"a", "line 1", "EOF while parsing a string"),
+            ("{\"a\":\"\\x\"}", "line 1 column 8", "invalid escape"),
         ] {
             let refused = both(json).unwrap_err().to_string();
-            assert_eq!(refused, format!("not valid JSON at byte {why}"), "{json}");
-        }
-    }
-
-    #[test]
-    fn an_object_may_be_nested_up_to_a_depth() {
-        let nested = |open: &str, close: &str, depth: usize| {
-            // The object itself is one.
-            let (open, close) = (open.repeat(depth - 1), close.repeat(depth - 1));
-            both(&format!("{{\"a\":{open}1{close}}}"))
-        };
-        for (open, close) in [("[", "]"), ("{\"b\":", "}")] {
-            assert!(nested(open, close, DEPTH_MAX).is_ok(), "{open}");
-            let refused = nested(open, close, DEPTH_MAX + 1).unwrap_err();
-            assert_eq!(refused.why, "nested too deep", "{open}");
+            let begin = format!("not valid JSON at {place}");
+            assert!(refused.starts_with(&begin), "{json}: {refused}");
+            assert!(refused.contains(&format!(": {why}")), "{json}: {refused}");
         }
     }
 
@@ -297,7 +149,8 @@ mod tests {
             "{\"uuid\":1e9}",
             "{\"uuid\":-1}",
             "{\"uuid\":true}",
-            "{\"uuid\":[\"1\"]}",
+            "{\"uuid\":[\"secret\"]}",
+            "{\"uuid\":{\"secret\":1}}",
             "{\"a\":secret}",
             "{\"a\":inf}",
             "{\"a\":+1}",
@@ -314,14 +167,22 @@ mod tests {
         ] {
             let error = both(json).unwrap_err().to_string();
             assert!(
-                error.starts_with("not valid JSON at byte "),
+                error.starts_with("not valid JSON at line 1 column "),
                 "{json}: {error}"
             );
             assert!(!error.contains("secret"), "{error}");
         }
-        assert!(members(b"{\"a\":\"\xff\"}", NAMES).is_err());
-        let deep = format!("{{\"a\":{}", "[".repeat(1 << 20));
-        assert!(both(&deep).unwrap_err().to_string().contains("too deep"));
+        assert!(members(b"{\"uuid\":\"\xff\"}", NAMES).is_err());
+    }
+
+    /// The stack would not have room for as many calls.
+    #[test]
+    fn a_deep_object_is_skipped_or_refused() {
+        let depth = 1 << 20;
+        let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+        drop(both(&format!("{{\"a\":{open}{close}}}")));
+        assert!(both(&format!("{{\"a\":{open}")).is_err());
+        assert!(both(&format!("{{\"uuid\":{open}{close}}}")).is_err());
     }
 
     proptest! {
