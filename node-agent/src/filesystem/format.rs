@@ -14,7 +14,7 @@ use belay_server::call::{Failure, Kind};
 use belay_server::size::Exact;
 
 use super::FsType;
-use super::marking::{erase_mark, write_mark};
+use super::marking::{erase_mark, settle, write_mark};
 use super::mkfs::{Recipe, mkfs, refuse_busy};
 use super::probe::{Blank, DeviceUnderTest, Found, Interrupted, examine, identify};
 use crate::kernel::{Kernel, Open};
@@ -105,7 +105,7 @@ pub(crate) fn format<K: Kernel>(
     }
     erase_mark(kernel, device, &writer)?;
     match examine(kernel, device) {
-        Found::Unsettled(made) if made.fs_type() == fs => made.settle(kernel, device).map(drop),
+        Found::Unsettled(made) if made.fs_type() == fs => settle(kernel, device, made).map(drop),
         Found::Unsettled(made) => Err(unexpected(fs, made.fs_type().name())),
         // There is no file, or another process has removed its witness.
         Found::Known(found) if found.fs == fs => Ok(()),

@@ -1,9 +1,10 @@
-//! Writes and erases the format mark of a device.
+//! Writes the format mark of a device, and erases it before the volume is used.
 
 use belay_server::call::{Failure, Kind};
 
 use super::probe::{
-    DeviceUnderTest, MARK_AT, MARK_BYTES, Proof, attempt, encode_mark, has_secret_of, is_of,
+    DeviceUnderTest, MARK_AT, MARK_BYTES, Proof, Sound, Unsettled, attempt, encode_mark,
+    has_secret_of, is_of,
 };
 use super::witness::{self, Attempt};
 use crate::kernel::{AlignedBuf, Kernel, Open};
@@ -76,6 +77,27 @@ pub(super) fn erase_mark<K: Kernel>(
         kernel.fsync(writer)?;
     }
     Ok(())
+}
+
+/// Records in the file that the volume is in use, or erases the mark of the disk; returns the
+/// filesystem, which may now be mounted.
+///
+/// # Errors
+///
+/// The error of the filesystem with the device's file, or of the disk; the next stage retries.
+pub(crate) fn settle<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+    found: Unsettled,
+) -> Result<Sound, Failure> {
+    match device.backing {
+        Some(file) => witness::testify_use(kernel, file, found.witness)?,
+        None => {
+            let writer = kernel.reopen(device.fd, Open::DeviceWrite)?;
+            erase_mark(kernel, device, &writer)?;
+        }
+    }
+    Ok(found.unsettled())
 }
 
 /// Erases a mark with a secret before the users of a raw device can read that, and before what they

@@ -13,7 +13,6 @@ mod grow;
 mod marking;
 mod mkfs;
 mod probe;
-mod quota;
 #[cfg(test)]
 mod real;
 pub(crate) mod remote;
@@ -26,9 +25,11 @@ pub(crate) use flags::{LABELS, MountOptions, is_same_label, parse_flags, parse_r
 pub(crate) use format::{Permit, format};
 pub(crate) use fs_type::FsType;
 pub(crate) use grow::{GrowError, Grown, grow};
-pub(crate) use marking::begin_raw_use;
+pub(crate) use marking::{begin_raw_use, settle};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use probe::fuzz;
-pub(crate) use probe::{DeviceUnderTest, Found, Origin, Sound, examine, examine_ends, ext4_blocks};
-pub(crate) use quota::may_have_project_quotas;
+pub(crate) use probe::{
+    DeviceUnderTest, Found, Origin, Sound, examine, examine_ends, ext4_blocks,
+    may_have_project_quotas,
+};
 pub(crate) use witness::{USED, begin_use};

@@ -9,10 +9,7 @@ use std::fmt;
 
 use belay_server::call::Failure;
 
-use super::FsType;
-use super::marking::erase_mark;
-use super::probe::{DeviceUnderTest, Sound};
-use crate::kernel::{Cause, Error, Kernel, Open};
+use crate::kernel::{Cause, Error, Kernel};
 
 /// xattr(7): this namespace is accessible only with `CAP_SYS_ADMIN`.
 pub(super) const FORMATTING: &str = "trusted.belay.formatting";
@@ -46,7 +43,7 @@ pub(super) enum Witness {
 pub(super) struct Attempt(Option<[u8; 16]>);
 
 impl Attempt {
-    /// Begun by an earlier release, or not begun.
+    /// An attempt whose UUID is not known, or none.
     pub(super) const UNKNOWN: Attempt = Attempt(None);
 
     pub(super) const fn of(uuid: [u8; 16]) -> Attempt {
@@ -93,51 +90,6 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// A filesystem whose file does not record yet that it is in use, or whose disk still has its
-/// mark. It must not be mounted so: a mark in its blocks might be valid, and all zeros might count
-/// as blank.
-#[derive(Debug)]
-pub(crate) struct Unsettled {
-    sound: Sound,
-    witness: Witness,
-}
-
-impl Unsettled {
-    pub(super) fn new(sound: Sound, witness: Witness) -> Self {
-        Unsettled { sound, witness }
-    }
-
-    pub(crate) fn fs_type(&self) -> FsType {
-        self.sound.fs
-    }
-
-    /// The filesystem, which may be mounted only for a reader of a disk: the mark stays.
-    pub(crate) fn unsettled(self) -> Sound {
-        self.sound
-    }
-
-    /// Records in the file that the volume is in use, or erases the mark of the disk; returns the
-    /// filesystem, which may now be mounted.
-    ///
-    /// # Errors
-    ///
-    /// The error of the filesystem with the device's file, or of the disk; the next stage retries.
-    pub(crate) fn settle<K: Kernel>(
-        self,
-        kernel: &K,
-        device: &DeviceUnderTest<'_, K::Fd>,
-    ) -> Result<Sound, Failure> {
-        match device.backing {
-            Some(file) => testify_use(kernel, file, self.witness)?,
-            None => {
-                let writer = kernel.reopen(device.fd, Open::DeviceWrite)?;
-                erase_mark(kernel, device, &writer)?;
-            }
-        }
-        Ok(self.sound)
-    }
-}
-
 /// Records in the file that the volume is in use, before users can write to it: from now on no mark
 /// is valid, and all zeros are a loss.
 ///
@@ -148,7 +100,16 @@ pub(crate) fn begin_use<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<(), Failu
     testify_use(kernel, file, ask(kernel, file)?)
 }
 
-fn testify_use<K: Kernel>(kernel: &K, file: &K::Fd, before: Witness) -> Result<(), Failure> {
+/// [`begin_use`], with the record that is there now.
+///
+/// # Errors
+///
+/// The error of the filesystem with the file.
+pub(super) fn testify_use<K: Kernel>(
+    kernel: &K,
+    file: &K::Fd,
+    before: Witness,
+) -> Result<(), Failure> {
     match before {
         Witness::Used | Witness::NoFile => return Ok(()),
         // First, since an earlier release may find the state that a crash leaves here.
@@ -281,7 +242,7 @@ mod tests {
             panic!("the file records the format");
         };
         assert!(attempt != Attempt::UNKNOWN);
-        // As an earlier release has recorded it.
+        // Any other value is not a UUID.
         kernel.set_xattr(&file, FORMATTING, b"1").unwrap();
         let unknown = Ok(Witness::Formatting(Attempt::UNKNOWN));
         assert_eq!(ask(&kernel, &file).map_err(drop), unknown);

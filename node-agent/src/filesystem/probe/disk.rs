@@ -8,10 +8,7 @@ use std::ops::Range;
 use belay_contract::mark::MarkSecret;
 use belay_server::call::{Failure, Kind};
 
-use super::areas::Area;
-use super::ext4;
-use super::mark::read_mark;
-use crate::filesystem::witness::{self, Attempt, Witness};
+use crate::filesystem::witness::{self, Witness};
 use crate::kernel::{Error, Kernel, Reads};
 use crate::work::Progress;
 
@@ -39,7 +36,7 @@ pub(crate) struct DeviceUnderTest<'a, Fd> {
     pub(crate) is_new: bool,
     /// A new device without any signature counts as blank even if it has other bytes than zeros.
     pub(crate) accepts_uncleared: bool,
-    /// Shows how much of it was read, and can give the rest up.
+    /// Shows how much of the device was read, and can cancel the rest.
     pub(crate) progress: &'a Progress,
 }
 
@@ -59,8 +56,10 @@ pub(super) trait Disk {
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure>;
     /// Reads ranges, several at once: see [`Kernel::pread_at_once`].
     fn read_at_once(&self, longest: usize, reads: &mut dyn Reads) -> Result<bool, Failure>;
-    /// The record of the file behind it, or of a mark that has a secret of the volume.
+    /// The record of the file behind it.
     fn witness(&self) -> Result<Witness, Failure>;
+    /// See [`DeviceUnderTest::secrets`].
+    fn secrets(&self) -> &[MarkSecret];
     /// Makes [`Disk::next_data`] include everything written before.
     fn settle(&self) -> Result<(), Failure>;
     /// The next range at or after `from` that may hold data; `None` if the rest is zeros.
@@ -69,93 +68,70 @@ pub(super) trait Disk {
 
 /// A device read through the kernel.
 pub(super) struct KernelDisk<'a, K: Kernel> {
-    kernel: &'a K,
-    fd: &'a K::Fd,
-    bytes: u64,
-    backing: Option<&'a K::Fd>,
-    volume: &'a str,
-    secrets: &'a [MarkSecret],
-    is_new: bool,
-    accepts_uncleared: bool,
-    progress: &'a Progress,
-}
-
-impl<'a, K: Kernel> KernelDisk<'a, K> {
-    pub(super) fn new(kernel: &'a K, device: &DeviceUnderTest<'a, K::Fd>) -> Self {
-        KernelDisk {
-            kernel,
-            fd: device.fd,
-            bytes: device.bytes,
-            backing: device.backing,
-            volume: device.volume,
-            secrets: device.secrets,
-            is_new: device.is_new,
-            accepts_uncleared: device.accepts_uncleared,
-            progress: device.progress,
-        }
-    }
+    pub(super) kernel: &'a K,
+    pub(super) device: &'a DeviceUnderTest<'a, K::Fd>,
 }
 
 impl<K: Kernel> Disk for KernelDisk<'_, K> {
     fn bytes(&self) -> u64 {
-        self.bytes
+        self.device.bytes
     }
 
     fn is_new(&self) -> bool {
-        self.is_new
+        self.device.is_new
     }
 
     fn accepts_uncleared(&self) -> bool {
-        self.accepts_uncleared
+        self.device.accepts_uncleared
     }
 
     fn progress(&self) -> &Progress {
-        self.progress
+        self.device.progress
     }
 
     fn has_file(&self) -> bool {
-        self.backing.is_some()
+        self.device.backing.is_some()
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure> {
         self.kernel
-            .pread(self.fd, buffer, offset)
+            .pread(self.device.fd, buffer, offset)
             .map_err(unreadable)
     }
 
     fn read_at_once(&self, longest: usize, reads: &mut dyn Reads) -> Result<bool, Failure> {
         // A file is in the machine's memory, or on a disk that reads ahead.
-        if self.backing.is_some() {
+        if self.device.backing.is_some() {
             return Ok(false);
         }
-        let read = self.kernel.pread_at_once(self.fd, longest, reads);
+        let read = self.kernel.pread_at_once(self.device.fd, longest, reads);
         read.map_err(unreadable)
     }
 
     fn witness(&self) -> Result<Witness, Failure> {
-        match self.backing {
+        match self.device.backing {
             Some(file) => witness::ask(self.kernel, file).map_err(unreadable),
-            None if self.secrets.is_empty() => Ok(Witness::NoFile),
-            None => {
-                let attempt = read_mark(self)?.attempt(self.volume, self.secrets);
-                Ok(attempt.map_or(Witness::NoFile, Witness::Formatting))
-            }
+            None => Ok(Witness::NoFile),
         }
+    }
+
+    fn secrets(&self) -> &[MarkSecret] {
+        self.device.secrets
     }
 
     fn settle(&self) -> Result<(), Failure> {
         // Bytes written through the device's page cache may not be in the file yet.
-        self.kernel.fsync(self.fd).map_err(unreadable)
+        self.kernel.fsync(self.device.fd).map_err(unreadable)
     }
 
     fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Failure> {
-        let Some(file) = self.backing else {
-            return Ok((from < self.bytes).then_some(from..self.bytes));
+        let Some(file) = self.device.backing else {
+            return Ok((from < self.device.bytes).then_some(from..self.device.bytes));
         };
         let Some(start) = self.kernel.seek_data(file, from).map_err(unreadable)? else {
             return Ok(None);
         };
-        if start >= self.bytes {
+        if start >= self.device.bytes {
             return Ok(None);
         }
         let end = self.kernel.seek_hole(file, start).map_err(unreadable)?;
@@ -163,23 +139,8 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
             let text = format!("the backing file's data map runs backwards at byte {from}");
             return Err(not_told(text));
         }
-        Ok(Some(start..end.min(self.bytes)))
+        Ok(Some(start..end.min(self.device.bytes)))
     }
-}
-
-/// The format of the device that was interrupted, if its record shows one.
-///
-/// # Errors
-///
-/// When the record cannot be read.
-pub(in crate::filesystem) fn attempt<K: Kernel>(
-    kernel: &K,
-    device: &DeviceUnderTest<'_, K::Fd>,
-) -> Result<Option<Attempt>, Failure> {
-    Ok(match KernelDisk::new(kernel, device).witness()? {
-        Witness::Formatting(attempt) => Some(attempt),
-        Witness::Used | Witness::UseBegun | Witness::Absent | Witness::NoFile => None,
-    })
 }
 
 /// Reads all of `buffer`, or the part that the device has, from `offset` on; returns how many bytes
@@ -213,54 +174,11 @@ pub(super) fn read_full(
     Ok(wanted)
 }
 
-/// The blocks of an ext4 filesystem, mounted or not.
-///
-/// # Errors
-///
-/// The superblock could not be read, or is none of ext4.
-pub(crate) fn ext4_blocks<K: Kernel>(kernel: &K, fd: &K::Fd) -> Result<u64, Failure> {
-    Ok(ext4_superblock(kernel, fd, kernel.device_bytes(fd)?)?.blocks)
-}
-
-/// The superblock of an ext4 filesystem, mounted or not, on a device of `bytes` bytes.
-pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
-    kernel: &K,
-    fd: &K::Fd,
-    bytes: u64,
-) -> Result<ext4::Superblock, Failure> {
-    let disk = KernelDisk {
-        kernel,
-        fd,
-        bytes,
-        backing: None,
-        volume: "",
-        secrets: &[],
-        is_new: false,
-        accepts_uncleared: false,
-        progress: &Progress::default(),
-    };
-    let read = || -> Result<ext4::Verdict, Failure> {
-        let block = Area::read(&disk, 0..ALIGN_BYTES)?;
-        let superblock = block.get(ext4::AT, ext4::BYTES).unwrap_or_default();
-        Ok(ext4::judge(superblock, bytes))
-    };
-    let verdict = match read()? {
-        // If it is mounted, the kernel may have been writing it.
-        ext4::Verdict::Damaged(_) => read()?,
-        verdict => verdict,
-    };
-    match verdict {
-        ext4::Verdict::Sound(superblock) => Ok(superblock),
-        ext4::Verdict::Absent => Err(not_told("no ext4 superblock at byte 1024".to_owned())),
-        ext4::Verdict::Other(what) | ext4::Verdict::Damaged(what) => Err(not_told(what)),
-    }
-}
-
 fn unreadable(error: Error) -> Failure {
     not_told(error.to_string())
 }
 
-fn not_told(why: String) -> Failure {
+pub(super) fn not_told(why: String) -> Failure {
     let text = format!("the content of the device cannot be determined, so it is not used: {why}");
     Failure::new(Kind::System, text)
 }
@@ -294,7 +212,10 @@ mod tests {
             accepts_uncleared: false,
             progress: &Progress::default(),
         };
-        let disk = KernelDisk::new(&kernel, &device);
+        let disk = KernelDisk {
+            kernel: &kernel,
+            device: &device,
+        };
         let data = (512 << 10)..(512 << 10) + 4096;
         assert_eq!(disk.next_data(4096), Ok(Some(data)));
         machine.map_backwards();

@@ -10,12 +10,13 @@ use super::blank::{self, Blank, Sweep};
 use super::btrfs;
 use super::disk::{ALIGN, DeviceUnderTest, Disk, KernelDisk};
 use super::identity::{Identity, Sound, unfinished};
-use super::mark::{Interrupted, MARK_AT, read_mark};
+use super::mark::{self, Interrupted, MARK_AT, read_mark};
 use super::ranges::read_each;
 use super::signature::{Hit, Weight, blocks_left, scan};
 use super::table::TABLE;
 use super::xfs::LOG_BLANK;
-use crate::filesystem::witness::{Attempt, Unsettled, Witness};
+use crate::filesystem::FsType;
+use crate::filesystem::witness::{Attempt, Witness};
 use crate::kernel::Kernel;
 
 /// All superblocks at the start, up to that of btrfs at 64 KiB, and swap with pages of 64 KiB.
@@ -57,12 +58,34 @@ impl fmt::Display for Foreign {
     }
 }
 
+/// A filesystem whose file does not record yet that it is in use, or whose disk still has its
+/// mark. It must not be mounted so: a mark in its blocks might be valid, and all zeros might count
+/// as blank. [`crate::filesystem::settle`] makes it mountable.
+#[derive(Debug)]
+pub(crate) struct Unsettled {
+    sound: Sound,
+    pub(in crate::filesystem) witness: Witness,
+}
+
+impl Unsettled {
+    /// The type of the filesystem.
+    pub(crate) fn fs_type(&self) -> FsType {
+        self.sound.fs
+    }
+
+    /// The filesystem, which may be mounted only for a reader of a disk: the mark stays.
+    pub(crate) fn unsettled(self) -> Sound {
+        self.sound
+    }
+}
+
 /// Determines the content of a device, only by reading.
 ///
 /// A volume with a filesystem, the usual case, costs two reads, start and end, and one read of an
 /// attribute of its file.
 pub(crate) fn examine<K: Kernel>(kernel: &K, device: &DeviceUnderTest<'_, K::Fd>) -> Found {
-    examine_disk(&KernelDisk::new(kernel, device), device.volume).unwrap_or_else(Found::Unreadable)
+    let disk = KernelDisk { kernel, device };
+    examine_disk(&disk, device.volume).unwrap_or_else(Found::Unreadable)
 }
 
 /// The same, only from the start, the end and the mark; `None` if all are blank, so that the rest
@@ -71,7 +94,7 @@ pub(crate) fn examine_ends<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
 ) -> Option<Found> {
-    match look_at_ends(&KernelDisk::new(kernel, device), device.volume) {
+    match look_at_ends(&KernelDisk { kernel, device }, device.volume) {
         Ok(Ends::Found(found)) => Some(found),
         Ok(Ends::Nothing { .. }) => None,
         Err(failure) => Some(Found::Unreadable(failure)),
@@ -112,7 +135,7 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     let contradiction = hits.iter().any(|hit| identity.contradicts(hit));
     let sound = identity.sound().filter(|_| !contradiction);
 
-    let witness = match disk.witness() {
+    let witness = match mark::witness(disk, volume) {
         // A bad sector among the data of a good filesystem is no reason not to mount it.
         Err(_) if sound.is_some() && !disk.has_file() => Witness::NoFile,
         witness => witness?,
@@ -135,7 +158,7 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         return Ok(Ends::Found(match witness {
             Witness::Used | Witness::NoFile => Found::Known(sound),
             Witness::UseBegun | Witness::Absent | Witness::Formatting(_) => {
-                Found::Unsettled(Unsettled::new(sound, witness))
+                Found::Unsettled(Unsettled { sound, witness })
             }
         }));
     }
@@ -157,7 +180,7 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         return Ok(Ends::Found(Found::Foreign(foreign)));
     }
     if let Some(sound) = sound {
-        let unsettled = Unsettled::new(sound, witness);
+        let unsettled = Unsettled { sound, witness };
         return Ok(Ends::Found(Found::Unsettled(unsettled)));
     }
     if identity != Identity::Nothing || !hits.is_empty() {
@@ -272,7 +295,6 @@ mod tests {
     use super::super::memory_disk::MemoryDisk;
     use super::super::{ext4, md, xfs};
     use super::*;
-    use crate::filesystem::FsType;
 
     const BYTES: u64 = 1 << 30;
 

@@ -6,12 +6,13 @@ use std::ops::Range;
 use belay_server::call::Failure;
 
 use super::areas::{Area, Areas};
-use super::disk::{DeviceUnderTest, Disk, KernelDisk};
+use super::disk::{ALIGN_BYTES, DeviceUnderTest, Disk, KernelDisk, not_told};
 use super::signature::{Hit, Weight};
 use super::{btrfs, ext4, xfs};
 use crate::filesystem::FsType;
 use crate::filesystem::witness::Attempt;
-use crate::kernel::Kernel;
+use crate::kernel::{self, Kernel};
+use crate::work::Progress;
 
 /// mkfs writes filesystem structures where a software RAID of version 1.1 or 1.2 has its
 /// superblock: it never holds user data.
@@ -62,7 +63,7 @@ pub(in crate::filesystem) fn identify<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
 ) -> Result<Identity, Failure> {
-    let disk = KernelDisk::new(kernel, device);
+    let disk = KernelDisk { kernel, device };
     let mut areas = Areas::default();
     areas.push(Area::read(&disk, 0..btrfs::AT + btrfs::BYTES as u64)?);
     Ok(Identity::of(&areas, disk.bytes()))
@@ -223,4 +224,62 @@ impl fmt::Display for Identity {
             Identity::Odd { what, at } => write!(f, "{what} at byte {at}"),
         }
     }
+}
+/// The blocks of an ext4 filesystem, mounted or not.
+///
+/// # Errors
+///
+/// The superblock could not be read, or is none of ext4.
+pub(crate) fn ext4_blocks<K: Kernel>(kernel: &K, fd: &K::Fd) -> Result<u64, Failure> {
+    Ok(ext4_superblock(kernel, fd, kernel.device_bytes(fd)?)?.blocks)
+}
+
+/// The superblock of an ext4 filesystem, mounted or not, on a device of `bytes` bytes.
+pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
+    kernel: &K,
+    fd: &K::Fd,
+    bytes: u64,
+) -> Result<ext4::Superblock, Failure> {
+    let disk = KernelDisk {
+        kernel,
+        device: &DeviceUnderTest {
+            fd,
+            bytes,
+            backing: None,
+            volume: "",
+            secrets: &[],
+            is_new: false,
+            accepts_uncleared: false,
+            progress: &Progress::default(),
+        },
+    };
+    let read = || -> Result<ext4::Verdict, Failure> {
+        let block = Area::read(&disk, 0..ALIGN_BYTES)?;
+        let superblock = block.get(ext4::AT, ext4::BYTES).unwrap_or_default();
+        Ok(ext4::judge(superblock, bytes))
+    };
+    let verdict = match read()? {
+        // If it is mounted, the kernel may have been writing it.
+        ext4::Verdict::Damaged(_) => read()?,
+        verdict => verdict,
+    };
+    match verdict {
+        ext4::Verdict::Sound(superblock) => Ok(superblock),
+        ext4::Verdict::Absent => Err(not_told("no ext4 superblock at byte 1024".to_owned())),
+        ext4::Verdict::Other(what) | ext4::Verdict::Damaged(what) => Err(not_told(what)),
+    }
+}
+
+/// Whether the ext4 on the device may have project quotas, now or after quotactl(2): it has the
+/// feature, or its superblock is not sound.
+///
+/// # Errors
+/// If the device has no size.
+pub(crate) fn may_have_project_quotas<K: Kernel>(
+    kernel: &K,
+    device: &K::Fd,
+) -> kernel::Result<bool> {
+    let bytes = kernel.device_bytes(device)?;
+    let superblock = ext4_superblock(kernel, device, bytes);
+    Ok(superblock.map_or(true, |superblock| superblock.has_projects))
 }

@@ -15,10 +15,11 @@ use belay_contract::mark::MarkSecret;
 use belay_server::call::Failure;
 
 use crate::filesystem::crc32c::crc32c;
-use crate::filesystem::witness::{Attempt, FORMATTING};
+use crate::filesystem::witness::{Attempt, FORMATTING, Witness};
+use crate::kernel::Kernel;
 
 use super::areas::Area;
-use super::disk::Disk;
+use super::disk::{DeviceUnderTest, Disk, KernelDisk};
 use super::field;
 
 /// The size of the mark, one block for any device.
@@ -201,6 +202,38 @@ pub(super) fn read_mark(disk: &impl Disk) -> Result<Mark, Failure> {
     Ok(decode(block.get(MARK_AT, MARK_BYTES).unwrap_or_default()))
 }
 
+/// Returns the record of the file behind a disk; without a file, of a mark that has a secret of the
+/// volume.
+///
+/// # Errors
+///
+/// When the record or the mark's block cannot be read.
+pub(super) fn witness(disk: &impl Disk, volume: &str) -> Result<Witness, Failure> {
+    let witness = disk.witness()?;
+    if witness != Witness::NoFile || disk.secrets().is_empty() {
+        return Ok(witness);
+    }
+    let attempt = read_mark(disk)?.attempt(volume, disk.secrets());
+    Ok(attempt.map_or(Witness::NoFile, Witness::Formatting))
+}
+
+/// The format of the device that was interrupted, if its record shows one.
+///
+/// # Errors
+///
+/// When the record cannot be read.
+pub(in crate::filesystem) fn attempt<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<Option<Attempt>, Failure> {
+    Ok(
+        match witness(&KernelDisk { kernel, device }, device.volume)? {
+            Witness::Formatting(attempt) => Some(attempt),
+            Witness::Used | Witness::UseBegun | Witness::Absent | Witness::NoFile => None,
+        },
+    )
+}
+
 /// Whether the block is a mark of that volume.
 pub(in crate::filesystem) fn is_of(volume: &str, block: &[u8]) -> bool {
     matches!(decode(block), Mark::Of(id, _) if id == volume)
@@ -247,7 +280,7 @@ mod tests {
         assert!(mark.foreign_name("vol-1").unwrap().contains("witness"));
     }
 
-    /// An agent of another release completes the format.
+    /// Another agent, after an upgrade, completes the format.
     #[test]
     fn the_mark_has_these_bytes() {
         let mark = encode("vol-1", None).unwrap();

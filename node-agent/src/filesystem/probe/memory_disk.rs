@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use belay_contract::mark::MarkSecret;
 use belay_server::call::{Failure, Kind};
 
 use super::disk::{ALIGN_BYTES, Disk};
@@ -137,6 +138,10 @@ impl Disk for MemoryDisk {
 
     fn witness(&self) -> Result<Witness, Failure> {
         Ok(self.witness)
+    }
+
+    fn secrets(&self) -> &[MarkSecret] {
+        &[]
     }
 
     fn settle(&self) -> Result<(), Failure> {

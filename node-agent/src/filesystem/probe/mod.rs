@@ -29,16 +29,15 @@ mod table;
 pub(super) mod ext4;
 pub(super) mod xfs;
 
-pub(crate) use disk::{DeviceUnderTest, ext4_blocks};
-pub(crate) use examine::{Found, examine, examine_ends};
-pub(crate) use identity::Sound;
+pub(crate) use disk::DeviceUnderTest;
+pub(crate) use examine::{Found, Unsettled, examine, examine_ends};
+pub(crate) use identity::{Sound, ext4_blocks, may_have_project_quotas};
 pub(crate) use mark::Origin;
 
 pub(super) use blank::Blank;
-pub(super) use disk::{attempt, ext4_superblock};
-pub(super) use identity::{Identity, identify};
+pub(super) use identity::{Identity, ext4_superblock, identify};
 pub(super) use mark::{
-    Interrupted, MARK_AT, MARK_BYTES, Proof, encode as encode_mark, has_secret_of, is_of,
+    Interrupted, MARK_AT, MARK_BYTES, Proof, attempt, encode as encode_mark, has_secret_of, is_of,
 };
 
 #[cfg(test)]

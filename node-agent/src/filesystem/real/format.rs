@@ -3,10 +3,10 @@
 use belay_server::call::{Certainty, Kind};
 
 use super::*;
-use crate::filesystem::format;
 use crate::filesystem::mkfs::{Recipe, mkfs};
 use crate::filesystem::probe::{MARK_AT, MARK_BYTES, encode_mark};
 use crate::filesystem::witness::{self, Witness};
+use crate::filesystem::{format, settle};
 
 const UUID: &str = "00010203-0405-4607-8809-0a0b0c0d0e0f";
 
@@ -290,7 +290,7 @@ fn a_witness_left_behind_goes_before_the_filesystem_is_known() {
         assert!(matches!(image.witness(), Witness::Formatting(_)));
 
         let held = image.hold(&kernel);
-        let settled = made.settle(&kernel, &held.device(GIB, VOLUME)).unwrap();
+        let settled = settle(&kernel, &held.device(GIB, VOLUME), made).unwrap();
         assert_eq!((settled.fs, settled.wants_check), (fs, false));
         assert_eq!(image.witness(), Witness::Used);
         image.write(MARK_AT, &encode_mark(VOLUME, None).unwrap());

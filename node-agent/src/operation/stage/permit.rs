@@ -9,7 +9,7 @@ use belay_server::call::{Failure, Kind};
 use super::super::Node;
 use super::mount::MountSpec;
 use super::tally::Refusal;
-use crate::filesystem::{DeviceUnderTest, Found, FsType, Origin, Permit, Sound, USED};
+use crate::filesystem::{DeviceUnderTest, Found, FsType, Origin, Permit, Sound, USED, settle};
 use crate::kernel::Kernel;
 
 /// Why a volume that held data is not formatted.
@@ -59,7 +59,7 @@ pub(super) fn judge<K: Kernel>(
             return match is_disk && spec.read_only {
                 // The mark stays until a writer comes.
                 true => known(node, spec, made.unsettled()),
-                false => known(node, spec, made.settle(&node.kernel, under_test)?),
+                false => known(node, spec, settle(&node.kernel, under_test, made)?),
             };
         }
         Found::Emptied => {
