@@ -39,7 +39,7 @@ pub(crate) use publish::{Published, publish, stage_and_publish};
 pub(crate) use release::release;
 pub(crate) use removed::{Cleared, Removed, clear, removed};
 pub(crate) use space::space;
-pub(crate) use stage::{Formatting, Staged, stage};
+pub(crate) use stage::{Obstacle, stage};
 pub(crate) use stats::{Read, VolumeStats, VolumeUsage, stats};
 pub(crate) use unpublish::unpublish;
 pub(crate) use unstage::unstage;

@@ -10,79 +10,100 @@ mod format;
 mod grow;
 mod mount;
 mod permit;
+mod spec;
 mod superblock;
 mod tally;
 
 pub(super) use grow::warn_of_groups;
 pub(super) use tally::announce;
 
-use belay_server::call::Failure;
+use belay_server::call::{Failure, Kind};
 use belay_server::request::{Access, Stage, VolumeId};
 
 use super::act::unless_orphans;
 use super::context::Context;
 use crate::device::{Held, Missing, Purpose, Storage};
-use crate::kernel::{FileKind, Kernel};
-use crate::work::Phase;
+use crate::kernel::{self, FileKind, Kernel};
+use crate::work::{Lane, Phase};
 
-/// Whether this run may start mkfs or e2fsck, which have a separate limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Formatting {
-    /// Return [`Staged::WantsFormat`] instead.
-    Ask,
-    /// A slot of that limit is held.
-    Allowed,
-}
-
-/// The result of a stage run.
+/// The reason why a run has not staged the volume. Unless it failed, nothing was changed, and the
+/// volume can be staged by another run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Staged {
-    /// The volume is staged.
-    Done,
-    /// Its disk is missing; nothing was changed.
-    WantsDisk(Missing),
-    /// It must be formatted, or checked, or read completely to find out; nothing was changed.
-    WantsFormat,
+pub(crate) enum Obstacle {
+    /// It failed.
+    Failure(Failure),
+    /// The disk of the volume is missing: run again once it is there.
+    NoDisk(Missing),
+    /// The volume must be formatted, or checked, or read completely to find out: run again on
+    /// [`Lane::Format`].
+    NoSlot,
+    /// The kernel has counted the blocks of the filesystem before it grew: mount it once more.
+    Miscount,
 }
 
-/// Stages a volume.
+impl From<Failure> for Obstacle {
+    fn from(failure: Failure) -> Self {
+        Obstacle::Failure(failure)
+    }
+}
+
+impl From<kernel::Error> for Obstacle {
+    fn from(error: kernel::Error) -> Self {
+        Obstacle::Failure(error.into())
+    }
+}
+
+impl Obstacle {
+    /// The failure for a caller that does not run the stage again.
+    pub(crate) fn into_failure(self) -> Failure {
+        match self {
+            Obstacle::Failure(failure) => failure,
+            Obstacle::NoDisk(missing) => Failure::new(Kind::Unreachable, missing.to_string()),
+            Obstacle::NoSlot => Failure::bug("a slot for mkfs was not enough"),
+            Obstacle::Miscount => Failure::bug("the journal was not replayed"),
+        }
+    }
+}
+
+/// Stages a volume, on the thread of that lane.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for a context or a capability that is not supported, `NOT_FOUND` without the
-/// volume's file, `ALREADY_EXISTS` if it is staged there in another way, `FAILED_PRECONDITION` if
-/// the content of the device forbids it, `ABORTED` while another operation uses it.
+/// [`Obstacle`]. Its failure is `INVALID_ARGUMENT` for a context or a capability that is not
+/// supported, `NOT_FOUND` without the volume's file, `ALREADY_EXISTS` if it is staged there in
+/// another way, `FAILED_PRECONDITION` if the content of the device forbids it, `ABORTED` while
+/// another operation uses it.
 pub(crate) fn stage<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
-    formatting: Formatting,
-) -> Result<Staged, Failure> {
+    lane: Lane,
+) -> Result<(), Obstacle> {
     cx.admit("staging_target_path", &request.staging)?;
     cx.admit_mounts()?;
-    run(cx, request, formatting).inspect_err(|refusal| cx.free_refused(&request.id, refusal))
+    let staged = run(cx, request, lane);
+    if let Err(Obstacle::Failure(refusal)) = &staged {
+        cx.free_refused(&request.id, refusal);
+    }
+    staged
 }
 
-fn run<K: Kernel>(
-    cx: &Context<'_, K>,
-    request: &Stage,
-    formatting: Formatting,
-) -> Result<Staged, Failure> {
+fn run<K: Kernel>(cx: &Context<'_, K>, request: &Stage, lane: Lane) -> Result<(), Obstacle> {
     let contexts = (&request.publish_context, &request.volume_context);
     let plan = cx.transport.read(&request.id, contexts)?;
+    let path = request.staging.display();
     match cx.mounts().look("staging_target_path", &request.staging)? {
         Some(stat) if stat.kind == FileKind::Directory => match &request.capability.access {
             Access::Block => block::stage(cx, request, &plan, &stat),
-            Access::Mount { flags, .. } => {
-                mount::stage(cx, request, flags, &plan, &stat, formatting)
-            }
+            Access::Mount { flags, .. } => mount::stage(cx, request, flags, &plan, &stat, lane),
         },
-        Some(_) => Err(Failure::invalid(
-            "staging_target_path",
-            format!("{} is not a directory", request.staging.display()),
-        )),
-        None => Err(Failure::precondition(format!(
-            "staging_target_path: {} does not exist; the caller must create it",
-            request.staging.display()
-        ))),
+        Some(_) => {
+            let why = format!("{path} is not a directory");
+            Err(Failure::invalid("staging_target_path", why).into())
+        }
+        None => {
+            let why =
+                format!("staging_target_path: {path} does not exist; the caller must create it");
+            Err(Failure::precondition(why).into())
+        }
     }
 }
 

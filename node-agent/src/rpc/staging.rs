@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::jobs::Done;
 use crate::kernel::Kernel;
-use crate::operation::{self, Formatting, Node, Published, Staged, Thread};
+use crate::operation::{self, Node, Obstacle, Published, Thread};
 use crate::work::{Class, Lane, Operation, Pool, Progress};
 
 /// How long a stage waits for its disk. Less than the caller waits for the answer, which can then
@@ -31,21 +31,21 @@ pub(super) async fn stage_when_there<K: Kernel>(
     stage: Stage,
 ) -> Result<(), Failure> {
     let stage = Arc::new(stage);
-    let (mut lane, mut formatting) = (Lane::Change, Formatting::Ask);
+    let mut lane = Lane::Change;
     let end = Instant::now() + DISK_MAX;
     loop {
         // Subscribed before the check, so that no change is missed.
         let arrivals = node.arrivals();
         let (node, stage) = (Arc::clone(node), Arc::clone(&stage));
         let work = move |progress: &Progress| {
-            operation::run(&node, progress, Operation::Stage, |cx| {
-                operation::stage(cx, &stage, formatting)
-            })
+            Ok(operation::run(&node, progress, Operation::Stage, |cx| {
+                operation::stage(cx, &stage, lane)
+            }))
         };
         match pool.run(ticket, lane, work).await? {
-            Staged::Done => return Ok(()),
-            Staged::WantsFormat => (lane, formatting) = (Lane::Format, Formatting::Allowed),
-            Staged::WantsDisk(missing) => {
+            Ok(()) => return Ok(()),
+            Err(Obstacle::NoSlot) => lane = Lane::Format,
+            Err(Obstacle::NoDisk(missing)) => {
                 let change = tokio::time::timeout_at(end, changed(arrivals));
                 if ticket.wait("the volume's disk", change).await?.is_err() {
                     let seconds = DISK_MAX.as_secs();
@@ -53,6 +53,7 @@ pub(super) async fn stage_when_there<K: Kernel>(
                     return Err(Failure::new(Kind::Unreachable, message));
                 }
             }
+            Err(obstacle) => return Err(obstacle.into_failure()),
         }
     }
 }

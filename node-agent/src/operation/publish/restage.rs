@@ -9,8 +9,9 @@ use belay_server::request::{Publish, Secrets, Stage};
 use super::{Published, not_staged, publish};
 use crate::kernel::{FileKind, Kernel, Stat};
 use crate::operation::context::Context;
-use crate::operation::stage::{Formatting, Staged, stage};
+use crate::operation::stage::{Obstacle, stage};
 use crate::operation::{Node, Thread};
+use crate::work::Lane;
 
 /// Nothing is mounted where the volume was staged. The kubelet removes the directory when it has
 /// unstaged the volume, so there must be one.
@@ -61,13 +62,13 @@ pub(crate) fn stage_and_publish<K: Kernel>(
         secrets: Secrets::default(),
         volume_context: request.volume_context.clone(),
     };
-    match stage(cx, &stage_request, Formatting::Ask)? {
-        Staged::Done => {}
-        Staged::WantsDisk(missing) => {
+    match stage(cx, &stage_request, Lane::Change) {
+        Ok(()) => {}
+        Err(Obstacle::NoDisk(missing)) => {
             let message = format!("{missing}; {id} is no longer mounted at {path}");
             return Err(Failure::new(Kind::Unreachable, message));
         }
-        Staged::WantsFormat => {
+        Err(Obstacle::NoSlot) => {
             return Err(Failure::precondition(format!(
                 "volume {id}: no longer mounted at {path}, where it was staged; its disk must be \
                  checked by e2fsck, read completely, or formatted first, and a publish does none \
@@ -75,6 +76,7 @@ pub(crate) fn stage_and_publish<K: Kernel>(
                  overwritten it; then delete the pods that use it here, so that it is staged again"
             )));
         }
+        Err(obstacle) => return Err(obstacle.into_failure()),
     }
     tracing::warn!(
         id,

@@ -10,10 +10,9 @@ use belay_contract::publish_context::PublishContext;
 use belay_server::call::{Certainty, Failure};
 use belay_server::request::Stage;
 
-use super::super::Staged;
 use super::super::context::Context;
 use super::super::plan::{fit, is_read_only};
-use super::attach;
+use super::{Obstacle, attach};
 use crate::device::{Held, Intent, Purpose, Sought, Verdict};
 use crate::filesystem::{DeviceUnderTest, begin_raw_use, begin_use};
 use crate::kernel::{FileKind, Kernel, Stat};
@@ -25,14 +24,15 @@ pub(super) fn stage<K: Kernel>(
     request: &Stage,
     plan: &PublishContext,
     staging: &Stat,
-) -> Result<Staged, Failure> {
+) -> Result<(), Obstacle> {
     let path = block_path(&request.staging);
     let read_only = is_read_only(plan, &request.capability);
     if staging.mount_root {
         return Err(Failure::incompatible(format!(
             "a filesystem is mounted at {}; unstage it before staging a raw block device there",
             request.staging.display()
-        )));
+        ))
+        .into());
     }
     let purpose = Purpose::Raw { read_only };
     let learned = cx.mounts().learn(&request.id, plan);
@@ -40,13 +40,13 @@ pub(super) fn stage<K: Kernel>(
         Sought::Found(storage) => storage,
         Sought::Missing(missing) => {
             learned.keep();
-            return Ok(Staged::WantsDisk(missing));
+            return Err(Obstacle::NoDisk(missing));
         }
     };
-    let staged = staged_or_free(cx, request, &path, read_only)?;
+    let is_staged = is_staged(cx, request, &path, read_only)?;
     learned.keep();
-    if let Some(staged) = staged {
-        return Ok(staged);
+    if is_staged {
+        return Ok(());
     }
     let device = attach(cx, &request.id, storage, purpose)?;
     let bound = fit(plan, &cx.kernel, &device).and_then(|bytes| {
@@ -71,28 +71,28 @@ pub(super) fn stage<K: Kernel>(
         })?;
         cx.bind_raw(&request.id, &path, &device)
     });
-    match bound {
-        Ok(()) => Ok(Staged::Done),
-        // The caller must retry: nothing else would free the device.
-        Err(failure) => match cx.release_raw(&request.id, device) {
-            // The bind's file may still be there.
-            Ok(()) if failure.certainty == Certainty::MayBeRunning => Err(failure),
-            Ok(()) => Err(failure.rolled_back()),
-            Err(_) => Err(failure.may_be_running()),
-        },
-    }
+    let Err(failure) = bound else {
+        return Ok(());
+    };
+    // The caller must retry: nothing else would free the device.
+    Err(Obstacle::from(match cx.release_raw(&request.id, device) {
+        // The bind's file may still be there.
+        Ok(()) if failure.certainty == Certainty::MayBeRunning => failure,
+        Ok(()) => failure.rolled_back(),
+        Err(_) => failure.may_be_running(),
+    }))
 }
 
-/// The volume is staged there; `None` if the path is free for its device.
+/// Whether the volume is staged there; else the path is free for its device.
 ///
 /// # Errors
 /// If something else is there.
-fn staged_or_free<K: Kernel>(
+fn is_staged<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
     path: &Path,
     read_only: bool,
-) -> Result<Option<Staged>, Failure> {
+) -> Result<bool, Failure> {
     match cx.mounts().look("staging_target_path", path)? {
         None => {}
         Some(stat) if stat.mount_root && stat.kind == FileKind::BlockDevice => {
@@ -101,7 +101,7 @@ fn staged_or_free<K: Kernel>(
             match verdict {
                 Verdict::Ours(device) => {
                     let there = (path, &stat);
-                    return staged_before(cx, request, there, &device, read_only).map(Some);
+                    return staged_before(cx, request, there, &device, read_only).map(|()| true);
                 }
                 // Not unstaged here: a pod may still use it.
                 Verdict::Stale(_) => {
@@ -123,7 +123,7 @@ fn staged_or_free<K: Kernel>(
             )));
         }
     }
-    Ok(None)
+    Ok(false)
 }
 
 /// Unmounts the bind of a device that was detached by force, or whose disk was removed: it would
@@ -159,7 +159,7 @@ fn staged_before<K: Kernel>(
     (path, stat): (&Path, &Stat),
     device: &Held<K>,
     read_only: bool,
-) -> Result<Staged, Failure> {
+) -> Result<(), Failure> {
     if device.is_read_only().is_some_and(|it| it != read_only) {
         return Err(Failure::incompatible(format!(
             "volume {}: staged at {} {}",
@@ -182,5 +182,5 @@ fn staged_before<K: Kernel>(
     } else {
         cx.index.note(path, stat, stat.rdev, &request.id);
     }
-    Ok(Staged::Done)
+    Ok(())
 }

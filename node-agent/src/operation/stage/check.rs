@@ -5,7 +5,7 @@ use std::time::Duration;
 use belay_server::call::{Failure, Kind};
 
 use super::super::context::Context;
-use super::mount::MountSpec;
+use super::spec::MountSpec;
 use super::tally::Check;
 use crate::filesystem::{Checked, DeviceUnderTest, Unchecked, check};
 use crate::kernel::Kernel;

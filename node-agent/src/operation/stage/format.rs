@@ -6,7 +6,7 @@ use belay_contract::format::FormatOptions;
 use belay_server::call::{Failure, Kind};
 
 use super::super::context::Context;
-use super::mount::MountSpec;
+use super::spec::MountSpec;
 use super::tally::{self, Refusal};
 use crate::filesystem::{DeviceUnderTest, FsType, Permit, format};
 use crate::kernel::Kernel;

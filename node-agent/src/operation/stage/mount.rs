@@ -8,78 +8,21 @@ use belay_server::request::{MountFlags, Stage};
 
 use super::super::context::Context;
 use super::super::plan::{asked_fs, fit, is_read_only};
-use super::super::{Formatting, Staged};
-use super::attach;
 use super::check::repair;
 use super::format::{format_options, make};
 use super::grow::grow_to_device;
 use super::permit::{Judged, Need, judge};
-use super::superblock::{configure, create, is_miscounted, replay, same_id_elsewhere};
+use super::spec::{MountSpec, Mounting};
+use super::superblock::{configure, create, refuse_miscounted, replay, same_id_elsewhere};
 use super::tally::Refusal;
+use super::{Obstacle, attach};
 use crate::device::{Held, Intent, Purpose, Sought, Verdict};
 use crate::filesystem::{
-    DeviceUnderTest, Found, FsType, MountOptions, examine, examine_ends, is_same_label, parse_flags,
+    DeviceUnderTest, Found, FsType, MountOptions, examine, examine_ends, is_same_label,
 };
 use crate::kernel::{BtrfsDevice, Dev, Kernel, MountAttrs, Open, Stat};
 use crate::mounts::{block_path, something_else};
-use crate::work::Phase;
-
-/// The requested mount.
-pub(super) struct MountSpec<'a> {
-    pub(super) request: &'a Stage,
-    pub(super) fs: Option<FsType>,
-    flags: &'a MountFlags,
-    pub(super) read_only: bool,
-}
-
-impl MountSpec<'_> {
-    /// The mount options for a filesystem of this type.
-    fn options(&self, fs: FsType) -> Result<MountOptions, Failure> {
-        let mut options = parse_flags(self.flags.as_slice(), fs)?;
-        if self.read_only {
-            options.attrs = options.attrs.with(MountAttrs::READ_ONLY);
-        }
-        Ok(options)
-    }
-
-    /// The mount options for the filesystem that was found, or will be made.
-    fn options_for(&self, judged: &Judged) -> Result<Mounting, Failure> {
-        let mut options = self.options(judged.fs)?;
-        if judged.panics {
-            options.override_panic();
-        }
-        Ok(Mounting {
-            fs: judged.fs,
-            options,
-        })
-    }
-}
-
-/// A filesystem, and the options that it is mounted with.
-pub(super) struct Mounting {
-    pub(super) fs: FsType,
-    pub(super) options: MountOptions,
-}
-
-impl Mounting {
-    /// The volume is mounted read-only.
-    pub(super) fn is_reader(&self) -> bool {
-        self.options.attrs.contains(MountAttrs::READ_ONLY)
-    }
-
-    /// The same without the flags of the class, and only to be read.
-    pub(super) fn without_flags(&self) -> Result<Mounting, Failure> {
-        let mut options = parse_flags(&[], self.fs)?;
-        options.attrs = MountAttrs::READ_ONLY;
-        if self.fs == FsType::Ext4 {
-            options.override_panic();
-        }
-        Ok(Mounting {
-            fs: self.fs,
-            options,
-        })
-    }
-}
+use crate::work::{Lane, Phase};
 
 pub(super) fn stage<K: Kernel>(
     cx: &Context<'_, K>,
@@ -87,8 +30,8 @@ pub(super) fn stage<K: Kernel>(
     flags: &MountFlags,
     plan: &PublishContext,
     staging: &Stat,
-    formatting: Formatting,
-) -> Result<Staged, Failure> {
+    lane: Lane,
+) -> Result<(), Obstacle> {
     let spec = MountSpec {
         request,
         fs: asked_fs(&request.capability.access)?,
@@ -104,19 +47,20 @@ pub(super) fn stage<K: Kernel>(
             "volume {}: staged at {} as a raw block device; unstage it first",
             request.id,
             request.staging.display()
-        )));
+        ))
+        .into());
     }
     let learned = cx.mounts().learn(&request.id, plan);
     if staging.mount_root {
-        let staged = staged_before(cx, &spec, staging)?;
+        staged_before(cx, &spec, staging)?;
         learned.keep();
-        return Ok(staged);
+        return Ok(());
     }
     learned.keep();
     let purpose = Purpose::Filesystem;
     let storage = match cx.transport.find(kernel, &request.id, plan, purpose)? {
         Sought::Found(storage) => storage,
-        Sought::Missing(missing) => return Ok(Staged::WantsDisk(missing)),
+        Sought::Missing(missing) => return Err(Obstacle::NoDisk(missing)),
     };
     let device = attach(cx, &request.id, storage, purpose)?;
     let under_test = DeviceUnderTest {
@@ -129,32 +73,28 @@ pub(super) fn stage<K: Kernel>(
         accepts_uncleared: cx.transport.accepts_uncleared(),
         progress: cx.progress(),
     };
-    let attempt = || prepare(cx, &spec, plan, &device, &under_test, formatting);
-    match attempt()? {
-        Some(staged) => Ok(staged),
-        // Once more: there is no journal to replay now. A child that is being started may still
-        // have the context, and with it the superblock.
-        None => {
-            device.refuse_claimed(kernel)?;
-            attempt()?.ok_or_else(|| Failure::bug("the journal was not replayed".to_owned()))
-        }
+    let attempt = || prepare(cx, &spec, plan, &device, &under_test, lane);
+    match attempt() {
+        Err(Obstacle::Miscount) => {}
+        staged => return staged,
     }
+    // Once more: there is no journal to replay now. A child that is being started may still have
+    // the context, and with it the superblock.
+    device.refuse_claimed(kernel)?;
+    attempt()
 }
 
-/// Decides what to mount, formats or repairs it if it has to, and mounts it. `None` if it must be
-/// done again, see [`is_miscounted`].
+/// Decides what to mount, formats or repairs it if it has to, and mounts it.
 fn prepare<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     plan: &PublishContext,
     device: &Held<K>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
-    formatting: Formatting,
-) -> Result<Option<Staged>, Failure> {
-    let Some(judged) = decide(cx, spec, plan, device, under_test, formatting)? else {
-        return Ok(Some(Staged::WantsFormat));
-    };
-    let mut mounting = spec.options_for(&judged)?;
+    lane: Lane,
+) -> Result<(), Obstacle> {
+    let judged = decide(cx, spec, plan, device, under_test, lane)?;
+    let mut mounting = spec.mounting(judged.fs, judged.panics)?;
     let fs = mounting.fs;
     // The kernel checks the flags here, before anything is formatted or repaired.
     let mut context = cx.phase(Phase::Configure, || configure(cx, device, &mounting))?;
@@ -162,36 +102,39 @@ fn prepare<K: Kernel>(
         Need::Format(permit) => {
             let options = format_options(spec, fs, &cx.kernel, under_test)?;
             refuse_in_use(device)?;
-            if formatting == Formatting::Ask {
-                return Ok(Some(Staged::WantsFormat));
+            if lane != Lane::Format {
+                return Err(Obstacle::NoSlot);
             }
             make(cx, under_test, (fs, options), permit)?;
             None
         }
-        // Who may only read must not change anything.
+        // A read-only stage must not repair.
         Need::Check if mounting.is_reader() => judged.blocks_before_replay,
         // By a mount elsewhere, or by an e2fsck that has outlived its agent: it may be ending now,
         // with half of its repairs on the disk.
-        Need::Check if device.is_shared => return Err(device.claimed()),
-        Need::Check if formatting == Formatting::Ask => return Ok(Some(Staged::WantsFormat)),
+        Need::Check if device.is_shared => return Err(device.claimed().into()),
+        Need::Check if lane != Lane::Format => return Err(Obstacle::NoSlot),
         Need::Check => {
             replay(cx, spec, device, &mounting)?;
             repair(cx, spec, under_test)?;
             // Both may have changed what the superblock asks for.
-            let judged = decide(cx, spec, plan, device, under_test, formatting)?;
-            let judged = judged.ok_or_else(|| Failure::bug("the ext4 is gone after its check"))?;
-            mounting = spec.options_for(&judged)?;
+            let judged = decide(cx, spec, plan, device, under_test, lane)?;
+            mounting = spec.mounting(judged.fs, judged.panics)?;
             context = configure(cx, device, &mounting)?;
             None
         }
         Need::Nothing => judged.blocks_before_replay,
     };
     let context = create(cx, spec, device, &mounting, context)?;
-    if is_miscounted(cx, spec, device, blocks_before_replay)? {
-        return Ok(None);
-    }
+    refuse_miscounted(cx, spec, device, blocks_before_replay)?;
     let may_have_projects = judged.may_have_projects;
-    mount(cx, spec, device, (&mounting, may_have_projects), &context).map(Some)
+    Ok(mount(
+        cx,
+        spec,
+        device,
+        (&mounting, may_have_projects),
+        &context,
+    )?)
 }
 
 /// Something is mounted on the staging path: it must be this volume, in this way.
@@ -199,7 +142,7 @@ fn staged_before<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     staging: &Stat,
-) -> Result<Staged, Failure> {
+) -> Result<(), Failure> {
     let request = spec.request;
     let path = &request.staging;
     let (dev, verdict) = cx
@@ -250,7 +193,7 @@ fn staged_before<K: Kernel>(
         cx.index.note_projects(dev, true);
     }
     cx.index.note_file(dev, device.backing_inode());
-    Ok(Staged::Done)
+    Ok(())
 }
 
 /// Whether a mount has the requested SELinux label.
@@ -271,20 +214,22 @@ fn has_same_label<K: Kernel>(
     })
 }
 
-/// The filesystem to mount, and what it needs before; `None` if that requires
-/// reading the whole device, which may take as long as mkfs and must run in its slot.
+/// Returns the filesystem to mount, and what it needs before.
+///
+/// # Errors
+/// [`Obstacle::NoSlot`] if that requires reading the whole device, which may take as long as mkfs.
 fn decide<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     plan: &PublishContext,
     device: &Held<K>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
-    formatting: Formatting,
-) -> Result<Option<Judged>, Failure> {
+    lane: Lane,
+) -> Result<Judged, Obstacle> {
     let decided = cx.phase(Phase::Probe, || {
-        let found = match formatting {
-            Formatting::Ask => examine_ends(&cx.kernel, under_test),
-            Formatting::Allowed => Some(examine(&cx.kernel, under_test)),
+        let found = match lane {
+            Lane::Format => Some(examine(&cx.kernel, under_test)),
+            Lane::Change | Lane::Read => examine_ends(&cx.kernel, under_test),
         };
         found.map(|found| match found {
             // Its mark cannot be erased: another mount may be writing there.
@@ -296,9 +241,12 @@ fn decide<K: Kernel>(
     });
     match decided {
         // A filesystem that mkfs is still making can look like anything.
-        Some(Err(_)) if device.is_shared => Err(device.claimed()),
-        Some(decided) => decided.map(Some),
-        None => refuse_in_use(device).map(|()| None),
+        Some(Err(_)) if device.is_shared => Err(device.claimed().into()),
+        Some(decided) => Ok(decided?),
+        None => {
+            refuse_in_use(device)?;
+            Err(Obstacle::NoSlot)
+        }
     }
 }
 
@@ -318,7 +266,7 @@ fn mount<K: Kernel>(
     device: &Held<K>,
     (mounting, may_have_projects): (&Mounting, bool),
     superblock: &K::Fd,
-) -> Result<Staged, Failure> {
+) -> Result<(), Failure> {
     let kernel = &cx.kernel;
     let (fs, attrs) = (mounting.fs, mounting.options.attrs);
     let mounted = cx.phase(Phase::Mount, || kernel.fsmount(superblock, attrs))?;
@@ -358,7 +306,7 @@ fn mount<K: Kernel>(
         .note(staging, &root_of_mount, held, &spec.request.id);
     cx.index.note_file(held, device.backing_inode());
     cx.index.note_projects(held, may_have_projects);
-    Ok(Staged::Done)
+    Ok(())
 }
 
 /// The mounted device must be the held one; checked before the mount is visible.

@@ -7,7 +7,7 @@ use belay_contract::publish_context::{Content, PublishContext};
 use belay_server::call::{Failure, Kind};
 
 use super::super::Node;
-use super::mount::MountSpec;
+use super::spec::MountSpec;
 use super::tally::Refusal;
 use crate::filesystem::{DeviceUnderTest, Found, FsType, Origin, Permit, Sound, USED, settle};
 use crate::kernel::Kernel;

@@ -3,8 +3,9 @@
 
 use super::super::Node;
 use super::super::context::Context;
+use super::Obstacle;
 use super::check::not_replayed;
-use super::mount::{MountSpec, Mounting};
+use super::spec::{MountSpec, Mounting};
 use crate::device::Held;
 use crate::filesystem::{FsType, LABELS, ext4_blocks};
 use crate::kernel::{Cause, Error, Kernel};
@@ -127,34 +128,39 @@ pub(super) fn replay<K: Kernel>(
         .map_err(|failure| not_replayed(cx, spec, failure))
 }
 
-/// Whether the kernel counted the block groups of an ext4 before its journal was replayed, which
-/// then grew it: its expansion was interrupted by a power loss. Seen with Linux 6.1 and 7.2: reads,
-/// writes and growth of the new groups fail (EUCLEAN), until it is mounted again.
+/// Refuses a superblock of the kernel that counted the block groups of an ext4 before its journal
+/// was replayed, which then grew it: its expansion was interrupted by a power loss. Seen with Linux
+/// 6.1 and 7.2: reads, writes and growth of the new groups fail (EUCLEAN), until it is mounted
+/// again.
 ///
-/// `blocks` is what its superblock said before it was created; `None` without a journal to replay.
-pub(super) fn is_miscounted<K: Kernel>(
+/// `blocks` is the number in the superblock on the disk before; `None` without a journal to replay.
+///
+/// # Errors
+/// [`Obstacle::Miscount`]; the failure if the superblock on the disk cannot be read, or if another
+/// process has the device.
+pub(super) fn refuse_miscounted<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     device: &Held<K>,
     blocks: Option<u64>,
-) -> Result<bool, Failure> {
+) -> Result<(), Obstacle> {
     let Some(before) = blocks else {
-        return Ok(false);
+        return Ok(());
     };
     let now = cx.phase(Phase::Check, || ext4_blocks(&cx.kernel, device.fd()))?;
     if now == before {
-        return Ok(false);
+        return Ok(());
     }
     // The kernel replayed it for another process, such as an agent that is being killed.
     if device.is_shared {
-        return Err(device.claimed());
+        return Err(device.claimed().into());
     }
     tracing::info!(
         volume = %spec.request.id, before, now,
         "an interrupted expansion of the ext4 was completed from its journal; mounting it again, \
          since the kernel counted its blocks before"
     );
-    Ok(true)
+    Err(Obstacle::Miscount)
 }
 
 /// Before Linux 6.7 btrfs confuses a clone with its original: it refuses the mount, or mounts the

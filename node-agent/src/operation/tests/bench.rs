@@ -16,10 +16,9 @@ use crate::device::{LoopDir, Transport};
 use crate::kernel::Kernel;
 use crate::mounts::MountIndex;
 use crate::operation::{
-    self, Cleared, Formatting, KubeletDir, Node, Published, Read, Staged, Thread, VolumeStats,
-    VolumeUsage,
+    self, Cleared, KubeletDir, Node, Obstacle, Published, Read, Thread, VolumeStats, VolumeUsage,
 };
-use crate::work::{Operation, Progress};
+use crate::work::{Lane, Operation, Progress};
 
 /// The driver of a world with only one.
 pub(crate) const DRIVER: &str = "local.csi.belay.dev";
@@ -42,9 +41,9 @@ pub(super) fn run<K: Kernel, T>(
 }
 
 /// The part of a stage that needs no slot for mkfs or e2fsck.
-pub(super) fn stage_once<K: Kernel>(node: &Node<K>, request: &Stage) -> Result<Staged, Failure> {
+pub(super) fn stage_once<K: Kernel>(node: &Node<K>, request: &Stage) -> Result<(), Obstacle> {
     run(node, Operation::Stage, |cx| {
-        operation::stage(cx, request, Formatting::Ask)
+        operation::stage(cx, request, Lane::Change)
     })
 }
 
@@ -319,36 +318,34 @@ impl Volume {
 
     /// Whether a stage needs a slot for mkfs or e2fsck.
     pub(super) fn wants_slot<K: Kernel>(&self, node: &Node<K>) -> bool {
-        stage_once(node, &self.stage_request()).unwrap() == Staged::WantsFormat
+        stage_once(node, &self.stage_request()) == Err(Obstacle::NoSlot)
     }
 
     /// The part of a stage that has such a slot.
     pub(super) fn stage_in_slot<K: Kernel>(&self, node: &Node<K>) -> Result<(), Failure> {
         let request = self.stage_request();
         let staged = run(node, Operation::Stage, |cx| {
-            operation::stage(cx, &request, Formatting::Allowed)
+            operation::stage(cx, &request, Lane::Format)
         });
-        staged.map(|staged| assert!(matches!(staged, Staged::Done)))
+        staged.map_err(Obstacle::into_failure)
     }
 
     fn stage<K: Kernel>(&self, node: &Node<K>) -> Result<(), Failure> {
         let request = self.stage_request();
-        let mut formatting = Formatting::Ask;
+        let mut lane = Lane::Change;
         let mut missing = None;
         loop {
             match run(node, Operation::Stage, |cx| {
-                operation::stage(cx, &request, formatting)
-            })? {
-                Staged::Done => return Ok(()),
-                Staged::WantsFormat => {
-                    assert_eq!(formatting, Formatting::Ask);
-                    formatting = Formatting::Allowed;
+                operation::stage(cx, &request, lane)
+            }) {
+                Ok(()) => return Ok(()),
+                Err(Obstacle::NoSlot) => {
+                    assert_eq!(lane, Lane::Change);
+                    lane = Lane::Format;
                 }
                 // While it waits, one uevent arrives.
-                Staged::WantsDisk(_) if missing.is_none() => missing = Some(hear(node)?),
-                Staged::WantsDisk(missing) => {
-                    return Err(Failure::new(Kind::Unreachable, missing.to_string()));
-                }
+                Err(Obstacle::NoDisk(_)) if missing.is_none() => missing = Some(hear(node)?),
+                Err(obstacle) => return Err(obstacle.into_failure()),
             }
         }
     }

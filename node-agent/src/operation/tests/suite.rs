@@ -10,8 +10,8 @@ use super::power::ends_in_stage;
 use super::simulated::Simulated;
 use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fault};
-use crate::operation::{self, Formatting, Node, Published, Staged, Thread, VolumeUsage};
-use crate::work::{Operation, Progress};
+use crate::operation::{self, Node, Obstacle, Published, Thread, VolumeUsage};
+use crate::work::{Lane, Operation, Progress};
 
 on_both! {
     a_volume_lives_through_all_calls
@@ -582,7 +582,7 @@ fn a_volume_without_a_type_is_staged_again_with_the_one_that_it_has() {
         all_ok(&node, &volume, &[Verb::Stage]);
         let untyped = volume.untyped();
         for node in [node, world.start()] {
-            assert_eq!(stage_once(&node, &untyped), Ok(Staged::Done), "{form:?}");
+            assert_eq!(stage_once(&node, &untyped), Ok(()), "{form:?}");
         }
         all_ok(&world.start(), &volume, &[Verb::Stage, Verb::Unstage]);
         nothing_left(&world);
@@ -615,7 +615,7 @@ fn a_volume_whose_stage_is_cancelled_while_it_is_read_is_not_formatted() {
         let (is_cancelled, staged) = std::thread::scope(|threads| {
             let staged = threads.spawn(|| {
                 operation::run(&node, &progress, Operation::Stage, |cx| {
-                    operation::stage(cx, &request, Formatting::Allowed)
+                    operation::stage(cx, &request, Lane::Format)
                 })
             });
             world.machine.wait_for_hang();
@@ -626,7 +626,7 @@ fn a_volume_whose_stage_is_cancelled_while_it_is_read_is_not_formatted() {
         let calls = world.machine.end();
         if is_cancelled {
             cancelled += 1;
-            refused(staged, Kind::Busy);
+            refused(staged.map_err(Obstacle::into_failure), Kind::Busy);
             let writes = ["pwrite", "fsetxattr", "mkfs write"];
             assert!(
                 !calls.iter().any(|call| writes.contains(&call.name)),
@@ -637,7 +637,7 @@ fn a_volume_whose_stage_is_cancelled_while_it_is_read_is_not_formatted() {
     assert!(cancelled > 1);
 }
 
-/// An earlier release, or a snapshot tool, does not record that a file is in use.
+/// A snapshot tool, or the operator, may have made a file without the record that it is in use.
 #[test]
 fn a_filesystem_of_which_nothing_is_recorded_is_mounted_and_stays_so_if_another_is_requested() {
     let world = Simulated::new();
