@@ -2,7 +2,6 @@
 
 mod check;
 mod choices;
-mod segment;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -23,8 +22,7 @@ use clap::{CommandFactory as _, Parser};
 
 use crate::device::DiskRules;
 pub(crate) use choices::Sandbox;
-use choices::{Uncleared, UnknownContent};
-use segment::Segment;
+use choices::{Segment, Uncleared, UnknownContent};
 
 /// Separates the flags of two drivers.
 const NEXT_DRIVER: &str = "--next-driver";

@@ -1,4 +1,8 @@
-//! The flags that choose one of a few words.
+//! Flags with a value that is one of a few words, or a segment of the node's topology.
+
+use std::str::FromStr;
+
+use belay_contract::topology::Topology;
 
 /// The sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -25,4 +29,75 @@ pub(super) enum Uncleared {
     Accept,
     /// Do not format it
     Refuse,
+}
+
+/// Longest part of a label's key after the slash, and before it (Kubernetes).
+const NAME_BYTES_MAX: usize = 63;
+const PREFIX_BYTES_MAX: usize = 253;
+
+/// A label of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) key: String,
+    pub(crate) value: String,
+}
+
+impl FromStr for Segment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, value) = text
+            .split_once('=')
+            .ok_or("not KEY=VALUE, such as topology.kubernetes.io/region=one")?;
+        let (prefix, name) = match key.split_once('/') {
+            Some((prefix, name)) => (Some(prefix), name),
+            None => (None, key),
+        };
+        // The rule for a name is that for a value, which the contract has.
+        let is_name = name.len() <= NAME_BYTES_MAX && Topology::new(key, name).is_ok();
+        let is_domain = |prefix: &str| {
+            let is_part = |part: &str| {
+                let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+                let bytes = part.as_bytes();
+                bytes.iter().all(|byte| is_plain(*byte) || *byte == b'-')
+                    && bytes.first().copied().is_some_and(is_plain)
+                    && bytes.last().copied().is_some_and(is_plain)
+            };
+            prefix.len() <= PREFIX_BYTES_MAX && prefix.split('.').all(is_part)
+        };
+        if !is_name || !prefix.is_none_or(is_domain) {
+            return Err(format!("{key:?}: cannot be the key of a node's label"));
+        }
+        Topology::new(key, value).map_err(|error| error.to_string())?;
+        let (key, value) = (key.to_owned(), value.to_owned());
+        Ok(Self { key, value })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_a_label_that_a_node_can_have() {
+        for (text, expected) in [
+            ("topology.kubernetes.io/region=one", Some("one")),
+            ("rack=R_1.a", Some("R_1.a")),
+            ("rack", None),
+            ("rack=", None),
+            ("=a", None),
+            ("/a=a", None),
+            ("a/=a", None),
+            ("A.b/c=a", None),
+            ("a..b/c=a", None),
+            ("a/b/c=a", None),
+            ("rack=a b", None),
+            (&*format!("{}=a", "k".repeat(64)), None),
+        ] {
+            let found = text.parse::<Segment>();
+            assert_eq!(found.as_ref().ok().map(|it| &*it.value), expected, "{text}");
+        }
+        let segment: Segment = "example.org/rack=a".parse().unwrap();
+        assert_eq!(segment.key, "example.org/rack");
+    }
 }

@@ -4,11 +4,9 @@
 //! Operations use a [`Transport`], the [`Storage`] of a volume, a device that is [`Held`], and the
 //! [`Verdict`] on a device. Only a transport's directory knows how its devices are made.
 
-mod digest;
 mod disks;
 mod held;
 mod label;
-mod least;
 mod loops;
 mod storage;
 mod transport;

@@ -3,12 +3,9 @@
 //! Never formats a device that is not proven blank. Must not know the origin of a device, a cloud's
 //! name for a volume, or where it is mounted.
 
-pub(crate) mod boot;
 mod check;
-mod crc32c;
 mod flags;
 mod format;
-mod fs_type;
 mod grow;
 mod marking;
 mod mkfs;
@@ -20,16 +17,79 @@ pub(crate) mod remote;
 mod simulated;
 mod witness;
 
+use std::fmt;
+
 pub(crate) use check::{Checked, Unchecked, check};
 pub(crate) use flags::{LABELS, MountOptions, is_same_label, parse_flags, parse_remote_flags};
 pub(crate) use format::{Permit, format};
-pub(crate) use fs_type::FsType;
 pub(crate) use grow::{GrowError, Grown, grow};
 pub(crate) use marking::{begin_raw_use, settle};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use probe::fuzz;
 pub(crate) use probe::{
-    DeviceUnderTest, Found, Origin, Sound, examine, examine_ends, ext4_blocks,
-    may_have_project_quotas,
+    DeviceUnderTest, FAT12, FAT16, FAT32, Found, ISO_DESCRIPTOR, ISO_MAGIC, Origin, Sound, examine,
+    examine_ends, ext4_blocks, may_have_project_quotas,
 };
 pub(crate) use witness::{USED, begin_use};
+
+/// A filesystem that the agent makes, mounts and grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum FsType {
+    /// ext4, the default.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// btrfs, on one device.
+    Btrfs,
+}
+
+impl FsType {
+    /// All of them.
+    pub(crate) const ALL: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
+
+    /// The name in the kernel, the CSI request and the mkfs tools.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            FsType::Ext4 => "ext4",
+            FsType::Xfs => "xfs",
+            FsType::Btrfs => "btrfs",
+        }
+    }
+
+    /// The type of this name, if supported.
+    pub(crate) fn parse(name: &str) -> Option<FsType> {
+        Self::ALL.into_iter().find(|fs| fs.name() == name)
+    }
+
+    /// The smallest device that is formatted: room for the mark at 100 MiB; for xfs also the
+    /// minimum of mkfs.xfs (xfsprogs 5.19 and later); for btrfs also the minimum size that the
+    /// kernel resizes to (Linux: fs/btrfs/ioctl.c), since it could otherwise not grow by a little.
+    pub(crate) fn minimum_bytes(self) -> u64 {
+        match self {
+            FsType::Ext4 => 128 << 20,
+            FsType::Xfs => 300 << 20,
+            FsType::Btrfs => 256 << 20,
+        }
+    }
+}
+
+impl fmt::Display for FsType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_is_found_again_by_its_exact_name() {
+        for fs in FsType::ALL {
+            assert_eq!(FsType::parse(fs.name()), Some(fs));
+        }
+        for other in ["", "ext3", "EXT4", "ext4 ", "btrfs2"] {
+            assert_eq!(FsType::parse(other), None, "{other:?}");
+        }
+    }
+}

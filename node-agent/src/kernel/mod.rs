@@ -3,7 +3,6 @@
 //! Other modules use only [`Kernel`] and never see an errno, a raw descriptor or a libc type.
 //! Only [`linux`] has unsafe code. Nothing here knows volumes.
 
-mod child;
 mod disks;
 mod error;
 #[cfg(test)]
@@ -16,7 +15,6 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub(crate) use child::{Child, ChildEnd};
 pub(crate) use disks::{Disk, DiskAt, DiskFacts, Disks, NvmeFacts, ScsiFacts};
 pub(crate) use error::{Cause, Error, Result};
 pub(crate) use remote::{
@@ -333,4 +331,31 @@ pub(crate) fn failed_busy<T>(result: &Result<T>) -> bool {
     result
         .as_ref()
         .is_err_and(|error| error.cause() == Cause::Busy)
+}
+
+/// A program to run on a device. It finds the device as `/proc/self/fd/0`.
+pub(crate) struct Child<'a, Fd> {
+    /// The tool's file name; searched in the system directories, never in `PATH`.
+    pub(crate) program: &'static str,
+    /// Its arguments.
+    pub(crate) args: Vec<String>,
+    /// The device, passed as standard input so that no name can be swapped under the tool.
+    pub(crate) device: &'a Fd,
+    /// It is killed after this long.
+    pub(crate) deadline: Duration,
+    /// It is killed soon after this is true.
+    pub(crate) is_given_up: &'a dyn Fn() -> bool,
+    /// It checks a filesystem: its messages are on standard output too.
+    pub(crate) is_fsck: bool,
+}
+
+/// How a child ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChildEnd {
+    /// Its exit status; `None` when a signal ended it.
+    pub(crate) code: Option<i32>,
+    /// It exceeded its deadline and was killed.
+    pub(crate) timed_out: bool,
+    /// The end of its messages, on one line.
+    pub(crate) stderr: String,
 }

@@ -6,7 +6,6 @@ mod drive;
 pub(crate) mod file;
 mod http;
 mod json;
-mod label;
 
 use std::net::SocketAddr;
 use std::pin::Pin;

@@ -4,7 +4,6 @@
 //! fill it, and each entry is checked with statx before use. If a mount is not visible at its path,
 //! the mount table is read: it may be under another mount.
 
-mod statistics;
 mod volumes;
 
 use std::collections::{HashMap, HashSet};

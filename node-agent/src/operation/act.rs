@@ -6,8 +6,7 @@ use std::sync::PoisonError;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-use super::context::Context;
-use super::{Beside, KubeletDir};
+use super::{Beside, Context, KubeletDir};
 use crate::device::Held;
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Patience, Stat, failed_busy, while_busy};
 use crate::mounts::Covered;

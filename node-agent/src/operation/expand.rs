@@ -6,9 +6,8 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::NodeExpand;
 use belay_server::size::Exact;
 
-use super::Node;
-use super::context::Context;
 use super::stage::warn_of_groups;
+use super::{Context, Node};
 use crate::device::{Held, Intent, Verdict};
 use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::{FileKind, Kernel, Open, Stat};

@@ -14,8 +14,7 @@ use belay_server::call::Failure;
 use belay_server::health::Conditions;
 use belay_server::request::{NodeVolumeHealth, Stats, VolumeId};
 
-use super::context::Context;
-use super::{Node, Thread};
+use super::{Context, Node, Thread};
 use crate::device::{Backing, Intent, Verdict};
 use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
 use crate::mounts::block_path;

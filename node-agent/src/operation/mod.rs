@@ -5,21 +5,16 @@
 
 mod act;
 mod checks;
-mod context;
 mod expand;
-mod flush;
 mod health;
 mod kubelet_dir;
 mod limit;
 mod pending;
 mod plan;
 mod publish;
-mod quick;
 mod raw;
-mod release;
 pub(crate) mod remote;
 mod removed;
-mod space;
 mod stage;
 mod stats;
 mod sweep;
@@ -28,31 +23,31 @@ pub(crate) mod tests;
 mod unpublish;
 mod unstage;
 
-pub(crate) use context::{Context, run};
-pub(crate) use expand::expand;
-pub(crate) use flush::{Flushed, flush};
-pub(crate) use health::{StorageCondition, health, storage_hangs, storage_health, volumes_hang};
-pub(crate) use kubelet_dir::KubeletDir;
-pub(crate) use limit::volumes_max;
-pub(crate) use pending::is_wanted;
-pub(crate) use publish::{Published, publish, stage_and_publish};
-pub(crate) use release::release;
-pub(crate) use removed::{Cleared, Removed, clear, removed};
-pub(crate) use space::space;
-pub(crate) use stage::{Obstacle, stage};
-pub(crate) use stats::{Read, VolumeStats, VolumeUsage, stats};
-pub(crate) use unpublish::unpublish;
-pub(crate) use unstage::unstage;
-
+use std::ops::Deref;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 use tokio::sync::watch;
 
 use crate::device::{DiskIndex, Transport};
-use crate::kernel::{Dev, Kernel, Result};
+use crate::kernel::{self, Dev, Kernel};
 use crate::mounts::{MountIndex, Mounts};
+use crate::work::{Clock, Operation, Phase, Progress};
 use checks::Checks;
+
+pub(crate) use expand::expand;
+pub(crate) use health::{StorageCondition, health, storage_hangs, storage_health, volumes_hang};
+pub(crate) use kubelet_dir::KubeletDir;
+pub(crate) use limit::volumes_max;
+pub(crate) use pending::{is_wanted, release};
+pub(crate) use publish::{Published, publish, stage_and_publish};
+pub(crate) use removed::{Cleared, Removed, clear, removed};
+pub(crate) use stage::{Obstacle, stage};
+pub(crate) use stats::{Read, VolumeStats, VolumeUsage, space, stats};
+pub(crate) use unpublish::{Flushed, flush, unpublish};
+pub(crate) use unstage::unstage;
 
 /// The maximum number of mounts stacked on one path that a call takes down. We never stack, but
 /// another program may have.
@@ -125,7 +120,7 @@ impl<K: Kernel> Node<K> {
     ///
     /// # Errors
     /// When the mount table cannot be read.
-    fn is_shown(&self, volume: &VolumeId, dev: Dev) -> Result<bool> {
+    fn is_shown(&self, volume: &VolumeId, dev: Dev) -> kernel::Result<bool> {
         Ok(self.beside.is_noted(dev) && self.mounts().is_shown(volume, dev)?)
     }
 
@@ -160,4 +155,71 @@ impl Beside {
         let mut live = indexes.iter().filter_map(Weak::upgrade);
         live.any(|index| index.has(dev))
     }
+}
+
+/// Filesystems with anonymous device numbers that send no request to a server.
+const LOCAL: [&str; 6] = ["bcachefs", "btrfs", "overlay", "ramfs", "tmpfs", "zfs"];
+
+/// Whether a path can be used on the agent's one thread, where no call may wait: its directory is in
+/// memory, and on a filesystem that is neither a volume, which may hang, nor a server's.
+///
+/// # Errors
+/// The kernel's error.
+fn is_quick<K: Kernel>(node: &Node<K>, path: &Path) -> Result<bool, Failure> {
+    let directory = path.parent().map(|it| node.kernel.open_path_cached(it));
+    let Some(Ok(Some(directory))) = directory else {
+        return Ok(false);
+    };
+    let stat = node.kernel.stat(&directory)?;
+    if node.transport.carries_volumes(&node.kernel, stat.dev)? {
+        return Ok(false);
+    }
+    if !stat.dev.is_anonymous() {
+        return Ok(true);
+    }
+    if node.index.shows(stat.dev) {
+        return Ok(false);
+    }
+    let facts = node.kernel.statmount_of(stat.mount_id)?;
+    Ok(facts.is_some_and(|facts| LOCAL.contains(&&*facts.fs_type)))
+}
+
+/// The context of an operation, in addition to its request: the node, and the phase of the operation,
+/// which it shows and measures.
+pub(crate) struct Context<'a, K: Kernel> {
+    node: &'a Node<K>,
+    clock: Clock<'a>,
+}
+
+impl<K: Kernel> Context<'_, K> {
+    /// Runs a part of the operation as this phase; afterwards the outer phase continues.
+    fn phase<T>(&self, phase: Phase, work: impl FnOnce() -> T) -> T {
+        self.clock.phase(phase, work)
+    }
+
+    /// What others see of the operation.
+    fn progress(&self) -> &Progress {
+        self.clock.progress()
+    }
+}
+
+impl<K: Kernel> Deref for Context<'_, K> {
+    type Target = Node<K>;
+
+    fn deref(&self) -> &Node<K> {
+        self.node
+    }
+}
+
+/// Runs a whole operation, which `progress` shows. Work outside the other phases counts as
+/// [`Phase::Inspect`].
+pub(crate) fn run<K: Kernel, T>(
+    node: &Node<K>,
+    progress: &Progress,
+    operation: Operation,
+    work: impl FnOnce(&Context<'_, K>) -> T,
+) -> T {
+    let clock = Clock::start(operation, progress);
+    let cx = Context { node, clock };
+    cx.phase(Phase::Inspect, || work(&cx))
 }

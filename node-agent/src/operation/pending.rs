@@ -1,14 +1,21 @@
 //! Volumes with a pending detach, as requested by their controller, and the mounts that block it.
+//!
+//! Such a volume is unstaged here if the kubelet will not unstage it: a kubelet that is killed
+//! between the last unpublish of a volume and its unstage no longer knows that the volume is staged,
+//! since it searches only the directories of pods (Kubernetes 1.36, `pkg/kubelet/volumemanager`).
+//! The detach would be refused forever, and no pod could use the volume again.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use belay_server::call::Failure;
-use belay_server::request::VolumeId;
+use belay_server::request::{AbsPath, Unstage, VolumeId};
 
-use super::Node;
+use super::{Context, Node, unstage};
+use crate::device::Verdict;
 use crate::kernel::Kernel;
+use crate::mounts::{Covered, block_path};
 
 /// The volumes whose pending detach was last found blocked by a mount, and its path.
 #[derive(Default)]
@@ -53,4 +60,91 @@ pub(super) fn pending<K: Kernel>(node: &Node<K>) -> Result<Vec<(VolumeId, PathBu
         }
     }
     Ok(left)
+}
+
+/// Unstages a volume with a pending detach if its only mount is where the kubelet stages volumes,
+/// or if its device is not mounted at all. Mounts of pods are left alone.
+///
+/// # Errors
+/// Those of [`unstage`].
+pub(crate) fn release<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<(), Failure> {
+    if !is_wanted(cx, volume)? || !cx.sees_all_mounts()? {
+        return Ok(());
+    }
+    let id = volume.as_str();
+    match left(cx, volume)? {
+        Remains::Nothing => Ok(()),
+        Remains::Device(Verdict::Stale(device)) => {
+            device.refuse_claimed(&cx.kernel)?;
+            cx.release_raw(volume, device)
+        }
+        Remains::Device(device) => {
+            drop(device);
+            cx.detach(volume)
+        }
+        Remains::Staged(staging) => {
+            let path = staging.display();
+            tracing::warn!(
+                id,
+                "unstaging {path}: a detach is pending, and the kubelet does not know the volume"
+            );
+            let id = volume.clone();
+            unstage::unstage(cx, &Unstage { id, staging })
+        }
+        Remains::Shown(path) => {
+            let shown = path.display();
+            tracing::info!(
+                id,
+                "a detach is pending, and the volume is still mounted at {shown}"
+            );
+            cx.pending.add(volume, path);
+            Ok(())
+        }
+    }
+}
+
+/// The remains of a volume on the node.
+enum Remains<K: Kernel> {
+    /// Neither a mount nor a device.
+    Nothing,
+    /// A device without a mount.
+    Device(Verdict<K>),
+    /// A mount where the kubelet stages it, and no other.
+    Staged(AbsPath),
+    /// Another mount.
+    Shown(PathBuf),
+}
+
+fn left<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<Remains<K>, Failure> {
+    let kernel = &cx.kernel;
+    let is_mounted = |dev| cx.mounts().is_mounted(dev).unwrap_or(false);
+    let verdict = cx.transport.left(kernel, volume, is_mounted)?;
+    let Some(device) = verdict.held().map(|held| held.dev(kernel)).transpose()? else {
+        return Ok(Remains::Nothing);
+    };
+    cx.unmount_orphans(volume, device)?;
+    let mut shown = cx.mounts().others(volume, device, &[])?;
+    let mut covered = Covered::new(kernel, &cx.transport, volume, device);
+    let Some(first) = shown.pop() else {
+        let nowhere = covered.paths(&[])?.into_iter().next();
+        return Ok(nowhere.map_or(Remains::Device(verdict), Remains::Shown));
+    };
+    let Some(kubelet_dir) = &cx.kubelet_dir else {
+        return Ok(Remains::Shown(first));
+    };
+    let all = shown.iter().chain([&first]);
+    let Some(staging) = all
+        .into_iter()
+        .find_map(|path| kubelet_dir.staging_of(cx.transport.driver(), path))
+    else {
+        return Ok(Remains::Shown(first));
+    };
+    // The kubelet's directory may have two paths on a node, and its mounts appear at both.
+    let raw = block_path(&staging);
+    let elsewhere = cx.mounts().others(volume, device, &[&staging, &raw])?;
+    let covered = covered.paths(&[&staging, &raw])?;
+    Ok(match elsewhere.into_iter().chain(covered).next() {
+        None => Remains::Staged(staging),
+        Some(path) => Remains::Shown(path),
+    })
 }

@@ -14,10 +14,8 @@ use belay_contract::publish_context::says_read_only;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Publish};
 
-use super::context::Context;
 use super::plan::asked_fs;
-use super::quick::is_quick;
-use super::{Node, Thread};
+use super::{Context, Node, Thread, is_quick};
 use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::{block_path, something_else};

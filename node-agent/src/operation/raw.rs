@@ -7,7 +7,7 @@ use std::sync::Once;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use super::context::Context;
+use super::Context;
 use crate::device::{Held, Label};
 use crate::kernel::{Kernel, MountAttrs, Stat};
 use crate::work::Phase;

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use super::Node;
-use super::context::Context;
+use super::{Context, Node};
 use crate::device::{Intent, Verdict};
 use crate::kernel::{Dev, FileKind, Kernel, Stat};
 

@@ -20,8 +20,8 @@ pub(super) use tally::announce;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Access, Stage, VolumeId};
 
+use super::Context;
 use super::act::unless_orphans;
-use super::context::Context;
 use crate::device::{Held, Missing, Purpose, Storage};
 use crate::kernel::{self, FileKind, Kernel};
 use crate::work::{Lane, Phase};

@@ -1,14 +1,14 @@
-//! `NodeGetVolumeStats`: a volume's usage.
+//! `NodeGetVolumeStats`: a volume's usage; and the free space of the filesystem with the backing
+//! files.
 
 use std::path::Path;
 
 use belay_server::call::Failure;
+use belay_server::facts::Space;
 use belay_server::health::Conditions;
 use belay_server::request::Stats;
 
-use super::context::Context;
-use super::quick::is_quick;
-use super::{Node, Thread, health};
+use super::{Context, Node, Thread, health, is_quick};
 use crate::device::{Held, Intent};
 use crate::filesystem::{FsType, may_have_project_quotas};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountFacts, Stat, Usage};
@@ -242,4 +242,27 @@ fn device<K: Kernel>(
     };
     node.index.note_in_place(path, stat, false);
     Ok(Some(stats))
+}
+
+/// Size and free space of the filesystem that contains the backing files; `None` for volumes that
+/// are disks, and if the directory at the path of the backing files was replaced since the start,
+/// because its filesystem is then a different one. May wait for a disk.
+///
+/// # Errors
+/// The kernel's error.
+pub(crate) fn space<K: Kernel>(node: &Node<K>) -> Result<Option<Space>, Failure> {
+    let kernel = &node.kernel;
+    let Some(dir) = node.transport.folder() else {
+        return Ok(None);
+    };
+    let (named, held) = (kernel.look(dir.path())?, kernel.stat(dir.fd())?);
+    if !named.is_some_and(|named| named.is_same_root(&held)) {
+        return Ok(None);
+    }
+    let usage = kernel.statfs(dir.path())?;
+    Ok(Some(Space {
+        // Loop devices write as root, which may use the reserved blocks.
+        free_bytes: usage.total_bytes.saturating_sub(usage.used_bytes),
+        size_bytes: usage.total_bytes,
+    }))
 }

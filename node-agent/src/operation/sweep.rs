@@ -10,8 +10,7 @@
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-use super::Node;
-use super::context::Context;
+use super::{Context, Node};
 use crate::device::{Folder, Label};
 use crate::kernel::Kernel;
 use crate::mounts::Covered;

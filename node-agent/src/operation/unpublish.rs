@@ -1,4 +1,9 @@
-//! `NodeUnpublishVolume`: unmounts a volume from a pod's target path, and removes the path.
+//! `NodeUnpublishVolume`: unmounts a volume from a pod's target path, and removes the path. Before
+//! that, the volume is written to its disk.
+//!
+//! A cloud can detach a disk at any time from then on, without an unstage: a kubelet that was
+//! killed has forgotten the volume, and a node that is cut off is not asked. What a finished pod
+//! has written must then be on the disk.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,9 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use belay_server::call::Failure;
 use belay_server::request::Unpublish;
 
-use super::context::Context;
-use super::{Node, STACKED_MAX};
-use crate::kernel::{Cause, FileKind, Kernel, Stat};
+use super::{Context, Node, STACKED_MAX};
+use crate::kernel::{Cause, Error, FileKind, Kernel, Open, Stat};
 use crate::mounts::without_links;
 use crate::work::Phase;
 
@@ -125,4 +129,50 @@ fn remove<K: Kernel>(node: &Node<K>, request: &Unpublish, stat: &Stat) -> Result
         Err(error) if error.cause() == Cause::Missing => Ok(()),
         other => Ok(other?),
     }
+}
+
+/// The result of writing the data of a volume to its disk.
+#[derive(Clone, Debug)]
+pub(crate) enum Flushed {
+    /// The volume is not published there.
+    Nothing,
+    /// All is on the disk.
+    Done,
+    /// A write has failed, and what it should have written may be lost; the target can be unmounted
+    /// all the same.
+    Failed(Error),
+}
+
+/// Flushes the volume that is published at the target, if it is this volume. May take as long as
+/// the disk.
+///
+/// # Errors
+/// If the target cannot be inspected.
+pub(crate) fn flush<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Unpublish,
+) -> Result<Flushed, Failure> {
+    let target = &request.target;
+    cx.admit("target_path", target)?;
+    let mounts = cx.mounts();
+    let published = mounts.look("target_path", target)?;
+    let Some(stat) = published.filter(|stat| stat.mount_root) else {
+        return Ok(Flushed::Nothing);
+    };
+    if !mounts.may_unmount(&request.id, target, &stat)? {
+        return Ok(Flushed::Nothing);
+    }
+    let kernel = &cx.kernel;
+    // A clone, since a file that is open on the target would keep it busy.
+    let clone = cx.phase(Phase::Clone, || {
+        kernel.open_tree(&kernel.open_path(target)?)
+    })?;
+    let flushed = cx.phase(Phase::Flush, || match stat.kind {
+        FileKind::BlockDevice => kernel.fsync(&kernel.reopen(&clone, Open::DeviceRead)?),
+        _ => kernel.syncfs(&kernel.open_root(&clone)?),
+    });
+    Ok(match flushed {
+        Ok(()) => Flushed::Done,
+        Err(error) => Flushed::Failed(error),
+    })
 }

@@ -10,8 +10,7 @@ use belay_server::call::Failure;
 use belay_server::request::Unstage;
 
 use super::act::{not_in_table, unless_orphans};
-use super::context::Context;
-use super::{Node, STACKED_MAX};
+use super::{Context, Node, STACKED_MAX};
 use crate::device::{Held, Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
 use crate::mounts::{Covered, block_path};

@@ -12,7 +12,6 @@ mod reads;
 mod remote;
 mod removed;
 mod staging;
-mod start;
 #[cfg(test)]
 mod tests;
 mod unsynced;

@@ -2,15 +2,16 @@
 //! event loop; only helper processes ask the server.
 
 mod calls;
-mod facts;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
 use belay_contract::drivers::{NFS_ID_BYTES_MAX, Profile};
+use belay_contract::reason::volume;
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Failure, Rpc, Subject, answer};
+use belay_server::facts::{Facts, Known, Measuring};
 use belay_server::request::{NodeVolumeHealth, Publish, Stats, StorageHealth, Unpublish};
 use belay_server::work::Jobs;
 use tonic::{Request, Response, Status};
@@ -191,5 +192,25 @@ impl<K: Kernel> csi::node_server::Node for RemoteService<K> {
             Ok(self.info.clone())
         })
         .await
+    }
+}
+
+impl<K: Kernel> Facts for RemoteService<K> {
+    fn reasons(&self) -> Vec<&'static str> {
+        let all = [volume::SERVER_UNREACHABLE, volume::STATISTICS_OLD];
+        all.map(|reason| reason.name()).to_vec()
+    }
+
+    fn known(&self) -> Known {
+        Known {
+            storage: None,
+            volumes: u64::try_from(self.volumes.count()).ok(),
+            unhealthy: self.volumes.unhealthy(),
+        }
+    }
+
+    fn measure(self: Arc<Self>) -> Measuring {
+        // The calls measure.
+        Box::pin(async {})
     }
 }

@@ -14,16 +14,17 @@ use std::time::Instant;
 
 use belay_contract::disk::DiskIdentity;
 use belay_server::call::Failure;
+use belay_server::identity::DriverName;
+use belay_server::request::VolumeId;
 use tokio::sync::watch;
 
 use super::identity::{Identity, Match};
-use super::missing::{Missing, words};
-use super::owner::Owner;
-use super::volume::is_plugged;
+use super::volume::{Missing, is_plugged, words};
 use crate::device::Sought;
 use crate::kernel::{self, Dev, Disk, Disks};
-pub(crate) use foreign::{DiskSeen, DiskUser};
 use queries::Again;
+
+pub(crate) use foreign::{DiskSeen, DiskUser};
 pub(super) use queries::Answer;
 pub(crate) use shown::Learned;
 
@@ -342,5 +343,21 @@ impl Inner {
             wanted,
             &self.disks.values().map(Entry::describe).collect::<Vec<_>>(),
         )
+    }
+}
+
+/// A volume, with the driver that it is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Owner {
+    pub(super) driver: String,
+    pub(super) volume: VolumeId,
+}
+
+impl Owner {
+    pub(super) fn new(driver: &DriverName, volume: &VolumeId) -> Self {
+        Owner {
+            driver: driver.as_str().to_owned(),
+            volume: volume.clone(),
+        }
     }
 }

@@ -8,14 +8,12 @@
 pub(crate) mod fuzz;
 mod identity;
 mod index;
-mod missing;
-mod owner;
 #[cfg(test)]
 mod tests;
 mod volume;
 mod volumes;
 
 pub(crate) use index::{DiskIndex, DiskSeen, DiskUser, Learned};
-pub(crate) use missing::Missing;
+pub(crate) use volume::Missing;
 pub(super) use volume::{Plugged, VolumeDisk};
 pub(crate) use volumes::{ANSWER_MAX, DiskRules, DiskVolumes};

@@ -11,8 +11,7 @@ use belay_server::request::{Context, VolumeId};
 
 use super::identity::Identity;
 use super::identity::samples::scsi;
-use super::index::DiskIndex;
-use super::owner::Owner;
+use super::index::{DiskIndex, Owner};
 use super::volume::VolumeDisk;
 use super::volumes::{DiskRules, DiskVolumes};
 use crate::device::{DiskUser, Intent, Purpose, Sought, Storage, Transport, Verdict};

@@ -13,10 +13,8 @@ use belay_server::identity::DriverName;
 use belay_server::request::{Context, VolumeId};
 
 use super::identity::{Identity, Match};
-use super::index::{Answer, DiskIndex, Learned};
-use super::missing::words;
-use super::owner::Owner;
-use super::volume::{Plugged, VolumeDisk, is_plugged, node, open};
+use super::index::{Answer, DiskIndex, Learned, Owner};
+use super::volume::{Plugged, VolumeDisk, is_plugged, node, open, words};
 use crate::device::{Backing, Intent, Sought, Verdict, mixed_up};
 use crate::kernel::{self, Dev, DiskAt, Disks, Kernel};
 

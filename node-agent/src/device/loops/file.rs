@@ -1,4 +1,6 @@
-//! The file of a volume: known by its inode, guarded by its lock.
+//! The file of a volume: known by its inode, guarded by its lock. And the name that its devices are
+//! bound under (`lo_file_name`), which identifies driver and volume even after the file was renamed
+//! or moved.
 //!
 //! The lock passes to the loop device when that is bound, and stays until it is unbound, so no
 //! second device can be bound to the same file.
@@ -6,11 +8,11 @@
 use std::path::{Path, PathBuf};
 
 use belay_server::call::Failure;
+use belay_server::identity::DriverName;
+use belay_server::request::VolumeId;
 
-use super::bound::Device;
-use super::name::{Bearer, Name};
-use super::sysfs::candidates;
-use crate::kernel::{self, Inode, Kernel, LoopStatus, Patience, Stat, while_busy};
+use crate::device::label::fnv_1a;
+use crate::kernel::{Inode, Kernel, LoopStatus, Stat};
 
 /// Maximum number of names of a volume's file: its own, and the one that its controller gives it
 /// while the volume is attached.
@@ -30,17 +32,6 @@ pub(crate) struct VolumeFile<K: Kernel> {
     inode: Inode,
     bytes: u64,
     names: u32,
-}
-
-/// The owner of a file's lock.
-enum Owner<K: Kernel> {
-    Us,
-    Device(Device<K>),
-    /// A device that was bound for another volume, with its name.
-    Another(Device<K>, String),
-    /// Another process; or, briefly, a child of ours before its exec, or a device that is being
-    /// unbound.
-    Unseen,
 }
 
 impl<K: Kernel> VolumeFile<K> {
@@ -112,72 +103,6 @@ impl<K: Kernel> VolumeFile<K> {
             self.path.display()
         )))
     }
-
-    /// Locks the file, or finds the device that has its lock: an earlier operation left it bound.
-    ///
-    /// # Errors
-    /// `ABORTED` if another process has it; `FAILED_PRECONDITION` if another volume has it.
-    pub(crate) fn left(&self, kernel: &K) -> Result<Option<Device<K>>, Failure> {
-        let owner = while_busy(
-            kernel,
-            Patience::Second,
-            |owner| matches!(owner, Ok(Owner::Unseen)),
-            || {
-                if kernel.flock(&self.fd)? {
-                    return Ok(Owner::Us);
-                }
-                self.device(kernel)
-            },
-        );
-        match owner? {
-            Owner::Us => Ok(None),
-            Owner::Device(device) => Ok(Some(device)),
-            Owner::Another(device, name) => Err(Failure::precondition(format!(
-                "{} is the file of volume {name}, which has it on {}; it was moved here while it \
-                 was in use: move it back, and restore this volume's own",
-                self.path.display(),
-                device.path().display()
-            ))),
-            Owner::Unseen => Err(Failure::busy(format!(
-                "{path} is locked by another process, such as a copy, or by a loop device that \
-                 has no node in /dev: `lslocks` and `losetup --associated {path}` name it",
-                path = self.path.display()
-            ))),
-        }
-    }
-
-    /// Unbinds a device without a known mount, and locks the file.
-    ///
-    /// # Errors
-    /// `ABORTED` while another process has the device open.
-    pub(crate) fn free(&self, kernel: &K, left: Device<K>) -> Result<(), Failure> {
-        left.refuse_claimed(kernel)?;
-        let (path, _) = left.unbind(kernel)?;
-        if while_busy(
-            kernel,
-            Patience::Second,
-            |locked| matches!(locked, Ok(false)),
-            || kernel.flock(&self.fd),
-        )? {
-            return Ok(());
-        }
-        Err(still_open(&path))
-    }
-
-    /// The loop device that this file is bound to, if any, perhaps since a crash.
-    fn device(&self, kernel: &K) -> kernel::Result<Owner<K>> {
-        for (number, _) in candidates(kernel, &self.path)? {
-            if let Some((found, status)) = Device::open_bound(kernel, number)?
-                && self.is_behind(&status)
-            {
-                return Ok(match self.name.bearer(&status) {
-                    Bearer::Another => Owner::Another(found, status.name),
-                    _ => Owner::Device(found),
-                });
-            }
-        }
-        Ok(Owner::Unseen)
-    }
 }
 
 /// The error about a device that could not be unbound.
@@ -186,4 +111,117 @@ pub(super) fn still_open(device: &Path) -> Failure {
         "{} is still open in another process; it is freed when that process closes it",
         device.display()
     ))
+}
+
+/// `LO_NAME_SIZE` of include/uapi/linux/loop.h, without the zero at its end.
+const NAME_BYTES: usize = 63;
+
+/// The name of one driver's volume: `<driver>/<volume>`. If that is too long, a digest and the end
+/// of the volume's id, after a character that no driver's name contains.
+#[derive(Clone, Debug)]
+pub(super) struct Name(String);
+
+/// The owner of a bound device's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bearer {
+    /// The volume's.
+    Ours,
+    /// Another volume's.
+    Another,
+    /// No name, or a path, as losetup(8) and mount(8) set it.
+    Nobody,
+}
+
+impl Name {
+    pub(super) fn new(driver: &DriverName, volume: &VolumeId) -> Self {
+        let whole = format!("{driver}/{volume}");
+        Name(match whole.len() <= NAME_BYTES {
+            true => whole,
+            false => shortened(&whole),
+        })
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The owner of the name of a device with that status.
+    pub(super) fn bearer(&self, status: &LoopStatus) -> Bearer {
+        match status.name.as_str() {
+            name if name == self.0 => Bearer::Ours,
+            "" => Bearer::Nobody,
+            name if name.starts_with('/') => Bearer::Nobody,
+            _ => Bearer::Another,
+        }
+    }
+}
+
+/// Ids come from controllers and administrators, who gain nothing from two equal names, so the
+/// digest need not resist attacks. To use a device, its file is compared as well.
+fn shortened(whole: &str) -> String {
+    let digest = fnv_1a(whole.as_bytes());
+    let mut name = format!("~{digest:032x}/");
+    let room = NAME_BYTES - name.len();
+    let tail = (whole.len() - room..whole.len()).find_map(|at| whole.get(at..));
+    name.push_str(tail.unwrap_or_default());
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Dev, LoopMode};
+
+    fn name(driver: &str, volume: &str) -> Name {
+        Name::new(&driver.parse().unwrap(), &VolumeId::new(volume).unwrap())
+    }
+
+    #[track_caller]
+    fn expect(name: &Name, bound: &str, bearer: Bearer) {
+        let status = LoopStatus {
+            name: bound.to_owned(),
+            backing_dev: Dev { major: 8, minor: 1 },
+            backing_ino: 2,
+            mode: LoopMode {
+                read_only: false,
+                autoclear: true,
+            },
+        };
+        assert_eq!(name.bearer(&status), bearer, "{bound:?}");
+    }
+
+    #[test]
+    fn a_name_is_read_where_it_has_room_and_is_told_from_all_others_where_not() {
+        let driver = "local.csi.belay.dev";
+        let volume = "vol-0123456789abcdef0123456789abcdef";
+        let short = name(driver, volume);
+        assert_eq!(short.as_str(), format!("{driver}/{volume}"));
+        let [long, other] = ["a", "b"].map(|begin| {
+            let id = format!("{begin}{}", "x".repeat(127));
+            name(driver, &id)
+        });
+        let umlauts = name(driver, &"ü".repeat(64));
+        for name in [&long, &other, &umlauts] {
+            assert!(name.as_str().len() <= NAME_BYTES && name.as_str().starts_with('~'));
+            expect(name, name.as_str(), Bearer::Ours);
+        }
+        assert!(long.as_str().ends_with("/xxxxxxxxxxxxxxxxxxxxxxxxxxxxx"));
+        expect(&long, other.as_str(), Bearer::Another);
+    }
+
+    #[test]
+    fn whose_a_device_is_says_its_name_unless_a_tool_bound_it() {
+        let ours = name("one", "vol");
+        for (bound, bearer) in [
+            ("one/vol", Bearer::Ours),
+            ("two/vol", Bearer::Another),
+            ("one/vol2", Bearer::Another),
+            ("vol", Bearer::Another),
+            ("vol2", Bearer::Another),
+            ("", Bearer::Nobody),
+            ("/volumes/vol", Bearer::Nobody),
+        ] {
+            expect(&ours, bound, bearer);
+        }
+    }
 }

@@ -8,8 +8,7 @@ use belay_server::call::{Failure, Kind};
 use belay_server::identity::DriverName;
 use belay_server::request::VolumeId;
 
-use super::file::VolumeFile;
-use super::name::Name;
+use super::file::{Name, VolumeFile};
 use crate::device::Purpose;
 use crate::kernel::{Cause, Error, FileKind, Kernel, Open, Patience, while_busy};
 

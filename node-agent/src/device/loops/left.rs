@@ -1,4 +1,4 @@
-//! Devices that are bound to a volume's file, perhaps without a user.
+//! Devices that are bound to a volume's file, perhaps without a user, and the lock of that file.
 
 use std::ffi::OsStr;
 
@@ -6,11 +6,90 @@ use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::bound::{Bound, Device};
+use super::file::{Bearer, VolumeFile, still_open};
 use super::folder::LoopDir;
-use super::name::Bearer;
 use super::sysfs::{candidates, unmarked};
 use crate::device::Verdict;
-use crate::kernel::{self, Dev, Kernel, LoopFile};
+use crate::kernel::{self, Dev, Kernel, LoopFile, Patience, while_busy};
+
+/// The owner of a file's lock.
+enum Owner<K: Kernel> {
+    Us,
+    Device(Device<K>),
+    /// A device that was bound for another volume, with its name.
+    Another(Device<K>, String),
+    /// Another process; or, briefly, a child of ours before its exec, or a device that is being
+    /// unbound.
+    Unseen,
+}
+
+impl<K: Kernel> VolumeFile<K> {
+    /// Locks the file, or finds the device that has its lock: an earlier operation left it bound.
+    ///
+    /// # Errors
+    /// `ABORTED` if another process has it; `FAILED_PRECONDITION` if another volume has it.
+    pub(crate) fn left(&self, kernel: &K) -> Result<Option<Device<K>>, Failure> {
+        let owner = while_busy(
+            kernel,
+            Patience::Second,
+            |owner| matches!(owner, Ok(Owner::Unseen)),
+            || {
+                if kernel.flock(self.fd())? {
+                    return Ok(Owner::Us);
+                }
+                self.device(kernel)
+            },
+        );
+        match owner? {
+            Owner::Us => Ok(None),
+            Owner::Device(device) => Ok(Some(device)),
+            Owner::Another(device, name) => Err(Failure::precondition(format!(
+                "{} is the file of volume {name}, which has it on {}; it was moved here while it \
+                 was in use: move it back, and restore this volume's own",
+                self.path().display(),
+                device.path().display()
+            ))),
+            Owner::Unseen => Err(Failure::busy(format!(
+                "{path} is locked by another process, such as a copy, or by a loop device that \
+                 has no node in /dev: `lslocks` and `losetup --associated {path}` name it",
+                path = self.path().display()
+            ))),
+        }
+    }
+
+    /// Unbinds a device without a known mount, and locks the file.
+    ///
+    /// # Errors
+    /// `ABORTED` while another process has the device open.
+    pub(crate) fn free(&self, kernel: &K, left: Device<K>) -> Result<(), Failure> {
+        left.refuse_claimed(kernel)?;
+        let (path, _) = left.unbind(kernel)?;
+        if while_busy(
+            kernel,
+            Patience::Second,
+            |locked| matches!(locked, Ok(false)),
+            || kernel.flock(self.fd()),
+        )? {
+            return Ok(());
+        }
+        Err(still_open(&path))
+    }
+
+    /// The loop device that this file is bound to, if any, perhaps since a crash.
+    fn device(&self, kernel: &K) -> kernel::Result<Owner<K>> {
+        for (number, _) in candidates(kernel, self.path())? {
+            if let Some((found, status)) = Device::open_bound(kernel, number)?
+                && self.is_behind(&status)
+            {
+                return Ok(match self.name().bearer(&status) {
+                    Bearer::Another => Owner::Another(found, status.name),
+                    _ => Owner::Device(found),
+                });
+            }
+        }
+        Ok(Owner::Unseen)
+    }
+}
 
 impl<K: Kernel> LoopDir<K> {
     /// The device that is still bound for the volume: ours, or stale if its file was removed or

@@ -10,7 +10,6 @@ mod bound;
 mod file;
 mod folder;
 mod left;
-mod name;
 mod sysfs;
 #[cfg(test)]
 mod tests;

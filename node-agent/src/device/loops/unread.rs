@@ -7,8 +7,8 @@ use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::bound::{Bound, Device};
+use super::file::Bearer;
 use super::folder::{LoopDir, file_name};
-use super::name::Bearer;
 use super::sysfs::candidates;
 use crate::device::Verdict;
 use crate::kernel::{Cause, Kernel, Open};

@@ -7,9 +7,8 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::bound::{Bound, Device};
-use super::file::VolumeFile;
+use super::file::{Bearer, VolumeFile};
 use super::folder::{LoopDir, file_name};
-use super::name::Bearer;
 use super::sysfs::{may_be, size_of, unmarked};
 use crate::device::{Backing, Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Inode, Kernel, LoopStatus, Open};

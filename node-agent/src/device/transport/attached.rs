@@ -6,7 +6,7 @@ use belay_server::request::VolumeId;
 
 use super::Transport;
 use crate::device::loops::Bound;
-use crate::device::{Guard, Held, LoopDir, Verdict};
+use crate::device::{Guard, Held, LoopDir, Transport, Verdict};
 use crate::kernel::{Dev, Kernel};
 
 impl<K: Kernel> Transport<K> {
@@ -85,5 +85,16 @@ impl<K: Kernel> Transport<K> {
             Transport::Loops(dir) => Ok(find(dir)?.guarded(Guard::Loop)),
             Transport::Disks(_) => Ok(Verdict::Unbound),
         }
+    }
+}
+
+impl<K: Kernel> Transport<K> {
+    /// The least size of the device of a volume of `bytes` bytes: some clouds make disks that are
+    /// smaller than volumes.
+    pub(crate) fn least_of_device(&self, bytes: u64) -> u64 {
+        if let Transport::Disks(disks) = self {
+            return disks.profile().least_of_disk(bytes);
+        }
+        bytes
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use belay_server::size::Exact;
 
 use super::field::{le16, le32, le64};
-use crate::filesystem::crc32c::crc32c;
+use crate::filesystem::probe::field::crc32c;
 
 /// `BTRFS_SUPER_INFO_OFFSET`: the offset of its first copy, which the kernel mounts.
 pub(super) const AT: u64 = 64 << 10;

@@ -6,7 +6,7 @@ use belay_server::size::Exact;
 
 use super::ext4_defaults as defaults;
 use super::field::{le16, le32};
-use crate::filesystem::crc32c::crc32c;
+use crate::filesystem::probe::field::crc32c;
 
 /// The offset of the primary superblock, for any block size.
 pub(in crate::filesystem) const AT: u64 = 1024;

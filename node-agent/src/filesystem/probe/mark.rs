@@ -14,7 +14,7 @@ pub(in crate::filesystem) use belay_contract::format::MARK_AT;
 use belay_contract::mark::MarkSecret;
 use belay_server::call::Failure;
 
-use crate::filesystem::crc32c::crc32c;
+use crate::filesystem::probe::field::crc32c;
 use crate::filesystem::witness::{Attempt, FORMATTING, Witness};
 use crate::kernel::Kernel;
 

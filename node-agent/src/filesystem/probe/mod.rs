@@ -21,7 +21,6 @@ mod mark;
 mod md;
 #[cfg(any(test, feature = "fuzz"))]
 mod memory_disk;
-mod partition;
 mod ranges;
 mod signature;
 mod table;
@@ -33,6 +32,7 @@ pub(crate) use disk::DeviceUnderTest;
 pub(crate) use examine::{Found, Unsettled, examine, examine_ends};
 pub(crate) use identity::{Sound, ext4_blocks, may_have_project_quotas};
 pub(crate) use mark::Origin;
+pub(crate) use table::{FAT12, FAT16, FAT32, ISO_DESCRIPTOR, ISO_MAGIC};
 
 pub(super) use blank::Blank;
 pub(super) use identity::{Identity, ext4_superblock, identify};

@@ -10,8 +10,7 @@ use super::field::{be16, le32};
 use super::signature::Location::{self, End, Part, Start};
 use super::signature::Signature;
 use super::signature::Weight::{self, Decisive, Plain, Weak};
-use super::{ext4, md, partition, xfs};
-use crate::filesystem::boot;
+use super::{ext4, md, xfs};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -180,26 +179,26 @@ pub(super) const TABLE: &[Signature] = &[
         weight: Weak, check: Some(is_hfs_plus) },
     Signature { name: "a nilfs2 filesystem", at: &[Start(KIB + 6)], magic: b"\x34\x34",
         weight: Weak, check: Some(is_nilfs2) }, // uapi/linux/nilfs2_ondisk.h
-    row("an iso9660 filesystem", &[Start(boot::ISO_DESCRIPTOR as u64 + 1)], boot::ISO_MAGIC),
+    row("an iso9660 filesystem", &[Start(ISO_DESCRIPTOR as u64 + 1)], ISO_MAGIC),
     row("a udf filesystem", &[Start(32 * KIB + 1)], b"BEA01"), // fs/udf/ecma_167.h
     row("an exfat filesystem", &[Start(3)], b"EXFAT   "), // fs/exfat/exfat_raw.h
     row("an ntfs filesystem", &[Start(3)], b"NTFS    "), // fs/ntfs3/ntfs.h
     row("an ReFS filesystem", &[Start(3)], b"ReFS\0"),
-    row("a vfat filesystem", &[Start(boot::FAT32.0 as u64)], boot::FAT32.1),
-    row("a vfat filesystem", &[Start(boot::FAT16.0 as u64)], boot::FAT16.1),
-    row("a vfat filesystem", &[Start(boot::FAT12.0 as u64)], boot::FAT12.1),
+    row("a vfat filesystem", &[Start(FAT32.0 as u64)], FAT32.1),
+    row("a vfat filesystem", &[Start(FAT16.0 as u64)], FAT16.1),
+    row("a vfat filesystem", &[Start(FAT12.0 as u64)], FAT12.1),
     // Partition tables: UEFI 2.10 section 5.3, block/partitions/.
     row("a GPT partition table", &[Start(512), Start(4 * KIB)], b"EFI PART"),
     relic("a copy of a GPT partition table", GPT_COPY, b"EFI PART"),
-    Signature { name: "an MBR partition table", at: &[Start(partition::MAGIC_AT)],
-        magic: partition::MAGIC, weight: Plain, check: Some(is_mbr) },
+    Signature { name: "an MBR partition table", at: &[Start(MBR_MAGIC_AT)],
+        magic: MBR_MAGIC, weight: Plain, check: Some(is_mbr) },
     row("a BSD disklabel", &[Start(64), Start(512)], b"\x57\x45\x56\x82"),
     // Remains of a filesystem without its first superblock.
     Signature { name: "a copy of an ext superblock", at: EXT_COPIES, magic: ext4::MAGIC,
         weight: Weight::Copy, check: Some(is_ext_copy) },
     copy("a copy of an xfs superblock", &[Part(4), Part(2)], xfs::MAGIC), // mkfs: 4 groups, ours: 2
-    Signature { name: "a boot sector", at: &[Start(partition::MAGIC_AT)],
-        magic: partition::MAGIC, weight: Weak, check: None },
+    Signature { name: "a boot sector", at: &[Start(MBR_MAGIC_AT)],
+        magic: MBR_MAGIC, weight: Weak, check: None },
 ];
 
 fn is_md_1(areas: &Areas, at: u64, _: u64) -> bool {
@@ -215,7 +214,7 @@ fn is_md_0(areas: &Areas, at: u64, bytes: u64) -> bool {
 }
 
 fn is_mbr(areas: &Areas, _: u64, _: u64) -> bool {
-    areas.get(0, 512).is_some_and(partition::is_table)
+    areas.get(0, 512).is_some_and(is_table)
 }
 
 fn is_ext_copy(areas: &Areas, at: u64, _: u64) -> bool {
@@ -237,6 +236,44 @@ fn is_nilfs2(areas: &Areas, at: u64, _: u64) -> bool {
     at.checked_sub(6)
         .and_then(|at| areas.get(at, 4))
         .is_some_and(|head| le32(head, 0) == 2)
+}
+
+/// ECMA-119: the descriptors begin after 16 sectors of 2048 bytes; behind the type of the first one
+/// is the standard's name (uapi/linux/iso_fs.h).
+pub(crate) const ISO_DESCRIPTOR: usize = 32_768;
+/// The name, behind the byte of the type.
+pub(crate) const ISO_MAGIC: &[u8] = b"CD001";
+
+/// The type in an extended boot record, as mkfs.fat(8) and others write it
+/// (uapi/linux/msdos_fs.h), and its offset on the device.
+pub(crate) const FAT12: (usize, &[u8]) = (54, b"FAT12   ");
+pub(crate) const FAT16: (usize, &[u8]) = (54, b"FAT16   ");
+pub(crate) const FAT32: (usize, &[u8]) = (82, b"FAT32   ");
+
+/// The last two bytes of the first sector.
+const MBR_MAGIC: &[u8] = &[0x55, 0xaa];
+/// Their offset.
+const MBR_MAGIC_AT: u64 = 510;
+
+const ENTRIES_AT: usize = 446;
+const ENTRY_BYTES: usize = 16;
+/// The type of the protective entry of a GPT.
+const PROTECTIVE: u8 = 0xee;
+
+/// Whether the sector has the partition table of a PC (Linux: block/partitions/msdos.c). Every boot
+/// sector has its two magic bytes, so the entries decide.
+///
+/// Four plausible entries, at least one of them in use and not protective.
+fn is_table(sector: &[u8]) -> bool {
+    let Some(entries) = sector.get(ENTRIES_AT..ENTRIES_AT + 4 * ENTRY_BYTES) else {
+        return false;
+    };
+    let entries = || entries.chunks_exact(ENTRY_BYTES);
+    let is_plausible = |entry: &[u8]| matches!(entry[0], 0x00 | 0x80);
+    let is_used = |entry: &[u8]| {
+        entry[4] != 0 && entry[4] != PROTECTIVE && le32(entry, 8) != 0 && le32(entry, 12) != 0
+    };
+    entries().all(is_plausible) && entries().any(is_used)
 }
 
 #[cfg(test)]
@@ -282,5 +319,34 @@ mod tests {
         for row in TABLE.iter().filter(|row| row.magic.len() < 4) {
             assert!(row.weight == Weak || row.check.is_some(), "{}", row.name);
         }
+    }
+
+    fn sector(entries: &[[u8; ENTRY_BYTES]]) -> Vec<u8> {
+        let mut sector = vec![0; 512];
+        for (index, entry) in entries.iter().enumerate() {
+            let at = ENTRIES_AT + index * ENTRY_BYTES;
+            sector[at..at + ENTRY_BYTES].copy_from_slice(entry);
+        }
+        sector
+    }
+
+    const LINUX: [u8; 16] = [0x80, 0, 1, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0, 1, 0];
+
+    #[test]
+    fn an_entry_in_use_makes_a_table() {
+        assert!(is_table(&sector(&[LINUX])));
+        assert!(is_table(&sector(&[[0; 16], [0; 16], [0; 16], LINUX])));
+    }
+
+    #[test]
+    fn a_boot_sector_or_a_guard_of_gpt_is_no_table() {
+        let mut guard = LINUX;
+        guard[4] = PROTECTIVE;
+        let mut text = LINUX;
+        text[0] = b'N';
+        for entries in [&[][..], &[guard], &[LINUX, text]] {
+            assert!(!is_table(&sector(entries)), "{entries:?}");
+        }
+        assert!(!is_table(&[0; 100]));
     }
 }

@@ -1,17 +1,24 @@
-//! Sizes, sequence number and read-only state of a block device.
+//! A block device: its size, sequence number and read-only state; and the state of a loop device
+//! that outlives its binding, in sysfs and by ioctls.
 
 #![expect(
     unsafe_code,
     reason = "rustix has no call for BLKGETSIZE64, BLKGETDISKSEQ, BLKROSET and BLKROGET"
 )]
 
+use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, Setter, opcode};
 
 use super::files::of;
-use crate::kernel::Result;
+use super::sysfs::{is_gone, text, unread};
+use super::{Linux, loopdev};
+use crate::kernel::{Error, Leftovers, Result};
 
 /// `BLKGETSIZE64` (include/uapi/linux/fs.h). Its argument is declared as a `size_t`, but the
 /// kernel writes a u64; the two agree on the 64-bit machines we build for.
@@ -63,4 +70,89 @@ pub(super) fn refuses_writes(fd: &OwnedFd) -> Result<bool> {
     refuses
         .map(|refuses| refuses != 0)
         .map_err(of("BLKROGET", fd))
+}
+
+/// The permissions of users that are neither the owner nor in the group (inode(7)).
+const OTHERS: u32 = 0o007;
+
+/// The link counts of the directory of a loop device without partitions, unbound and bound. sysfs
+/// counts two links and one for each subdirectory, and the other subdirectories are the same for
+/// all loop devices of a kernel. 0 until such a device was listed.
+static PLAIN_LINKS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+impl Leftovers for Linux {
+    fn loop_partitions(&self, number: u32, is_bound: bool) -> Result<Vec<String>> {
+        let folder = folder(number);
+        let links = match folder.metadata() {
+            Ok(found) => found.nlink(),
+            Err(error) if is_gone(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(unread(&folder, &error)),
+        };
+        if links == PLAIN_LINKS[usize::from(is_bound)].load(Ordering::Relaxed) {
+            return Ok(Vec::new());
+        }
+        list(number, links)
+    }
+
+    fn loop_remove(&self, number: u32) -> Result<bool> {
+        loopdev::remove(number)
+    }
+
+    fn is_private(&self, device: &OwnedFd) -> Result<bool> {
+        let stat = rustix::fs::fstat(device).map_err(of("fstat", device))?;
+        Ok(stat.st_uid == 0 && stat.st_mode & OTHERS == 0)
+    }
+
+    fn allow_writes(&self, device: &OwnedFd) -> Result<()> {
+        allow_writes(device)
+    }
+
+    fn refuses_writes(&self, device: &OwnedFd) -> Result<bool> {
+        refuses_writes(device)
+    }
+
+    fn loop_allow_flushes(&self, number: u32) -> Result<()> {
+        let path = PathBuf::from(format!("/sys/block/loop{number}/queue/write_cache"));
+        if text(&path)?.is_none_or(|state| state != "write through") {
+            return Ok(());
+        }
+        fs::write(&path, "write back").map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            Error::at("write", &path, errno).because(format!(
+                "a process has disabled the flushes of this device, so an fsync in the volume \
+                 would not reach the disk: echo write back > {}",
+                path.display()
+            ))
+        })
+    }
+}
+
+fn folder(number: u32) -> PathBuf {
+    PathBuf::from(format!("/sys/block/loop{number}"))
+}
+
+/// The partitions, by a list of the directory, which had that many links before.
+fn list(number: u32, links: u64) -> Result<Vec<String>> {
+    let (folder, prefix) = (folder(number), format!("loop{number}p"));
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if is_gone(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(unread(&folder, &error)),
+    };
+    let (mut partitions, mut is_bound, mut folders) = (Vec::new(), false, 0);
+    for entry in entries {
+        let entry = entry.map_err(|error| unread(&folder, &error))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        folders += u64::from(entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        is_bound |= name == "loop";
+        if name.starts_with(&prefix) {
+            partitions.push(name);
+        }
+    }
+    // Else the directory has changed in between.
+    if partitions.is_empty() && folders + 2 == links {
+        PLAIN_LINKS[usize::from(is_bound)].store(links, Ordering::Relaxed);
+    }
+    partitions.sort_unstable();
+    Ok(partitions)
 }

@@ -19,7 +19,6 @@ pub(crate) mod fuzz;
 mod grow;
 pub(crate) mod helper;
 mod lease;
-mod leftovers;
 mod loopdev;
 mod mount;
 mod mountinfo;

@@ -8,9 +8,9 @@ use belay_server::health::{Condition, StorageSeverity};
 use belay_server::request::VolumeId;
 use belay_server::size::Rounded;
 
-use super::super::context::Context;
 use super::super::pending::pending;
 use crate::kernel::{Cause, Kernel, MountAttrs, MountFacts, Usage};
+use crate::operation::Context;
 
 /// One hung volume may be its own fault; several share a disk.
 const HUNG_MIN: usize = 2;

@@ -8,9 +8,8 @@ use belay_server::request::{Publish, Secrets, Stage};
 
 use super::{Published, not_staged, publish};
 use crate::kernel::{FileKind, Kernel, Stat};
-use crate::operation::context::Context;
 use crate::operation::stage::{Obstacle, stage};
-use crate::operation::{Node, Thread};
+use crate::operation::{Context, Node, Thread};
 use crate::work::Lane;
 
 /// Nothing is mounted where the volume was staged. The kubelet removes the directory when it has

@@ -10,13 +10,13 @@ use belay_contract::publish_context::PublishContext;
 use belay_server::call::{Certainty, Failure};
 use belay_server::request::Stage;
 
-use super::super::context::Context;
 use super::super::plan::{fit, is_read_only};
 use super::{Obstacle, attach};
 use crate::device::{Held, Intent, Purpose, Sought, Verdict};
 use crate::filesystem::{DeviceUnderTest, begin_raw_use, begin_use};
 use crate::kernel::{FileKind, Kernel, Stat};
 use crate::mounts::block_path;
+use crate::operation::Context;
 use crate::work::Phase;
 
 pub(super) fn stage<K: Kernel>(

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use belay_server::call::{Failure, Kind};
 
-use super::super::context::Context;
 use super::spec::MountSpec;
 use super::tally::Check;
 use crate::filesystem::{Checked, DeviceUnderTest, Unchecked, check};
 use crate::kernel::Kernel;
+use crate::operation::Context;
 use crate::work::Phase;
 
 /// A check reads all metadata: an hour is enough for tens of terabytes on a disk that works.

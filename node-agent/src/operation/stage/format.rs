@@ -5,11 +5,11 @@ use std::time::Duration;
 use belay_contract::format::FormatOptions;
 use belay_server::call::{Failure, Kind};
 
-use super::super::context::Context;
 use super::spec::MountSpec;
 use super::tally::{self, Refusal};
 use crate::filesystem::{DeviceUnderTest, FsType, Permit, format};
 use crate::kernel::Kernel;
+use crate::operation::Context;
 use crate::work::Phase;
 
 /// mkfs of a large volume on a slow disk takes minutes; a longer one hangs.

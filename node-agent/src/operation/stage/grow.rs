@@ -3,11 +3,11 @@
 
 use belay_server::request::VolumeId;
 
-use super::super::context::Context;
 use super::tally;
 use crate::device::Held;
 use crate::filesystem::{FsType, GrowError, Grown, grow};
 use crate::kernel::Kernel;
+use crate::operation::Context;
 use crate::work::Phase;
 
 /// Grows the filesystem to its device. A failure does not fail the stage, since the pod's data is

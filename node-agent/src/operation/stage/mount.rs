@@ -6,7 +6,6 @@ use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
 use belay_server::request::{MountFlags, Stage};
 
-use super::super::context::Context;
 use super::super::plan::{asked_fs, fit, is_read_only};
 use super::check::repair;
 use super::format::{format_options, make};
@@ -22,6 +21,7 @@ use crate::filesystem::{
 };
 use crate::kernel::{BtrfsDevice, Dev, Kernel, MountAttrs, Open, Stat};
 use crate::mounts::{block_path, something_else};
+use crate::operation::Context;
 use crate::work::{Lane, Phase};
 
 pub(super) fn stage<K: Kernel>(

@@ -2,13 +2,13 @@
 //! one counts wrongly. A context that is closed unmounts it.
 
 use super::super::Node;
-use super::super::context::Context;
 use super::Obstacle;
 use super::check::not_replayed;
 use super::spec::{MountSpec, Mounting};
 use crate::device::Held;
 use crate::filesystem::{FsType, LABELS, ext4_blocks};
 use crate::kernel::{Cause, Error, Kernel};
+use crate::operation::Context;
 use crate::work::Phase;
 use belay_server::call::Failure;
 
