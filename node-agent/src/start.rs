@@ -29,7 +29,7 @@ use crate::kernel::linux::Linux;
 use crate::kernel::{self, Kernel as _};
 use crate::mounts::MountIndex;
 use crate::operation::remote::RemoteNode;
-use crate::operation::{Beside, KubeletDir, Node};
+use crate::operation::{KubeletDir, Node, Shared};
 use crate::rpc::NodeService;
 use crate::stale;
 use crate::work;
@@ -44,7 +44,7 @@ const METADATA_PAUSE_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Machine {
     kernel: Linux,
     kubelet_dir: Option<Arc<KubeletDir>>,
-    beside: Arc<Beside>,
+    shared: Arc<Shared>,
     disks: Arc<DiskIndex>,
     /// The directories of the drivers, by device and inode.
     folders: Mutex<HashMap<(u64, u64), DriverName>>,
@@ -103,7 +103,7 @@ impl Machine {
         Machine {
             kernel,
             kubelet_dir: kubelet_dir.map(Arc::new),
-            beside: Arc::default(),
+            shared: Arc::default(),
             disks: Arc::new(DiskIndex::new()),
             folders: Mutex::default(),
             beside_sockets: endpoints.cloned().collect(),
@@ -122,8 +122,8 @@ impl Machine {
 
     /// What a driver needs whose volumes are directories of a server.
     pub(crate) fn remote_node(&self) -> RemoteNode<Linux> {
-        let (kernel, beside) = (self.kernel.clone(), Arc::clone(&self.beside));
-        RemoteNode::new(kernel, self.kubelet_dir.clone(), beside)
+        let (kernel, shared) = (self.kernel.clone(), Arc::clone(&self.shared));
+        RemoteNode::new(kernel, self.kubelet_dir.clone(), shared)
     }
 
     /// Opens the source of that driver's volumes. May wait for a disk.
@@ -155,7 +155,7 @@ impl Machine {
         let kubelet_dir = self.kubelet_dir.clone();
         let node = Node::new(self.kernel.clone(), transport, index, kubelet_dir);
         node.remove_stale_names();
-        Ok(node.beside(&self.beside))
+        Ok(node.sharing(&self.shared))
     }
 
     fn open_folder(&self, name: &DriverName, folder: &Path) -> Result<Opened, Refused> {

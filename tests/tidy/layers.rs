@@ -123,7 +123,7 @@ const CONFINED: &[Confined] = &[
 /// directory is named by a `/` at its end.
 const OF_LOOP_DEVICES: [&str; 9] = [
     "node-agent/src/device/loops/",
-    "node-agent/src/device/held.rs",
+    "node-agent/src/device/open_device.rs",
     "node-agent/src/device/mod.rs",
     "node-agent/src/device/storage.rs",
     "node-agent/src/device/transport.rs",

@@ -1,13 +1,13 @@
 //! Provides the block device of a volume, and decides which volume a device belongs to. Nothing
 //! here mounts.
 //!
-//! Operations use a [`Transport`], the [`Storage`] of a volume, a device that is [`Held`], and the
+//! Operations use a [`Transport`], the [`Storage`] of a volume, an [`OpenDevice`], and the
 //! [`Verdict`] on a device. Only a transport's directory knows how its devices are made.
 
 mod disks;
-mod held;
 mod label;
 mod loops;
+mod open_device;
 mod storage;
 mod transport;
 
@@ -20,13 +20,11 @@ pub(crate) use disks::fuzz;
 pub(crate) use disks::{
     ANSWER_MAX, DiskIndex, DiskRules, DiskSeen, DiskUser, DiskVolumes, Learned, Missing,
 };
-pub(crate) use held::Held;
 pub(crate) use label::Label;
-/// The directory of one driver's volumes, if they are stored on this node.
-pub(crate) use loops::LoopDir as Folder;
 #[cfg(test)]
 pub(crate) use loops::loop_path;
 pub(crate) use loops::{IsShown, LoopDir, lacking_nodes, linked};
+pub(crate) use open_device::OpenDevice;
 pub(crate) use storage::Storage;
 pub(crate) use transport::Transport;
 
@@ -57,9 +55,9 @@ pub(crate) enum Intent {
 /// The relation of a device to a volume.
 pub(crate) enum Verdict<K: Kernel, G = Guard<K>> {
     /// It is the volume's.
-    Ours(Held<K, G>),
+    Ours(OpenDevice<K, G>),
     /// It was attached for the volume, whose storage was since removed, moved or replaced.
-    Stale(Held<K, G>),
+    Stale(OpenDevice<K, G>),
     /// It has no storage: its mounts or binds are left over.
     Unbound,
     /// Its disk was removed: its mounts can only be unmounted.
@@ -70,7 +68,7 @@ pub(crate) enum Verdict<K: Kernel, G = Guard<K>> {
 
 impl<K: Kernel, G> Verdict<K, G> {
     /// The device, if it is or was the volume's.
-    pub(crate) fn held(&self) -> Option<&Held<K, G>> {
+    pub(crate) fn held(&self) -> Option<&OpenDevice<K, G>> {
         match self {
             Verdict::Ours(device) | Verdict::Stale(device) => Some(device),
             Verdict::Unbound | Verdict::Removed | Verdict::Foreign => None,
@@ -78,7 +76,7 @@ impl<K: Kernel, G> Verdict<K, G> {
     }
 
     /// [`Verdict::held`], to keep.
-    pub(crate) fn into_held(self) -> Option<Held<K, G>> {
+    pub(crate) fn into_held(self) -> Option<OpenDevice<K, G>> {
         match self {
             Verdict::Ours(device) | Verdict::Stale(device) => Some(device),
             Verdict::Unbound | Verdict::Removed | Verdict::Foreign => None,
@@ -119,7 +117,7 @@ pub(crate) enum Backing {
 }
 
 /// A volume's storage, or the disk that is missing.
-pub(crate) enum Sought<T> {
+pub(crate) enum Search<T> {
     Found(T),
     /// No disk of the volume is plugged in yet.
     Missing(Missing),

@@ -2,8 +2,8 @@
 
 use belay_server::call::Failure;
 
-use super::held::Split;
-use super::{Guard, Held, IsShown, Purpose, disks, loops, mixed_up};
+use super::open_device::Split;
+use super::{Guard, IsShown, OpenDevice, Purpose, disks, loops, mixed_up};
 use crate::kernel::Kernel;
 
 /// A volume's file, or its disk.
@@ -30,7 +30,7 @@ impl<K: Kernel> Storage<K> {
     /// # Errors
     /// `ABORTED` if another process has the file; `FAILED_PRECONDITION` if another volume has it.
     /// `UNAVAILABLE` for a disk that does not open.
-    pub(crate) fn left(&self, kernel: &K) -> Result<Option<Held<K>>, Failure> {
+    pub(crate) fn left(&self, kernel: &K) -> Result<Option<OpenDevice<K>>, Failure> {
         match self {
             Storage::File(file) => Ok(file.left(kernel)?.map(|left| left.guarded(Guard::Loop))),
             Storage::Disk(disk) => Ok(disk.open(kernel)?.map(|disk| disk.guarded(Guard::Disk))),
@@ -47,11 +47,11 @@ impl<K: Kernel> Storage<K> {
     pub(crate) fn hold(
         self,
         kernel: &K,
-        left: Option<Held<K>>,
+        left: Option<OpenDevice<K>>,
         purpose: Purpose,
         is_shown: IsShown<'_>,
-    ) -> Result<Held<K>, Failure> {
-        match (self, left.map(Held::split)) {
+    ) -> Result<OpenDevice<K>, Failure> {
+        match (self, left.map(OpenDevice::split)) {
             (Storage::File(file), None) => {
                 let device = file.hold(kernel, None, purpose, is_shown)?;
                 Ok(device.guarded(Guard::Loop))
@@ -73,7 +73,7 @@ impl<K: Kernel> Storage<K> {
     ///
     /// # Errors
     /// `ABORTED` while the device is open elsewhere.
-    pub(crate) fn free(&self, kernel: &K, left: Held<K>) -> Result<(), Failure> {
+    pub(crate) fn free(&self, kernel: &K, left: OpenDevice<K>) -> Result<(), Failure> {
         match (self, left.split()) {
             (Storage::File(file), Split::Loop(left)) => file.free(kernel, left),
             (Storage::Disk(_), Split::Disk(left)) => left.refuse_claimed(kernel),

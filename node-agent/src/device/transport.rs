@@ -10,8 +10,8 @@ use belay_server::identity::DriverName;
 use belay_server::request::{Context, VolumeId};
 
 use super::{
-    Backing, DiskIndex, DiskVolumes, Guard, Held, Intent, Label, Learned, LoopDir, Purpose, Sought,
-    Storage, Verdict, loops,
+    Backing, DiskIndex, DiskVolumes, Guard, Intent, Label, Learned, LoopDir, OpenDevice, Purpose,
+    Search, Storage, Verdict, loops,
 };
 use crate::kernel::{self, Dev, Ext4Errors, Inode, Kernel};
 
@@ -147,15 +147,15 @@ impl<K: Kernel> Transport<K> {
         volume: &VolumeId,
         plan: &PublishContext,
         purpose: Purpose,
-    ) -> Result<Sought<Storage<K>>, Failure> {
+    ) -> Result<Search<Storage<K>>, Failure> {
         match self {
             Transport::Loops(dir) => {
                 let file = dir.find(kernel, volume, purpose)?;
-                Ok(Sought::Found(Storage::File(file)))
+                Ok(Search::Found(Storage::File(file)))
             }
             Transport::Disks(disks) => Ok(match disks.find(kernel, volume, plan)? {
-                Sought::Found(disk) => Sought::Found(Storage::Disk(disk)),
-                Sought::Missing(missing) => Sought::Missing(missing),
+                Search::Found(disk) => Search::Found(Storage::Disk(disk)),
+                Search::Missing(missing) => Search::Missing(missing),
             }),
         }
     }
@@ -189,7 +189,7 @@ impl<K: Kernel> Transport<K> {
 
     /// Keeps which device is the volume's, for the next call if this one is refused after it has
     /// unmounted the volume.
-    pub(crate) fn remember(&self, volume: &VolumeId, device: &Held<K>) {
+    pub(crate) fn remember(&self, volume: &VolumeId, device: &OpenDevice<K>) {
         if let (Transport::Disks(disks), Guard::Disk(disk)) = (self, &device.guard) {
             disks.remember(volume, disk);
         }

@@ -15,7 +15,7 @@ use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use crate::device::{Backing, Held, Intent, Label, Learned, Transport, Verdict};
+use crate::device::{Backing, Intent, Label, Learned, OpenDevice, Transport, Verdict};
 use crate::kernel::{self, Dev, FileKind, Kernel, MountFacts, Stat};
 use behind::{Behind, device_behind};
 
@@ -38,7 +38,7 @@ pub(crate) struct Proven<K: Kernel> {
     /// Its number.
     pub(crate) device: Dev,
     /// A raw one, open: until it is closed, its number goes to no other volume.
-    pub(crate) raw: Option<Held<K>>,
+    pub(crate) raw: Option<OpenDevice<K>>,
 }
 
 /// The mounts of the node, as queried by one driver.

@@ -6,7 +6,7 @@ use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::{Covered, Mounts};
-use crate::device::{Held, Intent, Label, Storage, Verdict};
+use crate::device::{Intent, Label, OpenDevice, Storage, Verdict};
 use crate::kernel::{self, Dev, FileKind, Kernel, Stat};
 
 impl<K: Kernel> Mounts<'_, K> {
@@ -20,7 +20,7 @@ impl<K: Kernel> Mounts<'_, K> {
         &self,
         volume: &VolumeId,
         storage: &Storage<K>,
-    ) -> Result<Option<Held<K>>, Failure> {
+    ) -> Result<Option<OpenDevice<K>>, Failure> {
         let Some(device) = storage.left(self.kernel)? else {
             return Ok(None);
         };

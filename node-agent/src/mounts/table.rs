@@ -11,7 +11,7 @@ use crate::device::{Label, Transport};
 use crate::kernel::{Dev, FileKind, Kernel, MountEntry, Result, Stat};
 
 /// The device of one line of the table.
-pub(super) struct Shown {
+pub(super) struct MountedDevice {
     /// The number that the stat of the mount's root would have, if the table shows it.
     pub(super) root: Option<Dev>,
     /// The device.
@@ -29,13 +29,13 @@ pub(super) fn shown_by<K: Kernel>(
     kernel: &K,
     transport: &Transport<K>,
     mount: &MountEntry,
-) -> Result<Option<Shown>> {
+) -> Result<Option<MountedDevice>> {
     let device = match mount.fs_type.as_str() {
         "devtmpfs" | "tmpfs" => transport.dev_named(kernel, &mount.root)?,
         // The kernel itself reports the device's name, regardless of the given source.
         "btrfs" => {
             let device = transport.dev_named(kernel, &mount.source)?;
-            return Ok(device.map(|device| Shown {
+            return Ok(device.map(|device| MountedDevice {
                 root: None,
                 device,
                 label: None,
@@ -44,7 +44,7 @@ pub(super) fn shown_by<K: Kernel>(
         _ if transport.carries_volumes(kernel, mount.dev)? => Some(mount.dev),
         _ => None,
     };
-    Ok(device.map(|device| Shown {
+    Ok(device.map(|device| MountedDevice {
         root: Some(device),
         device,
         label: Label::read(&mount.root),

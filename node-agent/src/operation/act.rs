@@ -6,13 +6,13 @@ use std::sync::PoisonError;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-use super::{Beside, Context, KubeletDir};
-use crate::device::Held;
+use super::{Context, KubeletDir, Shared};
+use crate::device::OpenDevice;
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Patience, Stat, failed_busy, while_busy};
 use crate::mounts::Covered;
 use crate::work::Phase;
 
-impl Beside {
+impl Shared {
     /// Attaches a detached mount to `path`, where nothing may be mounted.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl<K: Kernel> Context<'_, K> {
     /// `ABORTED` if something was mounted there meanwhile.
     pub(super) fn place(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
         self.phase(Phase::Place, || {
-            self.beside.place(&self.kernel, mount, path)
+            self.shared.place(&self.kernel, mount, path)
         })
     }
 
@@ -243,7 +243,7 @@ impl<K: Kernel> Context<'_, K> {
     }
 
     /// Detaches a device whose storage cannot be locked, if the mount table shows it nowhere.
-    fn release_unmounted(&self, volume: &VolumeId, device: Held<K>) -> Result<(), Failure> {
+    fn release_unmounted(&self, volume: &VolumeId, device: OpenDevice<K>) -> Result<(), Failure> {
         let kernel = &self.kernel;
         let dev = device.dev(kernel)?;
         self.mounts().refuse_others(volume, dev)?;

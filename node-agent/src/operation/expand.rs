@@ -8,7 +8,7 @@ use belay_server::size::Exact;
 
 use super::stage::warn_of_groups;
 use super::{Context, Node};
-use crate::device::{Held, Intent, Verdict};
+use crate::device::{Intent, OpenDevice, Verdict};
 use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::{FileKind, Kernel, Open, Stat};
 use crate::mounts::block_path;
@@ -102,7 +102,7 @@ fn grow_mounted<K: Kernel>(
     cx: &Context<'_, K>,
     request: &NodeExpand,
     volume: &Stat,
-    device: &Held<K>,
+    device: &OpenDevice<K>,
 ) -> Result<(), Failure> {
     let kernel = &cx.kernel;
     let path = writable_path(cx, request, volume)?;

@@ -18,7 +18,7 @@ use super::{Context, Node, Thread};
 use crate::device::{Backing, Intent, Verdict};
 use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
 use crate::mounts::block_path;
-use causes::{Filesystem, Seen, judge, unreadable};
+use causes::{Filesystem, Observation, judge, unreadable};
 
 /// The health of a volume on this node. May wait for a disk.
 ///
@@ -155,7 +155,7 @@ pub(super) fn condition<K: Kernel>(
         _ => Vec::new(),
     };
     let device = transport.node_of(kernel, device)?;
-    Ok(judge(&Seen {
+    Ok(judge(&Observation {
         file: &transport.named(volume)?,
         path,
         device: &device.unwrap_or_default(),

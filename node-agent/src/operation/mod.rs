@@ -73,7 +73,7 @@ pub(crate) struct Node<K: Kernel> {
     transport: Transport<K>,
     index: Arc<MountIndex>,
     kubelet_dir: Option<Arc<KubeletDir>>,
-    beside: Arc<Beside>,
+    shared: Arc<Shared>,
     pending: pending::Pending,
 }
 
@@ -91,10 +91,10 @@ impl<K: Kernel> Node<K> {
             transport,
             index: Arc::new(index),
             kubelet_dir,
-            beside: Arc::default(),
+            shared: Arc::default(),
             pending: pending::Pending::default(),
         };
-        node.beside(&Arc::default())
+        node.sharing(&Arc::default())
     }
 
     /// Changes with the disks of the node; `None` if volumes do not wait for disks.
@@ -121,28 +121,28 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// When the mount table cannot be read.
     fn is_shown(&self, volume: &VolumeId, dev: Dev) -> kernel::Result<bool> {
-        Ok(self.beside.is_noted(dev) && self.mounts().is_shown(volume, dev)?)
+        Ok(self.shared.is_noted(dev) && self.mounts().is_shown(volume, dev)?)
     }
 
     /// Serves one of several drivers of the process. Each has a separate index, in which volume ids
     /// identify mounts: two drivers may use the same id.
-    pub(crate) fn beside(self, beside: &Arc<Beside>) -> Self {
-        let beside = Arc::clone(beside);
-        beside.add(&self.index);
-        Node { beside, ..self }
+    pub(crate) fn sharing(self, shared: &Arc<Shared>) -> Self {
+        let shared = Arc::clone(shared);
+        shared.add(&self.index);
+        Node { shared, ..self }
     }
 }
 
 /// What the drivers of a process share.
 #[derive(Default)]
-pub(crate) struct Beside {
+pub(crate) struct Shared {
     /// Held while a mount is attached.
     placing: Mutex<()>,
     checks: Checks,
     indexes: Mutex<Vec<Weak<MountIndex>>>,
 }
 
-impl Beside {
+impl Shared {
     fn add(&self, index: &Arc<MountIndex>) {
         let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
         indexes.retain(|index| index.strong_count() > 0);

@@ -5,7 +5,7 @@ use belay_server::call::Failure;
 use belay_server::request::{Access, Capability};
 use belay_server::size::Exact;
 
-use crate::device::Held;
+use crate::device::OpenDevice;
 use crate::filesystem::FsType;
 use crate::kernel::Kernel;
 
@@ -16,7 +16,7 @@ use crate::kernel::Kernel;
 pub(super) fn fit<K: Kernel>(
     plan: &PublishContext,
     kernel: &K,
-    device: &Held<K>,
+    device: &OpenDevice<K>,
 ) -> Result<u64, Failure> {
     let bytes = device.bytes(kernel, plan.bytes)?;
     if bytes < plan.bytes {

@@ -8,7 +8,7 @@ use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::Context;
-use crate::device::{Held, Label};
+use crate::device::{Label, OpenDevice};
 use crate::kernel::{Kernel, MountAttrs, Stat};
 use crate::work::Phase;
 
@@ -24,7 +24,7 @@ impl<K: Kernel> Context<'_, K> {
         &self,
         volume: &VolumeId,
         path: &Path,
-        device: &Held<K>,
+        device: &OpenDevice<K>,
     ) -> Result<(), Failure> {
         let kernel = &self.kernel;
         let dev = device.dev(kernel)?;
@@ -63,8 +63,12 @@ impl<K: Kernel> Context<'_, K> {
     /// detaches the device.
     ///
     /// # Errors
-    /// As [`Held::release`].
-    pub(super) fn release_raw(&self, volume: &VolumeId, device: Held<K>) -> Result<(), Failure> {
+    /// As [`OpenDevice::release`].
+    pub(super) fn release_raw(
+        &self,
+        volume: &VolumeId,
+        device: OpenDevice<K>,
+    ) -> Result<(), Failure> {
         if self.may_lose_devices() {
             // The last close waits for it too, but another descriptor may be open: of a flush of a
             // killed agent.
@@ -102,7 +106,7 @@ impl<K: Kernel> Context<'_, K> {
     }
 
     /// Removes the name that a raw device may have been bound by.
-    pub(super) fn remove_name(&self, volume: &VolumeId, device: &Held<K>) {
+    pub(super) fn remove_name(&self, volume: &VolumeId, device: &OpenDevice<K>) {
         let label = device.label(&self.kernel, self.transport.driver(), volume);
         if let Ok(Some(label)) = label {
             self.remove(volume, &label);

@@ -18,7 +18,7 @@ use belay_contract::export::without_brackets;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use super::{Beside, KubeletDir};
+use super::{KubeletDir, Shared};
 use crate::kernel::{FileKind, Kernel, MountSource, RemoteCall, Stat};
 pub(crate) use publish::{place, publish};
 use targets::Targets;
@@ -32,7 +32,7 @@ const FS_TYPES: [&str; 2] = ["nfs", "nfs4"];
 pub(crate) struct RemoteNode<K: Kernel> {
     pub(crate) kernel: K,
     kubelet_dir: Option<Arc<KubeletDir>>,
-    beside: Arc<Beside>,
+    shared: Arc<Shared>,
     targets: Targets,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Question {
 }
 
 /// A mount of a server's filesystem.
-pub(crate) struct Seen {
+pub(crate) struct ServerMount {
     /// Its root.
     pub(crate) stat: Stat,
     source: MountSource,
@@ -63,16 +63,16 @@ pub(crate) struct Seen {
 
 impl<K: Kernel> RemoteNode<K> {
     /// A node whose paths must be under `kubelet_dir`, if set. Drivers of one process share
-    /// `beside`.
+    /// `shared`.
     pub(crate) fn new(
         kernel: K,
         kubelet_dir: Option<Arc<KubeletDir>>,
-        beside: Arc<Beside>,
+        shared: Arc<Shared>,
     ) -> Self {
         RemoteNode {
             kernel,
             kubelet_dir,
-            beside,
+            shared,
             targets: Targets::default(),
         }
     }
@@ -113,17 +113,22 @@ impl<K: Kernel> RemoteNode<K> {
 
     /// The mount on `path` whose root `stat` describes, if it is of a server and no other volume
     /// was published there.
-    fn seen(&self, volume: &VolumeId, path: &Path, stat: Stat) -> Result<Option<Seen>, Failure> {
+    fn seen(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: Stat,
+    ) -> Result<Option<ServerMount>, Failure> {
         if !stat.mount_root || self.targets.is_of_another(volume, path, &stat) {
             return Ok(None);
         }
         let source = self.kernel.mount_source(path)?;
         let source = source.filter(|it| FS_TYPES.contains(&it.fs_type.as_str()));
-        Ok(source.map(|source| Seen { stat, source }))
+        Ok(source.map(|source| ServerMount { stat, source }))
     }
 }
 
-impl Seen {
+impl ServerMount {
     /// The host in the source, `HOST:/DIRECTORY`.
     fn server(&self) -> String {
         let source = self.source.source.to_string_lossy();
@@ -150,8 +155,8 @@ mod tests {
         RemoteNode::new(machine.process(), None, Arc::default())
     }
 
-    fn seen(stat: Stat, source: &str) -> Seen {
-        Seen {
+    fn seen(stat: Stat, source: &str) -> ServerMount {
+        ServerMount {
             stat,
             source: MountSource {
                 fs_type: "nfs4".to_owned(),

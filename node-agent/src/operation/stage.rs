@@ -22,7 +22,7 @@ use belay_server::request::{Access, Stage, VolumeId};
 
 use super::Context;
 use super::act::unless_orphans;
-use crate::device::{Held, Missing, Purpose, Storage};
+use crate::device::{Missing, OpenDevice, Purpose, Storage};
 use crate::kernel::{self, FileKind, Kernel};
 use crate::work::{Lane, Phase};
 
@@ -118,7 +118,7 @@ fn attach<K: Kernel>(
     volume: &VolumeId,
     storage: Storage<K>,
     purpose: Purpose,
-) -> Result<Held<K>, Failure> {
+) -> Result<OpenDevice<K>, Failure> {
     // Before its lock, which the other volume may have.
     storage.refuse_linked()?;
     let device = cx.phase(Phase::Attach, || {

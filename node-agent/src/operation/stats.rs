@@ -9,7 +9,7 @@ use belay_server::health::Conditions;
 use belay_server::request::Stats;
 
 use super::{Context, Node, Thread, health, is_quick};
-use crate::device::{Held, Intent};
+use crate::device::{Intent, OpenDevice};
 use crate::filesystem::{FsType, may_have_project_quotas};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountFacts, Stat, Usage};
 use crate::work::Phase;
@@ -212,7 +212,7 @@ fn will_be_in_place<K: Kernel>(
     }
     let mounts = node.mounts();
     let (_, verdict) = mounts.verdict(&request.id, path, stat, Intent::Use)?;
-    let has_projects = |held: &Held<K>| may_have_project_quotas(&node.kernel, held.fd());
+    let has_projects = |held: &OpenDevice<K>| may_have_project_quotas(&node.kernel, held.fd());
     let is_without = matches!(verdict.held().map(has_projects), Some(Ok(false)));
     node.index.note_projects(device, !is_without);
     Ok(is_without)

@@ -11,7 +11,7 @@ use belay_server::request::Unstage;
 
 use super::act::{not_in_table, unless_orphans};
 use super::{Context, Node, STACKED_MAX};
-use crate::device::{Held, Intent, Verdict};
+use crate::device::{Intent, OpenDevice, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
 use crate::mounts::{Covered, block_path};
 use crate::work::Phase;
@@ -212,7 +212,12 @@ fn unstage_bind<K: Kernel>(
 
 /// After a refused unstage the volume is staged as before, so that its pods can be published again.
 /// If that fails as well, a later unstage still finds the device by the volume's storage.
-fn bind_again<K: Kernel>(cx: &Context<'_, K>, request: &Unstage, path: &Path, device: &Held<K>) {
+fn bind_again<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Unstage,
+    path: &Path,
+    device: &OpenDevice<K>,
+) {
     if let Err(error) = cx.bind_raw(&request.id, path, device) {
         tracing::warn!(
             id = request.id.as_str(),

@@ -13,15 +13,15 @@ use crate::kernel::Kernel;
 use crate::operation::Node;
 
 /// A node, or the reason why it is not ready.
-pub(super) struct Late<K: Kernel> {
+pub(super) struct PendingNode<K: Kernel> {
     node: OnceLock<Arc<Node<K>>>,
     why: Mutex<String>,
 }
 
-impl<K: Kernel> Late<K> {
+impl<K: Kernel> PendingNode<K> {
     /// Not ready yet, and why.
     pub(super) fn new(why: &str) -> Self {
-        Late {
+        PendingNode {
             node: OnceLock::new(),
             why: Mutex::new(why.to_owned()),
         }

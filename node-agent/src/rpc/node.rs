@@ -15,7 +15,7 @@ use super::encode;
 use super::facts::Storage;
 use super::flushing::{Shared, refuse_flushing, unpublish_flushed};
 use super::jobs::{Done, Table, change, mixed_up};
-use super::late::Late;
+use super::late::PendingNode;
 use super::reads::Reads;
 use super::staging::{publish_staged, stage_when_there};
 use super::unsynced::Unsynced;
@@ -26,7 +26,7 @@ use crate::work::{Class, Operation, Pool, Progress};
 
 /// The CSI Node service.
 pub(crate) struct NodeService<K: Kernel> {
-    pub(super) node: Late<K>,
+    pub(super) node: PendingNode<K>,
     pub(super) pool: Arc<Pool>,
     pub(super) jobs: Table,
     pub(super) reads: Reads,
@@ -52,7 +52,7 @@ impl<K: Kernel> NodeService<K> {
     /// The service of a driver that is not up yet, and why; see [`NodeService::come_up`].
     pub(crate) fn new(why: &str, pool: Arc<Pool>, profile: &'static Profile) -> Self {
         NodeService {
-            node: Late::new(why),
+            node: PendingNode::new(why),
             pool,
             jobs: Table::default(),
             reads: Reads::default(),

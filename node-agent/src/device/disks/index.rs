@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use super::identity::{Identity, Match};
 use super::volume::{Missing, is_plugged, words};
-use crate::device::Sought;
+use crate::device::Search;
 use crate::kernel::{self, Dev, Disk, Disks};
 use queries::Again;
 
@@ -124,7 +124,7 @@ impl DiskIndex {
         &self,
         owner: &Owner,
         wanted: &DiskIdentity,
-    ) -> Result<Sought<Disk>, Failure> {
+    ) -> Result<Search<Disk>, Failure> {
         let mut inner = self.lock();
         let user = inner.users.entry(owner.clone()).or_insert_with(|| User {
             wanted: wanted.clone(),
@@ -137,20 +137,20 @@ impl DiskIndex {
         }
         // Other disks may match by now: this was the only one, and is still the same.
         if let Some(disk) = inner.held_by(owner) {
-            return Ok(Sought::Found(disk.clone()));
+            return Ok(Search::Found(disk.clone()));
         }
         let Some((disk, identity, matched)) = inner.only(wanted)? else {
-            return Ok(Sought::Missing(inner.missing(wanted)));
+            return Ok(Search::Missing(inner.missing(wanted)));
         };
         // Another disk may match as soon as it answers.
         if matched == Match::Cut && inner.is_any_awaited() {
-            return Ok(Sought::Missing(inner.missing(wanted)));
+            return Ok(Search::Missing(inner.missing(wanted)));
         }
         inner.refuse_taken(owner, &disk, &identity)?;
         if let Some(user) = inner.users.get_mut(owner) {
             user.held = Some((disk.dev, disk.diskseq));
         }
-        Ok(Sought::Found(disk))
+        Ok(Search::Found(disk))
     }
 
     /// The volume's disk, if it is there: the one that it has, or else the one that matches. `None`

@@ -14,7 +14,7 @@ use super::identity::samples::scsi;
 use super::index::{DiskIndex, Owner};
 use super::volume::VolumeDisk;
 use super::volumes::{DiskRules, DiskVolumes};
-use crate::device::{DiskUser, Intent, Purpose, Sought, Storage, Transport, Verdict};
+use crate::device::{DiskUser, Intent, Purpose, Search, Storage, Transport, Verdict};
 use crate::kernel::fake::{Fake, Fault, Machine, Plug};
 use crate::kernel::{Dev, Disk, Disks, Kernel as _, Open};
 
@@ -60,8 +60,8 @@ impl Bench {
         let driver = "one.example".parse().unwrap();
         let owner = Owner::new(&driver, &VolumeId::new(volume).unwrap());
         match self.index.find(&owner, &serial(volume)) {
-            Ok(Sought::Found(disk)) => Ok(Some(disk)),
-            Ok(Sought::Missing(_)) => Ok(None),
+            Ok(Search::Found(disk)) => Ok(Some(disk)),
+            Ok(Search::Missing(_)) => Ok(None),
             Err(failure) => Err(failure.kind),
         }
     }
@@ -70,7 +70,7 @@ impl Bench {
         let driver = "one.example".parse().unwrap();
         let owner = Owner::new(&driver, &VolumeId::new(volume).unwrap());
         match self.index.find(&owner, &serial(volume)) {
-            Ok(Sought::Missing(missing)) => missing.to_string(),
+            Ok(Search::Missing(missing)) => missing.to_string(),
             _ => panic!("it is there"),
         }
     }
@@ -582,7 +582,7 @@ fn after_a_start_any_disk_of_the_cloud_is_the_volumes_until_its_attachment_says_
         .unwrap();
     assert_eq!(plan.content, Content::Used, "all of it is read first");
     let found = volumes.find(&bench.kernel, &volume, &plan).unwrap();
-    assert!(matches!(found, Sought::Found(_)));
+    assert!(matches!(found, Search::Found(_)));
     assert_eq!(are_its(), [true, false, false]);
 }
 

@@ -7,7 +7,7 @@ use belay_contract::disk::DiskIdentity;
 use belay_server::call::{Failure, Kind};
 
 use super::identity::{Identity, Match};
-use crate::device::{Held, Purpose};
+use crate::device::{OpenDevice, Purpose};
 use crate::kernel::{self, Cause, Disk, DiskAt, Disks, Kernel, Open};
 
 /// The disk that was found for a volume.
@@ -33,7 +33,7 @@ impl VolumeDisk {
     pub(in crate::device) fn open<K: Kernel>(
         &self,
         kernel: &K,
-    ) -> kernel::Result<Option<Held<K, Plugged>>> {
+    ) -> kernel::Result<Option<OpenDevice<K, Plugged>>> {
         open(kernel, &self.disk, &self.wanted)
     }
 
@@ -52,7 +52,7 @@ pub(super) fn open<K: Kernel>(
     kernel: &K,
     disk: &Disk,
     wanted: &DiskIdentity,
-) -> kernel::Result<Option<Held<K, Plugged>>> {
+) -> kernel::Result<Option<OpenDevice<K, Plugged>>> {
     let path = node(&disk.name);
     let fd = match kernel.open(&path, Open::DeviceRead) {
         Ok(fd) => fd,
@@ -64,7 +64,7 @@ pub(super) fn open<K: Kernel>(
     let is_it = kernel.stat(&fd)?.rdev == disk.dev
         && kernel.diskseq(&fd)? == disk.diskseq
         && (disk.diskseq != 0 || says(kernel, disk, wanted)?);
-    Ok(is_it.then(|| Held {
+    Ok(is_it.then(|| OpenDevice {
         fd,
         path,
         guard: Plugged { disk: disk.clone() },
@@ -106,7 +106,7 @@ fn removed(disk: &Disk) -> Failure {
     Failure::new(Kind::Unreachable, message)
 }
 
-impl<K: Kernel> Held<K, Plugged> {
+impl<K: Kernel> OpenDevice<K, Plugged> {
     /// The same disk, checked for that purpose.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use belay_server::request::{Context, VolumeId};
 use super::identity::{Identity, Match};
 use super::index::{Answer, DiskIndex, Learned, Owner};
 use super::volume::{Plugged, VolumeDisk, is_plugged, node, open, words};
-use crate::device::{Backing, Intent, Sought, Verdict, mixed_up};
+use crate::device::{Backing, Intent, Search, Verdict, mixed_up};
 use crate::kernel::{self, Dev, DiskAt, Disks, Kernel};
 
 /// How long a healthy disk may take to report its serial. After that no volume waits for it.
@@ -135,7 +135,7 @@ impl DiskVolumes {
         kernel: &K,
         volume: &VolumeId,
         plan: &PublishContext,
-    ) -> Result<Sought<VolumeDisk>, Failure> {
+    ) -> Result<Search<VolumeDisk>, Failure> {
         let publish_context::Transport::Disk(wanted) = &plan.transport else {
             return Err(mixed_up());
         };
@@ -143,16 +143,16 @@ impl DiskVolumes {
         let mut sought = find()?;
         // The uevent of the last change may not have been received yet.
         let is_current = match &sought {
-            Sought::Found(disk) => is_plugged(kernel, disk)?,
-            Sought::Missing(_) => false,
+            Search::Found(disk) => is_plugged(kernel, disk)?,
+            Search::Missing(_) => false,
         };
         if !is_current {
             self.index.rescan(kernel)?;
             sought = find()?;
         }
         Ok(match sought {
-            Sought::Found(disk) => Sought::Found(VolumeDisk::new(disk, wanted.clone())),
-            Sought::Missing(missing) => Sought::Missing(missing),
+            Search::Found(disk) => Search::Found(VolumeDisk::new(disk, wanted.clone())),
+            Search::Missing(missing) => Search::Missing(missing),
         })
     }
 

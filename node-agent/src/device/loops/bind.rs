@@ -7,7 +7,7 @@ use belay_server::call::Failure;
 use super::bound::{Bound, Device};
 use super::file::VolumeFile;
 use super::sysfs::loop_path;
-use crate::device::{Held, Purpose};
+use crate::device::{OpenDevice, Purpose};
 use crate::kernel::{self, Cause, Dev, Kernel, LoopMode, Open, Openers, Patience, while_busy};
 
 /// How often another process may take the free device before this stops retrying. LOOP_CTL_GET_FREE
@@ -39,7 +39,7 @@ impl Purpose {
 impl<K: Kernel> VolumeFile<K> {
     /// A device for that purpose, which has this file: a new one that no mount `is_shown` by, or
     /// that of [`VolumeFile::left`]. One for a filesystem detaches itself at its last close, any
-    /// other by [`Held::release`].
+    /// other by [`OpenDevice::release`].
     ///
     /// # Errors
     /// `ABORTED` if no device can be bound, or while another process has the file open or uses the
@@ -76,7 +76,7 @@ impl<K: Kernel> VolumeFile<K> {
                         inode: None,
                         file: Some(self),
                     };
-                    let device = Held {
+                    let device = OpenDevice {
                         fd,
                         path,
                         guard,

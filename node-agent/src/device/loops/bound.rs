@@ -6,7 +6,7 @@ use belay_server::call::Failure;
 
 use super::file::{VolumeFile, still_open};
 use super::sysfs::loop_path;
-use crate::device::Held;
+use crate::device::OpenDevice;
 use crate::kernel::{self, Cause, Inode, Kernel, LoopMode, LoopStatus, Open, Patience, while_busy};
 
 /// The guard of a bound device: its number, and what is known of the file behind it.
@@ -63,7 +63,7 @@ impl<K: Kernel> Bound<K> {
 }
 
 /// A loop device that is held open.
-pub(super) type Device<K> = Held<K, Bound<K>>;
+pub(super) type Device<K> = OpenDevice<K, Bound<K>>;
 
 impl<K: Kernel> Device<K> {
     /// Opens a device that was bound a moment ago; `None` if it was unbound and removed since, or
@@ -86,7 +86,7 @@ impl<K: Kernel> Device<K> {
             mode: None,
             inode: None,
         };
-        Ok(Some(Held {
+        Ok(Some(OpenDevice {
             fd,
             path,
             guard,
@@ -107,7 +107,7 @@ impl<K: Kernel> Device<K> {
         Ok(status)
     }
 
-    /// [`Held::open`] and the device's status; `None` also if it is not bound.
+    /// [`OpenDevice::open`] and the device's status; `None` also if it is not bound.
     ///
     /// # Errors
     /// When it cannot be opened or queried.
@@ -144,7 +144,7 @@ impl<K: Kernel> Device<K> {
         }
     }
 
-    /// The device after [`Held::reset`]; unbound again if that fails.
+    /// The device after [`OpenDevice::reset`]; unbound again if that fails.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -164,7 +164,7 @@ impl<K: Kernel> Device<K> {
         self
     }
 
-    /// See [`Held::release`] of all transports.
+    /// See [`OpenDevice::release`] of all transports.
     ///
     /// # Errors
     /// As there.

@@ -6,7 +6,7 @@ use belay_server::request::VolumeId;
 
 use super::Transport;
 use crate::device::loops::Bound;
-use crate::device::{Guard, Held, LoopDir, Transport, Verdict};
+use crate::device::{Guard, LoopDir, OpenDevice, Transport, Verdict};
 use crate::kernel::{Dev, Kernel};
 
 impl<K: Kernel> Transport<K> {
@@ -38,7 +38,7 @@ impl<K: Kernel> Transport<K> {
         &self,
         kernel: &K,
         volume: &VolumeId,
-        mut each: impl FnMut(Held<K>) -> Result<(), Failure>,
+        mut each: impl FnMut(OpenDevice<K>) -> Result<(), Failure>,
     ) -> Result<bool, Failure> {
         match self {
             Transport::Loops(dir) => {

@@ -91,7 +91,7 @@ struct Image {
 }
 
 /// An image as the agent holds a device.
-struct Held {
+struct OpenDevice {
     device: OwnedFd,
     backing: OwnedFd,
     progress: Progress,
@@ -133,8 +133,8 @@ impl Image {
         bytes
     }
 
-    fn hold(&self, kernel: &Linux) -> Held {
-        Held {
+    fn hold(&self, kernel: &Linux) -> OpenDevice {
+        OpenDevice {
             device: kernel.open(&self.path(), Open::DeviceRead).unwrap(),
             backing: kernel.open(&self.path(), Open::FileRead).unwrap(),
             progress: Progress::default(),
@@ -206,7 +206,7 @@ impl Image {
     }
 }
 
-impl Held {
+impl OpenDevice {
     fn device<'a>(&'a self, bytes: u64, volume: &'a str) -> DeviceUnderTest<'a, OwnedFd> {
         DeviceUnderTest {
             secrets: &[],

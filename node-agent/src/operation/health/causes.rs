@@ -14,7 +14,7 @@ use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors};
 const FILESYSTEM_BYTES: u64 = 96 << 10;
 
 /// Facts about a mounted volume.
-pub(crate) struct Seen<'a> {
+pub(crate) struct Observation<'a> {
     /// The expected file.
     pub(super) file: &'a Path,
     /// Where it is mounted.
@@ -52,7 +52,7 @@ pub(super) fn unreadable(error: &Error) -> Conditions {
 }
 
 /// All health reasons.
-pub(super) fn judge(seen: &Seen<'_>) -> Conditions {
+pub(super) fn judge(seen: &Observation<'_>) -> Conditions {
     let mut conditions = Conditions::default();
     backing(seen, &mut conditions);
     altered(seen, &mut conditions);
@@ -68,7 +68,7 @@ pub(super) fn judge(seen: &Seen<'_>) -> Conditions {
     conditions
 }
 
-fn backing(seen: &Seen<'_>, conditions: &mut Conditions) {
+fn backing(seen: &Observation<'_>, conditions: &mut Conditions) {
     let (file, path) = (seen.file.display(), seen.path.display());
     let device = seen.device.display();
     if let Backing::There {
@@ -131,7 +131,7 @@ fn backing(seen: &Seen<'_>, conditions: &mut Conditions) {
     }
 }
 
-fn altered(seen: &Seen<'_>, conditions: &mut Conditions) {
+fn altered(seen: &Observation<'_>, conditions: &mut Conditions) {
     let (device, path) = (seen.device.display(), seen.path.display());
     let mut changes = Vec::new();
     if !seen.partitions.is_empty() {
@@ -152,7 +152,7 @@ fn altered(seen: &Seen<'_>, conditions: &mut Conditions) {
     }
 }
 
-fn state(seen: &Seen<'_>, filesystem: &Filesystem, conditions: &mut Conditions) {
+fn state(seen: &Observation<'_>, filesystem: &Filesystem, conditions: &mut Conditions) {
     let (fs_type, path) = (&filesystem.fs_type, seen.path.display());
     if filesystem.shut_down {
         conditions.add(
@@ -176,7 +176,7 @@ fn state(seen: &Seen<'_>, filesystem: &Filesystem, conditions: &mut Conditions) 
     }
 }
 
-fn ext4(seen: &Seen<'_>, errors: &Ext4Errors, conditions: &mut Conditions) {
+fn ext4(seen: &Observation<'_>, errors: &Ext4Errors, conditions: &mut Conditions) {
     if errors.count == 0 {
         return;
     }
@@ -236,7 +236,7 @@ fn ext4_error_name(code: u64) -> Option<&'static str> {
     NAMES.get(index).copied()
 }
 
-fn btrfs(seen: &Seen<'_>, errors: &BtrfsErrors, conditions: &mut Conditions) {
+fn btrfs(seen: &Observation<'_>, errors: &BtrfsErrors, conditions: &mut Conditions) {
     let path = seen.path.display();
     let BtrfsErrors {
         write,
@@ -288,7 +288,7 @@ mod tests {
     use belay_server::health::Reason;
 
     fn seen(backing: Backing, filesystem: Option<Filesystem>) -> Conditions {
-        judge(&Seen {
+        judge(&Observation {
             file: Path::new("/volumes/vol-1"),
             path: Path::new("/staging"),
             device: Path::new("/dev/loop3"),
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn each_change_of_a_device_is_reported_with_the_command_that_undoes_it() {
         let names = ["loop3p1".to_owned(), "loop3p7".to_owned()];
-        let conditions = judge(&Seen {
+        let conditions = judge(&Observation {
             file: Path::new("/volumes/vol-1"),
             path: Path::new("/staging"),
             device: Path::new("/dev/loop3"),

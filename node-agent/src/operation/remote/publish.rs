@@ -9,7 +9,7 @@ use belay_server::call::Failure;
 use belay_server::request::{Access, Publish};
 
 use super::export::Export;
-use super::{Question, RemoteNode, Seen, Step, of_volume};
+use super::{Question, RemoteNode, ServerMount, Step, of_volume};
 use crate::filesystem::parse_remote_flags;
 use crate::kernel::{Cause, FileKind, Kernel, MountAttrs, RemoteCall, RemoteMount, Stat};
 use crate::operation::publish::refuse_laxer;
@@ -76,7 +76,7 @@ pub(crate) fn place<K: Kernel>(
         Some(_) => false,
         None => make_target(kernel, target)?,
     };
-    if let Err(failure) = node.beside.place(&node.kernel, mount, target) {
+    if let Err(failure) = node.shared.place(&node.kernel, mount, target) {
         let is_left = made && kernel.rmdir(target).is_err();
         return Err(match is_left {
             true => failure.may_be_running(),
@@ -153,7 +153,7 @@ fn mounted_before<K: Kernel>(
     request: &Publish,
     stat: Stat,
     wanted: &RemoteMount,
-) -> Result<Seen, Failure> {
+) -> Result<ServerMount, Failure> {
     let target = &request.target;
     let Some(seen) = node.seen(&request.id, target, stat)? else {
         return Err(Failure::incompatible(format!(
@@ -180,7 +180,7 @@ fn mounted_before<K: Kernel>(
     Ok(seen)
 }
 
-impl Seen {
+impl ServerMount {
     fn is_of(&self, source: &str) -> bool {
         is_source(&self.source.source.to_string_lossy(), source)
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use super::{Question, RemoteNode, Seen};
+use super::{Question, RemoteNode, ServerMount};
 use crate::kernel::{Kernel, RemoteCall};
 
 /// The mount of the volume at that path, and what to ask its server.
@@ -17,7 +17,7 @@ pub(crate) fn mounted<K: Kernel>(
     node: &RemoteNode<K>,
     volume: &VolumeId,
     path: &Path,
-) -> Result<(Seen, Question), Failure> {
+) -> Result<(ServerMount, Question), Failure> {
     node.admit("volume_path", path)?;
     let stat = match path.is_absolute() {
         true => node.look("volume_path", path)?,
@@ -44,7 +44,7 @@ pub(crate) fn still_mounted<K: Kernel>(
     node: &RemoteNode<K>,
     volume: &VolumeId,
     path: &Path,
-    seen: &Seen,
+    seen: &ServerMount,
 ) -> Result<(), Failure> {
     let now = node.kernel.look(path)?;
     let before = &seen.stat;

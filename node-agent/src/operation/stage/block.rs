@@ -12,7 +12,7 @@ use belay_server::request::Stage;
 
 use super::super::plan::{fit, is_read_only};
 use super::{Obstacle, attach};
-use crate::device::{Held, Intent, Purpose, Sought, Verdict};
+use crate::device::{Intent, OpenDevice, Purpose, Search, Verdict};
 use crate::filesystem::{DeviceUnderTest, begin_raw_use, begin_use};
 use crate::kernel::{FileKind, Kernel, Stat};
 use crate::mounts::block_path;
@@ -37,8 +37,8 @@ pub(super) fn stage<K: Kernel>(
     let purpose = Purpose::Raw { read_only };
     let learned = cx.mounts().learn(&request.id, plan);
     let storage = match cx.transport.find(&cx.kernel, &request.id, plan, purpose)? {
-        Sought::Found(storage) => storage,
-        Sought::Missing(missing) => {
+        Search::Found(storage) => storage,
+        Search::Missing(missing) => {
             learned.keep();
             return Err(Obstacle::NoDisk(missing));
         }
@@ -157,7 +157,7 @@ fn staged_before<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
     (path, stat): (&Path, &Stat),
-    device: &Held<K>,
+    device: &OpenDevice<K>,
     read_only: bool,
 ) -> Result<(), Failure> {
     if device.is_read_only().is_some_and(|it| it != read_only) {

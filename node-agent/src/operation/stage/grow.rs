@@ -4,7 +4,7 @@
 use belay_server::request::VolumeId;
 
 use super::tally;
-use crate::device::Held;
+use crate::device::OpenDevice;
 use crate::filesystem::{FsType, GrowError, Grown, grow};
 use crate::kernel::Kernel;
 use crate::operation::Context;
@@ -17,7 +17,7 @@ pub(super) fn grow_to_device<K: Kernel>(
     cx: &Context<'_, K>,
     volume: &VolumeId,
     root: &K::Fd,
-    device: &Held<K>,
+    device: &OpenDevice<K>,
     fs: FsType,
 ) {
     let refused = match cx.phase(Phase::Grow, || grow(&cx.kernel, root, device.fd(), fs)) {

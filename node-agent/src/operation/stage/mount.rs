@@ -10,12 +10,12 @@ use super::super::plan::{asked_fs, fit, is_read_only};
 use super::check::repair;
 use super::format::{format_options, make};
 use super::grow::grow_to_device;
-use super::permit::{Judged, Need, judge};
+use super::permit::{Decision, Need, judge};
 use super::spec::{MountSpec, Mounting};
 use super::superblock::{configure, create, refuse_miscounted, replay, same_id_elsewhere};
 use super::tally::Refusal;
 use super::{Obstacle, attach};
-use crate::device::{Held, Intent, Purpose, Sought, Verdict};
+use crate::device::{Intent, OpenDevice, Purpose, Search, Verdict};
 use crate::filesystem::{
     DeviceUnderTest, Found, FsType, MountOptions, examine, examine_ends, is_same_label,
 };
@@ -59,8 +59,8 @@ pub(super) fn stage<K: Kernel>(
     learned.keep();
     let purpose = Purpose::Filesystem;
     let storage = match cx.transport.find(kernel, &request.id, plan, purpose)? {
-        Sought::Found(storage) => storage,
-        Sought::Missing(missing) => return Err(Obstacle::NoDisk(missing)),
+        Search::Found(storage) => storage,
+        Search::Missing(missing) => return Err(Obstacle::NoDisk(missing)),
     };
     let device = attach(cx, &request.id, storage, purpose)?;
     let under_test = DeviceUnderTest {
@@ -89,7 +89,7 @@ fn prepare<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     plan: &PublishContext,
-    device: &Held<K>,
+    device: &OpenDevice<K>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
     lane: Lane,
 ) -> Result<(), Obstacle> {
@@ -222,10 +222,10 @@ fn decide<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     plan: &PublishContext,
-    device: &Held<K>,
+    device: &OpenDevice<K>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
     lane: Lane,
-) -> Result<Judged, Obstacle> {
+) -> Result<Decision, Obstacle> {
     let decided = cx.phase(Phase::Probe, || {
         let found = match lane {
             Lane::Format => Some(examine(&cx.kernel, under_test)),
@@ -251,7 +251,7 @@ fn decide<K: Kernel>(
 }
 
 /// Refuses to format a device that is mounted or opened exclusively.
-fn refuse_in_use<K: Kernel>(device: &Held<K>) -> Result<(), Failure> {
+fn refuse_in_use<K: Kernel>(device: &OpenDevice<K>) -> Result<(), Failure> {
     if device.is_shared {
         Refusal::InUse.count();
         return Err(device.claimed());
@@ -263,7 +263,7 @@ fn refuse_in_use<K: Kernel>(device: &Held<K>) -> Result<(), Failure> {
 fn mount<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
-    device: &Held<K>,
+    device: &OpenDevice<K>,
     (mounting, may_have_projects): (&Mounting, bool),
     superblock: &K::Fd,
 ) -> Result<(), Failure> {

@@ -17,7 +17,7 @@ const LOST: &str = "it was restored, cloned or in use, and contains no data now:
                     restore it, or delete the volume";
 
 /// What to mount, and what it needs before.
-pub(super) struct Judged {
+pub(super) struct Decision {
     pub(super) fs: FsType,
     pub(super) need: Need,
     /// See [`Sound`].
@@ -47,7 +47,7 @@ pub(super) fn judge<K: Kernel>(
     plan: &PublishContext,
     under_test: &DeviceUnderTest<'_, K::Fd>,
     found: Found,
-) -> Result<Judged, Failure> {
+) -> Result<Decision, Failure> {
     let is_disk = under_test.backing.is_none();
     if let Some((refusal, why)) = forbidden(spec, plan, is_disk, &found) {
         return Err(refuse(spec, refusal, why));
@@ -87,7 +87,7 @@ pub(super) fn judge<K: Kernel>(
             return Err(failure);
         }
     };
-    Ok(Judged {
+    Ok(Decision {
         fs: spec.fs.unwrap_or(FsType::Ext4),
         need: Need::Format(permit),
         blocks_before_replay: None,
@@ -97,7 +97,11 @@ pub(super) fn judge<K: Kernel>(
     })
 }
 
-fn known<K: Kernel>(node: &Node<K>, spec: &MountSpec<'_>, found: Sound) -> Result<Judged, Failure> {
+fn known<K: Kernel>(
+    node: &Node<K>,
+    spec: &MountSpec<'_>,
+    found: Sound,
+) -> Result<Decision, Failure> {
     if let Some(why) = found.refused_options {
         let named = node.transport.named(&spec.request.id)?;
         return Err(Failure::precondition(format!(
@@ -112,7 +116,7 @@ fn known<K: Kernel>(node: &Node<K>, spec: &MountSpec<'_>, found: Sound) -> Resul
         true => Need::Check,
         false => Need::Nothing,
     };
-    Ok(Judged {
+    Ok(Decision {
         fs: same_as_asked(spec, found.fs)?,
         need,
         blocks_before_replay: found.blocks_before_replay,

@@ -5,7 +5,7 @@ use super::super::Node;
 use super::Obstacle;
 use super::check::not_replayed;
 use super::spec::{MountSpec, Mounting};
-use crate::device::Held;
+use crate::device::OpenDevice;
 use crate::filesystem::{FsType, LABELS, ext4_blocks};
 use crate::kernel::{Cause, Error, Kernel};
 use crate::operation::Context;
@@ -18,7 +18,7 @@ const FLAGS: &str = "volume_capability.mount.mount_flags";
 /// The configured filesystem; nothing is read from the device yet.
 pub(super) fn configure<K: Kernel>(
     node: &Node<K>,
-    device: &Held<K>,
+    device: &OpenDevice<K>,
     mounting: &Mounting,
 ) -> Result<K::Fd, Failure> {
     let kernel = &node.kernel;
@@ -54,7 +54,7 @@ fn refused_flag(key: &str, error: &Error) -> Failure {
 pub(super) fn create<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
-    device: &Held<K>,
+    device: &OpenDevice<K>,
     mounting: &Mounting,
     context: K::Fd,
 ) -> Result<K::Fd, Failure> {
@@ -90,7 +90,7 @@ pub(super) fn create<K: Kernel>(
 /// to the context. `None` if there is another reason, or no flag.
 fn of_flags<K: Kernel>(
     cx: &Context<'_, K>,
-    device: &Held<K>,
+    device: &OpenDevice<K>,
     mounting: &Mounting,
     error: &Error,
 ) -> Option<Failure> {
@@ -117,7 +117,7 @@ fn of_flags<K: Kernel>(
 pub(super) fn replay<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
-    device: &Held<K>,
+    device: &OpenDevice<K>,
     mounting: &Mounting,
 ) -> Result<(), Failure> {
     let context = configure(cx, device, mounting)?;
@@ -141,7 +141,7 @@ pub(super) fn replay<K: Kernel>(
 pub(super) fn refuse_miscounted<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
-    device: &Held<K>,
+    device: &OpenDevice<K>,
     blocks: Option<u64>,
 ) -> Result<(), Obstacle> {
     let Some(before) = blocks else {

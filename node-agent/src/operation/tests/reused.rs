@@ -196,11 +196,11 @@ fn a_number_that_no_mount_shows_any_longer_is_given_again() {
 #[test]
 fn a_number_that_a_mount_of_another_driver_shows_is_not_given_to_the_next_volume() {
     let world = Simulated::new();
-    let beside = Arc::default();
+    let shared = Arc::default();
     let folder = world.base().join("other");
     world.make_dir(&folder);
-    let first = world.start().beside(&beside);
-    let second = world.start_driver("two.example", &folder).beside(&beside);
+    let first = world.start().sharing(&shared);
+    let second = world.start_driver("two.example", &folder).sharing(&shared);
     let lost = world.volume("lost", Form::Block);
     all_ok(&first, &lost, &[Verb::Stage, Verb::Publish(1)]);
     let dev = shown(&first.kernel, &lost.target(1));

@@ -10,7 +10,7 @@ use super::{Guard, Label};
 use crate::kernel::{self, Cause, Dev, Inode, Kernel, Open, Patience, failed_busy, while_busy};
 
 /// An attached device, held open: its number is not reused meanwhile.
-pub(crate) struct Held<K: Kernel, G = Guard<K>> {
+pub(crate) struct OpenDevice<K: Kernel, G = Guard<K>> {
     // Declared before its guard: the device is closed first.
     pub(super) fd: K::Fd,
     pub(super) path: PathBuf,
@@ -22,7 +22,7 @@ pub(crate) struct Held<K: Kernel, G = Guard<K>> {
     pub(crate) is_checked: bool,
 }
 
-impl<K: Kernel, G> Held<K, G> {
+impl<K: Kernel, G> OpenDevice<K, G> {
     /// The open device.
     pub(crate) fn fd(&self) -> &K::Fd {
         &self.fd
@@ -92,8 +92,8 @@ impl<K: Kernel, G> Held<K, G> {
     }
 
     /// The same device with a guard of another type.
-    pub(super) fn guarded<H>(self, guard: impl FnOnce(G) -> H) -> Held<K, H> {
-        Held {
+    pub(super) fn guarded<H>(self, guard: impl FnOnce(G) -> H) -> OpenDevice<K, H> {
+        OpenDevice {
             fd: self.fd,
             path: self.path,
             guard: guard(self.guard),
@@ -103,7 +103,7 @@ impl<K: Kernel, G> Held<K, G> {
     }
 }
 
-impl<K: Kernel> Held<K> {
+impl<K: Kernel> OpenDevice<K> {
     /// The file behind it, which records its use; a disk has none.
     pub(crate) fn backing_file(&self) -> Option<&K::Fd> {
         match &self.guard {
@@ -195,7 +195,7 @@ impl<K: Kernel> Held<K> {
 
     /// The device of its transport.
     pub(super) fn split(self) -> Split<K> {
-        let Held {
+        let OpenDevice {
             fd,
             path,
             guard,
@@ -203,14 +203,14 @@ impl<K: Kernel> Held<K> {
             is_checked,
         } = self;
         match guard {
-            Guard::Loop(guard) => Split::Loop(Held {
+            Guard::Loop(guard) => Split::Loop(OpenDevice {
                 fd,
                 path,
                 guard,
                 is_shared,
                 is_checked,
             }),
-            Guard::Disk(guard) => Split::Disk(Held {
+            Guard::Disk(guard) => Split::Disk(OpenDevice {
                 fd,
                 path,
                 guard,
@@ -223,6 +223,6 @@ impl<K: Kernel> Held<K> {
 
 /// A device of one of the transports.
 pub(super) enum Split<K: Kernel> {
-    Loop(Held<K, super::loops::Bound<K>>),
-    Disk(Held<K, super::disks::Plugged>),
+    Loop(OpenDevice<K, super::loops::Bound<K>>),
+    Disk(OpenDevice<K, super::disks::Plugged>),
 }
