@@ -145,7 +145,7 @@ fn expect_lost(rig: &Rig, volume: &Volume, what: &str) {
         for asked in ["", "ext4", "xfs", "btrfs"] {
             for mode in [Mode::SingleNodeWriter, Mode::SingleNodeReaderOnly] {
                 let request = volume.stage(with_mode(access(asked), mode));
-                let words = [&volume.id, "zeros", "trusted.belay.used"];
+                let words = [&volume.id, "zeros", "trusted.belay.state"];
                 refused_with(rig.node().stage(request), Code::FailedPrecondition, &words);
                 assert!(volume.contents().is_blank(), "{what}: it was written");
             }
@@ -168,7 +168,7 @@ fn a_volume_that_was_in_use_and_reads_as_zeros_is_not_formatted() {
         rig.restart();
         expect_lost(&rig, &volume, kind);
         // As an operator does who knows that the data is lost.
-        removexattr(&volume.file, "trusted.belay.used").expect("removexattr");
+        removexattr(&volume.file, "trusted.belay.state").expect("removexattr");
         rig.node()
             .stage(volume.stage(access("ext4")))
             .expect("stage the abandoned volume");

@@ -11,15 +11,14 @@ use belay_server::call::Failure;
 
 use crate::kernel::{Cause, Error, Kernel};
 
-/// xattr(7): this namespace is accessible only with `CAP_SYS_ADMIN`.
-pub(super) const FORMATTING: &str = "trusted.belay.formatting";
-/// [`FORMATTING`] for a volume in use. A separate name instead of another value: earlier releases
-/// only check whether the attribute exists, and would accept a mark in a volume that is in use.
-pub(crate) const USED: &str = "trusted.belay.used";
-/// Any value counts; this one means that the attribute may not be on the disk yet.
+/// The attribute with the record: the UUID of a format that has begun, or one of the two values for
+/// a volume in use. xattr(7): this namespace is accessible only with `CAP_SYS_ADMIN`.
+pub(crate) const RECORD: &str = "trusted.belay.state";
+/// The volume is in use; the attribute may not be on the disk yet.
 const USE_BEGUN: &[u8] = b"0";
-/// Its value once it is on the disk.
-const USED_VALUE: &[u8] = b"1";
+/// The volume is in use, and the disk has the attribute. Any other value that is no UUID counts as
+/// this one.
+const USED: &[u8] = b"1";
 
 /// The record of the file behind a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +49,7 @@ impl Attempt {
         Attempt(Some(uuid))
     }
 
-    /// The value of [`FORMATTING`]: the UUID as text.
+    /// The UUID as text, as [`RECORD`] has it; else unknown.
     pub(super) fn parse(value: &[u8]) -> Attempt {
         let digits: Vec<u8> = value.iter().copied().filter(|byte| *byte != b'-').collect();
         let digit = |byte: u8| char::from(byte).to_digit(16);
@@ -110,27 +109,29 @@ pub(super) fn testify_use<K: Kernel>(
     file: &K::Fd,
     before: Witness,
 ) -> Result<(), Failure> {
-    match before {
-        Witness::Used | Witness::NoFile => return Ok(()),
-        // First, since an earlier release may find the state that a crash leaves here.
-        Witness::Formatting(_) => kernel.remove_xattr(file, FORMATTING)?,
-        Witness::UseBegun | Witness::Absent => {}
+    if matches!(before, Witness::Used | Witness::NoFile) {
+        return Ok(());
     }
-    match kernel.set_xattr(file, USED, USE_BEGUN) {
+    let has_format = matches!(before, Witness::Formatting(_));
+    match kernel.set_xattr(file, RECORD, USE_BEGUN) {
         Ok(()) => {}
         // On a filesystem without such attributes, nothing is ever formatted.
-        Err(error) if error.cause() == Cause::Unsupported => return Ok(()),
+        Err(error) if error.cause() == Cause::Unsupported && !has_format => return Ok(()),
         // A full disk must not prevent the pod's access to the data. The next stage retries.
         Err(error) if error.cause() == Cause::Full => {
             tracing::warn!(
                 "the volume's file cannot be marked as used, so a later loss may go unnoticed: \
                  {error}"
             );
+            // With the record of a format, a mark that a user writes would be valid.
+            if has_format {
+                kernel.remove_xattr(file, RECORD)?;
+            }
         }
         Err(error) => return Err(error.into()),
     }
     kernel.fsync(file)?;
-    match kernel.set_xattr(file, USED, USED_VALUE) {
+    match kernel.set_xattr(file, RECORD, USED) {
         // The next stage syncs it again.
         Err(error) if error.cause() == Cause::Full => Ok(()),
         set => Ok(set?),
@@ -139,19 +140,19 @@ pub(super) fn testify_use<K: Kernel>(
 
 /// Reads the record of the file behind a device.
 pub(super) fn ask<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<Witness, Error> {
-    let value_of = |name| match kernel.xattr(file, name) {
+    let value = match kernel.xattr(file, RECORD) {
         // On a filesystem without such attributes, no format has begun either.
-        Err(error) if error.cause() == Cause::Unsupported => Ok(None),
-        value => value,
+        Err(error) if error.cause() == Cause::Unsupported => None,
+        value => value?,
     };
-    if let Some(value) = value_of(USED)? {
-        return Ok(match value == USE_BEGUN {
-            true => Witness::UseBegun,
-            false => Witness::Used,
-        });
-    }
-    let begun = value_of(FORMATTING)?.map(|value| Attempt::parse(&value));
-    Ok(begun.map_or(Witness::Absent, Witness::Formatting))
+    Ok(match value {
+        None => Witness::Absent,
+        Some(value) if value == USE_BEGUN => Witness::UseBegun,
+        Some(value) => match Attempt::parse(&value) {
+            Attempt::UNKNOWN => Witness::Used,
+            attempt => Witness::Formatting(attempt),
+        },
+    })
 }
 
 /// Records in the file that a format begins, and waits until the disk has it. Returns the UUID for
@@ -159,25 +160,31 @@ pub(super) fn ask<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<Witness, Error>
 ///
 /// # Errors
 ///
-/// [`belay_server::call::Kind::Precondition`] if the file's filesystem has no such attributes.
+/// [`belay_server::call::Kind::Precondition`] if the file's filesystem has no such attributes, or if
+/// the volume is in use.
 pub(super) fn begin_format<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<String, Failure> {
-    if let Ok(Some(value)) = kernel.xattr(file, FORMATTING)
-        && Attempt::parse(&value) != Attempt::UNKNOWN
-        && let Ok(uuid) = String::from_utf8(value)
-    {
-        // It may not be on the disk yet.
-        kernel.fsync(file)?;
-        return Ok(uuid);
+    match ask(kernel, file)? {
+        Witness::Formatting(attempt) => {
+            // It may not be on the disk yet.
+            kernel.fsync(file)?;
+            return Ok(attempt.to_string());
+        }
+        Witness::Used | Witness::UseBegun => {
+            return Err(Failure::precondition(format!(
+                "the volume is not formatted, since its file records that it is in use ({RECORD})"
+            )));
+        }
+        Witness::Absent | Witness::NoFile => {}
     }
     let uuid = kernel.new_uuid()?;
-    match kernel.set_xattr(file, FORMATTING, uuid.as_bytes()) {
+    match kernel.set_xattr(file, RECORD, uuid.as_bytes()) {
         Ok(()) => {
             kernel.fsync(file)?;
             Ok(uuid)
         }
         Err(error) if error.cause() == Cause::Unsupported => Err(Failure::precondition(format!(
             "the volume is not formatted, since its file cannot record a format \
-             ({FORMATTING}): {error}; keep the volumes' files on a filesystem with trusted \
+             ({RECORD}): {error}; keep the volumes' files on a filesystem with trusted \
              extended attributes, such as ext4, xfs or btrfs"
         ))),
         Err(error) => Err(error.into()),
@@ -242,12 +249,35 @@ mod tests {
             panic!("the file records the format");
         };
         assert!(attempt != Attempt::UNKNOWN);
-        // Any other value is not a UUID.
-        kernel.set_xattr(&file, FORMATTING, b"1").unwrap();
-        let unknown = Ok(Witness::Formatting(Attempt::UNKNOWN));
-        assert_eq!(ask(&kernel, &file).map_err(drop), unknown);
-        let next = begin();
-        assert!(next != first && begin() == next);
+        for (value, witness) in [
+            (USE_BEGUN, Witness::UseBegun),
+            (USED, Witness::Used),
+            (b"other", Witness::Used),
+        ] {
+            kernel.set_xattr(&file, RECORD, value).unwrap();
+            assert_eq!(ask(&kernel, &file).map_err(drop), Ok(witness));
+            let refused = begin_format(&kernel, &file).unwrap_err();
+            assert_eq!(refused.kind, Kind::Precondition, "{refused}");
+        }
+    }
+
+    /// With the record, a mark that a user writes would be valid.
+    #[test]
+    fn the_record_of_a_format_is_gone_once_the_volume_is_used_even_on_a_full_disk() {
+        let (machine, kernel, file) = file();
+        begin_format(&kernel, &file).unwrap();
+        // fgetxattr, fsetxattr.
+        machine.begin(Some(Fault::Fail(2, "EOPNOTSUPP")));
+        begin_use(&kernel, &file).unwrap_err();
+        machine.end();
+        machine.begin(Some(Fault::FailFrom(2, "ENOSPC")));
+        begin_use(&kernel, &file).unwrap_err();
+        machine.end();
+        begin_format(&kernel, &file).unwrap();
+        machine.begin(Some(Fault::Fail(2, "ENOSPC")));
+        begin_use(&kernel, &file).unwrap();
+        machine.end();
+        assert_eq!(ask(&kernel, &file).map_err(drop), Ok(Witness::Used));
     }
 
     /// What fails is an error; a filesystem without attributes has no record, and a full one must
@@ -268,11 +298,11 @@ mod tests {
         assert_eq!(fail(1, "EOPNOTSUPP", asked), Ok(Witness::Absent));
         assert!(fail(1, "EIO", asked).is_err());
 
-        // fgetxattr twice, fsetxattr, fsync, fsetxattr.
-        assert_eq!(fail(3, "EOPNOTSUPP", begin_use), Ok(Witness::Absent));
-        assert_eq!(fail(3, "ENOSPC", begin_use), Ok(Witness::Used));
-        assert_eq!(fail(5, "ENOSPC", begin_use), Ok(Witness::UseBegun));
-        for number in [3, 4, 5] {
+        // fgetxattr, fsetxattr, fsync, fsetxattr.
+        assert_eq!(fail(2, "EOPNOTSUPP", begin_use), Ok(Witness::Absent));
+        assert_eq!(fail(2, "ENOSPC", begin_use), Ok(Witness::Used));
+        assert_eq!(fail(4, "ENOSPC", begin_use), Ok(Witness::UseBegun));
+        for number in [2, 3, 4] {
             assert!(fail(number, "EIO", begin_use).is_err(), "{number}");
         }
 

@@ -9,7 +9,7 @@ use super::user::{Act, Known, User};
 use crate::rig::{Chance, Drive, Op, Origin, Outcome, Pair};
 
 /// xattr(7): the attributes of a volume's file.
-const USED: &str = "trusted.belay.used";
+const STATE: &str = "trusted.belay.state";
 const WANTED_BACK: &str = "user.belay.detach";
 const COMPLETE: &str = "user.belay.complete";
 
@@ -121,7 +121,10 @@ fn expect_attributes<D: Drive>(pair: &Pair<D>, known: &Known, doubt: Option<&Act
             continue;
         }
         if held.is_used {
-            assert!(has(id, USED), "{id} was staged, and has no {USED}");
+            let mut value = [0_u8; 64];
+            let length = getxattr(directory.join(id), STATE, &mut value);
+            let is_used = length.is_ok_and(|length| matches!(&value[..length], b"0" | b"1"));
+            assert!(is_used, "{id} was staged, and its {STATE} does not say so");
         }
         if held.context.is_some() && !held.is_wanted_back {
             let is_asked = matches!(doubt, Some(Act::DetachTooEarly(asked)) if asked == id);

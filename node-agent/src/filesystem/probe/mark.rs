@@ -15,7 +15,7 @@ use belay_contract::mark::MarkSecret;
 use belay_server::call::Failure;
 
 use crate::filesystem::probe::field::crc32c;
-use crate::filesystem::witness::{Attempt, FORMATTING, Witness};
+use crate::filesystem::witness::{Attempt, RECORD, Witness};
 use crate::kernel::Kernel;
 
 use super::areas::Area;
@@ -140,7 +140,7 @@ impl Mark {
         match self {
             Mark::Absent => None,
             Mark::Of(id, _) if id == volume => Some(format!(
-                "a format mark without its witness ({FORMATTING} on the volume's file)"
+                "a format mark without its witness ({RECORD} on the volume's file)"
             )),
             Mark::Unreadable => Some("a format mark that cannot be read".to_owned()),
             Mark::Of(id, _) => Some(format!("the format mark of volume {id:?}")),

@@ -25,7 +25,7 @@ impl Image {
     fn begin_format_only(&self) -> String {
         let kernel = Linux::detect().unwrap();
         let held = self.hold(&kernel);
-        kernel.remove_xattr(&held.backing, witness::USED).unwrap();
+        kernel.remove_xattr(&held.backing, witness::RECORD).unwrap();
         witness::begin_format(&kernel, &held.backing).unwrap()
     }
 
@@ -329,7 +329,7 @@ fn without_a_place_for_the_witness_nothing_is_formatted() {
     .unwrap_err();
     assert_eq!(failure.kind, Kind::Precondition, "{failure}");
     assert!(
-        failure.to_string().contains("trusted.belay.formatting"),
+        failure.to_string().contains("trusted.belay.state"),
         "{failure}"
     );
     assert!(matches!(image.examine(VOLUME), Found::Blank(_)));

@@ -9,7 +9,7 @@ use belay_server::call::{Failure, Kind};
 use super::super::Node;
 use super::spec::MountSpec;
 use super::tally::Refusal;
-use crate::filesystem::{DeviceUnderTest, Found, FsType, Origin, Permit, Sound, USED, settle};
+use crate::filesystem::{DeviceUnderTest, Found, FsType, Origin, Permit, RECORD, Sound, settle};
 use crate::kernel::Kernel;
 
 /// Why a volume that held data is not formatted.
@@ -191,9 +191,9 @@ fn same_as_asked(spec: &MountSpec<'_>, found: FsType) -> Result<FsType, Failure>
 fn emptied(file: &Path) -> String {
     let file = file.display();
     format!(
-        "it has been in use ({USED} on its file), and every byte of it reads as zeros now, so its \
+        "it has been in use ({RECORD} on its file), and every byte of it reads as zeros now, so its \
          data is lost; restore {file}, or delete the volume; to format it instead: setfattr -x \
-         {USED} {file}"
+         {RECORD} {file}"
     )
 }
 

@@ -325,7 +325,7 @@ fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
     assert_eq!(kernel.pwrite(&pod, b"data", 300 * MIB).unwrap(), 4);
     // The operator, or a tool that copies files, has removed the record of the use.
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
-    kernel.remove_xattr(&file, "trusted.belay.used").unwrap();
+    kernel.remove_xattr(&file, "trusted.belay.state").unwrap();
     drop(file);
     let staged = volume.staging().join("device");
     kernel.umount(&staged).unwrap();
