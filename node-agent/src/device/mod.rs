@@ -21,6 +21,8 @@ pub(crate) use disks::{
     ANSWER_MAX, DiskIndex, DiskRules, DiskSeen, DiskUser, DiskVolumes, Learned, Missing,
 };
 pub(crate) use label::Label;
+/// The directory of one driver's volumes, if they are stored on this node.
+pub(crate) use loops::LoopDir as VolumeDir;
 #[cfg(test)]
 pub(crate) use loops::loop_path;
 pub(crate) use loops::{IsShown, LoopDir, lacking_nodes, linked};

@@ -160,8 +160,8 @@ pub(super) fn ask<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<Witness, Error>
 ///
 /// # Errors
 ///
-/// [`belay_server::call::Kind::Precondition`] if the file's filesystem has no such attributes, or if
-/// the volume is in use.
+/// [`belay_server::call::Kind::Precondition`] if the file's filesystem has no such attributes, or
+/// if the volume is in use.
 pub(super) fn begin_format<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<String, Failure> {
     match ask(kernel, file)? {
         Witness::Formatting(attempt) => {

@@ -1,6 +1,6 @@
-//! The config drive: a small disk with an iso9660 or vfat filesystem of a known label. It is mounted
-//! read-only and detached, so that no path shows it, and only while the document is read. Other disks
-//! are never mounted: the label is read from their first sectors.
+//! The config drive: a small disk with an iso9660 or vfat filesystem of a known label. It is
+//! mounted read-only and detached, so that no path shows it, and only while the document is read.
+//! Other disks are never mounted: the label is read from their first sectors.
 
 use std::path::Path;
 
@@ -182,8 +182,8 @@ impl Label {
     }
 }
 
-/// The label by the first [`LABEL_BYTES`] of a device, or fewer of a smaller one. For vfat it is that of
-/// the boot sector; mkfs.fat(8) and mlabel(1) keep the one in the root directory equal.
+/// The label by the first [`LABEL_BYTES`] of a device, or fewer of a smaller one. For vfat it is
+/// that of the boot sector; mkfs.fat(8) and mlabel(1) keep the one in the root directory equal.
 fn label_of(start: &[u8]) -> Option<Label> {
     let label = |fs_type, text: &[u8]| Label {
         fs_type,

@@ -11,7 +11,7 @@ use serde_json::error::Category;
 /// The reason why a text is not such an object, and the place of the fault. Has nothing of the text
 /// itself.
 #[derive(Debug, thiserror::Error)]
-#[error("not valid JSON at line {line} column {column}: {why}", line = .0.line(), column = .0.column(), why = why(.0))]
+#[error("not valid JSON at line {} column {}: {}", .0.line(), .0.column(), why(.0))]
 pub(super) struct BadJson(#[from] serde_json::Error);
 
 /// Describes the fault. An error about the data would quote them, so it is described by what was

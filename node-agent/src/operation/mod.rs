@@ -160,8 +160,8 @@ impl Shared {
 /// Filesystems with anonymous device numbers that send no request to a server.
 const LOCAL: [&str; 6] = ["bcachefs", "btrfs", "overlay", "ramfs", "tmpfs", "zfs"];
 
-/// Whether a path can be used on the agent's one thread, where no call may wait: its directory is in
-/// memory, and on a filesystem that is neither a volume, which may hang, nor a server's.
+/// Whether a path can be used on the agent's one thread, where no call may wait: its directory is
+/// in memory, and on a filesystem that is neither a volume, which may hang, nor a server's.
 ///
 /// # Errors
 /// The kernel's error.
@@ -184,8 +184,8 @@ fn is_quick<K: Kernel>(node: &Node<K>, path: &Path) -> Result<bool, Failure> {
     Ok(facts.is_some_and(|facts| LOCAL.contains(&&*facts.fs_type)))
 }
 
-/// The context of an operation, in addition to its request: the node, and the phase of the operation,
-/// which it shows and measures.
+/// The context of an operation, in addition to its request: the node, and the phase of the
+/// operation, which it shows and measures.
 pub(crate) struct Context<'a, K: Kernel> {
     node: &'a Node<K>,
     clock: Clock<'a>,

@@ -1,9 +1,10 @@
 //! Volumes with a pending detach, as requested by their controller, and the mounts that block it.
 //!
 //! Such a volume is unstaged here if the kubelet will not unstage it: a kubelet that is killed
-//! between the last unpublish of a volume and its unstage no longer knows that the volume is staged,
-//! since it searches only the directories of pods (Kubernetes 1.36, `pkg/kubelet/volumemanager`).
-//! The detach would be refused forever, and no pod could use the volume again.
+//! between the last unpublish of a volume and its unstage no longer knows that the volume is
+//! staged, since it searches only the directories of pods (Kubernetes 1.36,
+//! `pkg/kubelet/volumemanager`). The detach would be refused forever, and no pod could use the
+//! volume again.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -7,14 +7,13 @@
 mod block;
 mod check;
 mod format;
-mod grow;
 mod mount;
 mod permit;
 mod spec;
 mod superblock;
 mod tally;
 
-pub(super) use grow::warn_of_groups;
+pub(super) use format::warn_of_groups;
 pub(super) use tally::announce;
 
 use belay_server::call::{Failure, Kind};

@@ -11,7 +11,7 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::{Context, Node};
-use crate::device::{Label, LoopDir};
+use crate::device::{Label, VolumeDir};
 use crate::kernel::Kernel;
 use crate::mounts::Covered;
 use crate::work::Phase;
@@ -70,7 +70,7 @@ impl<K: Kernel> Node<K> {
     /// Whether the index has a mount of the device.
     fn is_noted(
         &self,
-        folder: &LoopDir<K>,
+        folder: &VolumeDir<K>,
         number: u32,
         volume: &VolumeId,
     ) -> Result<bool, Failure> {
@@ -82,7 +82,7 @@ impl<K: Kernel> Node<K> {
     /// [`Node::free_remnant`] for a device that is not [`Node::is_noted`].
     fn free_unnoted(
         &self,
-        folder: &LoopDir<K>,
+        folder: &VolumeDir<K>,
         number: u32,
         volume: &VolumeId,
     ) -> Result<bool, Failure> {

@@ -6,7 +6,7 @@ use belay_server::request::VolumeId;
 
 use super::Transport;
 use crate::device::loops::Bound;
-use crate::device::{Guard, LoopDir, OpenDevice, Transport, Verdict};
+use crate::device::{Guard, LoopDir, OpenDevice, Verdict};
 use crate::kernel::{Dev, Kernel};
 
 impl<K: Kernel> Transport<K> {

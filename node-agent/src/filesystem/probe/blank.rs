@@ -5,8 +5,7 @@ use std::ops::ControlFlow;
 
 use belay_server::call::Failure;
 
-use super::areas::Areas;
-use super::disk::{ALIGN, ALIGN_BYTES, Disk};
+use super::disk::{ALIGN, ALIGN_BYTES, Areas, Disk};
 use super::ranges::{Extent, read_each};
 
 /// How much is read at once: enough for a disk to stream, little compared with the agent's 5 MiB.
@@ -156,7 +155,7 @@ fn first_nonzero(bytes: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::areas::Area;
+    use super::super::disk::Area;
     use super::super::disk::read_full;
     use super::super::memory_disk::MemoryDisk;
     use super::*;

@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use belay_server::size::Exact;
 
-use super::field::{le16, le32, le64};
-use crate::filesystem::probe::field::crc32c;
+use super::field::{crc32c, le16, le32, le64};
 
 /// `BTRFS_SUPER_INFO_OFFSET`: the offset of its first copy, which the kernel mounts.
 pub(super) const AT: u64 = 64 << 10;

@@ -5,10 +5,9 @@ use std::ops::{ControlFlow, Range};
 
 use belay_server::call::{Failure, Kind};
 
-use super::areas::{Area, Areas};
 use super::blank::{self, Blank, Sweep};
 use super::btrfs;
-use super::disk::{ALIGN, DeviceUnderTest, Disk, KernelDisk};
+use super::disk::{ALIGN, Area, Areas, DeviceUnderTest, Disk, KernelDisk};
 use super::identity::{Identity, Sound, unfinished};
 use super::mark::{self, Interrupted, MARK_AT, read_mark};
 use super::ranges::read_each;

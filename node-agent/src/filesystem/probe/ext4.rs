@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 
+use belay_contract::mount_flags;
 use belay_server::size::Exact;
 
-use super::ext4_defaults as defaults;
-use super::field::{le16, le32};
-use crate::filesystem::probe::field::crc32c;
+use super::field::{crc32c, le16, le32};
 
 /// The offset of the primary superblock, for any block size.
 pub(in crate::filesystem) const AT: u64 = 1024;
@@ -68,7 +67,7 @@ pub(in crate::filesystem) struct Superblock {
     pub(in crate::filesystem) wants_check: bool,
     /// It was not unmounted, and has a journal to be replayed.
     pub(in crate::filesystem) needs_recovery: bool,
-    /// See [`defaults::panics`].
+    /// See [`panics`].
     pub(in crate::filesystem) panics: bool,
     /// The reason why the mount options in it are refused; `None` if they are accepted.
     pub(in crate::filesystem) refused_options: Option<String>,
@@ -201,9 +200,37 @@ fn geometry(block: &[u8], incompat: u32, ro_compat: u32) -> Option<Superblock> {
         has_projects: ro_compat & RO_COMPAT_PROJECT != 0,
         wants_check: state & STATE_VALID == 0 || state & STATE_ERROR != 0,
         needs_recovery: incompat & INCOMPAT_RECOVER != 0,
-        panics: defaults::panics(block),
-        refused_options: defaults::check_options(block).err(),
+        panics: panics(block),
+        refused_options: check_options(block).err(),
     })
+}
+
+/// `s_errors`, and its value `EXT4_ERRORS_PANIC`.
+const ERRORS_AT: usize = 0x3c;
+const ERRORS_PANIC: u16 = 3;
+/// `s_mount_opts`: mount options that the kernel applies before those of the mount. The last byte
+/// is a zero.
+const MOUNT_OPTS: Range<usize> = 0x200..0x240;
+
+/// Whether it asks for `errors=panic`, so that an error halts the node unless the mount has another
+/// `errors`.
+pub(super) fn panics(block: &[u8]) -> bool {
+    le16(block, ERRORS_AT) == ERRORS_PANIC
+}
+
+/// Checks the mount options that it contains, which no flag of a mount removes.
+///
+/// # Errors
+/// Which option is refused, and why.
+pub(super) fn check_options(block: &[u8]) -> Result<(), String> {
+    let bytes = block.get(MOUNT_OPTS).unwrap_or_default();
+    // Kernels have read past options without an end (CVE-2025-40198), and those that were repaired
+    // first then stopped with an oops.
+    let end = bytes.iter().position(|byte| *byte == 0);
+    let end = end.ok_or_else(|| "they have no end".to_owned())?;
+    let checked = mount_flags::check_stored(&String::from_utf8_lossy(&bytes[..end]));
+    // After the semicolon is what to do about a flag of a class.
+    checked.map_err(|why| why.split(';').next().unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]

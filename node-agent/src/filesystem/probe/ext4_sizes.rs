@@ -1,7 +1,7 @@
-//! The sizes in superblocks of ext4 with different features.
+//! The sizes in superblocks of ext4 with different features, and their mount options.
 
 use super::ext4::tests::{seal, superblock};
-use super::ext4::{Superblock, Verdict, is_copy, judge};
+use super::ext4::{Superblock, Verdict, check_options, is_copy, judge, panics};
 
 fn sizes(fields: &[(usize, u32)]) -> Superblock {
     let mut block = superblock();
@@ -64,4 +64,37 @@ fn a_copy_has_the_number_of_its_group_and_possible_sizes() {
     assert!(is_copy(&copy));
     copy[0x18] = 7;
     assert!(!is_copy(&copy));
+}
+
+/// 0 is what the kernel takes for `remount-ro`.
+#[test]
+fn only_one_behaviour_after_errors_halts_the_node() {
+    for errors in 0..5 {
+        let mut block = [0; 1024];
+        block[0x3c] = errors;
+        assert_eq!(panics(&block), errors == 3, "{errors}");
+    }
+}
+
+#[test]
+fn mount_options_of_the_superblock_follow_the_rules_for_flags() {
+    let checked = |options: &[u8]| {
+        let mut block = [0; 1024];
+        block[0x200..0x200 + options.len()].copy_from_slice(options);
+        check_options(&block)
+    };
+    let no_longer = b"discard\0noload";
+    for harmless in [&b""[..], b"discard,commit=30", b"nobarrier", no_longer] {
+        assert_eq!(checked(harmless), Ok(()), "{harmless:?}");
+    }
+    for (options, part) in [
+        (&b"noload"[..], "noload"),
+        (b"discard,errors=panic", "halt the node"),
+        (b"journal_dev=0x801", "journal_dev"),
+        (&[b'n'; 64], "no end"),
+        (b"\xff", "no name"),
+    ] {
+        let why = checked(options).unwrap_err();
+        assert!(why.contains(part) && !why.contains(';'), "{why}");
+    }
 }

@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use belay_server::call::Failure;
 
-use super::areas::{Area, Areas};
-use super::disk::{ALIGN_BYTES, DeviceUnderTest, Disk, KernelDisk, not_told};
+use super::disk::{ALIGN_BYTES, Area, Areas, DeviceUnderTest, Disk, KernelDisk, not_told};
 use super::signature::{Hit, Weight};
 use super::{btrfs, ext4, xfs};
 use crate::filesystem::FsType;

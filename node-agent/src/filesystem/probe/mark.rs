@@ -14,13 +14,11 @@ pub(in crate::filesystem) use belay_contract::format::MARK_AT;
 use belay_contract::mark::MarkSecret;
 use belay_server::call::Failure;
 
-use crate::filesystem::probe::field::crc32c;
 use crate::filesystem::witness::{Attempt, RECORD, Witness};
 use crate::kernel::Kernel;
 
-use super::areas::Area;
-use super::disk::{DeviceUnderTest, Disk, KernelDisk};
-use super::field;
+use super::disk::{Area, DeviceUnderTest, Disk, KernelDisk};
+use super::field::{self, crc32c};
 
 /// The size of the mark, one block for any device.
 pub(in crate::filesystem) const MARK_BYTES: usize = 4096;

@@ -5,12 +5,10 @@
 //! zero. Only the last step can return [`Found::Blank`]; the signatures before it select the
 //! filesystem, or name other content.
 
-mod areas;
 mod blank;
 mod btrfs;
 mod disk;
 mod examine;
-mod ext4_defaults;
 #[cfg(test)]
 mod ext4_sizes;
 mod field;

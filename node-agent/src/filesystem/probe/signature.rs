@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::areas::Areas;
-use super::disk::ALIGN_BYTES;
+use super::disk::{ALIGN_BYTES, Areas};
 
 /// The location of a magic number on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! Numbers are from the named headers of Linux and from the on-disk format documents of each
 //! project; all offsets are of the magic number itself, in bytes.
 
-use super::areas::Areas;
+use super::disk::Areas;
 use super::field::{be16, le32};
 use super::signature::Location::{self, End, Part, Start};
 use super::signature::Signature;

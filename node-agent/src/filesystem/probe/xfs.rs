@@ -5,8 +5,7 @@ use std::ops::{Range, RangeInclusive};
 
 use belay_server::size::Exact;
 
-use super::field::{be16, be32, be64, le32};
-use crate::filesystem::probe::field::crc32c;
+use super::field::{be16, be32, be64, crc32c, le32};
 
 /// The superblock fills one sector, and this is the maximum size of a sector.
 pub(super) const BYTES_MAX: usize = 32_768;

@@ -16,7 +16,6 @@ mod files;
 mod filesystems;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
-mod grow;
 pub(crate) mod helper;
 mod lease;
 mod loopdev;

@@ -8,8 +8,7 @@ use belay_server::request::{MountFlags, Stage};
 
 use super::super::plan::{asked_fs, fit, is_read_only};
 use super::check::repair;
-use super::format::{format_options, make};
-use super::grow::grow_to_device;
+use super::format::{format_options, grow_to_device, make};
 use super::permit::{Decision, Need, judge};
 use super::spec::{MountSpec, Mounting};
 use super::superblock::{configure, create, refuse_miscounted, replay, same_id_elsewhere};

@@ -191,8 +191,8 @@ fn same_as_asked(spec: &MountSpec<'_>, found: FsType) -> Result<FsType, Failure>
 fn emptied(file: &Path) -> String {
     let file = file.display();
     format!(
-        "it has been in use ({RECORD} on its file), and every byte of it reads as zeros now, so its \
-         data is lost; restore {file}, or delete the volume; to format it instead: setfattr -x \
+        "it has been in use ({RECORD} on its file), and every byte of it reads as zeros now, so \
+         its data is lost; restore {file}, or delete the volume; to format it instead: setfattr -x \
          {RECORD} {file}"
     )
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use belay_server::call::{Failure, Kind};
+use belay_server::call::Failure;
 use belay_server::health::Conditions;
 use belay_server::request::{
     AbsPath, Access, AccessMode, Capability, CapacityRange, Context, MountFlags, NodeExpand,
