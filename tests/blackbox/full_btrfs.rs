@@ -67,21 +67,6 @@ fn volumes_are_changed_and_deleted_on_a_full_btrfs() {
     with_volumes(expect_changes);
 }
 
-#[test]
-#[ignore = "needs root: make test"]
-fn a_database_of_an_earlier_release_is_changed_on_a_full_btrfs() {
-    with_volumes(|pair, volumes| {
-        pair.stop_controller();
-        let database = pair.site().top.join("state/state.redb");
-        let copied = database.with_extension("copied");
-        // The copy has no attributes.
-        run("cp", &["--reflink=never", text(&database), text(&copied)]);
-        fs::rename(&copied, &database).expect("rename");
-        pair.restart_controller();
-        expect_changes(pair, volumes);
-    });
-}
-
 /// New files of a compressed directory cannot be NOCOW. Nothing is gained by a copy at each start.
 #[test]
 #[ignore = "needs root: make test"]

@@ -75,7 +75,7 @@ async fn snapshots_and_clones_share_blocks_with_volumes_of_either_kind() {
     // One more than those that are counted below.
     created(&mut client, create("newer", MIB)).await;
     let old = created(&mut client, create("old", MIB)).await.volume_id;
-    // As created by an earlier release.
+    // As restored from a backup.
     let path = bed.volumes_dir().join(&old);
     fs::remove_file(&path).unwrap();
     File::create(&path).unwrap().set_len(1 << 20).unwrap();

@@ -195,11 +195,11 @@ async fn a_device_of_a_foreign_file_with_a_name_like_the_volumes_is_in_nobodys_w
 
 #[tokio::test]
 #[ignore = "binds a loop device; needs root: make test"]
-async fn a_volume_that_an_earlier_release_attached_is_known_by_the_name_of_its_file() {
+async fn a_volume_without_a_second_name_is_known_by_the_name_of_its_file() {
     let (bed, _controller, mut client, id) = one_volume(MIB).await;
     let file = bed.volumes_dir().join(&id);
     attach(&mut client, &id).await;
-    // It recorded no file.
+    // As where there are no hard links.
     fs::remove_file(bed.state_dir().join("attached").join(&id)).unwrap();
     let device = Loop::bind(&file);
     replace(&file, Some(&file.with_extension("bad")));
@@ -236,7 +236,7 @@ async fn a_start_remembers_the_file_that_the_node_uses_by_then() {
     let file = bed.volumes_dir().join(&id);
     let kept = bed.state_dir().join("attached").join(&id);
     attach(&mut client, &id).await;
-    // An earlier release recorded none; another was restored while the node was down.
+    // There may be none; another was restored while the node was down.
     for forget in [true, false] {
         if forget {
             fs::remove_file(&kept).unwrap();

@@ -3,8 +3,8 @@
 //! loop device holds shows whether it is in use. (The inode behind a device is visible only to
 //! processes that can open the device; a container cannot, and the query waits for the disk.)
 //!
-//! Without a second name, as for a volume that an earlier release attached, the names of the
-//! devices' files decide, and a file that may be the volume's counts as the volume's.
+//! Without a second name, as on a filesystem without hard links, the names of the devices' files
+//! decide, and a file that may be the volume's counts as the volume's.
 
 use super::files::Backing;
 use super::loops::{self, Device};
@@ -80,8 +80,8 @@ impl Store {
         }
     }
 
-    /// The same for an attached volume that has no second name or another file's: it was attached
-    /// by an earlier release, or its file was restored since. Only a file in use is the right one.
+    /// The same for an attached volume that has no second name or another file's: it could not be
+    /// linked, or its file was restored since. Only a file in use is the right one.
     pub(super) fn remember_used_file(&self, id: &str, present: &Backing) -> Result<(), Failure> {
         if self.is_remembered(id, present)? != Some(true) && present.is_locked()? {
             self.remember_file(id)?;
@@ -134,7 +134,7 @@ impl Store {
             return Ok(());
         }
         let is_used = self.uses_remembered(id)?
-            // Restored before it was staged, or attached by an earlier release.
+            // Restored before it was staged, or attached without a second name.
             || !loops::named(id)?.is_empty() && !present.is_locked()?;
         if !is_used {
             return Ok(());

@@ -50,9 +50,7 @@ impl Ledger {
     /// # Errors
     /// `Unreachable` if it cannot be read or written.
     pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
-        if Self::is_in(dir)? {
-            state_file::write_in_place(dir);
-        } else {
+        if !Self::is_in(dir)? {
             begin(dir)?;
         }
         let file = StateFile::find(dir)?;
@@ -62,25 +60,21 @@ impl Ledger {
             callers: Callers::default(),
             is_suspect: AtomicBool::new(false),
         };
-        let filled = ledger.fill();
+        let checked = ledger.check_tables();
         match ledger.is_suspect() {
             true => Err(damaged()),
-            false => filled.map(|()| ledger),
+            false => checked.map(|()| ledger),
         }
     }
 
-    fn fill(&self) -> Result<(), Failure> {
-        match self.lacks_tables()? {
-            true => self.change(|_| Ok(())),
-            false => Ok(()),
-        }
-    }
-
-    /// Whether an earlier release, which had no snapshots, created the database.
-    fn lacks_tables(&self) -> Result<bool, Failure> {
+    /// Refuses a database that another program wrote: the tables of a ledger are created together.
+    fn check_tables(&self) -> Result<(), Failure> {
         self.read(|transaction| match transaction.open_table(SNAPSHOTS) {
-            Ok(_) => Ok(false),
-            Err(TableError::TableDoesNotExist(_)) => Ok(true),
+            Ok(_) => Ok(()),
+            Err(TableError::TableDoesNotExist(_)) => Err(Failure::precondition(
+                "state.redb: was not written by this release of Belay; run the release that wrote \
+                 it, or restore the file from a backup",
+            )),
             Err(error) => Err(failed(error)),
         })
     }

@@ -1,5 +1,5 @@
 //! The record of one volume, and its stored form: JSON, with the version of the format in each
-//! record, so that a later release can read what an earlier one wrote. Opens nothing.
+//! record. Opens nothing.
 
 use crate::backend::{Mark, Phase, Terms, Usage, Volume};
 use belay_contract::publish_context::Content;
@@ -10,9 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Version of the format that is written. Version 2 added snapshots, `source` and `populated`.
-/// `growing_from` came later without a new version, so that an older release still starts: it
-/// ignores the field, and enlarges each file that is smaller than its volume anyway.
+/// Version of the format. Records of any other version are refused.
 pub(super) const VERSION: u32 = 2;
 
 /// One volume.
@@ -26,15 +24,12 @@ pub(super) struct Record {
     /// Data may have been written to it; never reset.
     pub(super) used: bool,
     pub(super) attached: Vec<Attached>,
-    /// Its source. Absent in version 1.
-    #[serde(default)]
+    /// Its source.
     pub(super) source: Option<StoredSource>,
-    /// It was created from data, or data was observed in it; never reset. Absent in version 1.
-    #[serde(default)]
+    /// It was created from data, or data was observed in it; never reset.
     pub(super) populated: bool,
     /// An expansion to `bytes` is recorded and not complete: its file had at least this size
     /// before, and may still have it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) growing_from: Option<u64>,
 }
 
@@ -46,7 +41,7 @@ pub(super) enum StoredSource {
     Volume(String),
 }
 
-/// The part of a record that all versions have in common.
+/// The version alone, which is checked before the rest of a record is read.
 #[derive(Deserialize)]
 struct Header {
     version: u32,
@@ -120,7 +115,6 @@ impl Record {
     pub(super) fn observe(&mut self, data: bool, certain: bool) -> bool {
         let before = (self.used, self.populated);
         self.used |= data;
-        // Earlier releases observed `used` in the same way.
         self.populated |= self.used && certain;
         (self.used, self.populated) != before
     }
@@ -154,13 +148,9 @@ impl Record {
     /// Decodes the result of [`Self::encode`].
     ///
     /// # Errors
-    /// `Bug`, with the volume's ID, for an invalid record or one of a later version.
+    /// `Bug`, with the volume's ID, for an invalid record or one of another version.
     pub(super) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
-        let record: Self = decode(&format!("volume {id}"), bytes)?;
-        Ok(Self {
-            version: VERSION,
-            ..record
-        })
+        decode(&format!("volume {id}"), bytes)
     }
 
     /// The stored form.
@@ -232,7 +222,7 @@ impl Record {
 /// Decodes a record of any kind; `whose` is for the error.
 ///
 /// # Errors
-/// `Bug` for an invalid record or one of a later version.
+/// `Bug` for an invalid record or one of another version.
 pub(super) fn decode<T: DeserializeOwned>(whose: &str, bytes: &[u8]) -> Result<T, Failure> {
     let unreadable = |why: String| Failure::bug(format!("state.redb: {whose}: {why}"));
     let damaged = |error: serde_json::Error| {
@@ -242,9 +232,10 @@ pub(super) fn decode<T: DeserializeOwned>(whose: &str, bytes: &[u8]) -> Result<T
         ))
     };
     let Header { version } = serde_json::from_slice(bytes).map_err(damaged)?;
-    if version > VERSION {
+    if version != VERSION {
         return Err(unreadable(format!(
-            "its record has version {version}, this release knows {VERSION}; upgrade Belay"
+            "its record has version {version}, and this release of Belay reads version {VERSION} \
+             only; run the release that wrote it"
         )));
     }
     serde_json::from_slice(bytes).map_err(damaged)
@@ -348,22 +339,21 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_version_1_stay_readable() {
-        let kept = br#"{"version":1,"name":"pvc-1","bytes":4096,"usage":{"filesystem":"xfs"},
+    fn the_stored_bytes_stay_readable() {
+        let kept = br#"{"version":2,"name":"pvc-1","bytes":4096,"usage":{"filesystem":"xfs"},
             "state":"creating","used":false,"attached":[{"node":"node-1","read_only":true,
-            "block":false,"mode":"SINGLE_NODE_MULTI_WRITER"}]}"#;
+            "block":false,"mode":"SINGLE_NODE_MULTI_WRITER"}],"source":null,"populated":false,
+            "growing_from":null}"#;
         assert_eq!(Record::decode("vol-1", kept).unwrap(), record());
-    }
-
-    #[test]
-    fn the_bytes_of_version_2_stay_readable() {
         let kept = br#"{"version":2,"name":"pvc-1","bytes":4096,"usage":"block","state":"ready",
-            "used":true,"attached":[],"source":{"snapshot":"snap-1"},"populated":true}"#;
+            "used":true,"attached":[],"source":{"snapshot":"snap-1"},"populated":true,
+            "growing_from":2048}"#;
         let source = ContentSource::Snapshot(SnapshotId::new("snap-1").unwrap());
         let expected = Record {
             state: State::Ready,
             used: true,
             populated: true,
+            growing_from: Some(2048),
             ..Record::creating("pvc-1", 4096, &Usage::Block, Some(&source))
         };
         let record = Record::decode("vol-1", kept).unwrap();
@@ -372,13 +362,10 @@ mod tests {
     }
 
     #[test]
-    fn an_older_release_reads_what_is_written_today() {
+    fn an_expansion_is_stored() {
         let mut record = record();
         for growing_from in [None, Some(2048)] {
             record.growing_from = growing_from;
-            let kept: serde_json::Value =
-                serde_json::from_slice(&record.encode().unwrap()).unwrap();
-            assert_eq!(kept["version"], 2);
             let again = Record::decode("vol-1", &record.encode().unwrap()).unwrap();
             assert_eq!(again.growing_from, growing_from);
         }
@@ -391,7 +378,7 @@ mod tests {
         assert!(!record.observe(false, true) && record.observe(true, false));
         assert_eq!(record.content(), Content::Used);
         assert!(!record.observe(true, false) && !record.observe(false, false));
-        // Moved to a filesystem that reports holes, or written by an earlier release.
+        // Moved to a filesystem that reports holes.
         assert!(record.observe(false, true));
         assert_eq!(record.content(), Content::Populated);
         assert!(!record.observe(false, true) && !record.observe(false, false));
@@ -399,10 +386,14 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_is_refused_whatever_else_it_says() {
-        let failure = Record::decode("vol-1", br#"{"version":3,"shape":"other"}"#).unwrap_err();
-        assert!(failure.message.contains("vol-1"), "{failure}");
-        assert!(failure.message.contains("upgrade"), "{failure}");
+    fn another_version_is_refused_whatever_else_it_says() {
+        for version in [1, 3] {
+            let kept = format!(r#"{{"version":{version},"shape":"other"}}"#);
+            let failure = Record::decode("vol-1", kept.as_bytes()).unwrap_err();
+            for part in ["vol-1", &format!("version {version}"), "run the release"] {
+                assert!(failure.message.contains(part), "{failure}");
+            }
+        }
     }
 
     #[test]

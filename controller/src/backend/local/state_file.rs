@@ -8,7 +8,7 @@ use redb::Database;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::{File, FileType, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -64,6 +64,14 @@ impl StateFile {
         let path = path_in(dir);
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.map_err(|error| at("open", &path, &error))?;
+        if is_copied_on_write(&file) == Ok(true) {
+            tracing::warn!(
+                "{}: btrfs copies it on write, so that once the disk is full, no volume can be \
+                 changed or deleted; stop the controller, and copy the file into an empty one with \
+                 the attribute NOCOW (chattr +C)",
+                path.display()
+            );
+        }
         Ok(Self { path, file })
     }
 
@@ -111,27 +119,22 @@ fn allocate(file: &File, bytes: u64) -> Result<(), Errno> {
 /// # Errors
 /// `Unreachable`, naming the path.
 pub(super) fn draft(dir: &Path) -> Result<(File, PathBuf), Failure> {
-    let (file, path) = create(dir)?;
-    if let Err(failure) = keep_in_place(&file, &path) {
-        tracing::warn!("{failure}");
-    }
-    Ok((file, path))
-}
-
-fn create(dir: &Path) -> Result<(File, PathBuf), Failure> {
     let path = dir.join("state.redb.new");
     is_there(&path, "remove it")?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true);
     let file = options.mode(0o600).open(&path);
     let file = file.map_err(|error| at("open", &path, &error))?;
+    if let Err(failure) = keep_in_place(&file, &path) {
+        tracing::warn!("{failure}");
+    }
     Ok((file, path))
 }
 
 /// Sets NOCOW on an empty file if a btrfs would give new blocks to its overwrites.
 ///
 /// # Errors
-/// `Unreachable`, with the consequence and what to do.
+/// `Unreachable`, with what to do.
 fn keep_in_place(file: &File, path: &Path) -> Result<(), Failure> {
     let kept = match is_copied_on_write(file) {
         Ok(true) => set_nocow(file),
@@ -140,17 +143,11 @@ fn keep_in_place(file: &File, path: &Path) -> Result<(), Failure> {
     // What chattr(1) calls `c` excludes NOCOW, and new files inherit it.
     let remedy = "if the state directory is compressed, end that for new files (`btrfs property \
                   set DIR compression none`)";
-    kept.map_err(|errno| while_copied(os("ioctl FS_IOC_SETFLAGS NOCOW", path, errno), remedy))
-}
-
-/// The failure, with its consequence and what to do before the next start.
-fn while_copied(failure: Failure, remedy: &str) -> Failure {
-    let message = format!(
-        "{}; once the disk is full, no volume can be changed or deleted; {remedy}, and start the \
-         controller again",
-        failure.message
-    );
-    Failure { message, ..failure }
+    kept.map_err(|errno| {
+        let failure = os("ioctl FS_IOC_SETFLAGS NOCOW", path, errno);
+        let message = format!("{}; {remedy}", failure.message);
+        Failure { message, ..failure }
+    })
 }
 
 /// Gives the draft, whose content is on disk, the name of the database.
@@ -161,40 +158,6 @@ pub(super) fn give_name(dir: &Path, draft: &Path) -> Result<(), Failure> {
     let renamed = std::fs::rename(draft, path_in(dir));
     renamed.map_err(|error| at("rename", draft, &error))?;
     sync_names(dir)
-}
-
-/// Copies a database to whose overwrites a btrfs gives new blocks, into a file that has its blocks.
-/// No process may use it. If this fails, it stays as it is.
-pub(super) fn write_in_place(dir: &Path) {
-    let path = path_in(dir);
-    let copied = File::open(&path).and_then(|file| {
-        let is_copied = is_copied_on_write(&file)?;
-        Ok(is_copied.then_some(file))
-    });
-    let copied = copied.map_err(|error| at("open", &path, &error));
-    let copied = copied.and_then(|file| file.map_or(Ok(()), |file| copy(dir, file)));
-    if let Err(failure) = copied {
-        tracing::warn!("state.redb stays copied on write: {failure}");
-    }
-}
-
-fn copy(dir: &Path, mut from: File) -> Result<(), Failure> {
-    let (mut to, path) = create(dir)?;
-    let mut write = |to: &mut File| {
-        let metadata = from.metadata()?;
-        allocate(to, metadata.len())?;
-        io::copy(&mut from, to)?;
-        to.sync_all()
-    };
-    let copied = keep_in_place(&to, &path)
-        .and_then(|()| {
-            write(&mut to).map_err(|error| while_copied(at("write", &path, &error), "free space"))
-        })
-        .and_then(|()| give_name(dir, &path));
-    copied.inspect_err(|_| {
-        // A draft that stays is overwritten by the next one.
-        std::fs::remove_file(&path).unwrap_or_default();
-    })
 }
 
 /// The settings of redb.

@@ -36,7 +36,7 @@ impl Backing {
         let mut value = [0; POPULATED.len()];
         match rustix::fs::fgetxattr(&self.file, COMPLETE, &mut value) {
             Ok(length) => Ok(Some(value.get(..length) != Some(NEW))),
-            // Longer than both values, so written by another release; assume data.
+            // Longer than both values: assume data.
             Err(Errno::RANGE) => Ok(Some(true)),
             Err(Errno::NODATA | Errno::NOTSUP) => Ok(None),
             Err(errno) => Err(os("fgetxattr", &self.path, errno)),

@@ -20,8 +20,7 @@ pub(in crate::backend::local) struct SnapshotRecord {
     created_ns: u64,
     /// The volume was not new at the cut.
     pub(in crate::backend::local) populated: bool,
-    /// The volume had a filesystem. Absent in older records of version 2: unknown.
-    #[serde(default)]
+    /// The volume had a filesystem.
     filesystem: bool,
 }
 
@@ -69,13 +68,9 @@ impl SnapshotRecord {
     /// Decodes the result of [`Self::encode`].
     ///
     /// # Errors
-    /// `Bug`, with the snapshot's ID, for an invalid record or one of a later version.
+    /// `Bug`, with the snapshot's ID, for an invalid record or one of another version.
     pub(in crate::backend::local) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
-        let record: Self = decode(&format!("snapshot {id}"), bytes)?;
-        Ok(Self {
-            version: VERSION,
-            ..record
-        })
+        decode(&format!("snapshot {id}"), bytes)
     }
 
     /// The stored form.
@@ -122,9 +117,9 @@ mod tests {
     use crate::backend::Usage;
 
     #[test]
-    fn the_bytes_of_version_2_stay_readable() {
+    fn the_stored_bytes_stay_readable() {
         let kept = br#"{"version":2,"name":"snap","source":"vol-1","bytes":4096,"state":"copying",
-            "created_ns":1500000000,"populated":true}"#;
+            "created_ns":1500000000,"populated":true,"filesystem":true}"#;
         let record = SnapshotRecord::decode("snap-1", kept).unwrap();
         let again = SnapshotRecord::decode("snap-1", &record.encode().unwrap()).unwrap();
         assert_eq!(again, record);

@@ -1,6 +1,6 @@
 //! A crash after every step of every change, and its recovery at the next start.
 
-use super::{Bed, MIB, attach_order, cut, ids, intended, node, order, snapshot_order};
+use super::{Bed, MIB, attach_order, ids, intended, node, order, snapshot_order};
 use crate::backend::Volume;
 use crate::backend::local::recover::Recovered;
 use crate::backend::local::store::Store;
@@ -289,7 +289,7 @@ fn a_short_file_whose_record_knows_of_no_growth_is_left_as_it_is() {
     let volume = store.create(&order("pvc-1", 2 * MIB), None).unwrap();
     let id = volume.id.as_str();
     promise(&store, &volume, 3 * MIB);
-    // As written by a release that did not record expansions.
+    // As if the file was truncated after the expansion.
     let old = store.ledger.change(|changes| {
         let mut record = changes.get(id)?.unwrap();
         record.growing_from = None;
@@ -369,40 +369,22 @@ fn a_stray_file_is_never_touched() {
 }
 
 #[test]
-fn a_book_that_an_earlier_release_began_is_gone_on_with() {
+fn a_database_without_the_tables_of_this_release_is_refused() {
     use redb::{Database, TableDefinition};
     const VOLUMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("volumes");
-    const NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("names");
-    const TOTALS: TableDefinition<'_, &str, u64> = TableDefinition::new("totals");
-    let id = "vol-00000000000000000000000000000001";
-    let kept = br#"{"version":1,"name":"pvc-1","bytes":1048576,"usage":"block","state":"ready",
-        "used":false,"attached":[]}"#;
     let bed = Bed::new();
-    fs::create_dir_all(bed.file(id).parent().unwrap()).unwrap();
-    File::create(bed.file(id)).unwrap().set_len(MIB).unwrap();
+    drop(bed.open());
+    let path = bed.dir.path().join("state/state.redb");
+    fs::remove_file(&path).unwrap();
     {
-        let book = Database::create(bed.dir.path().join("state/state.redb")).unwrap();
-        let page = book.begin_write().unwrap();
-        page.open_table(VOLUMES)
-            .unwrap()
-            .insert(id, kept.as_slice())
-            .unwrap();
-        page.open_table(NAMES).unwrap().insert("pvc-1", id).unwrap();
-        for (key, sum) in [("volumes", 1), ("bytes", MIB)] {
-            page.open_table(TOTALS).unwrap().insert(key, sum).unwrap();
-        }
+        let other = Database::create(&path).unwrap();
+        let page = other.begin_write().unwrap();
+        page.open_table(VOLUMES).unwrap();
         page.commit().unwrap();
     }
-    let (store, recovered) = bed.recover();
-    assert_eq!(recovered, Recovered::default());
-    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
-    assert_eq!((volume.id.as_str(), &volume.source), (id, &None));
-    cut(&store, &snapshot_order("snap", &volume));
-    let totals = store.ledger.totals().unwrap();
-    assert_eq!(
-        (totals.volumes, totals.snapshots, totals.bytes),
-        (1, 1, 2 * MIB)
-    );
+    let refused = super::opened(&bed.config()).unwrap_err();
+    assert_eq!(refused.kind, Kind::Precondition);
+    assert!(refused.message.contains("run the release"), "{refused}");
 }
 
 /// The attachment is on the disk, and its second name was not.
