@@ -163,17 +163,6 @@ fn required<T: Clone>(flag: &str, value: Option<&T>, kind: Kind) -> Result<T, St
     value.cloned().ok_or_else(missing)
 }
 
-/// A flag of another backend would have no effect.
-fn refused(flag: &str, is_set: bool, kind: Kind) -> Result<(), String> {
-    match is_set {
-        true => Err(format!(
-            "{flag} has no effect for --backend {}; remove it",
-            name(kind)
-        )),
-        false => Ok(()),
-    }
-}
-
 fn name(kind: Kind) -> String {
     let value = kind.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
@@ -205,28 +194,23 @@ impl Config {
     pub fn choice(&self) -> Result<Choice, String> {
         let driver = &self.common.driver;
         let kind = driver.kind;
-        if kind != Kind::Nfs
-            && let Some(flag) = self.nfs.set()
-        {
-            refused(flag, true, kind)?;
+        for (flag, is_set, kinds) in self.flags_of_backends() {
+            if is_set && !kinds.contains(&kind) {
+                return Err(format!(
+                    "{flag} has no effect for --backend {}; remove it",
+                    name(kind)
+                ));
+            }
         }
         match kind {
-            Kind::Local => {
-                self.refuse_api(kind)?;
-                self.refuse_cloud(kind)?;
-                refused("--mark-key-file", self.mark_key_file.is_some(), kind)?;
-                Ok(Choice::Local(local::Config {
-                    state_dir: required("--state-dir <DIR>", self.state_dir.as_ref(), kind)?,
-                    node: required("--node-id <ID>", driver.node.id.as_ref(), kind)?,
-                    place: driver.node.topology.clone(),
-                    overcommit: self.overcommit,
-                    require_state: self.require_state,
-                }))
-            }
+            Kind::Local => Ok(Choice::Local(local::Config {
+                state_dir: required("--state-dir <DIR>", self.state_dir.as_ref(), kind)?,
+                node: required("--node-id <ID>", driver.node.id.as_ref(), kind)?,
+                place: driver.node.topology.clone(),
+                overcommit: self.overcommit,
+                require_state: self.require_state,
+            })),
             Kind::Openstack => {
-                self.refuse_api(kind)?;
-                refused("--state-dir", self.state_dir.is_some(), kind)?;
-                refused("--require-state", self.require_state, kind)?;
                 let files = Some(&self.cloud_config).filter(|files| !files.is_empty());
                 Ok(Choice::Openstack(openstack::Config {
                     files: required("--cloud-config <FILE>", files, kind)?,
@@ -237,33 +221,39 @@ impl Config {
                 }))
             }
             Kind::Digitalocean => self.digitalocean(kind).map(Choice::DigitalOcean),
-            Kind::Nfs => {
-                self.refuse_api(kind)?;
-                refused("--state-dir", self.state_dir.is_some(), kind)?;
-                refused("--require-state", self.require_state, kind)?;
-                self.refuse_cloud(kind)?;
-                refused("--mark-key-file", self.mark_key_file.is_some(), kind)?;
-                Ok(Choice::Nfs(self.nfs.config()))
-            }
-            Kind::Civo => {
-                self.refuse_token(kind)?;
-                refused("--state-dir", self.state_dir.is_some(), kind)?;
-                refused("--require-state", self.require_state, kind)?;
-                self.refuse_cloud(kind)?;
-                Ok(Choice::Civo(self.civo()))
-            }
+            Kind::Nfs => Ok(Choice::Nfs(self.nfs.config())),
+            Kind::Civo => Ok(Choice::Civo(self.civo())),
         }
+    }
+
+    /// The flags that have an effect for some backends only, whether each is set, and the backends.
+    fn flags_of_backends(&self) -> impl Iterator<Item = (&'static str, bool, &'static [Kind])> {
+        const LOCAL: &[Kind] = &[Kind::Local];
+        const OPENSTACK: &[Kind] = &[Kind::Openstack];
+        const DIGITALOCEAN: &[Kind] = &[Kind::Digitalocean];
+        const CIVO: &[Kind] = &[Kind::Civo];
+        const CLOUDS: &[Kind] = &[Kind::Openstack, Kind::Digitalocean, Kind::Civo];
+        const NFS: &[Kind] = &[Kind::Nfs];
+        let flags = [
+            ("--state-dir", self.state_dir.is_some(), LOCAL),
+            ("--require-state", self.require_state, LOCAL),
+            ("--cloud-config", !self.cloud_config.is_empty(), OPENSTACK),
+            ("--cloud-name", !self.cloud_name.is_empty(), OPENSTACK),
+            ("--mark-key-file", self.mark_key_file.is_some(), CLOUDS),
+            ("--token-file", self.token_file.is_some(), DIGITALOCEAN),
+            ("--api-url", self.api_url.is_some(), DIGITALOCEAN),
+            ("--region", self.region.is_some(), DIGITALOCEAN),
+            ("--tag", self.tag.is_some(), DIGITALOCEAN),
+            ("--civo-access", self.civo_access.is_some(), CIVO),
+        ];
+        let of_nfs = self.nfs.set().map(|(flag, is_set)| (flag, is_set, NFS));
+        flags.into_iter().chain(of_nfs)
     }
 
     /// An empty name between commas is that of [Global].
     fn clouds(&self) -> Vec<String> {
         let names = self.cloud_name.iter().flat_map(|names| names.split(','));
         names.map(str::to_owned).collect()
-    }
-
-    fn refuse_cloud(&self, kind: Kind) -> Result<(), String> {
-        refused("--cloud-config", !self.cloud_config.is_empty(), kind)?;
-        refused("--cloud-name", !self.cloud_name.is_empty(), kind)
     }
 
     fn civo(&self) -> civo::Config {
@@ -284,9 +274,6 @@ impl Config {
     }
 
     fn digitalocean(&self, kind: Kind) -> Result<digitalocean::Config, String> {
-        refused("--state-dir", self.state_dir.is_some(), kind)?;
-        refused("--require-state", self.require_state, kind)?;
-        self.refuse_cloud(kind)?;
         let token = match &self.token_file {
             Some(file) => TokenSource::File(file.clone()),
             None => std::env::var(DIGITALOCEAN_TOKEN)
@@ -307,19 +294,6 @@ impl Config {
             tag: self.tag.clone(),
             topology_key: kind.profile().topology_key,
         })
-    }
-
-    /// Refuses the flags of backends with a token or key.
-    fn refuse_api(&self, kind: Kind) -> Result<(), String> {
-        refused("--civo-access", self.civo_access.is_some(), kind)?;
-        self.refuse_token(kind)
-    }
-
-    fn refuse_token(&self, kind: Kind) -> Result<(), String> {
-        refused("--token-file", self.token_file.is_some(), kind)?;
-        refused("--api-url", self.api_url.is_some(), kind)?;
-        refused("--region", self.region.is_some(), kind)?;
-        refused("--tag", self.tag.is_some(), kind)
     }
 
     /// Refuses a socket in the state directory itself: the lock on the directory, which keeps a

@@ -51,24 +51,23 @@ impl NfsArgs {
         }
     }
 
-    /// The first flag that differs from its default, which only this backend may have.
-    pub(super) fn set(&self) -> Option<&'static str> {
+    /// The flags, and whether each differs from its default.
+    pub(super) fn set(&self) -> [(&'static str, bool); 4] {
+        let default = Self::default();
         [
             (
                 "--nfs-mount-permissions",
-                self.mount_permissions != Mode::default(),
+                self.mount_permissions != default.mount_permissions,
             ),
             (
                 "--nfs-default-on-delete",
-                self.default_on_delete != OnDelete::default(),
+                self.default_on_delete != default.default_on_delete,
             ),
             ("--nfs-remove-archived", self.remove_archived),
             (
                 "--nfs-mount-options",
-                self.mount_options != MountOptions::default(),
+                self.mount_options != default.mount_options,
             ),
         ]
-        .into_iter()
-        .find_map(|(flag, is_set)| is_set.then_some(flag))
     }
 }
