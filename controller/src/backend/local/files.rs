@@ -1,19 +1,17 @@
 //! The backing files: `<state-dir>/volumes/<id>` and `snapshots/<id>`, sparse, mode 0600. The
 //! effect of a verb is on disk when it returns, unless noted. Knows no records and decides nothing.
 
-mod complete;
+mod attributes;
 mod copy;
-mod cow;
-mod grow;
+mod filesystem;
 #[cfg(test)]
 pub(super) mod journal;
 mod lease;
 mod link;
 mod open;
-mod stopped;
 
 pub(super) use copy::{COPIED_BYTES, Copied};
-pub(super) use cow::{is_copied_on_write, set_nocow};
+pub(super) use filesystem::{is_copied_on_write, set_nocow};
 pub(super) use link::{Inode, names_of};
 pub(super) use open::{foreign, missing};
 
@@ -72,7 +70,7 @@ impl Files {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(&path, flags, Mode::empty());
         let dir = File::from(dir.map_err(|errno| os("open", &path, errno))?);
-        let is_btrfs = cow::is_btrfs(&dir).map_err(|errno| os("fstatfs", &path, errno))?;
+        let is_btrfs = filesystem::is_btrfs(&dir).map_err(|errno| os("fstatfs", &path, errno))?;
         Ok(Self {
             dir,
             path,

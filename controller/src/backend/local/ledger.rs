@@ -27,7 +27,7 @@ const VOLUMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("volumes"
 const NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("names");
 /// Node and volume id, for every attachment.
 const ATTACHED: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("attached");
-/// Snapshot id to [`SnapshotRecord`](super::snapshot::SnapshotRecord).
+/// Snapshot id to [`SnapshotRecord`](super::snapshot_record::SnapshotRecord).
 const SNAPSHOTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("snapshots");
 /// Snapshot name to snapshot id.
 const SNAPSHOT_NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("snapshot_names");

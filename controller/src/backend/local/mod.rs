@@ -11,23 +11,22 @@ mod files;
 mod health;
 mod held;
 mod id;
-mod in_progress;
 mod ledger;
 mod loops;
-mod overcommit;
 mod record;
 mod recover;
 mod resize;
 mod slots;
 mod snapshot;
+mod snapshot_record;
 mod space;
 mod state_file;
 mod store;
 #[cfg(test)]
 mod tests;
 
-pub use overcommit::{Overcommit, OvercommitError};
 pub(crate) use slots::THREADS_MAX;
+pub use space::{Overcommit, OvercommitError};
 
 use crate::backend::Progress::{self, Done};
 use crate::backend::measured::{self, Verb, measured};

@@ -4,7 +4,7 @@
 use super::snapshots::read;
 use super::{Ledger, SNAPSHOTS, SNAPSHOTS_OF, VOLUMES, failed};
 use crate::backend::local::record::Record;
-use crate::backend::local::snapshot::SnapshotRecord;
+use crate::backend::local::snapshot_record::SnapshotRecord;
 use belay_server::call::Failure;
 use redb::{ReadTransaction, TableDefinition};
 use std::ops::Bound;

@@ -1,7 +1,7 @@
 //! The snapshots in the database.
 
 use super::{Changes, Ledger, SNAPSHOTS, Totals, failed};
-use crate::backend::local::snapshot::SnapshotRecord;
+use crate::backend::local::snapshot_record::SnapshotRecord;
 use belay_server::call::Failure;
 use redb::ReadableTable as _;
 use std::collections::HashSet;

@@ -6,9 +6,8 @@ mod discard;
 mod filesystem;
 mod fill;
 mod lookup;
-mod record;
 mod recover;
 
+pub(super) use super::snapshot_record::{SnapshotRecord, SnapshotState};
 #[cfg(test)]
 pub(super) use cut::Intent;
-pub(super) use record::{SnapshotRecord, SnapshotState};

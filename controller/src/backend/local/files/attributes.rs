@@ -1,5 +1,7 @@
-//! Enlarging a file, and recording that in the file: from then on all of it may be in use, and if
-//! it is smaller, it was truncated.
+//! What a file records of itself in its attributes (xattr(7)): the size that it was enlarged to,
+//! and whether it is complete. From the first on, all of the file may be in use, and if it is
+//! smaller, it was truncated. A complete file is never copied again, even if its record is older
+//! than the file; a copy of the file, by reflink or not, does not have that mark.
 
 #[cfg(test)]
 use super::journal::{self, Call};
@@ -76,5 +78,40 @@ fn grown(read: Result<usize, Errno>, value: &[u8]) -> Result<u64, Errno> {
         }
         Err(Errno::NODATA | Errno::NOTSUP | Errno::NOENT | Errno::RANGE) => Ok(0),
         Err(errno) => Err(errno),
+    }
+}
+
+/// Attribute (xattr(7)) of the file of a volume or snapshot that was created from a source.
+const COMPLETE: &str = "user.belay.complete";
+/// Its values: whether the source was in use, or new.
+const POPULATED: &[u8] = b"populated";
+const NEW: &[u8] = b"new";
+
+impl Backing {
+    /// Marks the file, whose data is on disk, as complete; the mark is on disk when this returns.
+    /// Without effect on a filesystem without extended attributes.
+    pub(in crate::backend::local) fn mark_complete(&self, populated: bool) -> Result<(), Failure> {
+        let value = if populated { POPULATED } else { NEW };
+        match rustix::fs::fsetxattr(&self.file, COMPLETE, value, XattrFlags::empty()) {
+            Ok(()) => {
+                #[cfg(test)]
+                journal::note(Call::Mark(self.path.clone()));
+                self.sync()
+            }
+            Err(Errno::NOTSUP) => Ok(()),
+            Err(errno) => Err(os("fsetxattr", &self.path, errno)),
+        }
+    }
+
+    /// Whether the file was created from data, if it is marked as complete.
+    pub(in crate::backend::local) fn completed(&self) -> Result<Option<bool>, Failure> {
+        let mut value = [0; POPULATED.len()];
+        match rustix::fs::fgetxattr(&self.file, COMPLETE, &mut value) {
+            Ok(length) => Ok(Some(value.get(..length) != Some(NEW))),
+            // Longer than both values: assume data.
+            Err(Errno::RANGE) => Ok(Some(true)),
+            Err(Errno::NODATA | Errno::NOTSUP) => Ok(None),
+            Err(errno) => Err(os("fgetxattr", &self.path, errno)),
+        }
     }
 }
