@@ -11,7 +11,7 @@ pub mod mark_keys;
 pub mod operation;
 pub mod rpc;
 
-use backend::{Backend, local, registry};
+use backend::{local, registry};
 use belay_server::call::{Callers, Kind};
 use belay_server::identity::Identity;
 use belay_server::readiness::{Readiness, State};
@@ -48,8 +48,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;
     let readiness = Readiness::new(State::Ready);
     let opened = registry::open(config.choice()?, readiness.clone())?;
-    let backend = Arc::clone(&opened.backend);
-    let operations = Arc::new(Operations::new(opened.backend, config.rules()?));
+    let operations = Arc::new(Operations::on(opened.backends, config.rules()?));
     let identity = Identity::new(
         driver.driver_name.clone(),
         env!("CARGO_PKG_VERSION"),
@@ -57,7 +56,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         readiness.clone(),
     );
     let services = Services::new(identity)
-        .with_controller(rpc::Service::new(operations))
+        .with_controller(rpc::Service::new(Arc::clone(&operations)))
         .with_grpc(&process.grpc, &readiness);
 
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -84,10 +83,10 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
             rest: heap::rest,
             worked: None,
         };
-        // No call needs what only the start needed.
+        // Free the memory that start-up used.
         memory::give_back();
         tracing::info!(endpoint = %driver.endpoint, "serving");
-        tokio::spawn(inspected(backend));
+        tokio::spawn(inspected(operations));
         let driver = Driver {
             name: driver.driver_name.clone(),
             socket,
@@ -102,11 +101,11 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     served
 }
 
-/// Inspects the cloud once. One that does not answer is asked again, for a while.
-async fn inspected(backend: Arc<dyn Backend>) {
+/// Inspects the clouds once. If one does not answer, all are asked again, for a while.
+async fn inspected(operations: Arc<Operations>) {
     let mut last = None;
     for _ in 0..INSPECTIONS_MAX {
-        let Err(failure) = backend.inspect().await else {
+        let Err(failure) = operations.inspect().await else {
             return;
         };
         let is_down = matches!(failure.kind, Kind::Unreachable | Kind::Timeout | Kind::Busy);

@@ -1,8 +1,8 @@
-//! Compares the answer to a creation with its order, once for all backends. A cloud, or a proxy on
-//! the way, that answers with another object would make two claims share one volume. Such an answer
-//! is not used: nothing is claimed, changed or deleted, and a repeated call searches for the name.
+//! Compares the answer to a creation with its order. If a cloud, or a proxy before it, answers with
+//! another object, two claims would share one volume. Such an answer is not used: nothing is
+//! claimed, changed or deleted, and a repeated call searches for the name.
 
-use super::ids::{quoted, wrong};
+use super::cloud::ids::{quoted, wrong};
 use super::{Backend, Order, Snapshot, SnapshotOrder, Snapshots, Volume};
 use belay_server::call::Failure;
 use belay_server::request::{ContentSource, Name};
@@ -13,7 +13,7 @@ use std::fmt;
 const VOLUME: &str = "volume";
 const SNAPSHOT: &str = "snapshot";
 
-/// Refuses the volume of an answer that is not that of the order: by its ID, its name, or its size.
+/// Refuses a volume in the answer to an order if its ID, its name or its size does not match.
 ///
 /// # Errors
 /// `System`, with an unknown state left behind, naming the order and the answer.
@@ -38,10 +38,10 @@ pub(crate) fn volume(
     }
 }
 
-/// Refuses the snapshot of an answer that is not that of the order: by its ID, or its name.
+/// Refuses a snapshot in the answer to an order if its ID or its name does not match.
 ///
 /// # Errors
-/// Those of [`volume`].
+/// `System`, with an unknown state left behind, naming the order and the answer.
 pub(crate) fn snapshot(
     backend: &dyn Backend,
     snapshots: &dyn Snapshots,
@@ -57,7 +57,7 @@ pub(crate) fn snapshot(
 /// Refuses an object whose name is not the requested one.
 ///
 /// # Errors
-/// Those of [`volume`].
+/// `System`, with an unknown state left behind, naming the order and the answer.
 pub(crate) fn named(
     backend: &dyn Backend,
     asked: &Name,

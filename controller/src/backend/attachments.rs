@@ -2,20 +2,13 @@
 
 use super::{Answer, Progress, Volume};
 use belay_contract::publish_context::{Content, Transport};
+use belay_server::call::Failure;
 use belay_server::request::{AccessMode, Context, NodeId, Secrets, VolumeId};
+use std::fmt;
 use std::sync::Arc;
 
 /// A backend that attaches volumes to nodes.
 pub trait Attachments: Send + Sync {
-    /// Whether a node takes one change at a time: the calls for a node then queue up.
-    fn one_per_node(&self) -> bool;
-
-    /// Whether it records the terms of an attachment. Where it does not, a repeated attach answers
-    /// with its own, so a caller that asks for other terms would not be refused.
-    fn records_terms(&self) -> bool {
-        true
-    }
-
     /// Makes a volume available on a node. If it is so already, the answer carries the terms of
     /// then, which may differ from those of the order.
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;
@@ -79,4 +72,11 @@ pub struct Attachment {
     pub attached_at: Option<u64>,
     /// The name that the disk has in the cloud, where nodes know it by that.
     pub disk_name: Option<String>,
+}
+
+/// Refuses to attach a volume that another node has; `why` it cannot have it too, or is empty.
+pub(super) fn attached_elsewhere(id: &VolumeId, node: impl fmt::Display, why: &str) -> Failure {
+    Failure::precondition(format!(
+        "volume {id}: attached to node {node}{why}; detach it there first"
+    ))
 }

@@ -6,34 +6,27 @@
 pub(crate) mod answered;
 mod attachments;
 mod begun;
-mod capacity;
 pub mod civo;
 mod claims;
-mod clouds;
+mod cloud;
 pub mod digitalocean;
-mod health;
-mod ids;
 pub mod local;
 mod measured;
-mod modification;
 pub mod nfs;
 pub mod openstack;
+mod optional;
 pub mod registry;
-mod rounds;
 mod snapshots;
-mod time;
-mod unmade;
 
 pub use attachments::{AttachOrder, Attachment, Attachments, Terms};
 use begun::Noting;
 pub use begun::{Begun, Names};
-pub use capacity::{Capacity, Planned};
 pub use claims::{Attempt, Claims, Mark};
-pub use clouds::Clouds;
-pub use health::{Health, Unhealthy, UnhealthyPage};
-pub use modification::Modification;
+pub use optional::{
+    Capacity, Clones, DroppedChange, Expansion, Health, Modification, Planned, Unhealthy,
+    UnhealthyPage,
+};
 pub use snapshots::{Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots};
-pub use unmade::Unmade;
 
 use belay_contract::publish_context::Content;
 use belay_contract::topology::Topology;
@@ -50,14 +43,14 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send 
 
 /// A storage system. If it assigns the volume ids itself (clouds do), `create` returns them.
 pub trait Backend: Send + Sync + 'static {
-    /// The keys of the `CreateVolume` parameters it understands; what becomes of others says
-    /// its driver's profile.
-    fn parameters(&self) -> &'static [&'static str];
-
-    /// The size of a new volume if the request has none, in bytes.
-    fn default_bytes(&self) -> u64 {
-        1 << 30
+    /// Its constants.
+    fn traits(&self) -> Traits {
+        Traits::default()
     }
+
+    /// The keys of the `CreateVolume` parameters that it understands. Unknown keys are handled by
+    /// the driver's `ParameterPolicy`.
+    fn parameters(&self) -> &'static [&'static str];
 
     /// The sizes that new volumes with these parameters can have.
     ///
@@ -73,11 +66,11 @@ pub trait Backend: Send + Sync + 'static {
         self.sizes(parameters)
     }
 
-    /// Makes a volume, with the mark of the order's attempt where it has [`Self::claims`]. Without
-    /// them it may find that the name is taken, decided in one step: then the volume of that
-    /// name is the answer, whatever it looks like. Nothing is made where the requisite topology of
-    /// the order cannot be had: that is [`belay_server::call::Kind::Quota`]. A failure that leaves
-    /// open whether a volume is made has [`belay_server::call::Certainty::MayBeRunning`].
+    /// Creates a volume, with the mark of the order's attempt if it has [`Self::claims`]. Without
+    /// claims it may find that the name is taken, decided in one step: then the volume of that name
+    /// is the answer, whatever it looks like. If the requisite topology cannot be satisfied,
+    /// creates nothing and returns [`belay_server::call::Kind::Quota`]. A failure that leaves open
+    /// whether a volume is created has [`belay_server::call::Certainty::MayBeRunning`].
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume>;
 
     /// Removes a volume and its data. One that does not exist is removed already.
@@ -89,16 +82,11 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// The volumes of that name, in whatever phase they are shown.
+    /// All volumes with this name, in any phase.
     fn find(&self, name: Name, secrets: Secrets) -> Answer<'_, Vec<Volume>>;
 
-    /// The volume with that id, in whatever phase it is shown.
+    /// The volume with that ID, in any phase.
     fn get(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Volume>>;
-
-    /// Whether [`Self::list`] is supported.
-    fn lists(&self) -> bool {
-        true
-    }
 
     /// Whether `id` has the form of the storage's volume IDs. Answers with other IDs are refused.
     fn is_volume_id(&self, _id: &VolumeId) -> bool {
@@ -110,54 +98,26 @@ pub trait Backend: Send + Sync + 'static {
         shown == asked.as_str()
     }
 
-    /// Whether the answer to a creation is compared with a read by the ID in it. Storage outside
-    /// this machine may answer with another object's ID under the right name.
-    fn reads_back(&self) -> bool {
-        false
-    }
-
     /// At most `limit` volumes, beginning after the one that `after` (the `next` of the page
     /// before) names. A token that was never given out is
     /// [`belay_server::call::Kind::BadToken`]. `ListVolumes` has no secrets.
     fn list(&self, after: Option<String>, limit: usize, secrets: Secrets) -> Answer<'_, Page>;
 
-    /// The shortest time between two reads of a volume that the storage is changing.
-    fn poll_interval(&self) -> Duration {
-        Duration::from_millis(250)
-    }
-
-    /// How often one call begins an attach, detach or expansion that the storage has accepted and
-    /// not made. More than two only for storage that may be unable to begin it yet: meanwhile the
-    /// node's other changes wait.
-    fn begins_max(&self) -> u32 {
-        2
-    }
-
-    /// Why it has not made a change that it had accepted, and what to inspect, for the error; none
-    /// = it knows no more than the volume shows.
-    fn why_unmade(
+    /// Explains why the storage dropped a change that it had accepted, and what to inspect. `None`
+    /// if the storage says no more than the volume shows.
+    fn why_dropped(
         &self,
         _id: VolumeId,
-        _unmade: Unmade,
+        _dropped: DroppedChange,
         _secrets: Secrets,
     ) -> Answer<'_, Option<Failure>> {
         Box::pin(async { Ok(None) })
     }
 
-    /// What an operator can inspect if it does not end a change, for the error.
-    fn where_to_look(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// What it inspects once, when the controller serves. It logs what an operator must correct.
+    /// Inspects the storage once, when the controller serves, and logs what an operator must
+    /// correct.
     fn inspect(&self) -> Answer<'_, ()> {
         Box::pin(async { Ok(()) })
-    }
-
-    /// Whether its volumes are reachable from wherever the caller of a creation prefers: they have
-    /// no [`Volume::place`], and the answer has the preferred topologies.
-    fn reaches_preferred(&self) -> bool {
-        false
     }
 
     /// The volume that answers an order for a volume from that source, new or found by its name,
@@ -167,20 +127,14 @@ pub trait Backend: Send + Sync + 'static {
         volume
     }
 
-    /// Why a volume may be in another place than any that the order accepts, and what to do, for
-    /// the error; none = it cannot be.
-    fn elsewhere(&self, _secrets: &Secrets) -> Option<String> {
-        None
-    }
-
     /// Whether the volume may be that of the order although they differ in that parameter:
     /// storage may have several names for one thing, or may not do as it is asked.
     fn meets(&self, _parameter: Parameter, _secrets: Secrets) -> Answer<'_, bool> {
         Box::pin(async { Ok(false) })
     }
 
-    /// Whether it accepts a name twice, and marks volumes; none = the storage refuses a second
-    /// volume of a name.
+    /// Support for storage that allows several volumes with one name. `None` if the storage
+    /// enforces unique names.
     fn claims(&self) -> Option<&dyn Claims> {
         None
     }
@@ -215,40 +169,96 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Whether the secrets of a call choose the cloud.
-    fn clouds(&self) -> Option<&dyn Clouds> {
-        None
-    }
-
     /// Its volume health, if it reports that.
     fn health(&self) -> Option<&dyn Health> {
         None
     }
 }
 
-/// How far a verb has come when it answers.
+/// The constants of a backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Traits {
+    /// The size of a new volume if the request has none, in bytes.
+    pub default_bytes: u64,
+    /// Whether [`Backend::list`] is supported.
+    pub lists: bool,
+    /// Whether the answer to a creation is compared with a read by the ID in it. Storage outside
+    /// this machine may answer with another object's ID under the right name.
+    pub reads_back: bool,
+    /// The shortest time between two reads of a volume that the storage is changing.
+    pub poll_interval: Duration,
+    /// How often one call begins an attach, detach or expansion that the storage has accepted and
+    /// not made. More than two only for storage that may be unable to begin it yet: meanwhile the
+    /// node's other changes wait.
+    pub begins_max: u32,
+    /// Whether a node takes one attach or detach at a time: the calls for a node then queue up.
+    pub attaches_one_by_one: bool,
+    /// Whether the terms of an attachment are recorded. If not, a repeated attach answers with its
+    /// own, so a caller that asks for other terms would not be refused.
+    pub records_terms: bool,
+    /// Whether volumes are reachable from wherever the caller of a creation prefers: they have no
+    /// [`Volume::place`], and the answer has the preferred topologies.
+    pub reaches_preferred: bool,
+    /// A hint for the error if a volume is outside the requested topology. `None` if that cannot
+    /// happen.
+    pub elsewhere: Option<&'static str>,
+    /// What an operator can inspect if the storage does not end a change, for the error.
+    pub where_to_look: Option<&'static str>,
+}
+
+impl Default for Traits {
+    fn default() -> Self {
+        Self {
+            default_bytes: 1 << 30,
+            lists: true,
+            reads_back: false,
+            poll_interval: Duration::from_millis(250),
+            begins_max: 2,
+            attaches_one_by_one: false,
+            records_terms: true,
+            reaches_preferred: false,
+            elsewhere: None,
+            where_to_look: None,
+        }
+    }
+}
+
+/// The backends of a controller.
+pub enum Backends {
+    /// One for all calls, whatever their secrets are.
+    One(Arc<dyn Backend>),
+    /// One for each cloud that the secrets of a call can name, in the order of their names.
+    Named {
+        /// The first.
+        first: Named,
+        /// All others.
+        others: Vec<Named>,
+    },
+}
+
+/// A backend of a cloud that the secrets of calls name.
+pub struct Named {
+    /// As the secrets name it; empty for those that name no cloud.
+    pub name: String,
+    /// As errors and log lines name it.
+    pub label: String,
+    /// Its verbs.
+    pub backend: Arc<dyn Backend>,
+}
+
+/// The failure for a volume that does not exist.
+pub(crate) fn no_volume(id: &VolumeId) -> Failure {
+    Failure::not_found(format!("volume {id}: not found"))
+}
+
+/// Result of a verb: completed, or accepted and still in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<T> {
     /// It is done.
     Done(T),
-    /// The storage is at it: the volume is [`Phase::Busy`] or [`Phase::Deleting`] until the end.
+    /// The storage is working on it. Until it has finished, the volume is [`Phase::Busy`] or
+    /// [`Phase::Deleting`].
     Begun,
-}
-
-/// A backend whose volumes can grow.
-pub trait Expansion: Send + Sync {
-    /// The sizes that this volume can grow to.
-    fn grown_sizes(&self, volume: &Volume) -> Sizes;
-
-    /// Grows a volume to at least `bytes`; the answer is the size it has then.
-    fn resize(&self, id: VolumeId, bytes: u64, secrets: Secrets) -> Answer<'_, Progress<u64>>;
-}
-
-/// A backend that makes volumes from other volumes.
-pub trait Clones: Send + Sync {
-    /// Like [`Backend::create`], with what the other volume holds at one instant of the call; the
-    /// new one is at least as large.
-    fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume>;
 }
 
 /// The sizes that a backend can make, in bytes; all three are multiples of `step`.
@@ -351,6 +361,28 @@ pub struct Volume {
     /// The parameters that the storage shows of it, by key; those that may have changed since its
     /// creation are left out. With several values for a key, an order may have either.
     pub parameters: Vec<(&'static str, String)>,
+}
+
+impl Volume {
+    /// A volume of which nothing is known but its ID and its phase.
+    pub(crate) fn new(id: VolumeId, phase: Phase) -> Self {
+        Self {
+            id,
+            name: None,
+            phase,
+            mark: Mark::None,
+            bytes: 0,
+            usage: None,
+            context: None,
+            nodes: Vec::new(),
+            source: None,
+            place: None,
+            content: None,
+            attached_at: None,
+            shares: false,
+            parameters: Vec::new(),
+        }
+    }
 }
 
 /// A page of volumes.

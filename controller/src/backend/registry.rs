@@ -1,11 +1,11 @@
 //! The one list of backends.
 
-use super::Backend;
+use super::Backends;
 use super::civo::{self, Civo};
 use super::digitalocean::{self, DigitalOcean};
 use super::local::{self, Local};
 use super::nfs::{self, Nfs};
-use super::openstack::{self, Openstack};
+use super::openstack;
 use belay_server::call::Failure;
 use belay_server::facts::Facts;
 use belay_server::readiness::Readiness;
@@ -26,10 +26,10 @@ pub enum Choice {
     Nfs(nfs::Config),
 }
 
-/// An open backend.
+/// Open backends.
 pub struct Opened {
-    /// Its verbs.
-    pub backend: Arc<dyn Backend>,
+    /// Their verbs.
+    pub backends: Backends,
     /// What it knows about its storage and volumes; none = it would have to query a cloud for it.
     pub facts: Option<Arc<dyn Facts>>,
 }
@@ -43,24 +43,24 @@ pub fn open(choice: Choice, readiness: Readiness) -> Result<Opened, Failure> {
         Choice::Local(config) => {
             let local = Arc::new(Local::open(config, readiness)?);
             Ok(Opened {
-                backend: Arc::clone(&local) as Arc<_>,
+                backends: Backends::One(Arc::clone(&local) as Arc<_>),
                 facts: Some(local),
             })
         }
         Choice::Openstack(config) => Ok(Opened {
-            backend: Arc::new(Openstack::open(config)?),
+            backends: openstack::open(&config)?,
             facts: None,
         }),
         Choice::DigitalOcean(config) => Ok(Opened {
-            backend: Arc::new(DigitalOcean::open(config)?),
+            backends: Backends::One(Arc::new(DigitalOcean::open(config)?)),
             facts: None,
         }),
         Choice::Civo(config) => Ok(Opened {
-            backend: Arc::new(Civo::open_checked(config)?),
+            backends: Backends::One(Arc::new(Civo::open_checked(config)?)),
             facts: None,
         }),
         Choice::Nfs(config) => Ok(Opened {
-            backend: Arc::new(Nfs::new(config)),
+            backends: Backends::One(Arc::new(Nfs::new(config))),
             facts: None,
         }),
     }

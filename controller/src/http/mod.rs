@@ -4,7 +4,6 @@
 
 mod answer;
 mod connect;
-mod label;
 mod pace;
 mod proxies;
 #[cfg(test)]
@@ -15,7 +14,7 @@ mod unproxied;
 mod words;
 
 pub use answer::Answer;
-use answer::Asked;
+use answer::{Asked, code};
 use belay_server::call::{Failure, Kind};
 use bytes::Bytes;
 use connect::Connector;
@@ -24,9 +23,9 @@ use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use label::code;
 use metrics::{Label, Unit};
 use pace::Pace;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 pub use proxies::BadProxy;
 use proxies::{Proxies, Proxy};
 use std::error::Error;
@@ -312,6 +311,14 @@ impl Client {
         let labels: Vec<_> = labels.into_iter().chain(section).collect();
         metrics::histogram!(DURATION, labels).record(begun.elapsed());
     }
+}
+
+/// Errors quote paths, so the IDs in them stay as they are (RFC 3986, 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
+
+/// The text as part of a URL, whatever it is.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 /// Describes the histogram.

@@ -1,9 +1,10 @@
 //! Attach a volume to a node, and detach it.
 
+use super::clouds::{Cloud, Clouds};
 use super::engine::{Engine, Patience};
-use super::{Done, Operations, Subject, lookup, mixed_up, phase, support};
+use super::{Done, Operations, Subject, lookup, mixed_up, support};
 use crate::backend::{
-    AttachOrder, Attachment, Attachments, Backend, Phase, Progress, Terms, Unmade,
+    AttachOrder, Attachment, Attachments, Backend, DroppedChange, Phase, Progress, Terms, no_volume,
 };
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{
@@ -29,7 +30,7 @@ impl Operations {
             volume_context,
             secrets,
         } = request;
-        self.check(&secrets)?;
+        let cloud = self.cloud(&secrets)?;
         if let Some(why) = support::unattachable(&self.rules.profile, &capability) {
             return Err(Failure::invalid("volume_capability", why));
         }
@@ -50,7 +51,7 @@ impl Operations {
             id, node, terms, ..
         } = &*order;
         let same = fingerprint(&(node, terms, &order.context, &order.secrets));
-        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
+        let (backend, engine) = (Arc::clone(&cloud.backend), Arc::clone(&cloud.engine));
         let ordered = Arc::clone(&order);
         let job = async move {
             let patience = engine.patience();
@@ -59,11 +60,8 @@ impl Operations {
             attached.map(Done::Attached)
         };
         let key = Key::new(Subject::Volume, id.as_str());
-        let changed = self
-            .jobs
-            .run(key, Rpc::ControllerPublishVolume, same, |_| job)
-            .await?;
-        let Done::Attached(attachment) = changed else {
+        let call = (key, Rpc::ControllerPublishVolume, same);
+        let Done::Attached(attachment) = self.run(cloud, call, job).await? else {
             return Err(mixed_up());
         };
         if attachment.terms == *terms {
@@ -80,42 +78,38 @@ impl Operations {
     /// # Errors
     /// `Busy` while the node still uses it.
     pub async fn unpublish(&self, request: ControllerUnpublish) -> Result<(), Failure> {
-        self.check(&request.secrets)?;
+        let cloud = self.cloud(&request.secrets)?;
         let same = fingerprint(&(&request.node, &request.secrets));
         let ControllerUnpublish { id, node, secrets } = request;
-        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
-        let volume = id.clone();
+        let (clouds, here, volume) = (Arc::clone(&self.clouds), cloud.clone(), id.clone());
         let job = async move {
             let nodes = match node {
                 Some(node) => vec![node],
-                None => nodes_of(backend.as_ref(), &volume, &secrets).await?,
+                None => nodes_of(&clouds, &here, &volume, &secrets).await?,
             };
             for node in nodes {
-                let patience = engine.patience();
-                let _turn = engine.turn(&node, &patience).await?;
-                let backend = backend.as_ref();
-                detach(backend, &engine, patience, &volume, node, &secrets).await?;
+                let patience = here.engine.patience();
+                let _turn = here.engine.turn(&node, &patience).await?;
+                detach((&clouds, &here), patience, &volume, node, &secrets).await?;
             }
             Ok(Done::Detached)
         };
         let key = Key::new(Subject::Volume, id.as_str());
-        self.jobs
-            .run(key, Rpc::ControllerUnpublishVolume, same, |_| job)
-            .await
-            .map(drop)
+        let call = (key, Rpc::ControllerUnpublishVolume, same);
+        self.run(cloud, call, job).await.map(drop)
     }
 }
 
 /// The nodes that have the volume. One that none has may have been used: it is marked so.
 async fn nodes_of(
-    backend: &dyn Backend,
+    clouds: &Clouds,
+    here: &Cloud,
     id: &VolumeId,
     secrets: &Secrets,
 ) -> Result<Vec<NodeId>, Failure> {
+    let backend = here.backend.as_ref();
     let Some(seen) = backend.get(id.clone(), secrets.clone()).await? else {
-        if let Some(clouds) = backend.clouds() {
-            clouds.check_missing(id.clone(), secrets.clone()).await?;
-        }
+        clouds.no_volume_elsewhere(here, id).await?;
         return Ok(Vec::new());
     };
     match &seen.phase {
@@ -145,40 +139,41 @@ async fn attach(
         let volume = engine
             .settled_within(&mut patience, id, &order.secrets)
             .await?;
-        let seen = phase::ready(volume.ok_or_else(|| lookup::not_found(id))?)?;
+        let seen = lookup::ready(volume.ok_or_else(|| no_volume(id))?)?;
         if let Some(attachment) = attachments.attached(&order, &seen) {
             return Ok(attachment);
         }
         if patience.is_spent() && !seen.nodes.contains(&order.node) {
-            let unmade = Unmade::Attach(order.node.clone());
-            return Err(engine.unmade(id, unmade, &order.secrets).await);
+            let dropped = DroppedChange::Attach(order.node.clone());
+            return Err(engine.dropped(id, dropped, &order.secrets).await);
         }
     }
 }
 
 async fn detach(
-    backend: &dyn Backend,
-    engine: &Engine,
+    (clouds, here): (&Clouds, &Cloud),
     mut patience: Patience,
     id: &VolumeId,
     node: NodeId,
     secrets: &Secrets,
 ) -> Result<(), Failure> {
-    let attachments = of(backend)?;
+    let (attachments, engine) = (of(here.backend.as_ref())?, &here.engine);
     loop {
         let detached = attachments.detach(id.clone(), node.clone(), secrets.clone());
         if let Progress::Done(()) = detached.await? {
-            return Ok(());
+            return clouds.check_missing(here, id, secrets).await;
         }
         let volume = engine.settled_within(&mut patience, id, secrets).await?;
         let Some(volume) = volume else {
             return Ok(());
         };
-        if !phase::ready(volume)?.nodes.contains(&node) {
+        if !lookup::ready(volume)?.nodes.contains(&node) {
             return Ok(());
         }
         if patience.is_spent() {
-            return Err(engine.unmade(id, Unmade::Detach(node), secrets).await);
+            return Err(engine
+                .dropped(id, DroppedChange::Detach(node), secrets)
+                .await);
         }
     }
 }

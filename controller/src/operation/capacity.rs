@@ -1,9 +1,9 @@
 //! Capacity for new volumes.
 
-use super::{Operations, deadline, size, support};
+use super::{Operations, lookup, size, support};
 use crate::backend::{Planned, Sizes};
 use belay_server::call::Failure;
-use belay_server::request::GetCapacity;
+use belay_server::request::{GetCapacity, Secrets};
 
 /// Capacity for new volumes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Operations {
     ///
     /// [`Capacity`]: crate::backend::Capacity
     pub async fn room(&self, request: GetCapacity) -> Result<Room, Failure> {
-        let capacity = self.backend.capacity();
+        let capacity = self.backend().capacity();
         let capacity = capacity.ok_or_else(|| Failure::unsupported("capacity is not reported"))?;
         let refused = |capability| support::refusal(&self.rules.profile, capability).is_some();
         let usage = support::usage(&request.capabilities);
@@ -55,12 +55,16 @@ impl Operations {
             Ok(sizes) if !request.capabilities.iter().any(refused) => sizes,
             _ => return Ok(Room::NONE),
         };
+        // The request has no secrets.
+        let cloud = self.clouds.chosen(&Secrets::default())?;
+        let capacity = cloud.backend.capacity().unwrap_or(capacity);
         let asked = capacity.available_bytes(Planned {
             mount_flags: support::mount_flags(&request.capabilities),
             parameters: request.parameters,
             topology: request.topology,
         });
-        let available = deadline::enforce("the capacity", asked).await?;
+        let available = lookup::in_time("the capacity", asked).await;
+        let available = available.map_err(|failure| cloud.failed(failure))?;
         let smallest = size::smallest(self.formatted(&usage), sizes);
         Ok(match capacity.limits_sizes() {
             true => Room::of(available, smallest, sizes),

@@ -1,8 +1,11 @@
 //! Create a volume, empty or from a snapshot or another volume. A volume that has the name already
 //! is returned if it matches the request.
 
-use super::{Done, Operations, Subject, lookup, mixed_up, modify, phase, size, snapshot, support};
-use crate::backend::{Backend, Clones, Order, Parameter, Phase, Sizes, Usage, Volume, answered};
+use super::clouds::Cloud;
+use super::{Done, Operations, Subject, lookup, mixed_up, modify, size, snapshot, support};
+use crate::backend::{
+    Backend, Clones, Order, Parameter, Phase, Sizes, Usage, Volume, answered, no_volume,
+};
 use belay_contract::drivers::ParameterPolicy;
 use belay_contract::format::{self, FormatOptions};
 use belay_server::call::{Failure, Rpc};
@@ -21,21 +24,21 @@ impl Operations {
     /// # Errors
     /// `Invalid` for a request that no volume of this driver can meet; `Range` and `Quota` for
     /// sizes and limits; `Incompatible` if the volume of that name differs; `NotFound` for the
-    /// source; those of [`phase::ready`] for the volume of that name and for the source.
+    /// source; those of [`lookup::ready`] for the volume of that name and for the source.
     pub async fn create(&self, request: CreateVolume) -> Result<Volume, Failure> {
-        self.check(&request.secrets)?;
+        let cloud = self.cloud(&request.secrets)?;
         let same = fingerprint(&(
             (&request.range, &request.capabilities, &request.topology),
             (&request.parameters, &request.mutable_parameters),
             (&request.source, &request.secrets),
         ));
-        let wanted = self.wanted(request)?;
+        let wanted = self.wanted(cloud, request)?;
         let order = Arc::clone(&wanted.order);
-        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
+        let (backend, engine) = (Arc::clone(&cloud.backend), Arc::clone(&cloud.engine));
         let job = async move {
             let made = wanted.make(backend.as_ref(), engine.may_exist(&wanted.order.name));
             let volume = engine.volume_of(&wanted.order, made).await?;
-            let volume = phase::ready(volume)?;
+            let volume = lookup::ready(volume)?;
             let volume = backend.complete(volume, wanted.source.as_ref());
             // Compares a new volume too: it may be another caller's.
             wanted.agrees(backend.as_ref(), &volume).await?;
@@ -44,7 +47,8 @@ impl Operations {
             Ok(Done::Created(wanted.describe(volume)?))
         };
         let key = Key::new(Subject::NewVolume, order.name.as_str());
-        match self.jobs.run(key, Rpc::CreateVolume, same, |_| job).await? {
+        let call = (key, Rpc::CreateVolume, same);
+        match self.run(cloud, call, job).await? {
             Done::Created(volume) => Ok(volume),
             _ => Err(mixed_up()),
         }
@@ -56,7 +60,9 @@ impl Operations {
     pub fn reach(&self, volume: &Volume, asked: Option<&TopologyRequirement>) -> Vec<Segments> {
         match (&volume.place, asked) {
             (Some(place), _) => vec![place.segments()],
-            (None, Some(asked)) if self.backend.reaches_preferred() => asked.preferred.clone(),
+            (None, Some(asked)) if self.backend().traits().reaches_preferred => {
+                asked.preferred.clone()
+            }
             (None, _) => Vec::new(),
         }
     }
@@ -69,7 +75,7 @@ impl Operations {
         }
     }
 
-    fn wanted(&self, request: CreateVolume) -> Result<Wanted, Failure> {
+    fn wanted(&self, cloud: &Cloud, request: CreateVolume) -> Result<Wanted, Failure> {
         for (n, capability) in request.capabilities.iter().enumerate() {
             if let Some(why) = support::refusal(&self.rules.profile, capability) {
                 return Err(Failure::invalid(&format!("volume_capabilities[{n}]"), why));
@@ -85,14 +91,14 @@ impl Operations {
         let format = FormatOptions::read(PARAMETERS, &parameters)?;
         let makes = match &request.source {
             None => true,
-            Some(ContentSource::Snapshot(_)) => self.backend.snapshots().is_some(),
-            Some(ContentSource::Volume(_)) => self.backend.clones().is_some(),
+            Some(ContentSource::Snapshot(_)) => self.backend().snapshots().is_some(),
+            Some(ContentSource::Volume(_)) => self.backend().clones().is_some(),
         };
         if !makes {
             let why = "this driver does not create volumes from this source; omit the field";
             return Err(Failure::invalid("volume_content_source", why));
         }
-        let default = self.backend.default_bytes();
+        let default = self.backend().traits().default_bytes;
         let bytes = size::of_new(request.range, default, self.formatted(&usage), sizes)?;
         let format = match &usage {
             // A filesystem of another system, which the node does not make.
@@ -106,7 +112,7 @@ impl Operations {
         };
         let order = Order {
             name: request.name,
-            attempt: self.engine.attempt(),
+            attempt: cloud.engine.attempt(),
             bytes,
             usage,
             mount_flags: support::mount_flags(&request.capabilities),
@@ -138,7 +144,7 @@ impl Operations {
 
     /// The keys of parameters that it understands.
     fn known(&self) -> Vec<&'static str> {
-        let own = self.backend.parameters();
+        let own = self.backend().parameters();
         match self.rules.profile.has_device() {
             true => [own, format::PARAMETERS].concat(),
             false => own.to_vec(),
@@ -159,7 +165,7 @@ impl Operations {
             }
         }
         FormatOptions::read(PARAMETERS, parameters)?;
-        self.backend.sizes_for(parameters, usage)
+        self.backend().sizes_for(parameters, usage)
     }
 }
 
@@ -215,7 +221,7 @@ impl Wanted {
                 let from = match from.phase {
                     // Whether it is ready is reported below.
                     Phase::Busy(_) => from,
-                    _ => phase::ready(from)?,
+                    _ => lookup::ready(from)?,
                 };
                 if !from.ready {
                     return Err(Failure::precondition(format!(
@@ -236,10 +242,10 @@ impl Wanted {
                 let Some(from) = from.map_err(Failure::nothing_happened)? else {
                     return match may_exist {
                         true => Ok(Arc::clone(&self.order)),
-                        false => Err(lookup::not_found(id)),
+                        false => Err(no_volume(id)),
                     };
                 };
-                self.at_least(phase::ready(from)?.bytes)
+                self.at_least(lookup::ready(from)?.bytes)
             }
         }
     }
@@ -288,7 +294,7 @@ impl Wanted {
         if let (Some(here), Some(asked)) = (&volume.place, &self.order.topology)
             && !here.satisfies(asked)
         {
-            let why = backend.elsewhere(&self.order.secrets);
+            let why = backend.traits().elsewhere;
             let why = why.map_or_else(String::new, |why| format!(" ({why})"));
             let here = here.describe();
             differences.push(format!(

@@ -1,9 +1,16 @@
-//! Get and list volumes.
+//! Get and list volumes, and their health. Read-only calls have a deadline: storage that does not
+//! respond is reported, and no longer waited for. Calls that change something are jobs, which
+//! continue past their deadline.
 
-use super::{Operations, deadline};
-use crate::backend::{Answer, Page, Volume};
+use super::Operations;
+use super::engine::Item;
+use crate::backend::{Answer, Health, Page, Phase, UnhealthyPage, Volume, no_volume};
 use belay_server::call::Failure;
-use belay_server::request::{GetVolume, ListVolumes, Secrets, VolumeId};
+use belay_server::health::Conditions;
+use belay_server::request::{
+    GetVolume, GetVolumeHealth, ListVolumeHealth, ListVolumes, Secrets, VolumeId,
+};
+use std::time::Duration;
 
 /// Maximum number of entries in a page. An entry takes up to some 800 bytes (id, topology, node id
 /// of 256 bytes), and gRPC clients refuse messages of more than 4 MiB by default.
@@ -16,10 +23,7 @@ impl Operations {
     /// `NotFound`.
     pub async fn get(&self, request: GetVolume) -> Result<Volume, Failure> {
         let id = request.id;
-        let Some(clouds) = self.backend.clouds() else {
-            return self.volume(id, Secrets::default()).await;
-        };
-        found(&id, clouds.get_anywhere(id.clone())).await
+        found(&id, self.clouds.get_anywhere(id.clone())).await
     }
 
     /// The volume, in any phase.
@@ -27,7 +31,9 @@ impl Operations {
     /// # Errors
     /// `NotFound`.
     pub(super) async fn volume(&self, id: VolumeId, secrets: Secrets) -> Result<Volume, Failure> {
-        found(&id, self.backend.get(id.clone(), secrets)).await
+        let cloud = self.cloud(&secrets)?;
+        let volume = found(&id, cloud.backend.get(id.clone(), secrets)).await;
+        volume.map_err(|failure| cloud.failed(failure))
     }
 
     /// A page of volumes.
@@ -39,20 +45,119 @@ impl Operations {
             .max_entries
             .unwrap_or(PAGE_ENTRIES_MAX)
             .min(PAGE_ENTRIES_MAX);
-        let after = request.starting_token;
-        let asked = match self.backend.clouds() {
-            Some(clouds) => clouds.list_all(after, limit),
-            None => self.backend.list(after, limit, Secrets::default()),
-        };
-        deadline::enforce("the list of volumes", asked).await
+        let asked = self.clouds.list_all(request.starting_token, limit);
+        in_time("the list of volumes", asked).await
     }
 }
 
 async fn found(id: &VolumeId, asked: Answer<'_, Option<Volume>>) -> Result<Volume, Failure> {
-    let volume = deadline::enforce(&format!("volume {id}"), asked).await?;
-    volume.ok_or_else(|| not_found(id))
+    let volume = in_time(&format!("volume {id}"), asked).await?;
+    volume.ok_or_else(|| no_volume(id))
 }
 
-pub(super) fn not_found(id: &VolumeId) -> Failure {
-    Failure::not_found(format!("volume {id}: not found"))
+/// Maximum duration of a read-only call, as in the node agent. The sidecars wait 15 s or more.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The backend's response to a query about `what`.
+///
+/// # Errors
+/// `Timeout` at the deadline, else those of the backend.
+pub(super) async fn in_time<T>(
+    what: &str,
+    asked: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let answer = tokio::time::timeout(DEADLINE, asked).await;
+    answer.unwrap_or_else(|_| {
+        Err(Failure::timeout(format!(
+            "{what}: the storage has not answered for {} s; check it (a disk of this node: the \
+             kernel log; a cloud: its endpoint and the network), and repeat the call later",
+            DEADLINE.as_secs()
+        )))
+    })
+}
+
+/// The volume or snapshot, if it is ready.
+///
+/// # Errors
+/// `Busy`, so that the call is repeated, while the storage changes or deletes it; `Precondition`,
+/// which is final, if it has failed.
+pub(super) fn ready<I: Item>(item: I) -> Result<I, Failure> {
+    let (what, id) = (I::WHAT, item.id());
+    Err(match item.phase() {
+        Phase::Ready => return Ok(item),
+        Phase::Busy(at) => Failure::busy(format!("{what} {id}: {at}; repeat the call")),
+        Phase::Deleting => Failure::busy(format!("{what} {id}: being deleted")),
+        Phase::Failed(why) => Failure::precondition(format!("{what} {id}: cannot be used: {why}")),
+    })
+}
+
+impl Operations {
+    /// The health of the volume.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unsupported` if the backend does not report health.
+    pub async fn health(&self, request: GetVolumeHealth) -> Result<Conditions, Failure> {
+        let asked = self.judge()?.health(request.id.clone(), request.secrets);
+        let condition = in_time(&format!("volume {}", request.id), asked).await?;
+        condition.ok_or_else(|| no_volume(&request.id))
+    }
+
+    /// A page of unhealthy volumes.
+    ///
+    /// # Errors
+    /// `BadToken` for an unknown token; `Unsupported` if the backend does not report health.
+    pub async fn list_health(&self, request: ListVolumeHealth) -> Result<UnhealthyPage, Failure> {
+        let limit = request
+            .max_entries
+            .unwrap_or(PAGE_ENTRIES_MAX)
+            .min(PAGE_ENTRIES_MAX);
+        let judge = self.judge()?;
+        let asked = judge.list_unhealthy(request.starting_token, limit, request.secrets);
+        in_time("the list of unhealthy volumes", asked).await
+    }
+
+    /// The health of each of these volumes, in their order; none if the backend does not report
+    /// health. A volume that was deleted meanwhile has no health reasons.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    pub async fn conditions(&self, volumes: &[Volume]) -> Result<Option<Vec<Conditions>>, Failure> {
+        let Some(judge) = self.backend().health() else {
+            return Ok(None);
+        };
+        let volumes = volumes.iter();
+        let volumes = volumes.map(|volume| (volume.id.clone(), volume.bytes));
+        let asked = judge.conditions(volumes.collect());
+        let conditions = in_time("the condition of volumes", asked).await?;
+        Ok(Some(conditions))
+    }
+
+    fn judge(&self) -> Result<&dyn Health, Failure> {
+        let why = "this driver does not report volume health";
+        self.backend()
+            .health()
+            .ok_or_else(|| Failure::unsupported(why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::call::Kind;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_longer_than_the_deadline_is_a_timeout_that_names_what_was_asked() {
+        let silent = std::future::pending::<Result<(), Failure>>();
+        let failure = in_time("volume vol-1", silent).await.unwrap_err();
+        assert_eq!(failure.kind, Kind::Timeout);
+        assert!(failure.message.starts_with("volume vol-1: "), "{failure}");
+        let slow = async {
+            tokio::time::sleep(DEADLINE - Duration::from_millis(1)).await;
+            Ok(7)
+        };
+        assert_eq!(in_time("volume vol-1", slow).await, Ok(7));
+        let refused = async { Err::<(), _>(Failure::not_found("volume vol-1: not found")) };
+        let failure = in_time("volume vol-1", refused).await.unwrap_err();
+        assert_eq!(failure.kind, Kind::NotFound);
+    }
 }

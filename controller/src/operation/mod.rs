@@ -3,15 +3,12 @@
 
 mod attach;
 mod capacity;
+mod change;
+mod clouds;
 mod create;
-mod deadline;
-mod delete;
 mod engine;
-mod expand;
-mod health;
 mod lookup;
 mod modify;
-mod phase;
 mod size;
 mod snapshot;
 mod support;
@@ -22,15 +19,15 @@ mod validate;
 pub use capacity::Room;
 pub use validate::Verdict;
 
-use crate::backend::{Attachment, Attachments, Backend, Snapshot, Snapshots, Volume};
+use crate::backend::{Attachment, Backend, Backends, Snapshot, Snapshots, Volume};
 use crate::mark_keys::MarkKeys;
 use belay_contract::drivers::Profile;
 use belay_contract::mark::MarkSecret;
-use belay_server::call::{self, Failure};
+use belay_server::call::{self, Failure, Rpc};
 use belay_server::identity::PluginCapability;
 use belay_server::request::{Secrets, VolumeId};
-use belay_server::work::{CHANGE_DEADLINE, Class, Jobs};
-use engine::Engine;
+use belay_server::work::{CHANGE_DEADLINE, Class, Jobs, Key};
+use clouds::{Cloud, Clouds};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,12 +44,11 @@ pub struct Rules {
     pub mark_keys: MarkKeys,
 }
 
-/// The operations on one backend. Concurrent equal calls share one job, and a volume has one job at
-/// a time, for any call; only its snapshots are created in parallel. Correctness rests on the
-/// backend, not on the jobs, because a second controller may be active.
+/// The operations on one backend, or on that of each cloud. Concurrent equal calls share one job,
+/// and a volume has one job at a time, for any call; only its snapshots are created in parallel.
+/// Correctness rests on the backend, not on the jobs, because a second controller may be active.
 pub struct Operations {
-    backend: Arc<dyn Backend>,
-    engine: Arc<Engine>,
+    clouds: Arc<Clouds>,
     rules: Rules,
     jobs: Jobs<Subject, Done>,
 }
@@ -94,27 +90,58 @@ fn mixed_up() -> Failure {
 }
 
 impl Operations {
-    /// Operations that follow `rules`.
+    /// Operations that follow `rules`, on one backend.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, rules: Rules) -> Self {
+        Self::on(Backends::One(backend), rules)
+    }
+
+    /// Operations that follow `rules`, on these backends.
+    #[must_use]
+    pub fn on(backends: Backends, rules: Rules) -> Self {
         Self {
-            engine: Arc::new(Engine::new(Arc::clone(&backend))),
-            backend,
+            clouds: Arc::new(Clouds::new(backends)),
             rules,
             jobs: Jobs::default(),
         }
     }
 
-    /// Refuses the secrets of a call that is for another cloud; the log line of any other call
-    /// names its cloud. All calls that have secrets begin with it.
-    fn check(&self, secrets: &Secrets) -> Result<(), Failure> {
-        let Some(clouds) = self.backend.clouds() else {
-            return Ok(());
-        };
-        if let Some(cloud) = clouds.check(secrets)? {
-            call::in_cloud(&cloud);
+    /// Inspects each cloud once, and logs what an operator must correct.
+    ///
+    /// # Errors
+    /// Those of the last cloud that could not be inspected.
+    pub async fn inspect(&self) -> Result<(), Failure> {
+        self.clouds.inspect().await
+    }
+
+    /// A backend with the constants and abilities of all clouds.
+    fn backend(&self) -> &dyn Backend {
+        self.clouds.first.backend.as_ref()
+    }
+
+    /// The cloud of a call with these secrets, which the call's log line names. All calls that have
+    /// secrets begin with it.
+    ///
+    /// # Errors
+    /// `Invalid` for secrets that name a cloud of another controller.
+    fn cloud(&self, secrets: &Secrets) -> Result<&Cloud, Failure> {
+        let cloud = self.clouds.chosen(secrets)?;
+        if let Some(label) = cloud.label() {
+            call::in_cloud(label);
         }
-        Ok(())
+        Ok(cloud)
+    }
+
+    /// Runs `job` for that cloud, or awaits the running job of an equal call. Holds no job itself,
+    /// so that a waiting caller is small.
+    fn run(
+        &self,
+        cloud: &Cloud,
+        (key, rpc, same): (Key<Subject>, Rpc, u64),
+        job: impl Future<Output = Result<Done, Failure>> + Send + 'static,
+    ) -> impl Future<Output = Result<Done, Failure>> {
+        let done = self.jobs.run(key, rpc, same, |_| job);
+        async move { done.await.map_err(|failure| cloud.failed(failure)) }
     }
 
     /// The secrets of the volume's format mark.
@@ -132,15 +159,14 @@ impl Operations {
     /// Whether volumes are attached to nodes: by the driver's profile, and if the backend can.
     #[must_use]
     pub fn attaches(&self) -> bool {
-        self.rules.profile.attaches && self.backend.attachments().is_some()
+        self.rules.profile.attaches && self.backend().attachments().is_some()
     }
 
     /// Whether a volume that is attached in one way is not attached in another: writable, and
     /// read-only.
     #[must_use]
     pub fn attaches_read_only(&self) -> bool {
-        let attachments = self.backend.attachments();
-        self.attaches() && attachments.is_some_and(Attachments::records_terms)
+        self.attaches() && self.backend().traits().records_terms
     }
 
     /// Whether volumes can grow: the driver has it so, and the backend can.
@@ -153,7 +179,7 @@ impl Operations {
                 PluginCapability::OnlineExpansion | PluginCapability::OfflineExpansion
             )
         };
-        capabilities.any(grows) && self.backend.expansion().is_some()
+        capabilities.any(grows) && self.backend().expansion().is_some()
     }
 
     /// Whether growing a volume includes a step on the node.
@@ -165,7 +191,7 @@ impl Operations {
     /// Whether [`Self::list`] is supported.
     #[must_use]
     pub fn lists(&self) -> bool {
-        self.backend.lists()
+        self.backend().traits().lists
     }
 
     /// The longest ID of a volume, in bytes.
@@ -177,31 +203,31 @@ impl Operations {
     /// Whether [`Self::room`] is supported.
     #[must_use]
     pub fn knows_capacity(&self) -> bool {
-        self.backend.capacity().is_some()
+        self.backend().capacity().is_some()
     }
 
     /// Whether the snapshot verbs are supported.
     #[must_use]
     pub fn makes_snapshots(&self) -> bool {
-        self.backend.snapshots().is_some()
+        self.backend().snapshots().is_some()
     }
 
     /// Whether [`Self::list_snapshots`] and [`Self::snapshot`] are supported.
     #[must_use]
     pub fn lists_snapshots(&self) -> bool {
-        let snapshots = self.backend.snapshots();
+        let snapshots = self.backend().snapshots();
         snapshots.is_some_and(Snapshots::lists_snapshots)
     }
 
     /// Whether the health verbs are supported.
     #[must_use]
     pub fn knows_health(&self) -> bool {
-        self.backend.health().is_some()
+        self.backend().health().is_some()
     }
 
     /// Whether [`Self::create`] accepts another volume as the source.
     #[must_use]
     pub fn makes_clones(&self) -> bool {
-        self.backend.clones().is_some()
+        self.backend().clones().is_some()
     }
 }

@@ -1,7 +1,7 @@
 //! Change attributes of a volume.
 
-use super::{Done, Operations, Subject, lookup, mixed_up, phase, support};
-use crate::backend::{Backend, Modification, Progress};
+use super::{Done, Operations, Subject, lookup, mixed_up, support};
+use crate::backend::{Backend, Modification, Progress, no_volume};
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::request::{Context, ControllerModify, Secrets, VolumeId};
 use belay_server::work::{Key, fingerprint};
@@ -14,42 +14,40 @@ impl Operations {
     /// Whether [`Self::modify`] is supported.
     #[must_use]
     pub fn modifies(&self) -> bool {
-        self.backend.modification().is_some()
+        self.backend().modification().is_some()
     }
 
     /// Changes the attributes of the volume; OK if it has them.
     ///
     /// # Errors
     /// `Invalid` for attributes that the volume cannot have; `NotFound`; `Precondition` if it
-    /// cannot be changed now; those of [`phase::ready`].
+    /// cannot be changed now; those of [`lookup::ready`].
     pub async fn modify(&self, request: ControllerModify) -> Result<(), Failure> {
         let ControllerModify {
             id,
             mutable_parameters: parameters,
             secrets,
         } = request;
-        self.check(&secrets)?;
+        let cloud = self.cloud(&secrets)?;
         self.refuse_immutable(&parameters)?;
-        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
+        let (backend, engine) = (Arc::clone(&cloud.backend), Arc::clone(&cloud.engine));
         let (same, volume_id) = (fingerprint(&(&parameters, &secrets)), id.clone());
         let job = async move {
             let modification = of(backend.as_ref())?;
             let volume = backend.get(volume_id.clone(), secrets.clone()).await?;
-            phase::ready(volume.ok_or_else(|| lookup::not_found(&volume_id))?)?;
+            lookup::ready(volume.ok_or_else(|| no_volume(&volume_id))?)?;
             let begun = modification.modify(volume_id.clone(), parameters.clone(), secrets.clone());
             if let Progress::Done(()) = begun.await? {
                 return Ok(Done::Modified);
             }
             let settled = engine.settled_soon(&volume_id, &secrets).await?;
-            phase::ready(settled.ok_or_else(|| lookup::not_found(&volume_id))?)?;
+            lookup::ready(settled.ok_or_else(|| no_volume(&volume_id))?)?;
             modification.verify(volume_id, parameters, secrets).await?;
             Ok(Done::Modified)
         };
         let key = Key::new(Subject::Volume, id.as_str());
-        let changed = self
-            .jobs
-            .run(key, Rpc::ControllerModifyVolume, same, |_| job);
-        match changed.await? {
+        let call = (key, Rpc::ControllerModifyVolume, same);
+        match self.run(cloud, call, job).await? {
             Done::Modified => Ok(()),
             _ => Err(mixed_up()),
         }
@@ -57,7 +55,7 @@ impl Operations {
 
     /// Refuses mutable parameters that the backend does not know.
     pub(super) fn refuse_immutable(&self, parameters: &Context) -> Result<(), Failure> {
-        let modification = self.backend.modification();
+        let modification = self.backend().modification();
         let known = modification.map_or(&[][..], Modification::mutable_parameters);
         support::refuse_unknown(FIELD, parameters, known)
     }

@@ -1,6 +1,6 @@
 //! Snapshots: create, delete, get, list.
 
-use super::{Done, Operations, Subject, deadline, lookup, mixed_up, phase, support};
+use super::{Done, Operations, Subject, lookup, mixed_up, support};
 use crate::backend::{
     Backend, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, answered,
 };
@@ -23,10 +23,10 @@ impl Operations {
     /// `NotFound` for the volume; `Precondition` if no snapshot can be made now; `Busy` while the
     /// volume is attached, detached, expanded or deleted; `Incompatible` if the name belongs to a
     /// snapshot of another volume; `Quota` if there is no free space; `Precondition`, which is not
-    /// final, if the snapshot of that name is damaged; those of [`phase::ready`] for it.
+    /// final, if the snapshot of that name is damaged; those of [`lookup::ready`] for it.
     pub async fn cut(&self, request: CreateSnapshot) -> Result<Snapshot, Failure> {
-        self.check(&request.secrets)?;
-        let known = of(self.backend.as_ref())?.snapshot_parameters();
+        let cloud = self.cloud(&request.secrets)?;
+        let known = of(self.backend())?.snapshot_parameters();
         let refuse = match self.rules.profile.parameters {
             ParameterPolicy::RefuseInAnyCase => support::refuse_unknown_of_any_case,
             ParameterPolicy::Refuse | ParameterPolicy::Ignore => support::refuse_unknown,
@@ -35,12 +35,12 @@ impl Operations {
         let same = fingerprint(&(&request.source, &request.parameters, &request.secrets));
         let order = SnapshotOrder {
             name: request.name.clone(),
-            attempt: self.engine.attempt(),
+            attempt: cloud.engine.attempt(),
             source: request.source.clone(),
             parameters: request.parameters.clone(),
             secrets: request.secrets,
         };
-        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
+        let (backend, engine) = (Arc::clone(&cloud.backend), Arc::clone(&cloud.engine));
         let jobs = self.jobs.clone();
         let job = async move {
             let snapshots = of(backend.as_ref())?;
@@ -55,7 +55,7 @@ impl Operations {
                 if let Some(basis) = basis {
                     answered::snapshot(backend.as_ref(), snapshots, &order, &basis)?;
                     let basis = engine.snapshot_at_rest(basis, &order.secrets).await;
-                    phase::ready(basis.map_err(Failure::nothing_happened)?)?;
+                    lookup::ready(basis.map_err(Failure::nothing_happened)?)?;
                 }
                 let _share = jobs.share(volume(), Rpc::CreateSnapshot)?;
                 let made = snapshots.cut(order.clone()).await?;
@@ -63,7 +63,7 @@ impl Operations {
                 Ok(made)
             };
             let snapshot = engine.snapshot_of(&order, made).await?;
-            let snapshot = phase::ready(snapshot)?;
+            let snapshot = lookup::ready(snapshot)?;
             if !snapshot.ready
                 && let Some(damage) = &snapshot.damage
             {
@@ -76,9 +76,9 @@ impl Operations {
             Ok(Done::Cut(snapshot))
         };
         let key = Key::new(Subject::NewSnapshot, request.name.as_str());
+        let call = (key, Rpc::CreateSnapshot, same);
         let done = self
-            .jobs
-            .run(key, Rpc::CreateSnapshot, same, |_| job)
+            .run(cloud, call, job)
             .await
             .map_err(|failure| with_advice(Rpc::CreateSnapshot, failure))?;
         let Done::Cut(snapshot) = done else {
@@ -100,25 +100,32 @@ impl Operations {
     /// `Precondition` while it is in use, without any change, or if its deletion failed; `Busy`
     /// while it still exists.
     pub async fn discard(&self, request: DeleteSnapshot) -> Result<(), Failure> {
-        of(self.backend.as_ref())?;
-        self.check(&request.secrets)?;
-        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
+        of(self.backend())?;
+        let cloud = self.cloud(&request.secrets)?;
+        let (clouds, here) = (Arc::clone(&self.clouds), cloud.clone());
         let DeleteSnapshot { id, secrets } = request;
         let (same, snapshot) = (fingerprint(&secrets), id.clone());
         let job = async move {
-            let discarded = of(backend.as_ref())?.discard(snapshot.clone(), secrets.clone());
+            let snapshots = of(here.backend.as_ref())?;
+            let discarded = snapshots.discard(snapshot.clone(), secrets.clone());
             let left = match discarded.await? {
-                Progress::Done(()) => None,
-                Progress::Begun => engine.snapshot_settled_soon(&snapshot, &secrets).await?,
+                Progress::Done(()) => {
+                    clouds.no_snapshot_elsewhere(&here, &snapshot).await?;
+                    None
+                }
+                Progress::Begun => {
+                    let engine = &here.engine;
+                    engine.snapshot_settled_soon(&snapshot, &secrets).await?
+                }
             };
-            match left.map(phase::ready).transpose()? {
+            match left.map(lookup::ready).transpose()? {
                 None => Ok(Done::Deleted),
                 Some(_) => Err(not_deleted(&snapshot)),
             }
         };
         let key = Key::new(Subject::Snapshot, id.as_str());
-        self.jobs
-            .run(key, Rpc::DeleteSnapshot, same, |_| job)
+        let call = (key, Rpc::DeleteSnapshot, same);
+        self.run(cloud, call, job)
             .await
             .map_err(|failure| with_advice(Rpc::DeleteSnapshot, failure))
             .map(drop)
@@ -129,10 +136,12 @@ impl Operations {
     /// # Errors
     /// `NotFound`.
     pub async fn snapshot(&self, request: GetSnapshot) -> Result<Snapshot, Failure> {
-        let snapshots = of(self.backend.as_ref())?;
-        self.check(&request.secrets)?;
+        of(self.backend())?;
+        let cloud = self.cloud(&request.secrets)?;
+        let snapshots = of(cloud.backend.as_ref())?;
         let asked = snapshots.snapshot(request.id.clone(), request.secrets);
-        let snapshot = deadline::enforce(&format!("snapshot {}", request.id), asked).await?;
+        let snapshot = lookup::in_time(&format!("snapshot {}", request.id), asked).await;
+        let snapshot = snapshot.map_err(|failure| cloud.failed(failure))?;
         snapshot.ok_or_else(|| not_found(&request.id))
     }
 
@@ -141,7 +150,7 @@ impl Operations {
     /// # Errors
     /// `BadToken` for an unknown token.
     pub async fn list_snapshots(&self, request: ListSnapshots) -> Result<SnapshotPage, Failure> {
-        let snapshots = of(self.backend.as_ref())?;
+        of(self.backend())?;
         let ListSnapshots {
             max_entries,
             starting_token,
@@ -149,12 +158,14 @@ impl Operations {
             id,
             secrets,
         } = request;
-        self.check(&secrets)?;
+        let cloud = self.cloud(&secrets)?;
+        let snapshots = of(cloud.backend.as_ref())?;
         let Some(id) = id else {
             let most = lookup::PAGE_ENTRIES_MAX;
             let limit = max_entries.unwrap_or(most).min(most);
             let asked = snapshots.list_snapshots(source, starting_token, limit, secrets);
-            return deadline::enforce("the list of snapshots", asked).await;
+            let page = lookup::in_time("the list of snapshots", asked).await;
+            return page.map_err(|failure| cloud.failed(failure));
         };
         if let Some(token) = starting_token {
             let message =
@@ -162,7 +173,8 @@ impl Operations {
             return Err(Failure::new(Kind::BadToken, message));
         }
         let what = format!("snapshot {id}");
-        let found = deadline::enforce(&what, snapshots.snapshot(id, secrets)).await?;
+        let found = lookup::in_time(&what, snapshots.snapshot(id, secrets)).await;
+        let found = found.map_err(|failure| cloud.failed(failure))?;
         let of_source =
             found.filter(|found| source.as_ref().is_none_or(|source| found.source == *source));
         Ok(SnapshotPage {

@@ -9,7 +9,7 @@ use super::{Operations, Rules, Verdict};
 use crate::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Clones, Expansion, Health, Mark, Order,
     Page, Parameter, Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots,
-    UnhealthyPage, Usage, Volume,
+    Traits, UnhealthyPage, Usage, Volume,
 };
 use crate::mark_keys::MarkKeys;
 use belay_contract::drivers::LOCAL;
@@ -67,6 +67,13 @@ impl Stub {
 }
 
 impl Backend for Stub {
+    fn traits(&self) -> Traits {
+        Traits {
+            reaches_preferred: self.reaches_preferred,
+            ..Traits::default()
+        }
+    }
+
     fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure> {
         match parameters.get("class") {
             None => Ok(ANY),
@@ -109,10 +116,6 @@ impl Backend for Stub {
         self.note(after, limit)
     }
 
-    fn reaches_preferred(&self) -> bool {
-        self.reaches_preferred
-    }
-
     fn meets(&self, _: Parameter, _: Secrets) -> Answer<'_, bool> {
         Box::pin(async { Ok(self.meets) })
     }
@@ -139,10 +142,6 @@ impl Backend for Stub {
 }
 
 impl Attachments for Stub {
-    fn one_per_node(&self) -> bool {
-        false
-    }
-
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         let Some(export) = order.context.get("export") else {
             return Box::pin(pending());

@@ -1,6 +1,6 @@
 //! Checks whether a volume supports capabilities. Unsupported is a result, not an error.
 
-use super::{Operations, create, phase, support};
+use super::{Operations, create, lookup, support};
 use crate::backend::Usage;
 use belay_contract::format::{self, FormatOptions};
 use belay_server::call::Failure;
@@ -19,10 +19,9 @@ impl Operations {
     /// Checks whether the volume supports all requested capabilities.
     ///
     /// # Errors
-    /// `NotFound`; those of [`phase::ready`].
+    /// `NotFound`; those of [`lookup::ready`].
     pub async fn validate(&self, request: ValidateCapabilities) -> Result<Verdict, Failure> {
-        self.check(&request.secrets)?;
-        let volume = phase::ready(self.volume(request.id, request.secrets).await?)?;
+        let volume = lookup::ready(self.volume(request.id, request.secrets).await?)?;
         for (n, capability) in request.capabilities.iter().enumerate() {
             let refused = |why| Ok(Verdict::Refused(format!("volume_capabilities[{n}]: {why}")));
             if let Some(why) = support::refusal(&self.rules.profile, capability) {

@@ -1,6 +1,5 @@
 //! The CSI controller service: decode, operate, encode. Decides nothing.
 
-pub mod capabilities;
 mod encode;
 mod service;
 

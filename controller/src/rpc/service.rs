@@ -1,6 +1,6 @@
 //! The controller service of CSI.
 
-use super::{capabilities, encode};
+use super::encode;
 use crate::operation::{Operations, Verdict};
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Rpc, answer};
@@ -9,6 +9,7 @@ use belay_server::request::{
     DeleteSnapshot, DeleteVolume, GetVolume, ValidateCapabilities,
 };
 use csi::controller_server::Controller;
+use csi::controller_service_capability::rpc::Type as Call;
 use csi::validate_volume_capabilities_response::Confirmed;
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
@@ -198,7 +199,7 @@ impl Controller for Service {
         request: Request<csi::ControllerGetCapabilitiesRequest>,
     ) -> Answer<csi::ControllerGetCapabilitiesResponse> {
         answer(Rpc::ControllerGetCapabilities, request, async |_| {
-            let capabilities = capabilities::of_controller(&self.operations);
+            let capabilities = of_controller(&self.operations);
             Ok(csi::ControllerGetCapabilitiesResponse { capabilities })
         })
         .await
@@ -312,4 +313,39 @@ fn absent<T>(rpc: Rpc) -> Answer<T> {
         "{}: not supported by this driver",
         rpc.name()
     )))
+}
+
+/// The capabilities of the controller service: exactly those that the backend and the profile
+/// support.
+fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapability> {
+    use csi::controller_service_capability::{Rpc, Type};
+    let (attaches, snapshots) = (operations.attaches(), operations.makes_snapshots());
+    let (listed, health) = (operations.lists_snapshots(), operations.knows_health());
+    let calls = [
+        (Call::CreateDeleteVolume, true),
+        (Call::PublishUnpublishVolume, attaches),
+        (Call::PublishReadonly, operations.attaches_read_only()),
+        (Call::ListVolumes, operations.lists()),
+        (Call::ListVolumesPublishedNodes, attaches),
+        (Call::GetVolume, true),
+        (Call::ExpandVolume, operations.grows()),
+        (Call::ModifyVolume, operations.modifies()),
+        (Call::SingleNodeMultiWriter, true),
+        (Call::GetCapacity, operations.knows_capacity()),
+        (Call::CreateDeleteSnapshot, snapshots),
+        (Call::ListSnapshots, listed),
+        (Call::GetSnapshot, listed),
+        (Call::CloneVolume, operations.makes_clones()),
+        (Call::GetVolumeHealth, health),
+        (Call::ListVolumeHealth, health),
+        // Removed in CSI 1.13; older callers require it.
+        (Call::VolumeCondition, health),
+    ];
+    let advertised = |call| csi::ControllerServiceCapability {
+        r#type: Some(Type::Rpc(Rpc {
+            r#type: i32::from(call),
+        })),
+    };
+    let offered = calls.into_iter().filter(|(_, offered)| *offered);
+    offered.map(|(call, _)| advertised(call)).collect()
 }

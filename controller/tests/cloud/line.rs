@@ -4,9 +4,9 @@ use crate::cloud::{Cause, Cloud, Ended, GIB, State};
 use crate::fate::Verb;
 use belay_contract::publish_context::{Content, Transport};
 use belay_controller::backend::{
-    Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Clones, Expansion, Order, Page,
-    Progress, Sizes, Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage, Snapshots, Unmade,
-    Volume,
+    Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Clones, DroppedChange,
+    Expansion, Order, Page, Progress, Sizes, Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage,
+    Snapshots, Traits, Volume,
 };
 use belay_server::call::Failure;
 use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, SnapshotId, VolumeId};
@@ -114,6 +114,14 @@ fn begun(is_work: bool) -> Progress<()> {
 }
 
 impl Backend for Line {
+    fn traits(&self) -> Traits {
+        Traits {
+            attaches_one_by_one: true,
+            where_to_look: Some("its log says why"),
+            ..Traits::default()
+        }
+    }
+
     fn parameters(&self) -> &'static [&'static str] {
         &["class"]
     }
@@ -175,7 +183,12 @@ impl Backend for Line {
         }))
     }
 
-    fn why_unmade(&self, id: VolumeId, _: Unmade, _: Secrets) -> Answer<'_, Option<Failure>> {
+    fn why_dropped(
+        &self,
+        id: VolumeId,
+        _: DroppedChange,
+        _: Secrets,
+    ) -> Answer<'_, Option<Failure>> {
         let cause = self.cloud.state().cause.clone();
         Box::pin(async move {
             match cause {
@@ -185,10 +198,6 @@ impl Backend for Line {
                 Cause::Silence => pending().await,
             }
         })
-    }
-
-    fn where_to_look(&self) -> Option<&'static str> {
-        Some("its log says why")
     }
 
     fn attachments(&self) -> Option<&dyn Attachments> {
@@ -218,10 +227,6 @@ impl Claims for Line {
 }
 
 impl Attachments for Line {
-    fn one_per_node(&self) -> bool {
-        true
-    }
-
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         Box::pin(async move {
             account(&order.secrets)?;

@@ -5,7 +5,7 @@ use belay_contract::publish_context::{Content, Transport};
 use belay_controller::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Capacity, Clones, Expansion, Health,
     Mark, Modification, Order, Page, Parameter, Phase, Planned, Progress, Sizes, Snapshot,
-    SnapshotOrder, SnapshotPage, Snapshots, UnhealthyPage, Volume,
+    SnapshotOrder, SnapshotPage, Snapshots, Traits, UnhealthyPage, Volume,
 };
 use belay_server::call::Failure;
 use belay_server::health::Conditions;
@@ -67,6 +67,13 @@ fn snapshot() -> Snapshot {
 }
 
 impl Backend for Refusing {
+    fn traits(&self) -> Traits {
+        Traits {
+            attaches_one_by_one: true,
+            ..Traits::default()
+        }
+    }
+
     fn parameters(&self) -> &'static [&'static str] {
         &["type"]
     }
@@ -131,10 +138,6 @@ impl Backend for Refusing {
 }
 
 impl Attachments for Refusing {
-    fn one_per_node(&self) -> bool {
-        true
-    }
-
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         let attachment = Attachment {
             terms: order.terms.clone(),

@@ -168,10 +168,6 @@ impl Claims for Witness {
 }
 
 impl Attachments for Witness {
-    fn one_per_node(&self) -> bool {
-        false
-    }
-
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         assert!(!format!("{order:?}").contains("canary"));
         let mut volume = self.volume.lock().unwrap();

@@ -1,11 +1,13 @@
 //! Attach and detach. Each reads the volume first: Civo detaches without the name of an instance,
 //! so a late call could take the volume from the node that has it now.
 
-use super::begun::Change;
-use super::failures::{about, failed, not_found};
+use super::changes::Change;
 use super::wire::{CivoVolume, Status};
 use super::{BEGAN, COPY, Civo, EMPTY};
+use super::{about, failed};
+use crate::backend::attachments::attached_elsewhere;
 use crate::backend::measured::{Verb, measured};
+use crate::backend::no_volume;
 use crate::backend::{Answer, AttachOrder, Attachment, Attachments, Progress};
 use belay_contract::disk::DiskIdentity;
 use belay_contract::publish_context::{Content, Transport};
@@ -18,7 +20,7 @@ use tokio::time::Instant;
 /// How long it counts which instance has a volume. For a second controller, detach and attach take
 /// longer, and so they do for Kubernetes.
 const SEEN_AGE_MAX: Duration = Duration::from_secs(2);
-/// So often is it read again when Civo limits the rate of calls.
+/// Maximum re-reads while Civo is rate-limiting.
 const TURNS_MAX: usize = 5;
 /// After that time, the volume is read again before it is detached.
 const SEEN_AGE_FRESH: Duration = Duration::from_secs(1);
@@ -32,14 +34,12 @@ impl Civo {
         instance: &str,
     ) -> Result<Option<Progress<Attachment>>, Failure> {
         let id = &order.id;
-        if self.begun.hidden(volume).is_some() {
+        if self.changes.hidden(volume).is_some() {
             return Ok(Some(Progress::Begun));
         }
         let elsewhere = |other: &str| {
             let node = self.nodes.node(other)?;
-            Err(Failure::precondition(format!(
-                "volume {id}: attached to node {node}; detach it there first"
-            )))
+            Err(attached_elsewhere(id, node, ""))
         };
         match (volume.status(), volume.instance()) {
             (Status::Attached, Some(here)) if here == instance => {
@@ -50,7 +50,7 @@ impl Civo {
                 elsewhere(other)
             }
             (Status::Available, _) => Ok(None),
-            (Status::Deleting, _) => Err(not_found(id)),
+            (Status::Deleting, _) => Err(no_volume(id)),
             (Status::Failed(word), _) => Err(about(id, failed(&word))),
             (Status::Attached | Status::Attaching | Status::Detaching | Status::Other(_), _) => {
                 Ok(Some(Progress::Begun))
@@ -64,14 +64,14 @@ impl Civo {
         instance: &str,
     ) -> Result<Progress<Attachment>, Failure> {
         let id = &order.id;
-        let volume = self.look(id).await?.ok_or_else(|| not_found(id))?;
+        let volume = self.look(id).await?.ok_or_else(|| no_volume(id))?;
         if let Some(found) = self.found(order, &volume, instance)? {
             return Ok(found);
         }
         let change = Change::Attach(instance.to_owned());
         let refused = match self.client.attach(id, instance).await {
             Ok(()) => {
-                self.begun.accepted(id, change);
+                self.changes.accepted(id, change);
                 return Ok(Progress::Begun);
             }
             Err(refused) => refused,
@@ -82,7 +82,7 @@ impl Civo {
         {
             return Ok(found);
         }
-        self.begun.failed(id, change, &refused);
+        self.changes.failed(id, change, &refused);
         let Failure {
             kind,
             message,
@@ -119,7 +119,7 @@ impl Civo {
         let Some(volume) = self.look(id).await? else {
             return Ok(Some(Progress::Done(())));
         };
-        if self.begun.hidden(&volume).is_some() {
+        if self.changes.hidden(&volume).is_some() {
             return Ok(Some(Progress::Begun));
         }
         let Some(instance) = volume.instance() else {
@@ -148,18 +148,18 @@ impl Civo {
                 return Ok(Some(Progress::Begun));
             }
             Status::Deleting => return Ok(Some(Progress::Done(()))),
-            // Whether it can be detached, Civo knows.
+            // Let Civo decide whether it can be detached.
             Status::Attached | Status::Available | Status::Failed(_) => {}
         }
         let change = Change::Detach(instance.to_owned());
         match self.client.detach(id, seen + SEEN_AGE_MAX).await {
             Ok(true) => {
-                self.begun.accepted(id, change);
+                self.changes.accepted(id, change);
                 Ok(Some(Progress::Begun))
             }
             Ok(false) => Ok(None),
             Err(refused) => {
-                self.begun.failed(id, change, &refused);
+                self.changes.failed(id, change, &refused);
                 self.left(id, instance, refused).await.map(Some)
             }
         }
@@ -204,14 +204,6 @@ fn attachment(order: &AttachOrder, bytes: u64, volume: &CivoVolume) -> Attachmen
 }
 
 impl Attachments for Civo {
-    fn one_per_node(&self) -> bool {
-        false
-    }
-
-    fn records_terms(&self) -> bool {
-        false
-    }
-
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         measured(Verb::Attach, async move {
             let node = &order.node;

@@ -7,16 +7,15 @@ mod keys;
 pub(super) use clusters::Owner;
 
 use super::access::{Access, Sources};
-use super::id::is_word;
+use super::wire::is_word;
 use super::wire::{self, CivoSnapshot, CivoVolume, Made, Object, Quota};
-use crate::backend::ids::{self, is_uuid};
-use crate::http::{self, Answer, Call};
+use crate::backend::cloud::ids::{self, is_uuid};
+use crate::http::{self, Answer, Call, encoded};
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use ::http::{Method, StatusCode, Uri};
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use bytes::Bytes;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -349,12 +348,4 @@ fn path_of_snapshot(id: &SnapshotId) -> Result<String, Failure> {
             "snapshot {id}: not found: no snapshot of Civo has such an ID"
         ))),
     }
-}
-
-/// Errors quote paths, so the IDs in them stay as they are (RFC 3986, 2.3).
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
-
-/// A setting as part of a URL.
-fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, RESERVED).to_string()
 }

@@ -1,9 +1,11 @@
 //! Creation: Civo accepts a name once, so the volume of a name that is taken is the answer.
 
+use super::changes::Change;
 use super::size::Promise;
 use super::wire::CivoVolume;
 use super::{Civo, TYPE, name};
-use crate::backend::{Order, Phase, Volume, ids};
+use crate::backend::cloud::ids;
+use crate::backend::{Order, Phase, Volume};
 use belay_server::call::Failure;
 use belay_server::request::{Name, SnapshotId, TopologyRequirement};
 use serde_json::json;
@@ -52,7 +54,8 @@ impl Civo {
         };
         // A status may be null in the answer, and it may have no name: the volume is read then.
         let id = ids::volume(&made.id, ids::is_uuid)?;
-        self.unfinished.begun(&id, name, order.attempt.clone());
+        let change = Change::Create(name, order.attempt.clone());
+        self.changes.accepted(&id, change);
         Ok(Volume {
             name: made.name(),
             ..self.volume(id, Phase::Busy("creating".to_owned()))

@@ -2,11 +2,12 @@
 //! filesystem at the next stage.
 
 use super::Civo;
-use super::begun::Change;
-use super::failures::{about, failed, not_found};
+use super::changes::Change;
 use super::size::{GIB, Promise};
 use super::wire::Status;
+use super::{about, failed};
 use crate::backend::measured::{Verb, measured};
+use crate::backend::no_volume;
 use crate::backend::{Answer, Expansion, Progress, Sizes, Volume};
 
 use belay_server::call::Failure;
@@ -23,13 +24,13 @@ impl Expansion for Civo {
 
     fn resize(&self, id: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
         measured(Verb::Resize, async move {
-            let volume = self.look(&id).await?.ok_or_else(|| not_found(&id))?;
+            let volume = self.look(&id).await?.ok_or_else(|| no_volume(&id))?;
             let promise = volume.promise();
             let has = promise.bytes(volume.gib());
             if has >= bytes {
                 return Ok(Progress::Done(has));
             }
-            if self.begun.hidden(&volume).is_some() {
+            if self.changes.hidden(&volume).is_some() {
                 return Ok(Progress::Begun);
             }
             if let Some(instance) = volume.instance() {
@@ -47,7 +48,7 @@ impl Expansion for Civo {
             let gib = promise.gib(bytes);
             let refused = match self.client.resize(&id, gib).await {
                 Ok(()) => {
-                    self.begun.accepted(&id, Change::Resize(gib));
+                    self.changes.accepted(&id, Change::Resize(gib));
                     return Ok(Progress::Begun);
                 }
                 Err(refused) => refused,
@@ -62,7 +63,7 @@ impl Expansion for Civo {
                     return Ok(Progress::Begun);
                 }
             }
-            self.begun.failed(&id, Change::Resize(gib), &refused);
+            self.changes.failed(&id, Change::Resize(gib), &refused);
             Err(about(&id, refused))
         })
     }

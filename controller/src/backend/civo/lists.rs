@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::wire::CivoVolume;
-use crate::backend::rounds::{Caller, Reads, Rounds, answer_all};
+use crate::backend::cloud::rounds::{Caller, Reads, Rounds, answer_all};
 use belay_server::call::Failure;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

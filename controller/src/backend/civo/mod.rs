@@ -3,35 +3,31 @@
 
 mod access;
 mod attach;
-mod begun;
+mod changes;
 mod client;
 mod create;
-mod failures;
 mod grow;
-mod id;
 mod lists;
 mod name;
 mod nodes;
 mod size;
 mod snapshots;
-mod unfinished;
 mod wire;
 
 pub use access::{ApiKey, Sources};
 
-use super::ids;
+use super::cloud::ids;
 use super::measured::{self, Verb, measured};
 use super::{
     Answer, Attachments, Backend, Capacity, Expansion, Mark, Order, Page, Phase, Planned, Progress,
-    Sizes, Snapshots, Usage, Volume,
+    Sizes, Snapshots, Traits, Usage, Volume,
 };
 use crate::http;
-use begun::Begun;
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, Name, Secrets, VolumeId};
+use changes::Changes;
 use client::Client;
-use failures::{failed, not_created};
 use lists::Lists;
 use nodes::Nodes;
 use size::{GIB, Promise};
@@ -39,7 +35,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
-use unfinished::Unfinished;
 use wire::{CivoVolume, Cluster, Status};
 
 /// The label `cloud` of the metrics.
@@ -74,8 +69,7 @@ pub struct Civo {
     client: Arc<Client>,
     lists: Lists,
     nodes: Nodes,
-    begun: Begun,
-    unfinished: Unfinished,
+    changes: Changes,
     place: Option<Arc<Topology>>,
     cluster: OnceCell<Cluster>,
 }
@@ -100,8 +94,7 @@ impl Civo {
         Ok(Self {
             lists: Lists::new(Arc::clone(&client)),
             nodes: Nodes::new(Arc::clone(&client)),
-            begun: Begun::default(),
-            unfinished: Unfinished::default(),
+            changes: Changes::default(),
             client,
             place: place.transpose()?,
             cluster: OnceCell::new(),
@@ -146,8 +139,8 @@ impl Civo {
             _ => volume.instance(),
         };
         let nodes = instance.map(|instance| self.nodes.node(instance));
-        let hidden = self.begun.hidden(volume);
-        let mark = self.unfinished.mark(volume);
+        let hidden = self.changes.hidden(volume);
+        let mark = self.changes.mark(volume);
         let phase = match status {
             Status::Available | Status::Attached => match hidden {
                 None => Phase::Ready,
@@ -173,20 +166,8 @@ impl Civo {
 
     fn volume(&self, id: VolumeId, phase: Phase) -> Volume {
         Volume {
-            id,
-            name: None,
-            phase,
-            mark: Mark::None,
-            bytes: 0,
-            usage: None,
-            context: None,
-            nodes: Vec::new(),
-            source: None,
             place: self.place.clone(),
-            content: None,
-            attached_at: None,
-            shares: false,
-            parameters: Vec::new(),
+            ..Volume::new(id, phase)
         }
     }
 }
@@ -215,12 +196,19 @@ fn after(token: Option<&str>) -> Result<Option<&str>, Failure> {
 }
 
 impl Backend for Civo {
-    fn parameters(&self) -> &'static [&'static str] {
-        &[TYPE, size::CAPACITY]
+    fn traits(&self) -> Traits {
+        Traits {
+            default_bytes: size::DEFAULT_BYTES,
+            reads_back: true,
+            // The first time may only wait for another change.
+            begins_max: 3,
+            records_terms: false,
+            ..Traits::default()
+        }
     }
 
-    fn default_bytes(&self) -> u64 {
-        size::DEFAULT_BYTES
+    fn parameters(&self) -> &'static [&'static str] {
+        &[TYPE, size::CAPACITY]
     }
 
     fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure> {
@@ -299,21 +287,12 @@ impl Backend for Civo {
         })
     }
 
-    fn reads_back(&self) -> bool {
-        true
-    }
-
     fn is_volume_id(&self, id: &VolumeId) -> bool {
         ids::is_uuid(id.as_str())
     }
 
     fn is_name(&self, shown: &str, asked: &Name) -> bool {
         name::of_any(asked).iter().any(|name| name == shown)
-    }
-
-    /// The first time may only wait for another change.
-    fn begins_max(&self) -> u32 {
-        3
     }
 
     fn attachments(&self) -> Option<&dyn Attachments> {
@@ -345,6 +324,29 @@ impl Capacity for Civo {
             let free = self.client.quota().await?.free_gib();
             Ok(free.saturating_mul(GIB))
         })
+    }
+}
+
+/// Its status is that word, after which nothing more happens.
+pub(super) fn failed(word: &str) -> Failure {
+    Failure::precondition(format!(
+        "Civo reports the status {word:?}; ask Civo, or delete the volume if none of its data is \
+         needed"
+    ))
+}
+
+/// Its creation has ended with that word.
+pub(super) fn not_created(id: &str, word: &str) -> Failure {
+    let message =
+        format!("volume {id}: Civo has not created it: its status was {word:?}; repeat the call");
+    Failure::new(Kind::System, message)
+}
+
+/// With the ID of the volume in front.
+pub(super) fn about(id: &VolumeId, failure: Failure) -> Failure {
+    Failure {
+        message: format!("volume {id}: {}", failure.message),
+        ..failure
     }
 }
 

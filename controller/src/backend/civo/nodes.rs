@@ -3,11 +3,11 @@
 //! meant. A name that is only similar is another node's: civo-csi takes that too. So is the same
 //! name in another cluster of the account.
 
-use super::begun::STALE_MAX;
+use super::changes::STALE_MAX;
 use super::client::{Client, Owner};
 use super::wire::Instance;
-use crate::backend::ids::is_uuid;
-use crate::backend::rounds::{Caller, Reads, Rounds, answer_all};
+use crate::backend::cloud::ids::is_uuid;
+use crate::backend::cloud::rounds::{Caller, Reads, Rounds, answer_all};
 use belay_server::call::Failure;
 use belay_server::request::NodeId;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,16 +2,16 @@
 //! two snapshots that two controllers have made at once, the lowest ID is the one of the name. The
 //! other one stays, since its ID may have been answered.
 
-use super::failures::{about, failed, not_found};
-use super::id::is_word;
 use super::size::{CAPACITY, OF_DISK, Promise};
+use super::wire::is_word;
 use super::wire::{CivoSnapshot, CivoVolume, Status};
 use super::{AFTER, Civo, after, name};
+use super::{about, failed};
+use crate::backend::cloud::{ids, time};
 use crate::backend::measured::{Verb, measured};
-use crate::backend::time;
+use crate::backend::no_volume;
 use crate::backend::{
     Answer, Mark, Order, Phase, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, Volume,
-    ids,
 };
 use belay_server::call::Failure;
 use belay_server::request::{Secrets, SnapshotId, VolumeId};
@@ -98,10 +98,10 @@ impl Civo {
             return Ok(found);
         }
         let volume = self.look(id).await.map_err(Failure::may_be_running)?;
-        let volume = volume.ok_or_else(|| not_found(id))?;
+        let volume = volume.ok_or_else(|| no_volume(id))?;
         match volume.status() {
             Status::Available | Status::Attached => {}
-            Status::Deleting => return Err(not_found(id)),
+            Status::Deleting => return Err(no_volume(id)),
             Status::Failed(word) => return Err(about(id, failed(&word))),
             Status::Attaching | Status::Detaching | Status::Other(_) => {
                 let message = format!("volume {id}: is being changed; repeat the call");

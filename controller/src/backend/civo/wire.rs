@@ -1,8 +1,7 @@
 //! What the API of Civo says, and what Belay makes of it. Members may be null or absent, lists are
 //! arrays, and a refusal has a `code` that decides; its HTTP status is not documented.
 
-use super::id::is_word;
-use crate::backend::ids;
+use crate::backend::cloud::ids;
 use crate::http::Answer;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
@@ -367,6 +366,12 @@ fn kind(code: &str) -> Kind {
     }
 }
 
+/// Whether it may be an ID whose form is not documented.
+pub(super) fn is_word(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    !text.is_empty() && text.bytes().all(is_plain)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -624,5 +629,13 @@ mod tests {
         );
         let failure = accepted(&answer(400, "", Some("success"))).unwrap_err();
         assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+    }
+
+    #[test]
+    fn a_word_is_no_path() {
+        assert!(is_word("7F8b1c2d-1111-4222-8333-444455556666"));
+        for path in ["", "..", "a/b", "a%2fb", "a?b", "../instances/1", "\u{e9}"] {
+            assert!(!is_word(path), "{path}");
+        }
     }
 }

@@ -2,43 +2,32 @@
 //! refuses others meanwhile.
 
 use super::client::Refused;
-use super::pending::{Change, Found, Look, Outcome};
+use super::pending::{Change, Found, Look};
 use super::wire::{DoVolume, Refusal, USED};
 use super::{DigitalOcean, Verb, measured};
-use crate::backend::{Answer, AttachOrder, Attachment, Attachments, Progress};
+use crate::backend::{Answer, AttachOrder, Attachment, Attachments, Progress, attachments};
 use belay_contract::disk::DiskIdentity;
 use belay_contract::drivers::DIGITALOCEAN;
 use belay_contract::publish_context::{Content, Transport};
-use belay_server::call::{Failure, Kind};
+use belay_server::call::Failure;
 use belay_server::request::{NodeId, Secrets, VolumeId};
 use std::sync::Arc;
 
-/// The ID of a droplet; none for a node that is none.
+/// The droplet ID, or `None` if the node ID is not a number.
 fn droplet(node: &NodeId) -> Option<u64> {
     node.as_str().parse().ok()
 }
 
 impl Attachments for DigitalOcean {
-    fn one_per_node(&self) -> bool {
-        true
-    }
-
-    fn records_terms(&self) -> bool {
-        false
-    }
-
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         measured(Verb::Attach, async move {
             let (id, node) = (&order.id, &order.node);
             let no_droplet = || Failure::not_found(format!("node {node}: no droplet has that ID"));
             let droplet = droplet(node).ok_or_else(no_droplet)?;
             let change = Change::Attach(droplet);
-            let (look, is_settled) = match self.pending.take(id, change) {
+            let (look, is_settled) = match self.pending.take(id, change)? {
                 Found::Running => return Ok(Progress::Begun),
-                Found::Ended(Outcome::Failed(why)) => {
-                    return Err(Failure::new(Kind::Unreachable, why));
-                }
-                Found::Ended(Outcome::Seen(look)) => (look, true),
+                Found::Ended(look) => (look, true),
                 Found::Nothing => (self.look(id).await?, false),
             };
             match look.volume.droplets() {
@@ -77,15 +66,12 @@ impl Attachments for DigitalOcean {
             };
             let change = Change::Detach(droplet);
             self.pending.forget_first(&id);
-            let tries = match self.pending.take(&id, change) {
+            let tries = match self.pending.take(&id, change)? {
                 Found::Running => return Ok(Progress::Begun),
-                Found::Ended(Outcome::Failed(why)) => {
-                    return Err(Failure::new(Kind::Unreachable, why));
-                }
-                Found::Ended(Outcome::Seen(look)) if change.is_done(&look.volume) => {
+                Found::Ended(look) if change.is_done(&look.volume) => {
                     return Ok(Progress::Done(()));
                 }
-                Found::Ended(Outcome::Seen(look)) => look.tries,
+                Found::Ended(look) => look.tries,
                 Found::Nothing => 0,
             };
             let refused = match self.client.detach(&id, droplet).await {
@@ -215,10 +201,7 @@ impl DigitalOcean {
 const TRIES_MAX: u32 = 8;
 
 fn attached_elsewhere(id: &VolumeId, droplets: &[u64]) -> Failure {
-    let other = droplets.first().copied().unwrap_or_default();
-    Failure::precondition(format!(
-        "volume {id}: attached to node {other}; detach it there first"
-    ))
+    attachments::attached_elsewhere(id, droplets.first().copied().unwrap_or_default(), "")
 }
 
 fn attachment(

@@ -7,14 +7,14 @@ use super::wire::{
     self, Action, DoSnapshot, DoSnapshots, DoVolume, OneAction, OneSnapshot, OneVolume, Refusal,
     Volumes,
 };
-use crate::backend::ids::{self, is_uuid};
-use crate::http::{self, Answer, Call};
+use crate::backend::cloud::ids::{self, is_uuid};
+use crate::backend::no_volume;
+use crate::http::{self, Answer, Call, encoded};
 use ::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use ::http::{Method, StatusCode, Uri};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use bytes::Bytes;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use std::time::Duration;
 use team::Team;
@@ -73,10 +73,6 @@ impl Refused {
         let (why, failure) = (Refusal::NotFound, no_volume(id));
         Self { why, failure }
     }
-}
-
-fn no_volume(id: &VolumeId) -> Failure {
-    Failure::not_found(format!("volume {id}: not found"))
 }
 
 impl Client {
@@ -386,13 +382,6 @@ impl Client {
 /// it even if it is encoded.
 pub(super) fn path(what: &str, id: &str) -> Option<String> {
     is_uuid(id).then(|| format!("{what}s/{id}"))
-}
-
-/// Errors quote paths, so the IDs in them stay as they are (RFC 3986, 2.3).
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
-
-fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! `digitalocean`: volumes of DigitalOcean, attached to droplets. See the README of this directory.
 
-mod about;
 mod attach;
 mod client;
 mod history;
@@ -12,19 +11,19 @@ mod snapshots;
 mod token;
 mod wire;
 
-use super::ids;
+use super::cloud::ids;
 use super::measured::{self, Verb, measured};
 use super::{
-    Answer, Attachments, Backend, Expansion, Order, Page, Progress, Sizes, Snapshots, Volume,
-    answered,
+    Answer, Attachments, Backend, Expansion, Order, Page, Progress, Sizes, Snapshots, Traits,
+    Volume, answered, no_volume,
 };
 use crate::http;
-use about::About;
 use belay_contract::topology::Topology;
-use belay_server::call::{Certainty, Failure, Kind};
+use belay_server::call::{Certainty, Failure};
 use belay_server::request::{Context, Name, Secrets, VolumeId};
 use client::Client;
-use pending::{Change, Found, Look, Outcome, Pending};
+use names::About;
+use pending::{Change, Found, Look, Pending};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,7 +163,7 @@ impl DigitalOcean {
 /// Whether a volume of its name in the cloud has that CSI name.
 fn is_of(volume: &DoVolume, name: &Name) -> bool {
     let recorded = volume.about().and_then(|about| about.name);
-    // A hash is the name of no one who has not recorded what it is of.
+    // Without a recorded CSI name, a hashed name matches nothing.
     recorded.as_ref().unwrap_or(&volume.name) == name.as_str()
 }
 
@@ -180,26 +179,26 @@ fn is_tag(tag: &str) -> bool {
 }
 
 impl Backend for DigitalOcean {
+    fn traits(&self) -> Traits {
+        Traits {
+            default_bytes: DEFAULT_BYTES,
+            reads_back: true,
+            // Actions take seconds, and calls are rationed.
+            poll_interval: Duration::from_secs(1),
+            // [`pending`] counts, and pauses longer each time.
+            begins_max: u32::MAX,
+            attaches_one_by_one: true,
+            records_terms: false,
+            ..Traits::default()
+        }
+    }
+
     fn parameters(&self) -> &'static [&'static str] {
         &[]
     }
 
-    fn default_bytes(&self) -> u64 {
-        DEFAULT_BYTES
-    }
-
     fn sizes(&self, _: &Context) -> Result<Sizes, Failure> {
         Ok(SIZES)
-    }
-
-    /// Actions take seconds, and calls are rationed.
-    /// [`pending`] counts, and pauses longer each time.
-    fn begins_max(&self) -> u32 {
-        u32::MAX
-    }
-
-    fn poll_interval(&self) -> Duration {
-        Duration::from_secs(1)
     }
 
     fn inspect(&self) -> Answer<'_, ()> {
@@ -264,10 +263,6 @@ impl Backend for DigitalOcean {
         })
     }
 
-    fn reads_back(&self) -> bool {
-        true
-    }
-
     fn is_volume_id(&self, id: &VolumeId) -> bool {
         ids::is_uuid(id.as_str())
     }
@@ -304,12 +299,9 @@ impl Expansion for DigitalOcean {
         measured(Verb::Resize, async move {
             let gib = bytes.div_ceil(GIB);
             let change = Change::Resize(gib);
-            let look = match self.pending.take(&id, change) {
+            let look = match self.pending.take(&id, change)? {
                 Found::Running => return Ok(Progress::Begun),
-                Found::Ended(Outcome::Failed(why)) => {
-                    return Err(Failure::new(Kind::Unreachable, why));
-                }
-                Found::Ended(Outcome::Seen(look)) => look,
+                Found::Ended(look) => look,
                 Found::Nothing => self.look(&id).await?,
             };
             if look.volume.bytes() >= bytes {
@@ -331,7 +323,7 @@ impl DigitalOcean {
     /// The volume as it is now, for a verb that begins with it.
     async fn look(&self, id: &VolumeId) -> Result<Look, Failure> {
         let found = self.client.volume(id).await?;
-        let volume = found.ok_or_else(|| Failure::not_found(format!("volume {id}: not found")))?;
+        let volume = found.ok_or_else(|| no_volume(id))?;
         Ok(Look {
             volume,
             began: None,

@@ -3,6 +3,7 @@
 //! depends on it after a restart: the volume and the refusals of the cloud then say the same.
 
 use super::wire::DoVolume;
+use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -79,8 +80,8 @@ struct Running {
     action: u64,
     /// When the action is asked next.
     next: Instant,
-    /// Whether the volume has been seen as it shall be. The action may run still: a volume may show
-    /// a change when it is accepted.
+    /// The volume has shown the wanted state once. The action may still be running: a volume may
+    /// show a change when it is accepted.
     is_shown: bool,
     /// Since when it is known to be completed, although the volume is not so yet.
     completed: Option<Instant>,
@@ -105,14 +106,9 @@ impl Running {
     }
 }
 
-/// How a change ended, for the verb that has begun it.
-#[derive(Debug)]
-pub(super) enum Outcome {
-    /// The volume was seen. It may not be as it was asked for.
-    Seen(Look),
-    /// The action has failed, and has changed nothing.
-    Failed(String),
-}
+/// How a change ended, for the verb that has begun it: the volume was seen, which may not be as it
+/// was asked for; or the action has failed, and has changed nothing.
+type Outcome = Result<Look, String>;
 
 /// A volume that was seen, for the verb that goes on from there.
 #[derive(Debug)]
@@ -142,7 +138,8 @@ pub(super) enum Found {
     Nothing,
     /// It goes on, or another change of the volume does.
     Running,
-    Ended(Outcome),
+    /// The change has ended, and the volume was seen. It may not be as it was asked for.
+    Ended(Look),
 }
 
 /// The changes, by volume.
@@ -196,20 +193,23 @@ impl Pending {
 
     /// What is known of that change. Another one of the volume is forgotten once it has ended:
     /// until then the volume may show what will not be so.
-    pub(super) fn take(&self, id: &VolumeId, change: Change) -> Found {
+    ///
+    /// # Errors
+    /// `Unreachable` if the action of the change has failed; it has changed nothing.
+    pub(super) fn take(&self, id: &VolumeId, change: Change) -> Result<Found, Failure> {
         let mut all = self.lock();
         let Some(entry) = all.get(id) else {
-            return Found::Nothing;
+            return Ok(Found::Nothing);
         };
         let is_same = entry.change == change;
         if matches!(entry.state, State::Running(_) | State::Waiting(_)) {
-            return Found::Running;
+            return Ok(Found::Running);
         }
         match all.remove(id).map(|entry| entry.state) {
-            Some(State::Ended(at, outcome)) if is_same && at.elapsed() < RESULT_AGE_MAX => {
-                Found::Ended(outcome)
-            }
-            _ => Found::Nothing,
+            Some(State::Ended(at, outcome)) if is_same && at.elapsed() < RESULT_AGE_MAX => outcome
+                .map(Found::Ended)
+                .map_err(|why| Failure::new(Kind::Unreachable, why)),
+            _ => Ok(Found::Nothing),
         }
     }
 
@@ -294,7 +294,7 @@ impl Pending {
                 tries: entry.tries,
                 is_first: entry.is_first,
             };
-            entry.state = State::Ended(Instant::now(), Outcome::Seen(look));
+            entry.state = State::Ended(Instant::now(), Ok(look));
         }
     }
 
@@ -314,7 +314,7 @@ impl Pending {
     /// The action has failed.
     pub(super) fn failed(&self, id: &VolumeId, why: String) {
         if let Some(entry) = self.lock().get_mut(id) {
-            entry.state = State::Ended(Instant::now(), Outcome::Failed(why));
+            entry.state = State::Ended(Instant::now(), Err(why));
         }
     }
 }
@@ -357,6 +357,10 @@ mod tests {
         serde_json::from_value(volume).unwrap()
     }
 
+    fn take(pending: &Pending, change: Change) -> Found {
+        pending.take(&id(), change).unwrap()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_action_that_runs_is_asked_at_first_when_it_shows_and_rarely() {
         let pending = Pending::default();
@@ -385,9 +389,9 @@ mod tests {
     async fn a_verb_waits_for_another_change_of_its_volume_that_runs() {
         let pending = Pending::default();
         pending.begin(&id(), DETACH, 7, None);
-        assert!(matches!(pending.take(&id(), ATTACH), Found::Running));
+        assert!(matches!(take(&pending, ATTACH), Found::Running));
         pending.failed(&id(), "no".to_owned());
-        assert!(matches!(pending.take(&id(), ATTACH), Found::Nothing));
+        assert!(matches!(take(&pending, ATTACH), Found::Nothing));
     }
 
     #[tokio::test(start_paused = true)]
@@ -395,10 +399,10 @@ mod tests {
         let pending = Pending::default();
         pending.begin(&id(), DETACH, 7, None);
         pending.ended(&id(), volume(&[]));
-        assert!(matches!(pending.take(&id(), DETACH), Found::Nothing));
+        assert!(matches!(take(&pending, DETACH), Found::Nothing));
         pending.begin(&id(), ATTACH, 8, None);
         pending.ended(&id(), volume(&[1]));
-        assert!(matches!(pending.take(&id(), ATTACH), Found::Ended(_)));
+        assert!(matches!(take(&pending, ATTACH), Found::Ended(_)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -411,7 +415,7 @@ mod tests {
             pending.begin(&id(), ATTACH, 8, None);
             pending.ended(&id(), volume(&[1]));
             tokio::time::advance(age).await;
-            let found = pending.take(&id(), ATTACH);
+            let found = take(&pending, ATTACH);
             assert_eq!(matches!(found, Found::Ended(_)), is_answer, "{age:?}");
         }
     }
@@ -447,7 +451,7 @@ mod tests {
         for (tries, seconds) in [(0, 1), (1, 2), (2, 4), (3, 8), (4, 8), (100, 8)] {
             let pending = Pending::default();
             pending.wait(&id(), ATTACH, tries);
-            assert!(matches!(pending.take(&id(), ATTACH), Found::Running));
+            assert!(matches!(take(&pending, ATTACH), Found::Running));
             tokio::time::advance(Duration::from_secs(seconds) - short).await;
             let seen = pending.seen(&id(), &volume(&[]));
             assert!(matches!(seen, Seen::Busy(ATTACH)), "{tries}: {seen:?}");
@@ -455,7 +459,7 @@ mod tests {
             let seen = pending.seen(&id(), &volume(&[]));
             assert!(matches!(seen, Seen::Ended), "{tries}: {seen:?}");
             pending.ended(&id(), volume(&[]));
-            let Found::Ended(Outcome::Seen(look)) = pending.take(&id(), ATTACH) else {
+            let Found::Ended(look) = take(&pending, ATTACH) else {
                 panic!("{tries}: no result");
             };
             assert_eq!(
@@ -506,7 +510,7 @@ mod tests {
         let first = pending.first(&id()).unwrap();
         assert_eq!((first.action, first.began), (7, Some(5)));
         pending.ended(&id(), volume(&[1]));
-        let Found::Ended(Outcome::Seen(look)) = pending.take(&id(), ATTACH) else {
+        let Found::Ended(look) = take(&pending, ATTACH) else {
             panic!("no result");
         };
         assert_eq!((look.is_first, look.began, look.tries), (true, Some(5), 0));
@@ -527,7 +531,7 @@ mod tests {
             assert!(pending.first(&id()).is_none());
         }
         pending.forget(&id());
-        assert!(matches!(pending.take(&id(), ATTACH), Found::Nothing));
+        assert!(matches!(take(&pending, ATTACH), Found::Nothing));
     }
 
     #[tokio::test(start_paused = true)]
@@ -555,12 +559,8 @@ mod tests {
         pending.begin(&id(), ATTACH, 7, None);
         pending.failed(&id(), "the reason".to_owned());
         assert!(matches!(pending.seen(&id(), &volume(&[])), Seen::Idle));
-        let found = pending.take(&id(), ATTACH);
-        let is_reason = |why: &str| why == "the reason";
-        assert!(
-            matches!(&found, Found::Ended(Outcome::Failed(why)) if is_reason(why)),
-            "{found:?}"
-        );
-        assert!(matches!(pending.take(&id(), ATTACH), Found::Nothing));
+        let failed = pending.take(&id(), ATTACH).unwrap_err();
+        assert_eq!(failed, Failure::new(Kind::Unreachable, "the reason"));
+        assert!(matches!(take(&pending, ATTACH), Found::Nothing));
     }
 }

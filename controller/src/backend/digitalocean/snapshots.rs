@@ -1,15 +1,15 @@
 //! Snapshots of volumes, which are full copies; and volumes from them, which may have to grow
 //! before they are complete.
 
-use super::about::About;
 use super::client::PAGE_ENTRIES_MAX;
+use super::names::About;
 use super::pages::Slice;
 use super::pending::Change;
 use super::wire::{DoSnapshot, GIB, Refusal};
 use super::{DigitalOcean, Verb, measured, names};
+use crate::backend::cloud::ids;
 use crate::backend::{
     Answer, Order, Progress, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, Volume, answered,
-    ids,
 };
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::{ContentSource, Secrets, SnapshotId, VolumeId};

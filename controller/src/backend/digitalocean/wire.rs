@@ -1,9 +1,9 @@
 //! What the API says (docs.digitalocean.com/reference/api), in its words, and what Belay makes of
 //! it.
 
-use super::about::About;
-use crate::backend::ids::{self, is_uuid};
-use crate::backend::time::seconds;
+use super::names::About;
+use crate::backend::cloud::ids::{self, is_uuid};
+use crate::backend::cloud::time::seconds;
 use crate::backend::{Mark, Phase, Snapshot, Volume};
 use crate::http::Answer;
 use belay_contract::publish_context::Content;
@@ -226,22 +226,15 @@ impl DoVolume {
         let nodes = self.droplets().iter();
         let nodes = nodes.map(|droplet| NodeId::new(droplet.to_string().as_str()));
         Ok(Volume {
-            id: self.id()?,
             name: Some(self.name.clone()),
-            phase,
-            mark: Mark::None,
             bytes: self.bytes(),
-            usage: None,
-            context: None,
             nodes: nodes.collect::<Result<_, _>>()?,
             source: self.about().and_then(|about| about.source()),
             place: Topology::new(topology_key, &self.region.slug)
                 .ok()
                 .map(Arc::new),
             content: Some(self.content()),
-            attached_at: None,
-            shares: false,
-            parameters: Vec::new(),
+            ..Volume::new(self.id()?, phase)
         })
     }
 }

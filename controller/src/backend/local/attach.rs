@@ -4,6 +4,7 @@
 use super::loops::Device;
 use super::record::{Attached, Record};
 use super::store::{Store, ready, whole_bytes};
+use crate::backend::attachments::attached_elsewhere;
 use crate::backend::{AttachOrder, Attachment, Terms};
 use belay_contract::publish_context::Transport;
 use belay_server::call::Failure;
@@ -45,7 +46,7 @@ impl Store {
                 }
                 None => {
                     if let Some(other) = record.node() {
-                        return Err(attached_elsewhere(id, other));
+                        return Err(attached_elsewhere(&order.id, other, ""));
                     }
                     if let Some(target) = self.copies.reading(id) {
                         return Err(being_copied(id, &target));
@@ -146,11 +147,5 @@ fn within_limit(attached: usize, order: &AttachOrder) -> Result<(), Failure> {
 fn being_copied(id: &str, target: &str) -> Failure {
     Failure::busy(format!(
         "volume {id}: {target} is being copied from it; repeat the call when {target} is ready"
-    ))
-}
-
-fn attached_elsewhere(id: &str, node: &str) -> Failure {
-    Failure::precondition(format!(
-        "volume {id}: attached to node {node}; detach it there first"
     ))
 }

@@ -294,10 +294,6 @@ impl Backend for Local {
 }
 
 impl Attachments for Local {
-    fn one_per_node(&self) -> bool {
-        false
-    }
-
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         self.change(Verb::Attach, move |store| store.attach(&order).map(Done))
     }

@@ -1,7 +1,7 @@
 //! The record of one volume, and its stored form: JSON, with the version of the format in each
 //! record. Opens nothing.
 
-use crate::backend::{Mark, Phase, Terms, Usage, Volume};
+use crate::backend::{Phase, Terms, Usage, Volume};
 use belay_contract::publish_context::Content;
 use belay_contract::topology::Topology;
 use belay_server::call::Failure;
@@ -178,21 +178,15 @@ impl Record {
         let nodes = nodes.collect::<Result<_, _>>().map_err(kept)?;
         let source = self.source.as_ref().map(StoredSource::content);
         let source = source.transpose().map_err(kept)?;
+        let id = VolumeId::new(id).map_err(kept)?;
         Ok(Volume {
-            id: VolumeId::new(id).map_err(kept)?,
-            name: None,
-            phase: Phase::Ready,
-            mark: Mark::None,
             bytes: self.bytes,
             usage: Some(usage),
             context: Some(Context::default()),
             nodes,
             source,
             place,
-            content: None,
-            attached_at: None,
-            shares: false,
-            parameters: Vec::new(),
+            ..Volume::new(id, Phase::Ready)
         })
     }
 

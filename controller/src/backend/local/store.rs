@@ -11,7 +11,7 @@ use super::slots::InProgress;
 use super::space::Ceiling;
 use super::state_file::{damaged, is_there, sync_names};
 use super::{Config, STEP_BYTES};
-use crate::backend::{Mark, Page, Phase, Sizes, Volume};
+use crate::backend::{Page, Phase, Sizes, Volume};
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, NodeId, Segments, VolumeId};
@@ -152,21 +152,10 @@ impl Store {
         if failure.kind != Kind::Bug {
             return Err(failure);
         }
+        let id = VolumeId::new(id).map_err(|_| failure)?;
         Ok(Volume {
-            id: VolumeId::new(id).map_err(|_| failure)?,
-            name: None,
-            phase: Phase::Ready,
-            mark: Mark::None,
-            bytes: 0,
-            usage: None,
-            context: None,
-            nodes: Vec::new(),
-            source: None,
             place: self.place.clone(),
-            content: None,
-            attached_at: None,
-            shares: false,
-            parameters: Vec::new(),
+            ..Volume::new(id, Phase::Ready)
         })
     }
 

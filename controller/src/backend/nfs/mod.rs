@@ -18,7 +18,7 @@ pub use options::MountOptions;
 use super::measured::{self, Verb, measured};
 use super::{
     Answer, Backend, Begun, Capacity, Clones, Expansion, Mark, Order, Page, Phase, Progress, Sizes,
-    Snapshots, Volume,
+    Snapshots, Traits, Volume,
 };
 use belay_contract::drivers::NFS_ID_BYTES_MAX;
 use belay_server::call::Failure;
@@ -284,9 +284,12 @@ impl Backend for Nfs {
         measured(Verb::Get, async move { self.look(id, &secrets).await })
     }
 
-    /// The controller knows no servers, until a call names one.
-    fn lists(&self) -> bool {
-        false
+    fn traits(&self) -> Traits {
+        Traits {
+            // The controller knows no servers, until a call names one.
+            lists: false,
+            ..Traits::default()
+        }
     }
 
     fn list(&self, _: Option<String>, _: usize, _: Secrets) -> Answer<'_, Page> {
@@ -377,15 +380,16 @@ mod tests {
     #[tokio::test]
     async fn what_only_a_server_knows_is_not_listed() {
         let nfs = self::nfs();
-        assert!(!nfs.lists() && nfs.begun().is_some());
+        assert!(!nfs.traits().lists && nfs.begun().is_some());
         let listed = nfs.list(None, 1, Secrets::default()).await;
         assert_eq!(listed.err().unwrap().kind, Kind::Unsupported);
         let found = nfs.find(Name::new("pvc-1").unwrap(), Secrets::default());
         assert!(found.await.unwrap().is_empty());
         assert_eq!(nfs.parameters(), &class::KEYS);
-        assert!(!nfs.reaches_preferred());
-        assert_eq!((nfs.default_bytes(), nfs.begins_max()), (1 << 30, 2));
-        assert_eq!(nfs.poll_interval(), Duration::from_millis(250));
+        let traits = nfs.traits();
+        assert!(!traits.reaches_preferred);
+        assert_eq!((traits.default_bytes, traits.begins_max), (1 << 30, 2));
+        assert_eq!(traits.poll_interval, Duration::from_millis(250));
         // No volume can have this ID, so no server is asked.
         let unknown = VolumeId::new("x").unwrap();
         let found = nfs.get(unknown.clone(), Secrets::default()).await;

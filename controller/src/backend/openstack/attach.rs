@@ -3,8 +3,11 @@
 
 use super::wire::{self, CinderVolume};
 use super::{Cloud, id as ids};
+use crate::backend::attachments::attached_elsewhere;
 use crate::backend::measured::{Verb, measured};
-use crate::backend::{Answer, AttachOrder, Attachment, Attachments, Phase, Progress, Volume};
+use crate::backend::{
+    Answer, AttachOrder, Attachment, Attachments, Phase, Progress, Volume, no_volume,
+};
 use belay_contract::disk::DiskIdentity;
 use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::{Failure, Kind};
@@ -51,10 +54,7 @@ fn refuse_another(
     } else {
         return Ok(());
     };
-    Err(Failure::precondition(format!(
-        "volume {}: attached to node {other}{why}; detach it there first",
-        order.id
-    )))
+    Err(attached_elsewhere(&order.id, other, why))
 }
 
 impl Cloud {
@@ -83,27 +83,17 @@ impl Cloud {
 }
 
 impl Attachments for Cloud {
-    /// Nova takes a lock for each server; calls that wait for it time out.
-    fn one_per_node(&self) -> bool {
-        true
-    }
-
-    fn records_terms(&self) -> bool {
-        false
-    }
-
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         measured(Verb::Attach, async move {
             let (id, node) = (&order.id, &order.node);
-            let not_found = || Failure::not_found(format!("volume {id}: not found"));
             ids::path_of("node", node.as_str())?;
-            let (volume, cinder) = self.look(id).await?.ok_or_else(not_found)?;
+            let (volume, cinder) = self.look(id).await?.ok_or_else(|| no_volume(id))?;
             match &volume.phase {
                 Phase::Busy(what) => {
                     let message = format!("volume {id}: {what}; repeat the call later");
                     return Err(Failure::busy(message));
                 }
-                Phase::Deleting => return Err(not_found()),
+                Phase::Deleting => return Err(no_volume(id)),
                 Phase::Ready | Phase::Failed(_) => {}
             }
             if let Some(attachment) = self.attached(&order, &volume) {

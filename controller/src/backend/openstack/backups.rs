@@ -3,13 +3,13 @@
 //! name of its backup; it is never returned to a caller, and deleted when the backup is complete.
 
 use super::client::Client;
+use super::hints::labels;
 use super::id as ids;
-use super::labels::labels;
 use super::wire::{self, CinderSnapshot, Restored};
 use super::{CLUSTER, Cloud};
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{
-    Answer, Order, Phase, Progress, Snapshot, SnapshotClaims, SnapshotOrder, Volume,
+    Answer, Order, Phase, Progress, Snapshot, SnapshotClaims, SnapshotOrder, Volume, no_volume,
 };
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::{ContentSource, Name, Secrets, SnapshotId};
@@ -87,9 +87,8 @@ impl Cloud {
             let message = format!("snapshot {}: {what}; repeat the call", basis.id);
             return Err(Failure::busy(message));
         }
-        let not_found = || Failure::not_found(format!("volume {}: not found", order.source));
         let of = self.client.volume(&order.source).await?;
-        let of = of.ok_or_else(not_found)?;
+        let of = of.ok_or_else(|| no_volume(&order.source))?;
         let mut metadata = json!({
             wire::SNAPSHOT_ATTEMPT: order.attempt.as_str(),
             wire::CARRIED: of.carried(),

@@ -1,27 +1,21 @@
 //! Calls of Cinder and Nova, each with its meaning of a refusal.
 
 mod backups;
-mod limits;
+mod project;
 mod snapshots;
-mod types;
 
 use super::id::{path, path_of};
-use super::likeness::TYPE;
 use super::session::{Account, Session};
-use super::wire::{
-    self, AvailabilityZones, CinderVolume, Message, Messages, OneVolume, Restored, Volumes,
-};
+use super::wire::{self, CinderVolume, Message, Messages, OneVolume, Restored, TYPE, Volumes};
 use crate::backend::Order;
-use crate::backend::ids::same;
-use crate::http::{Answer, Call};
+use crate::backend::cloud::ids::same;
+use crate::http::{Answer, Call, encoded};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Name, NodeId, VolumeId};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, Uri};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -205,18 +199,6 @@ impl Client {
         }
     }
 
-    /// The zones of volumes, or those of servers.
-    pub(super) async fn zones(&self, of: Service) -> Result<BTreeSet<String>, Failure> {
-        let path = "/os-availability-zone".to_owned();
-        let answer = self
-            .answer(Request::new("list_zones", of, Method::GET, path))
-            .await?;
-        match answer.status {
-            StatusCode::OK => Ok(answer.json::<AvailabilityZones>()?.names()),
-            _ => Err(wire::refused(&answer)),
-        }
-    }
-
     /// The latest messages of Cinder about a volume or snapshot. None if they cannot be read: they
     /// only explain.
     pub(super) async fn messages(&self, id: &str) -> Option<Vec<Message>> {
@@ -388,12 +370,4 @@ impl Client {
 fn plugs(node: &NodeId) -> Result<String, Failure> {
     let server = path_of("server", node.as_str())?;
     Ok(format!("{server}/os-volume_attachments"))
-}
-
-/// Errors quote paths, so the IDs in them stay as they are (RFC 3986, 2.3).
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
-
-/// A name or a marker as part of a URL, whatever it is.
-fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, RESERVED).to_string()
 }

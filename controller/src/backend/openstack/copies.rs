@@ -2,20 +2,21 @@
 //! snapshot, and is found, restored and deleted by the same verbs.
 
 use super::backups::AVAILABILITY;
+use super::hints::labels;
 use super::id::is_own;
-use super::labels::labels;
 use super::wire::{self, CinderSnapshot};
 use super::{CLUSTER, Cloud};
-use crate::backend::ids::listed;
+use crate::backend::cloud::ids::listed;
 use crate::backend::measured::{Verb, measured};
 use crate::backend::{
     Answer, Clones, Order, Phase, Progress, Snapshot, SnapshotClaims, SnapshotOrder, SnapshotPage,
-    Snapshots, Volume,
+    Snapshots, Volume, no_volume,
 };
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, Name, Secrets, SnapshotId, VolumeId};
 use serde_json::json;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Parameters of a class of cinder-csi-plugin.
 const TYPE: &str = "type";
@@ -76,13 +77,13 @@ impl Cloud {
     pub(super) async fn uncut(&self, order: &SnapshotOrder, refused: Failure) -> Failure {
         let id = &order.source;
         match refused.kind {
-            Kind::NotFound => return Failure::not_found(format!("volume {id}: not found")),
+            Kind::NotFound => return no_volume(id),
             Kind::Precondition => {}
             _ => return refused,
         }
         match self.look(id).await {
             Err(_) => refused,
-            Ok(None) => Failure::not_found(format!("volume {id}: not found")),
+            Ok(None) => no_volume(id),
             Ok(Some((volume, _))) => match volume.phase {
                 Phase::Busy(_) | Phase::Deleting => Failure::busy(refused.message),
                 Phase::Ready | Phase::Failed(_) => refused,
@@ -258,5 +259,53 @@ impl Clones for Cloud {
             let source = ContentSource::Volume(from);
             self.make(&order, Some(&source), None).await
         })
+    }
+}
+
+/// Most IDs that are kept. One that is not costs a right, not data.
+const IDS_MAX: usize = 4096;
+
+/// The snapshots, not backups, that this process has seen lately. Old releases of Cinder refuse to
+/// look for a backup before they know whether it exists; snapshots can still be deleted there.
+#[derive(Default)]
+pub(super) struct Plain(Mutex<BTreeSet<SnapshotId>>);
+
+impl Plain {
+    /// Cinder has a snapshot with that ID.
+    pub(super) fn add(&self, id: &SnapshotId) {
+        let mut ids = self.ids();
+        if ids.contains(id) {
+            return;
+        }
+        if ids.len() >= IDS_MAX {
+            ids.clear();
+        }
+        ids.insert(id.clone());
+    }
+
+    pub(super) fn has(&self, id: &SnapshotId) -> bool {
+        self.ids().contains(id)
+    }
+
+    fn ids(&self) -> MutexGuard<'_, BTreeSet<SnapshotId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_keeps_the_last_ids_and_no_more_than_its_maximum() {
+        let plain = Plain::default();
+        let nth = |n: usize| SnapshotId::new(format!("{n}")).unwrap();
+        for n in 0..=IDS_MAX {
+            plain.add(&nth(n));
+            plain.add(&nth(n));
+            assert!(plain.has(&nth(n)));
+        }
+        assert!(!plain.has(&nth(0)));
+        assert_eq!(plain.ids().len(), 1);
     }
 }

@@ -1,5 +1,7 @@
-//! Scheduler hints: the storage of a new volume, relative to that of other volumes. The keys are
-//! those of the claim's annotations of cinder-csi-plugin.
+//! What Kubernetes adds to the parameters of a class. Scheduler hints name the storage of a new
+//! volume, relative to that of other volumes; the keys are those of the claim's annotations of
+//! cinder-csi-plugin. The names of Kubernetes go into the metadata of volumes and snapshots, under
+//! the keys of the sidecars, as cinder-csi-plugin keeps them.
 
 use super::{Cloud, id};
 use belay_server::call::Failure;
@@ -51,5 +53,24 @@ impl Cloud {
         };
         let named = self.client.named(&name).await?;
         Ok(named.into_iter().map(|volume| volume.id).collect())
+    }
+}
+
+/// Names of Kubernetes, from a sidecar with `--extra-create-metadata`.
+const LABELS: [&str; 6] = [
+    "csi.storage.k8s.io/pvc/name",
+    "csi.storage.k8s.io/pvc/namespace",
+    "csi.storage.k8s.io/pv/name",
+    "csi.storage.k8s.io/volumesnapshot/name",
+    "csi.storage.k8s.io/volumesnapshot/namespace",
+    "csi.storage.k8s.io/volumesnapshotcontent/name",
+];
+
+/// Adds the names of Kubernetes to the metadata.
+pub(super) fn labels(metadata: &mut Value, parameters: &Context) {
+    for label in LABELS {
+        if let Some(name) = parameters.get(label) {
+            metadata[label] = name.into();
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! with dashes, and look up as texts. A database that ignores case (MariaDB does, by the collation
 //! of most clouds) finds other spellings too; marks, locks and disks would not match them.
 
-use crate::backend::ids::{self, is_uuid};
+use crate::backend::cloud::ids::{self, is_uuid};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 

@@ -2,52 +2,40 @@
 
 mod attach;
 mod backups;
-mod capacity;
 mod catalog;
+mod causes;
 mod client;
 mod conf;
 mod copies;
-mod failed;
 mod hints;
 mod id;
-mod in_use;
-mod labels;
-mod likeness;
-mod plain;
-mod retype;
-mod routes;
+mod open;
 mod search;
 mod session;
-mod sharing;
 #[cfg(test)]
 mod tests;
-mod unmade;
+mod types;
 mod wire;
 mod zones;
 
-use super::ids::listed;
+use super::cloud::ids::listed;
 use super::measured::{Verb, measured};
 use super::{
-    Answer, Attachments, Backend, Claims, Clones, Expansion, Modification, Order, Page, Parameter,
-    Phase, Progress, Sizes, Snapshots, Unmade, Volume,
+    Answer, Attachments, Backend, Capacity, Claims, Clones, DroppedChange, Expansion, Modification,
+    Order, Page, Parameter, Phase, Planned, Progress, Sizes, Snapshots, Traits, Volume, no_volume,
 };
-use crate::http;
 use backups::Backups;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Context, Name, Secrets, VolumeId};
 use client::Client;
-use conf::{CloudConf, Source};
-use hints::{AFFINITY, ANTI_AFFINITY};
-use labels::labels;
-use likeness::{AVAILABILITY, TYPE};
-use plain::Plain;
-pub use routes::Openstack;
-use search::{Search, Searches};
+use copies::Plain;
+use hints::{AFFINITY, ANTI_AFFINITY, labels};
+pub use open::Config;
+pub(super) use open::open;
+use search::Searches;
 use serde_json::json;
-use session::Account;
-use std::path::PathBuf;
 use std::sync::Arc;
-use wire::{CinderVolume, GIB, Restored};
+use wire::{AVAILABILITY, CinderVolume, GIB, Restored, TYPE};
 use zones::Zones;
 
 /// The label `cloud` of the metrics.
@@ -62,24 +50,8 @@ const PAGE_ENTRIES_MAX: usize = 1000;
 /// Largest volume, in bytes; the cloud's own limit is lower, and its refusal has the reason.
 const BYTES_MAX: u64 = (1 << 30) * GIB;
 
-/// The settings of the backend.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// `cloud.conf`, whose keys can be in several files: the last one counts.
-    pub files: Vec<PathBuf>,
-    /// The names of the sections `[Global "name"]` to use, one for each cloud; empty for the one
-    /// without a name.
-    pub clouds: Vec<String>,
-    /// The cluster that volumes are marked with.
-    pub cluster: String,
-    /// The topology key of zones; none = zones are not reported.
-    pub topology_key: Option<&'static str>,
-    /// `--max-volumes`, to be compared with `cloud.conf`.
-    pub volumes_max: u32,
-}
-
-/// A cloud: an account of `cloud.conf`. Which one a call is for, [`Openstack`] knows.
-struct Cloud {
+/// A cloud: an account of `cloud.conf`.
+pub(super) struct Cloud {
     client: Arc<Client>,
     searches: Searches,
     backups: Backups,
@@ -91,47 +63,6 @@ struct Cloud {
 }
 
 impl Cloud {
-    /// Reads `cloud.conf`; logs in with the first call. `label` is for log lines of one of several
-    /// clouds. Blocks.
-    ///
-    /// # Errors
-    /// `Precondition` for the file, for that of the authorities, and for proxies.
-    fn open(config: &Config, name: &str, label: Option<String>) -> Result<Self, Failure> {
-        let source = Source::new(config.files.clone(), name);
-        let conf = CloudConf::read(&source)?;
-        let http = http::Client::new(CLOUD, &conf.tls);
-        let http = http.map_err(|error| match error {
-            http::BadClient::Certificates(error) => {
-                Failure::precondition(format!("ca-file or cert-file: {error}"))
-            }
-            error @ http::BadClient::Proxy(_) => Failure::precondition(error.to_string()),
-        })?;
-        let http = http.of_section(label.as_ref().map(|_| name.into()));
-        let client = Arc::new(Client::new(Account::new(source, http, label)));
-        Ok(Self {
-            searches: Searches::new(Search::new(Arc::clone(&client))),
-            backups: Backups(Arc::clone(&client)),
-            plain: Plain::default(),
-            zones: Zones::new(Arc::clone(&client), config.topology_key, conf.ignores_zones),
-            client,
-            cluster: config.cluster.clone(),
-            attach_limit: conf.attach_limit,
-        })
-    }
-
-    /// The warning for a limit of cinder-csi-plugin that would be lost: without it, the scheduler
-    /// gives a node more volumes than it can have.
-    fn other_limit(&self, volumes_max: u32) -> Option<String> {
-        let limit = self.attach_limit.as_deref()?;
-        (limit != volumes_max.to_string()).then(|| {
-            format!(
-                "cloud.conf: [BlockStorage] node-volume-attach-limit: {limit} is not used, and \
-                 --max-volumes is {volumes_max}: set that of both programs (in the chart \
-                 maxVolumes) to the number of disks that a server can have"
-            )
-        })
-    }
-
     fn seen(&self, volume: &CinderVolume) -> Result<Volume, Failure> {
         volume.volume(self.zones.key())
     }
@@ -209,6 +140,18 @@ impl Cloud {
 }
 
 impl Backend for Cloud {
+    fn traits(&self) -> Traits {
+        Traits {
+            // Nova takes a lock for each server; calls that wait for it time out.
+            attaches_one_by_one: true,
+            records_terms: false,
+            reaches_preferred: self.zones.are_ignored(),
+            elsewhere: Some(zones::ELSEWHERE),
+            where_to_look: Some(causes::WHERE_TO_LOOK),
+            ..Traits::default()
+        }
+    }
+
     fn parameters(&self) -> &'static [&'static str] {
         &[TYPE, AVAILABILITY, AFFINITY, ANTI_AFFINITY]
     }
@@ -290,24 +233,17 @@ impl Backend for Cloud {
         id::is_own(id.as_str())
     }
 
-    fn why_unmade(&self, id: VolumeId, unmade: Unmade, _: Secrets) -> Answer<'_, Option<Failure>> {
-        Box::pin(async move { self.cause(&id, unmade).await })
-    }
-
-    fn where_to_look(&self) -> Option<&'static str> {
-        Some(unmade::WHERE_TO_LOOK)
+    fn why_dropped(
+        &self,
+        id: VolumeId,
+        dropped: DroppedChange,
+        _: Secrets,
+    ) -> Answer<'_, Option<Failure>> {
+        Box::pin(async move { self.cause(&id, dropped).await })
     }
 
     fn inspect(&self) -> Answer<'_, ()> {
         Box::pin(self.zones.inspect())
-    }
-
-    fn reaches_preferred(&self) -> bool {
-        self.zones.are_ignored()
-    }
-
-    fn elsewhere(&self, _: &Secrets) -> Option<String> {
-        Some(zones::ELSEWHERE.to_owned())
     }
 
     fn meets(&self, parameter: Parameter, _: Secrets) -> Answer<'_, bool> {
@@ -327,6 +263,10 @@ impl Backend for Cloud {
     }
 
     fn modification(&self) -> Option<&dyn Modification> {
+        Some(self)
+    }
+
+    fn capacity(&self) -> Option<&dyn Capacity> {
         Some(self)
     }
 
@@ -355,8 +295,7 @@ impl Expansion for Cloud {
 
     fn resize(&self, id: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
         measured(Verb::Resize, async move {
-            let not_found = || Failure::not_found(format!("volume {id}: not found"));
-            let (volume, _) = self.look(&id).await?.ok_or_else(not_found)?;
+            let (volume, _) = self.look(&id).await?.ok_or_else(|| no_volume(&id))?;
             if volume.bytes >= bytes {
                 return Ok(Progress::Done(volume.bytes));
             }
@@ -370,6 +309,21 @@ impl Expansion for Cloud {
                     self.unless(&id, refused, done).await
                 }
             }
+        })
+    }
+}
+
+impl Capacity for Cloud {
+    /// By the quota for all volume types, which counts snapshots too, unless `no_snapshot_gb_quota`
+    /// is set in `cinder.conf`. Quotas of a volume type, and the room of the storage, are not known
+    /// to the project.
+    fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
+        measured(Verb::Available, async move {
+            if !self.zones.may_be(planned.topology.as_ref()).await? {
+                return Ok(0);
+            }
+            let free = self.client.limits().await?.free_gib();
+            Ok(free.saturating_mul(GIB))
         })
     }
 }

@@ -3,7 +3,7 @@
 
 use super::client::Client;
 use super::wire::CinderVolume;
-use crate::backend::rounds::{Caller, Reads, Rounds, answer_all};
+use crate::backend::cloud::rounds::{Caller, Reads, Rounds, answer_all};
 use belay_server::request::Name;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -80,7 +80,7 @@ struct State {
 
 struct Twin {
     state: Arc<Mutex<State>>,
-    backend: Arc<Openstack>,
+    backend: Arc<Cloud>,
     dir: TempDir,
 }
 
@@ -115,7 +115,7 @@ impl Twin {
             topology_key: Some("zone"),
             volumes_max: 256,
         };
-        let backend = Arc::new(Openstack::open(config).unwrap());
+        let backend = Arc::new(Cloud::open(&config, "", None).unwrap());
         Self {
             state,
             backend,

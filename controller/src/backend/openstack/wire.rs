@@ -1,17 +1,13 @@
 //! What Keystone v3, Cinder v3 and Nova v2.1 say, in their words (docs.openstack.org/api-ref), and
 //! what Belay makes of it.
 
-mod limits;
+mod project;
 mod refusal;
-mod restored;
 mod snapshot;
-mod types;
-mod zones;
 
 use super::catalog::Service;
 use super::id;
-use super::likeness::{AVAILABILITY, TYPE};
-use crate::backend::time::seconds;
+use crate::backend::cloud::time::seconds;
 use crate::backend::{Attempt, Mark, Phase, Volume};
 use belay_contract::publish_context::Content;
 use belay_contract::topology::Topology;
@@ -22,15 +18,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) use limits::{AbsoluteLimits, Limits};
+pub(super) use project::{
+    AbsoluteLimits, AvailabilityZones, Limits, OneVolumeType, VolumeType, VolumeTypes,
+};
 pub(super) use refusal::{is_forbidden, is_missing, is_own, login_refused, refused, refused_for};
-pub(super) use restored::Restored;
 pub(super) use snapshot::{
     ATTEMPT as SNAPSHOT_ATTEMPT, BASIS, CARRIED, CLAIM as SNAPSHOT_CLAIM, CinderBackups,
-    CinderSnapshot, CinderSnapshots, NewBackup, OneBackup, OneSnapshot,
+    CinderSnapshot, CinderSnapshots, NewBackup, OneBackup, OneSnapshot, Restored,
 };
-pub(super) use types::{OneVolumeType, VolumeType, VolumeTypes};
-pub(super) use zones::AvailabilityZones;
+
+/// Parameters of a storage class.
+pub(super) const TYPE: &str = "type";
+pub(super) const AVAILABILITY: &str = "availability";
 
 /// Keys of ours in a volume's metadata. Cinder limits keys and values to 255 bytes.
 pub(super) const ATTEMPT: &str = "belay.dev/attempt";
@@ -331,13 +330,10 @@ impl CinderVolume {
         let zone = topology_key.zip(self.availability_zone.as_deref());
         let place = zone.and_then(|(key, zone)| Topology::of_zone(key, zone).ok());
         Ok(Volume {
-            id: id::volume(&self.id)?,
             // An unnamed volume cannot be the one that was ordered.
             name: Some(self.name.clone().unwrap_or_default()),
-            phase: self.phase(),
             mark: self.mark(),
             bytes: self.size.saturating_mul(GIB),
-            usage: None,
             context: self.context()?,
             nodes: nodes.collect::<Result<_, _>>()?,
             source: self.source(),
@@ -346,6 +342,7 @@ impl CinderVolume {
             attached_at: self.attached_at(),
             shares: self.multiattach,
             parameters: self.parameters(),
+            ..Volume::new(id::volume(&self.id)?, self.phase())
         })
     }
 }

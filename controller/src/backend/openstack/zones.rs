@@ -3,8 +3,7 @@
 //! where its pods run. As in cinder-csi-plugin, the zones of volumes can be ignored.
 
 use super::client::{Client, Service};
-use super::likeness::AVAILABILITY;
-use super::wire::CinderVolume;
+use super::wire::{AVAILABILITY, CinderVolume};
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Segments, TopologyRequirement};

@@ -55,7 +55,7 @@ impl Engine {
     async fn unless_unfinished(&self, volume: Volume, order: &Order) -> Result<Volume, Failure> {
         match (&volume.phase, &volume.mark) {
             (Phase::Failed(why), Mark::Open(by)) if by.is_of_the_process_of(&order.attempt) => {
-                delete(&self.volumes, &volume.id, &order.secrets).await?;
+                delete(&self.volumes, &volume.id, Bid::from(order)).await?;
                 Err(why.clone().rolled_back())
             }
             _ => Ok(volume),
@@ -96,7 +96,7 @@ impl Engine {
         item: S::Item,
         secrets: &Secrets,
     ) -> Result<S::Item, Failure> {
-        let item = match self.backend.reads_back() && *item.phase() == Phase::Ready {
+        let item = match self.backend.traits().reads_back && *item.phase() == Phase::Ready {
             true => read_back(poller, &item, secrets).await?,
             false => item,
         };

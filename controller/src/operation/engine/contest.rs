@@ -6,12 +6,11 @@
 //! until all such claims must have landed, or no other item can be claimed. From then on all
 //! controllers see the same claims, and the lowest ID decides.
 
+use super::Outage;
 use super::item::{Bid, Contested, Item, Store};
-use super::outage::Outage;
 use super::poller::{Poller, is_at_work};
 use super::view::View;
 use super::{at_rest, delete, end_of_patience, settled_by};
-use crate::backend::Mark;
 use belay_server::call::{Certainty, Failure, Kind};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -203,7 +202,7 @@ where
             if is_gone {
                 Ok(())
             } else {
-                self.delete(own.id()).await
+                delete(self.poller, own.id(), self.bid).await
             }
         };
         if let Err(failure) = withdrawn.await {
@@ -217,54 +216,11 @@ where
         }
     }
 
-    /// Deletes an item that this process created for the name. Reads it by its ID before: an answer
-    /// or a list may have shown another item's ID.
-    async fn delete(&self, id: &Id<S>) -> Result<(), Failure> {
-        let mut outage = Outage::default();
-        let read = loop {
-            let read = self
-                .poller
-                .store()
-                .get(id.clone(), self.bid.secrets.clone());
-            match read.await {
-                Ok(read) => break read,
-                Err(failure) => outage.bear(failure)?,
-            }
-            sleep(INTERVAL).await;
-        };
-        match read {
-            None => Ok(()),
-            Some(item) if self.is_own(&item) => delete(self.poller, id, self.bid.secrets).await,
-            Some(item) => {
-                let (what, name) = (S::Item::WHAT, item.name().unwrap_or_default());
-                Err(Failure::new(
-                    Kind::System,
-                    format!(
-                        "{what} {id}: is not deleted: the storage has shown its ID for name {:?}, \
-                         but it has the name {name:?}, or another process created it",
-                        self.bid.name.as_str()
-                    ),
-                ))
-            }
-        }
-    }
-
-    /// Whether this process created the item for the name, and no caller can have it.
-    fn is_own(&self, item: &S::Item) -> bool {
-        let is_named = item.name() == Some(self.bid.name.as_str());
-        match item.mark() {
-            Mark::Open(by) => is_named && by.is_of_the_process_of(self.bid.attempt),
-            // The claim of another call, which does not return it.
-            Mark::Claimed => is_named,
-            Mark::None | Mark::Copied => false,
-        }
-    }
-
     /// Deletes the failed items of this process; returns why the first one failed.
     async fn clear(&self, view: &View<S::Item>) -> Result<Failure, Failure> {
         let mut first = None;
         for (id, why) in view.failed(self.bid.attempt) {
-            self.delete(id).await?;
+            delete(self.poller, id, self.bid).await?;
             first.get_or_insert_with(|| why.clone().rolled_back());
         }
         first.ok_or_else(|| Failure::bug("no failed item"))

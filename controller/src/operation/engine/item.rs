@@ -9,7 +9,6 @@ use belay_server::call::Failure;
 use belay_server::request::{Name, Secrets, SnapshotId, VolumeId};
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// An object of the storage that has a name, and an ID that the storage has given it.
 pub(in crate::operation) trait Item: Clone + Send + Sync + 'static {
@@ -89,11 +88,8 @@ pub(super) type Items<I> = (Vec<I>, Option<String>);
 pub(super) trait Store: Clone + Send + Sync + 'static {
     type Item: Item;
 
-    /// Like [`Backend::poll_interval`].
-    fn poll_interval(&self) -> Duration;
-
-    /// Like [`Backend::where_to_look`].
-    fn where_to_look(&self) -> Option<&'static str>;
+    /// Whose items they are.
+    fn backend(&self) -> &dyn Backend;
 
     fn get(&self, id: <Self::Item as Item>::Id, secrets: Secrets)
     -> Answer<'_, Option<Self::Item>>;
@@ -153,12 +149,8 @@ pub(super) struct VolumeStore(pub(super) Arc<dyn Backend>);
 impl Store for VolumeStore {
     type Item = Volume;
 
-    fn poll_interval(&self) -> Duration {
-        self.0.poll_interval()
-    }
-
-    fn where_to_look(&self) -> Option<&'static str> {
-        self.0.where_to_look()
+    fn backend(&self) -> &dyn Backend {
+        self.0.as_ref()
     }
 
     fn get(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Volume>> {
@@ -217,12 +209,8 @@ impl SnapshotStore {
 impl Store for SnapshotStore {
     type Item = Snapshot;
 
-    fn poll_interval(&self) -> Duration {
-        self.0.poll_interval()
-    }
-
-    fn where_to_look(&self) -> Option<&'static str> {
-        self.0.where_to_look()
+    fn backend(&self) -> &dyn Backend {
+        self.0.as_ref()
     }
 
     fn get(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Option<Snapshot>> {

@@ -3,19 +3,17 @@
 
 mod by_name;
 mod contest;
+mod dropped;
 mod item;
-mod outage;
 mod poller;
 mod queue;
-mod unmade;
 mod view;
 
-use crate::backend::{Attachments, Attempt, Backend, Progress, Snapshot, Volume};
-use belay_server::call::Failure;
+use crate::backend::{Answer, Attempt, Backend, Mark, Progress, Snapshot, Volume};
+use belay_server::call::{Failure, Kind};
 use belay_server::request::{NodeId, Secrets, SnapshotId, VolumeId};
 pub(super) use item::Item;
-use item::{SnapshotStore, Store, VolumeStore};
-use outage::Outage;
+use item::{Bid, SnapshotStore, Store, VolumeStore};
 use poller::{LastSeen, Poller, is_at_work};
 use queue::{Queue, Turn};
 use std::hash::{BuildHasher as _, RandomState};
@@ -28,7 +26,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// call that reverts this one.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Between two requests for the deletion of an item that must go.
+/// Between two requests for an item that must be deleted.
 const DELETE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a job waits for its change of a volume, and how often it begins the change.
@@ -126,7 +124,7 @@ impl Engine {
     pub(super) fn patience(&self) -> Patience {
         Patience {
             until: end_of_patience(),
-            begins_left: self.backend.begins_max(),
+            begins_left: self.backend.traits().begins_max,
         }
     }
 
@@ -141,8 +139,7 @@ impl Engine {
         node: &NodeId,
         patience: &Patience,
     ) -> Result<Option<Turn<NodeId>>, Failure> {
-        let attachments = self.backend.attachments();
-        if !attachments.is_some_and(Attachments::one_per_node) {
+        if !self.backend.traits().attaches_one_by_one {
             return Ok(None);
         }
         let turn = timeout_at(patience.until, self.nodes.turn(node)).await;
@@ -194,24 +191,60 @@ async fn at_rest<S: Store>(
     Ok(settled)
 }
 
-/// Deletes an item, and waits for the end.
+/// Deletes an item that this process created for the name, and waits for the end. Reads it by its
+/// ID before: an answer or a list may have shown another item's ID.
 ///
 /// # Errors
-/// Those of the deletion, if they persist; those of [`settled_by`].
+/// `System` if it is another item; those of reading and deleting it, if they persist; those of
+/// [`settled_by`].
 async fn delete<S: Store>(
     poller: &Poller<S>,
     id: &<S::Item as Item>::Id,
-    secrets: &Secrets,
+    bid: Bid<'_>,
 ) -> Result<(), Failure> {
+    let store = poller.store();
+    let read = until_answered(|| store.get(id.clone(), bid.secrets.clone())).await?;
+    match read {
+        None => return Ok(()),
+        Some(item) if is_own(store.backend(), &item, bid) => {}
+        Some(item) => {
+            let (what, name) = (S::Item::WHAT, item.name().unwrap_or_default());
+            return Err(Failure::new(
+                Kind::System,
+                format!(
+                    "{what} {id}: is not deleted: the storage has shown its ID for name {:?}, but \
+                     it has the name {name:?}, or another process created it",
+                    bid.name.as_str()
+                ),
+            ));
+        }
+    }
+    let progress = until_answered(|| store.delete(id.clone(), bid.secrets.clone())).await?;
+    deleted(poller, id, progress, bid.secrets).await
+}
+
+/// Whether this process created the item for the name, and no caller can have it.
+fn is_own(backend: &dyn Backend, item: &impl Item, bid: Bid<'_>) -> bool {
+    let name = item.name();
+    let is_named = name.is_some_and(|shown| backend.is_name(shown, bid.name));
+    match item.mark() {
+        Mark::Open(by) => is_named && by.is_of_the_process_of(bid.attempt),
+        // The claim of another call, which does not return it.
+        Mark::Claimed => is_named,
+        Mark::None | Mark::Copied => false,
+    }
+}
+
+/// Repeats a request that fails, as long as an [`Outage`] is tolerated.
+async fn until_answered<'a, T: 'a>(ask: impl Fn() -> Answer<'a, T>) -> Result<T, Failure> {
     let mut outage = Outage::default();
-    let progress = loop {
-        match poller.store().delete(id.clone(), secrets.clone()).await {
-            Ok(progress) => break progress,
+    loop {
+        match ask().await {
+            Ok(answer) => return Ok(answer),
             Err(failure) => outage.bear(failure)?,
         }
         sleep(DELETE_INTERVAL).await;
-    };
-    deleted(poller, id, progress, secrets).await
+    }
 }
 
 /// Waits for the end of a deletion that has come so far.
@@ -225,7 +258,82 @@ async fn deleted<S: Store>(
         Progress::Done(()) => Ok(()),
         Progress::Begun => match settled_by(poller, end_of_patience(), id, secrets).await? {
             None => Ok(()),
-            Some(_) => Err(unmade::kept::<S::Item>(id)),
+            Some(_) => Err(dropped::kept::<S::Item>(id)),
         },
+    }
+}
+
+/// Longer than a restart of the storage's own services. A call repeated later starts with a search.
+const OUTAGE_MAX: Duration = Duration::from_secs(30);
+
+/// How long a waiting job tolerates storage that does not respond: consecutive failures, without a
+/// response between them.
+#[derive(Debug, Default)]
+pub(super) struct Outage(Option<Instant>);
+
+impl Outage {
+    /// Counts a failure.
+    ///
+    /// # Errors
+    /// The failure, with an unknown state, if it is permanent or has persisted for too long.
+    pub(super) fn bear(&mut self, failure: Failure) -> Result<(), Failure> {
+        let since = *self.0.get_or_insert_with(Instant::now);
+        match passes(failure.kind) && since.elapsed() < OUTAGE_MAX {
+            true => Ok(()),
+            false => Err(failure.may_be_running()),
+        }
+    }
+
+    /// The storage has responded.
+    pub(super) fn end(&mut self) {
+        self.0 = None;
+    }
+}
+
+/// Whether the same call may succeed later, without intervention.
+fn passes(kind: Kind) -> bool {
+    match kind {
+        Kind::Busy | Kind::Unreachable | Kind::Timeout | Kind::System => true,
+        Kind::Invalid
+        | Kind::NotFound
+        | Kind::Incompatible
+        | Kind::Precondition
+        | Kind::Range
+        | Kind::Quota
+        | Kind::Unsupported
+        | Kind::BadToken
+        | Kind::Unauthenticated
+        | Kind::Denied
+        | Kind::Bug => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::call::Certainty;
+    use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_is_borne_for_a_while_and_an_answer_ends_it() {
+        let mut outage = Outage::default();
+        let down = || Failure::new(Kind::Unreachable, "connection refused");
+        for _ in 0..2 {
+            outage.bear(down()).unwrap();
+            advance(OUTAGE_MAX - Duration::from_millis(1)).await;
+            outage.bear(down()).unwrap();
+            outage.end();
+        }
+        outage.bear(down()).unwrap();
+        advance(OUTAGE_MAX).await;
+        let failure = outage.bear(down()).unwrap_err();
+        assert_eq!(failure.certainty, Certainty::MayBeRunning);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_that_does_not_pass_is_not_borne() {
+        let refused = Failure::precondition("401");
+        let failure = Outage::default().bear(refused.clone()).unwrap_err();
+        assert_eq!(failure, refused.may_be_running());
     }
 }

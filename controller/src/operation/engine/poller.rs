@@ -2,8 +2,8 @@
 //! waiters of a kind, so that one list can serve many of one account. No other code in the
 //! controller waits for the storage.
 
+use super::Outage;
 use super::item::{Item, Store};
-use super::outage::Outage;
 use crate::backend::Phase;
 use belay_server::call::Failure;
 use belay_server::request::Secrets;
@@ -103,7 +103,7 @@ impl<S: Store> Poller<S> {
             runs: false,
         };
         Self(Arc::new(Shared {
-            interval: store.poll_interval(),
+            interval: store.backend().traits().poll_interval,
             store,
             state: Mutex::new(state),
             added: Notify::new(),

@@ -1,9 +1,10 @@
 //! Calls about clusters and instances.
 
-use super::{Client, Request, encoded};
-use crate::backend::civo::id::is_word;
+use super::{Client, Request};
+use crate::backend::civo::wire::is_word;
 use crate::backend::civo::wire::{Clusters, Instance, Object};
-use crate::backend::ids;
+use crate::backend::cloud::ids;
+use crate::http::encoded;
 use belay_server::call::{Failure, Kind};
 
 /// Most pages of clusters, and clusters of a page.

@@ -2,10 +2,10 @@
 //! missing: DeleteVolume would succeed, and CreateVolume create a second one. Civo shows a cluster
 //! to the keys of its account only, so a key that does not see it is not used.
 
-use super::{Client, Request, encoded};
+use super::{Client, Request};
 use crate::backend::civo::access::Access;
 use crate::backend::civo::wire::{self, Cluster, Object};
-use crate::http::Answer;
+use crate::http::{Answer, encoded};
 use belay_server::call::Failure;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

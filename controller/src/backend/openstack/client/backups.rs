@@ -3,9 +3,10 @@
 
 use super::super::id::{self as ids, path, path_of};
 use super::super::wire::{self, CinderBackups, CinderSnapshot, NewBackup, OneBackup};
-use super::{CLAIM_DEADLINE, Client, Request, Service, encoded};
+use super::{CLAIM_DEADLINE, Client, Request, Service};
 use crate::backend::SnapshotOrder;
-use crate::backend::ids::same;
+use crate::backend::cloud::ids::same;
+use crate::http::encoded;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, SnapshotId};
 use http::{Method, StatusCode};

@@ -2,8 +2,9 @@
 
 use super::super::id::{path, path_of};
 use super::super::wire::{self, CinderSnapshot, CinderSnapshots, OneSnapshot};
-use super::{CLAIM_DEADLINE, Client, Request, Service, encoded};
-use crate::backend::ids::same;
+use super::{CLAIM_DEADLINE, Client, Request, Service};
+use crate::backend::cloud::ids::same;
+use crate::http::encoded;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, SnapshotId, VolumeId};
 use http::{Method, StatusCode};

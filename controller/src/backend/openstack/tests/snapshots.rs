@@ -170,22 +170,12 @@ async fn a_snapshot_is_cut_found_claimed_and_deleted() {
     assert_eq!(made.phase, Phase::Busy("creating".to_owned()));
     twin.cut(cut("snap-12", &of, &[])).await.unwrap();
     let name = Name::new("snap-1").unwrap();
-    let found = twin
-        .backend
-        .first
-        .cloud
-        .find_snapshots(name, Secrets::default())
-        .await;
+    let found = twin.backend.find_snapshots(name, Secrets::default()).await;
     let found = found.unwrap();
     assert_eq!(found.len(), 1, "not the one with a similar name");
     let id = &found[0].id;
     assert!(found[0].ready && *id == made.id, "{found:?}");
-    let claim = || {
-        twin.backend
-            .first
-            .cloud
-            .claim_snapshot(id.clone(), Secrets::default())
-    };
+    let claim = || twin.backend.claim_snapshot(id.clone(), Secrets::default());
     claim().await.unwrap();
     let seen = twin.snapshot(id).await.unwrap();
     assert_eq!((seen.mark, seen.bytes), (Mark::Claimed, 2 * GIB));
@@ -351,7 +341,7 @@ async fn a_backup_is_copied_from_a_snapshot_that_no_caller_sees_and_that_ends_wi
     );
     assert!(twin.page(None, None).await.snapshots.is_empty());
     let name = || Name::new("nightly").unwrap();
-    let claims = &twin.backend.first.cloud;
+    let claims = &twin.backend;
     let shown = claims.find_snapshots(name(), Secrets::default()).await;
     assert!(shown.unwrap().is_empty());
     // Another controller asks at the same time: a snapshot serves one backup.
@@ -567,11 +557,7 @@ async fn a_claim_and_a_login_in_between_have_one_deadline() {
             match path {
                 "/volumes/" => twin.backend.claim(of.clone(), Secrets::default()).await,
                 _ => {
-                    let claim = twin
-                        .backend
-                        .first
-                        .cloud
-                        .claim_snapshot(id.clone(), Secrets::default());
+                    let claim = twin.backend.claim_snapshot(id.clone(), Secrets::default());
                     claim.await
                 }
             }

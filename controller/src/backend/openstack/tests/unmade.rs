@@ -1,7 +1,7 @@
 //! Changes that Nova or Cinder has accepted and not made, and volumes that Cinder keeps.
 
 use super::*;
-use crate::backend::Unmade;
+use crate::backend::DroppedChange;
 
 /// When the change ended, by Cinder's clock.
 const ENDED: &str = "2026-11-28T03:00:30.000000";
@@ -32,10 +32,10 @@ impl Twin {
         volume["attachments"] = servers.collect::<Vec<_>>().into();
     }
 
-    async fn why(&self, id: &VolumeId, unmade: Unmade) -> Option<Failure> {
+    async fn why(&self, id: &VolumeId, unmade: DroppedChange) -> Option<Failure> {
         let why = self
             .backend
-            .why_unmade(id.clone(), unmade, Secrets::default());
+            .why_dropped(id.clone(), unmade, Secrets::default());
         why.await.unwrap()
     }
 
@@ -57,7 +57,7 @@ fn assert_says(failure: &Failure, parts: &[&str]) {
 async fn an_attachment_that_nova_has_dropped_says_so_and_how_the_volume_is() {
     let twin = Twin::start().await;
     let id = twin.left("available", &[]).await;
-    let attach = || Unmade::Attach(server(S1));
+    let attach = || DroppedChange::Attach(server(S1));
     let why = twin.why(&id, attach()).await.unwrap();
     assert_eq!(
         (why.kind, why.certainty),
@@ -85,7 +85,7 @@ async fn an_attachment_that_nova_has_dropped_says_so_and_how_the_volume_is() {
 async fn a_message_of_cinder_counts_if_it_is_of_the_change_and_of_its_time() {
     let twin = Twin::start().await;
     let id = twin.left("available", &[]).await;
-    let attach = || Unmade::Attach(server(S1));
+    let attach = || DroppedChange::Attach(server(S1));
     for (event, at, is_meant) in [
         ("VOLUME_VOLUME_004_002", SOON, true),
         ("VOLUME_VOLUME_002_001", ENDED, true),
@@ -113,7 +113,7 @@ async fn a_message_of_cinder_counts_if_it_is_of_the_change_and_of_its_time() {
 async fn an_expansion_without_room_is_of_a_kind_that_says_so_and_changes_nothing() {
     let twin = Twin::start().await;
     let id = twin.left("in-use", &[S1]).await;
-    let why = twin.why(&id, Unmade::Expand(5 * GIB)).await.unwrap();
+    let why = twin.why(&id, DroppedChange::Expand(5 * GIB)).await.unwrap();
     assert_eq!(
         (why.kind, why.certainty),
         (Kind::Busy, Certainty::MayBeRunning)
@@ -132,7 +132,7 @@ async fn an_expansion_without_room_is_of_a_kind_that_says_so_and_changes_nothing
     ] {
         twin.state().message = NO_ROOM;
         twin.state().event = Some(("VOLUME_VOLUME_007_003", at));
-        let why = twin.why(&id, Unmade::Expand(5 * GIB)).await.unwrap();
+        let why = twin.why(&id, DroppedChange::Expand(5 * GIB)).await.unwrap();
         assert_eq!((why.kind, why.certainty), (kind, certainty), "{why}");
         assert_eq!(why.message.contains(NO_ROOM), kind == Kind::Quota, "{why}");
     }
@@ -142,7 +142,10 @@ async fn an_expansion_without_room_is_of_a_kind_that_says_so_and_changes_nothing
 async fn a_detachment_and_a_deletion_name_what_keeps_them_and_read_no_messages() {
     let twin = Twin::start().await;
     let id = twin.left("in-use", &[S1]).await;
-    let why = twin.why(&id, Unmade::Detach(server(S1))).await.unwrap();
+    let why = twin
+        .why(&id, DroppedChange::Detach(server(S1)))
+        .await
+        .unwrap();
     assert_eq!(
         (why.kind, why.certainty),
         (Kind::Busy, Certainty::MayBeRunning)
@@ -156,7 +159,7 @@ async fn a_detachment_and_a_deletion_name_what_keeps_them_and_read_no_messages()
         ],
     );
     twin.show(&id, "available", &[]);
-    let why = twin.why(&id, Unmade::Delete).await.unwrap();
+    let why = twin.why(&id, DroppedChange::Delete).await.unwrap();
     assert_says(
         &why,
         &["accepted the deletion", "copies", "the volume is available"],
@@ -170,15 +173,15 @@ async fn nothing_is_said_of_a_volume_that_shows_the_change_now_or_another_one_or
     let id = twin.left("in-use", &[S1]).await;
     let all = || {
         [
-            Unmade::Attach(server(S2)),
-            Unmade::Detach(server(S1)),
-            Unmade::Expand(5 * GIB),
-            Unmade::Delete,
+            DroppedChange::Attach(server(S2)),
+            DroppedChange::Detach(server(S1)),
+            DroppedChange::Expand(5 * GIB),
+            DroppedChange::Delete,
         ]
     };
-    assert_eq!(twin.why(&id, Unmade::Attach(server(S1))).await, None);
-    assert_eq!(twin.why(&id, Unmade::Detach(server(S2))).await, None);
-    assert_eq!(twin.why(&id, Unmade::Expand(2 * GIB)).await, None);
+    assert_eq!(twin.why(&id, DroppedChange::Attach(server(S1))).await, None);
+    assert_eq!(twin.why(&id, DroppedChange::Detach(server(S2))).await, None);
+    assert_eq!(twin.why(&id, DroppedChange::Expand(2 * GIB)).await, None);
     for unmade in all() {
         assert!(twin.why(&id, unmade).await.is_some());
     }

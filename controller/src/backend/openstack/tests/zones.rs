@@ -65,7 +65,7 @@ async fn a_volume_is_created_in_the_first_zone_that_is_asked_for_unless_its_clas
         let made = twin.backend.create(Arc::new(order)).await.unwrap();
         assert_eq!(twin.zone_of(&made.id), zone);
     }
-    assert!(!twin.backend.reaches_preferred());
+    assert!(!twin.backend.traits().reaches_preferred);
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn ignored_zones_are_no_place_and_a_volume_is_reachable_from_what_the_call
     let made = made.unwrap();
     assert_eq!(made.place, None);
     assert_eq!(twin.zone_of(&made.id), "zone a/1", "as the other driver");
-    assert!(twin.backend.reaches_preferred());
+    assert!(twin.backend.traits().reaches_preferred);
     twin.state().seen.clear();
     twin.backend.inspect().await.unwrap();
     assert!(twin.state().seen.is_empty(), "there is nothing to compare");

@@ -2,7 +2,7 @@
 
 use super::super::id;
 use super::{GIB, failed, mark_of};
-use crate::backend::time::seconds;
+use crate::backend::cloud::time::seconds;
 use crate::backend::{Mark, Phase, Snapshot};
 use belay_server::call::{Failure, Kind};
 use serde::Deserialize;
@@ -15,7 +15,7 @@ pub(in super::super) const ATTEMPT: &str = "belay.dev.attempt";
 pub(in super::super) const CLAIM: &str = "belay.dev.claim";
 /// In a snapshot that a backup is copied from: the name of the backup.
 pub(in super::super) const BASIS: &str = "belay.dev.basis";
-/// In a backup: the claim that its volume had, or the ID of the volume. See [`super::Restored`].
+/// In a backup: the claim that its volume had, or the ID of the volume. See [`Restored`].
 pub(in super::super) const CARRIED: &str = "belay.dev.carried";
 
 #[derive(Debug, Deserialize)]
@@ -162,6 +162,45 @@ impl CinderSnapshot {
     }
 }
 
+/// Marks in the description of a volume that this driver creates from a backup. Cinder replaces the
+/// metadata of such a volume by those that the backup's volume had, and leaves the description as
+/// it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct Restored {
+    /// Which attempt has created the volume.
+    pub(in super::super) attempt: String,
+    /// The ID of the backup.
+    pub(in super::super) backup: String,
+    /// The claim in the metadata of the backup's volume, or its ID.
+    pub(in super::super) carried: String,
+}
+
+const BEGIN: &str = "Created by Belay from backup ";
+const ATTEMPT_AT: &str = ", attempt ";
+const CARRIED_AT: &str = ", of volume ";
+
+impl Restored {
+    pub(in super::super) fn description(&self) -> String {
+        let Self {
+            attempt,
+            backup,
+            carried,
+        } = self;
+        format!("{BEGIN}{backup}{ATTEMPT_AT}{attempt}{CARRIED_AT}{carried}")
+    }
+
+    pub(super) fn read(description: &str) -> Option<Self> {
+        let (backup, rest) = description.strip_prefix(BEGIN)?.split_once(ATTEMPT_AT)?;
+        let (attempt, carried) = rest.split_once(CARRIED_AT)?;
+        let [attempt, backup, carried] = [attempt, backup, carried].map(str::to_owned);
+        Some(Self {
+            attempt,
+            backup,
+            carried,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,6 +263,20 @@ mod tests {
                 failure.message.starts_with(&format!("snapshot {S1}: ")),
                 "{failure}"
             );
+        }
+    }
+
+    #[test]
+    fn a_description_is_read_as_it_was_written_and_no_other_is() {
+        let restored = Restored {
+            attempt: "00ff-7".to_owned(),
+            backup: "b-1".to_owned(),
+            carried: "v-1".to_owned(),
+        };
+        let text = restored.description();
+        assert_eq!(Restored::read(&text), Some(restored));
+        for other in ["", "Created by Belay", &text[1..], &text[..text.len() - 14]] {
+            assert_eq!(Restored::read(other), None, "{other:?}");
         }
     }
 }

@@ -1,8 +1,13 @@
 //! Changes of volumes that Civo has accepted from this process. Its reads may be stale: a volume
 //! that looks as if a change had not begun is waited for, and not asked for the change again. A
 //! second detach could take it from the instance that has it by then.
+//!
+//! A volume whose creation was accepted, and that no read has shown as usable since, was never
+//! answered to a caller here, so it has no data. Civo has no place for a mark, so another process
+//! does not know this.
 
 use super::wire::{CivoVolume, Status};
+use crate::backend::{Attempt, Mark};
 use belay_server::call::{Certainty, Failure};
 use belay_server::request::VolumeId;
 use std::collections::BTreeMap;
@@ -15,10 +20,14 @@ use tokio::time::Instant;
 pub(super) const STALE_MAX: Duration = Duration::from_secs(10);
 /// The same for a change whose answer is lost: it may not have begun.
 const LOST_MAX: Duration = Duration::from_secs(2);
+/// After that time another controller may have answered a new volume that was not read here.
+const NEW_MAX: Duration = Duration::from_secs(3600);
 
 /// What a volume was asked to become.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
+    /// Created by that attempt with that name, unless Civo has answered with another volume's ID.
+    Create(String, Attempt),
     /// Attached to that instance.
     Attach(String),
     /// Detached from that instance.
@@ -37,7 +46,7 @@ enum Shown {
 
 /// The changes, by volume.
 #[derive(Debug, Default)]
-pub(super) struct Begun(Mutex<BTreeMap<String, Entry>>);
+pub(super) struct Changes(Mutex<BTreeMap<String, Entry>>);
 
 /// A change that was begun.
 #[derive(Debug)]
@@ -49,7 +58,7 @@ struct Entry {
     is_done: bool,
 }
 
-impl Begun {
+impl Changes {
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -68,7 +77,11 @@ impl Begun {
 
     /// Civo has accepted the change.
     pub(super) fn accepted(&self, id: &VolumeId, change: Change) {
-        self.add(id, change, STALE_MAX);
+        let known = match change {
+            Change::Create(..) => NEW_MAX,
+            _ => STALE_MAX,
+        };
+        self.add(id, change, known);
     }
 
     /// The call has failed, and Civo may have accepted the change nonetheless.
@@ -95,11 +108,36 @@ impl Begun {
         }
         None
     }
+
+    /// The mark of a volume that is still being created or has failed; none from then on once it
+    /// is seen in any other state.
+    pub(super) fn mark(&self, volume: &CivoVolume) -> Mark {
+        let mut all = self.all();
+        let entry = all
+            .get(&volume.id)
+            .map(|entry| (&entry.change, entry.until));
+        let Some((Change::Create(name, attempt), until)) = entry else {
+            return Mark::None;
+        };
+        let is_its = volume.name.as_ref() == Some(name);
+        let is_unfinished = match volume.status() {
+            Status::Failed(_) | Status::Deleting => true,
+            Status::Other(word) => word == "creating",
+            _ => false,
+        };
+        let is_free = volume.instance().is_none();
+        if is_its && is_unfinished && is_free && Instant::now() < until {
+            return Mark::Open(attempt.clone());
+        }
+        all.remove(&volume.id);
+        Mark::None
+    }
 }
 
 impl Change {
     fn word(&self) -> &'static str {
         match self {
+            Self::Create(..) => "creating",
             Self::Attach(_) => "attaching",
             Self::Detach(_) => "detaching",
             Self::Resize(_) => "resizing",
@@ -160,9 +198,9 @@ mod tests {
                 volume("available", "", 2),
             ),
         ] {
-            let begun = Begun::default();
-            assert_eq!(begun.hidden(&before), None);
-            begun.accepted(&id, change.clone());
+            let changes = Changes::default();
+            assert_eq!(changes.hidden(&before), None);
+            changes.accepted(&id, change.clone());
             for (seen, hidden) in [
                 (&before, Some(word)),
                 (&during, None),
@@ -172,30 +210,30 @@ mod tests {
                 (&before, Some(word)),
                 (&after, None),
             ] {
-                assert_eq!(begun.hidden(seen), hidden, "{change:?} {seen:?}");
+                assert_eq!(changes.hidden(seen), hidden, "{change:?} {seen:?}");
             }
             tokio::time::advance(STALE_MAX).await;
             // From then on it is another change that it waits for.
-            assert_eq!(begun.hidden(&before), None);
-            begun.accepted(&id, change.clone());
+            assert_eq!(changes.hidden(&before), None);
+            changes.accepted(&id, change.clone());
             tokio::time::advance(STALE_MAX).await;
-            assert_eq!(begun.hidden(&before), None);
+            assert_eq!(changes.hidden(&before), None);
             let lost = Failure::busy("no answer").may_be_running();
-            begun.failed(&id, change.clone(), &lost);
-            assert_eq!(begun.hidden(&before), Some(word));
+            changes.failed(&id, change.clone(), &lost);
+            assert_eq!(changes.hidden(&before), Some(word));
             tokio::time::advance(LOST_MAX).await;
-            assert_eq!(begun.hidden(&before), None);
-            begun.failed(&id, change, &lost.nothing_happened());
-            assert_eq!(begun.hidden(&before), None);
+            assert_eq!(changes.hidden(&before), None);
+            changes.failed(&id, change, &lost.nothing_happened());
+            assert_eq!(changes.hidden(&before), None);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_volume_that_another_instance_had_before_is_not_attached_yet() {
         let id = VolumeId::new(ID).unwrap();
-        let begun = Begun::default();
-        begun.accepted(&id, Change::Attach("node".to_owned()));
-        let shown = |instance| begun.hidden(&volume("attached", instance, 1));
+        let changes = Changes::default();
+        changes.accepted(&id, Change::Attach("node".to_owned()));
+        let shown = |instance| changes.hidden(&volume("attached", instance, 1));
         assert_eq!(shown("other"), Some("attaching"));
         assert_eq!(shown("node"), None);
         tokio::time::advance(STALE_MAX - Duration::from_secs(1)).await;
@@ -203,5 +241,63 @@ mod tests {
         assert_eq!(shown("node"), None);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(shown("other"), None, "another controller has moved it");
+    }
+
+    fn named(status: &str, instance: &str) -> CivoVolume {
+        let shown = json!({"id": ID, "name": "pvc-1", "status": status, "instance_id": instance,
+                           "size_gb": 1});
+        serde_json::from_value(shown).unwrap()
+    }
+
+    fn created() -> (Changes, Mark) {
+        let changes = Changes::default();
+        let attempt = Attempt::new(7, 1);
+        let id = VolumeId::new(ID).unwrap();
+        let change = Change::Create("pvc-1".to_owned(), attempt.clone());
+        changes.accepted(&id, change);
+        (changes, Mark::Open(attempt))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_is_marked_until_it_was_seen_as_anything_but_new_or_failed() {
+        for (status, instance) in [
+            ("available", ""),
+            ("attaching", ""),
+            ("attached", "i-1"),
+            ("attached", ""),
+            ("detaching", "i-1"),
+            ("resizing", ""),
+            ("perplexed", ""),
+            ("error", "i-1"),
+            ("creating", "i-1"),
+        ] {
+            let (changes, mark) = created();
+            for first in ["", "creating", "error", "deleting"] {
+                assert_eq!(changes.mark(&named(first, "")), mark, "{first}");
+            }
+            for seen in [named(status, instance), named("error", "")] {
+                assert_eq!(changes.mark(&seen), Mark::None, "{status} {instance}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_that_was_not_read_for_long_has_no_mark() {
+        let (changes, mark) = created();
+        let failed = named("failed", "");
+        tokio::time::advance(NEW_MAX - Duration::from_secs(1)).await;
+        assert_eq!(changes.mark(&failed), mark);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(changes.mark(&failed), Mark::None);
+        assert_eq!(Changes::default().mark(&failed), Mark::None);
+    }
+
+    /// Civo may answer a creation with the ID of another volume, which may have data.
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_of_another_name_has_no_mark() {
+        let (changes, _) = created();
+        let shown = json!({"id": ID, "name": "pvc-2", "status": "error", "size_gb": 1});
+        let other = serde_json::from_value(shown).unwrap();
+        assert_eq!(changes.mark(&other), Mark::None);
     }
 }

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::item::{Item, Store};
 use super::poller::Poller;
-use crate::backend::Unmade;
+use crate::backend::DroppedChange;
 use belay_server::call::Failure;
 use belay_server::request::{Secrets, VolumeId};
 use std::time::Duration;
@@ -16,17 +16,19 @@ impl Engine {
     /// For a change that the storage has accepted and that the volume, which is ready, does not
     /// show: with the cause, if the storage says it soon. The state is unknown, unless the storage
     /// knows it: it may show a change late.
-    pub(in crate::operation) async fn unmade(
+    pub(in crate::operation) async fn dropped(
         &self,
         id: &VolumeId,
-        unmade: Unmade,
+        dropped: DroppedChange,
         secrets: &Secrets,
     ) -> Failure {
         let without = format!(
-            "volume {id}: {unmade}, although the storage has accepted the change and shows the \
+            "volume {id}: {dropped}, although the storage has accepted the change and shows the \
              volume as ready; repeat the call"
         );
-        let why = self.backend.why_unmade(id.clone(), unmade, secrets.clone());
+        let why = self
+            .backend
+            .why_dropped(id.clone(), dropped, secrets.clone());
         match timeout(CAUSE_WITHIN, why).await {
             Ok(Ok(Some(cause))) => cause,
             Ok(Ok(None) | Err(_)) | Err(_) => Failure::busy(without).may_be_running(),
@@ -43,7 +45,7 @@ impl<S: Store> Poller<S> {
             Some(word) => format!("the operation is still in progress in the storage ({word})"),
             None => "the storage has not shown the end of the operation in time".to_owned(),
         };
-        let advice = match self.store().where_to_look() {
+        let advice = match self.store().backend().traits().where_to_look {
             Some(advice) => format!("; if it stays so, {advice}"),
             None => String::new(),
         };

@@ -1,12 +1,15 @@
-//! Calls of Cinder for volume types.
+//! Calls about what the project can have: volume types, zones, and its quota.
 
 use super::super::id::path_of;
-use super::super::wire::{self, OneVolumeType, VolumeType, VolumeTypes};
+use super::super::wire::{
+    self, AbsoluteLimits, AvailabilityZones, Limits, OneVolumeType, VolumeType, VolumeTypes,
+};
 use super::{Client, Request, Service};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 use http::{Method, StatusCode};
 use serde_json::json;
+use std::collections::BTreeSet;
 
 impl Client {
     /// Begins to change the type of a volume, unless that needs a migration.
@@ -42,6 +45,29 @@ impl Client {
                 let types = answer.json::<VolumeTypes>()?.volume_types;
                 Ok(types.into_iter().find(|found| found.is(name)))
             }
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// The quota of the project for all volume types, and what is used of it.
+    pub(in super::super) async fn limits(&self) -> Result<AbsoluteLimits, Failure> {
+        let path = "/limits".to_owned();
+        let request = Request::new("get_limits", Service::Volumes, Method::GET, path);
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::OK => Ok(answer.json::<Limits>()?.limits.absolute),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// The zones of volumes, or those of servers.
+    pub(in super::super) async fn zones(&self, of: Service) -> Result<BTreeSet<String>, Failure> {
+        let path = "/os-availability-zone".to_owned();
+        let answer = self
+            .answer(Request::new("list_zones", of, Method::GET, path))
+            .await?;
+        match answer.status {
+            StatusCode::OK => Ok(answer.json::<AvailabilityZones>()?.names()),
             _ => Err(wire::refused(&answer)),
         }
     }

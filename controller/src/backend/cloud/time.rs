@@ -5,7 +5,7 @@ const DAYS_TO_1970: u64 = 719_469;
 
 /// Seconds since 1970, of a time in UTC such as `2026-11-22T23:10:05.000000Z`, where the last
 /// letter may be missing.
-pub(super) fn seconds(time: &str) -> Option<u64> {
+pub(in crate::backend) fn seconds(time: &str) -> Option<u64> {
     let (date, clock) = time.split_once('T')?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<u64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);

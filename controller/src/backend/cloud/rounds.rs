@@ -12,7 +12,7 @@ use tokio::time::timeout;
 const ROUND_MAX: Duration = Duration::from_secs(1);
 
 /// Storage that serves calls together.
-pub(super) trait Reads: Sized + Send + Sync + 'static {
+pub(in crate::backend) trait Reads: Sized + Send + Sync + 'static {
     /// What a call is for.
     type Of: Send;
     /// What it gets.
@@ -23,20 +23,20 @@ pub(super) trait Reads: Sized + Send + Sync + 'static {
 }
 
 /// A call that waits.
-pub(super) struct Caller<R: Reads> {
-    pub(super) of: R::Of,
+pub(in crate::backend) struct Caller<R: Reads> {
+    pub(in crate::backend) of: R::Of,
     answer: oneshot::Sender<Result<R::Found, Failure>>,
 }
 
 impl<R: Reads> Caller<R> {
-    pub(super) fn answer(self, found: Result<R::Found, Failure>) {
+    pub(in crate::backend) fn answer(self, found: Result<R::Found, Failure>) {
         // It may have stopped waiting.
         drop(self.answer.send(found));
     }
 }
 
 /// One answer for all of them, also a failure.
-pub(super) fn answer_all<R>(callers: Vec<Caller<R>>, found: &Result<R::Found, Failure>)
+pub(in crate::backend) fn answer_all<R>(callers: Vec<Caller<R>>, found: &Result<R::Found, Failure>)
 where
     R: Reads<Found: Clone>,
 {
@@ -46,7 +46,7 @@ where
 }
 
 /// The rounds of reads.
-pub(super) struct Rounds<R: Reads>(Arc<Shared<R>>);
+pub(in crate::backend) struct Rounds<R: Reads>(Arc<Shared<R>>);
 
 struct Shared<R: Reads> {
     reads: Arc<R>,
@@ -60,7 +60,7 @@ struct State<R: Reads> {
 }
 
 impl<R: Reads> Rounds<R> {
-    pub(super) fn new(reads: R) -> Self {
+    pub(in crate::backend) fn new(reads: R) -> Self {
         Self(Arc::new(Shared {
             reads: Arc::new(reads),
             state: Mutex::new(State {
@@ -71,7 +71,7 @@ impl<R: Reads> Rounds<R> {
     }
 
     /// What a read finds. It begins after this call does.
-    pub(super) async fn next(&self, of: R::Of) -> Result<R::Found, Failure> {
+    pub(in crate::backend) async fn next(&self, of: R::Of) -> Result<R::Found, Failure> {
         let (answer, found) = oneshot::channel();
         {
             let mut state = self.0.state();

@@ -1,8 +1,8 @@
 //! IDs in the answers of clouds. Each backend defines the form of its IDs.
 //!
-//! An ID that is handed out comes back with the next call, and gets into the path of its request.
-//! So an answer with an ID of another form is refused where it is read, and so is the answer to a
-//! read that shows another object than the one that was asked for.
+//! A caller returns the ID with its next call, and the path of a request contains it. An answer
+//! with an ID of another form is therefore refused where it is read. The answer to a read is
+//! refused too if it shows another object than the requested one.
 
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
@@ -11,7 +11,7 @@ use belay_server::request::{SnapshotId, VolumeId};
 const QUOTED_MAX: usize = 64;
 
 /// Whether the text has the form of a UUID (RFC 9562), in any case.
-pub(super) fn is_uuid(text: &str) -> bool {
+pub(in crate::backend) fn is_uuid(text: &str) -> bool {
     const LENGTHS: [usize; 5] = [8, 4, 4, 4, 12];
     let parts = text.split('-');
     parts.clone().map(str::len).eq(LENGTHS)
@@ -24,7 +24,10 @@ pub(super) fn is_uuid(text: &str) -> bool {
 ///
 /// # Errors
 /// `System`, with an unknown state left behind, for a text that is no ID of the cloud.
-pub(super) fn volume(text: &str, is_own: impl Fn(&str) -> bool) -> Result<VolumeId, Failure> {
+pub(in crate::backend) fn volume(
+    text: &str,
+    is_own: impl Fn(&str) -> bool,
+) -> Result<VolumeId, Failure> {
     form("volume", text, is_own)?;
     VolumeId::new(text).map_err(Failure::may_be_running)
 }
@@ -33,7 +36,10 @@ pub(super) fn volume(text: &str, is_own: impl Fn(&str) -> bool) -> Result<Volume
 ///
 /// # Errors
 /// `System`, with an unknown state left behind, for a text that is no ID of the cloud.
-pub(super) fn snapshot(text: &str, is_own: impl Fn(&str) -> bool) -> Result<SnapshotId, Failure> {
+pub(in crate::backend) fn snapshot(
+    text: &str,
+    is_own: impl Fn(&str) -> bool,
+) -> Result<SnapshotId, Failure> {
     form("snapshot", text, is_own)?;
     SnapshotId::new(text).map_err(Failure::may_be_running)
 }
@@ -42,7 +48,11 @@ pub(super) fn snapshot(text: &str, is_own: impl Fn(&str) -> bool) -> Result<Snap
 ///
 /// # Errors
 /// `System`, with an unknown state left behind.
-pub(super) fn form(what: &str, text: &str, is_own: impl Fn(&str) -> bool) -> Result<(), Failure> {
+pub(in crate::backend) fn form(
+    what: &str,
+    text: &str,
+    is_own: impl Fn(&str) -> bool,
+) -> Result<(), Failure> {
     match is_own(text) {
         true => Ok(()),
         false => Err(wrong(format!(
@@ -57,7 +67,7 @@ pub(super) fn form(what: &str, text: &str, is_own: impl Fn(&str) -> bool) -> Res
 ///
 /// # Errors
 /// `System`, with an unknown state left behind.
-pub(super) fn same(what: &str, asked: &str, answered: &str) -> Result<(), Failure> {
+pub(in crate::backend) fn same(what: &str, asked: &str, answered: &str) -> Result<(), Failure> {
     match asked.eq_ignore_ascii_case(answered) {
         true => Ok(()),
         false => Err(wrong(format!(
@@ -67,16 +77,16 @@ pub(super) fn same(what: &str, asked: &str, answered: &str) -> Result<(), Failur
     }
 }
 
-/// An object of a list. One that cannot be read is left out, with a warning: it hides no other.
-pub(super) fn listed<T>(read: Result<T, Failure>) -> Option<T> {
+/// An entry of a list. `None`, with a warning, if it cannot be read: it hides no other entry.
+pub(in crate::backend) fn listed<T>(read: Result<T, Failure>) -> Option<T> {
     read.inspect_err(
         |failure| tracing::warn!(%failure, "left an object with an invalid ID out of a list"),
     )
     .ok()
 }
 
-/// The beginning of a text of an answer, in quotes.
-pub(super) fn quoted(text: &str) -> String {
+/// The beginning of a text, in quotes.
+pub(in crate::backend) fn quoted(text: &str) -> String {
     match text.char_indices().nth(QUOTED_MAX) {
         Some((end, _)) => format!("{:?}...", &text[..end]),
         None => format!("{text:?}"),
@@ -84,7 +94,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// The failure for an answer that must not be used. What the call has done is unknown.
-pub(super) fn wrong(message: String) -> Failure {
+pub(in crate::backend) fn wrong(message: String) -> Failure {
     Failure::new(Kind::System, message).may_be_running()
 }
 

@@ -1,0 +1,155 @@
+//! Volume types: another type for a volume (retype), and which volumes several servers can have at
+//! once, those of a type that is multiattach. Cinder accepts a retype, and makes it later, or
+//! never: then the volume keeps its type, and no status says so. Data are never moved to other
+//! storage.
+
+use super::Cloud;
+use super::client::Service;
+use super::wire::{self, AVAILABILITY, CinderVolume, TYPE, VolumeType};
+use crate::backend::measured::{Verb, measured};
+use crate::backend::{Answer, Modification, Order, Parameter, Progress, no_volume};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{ContentSource, Context, Secrets, VolumeId};
+
+const FIELD: &str = "mutable_parameters[type]";
+
+impl Cloud {
+    /// The volume type that the parameters name.
+    async fn asked_type(&self, parameters: &Context) -> Result<Option<VolumeType>, Failure> {
+        let Some(name) = parameters.get(TYPE) else {
+            return Ok(None);
+        };
+        let found = self.client.volume_type(Some(name)).await?;
+        let found = found.ok_or_else(|| {
+            let why = format_args!("the cloud has no volume type {name:?} for this project");
+            Failure::invalid(FIELD, why)
+        });
+        found.map(Some)
+    }
+
+    async fn cinder_volume(&self, id: &VolumeId) -> Result<CinderVolume, Failure> {
+        let volume = self.client.volume(id).await?;
+        volume.ok_or_else(|| no_volume(id))
+    }
+}
+
+impl Modification for Cloud {
+    fn mutable_parameters(&self) -> &'static [&'static str] {
+        &[TYPE]
+    }
+
+    fn modify(&self, id: VolumeId, parameters: Context, _: Secrets) -> Answer<'_, Progress<()>> {
+        measured(Verb::Modify, async move {
+            let Some(asked) = self.asked_type(&parameters).await? else {
+                return Ok(Progress::Done(()));
+            };
+            let volume = self.cinder_volume(&id).await?;
+            if volume.volume_type.as_deref() == Some(&*asked.name) {
+                return Ok(Progress::Done(()));
+            }
+            // Before the change: a repeated CreateVolume may come at any time.
+            if !volume.is_retyped() {
+                self.client.mark(&id, wire::RETYPED).await?;
+            }
+            match self.client.retype(&id, &asked.name).await {
+                Ok(()) => Ok(Progress::Begun),
+                Err(refused) => self.unless(&id, refused, |_| None).await,
+            }
+        })
+    }
+
+    fn verify(&self, id: VolumeId, parameters: Context, _: Secrets) -> Answer<'_, ()> {
+        measured(Verb::Modify, async move {
+            let Some(asked) = self.asked_type(&parameters).await? else {
+                return Ok(());
+            };
+            let is = self.cinder_volume(&id).await?.volume_type;
+            if is.as_deref() == Some(&*asked.name) {
+                return Ok(());
+            }
+            let (is, asked) = (is.unwrap_or_default(), asked.name);
+            Err(Failure::new(
+                Kind::Invalid,
+                format!(
+                    "volume {id}: {FIELD}: Cinder has not changed the volume type {is:?} to \
+                     {asked:?}: the storage that has the volume does not offer that type, or not \
+                     without moving the data, which Belay does not request"
+                ),
+            ))
+        })
+    }
+}
+
+impl Cloud {
+    /// Refuses an order for a volume of several nodes if its type is not multiattach. Older clouds
+    /// do not show that of a type: then the new volume shows it.
+    ///
+    /// # Errors
+    /// `Invalid`; those of reading types.
+    pub(super) async fn check_shareable(
+        &self,
+        order: &Order,
+        source: Option<&ContentSource>,
+    ) -> Result<(), Failure> {
+        let named = order.parameters.get(TYPE).map(str::to_owned);
+        let name = match (named, source) {
+            (Some(name), _) => Some(name),
+            (None, Some(source)) => match self.type_of(source).await? {
+                Some(name) => Some(name),
+                None => return Ok(()),
+            },
+            (None, None) => None,
+        };
+        let found = self.client.volume_type(name.as_deref()).await?;
+        // Cinder refuses a type that does not exist, and says so.
+        let Some(found) = found.filter(|found| found.is_multiattach() == Some(false)) else {
+            return Ok(());
+        };
+        let VolumeType { name, .. } = found;
+        Err(Failure::invalid(
+            "parameters[type]",
+            format_args!(
+                "several nodes cannot have volumes of the volume type {name:?}; use one with the \
+                 extra spec multiattach=\"<is> True\""
+            ),
+        ))
+    }
+
+    /// The type that a copy has if its order names none.
+    async fn type_of(&self, source: &ContentSource) -> Result<Option<String>, Failure> {
+        let id = match source {
+            ContentSource::Volume(id) => id.clone(),
+            ContentSource::Snapshot(id) => match self.client.snapshot(id).await? {
+                Some(snapshot) => snapshot.snapshot()?.source,
+                None => return Ok(None),
+            },
+        };
+        let volume = self.client.volume(&id).await?;
+        Ok(volume.and_then(|volume| volume.volume_type))
+    }
+}
+
+impl Cloud {
+    /// Whether the volume that has the name of an order may be that of the order, although Cinder
+    /// shows another text for a parameter.
+    ///
+    /// What Cinder shows decides. The type is left out where a VolumeAttributesClass has changed it
+    /// since, which the volume's mark says: then it may be another than that of the storage class.
+    /// The zone is the one that the class named at the creation, if a mark says so: Cinder may
+    /// choose another one (`allow_availability_zone_fallback`), also from one that it has, if that
+    /// is none of the volume type's (`RESKEY:availability_zones`), or not in its cache of zones.
+    pub(super) async fn may_be(&self, parameter: Parameter) -> Result<bool, Failure> {
+        let Parameter { key, is, asked } = parameter;
+        match key {
+            TYPE => Ok(match self.client.volume_type(Some(&asked)).await? {
+                // A class may name the type by its ID.
+                Some(found) => found.name == is,
+                // MariaDB ignores case and blanks at the end, and Cinder with it.
+                None => is.eq_ignore_ascii_case(asked.trim_end()),
+            }),
+            // Without a mark, Cinder may have fallen back from a zone that it does not have.
+            AVAILABILITY => Ok(!self.client.zones(Service::Volumes).await?.contains(&asked)),
+            _ => Ok(false),
+        }
+    }
+}

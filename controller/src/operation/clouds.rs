@@ -1,0 +1,300 @@
+//! The clouds of a controller. Where the secrets of calls choose one, their key `cloud` names it,
+//! as in cinder-csi-plugin. The ID of a volume says nothing about its cloud, and a volume that one
+//! cloud does not have may be in another: no change is reported as done because a volume is
+//! missing, unless all clouds say so.
+
+use super::engine::Engine;
+use crate::backend::{Answer, Backend, Backends, Named, Page, Volume};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{Secrets, SnapshotId, VolumeId};
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// The key. Without it, or empty, the call is for the cloud without a name.
+const KEY: &str = "cloud";
+/// The field of requests.
+const FIELD: &str = "secrets[cloud]";
+
+/// Between the marker of a page and the name of its cloud, in tokens of lists of several clouds.
+const SEPARATOR: char = ':';
+
+/// A cloud: a backend, and the engine that waits for it.
+#[derive(Clone)]
+pub(super) struct Cloud {
+    name: String,
+    /// The name in errors and log lines. `None` if there is no other cloud.
+    label: Option<String>,
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) engine: Arc<Engine>,
+}
+
+impl Cloud {
+    fn new(name: String, label: Option<String>, backend: Arc<dyn Backend>) -> Self {
+        Self {
+            name,
+            label,
+            engine: Arc::new(Engine::new(Arc::clone(&backend))),
+            backend,
+        }
+    }
+
+    /// The name for log lines, if there are several clouds.
+    pub(super) fn label(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+
+    /// The failure, with the name of its cloud if there are several.
+    pub(super) fn failed(&self, failure: Failure) -> Failure {
+        match &self.label {
+            Some(label) => Failure {
+                message: format!("{label}: {}", failure.message),
+                ..failure
+            },
+            None => failure,
+        }
+    }
+}
+
+/// All clouds.
+pub(super) struct Clouds {
+    pub(super) first: Cloud,
+    /// In the order of their names, which `first` is part of.
+    others: Vec<Cloud>,
+    /// What the secrets of calls name, in errors; empty if they choose no cloud.
+    labels: Vec<String>,
+}
+
+impl Clouds {
+    pub(super) fn new(backends: Backends) -> Self {
+        match backends {
+            Backends::One(backend) => Self {
+                first: Cloud::new(String::new(), None, backend),
+                others: Vec::new(),
+                labels: Vec::new(),
+            },
+            Backends::Named { first, others } => {
+                let is_one = others.is_empty();
+                let labels = std::iter::once(&first).chain(&others);
+                let labels = labels.map(|named| named.label.clone()).collect();
+                let cloud = |named: Named| {
+                    let label = (!is_one).then_some(named.label);
+                    Cloud::new(named.name, label, named.backend)
+                };
+                Self {
+                    first: cloud(first),
+                    others: others.into_iter().map(cloud).collect(),
+                    labels,
+                }
+            }
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Cloud> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// The cloud that the secrets name. The value is not quoted: a Secret of another purpose may
+    /// have the key.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the key, if this controller does not have the cloud.
+    pub(super) fn chosen(&self, secrets: &Secrets) -> Result<&Cloud, Failure> {
+        if self.labels.is_empty() {
+            return Ok(&self.first);
+        }
+        let name = secrets.get(KEY).unwrap_or_default();
+        self.all().find(|it| it.name == name).ok_or_else(|| {
+            let why = match name {
+                "" => "is missing, and this controller uses no cloud without a name",
+                _ => "names a cloud that this controller does not use",
+            };
+            let known = self.labels.join(", ");
+            Failure::invalid(
+                FIELD,
+                format_args!(
+                    "{why}; it uses {known}: correct the Secret that the class or the \
+                     PersistentVolume names, or add the cloud by --cloud-name"
+                ),
+            )
+        })
+    }
+
+    /// Fails if the volume, which is missing in that cloud, is in another one, or may be. It is
+    /// called before a change is reported as done because the volume is missing.
+    pub(super) async fn no_volume_elsewhere(
+        &self,
+        here: &Cloud,
+        id: &VolumeId,
+    ) -> Result<(), Failure> {
+        let seek = |cloud: Cloud| {
+            let id = id.clone();
+            async move { cloud.backend.get(id, Secrets::default()).await }
+        };
+        let what = format!("volume {id}");
+        self.nowhere_else(here, &what, seek).await
+    }
+
+    /// Fails if the volume is missing in that cloud and is in another one, or may be.
+    pub(super) async fn check_missing(
+        &self,
+        here: &Cloud,
+        id: &VolumeId,
+        secrets: &Secrets,
+    ) -> Result<(), Failure> {
+        if self.others.is_empty() {
+            return Ok(());
+        }
+        match here.backend.get(id.clone(), secrets.clone()).await? {
+            Some(_) => Ok(()),
+            None => self.no_volume_elsewhere(here, id).await,
+        }
+    }
+
+    /// Like [`Self::no_volume_elsewhere`], of a snapshot.
+    pub(super) async fn no_snapshot_elsewhere(
+        &self,
+        here: &Cloud,
+        id: &SnapshotId,
+    ) -> Result<(), Failure> {
+        let seek = |cloud: Cloud| {
+            let id = id.clone();
+            async move {
+                match cloud.backend.snapshots() {
+                    Some(snapshots) => snapshots.snapshot(id, Secrets::default()).await,
+                    None => Ok(None),
+                }
+            }
+        };
+        let what = format!("snapshot {id}");
+        self.nowhere_else(here, &what, seek).await
+    }
+
+    /// Fails if what is missing in that cloud is in another one, or may be, because a cloud does
+    /// not answer.
+    async fn nowhere_else<T, F>(
+        &self,
+        here: &Cloud,
+        what: &str,
+        seek: impl Fn(Cloud) -> F,
+    ) -> Result<(), Failure>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<Option<T>, Failure>> + Send + 'static,
+    {
+        let others = self.all().filter(|it| it.name != here.name);
+        let (found, failed) = sought(others, seek).await;
+        if let Some((cloud, _)) = found {
+            let label = cloud.label.unwrap_or_default();
+            let why =
+                format_args!("{what} is in another cloud, that of {label}: correct the Secret");
+            return Err(Failure::invalid(FIELD, why));
+        }
+        match failed {
+            Some(failure) => {
+                let why = format!("{what} may be in another cloud: {failure}");
+                Err(Failure::new(failure.kind, why))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The volume in whichever cloud has it, for calls that have no secrets. `None` only if all
+    /// clouds have said so.
+    pub(super) fn get_anywhere(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
+        if self.labels.is_empty() {
+            return self.first.backend.get(id, Secrets::default());
+        }
+        Box::pin(async move {
+            let seek = |cloud: Cloud| {
+                let id = id.clone();
+                async move { cloud.backend.get(id, Secrets::default()).await }
+            };
+            match sought(self.all(), seek).await {
+                (Some((_, volume)), _) => Ok(Some(volume)),
+                (None, Some(failure)) => Err(failure),
+                (None, None) => Ok(None),
+            }
+        })
+    }
+
+    /// A page of the volumes of all clouds, one cloud after the other, for calls that have no
+    /// secrets.
+    pub(super) fn list_all(&self, after: Option<String>, limit: usize) -> Answer<'_, Page> {
+        match self.others.is_empty() {
+            true => self.first.backend.list(after, limit, Secrets::default()),
+            false => Box::pin(self.page(after, limit)),
+        }
+    }
+
+    async fn page(&self, after: Option<String>, limit: usize) -> Result<Page, Failure> {
+        let unknown = |token: &str| {
+            let message = format!("starting_token {token:?}: not from a list of these clouds");
+            Failure::new(Kind::BadToken, message)
+        };
+        let mut clouds = self.all().peekable();
+        let mut marker = None;
+        if let Some(token) = after {
+            let split = token.split_once(SEPARATOR);
+            let (first, name) = split.ok_or_else(|| unknown(&token))?;
+            while clouds.next_if(|it| it.name != name).is_some() {}
+            clouds.peek().ok_or_else(|| unknown(&token))?;
+            marker = Some(first.to_owned()).filter(|it| !it.is_empty());
+        }
+        while let Some(cloud) = clouds.next() {
+            let page = cloud.backend.list(marker.take(), limit, Secrets::default());
+            let page = page.await.map_err(|failure| cloud.failed(failure))?;
+            let next = match (page.next, clouds.peek()) {
+                (Some(marker), _) => Some(format!("{marker}{SEPARATOR}{}", cloud.name)),
+                (None, Some(next)) => Some(format!("{SEPARATOR}{}", next.name)),
+                (None, None) => None,
+            };
+            if !page.volumes.is_empty() || next.is_none() {
+                let volumes = page.volumes;
+                return Ok(Page { volumes, next });
+            }
+        }
+        Ok(Page::default())
+    }
+
+    /// Inspects each cloud. See [`Backend::inspect`].
+    pub(super) async fn inspect(&self) -> Result<(), Failure> {
+        let mut last = Ok(());
+        for cloud in self.all() {
+            if let Err(failure) = cloud.backend.inspect().await {
+                last = Err(cloud.failed(failure));
+            }
+        }
+        last
+    }
+}
+
+/// The first of these clouds that has it, all asked at the same time; and why one does not say.
+async fn sought<'a, T, F>(
+    clouds: impl Iterator<Item = &'a Cloud>,
+    seek: impl Fn(Cloud) -> F,
+) -> (Option<(Cloud, T)>, Option<Failure>)
+where
+    T: Send + 'static,
+    F: Future<Output = Result<Option<T>, Failure>> + Send + 'static,
+{
+    let mut asked = JoinSet::new();
+    for cloud in clouds {
+        let (cloud, sought) = (cloud.clone(), seek(cloud.clone()));
+        asked.spawn(async move {
+            let found = sought.await;
+            found
+                .map(|found| found.map(|found| (cloud.clone(), found)))
+                .map_err(|failure| cloud.failed(failure).nothing_happened())
+        });
+    }
+    let mut failed = None;
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok(Ok(Some(found))) => return (Some(found), failed),
+            Ok(Ok(None)) => {}
+            Ok(Err(failure)) => failed = Some(failure),
+            Err(error) => failed = Some(Failure::bug(format!("asking all clouds: {error}"))),
+        }
+    }
+    (None, failed)
+}
