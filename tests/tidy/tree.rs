@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use crate::mask;
 
@@ -54,9 +55,25 @@ impl RustFile {
     }
 }
 
+static TEXTS: LazyLock<Vec<Text>> = LazyLock::new(read);
+static RUST_FILES: LazyLock<Vec<RustFile>> = LazyLock::new(|| {
+    let rust = texts().iter().filter(|text| text.extension() == "rs");
+    rust.map(|text| RustFile::new(&text.path, &text.content))
+        .collect()
+});
+
 /// Every text file of the repository, sorted by path, without files that git, cargo or the set-up
 /// created.
-pub(crate) fn read() -> Vec<Text> {
+pub(crate) fn texts() -> &'static [Text] {
+    &TEXTS
+}
+
+/// Every Rust file of the repository, in order of path.
+pub(crate) fn rust_files() -> &'static [RustFile] {
+    &RUST_FILES
+}
+
+fn read() -> Vec<Text> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut texts = Vec::new();
     walk(&top, "", &mut texts);
@@ -67,13 +84,6 @@ pub(crate) fn read() -> Vec<Text> {
     );
     texts.sort_by(|a, b| a.path.cmp(&b.path));
     texts
-}
-
-/// Every Rust file of the repository, in order of path.
-pub(crate) fn rust_files() -> Vec<RustFile> {
-    let rust = read().into_iter().filter(|text| text.extension() == "rs");
-    rust.map(|text| RustFile::new(&text.path, &text.content))
-        .collect()
 }
 
 fn walk(directory: &Path, prefix: &str, texts: &mut Vec<Text>) {
