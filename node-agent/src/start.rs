@@ -3,13 +3,14 @@
 //! hangs, or a directory that does not exist yet or that another agent serves, delays only one
 //! driver.
 
+use belay_server::lock::Lock;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use belay_contract::drivers::Profile;
@@ -47,7 +48,7 @@ pub(crate) struct Machine {
     shared: Arc<Shared>,
     disks: Arc<DiskIndex>,
     /// The directories of the drivers, by device and inode.
-    folders: Mutex<HashMap<(u64, u64), DriverName>>,
+    folders: Lock<HashMap<(u64, u64), DriverName>>,
     /// The directories of all sockets.
     beside_sockets: Vec<Endpoint>,
 }
@@ -105,7 +106,7 @@ impl Machine {
             kubelet_dir: kubelet_dir.map(Arc::new),
             shared: Arc::default(),
             disks: Arc::new(DiskIndex::new()),
-            folders: Mutex::default(),
+            folders: Lock::default(),
             beside_sockets: endpoints.cloned().collect(),
         }
     }
@@ -166,7 +167,7 @@ impl Machine {
         lacking_nodes(&self.kernel).map_or(Ok(()), |why| Err(Refused::ForNow(why)))?;
         let loop_dir = LoopDir::open(&self.kernel, name, &real).map_err(|error| for_now(&error))?;
         let inode = inode(&real).map_err(|error| for_now(&error))?;
-        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut folders = self.folders.lock();
         // A driver would free the devices of the other one as left over.
         if let Some(owner) = folders.get(&inode) {
             let folder = folder.display();

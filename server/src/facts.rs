@@ -2,12 +2,13 @@
 //! measured when a page is requested, and separately from the page: a disk that does not answer
 //! delays no page, and its last values stay. Knows no driver's storage.
 
+use crate::lock::Lock;
 use metrics::Unit;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -70,7 +71,7 @@ struct Entry {
     facts: Arc<dyn Facts>,
     is_measuring: Arc<AtomicBool>,
     /// When the last measurement began.
-    measured: Mutex<Option<Instant>>,
+    measured: Lock<Option<Instant>>,
 }
 
 impl AllFacts {
@@ -85,7 +86,7 @@ impl AllFacts {
             driver: driver.into(),
             facts,
             is_measuring: Arc::default(),
-            measured: Mutex::default(),
+            measured: Lock::default(),
         });
         let all = Self(Arc::new(entries.collect()));
         all.show();
@@ -117,7 +118,7 @@ impl AllFacts {
 impl Entry {
     /// Begins to measure, unless that goes on, or was done a moment ago.
     fn begin(&self) -> Option<JoinHandle<()>> {
-        let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut measured = self.measured.lock();
         let is_recent = measured.is_some_and(|at| at.elapsed() < INTERVAL);
         if is_recent || self.is_measuring.swap(true, Ordering::AcqRel) {
             return None;

@@ -10,6 +10,7 @@ pub mod health;
 pub mod identity;
 pub mod inotify;
 pub mod kubelet;
+pub mod lock;
 pub mod log;
 pub mod memory;
 pub mod metrics;

@@ -5,10 +5,10 @@ mod process;
 
 use crate::config::ProcessArgs;
 use crate::identity::DriverName;
+use crate::lock::Lock;
 use crate::{call, log, work};
 use metrics::Unit;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use std::sync::{Mutex, PoisonError};
 
 /// Upper bounds of the histograms, in seconds: from a call that needs no I/O to a mkfs of a large
 /// volume.
@@ -18,14 +18,14 @@ const BOUNDS: [f64; 22] = [
 ];
 
 /// One recorder per process, like that of the `metrics` crate.
-static INSTALLED: Mutex<Option<Metrics>> = Mutex::new(None);
+static INSTALLED: Lock<Option<Metrics>> = Lock::new(None);
 
 /// Measurements that are only taken when the metrics are read.
-static WHEN_ASKED: Mutex<Vec<Box<dyn Fn() + Send>>> = Mutex::new(Vec::new());
+static WHEN_ASKED: Lock<Vec<Box<dyn Fn() + Send>>> = Lock::new(Vec::new());
 
 /// Runs `measure` whenever the metrics are read, for as long as the process runs.
 pub fn when_asked(measure: impl Fn() + Send + 'static) {
-    let mut all = WHEN_ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = WHEN_ASKED.lock();
     all.push(Box::new(measure));
 }
 
@@ -77,7 +77,7 @@ pub fn begin<'a>(
 /// # Errors
 /// See [`MetricsError`].
 pub fn install() -> Result<Metrics, MetricsError> {
-    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut installed = INSTALLED.lock();
     if let Some(installed) = &*installed {
         return Ok(installed.clone());
     }
@@ -99,7 +99,7 @@ impl Metrics {
     pub fn render(&self) -> String {
         work::measure();
         log::measure();
-        let all = WHEN_ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = WHEN_ASKED.lock();
         all.iter().for_each(|measure| measure());
         drop(all);
         let mut page = self.handle.render();
@@ -111,7 +111,7 @@ impl Metrics {
 /// Sorts measurements into the buckets, if there are any; else they accumulate until the metrics
 /// are read.
 pub(crate) fn tidy() {
-    let installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    let installed = INSTALLED.lock();
     let handle = installed.as_ref().map(|metrics| metrics.handle.clone());
     drop(installed);
     if let Some(handle) = handle {

@@ -7,10 +7,11 @@
 //! may create something after the last of its calls.
 
 use belay_server::call::{Certainty, Failure, Kind};
+use belay_server::lock::Lock;
 use belay_server::request::Name;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// So many names are remembered, those of the latest calls: many more than are created between two
 /// calls of one creation (csi-provisioner and csi-snapshotter repeat it within five minutes).
@@ -27,7 +28,7 @@ pub struct Begun {
 
 /// Names of one kind.
 #[derive(Debug, Default)]
-pub struct Names(Mutex<Known>);
+pub struct Names(Lock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -70,7 +71,7 @@ pub(super) struct Noting {
 impl Noting {
     /// A creation of the name starts, and does not depend on its calls.
     pub(super) fn start(self) -> Unattended {
-        let mut known = self.names.known();
+        let mut known = self.names.0.lock();
         *known.unattended.entry(self.name.clone()).or_default() += 1;
         drop(known);
         Unattended {
@@ -99,7 +100,7 @@ impl Unattended {
 impl Drop for Unattended {
     fn drop(&mut self) {
         let Noting { names, name } = &self.noting;
-        let mut known = names.known();
+        let mut known = names.0.lock();
         if self.has_left {
             known.note(name);
         }
@@ -121,20 +122,16 @@ impl Names {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether an earlier call of that name may have created something, or may yet.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
-        let known = self.known();
+        let known = self.0.lock();
         known.calls.contains_key(name) || known.unattended.contains_key(name)
     }
 
     /// A creation of that name may have created something, and its caller may not learn that.
     pub fn note(&self, name: &str) {
-        self.known().note(name);
+        self.0.lock().note(name);
     }
 
     /// The result of a creation. A failure that changed nothing does not say what an earlier call
@@ -146,7 +143,7 @@ impl Names {
     /// yet.
     pub fn judge<T>(&self, name: &Name, result: Result<T, Failure>) -> Result<T, Failure> {
         let name = name.as_str();
-        let mut known = self.known();
+        let mut known = self.0.lock();
         let Err(failure) = &result else {
             known.note(name);
             return result;
@@ -245,7 +242,7 @@ mod tests {
                 None => drop(second),
             }
             assert_eq!(certainty(&names, "pvc-1", unreachable()), expected);
-            assert!(names.known().unattended.is_empty());
+            assert!(names.0.lock().unattended.is_empty());
         }
     }
 
@@ -266,7 +263,7 @@ mod tests {
         }
         assert!(!names.has("first"));
         assert_eq!(certainty(&names, "repeated", unreachable()), may_be);
-        let known = names.known();
+        let known = names.0.lock();
         assert_eq!(
             (known.calls.len(), known.names.len()),
             (NAMES_MAX, NAMES_MAX)

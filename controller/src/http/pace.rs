@@ -1,7 +1,7 @@
 //! How fast calls are sent: as they come, until the service says that it is too fast. Callers are
 //! served in their order.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use belay_server::lock::Lock;
 use std::time::Duration;
 use tokio::sync::Mutex as Fair;
 use tokio::time::{Instant, sleep_until};
@@ -22,7 +22,7 @@ pub(super) struct Pace {
     /// Where that one and the refused ones wait. Both are fair, and a caller that stops waiting
     /// leaves nothing behind.
     gate: Fair<()>,
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
 #[derive(Debug)]
@@ -48,12 +48,8 @@ impl Pace {
         Self {
             line: Fair::default(),
             gate: Fair::default(),
-            state: Mutex::new(state),
+            state: Lock::new(state),
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until a call may be sent: after the calls that came before it, unless it has had its
@@ -65,7 +61,7 @@ impl Pace {
         };
         let _gate = self.gate.lock().await;
         loop {
-            let at = self.state().begin(Instant::now());
+            let at = self.state.lock().begin(Instant::now());
             let Some(at) = at else { return };
             // A call that is sent meanwhile may be refused.
             sleep_until(at).await;
@@ -75,7 +71,7 @@ impl Pace {
     /// A call that was sent then was refused for its pace (429); `after` is how long the service
     /// wants to be left alone. Calls that were sent together are one reason to slow down.
     pub(super) fn refused(&self, sent: Instant, after: Duration) {
-        let (mut state, now) = (self.state(), Instant::now());
+        let (mut state, now) = (self.state.lock(), Instant::now());
         if sent >= state.slowed {
             state.interval = (state.interval * 2).clamp(INTERVAL_FIRST, INTERVAL_MAX);
             state.slowed = now;
@@ -85,7 +81,7 @@ impl Pace {
 
     /// A call was answered.
     pub(super) fn answered(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let shorter = state.interval - state.interval / RECOVERY;
         state.interval = match shorter < INTERVAL_MIN {
             true => Duration::ZERO,
@@ -149,9 +145,9 @@ mod tests {
     async fn an_answer_shortens_the_interval_by_a_part_and_one_below_the_least_is_none() {
         let shortened = |interval: Duration| {
             let pace = Pace::new();
-            pace.state().interval = interval;
+            pace.state.lock().interval = interval;
             pace.answered();
-            pace.state().interval
+            pace.state.lock().interval
         };
         let second = Duration::from_secs(1);
         assert_eq!(shortened(32 * second), 31 * second);
@@ -202,13 +198,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn callers_keep_their_order_through_pauses() {
         let pace = Arc::new(slowest());
-        let order = Arc::<Mutex<Vec<usize>>>::default();
+        let order = Arc::<Lock<Vec<usize>>>::default();
         let mut callers = JoinSet::new();
         for n in 0..50 {
             let (pace, order) = (Arc::clone(&pace), Arc::clone(&order));
             callers.spawn(async move {
                 pace.turn(false).await;
-                order.lock().unwrap().push(n);
+                order.lock().push(n);
                 // Each tenth is refused, while the next ones wait already.
                 if n % 10 == 0 {
                     pace.refused(Instant::now(), Duration::from_secs(7));
@@ -217,7 +213,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         callers.join_all().await;
-        let order = order.lock().unwrap();
+        let order = order.lock();
         assert!(order.is_sorted(), "{order:?}");
     }
 

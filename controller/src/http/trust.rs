@@ -2,13 +2,14 @@
 //! the client's own certificate. Files are read again when they have changed. Knows no connection.
 
 use belay_server::file;
+use belay_server::lock::Lock;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio_rustls::TlsConnector;
 
 /// Where distributions, and our images, have the certificates of public authorities.
@@ -40,7 +41,7 @@ pub struct TlsFiles {
 }
 
 /// The authorities, and the identity, of all connections of a client.
-pub struct Trust(Mutex<Known>);
+pub struct Trust(Lock<Known>);
 
 struct Known {
     /// The files, and what identifies their content.
@@ -71,7 +72,7 @@ impl Content {
 impl Trust {
     /// By these files. Blocks.
     pub(super) fn new(files: &TlsFiles) -> Result<Self, BadCertificates> {
-        Known::read(files).map(|known| Self(Mutex::new(known)))
+        Known::read(files).map(|known| Self(Lock::new(known)))
     }
 
     /// Reads the files again if one has changed or another one is named; true if it did.
@@ -81,20 +82,16 @@ impl Trust {
     /// A file without a certificate or key; all stays as it was.
     pub fn refresh(&self, files: &TlsFiles) -> Result<bool, BadCertificates> {
         let now = files.contents()?;
-        if self.known().from == now {
+        if self.0.lock().from == now {
             return Ok(false);
         }
         let new = Known::read(files)?;
-        *self.known() = new;
+        *self.0.lock() = new;
         Ok(true)
     }
 
     pub(super) fn tls(&self) -> TlsConnector {
-        self.known().tls.clone()
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().tls.clone()
     }
 }
 

@@ -6,10 +6,11 @@
 
 mod volumes;
 
+use belay_server::lock::Lock;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use belay_server::request::VolumeId;
 
@@ -23,7 +24,7 @@ use crate::kernel::{Dev, FileKind, Inode, Kernel, Result, Stat};
 /// Mount points by path, by volume and by device.
 #[derive(Default)]
 pub(crate) struct MountIndex {
-    inner: Mutex<Inner>,
+    inner: Lock<Inner>,
 }
 
 #[derive(Default)]
@@ -174,7 +175,7 @@ impl MountIndex {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic between two map updates leaves stale entries at worst, and those are checked.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 

@@ -1,7 +1,6 @@
 //! Actions that several verbs share: attach a mount, unmount it, and detach its device.
 
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
@@ -25,7 +24,7 @@ impl Shared {
     ) -> Result<(), Failure> {
         // Volumes have jobs, paths do not: two volumes must not pass the check at the same time.
         // What was opened before another one passed it does not show that one's mount.
-        let placing = self.placing.lock().unwrap_or_else(PoisonError::into_inner);
+        let placing = self.placing.lock();
         let onto = kernel.open_path(path)?;
         if kernel.stat(&onto)?.mount_root {
             return Err(Failure::busy(format!(

@@ -1,6 +1,7 @@
 //! The e2fsck that run on this node, for all drivers.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use belay_server::lock::Lock;
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use belay_server::call::Failure;
@@ -12,7 +13,7 @@ const STUCK_MAX: usize = 2;
 /// One runs at a time: its memory depends on the volume, and is that of the agent's control group.
 #[derive(Default)]
 pub(super) struct Checks {
-    running: Mutex<Vec<Check>>,
+    running: Lock<Vec<Check>>,
 }
 
 struct Check {
@@ -69,7 +70,7 @@ impl Checks {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Check>> {
         // Each change is one insertion, removal or assignment.
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock()
     }
 }
 

@@ -23,9 +23,10 @@ pub(crate) mod tests;
 mod unpublish;
 mod unstage;
 
+use belay_server::lock::Lock;
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
@@ -137,21 +138,21 @@ impl<K: Kernel> Node<K> {
 #[derive(Default)]
 pub(crate) struct Shared {
     /// Held while a mount is attached.
-    placing: Mutex<()>,
+    placing: Lock<()>,
     checks: Checks,
-    indexes: Mutex<Vec<Weak<MountIndex>>>,
+    indexes: Lock<Vec<Weak<MountIndex>>>,
 }
 
 impl Shared {
     fn add(&self, index: &Arc<MountIndex>) {
-        let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut indexes = self.indexes.lock();
         indexes.retain(|index| index.strong_count() > 0);
         indexes.push(Arc::downgrade(index));
     }
 
     /// Whether any driver has noted a mount of the device.
     fn is_noted(&self, dev: Dev) -> bool {
-        let indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
+        let indexes = self.indexes.lock();
         let mut live = indexes.iter().filter_map(Weak::upgrade);
         live.any(|index| index.has(dev))
     }

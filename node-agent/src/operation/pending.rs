@@ -6,9 +6,9 @@
 //! `pkg/kubelet/volumemanager`). The detach would be refused forever, and no pod could use the
 //! volume again.
 
+use belay_server::lock::Lock;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use belay_server::call::Failure;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
@@ -20,16 +20,12 @@ use crate::mounts::{Covered, block_path};
 
 /// The volumes whose pending detach was last found blocked by a mount, and its path.
 #[derive(Default)]
-pub(super) struct Pending(Mutex<BTreeMap<VolumeId, PathBuf>>);
+pub(super) struct Pending(Lock<BTreeMap<VolumeId, PathBuf>>);
 
 impl Pending {
     /// The mount at that path blocks the volume's detach.
     pub(super) fn add(&self, volume: &VolumeId, path: PathBuf) {
-        self.lock().insert(volume.clone(), path);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<VolumeId, PathBuf>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().insert(volume.clone(), path);
     }
 }
 
@@ -46,7 +42,7 @@ pub(crate) fn is_wanted<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<
 /// # Errors
 /// The kernel's error.
 pub(super) fn pending<K: Kernel>(node: &Node<K>) -> Result<Vec<(VolumeId, PathBuf)>, Failure> {
-    let known = node.pending.lock().clone();
+    let known = node.pending.0.lock().clone();
     let mut left = Vec::new();
     for (volume, path) in known {
         let is_shown = || -> Result<bool, Failure> {
@@ -57,7 +53,7 @@ pub(super) fn pending<K: Kernel>(node: &Node<K>) -> Result<Vec<(VolumeId, PathBu
         if is_wanted(node, &volume)? && is_shown()? {
             left.push((volume, path));
         } else {
-            node.pending.lock().remove(&volume);
+            node.pending.0.lock().remove(&volume);
         }
     }
     Ok(left)

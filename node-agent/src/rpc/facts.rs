@@ -1,7 +1,8 @@
 //! A driver's part of `/metrics` and the status page: its volumes as the calls have reported them,
 //! and the filesystem of its backing files, measured on the pool.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use belay_server::lock::Lock;
+use std::sync::Arc;
 
 use belay_contract::reason::{Reporter, volume};
 use belay_server::call::Rpc;
@@ -17,17 +18,17 @@ use crate::work::Class;
 /// The filesystem of the backing files, as last measured.
 #[derive(Default)]
 pub(super) struct Storage {
-    last: Mutex<Option<Space>>,
+    last: Lock<Option<Space>>,
 }
 
 impl Storage {
     /// Sets the values for the pages.
     pub(super) fn keep(&self, space: Space) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(space);
+        *self.last.lock() = Some(space);
     }
 
     fn last(&self) -> Option<Space> {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.last.lock()
     }
 }
 

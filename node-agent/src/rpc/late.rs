@@ -1,7 +1,8 @@
 //! The node that serves a driver's calls, which may be ready later than the driver's socket, and
 //! the devices that a killed agent left bound.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use belay_server::lock::Lock;
+use std::sync::{Arc, OnceLock};
 
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::request::VolumeId;
@@ -15,7 +16,7 @@ use crate::operation::Node;
 /// A node, or the reason why it is not ready.
 pub(super) struct PendingNode<K: Kernel> {
     node: OnceLock<Arc<Node<K>>>,
-    why: Mutex<String>,
+    why: Lock<String>,
 }
 
 impl<K: Kernel> PendingNode<K> {
@@ -23,7 +24,7 @@ impl<K: Kernel> PendingNode<K> {
     pub(super) fn new(why: &str) -> Self {
         PendingNode {
             node: OnceLock::new(),
-            why: Mutex::new(why.to_owned()),
+            why: Lock::new(why.to_owned()),
         }
     }
 
@@ -37,7 +38,7 @@ impl<K: Kernel> PendingNode<K> {
 
     /// `UNAVAILABLE` with the reason.
     pub(super) fn missing(&self) -> Failure {
-        let why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = self.why.lock();
         Failure::new(Kind::Unreachable, why.clone())
     }
 
@@ -49,7 +50,7 @@ impl<K: Kernel> PendingNode<K> {
 
     /// Sets the reason why the node is not ready.
     pub(super) fn fails(&self, why: &str) {
-        let mut last = self.why.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.why.lock();
         why.clone_into(&mut last);
     }
 }

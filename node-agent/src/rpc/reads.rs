@@ -1,9 +1,9 @@
 //! Volume statistics: requested every minute for every volume, they must neither pile up on a hung
 //! volume nor stop the kubelet's housekeeping for it.
 
+use belay_server::lock::Lock;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use belay_contract::reason::volume;
@@ -20,7 +20,7 @@ const KEPT_MAX: usize = 16_384;
 /// The last results.
 #[derive(Default)]
 pub(super) struct Reads {
-    answered: Mutex<Answered>,
+    answered: Lock<Answered>,
 }
 
 /// The last results for each path of a volume.
@@ -36,7 +36,7 @@ struct Kept {
 impl Reads {
     /// Keeps the result of a call.
     pub(super) fn keep(&self, id: &VolumeId, path: &Path, usage: VolumeUsage) {
-        let mut answered = self.answered();
+        let mut answered = self.answered.lock();
         if answered.len() >= KEPT_MAX && !answered.contains_key(id) {
             return;
         }
@@ -80,18 +80,14 @@ impl Reads {
     }
 
     fn kept<T>(&self, id: &VolumeId, path: &Path, of: impl FnOnce(&Kept) -> T) -> Option<T> {
-        let answered = self.answered();
+        let answered = self.answered.lock();
         let mut paths = answered.get(id)?.iter();
         paths.find(|kept| kept.path == path).map(of)
     }
 
     /// Drops the results of a volume that was unmounted from a path.
     pub(super) fn forget(&self, id: &VolumeId) {
-        self.answered().remove(id);
-    }
-
-    fn answered(&self) -> MutexGuard<'_, Answered> {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.answered.lock().remove(id);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Volumes that were unpublished although not all of their data was on the disk. Makes no calls.
 
+use belay_server::lock::Lock;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belay_contract::reason::volume;
 use belay_server::health::Conditions;
@@ -13,7 +14,7 @@ const KEPT_MAX: usize = 16_384;
 
 /// Such volumes. Lost at a restart.
 #[derive(Default)]
-pub(super) struct Unsynced(Mutex<Inner>);
+pub(super) struct Unsynced(Lock<Inner>);
 
 #[derive(Default)]
 struct Inner {
@@ -43,7 +44,7 @@ pub(super) struct Flush {
 impl Unsynced {
     /// A flush begins.
     pub(super) fn begin(&self) -> Flush {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.last += 1;
         Flush {
             number: inner.last,
@@ -53,7 +54,7 @@ impl Unsynced {
 
     /// That flush has written the volume.
     pub(super) fn flushed(&self, id: &VolumeId, flush: &Flush) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         flush.has_succeeded.store(true, Ordering::Relaxed);
         let Some(mark) = inner.volumes.get_mut(id) else {
             return;
@@ -66,13 +67,13 @@ impl Unsynced {
 
     /// A write of the volume has failed, even if it stays published.
     pub(super) fn failed(&self, id: &VolumeId, why: String) {
-        self.lock().mark(id, |mark| mark.lost = Some(why));
+        self.0.lock().mark(id, |mark| mark.lost = Some(why));
     }
 
     /// The volume was unmounted, and nothing waits for that flush any longer. Whether it has still
     /// not ended.
     pub(super) fn unmounted(&self, id: &VolumeId, flush: &Flush, why: String) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let is_late = !flush.has_succeeded.load(Ordering::Relaxed);
         if is_late {
             inner.mark(id, |mark| mark.late = Some((flush.number, why)));
@@ -83,7 +84,7 @@ impl Unsynced {
     /// The disk was removed, and the volume unmounted: what was not on the disk is lost. Whether
     /// that was anything.
     pub(super) fn removed(&self, id: &VolumeId) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let Some(mark) = inner.volumes.get_mut(id) else {
             return false;
         };
@@ -96,17 +97,17 @@ impl Unsynced {
 
     /// Nothing of the volume is left on the node.
     pub(super) fn unstaged(&self, id: &VolumeId) {
-        self.lock().volumes.remove(id);
+        self.0.lock().volumes.remove(id);
     }
 
     /// How many there are.
     pub(super) fn count(&self) -> usize {
-        self.lock().volumes.len()
+        self.0.lock().volumes.len()
     }
 
     /// Adds the volume's condition, if it has one.
     pub(super) fn add_to(&self, conditions: &mut Conditions, id: &VolumeId) {
-        let message = match self.lock().volumes.get(id) {
+        let message = match self.0.lock().volumes.get(id) {
             None => return,
             Some(Mark {
                 lost: Some(why), ..
@@ -123,10 +124,6 @@ impl Unsynced {
             }
         };
         conditions.add(volume::DATA_UNSYNCED, message);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,8 +2,8 @@
 //! no calls. After a restart it is complete when the kubelet has requested the statistics of all
 //! its volumes, which it does each minute.
 
+use belay_server::lock::Lock;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use belay_server::health::Conditions;
@@ -18,7 +18,7 @@ const CONDITION_AGE_MAX: Duration = Duration::from_secs(600);
 
 /// Volumes by their IDs.
 #[derive(Default)]
-pub(super) struct Volumes(Mutex<HashMap<VolumeId, LastReport>>);
+pub(super) struct Volumes(Lock<HashMap<VolumeId, LastReport>>);
 
 /// The reasons of a volume's last health report, and when that was.
 #[derive(Default)]
@@ -40,24 +40,24 @@ impl Volumes {
 
     /// A volume, mounted or not, has these conditions, or none.
     pub(super) fn checked(&self, id: &VolumeId, conditions: &Conditions) {
-        if !conditions.is_empty() || self.lock().contains_key(id) {
+        if !conditions.is_empty() || self.0.lock().contains_key(id) {
             self.mounted(id, conditions);
         }
     }
 
     /// The volume was unstaged.
     pub(super) fn unstaged(&self, id: &VolumeId) {
-        self.lock().remove(id);
+        self.0.lock().remove(id);
     }
 
     /// How many are noted.
     pub(super) fn count(&self) -> usize {
-        self.lock().len()
+        self.0.lock().len()
     }
 
     /// How many have a condition for each reason.
     pub(super) fn unhealthy(&self) -> BTreeMap<&'static str, u64> {
-        let (volumes, now) = (self.lock(), Instant::now());
+        let (volumes, now) = (self.0.lock(), Instant::now());
         let mut counts = BTreeMap::new();
         for reason in volumes.values().flat_map(|it| it.reasons_at(now)) {
             *counts.entry(*reason).or_default() += 1;
@@ -66,16 +66,12 @@ impl Volumes {
     }
 
     fn note(&self, id: &VolumeId, condition: LastReport) {
-        let mut volumes = self.lock();
+        let mut volumes = self.0.lock();
         if let Some(known) = volumes.get_mut(id) {
             *known = condition;
         } else if volumes.len() < KEPT_MAX {
             volumes.insert(id.clone(), condition);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, LastReport>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,9 +8,10 @@
 #[cfg(test)]
 mod tests;
 
+use belay_server::lock::Lock;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use belay_server::call::{Certainty, Failure, Kind};
@@ -81,7 +82,7 @@ impl Lane {
 
 /// The helper processes of all drivers.
 pub(crate) struct Servers {
-    servers: Mutex<HashMap<Box<str>, Arc<Server>>>,
+    servers: Lock<HashMap<Box<str>, Arc<Server>>>,
     all: Arc<Semaphore>,
     counts: Arc<Counts>,
 }
@@ -170,7 +171,7 @@ struct Process<K: Kernel> {
 impl Servers {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Servers {
-            servers: Mutex::default(),
+            servers: Lock::default(),
             all: Arc::new(Semaphore::new(TOTAL)),
             counts: Arc::default(),
         })
@@ -248,7 +249,7 @@ impl Servers {
     }
 
     fn of(&self, server: &str) -> Arc<Server> {
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = self.servers.lock();
         // Those with a process, or a call that waits for one, are held elsewhere.
         servers.retain(|_, server| Arc::strong_count(server) > 1);
         let found = servers.entry(server.into()).or_insert_with(|| {

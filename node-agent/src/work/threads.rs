@@ -5,10 +5,11 @@
 //! If the system allows no further thread (EAGAIN), the runtime queues the work until a thread
 //! stops. The threads do not know of it: newer work that is handed to one of them goes first.
 
+use belay_server::lock::Lock;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use belay_server::call::Failure;
 use tokio::sync::oneshot;
@@ -17,7 +18,7 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// Threads that have work, and what the next ones of them will do.
 #[derive(Default)]
-pub(super) struct Threads(Mutex<State>);
+pub(super) struct Threads(Lock<State>);
 
 #[derive(Default)]
 struct State {
@@ -58,13 +59,13 @@ impl Threads {
         let work = Box::new(move || {
             let result = catch_unwind(AssertUnwindSafe(work));
             // At once: the work that follows the result is for this thread.
-            let mut state = threads.state();
+            let mut state = threads.0.lock();
             if let Err(unread) = sender.send(result) {
                 drop(state);
                 // No caller waits, as its job was dropped. Its files are closed here, which may
                 // hang or panic: until then the thread is not free.
                 drop(catch_unwind(AssertUnwindSafe(|| drop(unread))));
-                state = threads.state();
+                state = threads.0.lock();
             }
             state.free += 1;
         });
@@ -86,7 +87,7 @@ impl Threads {
 
     /// Leaves the work to a free thread, or returns it, if there is none.
     fn hand(&self, work: Work) -> Option<Work> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.free == 0 {
             return Some(work);
         }
@@ -97,16 +98,12 @@ impl Threads {
 
     /// What a thread does next; none = it is not free any longer, since it stops.
     fn next(&self) -> Option<Work> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let next = state.next.pop_front();
         if next.is_none() {
             state.free -= 1;
         }
         next
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -131,7 +128,7 @@ mod tests {
     /// As a thread does it, step by step.
     fn work(threads: &Arc<Threads>) -> Option<Work> {
         let ended = Arc::clone(threads);
-        threads.hand(Box::new(move || ended.state().free += 1))
+        threads.hand(Box::new(move || ended.0.lock().free += 1))
     }
 
     #[test]
@@ -150,7 +147,7 @@ mod tests {
             work();
             assert!(threads.next().is_none());
         }
-        assert_eq!(threads.state().free, 0);
+        assert_eq!(threads.0.lock().free, 0);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -202,7 +199,7 @@ mod tests {
         // Only now does its work end, so the result is not read.
         drop(begin);
         drops.recv().unwrap();
-        assert_eq!(threads.state().free, 0, "it hangs");
+        assert_eq!(threads.0.lock().free, 0, "it hangs");
         let mut other = threads.run(|| 7);
         let other = timeout(Duration::from_secs(60), other.result()).await;
         assert_eq!(other.expect("it waits for the result that hangs"), Ok(7));

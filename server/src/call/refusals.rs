@@ -2,9 +2,10 @@
 //! sends cannot make this grow. Knows no single call.
 
 use super::start_of;
+use crate::lock::Lock;
 use belay_proto::code::name as code_name;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::Code;
 
@@ -16,7 +17,7 @@ const MESSAGE_BYTES_MAX: usize = 512;
 
 /// The last refusals of a server. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Refusals(Arc<Mutex<VecDeque<Refusal>>>);
+pub(crate) struct Refusals(Arc<Lock<VecDeque<Refusal>>>);
 
 /// Equal calls that failed with the same code, the last of them in full.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ impl Refusal {
 impl Refusals {
     /// Keeps one. A repetition, as the kubelet sends every few minutes, replaces its predecessor.
     pub(crate) fn add(&self, mut new: Refusal) {
-        let mut kept = self.kept();
+        let mut kept = self.0.lock();
         if let Some(at) = kept.iter().position(|known| known.repeats(&new))
             && let Some(known) = kept.remove(at)
         {
@@ -87,11 +88,7 @@ impl Refusals {
 
     /// All of them, the last one first.
     pub(crate) fn list(&self) -> Vec<Refusal> {
-        self.kept().iter().cloned().collect()
-    }
-
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Refusal>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().iter().cloned().collect()
     }
 }
 

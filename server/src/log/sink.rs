@@ -2,6 +2,7 @@
 //! cannot be written at once is dropped and counted; the count is written when the log accepts
 //! lines again. Knows bytes, not events.
 
+use crate::lock::Lock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat, major};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2, write};
@@ -9,7 +10,7 @@ use rustix::net::{SendFlags, send};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
@@ -40,10 +41,10 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 static IN_JSON: AtomicBool = AtomicBool::new(false);
 
 /// There is one standard error.
-static STDERR: Mutex<Option<Sink<io::Stderr>>> = Mutex::new(None);
+static STDERR: Lock<Option<Sink<io::Stderr>>> = Lock::new(None);
 
 fn stderr() -> MutexGuard<'static, Option<Sink<io::Stderr>>> {
-    STDERR.lock().unwrap_or_else(PoisonError::into_inner)
+    STDERR.lock()
 }
 
 /// Writes a line to standard error, or drops it.
@@ -237,7 +238,7 @@ fn report(missed: u64, in_json: bool) -> String {
 /// Bytes queued for the thread that writes them.
 #[derive(Default)]
 struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Lock<Waiting>,
     changed: Condvar,
 }
 
@@ -250,13 +251,9 @@ struct Waiting {
 }
 
 impl Queue {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes all bytes, or none.
     fn push(&self, bytes: &[u8]) -> Result<usize, Errno> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         if waiting.bytes.len() + bytes.len() > QUEUE_BYTES_MAX {
             return Err(Errno::AGAIN);
         }
@@ -268,7 +265,7 @@ impl Queue {
 
     fn write_all_to(&self, file: &mut impl io::Write) {
         loop {
-            let mut waiting = self.waiting();
+            let mut waiting = self.waiting.lock();
             waiting.is_writing = false;
             if waiting.is_drained {
                 self.changed.notify_all();
@@ -288,7 +285,7 @@ impl Queue {
     /// Waits until all is written, at most for this time.
     fn drain(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         waiting.is_drained = true;
         while waiting.is_writing || !waiting.bytes.is_empty() {
             let left = end.saturating_duration_since(Instant::now());

@@ -3,11 +3,12 @@
 //! protocol.
 
 use crate::call::Record;
+use crate::lock::Lock;
 use metrics::Counter;
 use std::cmp::Reverse;
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
@@ -45,7 +46,7 @@ pub(crate) struct Acceptor {
 #[derive(Debug)]
 struct Table {
     max: usize,
-    slots: Mutex<Vec<Arc<Slot>>>,
+    slots: Lock<Vec<Arc<Slot>>>,
     freed: Notify,
 }
 
@@ -53,7 +54,7 @@ struct Table {
 #[derive(Debug)]
 struct Slot {
     source: Option<IpAddr>,
-    usage: Mutex<Usage>,
+    usage: Lock<Usage>,
     stay: watch::Sender<Stay>,
     lists: Semaphore,
 }
@@ -85,7 +86,7 @@ impl Acceptor {
             name,
             table: Arc::new(Table {
                 max,
-                slots: Mutex::default(),
+                slots: Lock::default(),
                 freed: Notify::new(),
             }),
             closed: metrics::counter!(CLOSED, "listener" => name),
@@ -122,7 +123,7 @@ impl Acceptor {
     fn enter(&mut self, source: Option<IpAddr>) -> Connection {
         let slot = Arc::new(Slot {
             source,
-            usage: Mutex::new(Usage {
+            usage: Lock::new(Usage {
                 since: Instant::now(),
                 is_answering: false,
                 calls: Vec::new(),
@@ -158,13 +159,9 @@ impl Acceptor {
 }
 
 impl Table {
-    fn slots(&self) -> MutexGuard<'_, Vec<Arc<Slot>>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns when another connection may be accepted.
     async fn room(&self) {
-        if self.slots().len() < self.max {
+        if self.slots.lock().len() < self.max {
             return;
         }
         // Lets the latest connections be polled before one of them is closed: in the first turn the
@@ -183,14 +180,14 @@ impl Table {
     }
 
     fn has_room(&self) -> bool {
-        let slots = self.slots();
+        let slots = self.slots.lock();
         slots.len() < self.max + self.max / CLOSING_SHARE
             || slots.iter().any(|slot| slot.rank().is_some())
     }
 
     /// Returns whether another connection had to be closed for this one.
     fn enter(&self, new: &Arc<Slot>) -> bool {
-        let mut slots = self.slots();
+        let mut slots = self.slots.lock();
         if slots.len() >= self.max + self.max / CLOSING_SHARE {
             cut_oldest(&slots);
         }
@@ -205,7 +202,7 @@ impl Table {
     }
 
     fn leave(&self, gone: &Arc<Slot>) {
-        self.slots().retain(|slot| !Arc::ptr_eq(slot, gone));
+        self.slots.lock().retain(|slot| !Arc::ptr_eq(slot, gone));
         self.freed.notify_one();
     }
 }
@@ -223,7 +220,7 @@ fn least_in_use(slots: &[Arc<Slot>]) -> Option<&Arc<Slot>> {
         .filter_map(|slot| Some((slot, slot.rank()?)))
         .min_by_key(|(slot, rank)| {
             let crowd = slot.source.map_or(0, crowd);
-            (*rank, Reverse(crowd), slot.usage().since)
+            (*rank, Reverse(crowd), slot.usage.lock().since)
         })
         .map(|(slot, _)| slot)
 }
@@ -237,10 +234,6 @@ fn cut_oldest(slots: &[Arc<Slot>]) {
 }
 
 impl Slot {
-    fn usage(&self) -> MutexGuard<'_, Usage> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn stay(&self) -> Stay {
         *self.stay.borrow()
     }
@@ -251,7 +244,7 @@ impl Slot {
 
     /// The lower, the sooner it is closed; none = never, since a call is running.
     fn rank(&self) -> Option<bool> {
-        let usage = self.usage();
+        let usage = self.usage.lock();
         let is_running = usage.calls.iter().any(|call| call.subject().is_some());
         (!is_running).then_some(usage.is_answering)
     }
@@ -283,7 +276,7 @@ impl Connection {
 
     /// From now on a response is being sent, and others are closed first.
     pub(crate) fn answers(&self) {
-        let mut usage = self.slot.usage();
+        let mut usage = self.slot.usage.lock();
         usage.is_answering = true;
         usage.since = Instant::now();
     }
@@ -313,7 +306,7 @@ impl Calls {
     /// A request has begun to arrive. Its handler must get the record, see [`OpenCall::record`].
     pub(crate) fn begin(&self) -> OpenCall {
         let record = Record::default();
-        self.0.usage().calls.push(record.clone());
+        self.0.usage.lock().calls.push(record.clone());
         OpenCall {
             slot: Arc::clone(&self.0),
             record,
@@ -358,7 +351,7 @@ impl OpenCall {
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        let mut usage = self.slot.usage();
+        let mut usage = self.slot.usage.lock();
         usage.calls.retain(|call| !call.is(&self.record));
         usage.since = Instant::now();
     }
@@ -397,7 +390,7 @@ mod tests {
     async fn an_acceptor_that_is_stuck_logs_it_once_and_logs_its_recovery() {
         let (mut lines, writer) = io::pipe().unwrap();
         let subscriber = tracing_subscriber::fmt()
-            .with_writer(Mutex::new(writer))
+            .with_writer(std::sync::Mutex::new(writer))
             .without_time()
             .finish();
         let log = tracing::subscriber::set_default(subscriber);

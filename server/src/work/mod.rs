@@ -10,6 +10,7 @@ mod tests;
 mod ticket;
 
 use crate::call::{Failure, Rpc};
+use crate::lock::Lock;
 use futures_util::FutureExt as _;
 use ownership::Ownership;
 pub use ownership::Share;
@@ -21,7 +22,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 pub use ticket::{Amount, Doing, Ticket, Watch};
 use tokio::sync::oneshot;
@@ -91,7 +92,7 @@ pub struct Jobs<C, T> {
 }
 
 #[derive(Debug)]
-struct JobMap<C, T>(Mutex<HashMap<Key<C>, Job<T>>>);
+struct JobMap<C, T>(Lock<HashMap<Key<C>, Job<T>>>);
 
 /// A running job.
 #[derive(Debug)]
@@ -119,7 +120,7 @@ impl<C, T> Clone for Jobs<C, T> {
 impl<C: Class, T: Clone + Send + 'static> Default for Jobs<C, T> {
     /// No job runs yet.
     fn default() -> Self {
-        let running = Arc::new(JobMap(Mutex::default()));
+        let running = Arc::new(JobMap(Lock::default()));
         report::register(&running);
         Self { running }
     }
@@ -172,13 +173,13 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
     /// The job of this key, if one runs.
     #[must_use]
     pub fn view(&self, key: &Key<C>) -> Option<JobView> {
-        self.running.lock().get(key).map(Job::view)
+        self.running.0.lock().get(key).map(Job::view)
     }
 
     /// The oldest of the hung jobs whose keys `concerns` accepts.
     #[must_use]
     pub fn hung(&self, concerns: impl Fn(&Key<C>) -> bool) -> Option<JobView> {
-        let running = self.running.lock();
+        let running = self.running.0.lock();
         let hung = running
             .iter()
             .filter(|(key, job)| job.is_hung && concerns(key));
@@ -189,7 +190,7 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
     /// How many jobs of that class are hung.
     #[must_use]
     pub fn hung_count(&self, class: C) -> usize {
-        let running = self.running.lock();
+        let running = self.running.0.lock();
         let hung = running
             .iter()
             .filter(|(key, job)| job.is_hung && key.class == class);
@@ -204,7 +205,7 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
         fingerprint: u64,
         caller: oneshot::Sender<Result<T, Failure>>,
     ) -> Result<Option<Ownership<C, T>>, Failure> {
-        let mut running = self.running.lock();
+        let mut running = self.running.0.lock();
         match running.entry(key.clone()) {
             Entry::Vacant(free) => {
                 let job = free.insert(Job::new(rpc, fingerprint, vec![caller]));
@@ -255,12 +256,7 @@ impl<T> Job<T> {
     }
 }
 
-impl<C, T> JobMap<C, T> {
-    /// The map is whole between any two statements, so a panic elsewhere does not spoil it.
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key<C>, Job<T>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl<C, T> JobMap<C, T> {}
 
 /// The work of a job, boxed: the code around it exists once, not once for each kind of work.
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;

@@ -35,7 +35,7 @@ impl<C: Class, T> Ownership<C, T> {
 
     /// Frees the key and returns the waiting callers.
     pub(super) fn release(&self) -> Vec<oneshot::Sender<Result<T, Failure>>> {
-        let mut running = self.running.lock();
+        let mut running = self.running.0.lock();
         let is_ours = |job: &Job<T>| job.ticket.is(&self.ticket);
         if !running.get(&self.key).is_some_and(is_ours) {
             return Vec::new();
@@ -57,7 +57,7 @@ impl<C: Class, T: Clone> Ownership<C, T> {
     /// one is hung unless it makes [`HEADWAY`], and all callers get an error.
     pub(super) fn overdue(&self, deadline: Duration) {
         let seconds = deadline.as_secs();
-        let mut running = self.running.lock();
+        let mut running = self.running.0.lock();
         let Some(job) = running.get_mut(&self.key) else {
             return;
         };
@@ -119,7 +119,7 @@ pub struct Share<C: Class, T> {
 
 impl<C: Class, T> Share<C, T> {
     pub(super) fn new(running: &Arc<JobMap<C, T>>, key: Key<C>, rpc: Rpc) -> Result<Self, Failure> {
-        match running.lock().entry(key.clone()) {
+        match running.0.lock().entry(key.clone()) {
             Entry::Vacant(free) => {
                 free.insert(Job::shared(rpc));
             }
@@ -138,7 +138,7 @@ impl<C: Class, T> Share<C, T> {
 
 impl<C: Class, T> Drop for Share<C, T> {
     fn drop(&mut self) {
-        let mut running = self.running.lock();
+        let mut running = self.running.0.lock();
         let Some(job) = running.get_mut(&self.key) else {
             return;
         };

@@ -3,9 +3,10 @@
 
 use super::{Amount, Class, Doing, Job, JobMap};
 use crate::call::Rpc;
+use crate::lock::Lock;
 use metrics::Unit;
 use std::fmt::{self, Write as _};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Gauge: running jobs.
@@ -80,12 +81,12 @@ pub(crate) struct Totals {
 }
 
 /// The tables of the process: a few, for its whole run time; tests have more.
-static ALL: Mutex<Vec<Weak<dyn JobTable>>> = Mutex::new(Vec::new());
+static ALL: Lock<Vec<Weak<dyn JobTable>>> = Lock::new(Vec::new());
 
 /// Reports these jobs from now on.
 pub(super) fn register<C: Class, T: Send + 'static>(running: &Arc<JobMap<C, T>>) {
     let running: Weak<JobMap<C, T>> = Arc::downgrade(running);
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = ALL.lock();
     all.retain(|jobs| jobs.strong_count() > 0);
     all.push(running);
 }
@@ -106,12 +107,12 @@ pub(crate) fn describe() {
 
 /// Returns the figures of all jobs of this process.
 pub(crate) fn totals() -> Totals {
-    sum(&ALL.lock().unwrap_or_else(PoisonError::into_inner))
+    sum(&ALL.lock())
 }
 
 /// Sets the gauges.
 pub(crate) fn measure() {
-    let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = ALL.lock();
     show(&all);
 }
 
@@ -141,7 +142,7 @@ impl<C: Class, T: Send> JobTable for JobMap<C, T> {
     fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         // Sharers of a key are counted by their own jobs.
-        for job in self.lock().values().filter(|job| job.sharers == 0) {
+        for job in self.0.lock().values().filter(|job| job.sharers == 0) {
             totals.running += 1;
             totals.hung += u32::from(job.is_hung);
             if let Some(Amount { done, total }) = job.ticket.amount() {
@@ -153,7 +154,7 @@ impl<C: Class, T: Send> JobTable for JobMap<C, T> {
     }
 
     fn list(&self) -> Vec<(String, JobView)> {
-        let running = self.lock();
+        let running = self.0.lock();
         let jobs = running.iter().filter(|(_, job)| job.sharers == 0);
         jobs.map(|(key, job)| (key.to_string(), job.view()))
             .collect()
@@ -164,7 +165,7 @@ impl<C: Class, T: Send> JobTable for JobMap<C, T> {
 /// current work, separated by tabs. The state is `running`, `waiting` or `hung`; the work may be
 /// empty.
 pub(crate) fn lines() -> String {
-    let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = ALL.lock();
     let tables = all.iter().filter_map(Weak::upgrade);
     text(tables.flat_map(|table| table.list()).collect())
 }

@@ -66,7 +66,7 @@ async fn run(jobs: &Jobs<u32>, rpc: Rpc, fingerprint: u64) -> Result<u32, Failur
 }
 
 fn keys<C: Class, T>(jobs: &super::Jobs<C, T>) -> usize {
-    jobs.running.lock().len()
+    jobs.running.0.lock().len()
 }
 
 #[tokio::test]

@@ -2,9 +2,10 @@
 //! nothing; and it shows others what the job is doing.
 
 use crate::call::Failure;
+use crate::lock::Lock;
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use tokio::sync::Notify;
 
 /// Shows what a running job is doing.
@@ -55,9 +56,9 @@ impl fmt::Display for Doing {
 pub struct Ticket(Arc<Shared>);
 
 struct Shared {
-    step: Mutex<Step>,
+    step: Lock<Step>,
     given_up: Notify,
-    window: Mutex<Option<Box<dyn Watch>>>,
+    window: Lock<Option<Box<dyn Watch>>>,
 }
 
 #[derive(Debug)]
@@ -73,9 +74,9 @@ enum Step {
 impl Ticket {
     pub(super) fn new() -> Self {
         Self(Arc::new(Shared {
-            step: Mutex::new(Step::Working),
+            step: Lock::new(Step::Working),
             given_up: Notify::new(),
-            window: Mutex::new(None),
+            window: Lock::new(None),
         }))
     }
 
@@ -109,7 +110,7 @@ impl Ticket {
 
     /// From now on, `window` shows others what the job is doing.
     pub fn watched_by(&self, window: impl Watch + 'static) {
-        *lock(&self.0.window) = Some(Box::new(window));
+        *self.0.window.lock() = Some(Box::new(window));
     }
 
     /// Cancels the job if it only waits; returns `false` if it works. `why` gets the name of the
@@ -130,7 +131,7 @@ impl Ticket {
     }
 
     pub(super) fn doing(&self) -> Option<Doing> {
-        lock(&self.0.window).as_ref()?.doing()
+        self.0.window.lock().as_ref()?.doing()
     }
 
     pub(super) fn amount(&self) -> Option<Amount> {
@@ -139,7 +140,7 @@ impl Ticket {
 
     /// See [`Watch::give_up`].
     pub(super) fn give_up(&self) -> bool {
-        let window = lock(&self.0.window);
+        let window = self.0.window.lock();
         window.as_ref().is_some_and(|window| window.give_up())
     }
 
@@ -152,13 +153,8 @@ impl Ticket {
     }
 
     fn step(&self) -> MutexGuard<'_, Step> {
-        lock(&self.0.step)
+        self.0.step.lock()
     }
-}
-
-/// Consistent between any two statements, so a panic does not spoil it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Ticket {

@@ -9,9 +9,9 @@
 use super::wire::{CivoVolume, Status};
 use crate::backend::{Attempt, Mark};
 use belay_server::call::{Certainty, Failure};
+use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -46,7 +46,7 @@ enum Shown {
 
 /// The changes, by volume.
 #[derive(Debug, Default)]
-pub(super) struct Changes(Mutex<BTreeMap<String, Entry>>);
+pub(super) struct Changes(Lock<BTreeMap<String, Entry>>);
 
 /// A change that was begun.
 #[derive(Debug)]
@@ -59,13 +59,9 @@ struct Entry {
 }
 
 impl Changes {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn add(&self, id: &VolumeId, change: Change, hidden: Duration) {
         let now = Instant::now();
-        let mut all = self.all();
+        let mut all = self.0.lock();
         all.retain(|_, entry| now < entry.until);
         let entry = Entry {
             change,
@@ -93,7 +89,7 @@ impl Changes {
 
     /// The word for a change of the volume that was begun a short time ago and does not show.
     pub(super) fn hidden(&self, volume: &CivoVolume) -> Option<&'static str> {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         let entry = all.get_mut(&volume.id)?;
         let now = Instant::now();
         if now >= entry.until {
@@ -112,7 +108,7 @@ impl Changes {
     /// The mark of a volume that is still being created or has failed; none from then on once it
     /// is seen in any other state.
     pub(super) fn mark(&self, volume: &CivoVolume) -> Mark {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         let entry = all
             .get(&volume.id)
             .map(|entry| (&entry.change, entry.until));

@@ -14,13 +14,14 @@ use crate::http::{self, Answer, Call, encoded};
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use ::http::{Method, StatusCode, Uri};
 use belay_server::call::{Certainty, Failure, Kind};
+use belay_server::lock::Lock;
 use belay_server::request::{SnapshotId, VolumeId};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -35,7 +36,7 @@ const OF_VOLUMES: &str = "&resource_type=volume";
 pub(super) struct Client {
     http: http::Client,
     sources: Sources,
-    access: Mutex<Arc<Access>>,
+    access: Lock<Arc<Access>>,
     /// Whether Civo has shown the cluster to its key.
     is_confirmed: AtomicBool,
 }
@@ -110,14 +111,14 @@ impl Client {
         Self {
             http,
             sources,
-            access: Mutex::new(Arc::new(access)),
+            access: Lock::new(Arc::new(access)),
             is_confirmed: AtomicBool::new(false),
         }
     }
 
     /// The values that are used now.
     pub(super) fn access(&self) -> Arc<Access> {
-        Arc::clone(&self.access.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.access.lock())
     }
 
     /// The answer to a call; with the key of the file if Civo refuses this one and it differs.

@@ -4,7 +4,8 @@ use super::client::Client;
 use super::wire::CivoVolume;
 use crate::backend::cloud::rounds::{Caller, Reads, Rounds, answer_all};
 use belay_server::call::Failure;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use belay_server::lock::Lock;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -39,19 +40,15 @@ impl Reads for All {
 pub(super) struct Lists {
     rounds: Rounds<All>,
     /// A list of which not all pages have been read, and when it was.
-    paged: Mutex<Option<(Instant, Volumes)>>,
+    paged: Lock<Option<(Instant, Volumes)>>,
 }
 
 impl Lists {
     pub(super) fn new(client: Arc<Client>) -> Self {
         Self {
             rounds: Rounds::new(All(client)),
-            paged: Mutex::default(),
+            paged: Lock::default(),
         }
-    }
-
-    fn paged(&self) -> MutexGuard<'_, Option<(Instant, Volumes)>> {
-        self.paged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All volumes. The request begins after this call does.
@@ -80,15 +77,15 @@ impl Lists {
         let page = rest.iter().take(limit).cloned().collect();
         let has_more = rest.len() > limit;
         match (has_more, after) {
-            (true, None) => *self.paged() = Some((Instant::now(), Arc::clone(&list))),
+            (true, None) => *self.paged.lock() = Some((Instant::now(), Arc::clone(&list))),
             (true, Some(_)) => {}
-            (false, _) => *self.paged() = None,
+            (false, _) => *self.paged.lock() = None,
         }
         Ok((page, has_more))
     }
 
     fn recent(&self) -> Option<Volumes> {
-        let mut paged = self.paged();
+        let mut paged = self.paged.lock();
         paged.take_if(|(read, _)| read.elapsed() >= PAGES_AGE_MAX);
         paged.as_ref().map(|(_, list)| Arc::clone(list))
     }

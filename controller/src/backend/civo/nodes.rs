@@ -9,9 +9,10 @@ use super::wire::Instance;
 use crate::backend::cloud::ids::is_uuid;
 use crate::backend::cloud::rounds::{Caller, Reads, Rounds, answer_all};
 use belay_server::call::Failure;
+use belay_server::lock::Lock;
 use belay_server::request::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::time::sleep;
 
 /// Reads the instances of the cluster.
@@ -41,9 +42,9 @@ pub(super) struct Nodes {
     client: Arc<Client>,
     /// The names by which calls have named instances, so that volumes are reported with the ID that
     /// Kubernetes has for their node.
-    names: Mutex<BTreeMap<String, NodeId>>,
+    names: Lock<BTreeMap<String, NodeId>>,
     /// The instances that are in no other cluster; none moves to another one.
-    ours: Mutex<BTreeSet<String>>,
+    ours: Lock<BTreeSet<String>>,
     /// What calls for new nodes at the same time share.
     lists: Rounds<Instances>,
 }
@@ -53,13 +54,9 @@ impl Nodes {
         Self {
             lists: Rounds::new(Instances(Arc::clone(&client))),
             client,
-            names: Mutex::default(),
-            ours: Mutex::default(),
+            names: Lock::default(),
+            ours: Lock::default(),
         }
-    }
-
-    fn names(&self) -> MutexGuard<'_, BTreeMap<String, NodeId>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The instance of a node; none if the cluster has none of that name.
@@ -68,7 +65,7 @@ impl Nodes {
     /// `NotFound` if it belongs to another cluster.
     pub(super) async fn instance(&self, node: &NodeId) -> Result<Option<String>, Failure> {
         if is_uuid(node.as_str()) {
-            self.names().remove(node.as_str());
+            self.names.lock().remove(node.as_str());
             self.refuse_another_cluster(node).await?;
             return Ok(Some(node.to_string()));
         }
@@ -77,7 +74,7 @@ impl Nodes {
 
     /// An ID does not say of which cluster it is: a node agent may be configured for another one.
     async fn refuse_another_cluster(&self, node: &NodeId) -> Result<(), Failure> {
-        let ours = || self.ours.lock().unwrap_or_else(PoisonError::into_inner);
+        let ours = || self.ours.lock();
         let id = node.as_str();
         if ours().contains(id) {
             return Ok(());
@@ -116,7 +113,7 @@ impl Nodes {
                 instance.id, other.id
             )));
         }
-        self.names().insert(instance.id.clone(), node.clone());
+        self.names.lock().insert(instance.id.clone(), node.clone());
         Ok(Some(instance.id.clone()))
     }
 
@@ -125,11 +122,11 @@ impl Nodes {
     /// volume can be in use there. One of another cluster is not, whatever its name is.
     pub(super) async fn is(&self, node: &NodeId, instance: &str) -> Result<bool, Failure> {
         // It was, when a call named it last, and the volume is still there.
-        if self.names().get(instance) == Some(node) {
+        if self.names.lock().get(instance) == Some(node) {
             return Ok(true);
         }
         if is_uuid(node.as_str()) {
-            self.names().remove(node.as_str());
+            self.names.lock().remove(node.as_str());
             return Ok(node.as_str() == instance);
         }
         let shown = match self.shown(node, instance).await? {
@@ -143,7 +140,7 @@ impl Nodes {
         let is_it = !matches!(shown, Shown::Other);
         if is_it {
             // The end of its detach is found by that name.
-            self.names().insert(instance.to_owned(), node.clone());
+            self.names.lock().insert(instance.to_owned(), node.clone());
         }
         Ok(is_it)
     }
@@ -184,13 +181,13 @@ impl Nodes {
 
     /// Whether calls have named it as another node.
     fn is_another(&self, instance: &str, node: &NodeId) -> bool {
-        let names = self.names();
+        let names = self.names.lock();
         names.get(instance).is_some_and(|name| name != node)
     }
 
     /// The node, as calls name it.
     pub(super) fn node(&self, instance: &str) -> Result<NodeId, Failure> {
-        let known = self.names().get(instance).cloned();
+        let known = self.names.lock().get(instance).cloned();
         known.map_or_else(|| NodeId::new(instance), Ok)
     }
 }

@@ -2,8 +2,9 @@
 //! next one, so a hundred calls at once need few reads.
 
 use belay_server::call::Failure;
+use belay_server::lock::Lock;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -50,7 +51,7 @@ pub(in crate::backend) struct Rounds<R: Reads>(Arc<Shared<R>>);
 
 struct Shared<R: Reads> {
     reads: Arc<R>,
-    state: Mutex<State<R>>,
+    state: Lock<State<R>>,
 }
 
 struct State<R: Reads> {
@@ -63,7 +64,7 @@ impl<R: Reads> Rounds<R> {
     pub(in crate::backend) fn new(reads: R) -> Self {
         Self(Arc::new(Shared {
             reads: Arc::new(reads),
-            state: Mutex::new(State {
+            state: Lock::new(State {
                 waiting: Vec::new(),
                 runs: false,
             }),
@@ -74,7 +75,7 @@ impl<R: Reads> Rounds<R> {
     pub(in crate::backend) async fn next(&self, of: R::Of) -> Result<R::Found, Failure> {
         let (answer, found) = oneshot::channel();
         {
-            let mut state = self.0.state();
+            let mut state = self.0.state.lock();
             state.waiting.push(Caller { of, answer });
             if !state.runs {
                 state.runs = true;
@@ -87,14 +88,10 @@ impl<R: Reads> Rounds<R> {
 }
 
 impl<R: Reads> Shared<R> {
-    fn state(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Rounds, until no call waits.
     async fn run(self: Arc<Self>) {
         loop {
-            let Some(callers) = self.state().callers() else {
+            let Some(callers) = self.state.lock().callers() else {
                 return;
             };
             let round = tokio::spawn(Arc::clone(&self.reads).serve(callers));
@@ -119,7 +116,7 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     /// Takes so long, and answers with the number of the round.
-    struct Numbered(Duration, Mutex<Vec<Vec<char>>>);
+    struct Numbered(Duration, Lock<Vec<Vec<char>>>);
 
     impl Reads for Numbered {
         type Of = char;
@@ -128,7 +125,7 @@ mod tests {
         async fn serve(self: Arc<Self>, callers: Vec<Caller<Self>>) {
             let of = callers.iter().map(|caller| caller.of).collect();
             let number = {
-                let mut rounds = self.1.lock().unwrap();
+                let mut rounds = self.1.lock();
                 rounds.push(of);
                 rounds.len()
             };
@@ -139,11 +136,11 @@ mod tests {
 
     fn numbered(seconds: u64) -> Rounds<Numbered> {
         let takes = Duration::from_secs(seconds);
-        Rounds::new(Numbered(takes, Mutex::default()))
+        Rounds::new(Numbered(takes, Lock::default()))
     }
 
     fn served(rounds: &Rounds<Numbered>) -> Vec<Vec<char>> {
-        rounds.0.reads.1.lock().unwrap().clone()
+        rounds.0.reads.1.lock().clone()
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,9 +4,9 @@
 
 use super::wire::DoVolume;
 use belay_server::call::{Failure, Kind};
+use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -145,22 +145,14 @@ pub(super) enum Found {
 /// The changes, by volume.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    entries: Mutex<HashMap<VolumeId, Entry>>,
-    firsts: Mutex<HashMap<VolumeId, First>>,
+    entries: Lock<HashMap<VolumeId, Entry>>,
+    firsts: Lock<HashMap<VolumeId, First>>,
 }
 
 impl Pending {
-    fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn firsts(&self) -> MutexGuard<'_, HashMap<VolumeId, First>> {
-        self.firsts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// That action attaches the volume for the first time.
     pub(super) fn is_first(&self, id: &VolumeId, action: u64) {
-        let began = match self.lock().get_mut(id) {
+        let began = match self.entries.lock().get_mut(id) {
             Some(entry) => {
                 entry.is_first = true;
                 entry.began
@@ -168,7 +160,7 @@ impl Pending {
             None => return,
         };
         let seen = Instant::now();
-        let mut firsts = self.firsts();
+        let mut firsts = self.firsts.lock();
         firsts.retain(|_, first| first.seen.elapsed() < FIRST_AGE_MAX);
         firsts.insert(
             id.clone(),
@@ -182,13 +174,13 @@ impl Pending {
 
     /// The first attach of the volume, if it was a short time ago.
     pub(super) fn first(&self, id: &VolumeId) -> Option<First> {
-        let first = self.firsts().get(id).copied();
+        let first = self.firsts.lock().get(id).copied();
         first.filter(|first| first.seen.elapsed() < FIRST_AGE_MAX)
     }
 
     /// The volume is to leave the droplet of its first attach.
     pub(super) fn forget_first(&self, id: &VolumeId) {
-        self.firsts().remove(id);
+        self.firsts.lock().remove(id);
     }
 
     /// What is known of that change. Another one of the volume is forgotten once it has ended:
@@ -197,7 +189,7 @@ impl Pending {
     /// # Errors
     /// `Unreachable` if the action of the change has failed; it has changed nothing.
     pub(super) fn take(&self, id: &VolumeId, change: Change) -> Result<Found, Failure> {
-        let mut all = self.lock();
+        let mut all = self.entries.lock();
         let Some(entry) = all.get(id) else {
             return Ok(Found::Nothing);
         };
@@ -227,7 +219,7 @@ impl Pending {
             tries: 0,
             is_first: false,
         };
-        self.lock().insert(id.clone(), entry);
+        self.entries.lock().insert(id.clone(), entry);
     }
 
     /// The change could not begin: the next try is later each time.
@@ -240,18 +232,18 @@ impl Pending {
             tries: tries + 1,
             is_first: false,
         };
-        self.lock().insert(id.clone(), entry);
+        self.entries.lock().insert(id.clone(), entry);
     }
 
     /// What runs is no longer of interest: the volume is gone.
     pub(super) fn forget(&self, id: &VolumeId) {
-        self.lock().remove(id);
+        self.entries.lock().remove(id);
         self.forget_first(id);
     }
 
     /// How the change of a volume stands, now that it was seen.
     pub(super) fn seen(&self, id: &VolumeId, volume: &DoVolume) -> Seen {
-        let mut all = self.lock();
+        let mut all = self.entries.lock();
         let Some(entry) = all.get_mut(id) else {
             return Seen::Idle;
         };
@@ -272,7 +264,7 @@ impl Pending {
 
     /// The action is completed; the volume does not show it yet.
     pub(super) fn completed(&self, id: &VolumeId) {
-        if let Some(entry) = self.lock().get_mut(id)
+        if let Some(entry) = self.entries.lock().get_mut(id)
             && let State::Running(running) = &mut entry.state
         {
             running.completed.get_or_insert_with(Instant::now);
@@ -283,7 +275,7 @@ impl Pending {
     /// that is detached needs no further step, and a later detach must not find the end of this
     /// one.
     pub(super) fn ended(&self, id: &VolumeId, volume: DoVolume) {
-        let mut all = self.lock();
+        let mut all = self.entries.lock();
         let Some(entry) = all.get_mut(id) else { return };
         if matches!(entry.change, Change::Detach(_)) && entry.change.is_done(&volume) {
             all.remove(id);
@@ -300,20 +292,20 @@ impl Pending {
 
     /// The action that should have completed the volume has failed.
     pub(super) fn broke(&self, id: &VolumeId, why: String) {
-        if let Some(entry) = self.lock().get_mut(id) {
+        if let Some(entry) = self.entries.lock().get_mut(id) {
             entry.state = State::Broken(why);
         }
     }
 
     pub(super) fn is_broken(&self, id: &VolumeId) -> bool {
-        let all = self.lock();
+        let all = self.entries.lock();
         all.get(id)
             .is_some_and(|entry| matches!(entry.state, State::Broken(_)))
     }
 
     /// The action has failed.
     pub(super) fn failed(&self, id: &VolumeId, why: String) {
-        if let Some(entry) = self.lock().get_mut(id) {
+        if let Some(entry) = self.entries.lock().get_mut(id) {
             entry.state = State::Ended(Instant::now(), Err(why));
         }
     }
@@ -523,7 +515,7 @@ mod tests {
             pending.begin(&id(), ATTACH, 8, None);
             pending.is_first(&id(), 8);
             assert_eq!(
-                pending.firsts().len(),
+                pending.firsts.lock().len(),
                 1,
                 "the one that was too old is dropped"
             );

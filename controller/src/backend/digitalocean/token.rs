@@ -3,10 +3,10 @@
 
 use belay_server::call::Failure;
 use belay_server::file;
+use belay_server::lock::Lock;
 use http::HeaderValue;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 /// The scheme, before the token.
 pub(super) const BEARER: &str = "Bearer ";
@@ -35,7 +35,7 @@ impl fmt::Debug for TokenSource {
 /// The token, as a header that no error quotes.
 pub(super) struct Token {
     source: TokenSource,
-    header: Mutex<HeaderValue>,
+    header: Lock<HeaderValue>,
 }
 
 impl Token {
@@ -51,12 +51,12 @@ impl Token {
         };
         Ok(Self {
             source,
-            header: Mutex::new(header),
+            header: Lock::new(header),
         })
     }
 
     pub(super) fn header(&self) -> HeaderValue {
-        let header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
+        let header = self.header.lock();
         header.clone()
     }
 
@@ -75,7 +75,7 @@ impl Token {
 
     /// Calls have that token from now on.
     pub(super) fn replace(&self, by: HeaderValue) {
-        *self.header.lock().unwrap_or_else(PoisonError::into_inner) = by;
+        *self.header.lock() = by;
     }
 }
 

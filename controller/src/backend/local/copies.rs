@@ -4,8 +4,9 @@
 
 use super::files::Backing;
 use belay_server::call::Failure;
+use belay_server::lock::Lock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
 /// Gauge of the copies by `state`.
@@ -14,7 +15,7 @@ pub(super) const COPIES: &str = "belay_controller_copies";
 /// All copies, by the ID of the target.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    all: Mutex<All>,
+    all: Lock<All>,
     changed: Condvar,
 }
 
@@ -76,14 +77,14 @@ impl Copies {
             cancelled: false,
             lock,
         };
-        let mut all = self.all();
+        let mut all = self.all.lock();
         all.by_target.insert(target.to_owned(), copy);
         self.tell(&all);
     }
 
     /// The target that is being copied from that volume or snapshot, if any.
     pub(super) fn reading(&self, source: &str) -> Option<String> {
-        let all = self.all();
+        let all = self.all.lock();
         let mut copies = all.by_target.iter();
         let found = copies
             .find(|(_, copy)| copy.source == source && !matches!(copy.stage, Stage::Failed(_)));
@@ -92,7 +93,7 @@ impl Copies {
 
     /// The lock of that volume, if a copy holds it: a second lock would be refused.
     pub(super) fn lock_of(&self, source: &str) -> Option<Arc<Backing>> {
-        let all = self.all();
+        let all = self.all.lock();
         let mut copies = all.by_target.values();
         copies.find_map(|copy| copy.lock.clone().filter(|_| copy.source == source))
     }
@@ -100,21 +101,21 @@ impl Copies {
     /// Whether that copy itself holds a lock: then no process has written to its source since the
     /// cut.
     pub(super) fn has_lock(&self, target: &str) -> bool {
-        let all = self.all();
+        let all = self.all.lock();
         let copy = all.by_target.get(target);
         copy.is_some_and(|copy| copy.lock.is_some())
     }
 
     /// Gives a copy its missing lock.
     pub(super) fn keep_lock(&self, target: &str, lock: Arc<Backing>) {
-        if let Some(copy) = self.all().by_target.get_mut(target) {
+        if let Some(copy) = self.all.lock().by_target.get_mut(target) {
             copy.lock = Some(lock);
         }
     }
 
     /// Waits for the next queued copy; none once [`Self::close`] was called.
     pub(super) fn next(&self) -> Option<String> {
-        let mut all = self.all();
+        let mut all = self.all.lock();
         loop {
             if all.closed {
                 return None;
@@ -141,21 +142,21 @@ impl Copies {
         };
         drop(
             self.changed
-                .wait_timeout_while(self.all(), patience, running)
+                .wait_timeout_while(self.all.lock(), patience, running)
                 .unwrap_or_else(PoisonError::into_inner),
         );
     }
 
     /// Whether to continue that copy.
     pub(super) fn wanted(&self, target: &str) -> bool {
-        let all = self.all();
+        let all = self.all.lock();
         let copy = all.by_target.get(target);
         !all.closed && copy.is_some_and(|copy| !copy.cancelled)
     }
 
     /// Removes a copy that has ended, and frees its source.
     pub(super) fn end(&self, target: &str) {
-        let mut all = self.all();
+        let mut all = self.all.lock();
         all.by_target.remove(target);
         self.tell(&all);
     }
@@ -163,7 +164,7 @@ impl Copies {
     /// Marks a copy as failed and releases its source, which must stay usable however often the
     /// copy fails; a retry makes a new cut.
     pub(super) fn fail(&self, target: &str, failure: Failure) {
-        let mut all = self.all();
+        let mut all = self.all.lock();
         if let Some(copy) = all.by_target.get_mut(target) {
             copy.stage = Stage::Failed(failure);
             copy.lock = None;
@@ -173,7 +174,7 @@ impl Copies {
 
     /// Queues that copy again if it has failed, and returns why.
     pub(super) fn repeat(&self, target: &str) -> Option<Failure> {
-        let mut all = self.all();
+        let mut all = self.all.lock();
         let copy = all.by_target.get_mut(target)?;
         if !matches!(copy.stage, Stage::Failed(_)) {
             return None;
@@ -188,7 +189,7 @@ impl Copies {
 
     /// Cancels a copy; returns when no thread works on it, after one piece at the latest.
     pub(super) fn cancel(&self, target: &str) {
-        let mut all = self.all();
+        let mut all = self.all.lock();
         while let Some(copy) = all.by_target.get_mut(target) {
             if !matches!(copy.stage, Stage::Running) {
                 all.by_target.remove(target);
@@ -203,12 +204,12 @@ impl Copies {
 
     /// Sets the gauges before the first copy.
     pub(super) fn show(&self) {
-        self.all().show();
+        self.all.lock().show();
     }
 
     /// Stops the copier, and the copies at their next piece; the next start resumes them.
     pub(super) fn close(&self) {
-        self.all().closed = true;
+        self.all.lock().closed = true;
         self.changed.notify_all();
     }
 
@@ -216,11 +217,6 @@ impl Copies {
     fn tell(&self, all: &All) {
         all.show();
         self.changed.notify_all();
-    }
-
-    /// The map is consistent between any two statements, so a panic elsewhere does not corrupt it.
-    fn all(&self) -> MutexGuard<'_, All> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

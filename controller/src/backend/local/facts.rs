@@ -6,25 +6,23 @@ use super::store::Store;
 use belay_contract::reason::Reporter;
 use belay_server::call::Failure;
 use belay_server::facts::{Facts, Known, Measuring, Space};
-use std::sync::{Arc, Mutex, PoisonError};
+use belay_server::lock::Lock;
+use std::sync::Arc;
 
 /// Unhealthy volumes that are listed in one read of the ledger.
 const PAGE_ENTRIES: usize = 500;
 
 /// The last measurement.
 #[derive(Debug, Default)]
-pub(super) struct Last(Mutex<Known>);
+pub(super) struct Last(Lock<Known>);
 
 impl Last {
     fn get(&self) -> Known {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.lock().clone()
     }
 
     fn set(&self, known: Known) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.0.lock() = known;
     }
 }
 

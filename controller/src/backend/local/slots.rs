@@ -3,8 +3,9 @@
 //! names that the threads are working on. Knows no verb.
 
 use belay_server::call::Failure;
+use belay_server::lock::Lock;
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Maximum number of concurrent read-only verbs.
@@ -87,7 +88,7 @@ impl Slots {
 /// or deletion of any other name, it has failed, and its cleanup too.
 #[derive(Debug, Default)]
 pub(super) struct InProgress {
-    names: Mutex<HashSet<String>>,
+    names: Lock<HashSet<String>>,
 }
 
 /// The only holder of its name until it is dropped.
@@ -101,22 +102,17 @@ impl InProgress {
     /// Takes the name; none if another thread has it.
     pub(super) fn begin(&self, name: &str) -> Option<InProgressGuard<'_>> {
         let name = name.to_owned();
-        let free = self.names().insert(name.clone());
+        let free = self.names.lock().insert(name.clone());
         free.then(|| InProgressGuard {
             in_progress: self,
             name,
         })
     }
-
-    /// The set is consistent between any two statements, so a panic elsewhere does not corrupt it.
-    fn names(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for InProgressGuard<'_> {
     fn drop(&mut self) {
-        self.in_progress.names().remove(&self.name);
+        self.in_progress.names.lock().remove(&self.name);
     }
 }
 

@@ -5,9 +5,9 @@
 use super::files::Files;
 use super::ledger::Ledger;
 use belay_server::call::Failure;
+use belay_server::lock::Lock;
 use std::collections::HashSet;
 use std::str::FromStr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// For so long after its end, a scan of all files says enough.
@@ -30,7 +30,7 @@ const PAUSE: u32 = 100;
 pub(super) struct Ceiling {
     overcommit: Overcommit,
     /// Never held during a scan: a disk may not answer, and a delete needs it.
-    known: Mutex<Known>,
+    known: Lock<Known>,
     #[cfg(test)]
     scans: std::sync::atomic::AtomicU32,
 }
@@ -79,7 +79,7 @@ struct Turn<'a>(&'a Ceiling);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.known().is_asked = false;
+        self.0.known.lock().is_asked = false;
     }
 }
 
@@ -87,7 +87,7 @@ impl Ceiling {
     pub(super) fn new(overcommit: Overcommit) -> Self {
         Self {
             overcommit,
-            known: Mutex::default(),
+            known: Lock::default(),
             #[cfg(test)]
             scans: std::sync::atomic::AtomicU32::default(),
         }
@@ -101,7 +101,7 @@ impl Ceiling {
         ledger: &Ledger,
     ) -> Result<u64, Failure> {
         self.maximum(volumes, snapshots, ledger, |taken| {
-            let last = self.known().last.filter(Scan::is_recent);
+            let last = self.known.lock().last.filter(Scan::is_recent);
             let same = last.filter(|scan| scan.taken == taken);
             same.map_or(Query::Scan(None), Query::Use)
         })
@@ -126,7 +126,7 @@ impl Ceiling {
         ledger: &Ledger,
         decide: impl FnOnce(u64) -> Query<'a>,
     ) -> Result<u64, Failure> {
-        let before = self.known().removed;
+        let before = self.known.lock().removed;
         let room = volumes.room()?;
         let scan = match decide(room.taken) {
             Query::Use(scan) => scan,
@@ -138,7 +138,7 @@ impl Ceiling {
     /// One query at a time scans again; the others use the last scan, whatever its age. Before the
     /// first scan each of them scans, so that none waits for another whose disk does not answer.
     fn query(&self, taken: u64) -> Query<'_> {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         match known.last {
             Some(scan) if known.is_asked || scan.says_enough(taken) => Query::Use(scan),
             None if known.is_asked => Query::Scan(None),
@@ -170,7 +170,7 @@ impl Ceiling {
             ours: of_volumes.saturating_add(of_snapshots),
             is_off: false,
         };
-        let mut known = self.known();
+        let mut known = self.known.lock();
         // Some of them may have been scanned before they were removed.
         if known.removed.files > before.files {
             scan.free(known.removed.bytes - before.bytes);
@@ -181,7 +181,7 @@ impl Ceiling {
 
     /// A maximum that is not above the exact one as far as a recent scan shows; `None` without one.
     pub(super) fn estimate(&self, volumes: &Files) -> Result<Option<u64>, Failure> {
-        let Some(scan) = self.known().last.filter(Scan::is_recent) else {
+        let Some(scan) = self.known.lock().last.filter(Scan::is_recent) else {
             return Ok(None);
         };
         let room = volumes.room()?;
@@ -200,7 +200,7 @@ impl Ceiling {
         if bytes == 0 {
             return;
         }
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.removed.files += 1;
         known.removed.bytes += bytes;
         if let Some(scan) = &mut known.last {
@@ -211,7 +211,7 @@ impl Ceiling {
     /// As if the last scan had found foreign files everywhere.
     #[cfg(test)]
     pub(super) fn seem_full(&self) {
-        self.known().last = Some(Scan {
+        self.known.lock().last = Some(Scan {
             at: Instant::now(),
             took: Duration::ZERO,
             taken: u64::MAX,
@@ -224,7 +224,7 @@ impl Ceiling {
     /// of the filesystem may free what a test has written.
     #[cfg(test)]
     pub(super) fn seem_slow(&self, took: Duration) {
-        if let Some(scan) = &mut self.known().last {
+        if let Some(scan) = &mut self.known.lock().last {
             scan.took = took;
             // No filesystem has an odd number of bytes in use.
             scan.taken |= 1;
@@ -234,17 +234,13 @@ impl Ceiling {
     /// Bytes of removed files.
     #[cfg(test)]
     pub(super) fn freed_bytes(&self) -> u64 {
-        self.known().removed.bytes
+        self.known.lock().removed.bytes
     }
 
     /// The number of scans.
     #[cfg(test)]
     pub(super) fn scans(&self) -> u32 {
         self.scans.load(std::sync::atomic::Ordering::Relaxed)
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -374,7 +370,7 @@ mod tests {
     #[test]
     fn one_query_at_a_time_scans_again_and_the_others_use_the_last_scan() {
         let ceiling = Ceiling::new(Overcommit::default());
-        ceiling.known().last = Some(scan(300, 200));
+        ceiling.known.lock().last = Some(scan(300, 200));
         let turn = ceiling.query(301);
         assert!(matches!(turn, Query::Scan(Some(_))), "{turn:?}");
         for taken in [300, 301, 900] {
@@ -396,7 +392,7 @@ mod tests {
         assert!(matches!(second, Query::Scan(None)), "{second:?}");
         // The end of the second one is not that of the first.
         drop(second);
-        ceiling.known().last = Some(scan(300, 200));
+        ceiling.known.lock().last = Some(scan(300, 200));
         assert!(matches!(ceiling.query(301), Query::Use(_)));
         drop(first);
         assert!(scans(&ceiling, 301));
@@ -406,7 +402,7 @@ mod tests {
     fn a_file_that_may_have_shared_its_blocks_makes_a_query_scan() {
         let ceiling = Ceiling::new(Overcommit::default());
         let last = scan(300, 200);
-        ceiling.known().last = Some(Scan {
+        ceiling.known.lock().last = Some(Scan {
             took: RECENT,
             ..last
         });
@@ -426,10 +422,10 @@ mod tests {
             assert_eq!(scan.foreign(taken), foreign, "{taken}");
         }
         let ceiling = Ceiling::new(Overcommit::default());
-        ceiling.known().last = Some(scan);
+        ceiling.known.lock().last = Some(scan);
         // Ours was removed, and a foreign file of that size was created.
         ceiling.freed(50);
-        let after = |taken| ceiling.known().last.unwrap().foreign(taken);
+        let after = |taken| ceiling.known.lock().last.unwrap().foreign(taken);
         assert_eq!([after(250), after(300)], [100, 150]);
     }
 

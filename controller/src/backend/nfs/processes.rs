@@ -12,12 +12,13 @@ mod turns;
 
 use super::call::{Done, Mount, Work};
 use belay_server::call::{Failure, Kind};
+use belay_server::lock::Lock;
 use copies::Copies;
 use metrics::{counter, gauge};
 use running::{Running, worker};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -41,7 +42,7 @@ const KILLS: &str = "belay_worker_kills_total";
 
 /// The worker processes of the backend.
 pub(super) struct Processes {
-    servers: Mutex<HashMap<String, Arc<Server>>>,
+    servers: Lock<HashMap<String, Arc<Server>>>,
     all: Arc<Semaphore>,
     directories: Directories,
     copies: Copies,
@@ -83,7 +84,7 @@ impl Processes {
             gauge!(PROCESSES, "state" => state).set(0.0);
         }
         Self {
-            servers: Mutex::default(),
+            servers: Lock::default(),
             all: Arc::new(Semaphore::new(TOTAL)),
             directories: Directories::default(),
             copies: Copies::default(),
@@ -143,7 +144,7 @@ impl Processes {
     }
 
     fn of(&self, name: &str) -> Arc<Server> {
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = self.servers.lock();
         // Those with a process, or a call that waits for one, are held elsewhere.
         servers.retain(|_, server| Arc::strong_count(server) > 1);
         let found = servers.entry(name.to_owned()).or_insert_with(|| {

@@ -13,10 +13,11 @@ use crate::backend::{
     Snapshots, Volume, no_volume,
 };
 use belay_server::call::{Failure, Kind};
+use belay_server::lock::Lock;
 use belay_server::request::{ContentSource, Context, Name, Secrets, SnapshotId, VolumeId};
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Parameters of a class of cinder-csi-plugin.
 const TYPE: &str = "type";
@@ -268,12 +269,12 @@ const IDS_MAX: usize = 4096;
 /// The snapshots, not backups, that this process has seen lately. Old releases of Cinder refuse to
 /// look for a backup before they know whether it exists; snapshots can still be deleted there.
 #[derive(Default)]
-pub(super) struct Plain(Mutex<BTreeSet<SnapshotId>>);
+pub(super) struct Plain(Lock<BTreeSet<SnapshotId>>);
 
 impl Plain {
     /// Cinder has a snapshot with that ID.
     pub(super) fn add(&self, id: &SnapshotId) {
-        let mut ids = self.ids();
+        let mut ids = self.0.lock();
         if ids.contains(id) {
             return;
         }
@@ -284,11 +285,7 @@ impl Plain {
     }
 
     pub(super) fn has(&self, id: &SnapshotId) -> bool {
-        self.ids().contains(id)
-    }
-
-    fn ids(&self) -> MutexGuard<'_, BTreeSet<SnapshotId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().contains(id)
     }
 }
 
@@ -306,6 +303,6 @@ mod tests {
             assert!(plain.has(&nth(n)));
         }
         assert!(!plain.has(&nth(0)));
-        assert_eq!(plain.ids().len(), 1);
+        assert_eq!(plain.0.lock().len(), 1);
     }
 }

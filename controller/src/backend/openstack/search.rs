@@ -4,8 +4,9 @@
 use super::client::Client;
 use super::wire::CinderVolume;
 use crate::backend::cloud::rounds::{Caller, Reads, Rounds, answer_all};
+use belay_server::lock::Lock;
 use belay_server::request::Name;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -24,7 +25,7 @@ pub(super) type Searches = Rounds<Search>;
 pub(super) struct Search {
     client: Arc<Client>,
     /// There are more volumes than that, and when that was learnt.
-    longer_than: Mutex<Option<(usize, Instant)>>,
+    longer_than: Lock<Option<(usize, Instant)>>,
 }
 
 impl Reads for Search {
@@ -43,7 +44,7 @@ impl Reads for Search {
         }
         match self.client.volumes(None, limit).await {
             Ok((_, Some(_))) => {
-                *self.longer_than() = Some((limit, Instant::now()));
+                *self.longer_than.lock() = Some((limit, Instant::now()));
                 self.each(callers);
             }
             Ok((volumes, None)) => {
@@ -60,7 +61,7 @@ impl Reads for Search {
 
 impl Search {
     pub(super) fn new(client: Arc<Client>) -> Self {
-        let longer_than = Mutex::default();
+        let longer_than = Lock::default();
         Self {
             client,
             longer_than,
@@ -79,13 +80,8 @@ impl Search {
         caller.answer(found);
     }
 
-    fn longer_than(&self) -> MutexGuard<'_, Option<(usize, Instant)>> {
-        let known = self.longer_than.lock();
-        known.unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn is_longer_than(&self, limit: usize) -> bool {
-        let known = *self.longer_than();
+        let known = *self.longer_than.lock();
         known.is_some_and(|(least, learnt)| least >= limit && learnt.elapsed() < LENGTH_AGE_MAX)
     }
 }

@@ -7,11 +7,12 @@ use super::conf::{CloudConf, Domain, Login, Project, Scope, Source, User};
 use super::wire;
 use crate::http::{Call, Client};
 use belay_server::call::{Failure, Kind};
+use belay_server::lock::Lock;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
@@ -28,7 +29,7 @@ pub(super) struct Account {
     http: Client,
     /// For log lines, of one of several clouds.
     label: Option<String>,
-    current: Mutex<Option<Current>>,
+    current: Lock<Option<Current>>,
     /// Held by the call that reads the file or logs in.
     renewing: Turn<()>,
     /// That of the first session.
@@ -98,7 +99,7 @@ impl Account {
             source,
             http,
             label,
-            current: Mutex::new(None),
+            current: Lock::new(None),
             renewing: Turn::new(()),
             origin: OnceLock::new(),
         }
@@ -140,13 +141,9 @@ impl Account {
         self.log_in(conf).await
     }
 
-    fn current(&self) -> MutexGuard<'_, Option<Current>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The current session if its token can be used, and whether the file must be read again.
     fn usable(&self, refused: Option<&Arc<Session>>) -> Option<(Arc<Session>, bool)> {
-        let current = self.current();
+        let current = self.current.lock();
         let Current { session, check } = current.as_ref()?;
         let is_refused = refused.is_some_and(|refused| Arc::ptr_eq(refused, session));
         let now = Instant::now();
@@ -156,7 +153,7 @@ impl Account {
     /// A new session if the file has changed or the token is old; else, and if that fails, the
     /// same: its token is valid.
     async fn checked(&self, session: Arc<Session>) -> Arc<Session> {
-        if let Some(current) = self.current().as_mut() {
+        if let Some(current) = self.current.lock().as_mut() {
             current.check = Instant::now() + CHECK_INTERVAL;
         }
         let renewed = async {
@@ -207,7 +204,7 @@ impl Account {
         origin.check(self.origin.get_or_init(|| origin.clone()))?;
         let session = Arc::new(session);
         let check = Instant::now() + CHECK_INTERVAL;
-        *self.current() = Some(Current {
+        *self.current.lock() = Some(Current {
             session: Arc::clone(&session),
             check,
         });

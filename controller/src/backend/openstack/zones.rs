@@ -6,9 +6,10 @@ use super::client::{Client, Service};
 use super::wire::{AVAILABILITY, CinderVolume};
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
+use belay_server::lock::Lock;
 use belay_server::request::{Segments, TopologyRequirement};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Why a volume may be in another zone than any that was asked for, and what to do.
 pub(super) const ELSEWHERE: &str = "Cinder chooses the zone itself, with \
@@ -24,12 +25,12 @@ pub(super) struct Zones {
     /// Volumes are then reachable from wherever the caller prefers.
     are_ignored: bool,
     /// The names of Cinder's zones as last read.
-    names: Mutex<BTreeSet<String>>,
+    names: Lock<BTreeSet<String>>,
 }
 
 impl Zones {
     pub(super) fn new(client: Arc<Client>, key: Option<&'static str>, are_ignored: bool) -> Self {
-        let names = Mutex::default();
+        let names = Lock::default();
         Self {
             client,
             key,
@@ -118,12 +119,12 @@ impl Zones {
 
     async fn read(&self) -> Result<(), Failure> {
         let names = self.client.zones(Service::Volumes).await?;
-        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
+        *self.names.lock() = names;
         Ok(())
     }
 
     fn names(&self) -> BTreeSet<String> {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self.names.lock();
         names.clone()
     }
 
@@ -176,7 +177,7 @@ impl Zones {
 
     /// Cinder's name of the zone with that label.
     fn known(&self, key: &str, label: &str) -> Option<String> {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self.names.lock();
         let is_meant = |name: &&String| {
             let topology = Topology::of_zone(key, name).ok();
             topology.is_some_and(|it| it.segments().get(key).map(String::as_str) == Some(label))

@@ -6,9 +6,10 @@ use super::Outage;
 use super::item::{Item, Store};
 use crate::backend::Phase;
 use belay_server::call::Failure;
+use belay_server::lock::Lock;
 use belay_server::request::Secrets;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -33,7 +34,7 @@ struct Shared<S: Store> {
     store: S,
     /// First interval between two polls of an item, and the shortest one between two lists.
     interval: Duration,
-    state: Mutex<State<S>>,
+    state: Lock<State<S>>,
     /// A waiter may be due earlier than those before it.
     added: Notify,
     gets: Semaphore,
@@ -70,15 +71,12 @@ struct Waiter<S: Store> {
 
 /// What the storage was doing when a waiter's item was last read.
 #[derive(Clone, Default)]
-pub(super) struct LastSeen(Arc<Mutex<Option<String>>>);
+pub(super) struct LastSeen(Arc<Lock<Option<String>>>);
 
 impl LastSeen {
     /// In the storage's word; none if it has not been read.
     pub(super) fn word(&self) -> Option<String> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.lock().clone()
     }
 
     fn set(&self, phase: &Phase) {
@@ -87,7 +85,7 @@ impl LastSeen {
             Phase::Deleting => "deleting".to_owned(),
             Phase::Ready | Phase::Failed(_) => return,
         };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(word);
+        *self.0.lock() = Some(word);
     }
 }
 
@@ -105,7 +103,7 @@ impl<S: Store> Poller<S> {
         Self(Arc::new(Shared {
             interval: store.backend().traits().poll_interval,
             store,
-            state: Mutex::new(state),
+            state: Lock::new(state),
             added: Notify::new(),
             gets: Semaphore::new(GETS_MAX),
         }))
@@ -149,12 +147,8 @@ pub(super) fn is_at_work(item: &impl Item) -> bool {
 }
 
 impl<S: Store> Shared<S> {
-    fn state(&self) -> MutexGuard<'_, State<S>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn add(self: &Arc<Self>, waiter: Waiter<S>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.account(&waiter.secrets).waiters.push(waiter);
         match std::mem::replace(&mut state.runs, true) {
             true => self.added.notify_one(),
@@ -165,13 +159,13 @@ impl<S: Store> Shared<S> {
     /// Runs rounds until there is no waiter. A round without a response does not delay the next.
     async fn run(self: Arc<Self>) {
         loop {
-            let due = self.state().due();
+            let due = self.state.lock().due();
             let Some(due) = due else { return };
             tokio::select! {
                 () = sleep_until(due) => {}
                 () = self.added.notified() => continue,
             }
-            let rounds = self.state().rounds(Instant::now(), self.interval);
+            let rounds = self.state.lock().rounds(Instant::now(), self.interval);
             for (secrets, round) in rounds {
                 match round {
                     Round::List(waiters) => {
@@ -226,7 +220,7 @@ impl<S: Store> Shared<S> {
             };
             pages += 1;
             if pages == 1 {
-                self.state().account(&secrets).page_took = begun.elapsed();
+                self.state.lock().account(&secrets).page_took = begun.elapsed();
             }
             for item in items {
                 let waiters = waiting.remove(item.id());
@@ -238,7 +232,7 @@ impl<S: Store> Shared<S> {
             let is_last = after.is_none();
             if is_last || waiting.is_empty() || pages == pages_max {
                 let least = if is_last { pages } else { pages + 1 };
-                self.state().account(&secrets).pages = (least, Instant::now());
+                self.state.lock().account(&secrets).pages = (least, Instant::now());
                 return self.by_gets(waiting.into_values().flatten().collect());
             }
         }

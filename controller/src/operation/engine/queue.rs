@@ -1,12 +1,13 @@
 //! First come, first served, one at a time for each key.
 
+use belay_server::lock::Lock;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::{Mutex as Fair, OwnedMutexGuard};
 
 /// The queues. A key without a turn has none; the number of jobs limits the number of callers.
-pub(super) struct Queue<K>(Arc<Mutex<HashMap<K, Arc<Fair<()>>>>>);
+pub(super) struct Queue<K>(Arc<Lock<HashMap<K, Arc<Fair<()>>>>>);
 
 /// The turn of a caller, until it is dropped.
 pub(in crate::operation) struct Turn<K: Eq + Hash> {
@@ -25,7 +26,7 @@ impl<K> Default for Queue<K> {
 impl<K: Eq + Hash + Clone> Queue<K> {
     /// Waits until all earlier callers have had their turn. A caller may stop waiting.
     pub(super) async fn turn(&self, key: &K) -> Turn<K> {
-        let line = Arc::clone(self.lines().entry(key.clone()).or_default());
+        let line = Arc::clone(self.0.lock().entry(key.clone()).or_default());
         let mut turn = Turn {
             queue: Self(Arc::clone(&self.0)),
             key: key.clone(),
@@ -38,15 +39,11 @@ impl<K: Eq + Hash + Clone> Queue<K> {
     }
 }
 
-impl<K> Queue<K> {
-    fn lines(&self) -> MutexGuard<'_, HashMap<K, Arc<Fair<()>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl<K> Queue<K> {}
 
 impl<K: Eq + Hash> Drop for Turn<K> {
     fn drop(&mut self) {
-        let mut lines = self.queue.lines();
+        let mut lines = self.queue.0.lock();
         drop(self.held.take());
         if let Some(line) = lines.get(&self.key)
             && Arc::strong_count(line) == 1
@@ -68,7 +65,7 @@ mod tests {
     async fn a_key_serves_one_caller_at_a_time_in_their_order() {
         let queue = Arc::new(Queue::<u32>::default());
         let (served, at_once) = (
-            Arc::new(Mutex::new(Vec::new())),
+            Arc::new(Lock::new(Vec::new())),
             Arc::new(AtomicUsize::new(0)),
         );
         let mut callers = Vec::new();
@@ -80,15 +77,15 @@ mod tests {
                 assert!(at_once.fetch_add(1, Ordering::SeqCst) < 2, "one a key");
                 sleep(Duration::from_secs(1)).await;
                 at_once.fetch_sub(1, Ordering::SeqCst);
-                served.lock().unwrap().push(n);
+                served.lock().push(n);
             }));
             yield_now().await;
         }
         for caller in callers {
             caller.await.unwrap();
         }
-        assert_eq!(*served.lock().unwrap(), (0..20).collect::<Vec<_>>());
-        assert!(queue.lines().is_empty(), "nothing is kept");
+        assert_eq!(*served.lock(), (0..20).collect::<Vec<_>>());
+        assert!(queue.0.lock().is_empty(), "nothing is kept");
     }
 
     #[tokio::test(start_paused = true)]
@@ -100,9 +97,9 @@ mod tests {
             .map(drop)
             .unwrap_err();
         queue.turn(&2).await;
-        assert_eq!(queue.lines().len(), 1);
+        assert_eq!(queue.0.lock().len(), 1);
         drop(first);
         drop(queue.turn(&1).await);
-        assert!(queue.lines().is_empty());
+        assert!(queue.0.lock().is_empty());
     }
 }

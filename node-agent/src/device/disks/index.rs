@@ -8,8 +8,9 @@ mod foreign;
 mod queries;
 mod shown;
 
+use belay_server::lock::Lock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard};
 use std::time::Instant;
 
 use belay_contract::disk::DiskIdentity;
@@ -30,7 +31,7 @@ pub(crate) use shown::Learned;
 
 /// All disks of the node, for all drivers of this process.
 pub(crate) struct DiskIndex {
-    inner: Mutex<Inner>,
+    inner: Lock<Inner>,
     arrivals: watch::Sender<u64>,
     /// The same, for threads.
     changed: Condvar,
@@ -77,7 +78,7 @@ impl DiskIndex {
     /// Without disks; see [`DiskIndex::rescan`].
     pub(crate) fn new() -> Self {
         DiskIndex {
-            inner: Mutex::default(),
+            inner: Lock::default(),
             arrivals: watch::Sender::new(0),
             changed: Condvar::new(),
         }
@@ -271,7 +272,7 @@ impl DiskIndex {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Each change is one insertion or assignment.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 

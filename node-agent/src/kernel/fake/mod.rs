@@ -31,9 +31,10 @@ mod trouble;
 mod verbs;
 mod xfs;
 
+use belay_server::lock::Lock;
 use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use tokio::sync::watch;
@@ -52,7 +53,7 @@ pub(crate) use trouble::{Confusion, Trouble};
 /// The machine. It outlives the processes that run on it.
 #[derive(Clone)]
 pub(crate) struct Machine {
-    state: Arc<Mutex<State>>,
+    state: Arc<Lock<State>>,
     /// Notified when a call begins to hang, and when it may continue.
     turn: Arc<Condvar>,
     /// How many calls have begun to hang so far.
@@ -108,7 +109,7 @@ impl Machine {
     /// A machine with `/`, `/dev` and no loop device.
     pub(crate) fn new() -> Machine {
         Machine {
-            state: Arc::new(Mutex::new(State::new())),
+            state: Arc::new(Lock::new(State::new())),
             turn: Arc::default(),
             hung: watch::Sender::new(0),
         }
@@ -116,7 +117,7 @@ impl Machine {
 
     /// A new process.
     pub(crate) fn process(&self) -> Fake {
-        let process = self.lock().number();
+        let process = self.state.lock().number();
         Fake {
             machine: self.clone(),
             process,
@@ -125,21 +126,21 @@ impl Machine {
 
     /// Counts calls from now on, and injects this fault.
     pub(crate) fn begin(&self, fault: Option<Fault>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.calls.clear();
         state.fault = fault;
     }
 
     /// The calls since [`Machine::begin`]; ends the injection of faults.
     pub(crate) fn end(&self) -> Vec<Call> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.fault = None;
         std::mem::take(&mut state.calls)
     }
 
     /// Waits until a call hangs.
     pub(crate) fn wait_for_hang(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while state.hung.is_empty() {
             state = self.wait(state);
         }
@@ -147,7 +148,7 @@ impl Machine {
 
     /// Lets all hung calls continue.
     pub(crate) fn let_go(&self) {
-        self.lock().hung.clear();
+        self.state.lock().hung.clear();
         self.turn.notify_all();
     }
 
@@ -158,29 +159,29 @@ impl Machine {
 
     /// The call that began to hang last.
     pub(crate) fn hung_last(&self) -> u64 {
-        *self.lock().hung.last().unwrap()
+        *self.state.lock().hung.last().unwrap()
     }
 
     /// Lets this call continue.
     pub(crate) fn let_go_of(&self, call: u64) {
-        self.lock().hung.remove(&call);
+        self.state.lock().hung.remove(&call);
         self.turn.notify_all();
     }
 
     /// Records a violation if this thread makes a call that may wait for a disk, or stops doing so.
     pub(crate) fn never_wait_here(&self, never: bool) {
-        self.lock().never_waits = never.then(|| std::thread::current().id());
+        self.state.lock().never_waits = never.then(|| std::thread::current().id());
     }
 
     /// Sets the wall clock, in seconds since 1970.
     pub(crate) fn set_clock(&self, realtime: u64) {
-        self.lock().realtime = realtime;
+        self.state.lock().realtime = realtime;
     }
 
     /// From now on mounts are not propagated out of this namespace, which is that of process 1, or
     /// a container's.
     pub(crate) fn keep_mounts_here(&self, is_beside_first_process: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_beside_first_process = is_beside_first_process;
         let host = state.mounts.values_mut().next();
         host.unwrap().group = None;
@@ -188,7 +189,7 @@ impl Machine {
 
     /// Kills all processes; each of their threads ends at its next call, or in its hung one.
     pub(crate) fn kill_all(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.dead_up_to = state.number();
         let is_dead = |description: &state::Description| description.owner.is_some();
         for description in state.open.values_mut().filter(|d| is_dead(d)) {
@@ -199,6 +200,10 @@ impl Machine {
         self.turn.notify_all();
     }
 
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.turn
             .wait(state)
@@ -207,11 +212,7 @@ impl Machine {
 
     /// Violations of the simulation's rules, regardless of the call's result.
     pub(crate) fn violations(&self) -> Vec<String> {
-        self.lock().violations.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().violations.clone()
     }
 }
 
@@ -225,7 +226,7 @@ impl Fake {
         answers: &[Errno],
         act: impl FnOnce(&mut State) -> std::result::Result<T, Errno>,
     ) -> Result<T> {
-        let mut state = self.machine.lock();
+        let mut state = self.machine.state.lock();
         self.live(&state);
         let object = object.into();
         let is_silent = name != CACHED && state.is_silent(Path::new(&object));
@@ -343,13 +344,13 @@ impl Fake {
 
 impl Drop for Fake {
     fn drop(&mut self) {
-        self.kill(&mut self.machine.lock());
+        self.kill(&mut self.machine.state.lock());
     }
 }
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        let mut state = self.machine.lock();
+        let mut state = self.machine.state.lock();
         if let Some(description) = state.open.get_mut(&self.id) {
             description.owner = None;
             state.clean();

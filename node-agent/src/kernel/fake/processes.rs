@@ -1,10 +1,11 @@
 //! Helper processes: threads of the test, each a process of the machine. What a helper does is the
 //! test's to say, since the kernel knows no filesystem's protocol.
 
+use belay_server::lock::Lock;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 
 use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
@@ -21,7 +22,7 @@ use crate::kernel::{
 pub(crate) struct Running {
     machine: Machine,
     process: u64,
-    answered: Arc<Mutex<Option<Answered<Fd>>>>,
+    answered: Arc<Lock<Option<Answered<Fd>>>>,
     progress: watch::Receiver<Progress>,
     closed: Arc<Closed>,
 }
@@ -35,16 +36,16 @@ enum Progress {
 
 /// The end of the connection, as the helper sees it.
 #[derive(Default)]
-struct Closed(Mutex<bool>, Condvar);
+struct Closed(Lock<bool>, Condvar);
 
 impl Closed {
     fn set(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.0.lock() = true;
         self.1.notify_all();
     }
 
     fn wait(&self) {
-        let mut closed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut closed = self.0.lock();
         while !*closed {
             closed = self.1.wait(closed).unwrap_or_else(PoisonError::into_inner);
         }
@@ -54,7 +55,7 @@ impl Closed {
 impl Helper<Fd> for Running {
     async fn answer(&mut self) -> Answered<Fd> {
         drop(self.progress.wait_for(|it| *it >= Progress::Answered).await);
-        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answered = self.answered.lock();
         let none = || Failure::new(Kind::System, "the helper process has failed");
         answered.take().unwrap_or_else(|| Err(none()))
     }
@@ -97,7 +98,7 @@ impl Remotes for Fake {
         self.machine.lock().servers.running += 1;
         let (process, agent) = (helper.process, self.process);
         let (progress, seen) = watch::channel(Progress::Working);
-        let (answered, closed) = (Arc::<Mutex<_>>::default(), Arc::<Closed>::default());
+        let (answered, closed) = (Arc::<Lock<_>>::default(), Arc::<Closed>::default());
         let (answer, end, call) = (Arc::clone(&answered), Arc::clone(&closed), call.clone());
         #[expect(
             clippy::disallowed_methods,
@@ -116,13 +117,13 @@ impl Remotes for Fake {
                 other => other,
             });
             let has_answered = made.is_some();
-            *answer.lock().unwrap_or_else(PoisonError::into_inner) = made;
+            *answer.lock() = made;
             progress.send_replace(Progress::Answered);
             if has_answered {
                 end.wait();
             }
             // What was sent and not received is closed with the connection.
-            drop(answer.lock().unwrap_or_else(PoisonError::into_inner).take());
+            drop(answer.lock().take());
             drop(held);
             helper.machine.lock().servers.running -= 1;
             drop(helper);

@@ -7,8 +7,8 @@ use crate::backend::civo::access::Access;
 use crate::backend::civo::wire::{self, Cluster, Object};
 use crate::http::{Answer, encoded};
 use belay_server::call::Failure;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 /// Whether a key can be used.
 enum Judged {
@@ -89,7 +89,7 @@ impl Client {
                 return Err(Failure { message, ..failure });
             }
         };
-        *self.access.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
+        *self.access.lock() = Arc::clone(&new);
         self.is_confirmed.store(true, Ordering::Release);
         Ok(Some((new, cluster)))
     }

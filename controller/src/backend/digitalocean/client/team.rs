@@ -6,10 +6,10 @@
 
 use super::{Client, Request, wire};
 use belay_server::call::{Failure, Kind};
+use belay_server::lock::Lock;
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 use serde::Deserialize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 /// The team of the controller's volumes.
 #[derive(Default)]
-pub(super) struct Team(Mutex<State>);
+pub(super) struct Team(Lock<State>);
 
 #[derive(Default)]
 struct State {
@@ -73,13 +73,9 @@ impl Account {
 }
 
 impl Team {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether this call asks for it.
     fn is_to_ask(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let is_recent = |asked: Instant| asked.elapsed() < INTERVAL;
         if state.known.is_some() || state.is_hidden || state.asked.is_some_and(is_recent) {
             return false;
@@ -90,17 +86,17 @@ impl Team {
 
     /// Whether no token that was in use has shown it, or may show it.
     fn is_open(&self) -> bool {
-        let state = self.state();
+        let state = self.0.lock();
         state.known.is_none() && !state.is_hidden
     }
 
     /// The team as known before, or from now on.
     fn learned(&self, owner: Owner) -> Owner {
-        self.state().known.get_or_insert(owner).clone()
+        self.0.lock().known.get_or_insert(owner).clone()
     }
 
     fn hidden(&self) {
-        if !std::mem::replace(&mut self.state().is_hidden, true) {
+        if !std::mem::replace(&mut self.0.lock().is_hidden, true) {
             tracing::warn!(
                 "the token has no scope account:read, so a later token of another team would not \
                  be noticed: with it, all volumes would seem to be missing"
@@ -118,7 +114,7 @@ impl Client {
         if !self.team.is_open() {
             return Ok(());
         }
-        self.team.state().asked = Some(Instant::now());
+        self.team.0.lock().asked = Some(Instant::now());
         match self.learn_of(&self.token.header()).await? {
             true => Ok(()),
             false => {
@@ -163,7 +159,7 @@ impl Client {
         if self.team.is_open() {
             self.learn_of(&older).await?;
         }
-        let known = self.team.state().known.clone();
+        let known = self.team.0.lock().known.clone();
         match self.owner(newer).await? {
             Said::Refused => return Ok(false),
             Said::Hidden => match known {

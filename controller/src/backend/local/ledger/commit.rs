@@ -8,10 +8,11 @@ use super::{Changes, Ledger, closed};
 use crate::backend::local::files::journal::{self, Call};
 use crate::backend::local::state_file::{failed, panicked};
 use belay_server::call::{Failure, Kind};
+use belay_server::lock::Lock;
 use redb::{Database, WriteTransaction};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
 /// The callers of [`Ledger::change`].
 #[derive(Debug, Default)]
@@ -20,7 +21,7 @@ pub(super) struct Callers {
     waiting: AtomicUsize,
     /// Locked by the caller that makes its change or commits. The batch is that of the caller
     /// before, left for the next one: there is none without waiting callers.
-    turn: Mutex<Option<Batch>>,
+    turn: Lock<Option<Batch>>,
 }
 
 /// A transaction with the changes of callers.
@@ -55,7 +56,7 @@ impl Callers {
     /// caller has the database open, since [`Ledger::mend`] closes it after the last change only.
     fn turn(&self, _open: &Database) -> MutexGuard<'_, Option<Batch>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.turn.lock();
         // With the turn: then a batch that is left for a waiting caller is not left for this one.
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         turn

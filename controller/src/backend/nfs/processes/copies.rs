@@ -7,9 +7,10 @@ use super::running::Running;
 use super::turns::{Directory, Turn};
 use super::{Processes, Server, permit};
 use belay_server::call::{Failure, Kind};
+use belay_server::lock::Lock;
 use belay_server::size::Rounded;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -31,7 +32,7 @@ const FAILURE_MAX: Duration = Duration::from_secs(3600);
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Copies(Mutex<HashMap<Directory, Copy>>);
+pub(super) struct Copies(Lock<HashMap<Directory, Copy>>);
 
 /// A copy that a call has begun.
 struct Copy {
@@ -91,7 +92,7 @@ impl Processes {
         call: (Mount, Work),
         begun: Noting,
     ) -> Result<watch::Receiver<State>, Failure> {
-        let mut all = self.copies.all();
+        let mut all = self.copies.0.lock();
         all.retain(|_, copy| !copy.is_forgotten());
         if let Some(copy) = all.get(directory)
             && copy.of == of
@@ -175,19 +176,15 @@ impl Processes {
 }
 
 impl Copies {
-    fn all(&self) -> MutexGuard<'_, HashMap<Directory, Copy>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.all().is_empty()
+        self.0.lock().is_empty()
     }
 
     /// How many wait, and how many run.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
-        let all = self.all();
+        let all = self.0.lock();
         let count =
             |is: fn(&State) -> bool| all.values().filter(|it| is(&it.state.borrow())).count();
         let waiting = count(|state| matches!(state, State::Waiting(_)));
@@ -196,7 +193,7 @@ impl Copies {
 
     /// Removes a copy that has ended; one that has begun since stays.
     fn forget(&self, directory: &Directory) {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         let has_ended = |copy: &Copy| {
             matches!(*copy.state.borrow(), State::Ended(..)) || copy.state.has_changed().is_err()
         };

@@ -45,7 +45,7 @@ fn a_server_is_known_while_a_call_has_it() {
     assert!(!Arc::ptr_eq(&server, &processes.of("other")));
     drop(server);
     drop(processes.of("third"));
-    let known = processes.servers.lock().unwrap();
+    let known = processes.servers.lock();
     assert_eq!(known.keys().collect::<Vec<_>>(), ["third"]);
 }
 

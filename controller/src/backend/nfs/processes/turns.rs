@@ -3,12 +3,13 @@
 use super::super::call::Mount;
 use super::super::path::Dir;
 use belay_server::call::Failure;
+use belay_server::lock::Lock;
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// See the module.
 #[derive(Clone, Default)]
-pub(super) struct Directories(Arc<Mutex<HashSet<Directory>>>);
+pub(super) struct Directories(Arc<Lock<HashSet<Directory>>>);
 
 /// A directory of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +54,7 @@ impl Directories {
     }
 
     pub(super) fn all(&self) -> MutexGuard<'_, HashSet<Directory>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
