@@ -1,7 +1,7 @@
 //! What the controller and a worker process say to each other, as lines of JSON: the call, that its
 //! shares are mounted, that it may begin ([`BEGIN`]), how far a copy has come, and the answer.
 
-use super::class::OnDelete;
+use super::id::OnDelete;
 use super::options::Parameter;
 use super::path::Dir;
 use belay_server::call::{Certainty, Failure, Kind};

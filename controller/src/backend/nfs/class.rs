@@ -1,11 +1,10 @@
 //! The parameters of a storage class, whose keys have any case. Makes no calls.
 
-use super::id::Place;
+use super::id::{OnDelete, Place};
 use super::path::{self, Dir};
-use belay_contract::{export, nfs_id};
+use belay_contract::export;
 use belay_server::call::Failure;
 use belay_server::request::{Context, Name, VolumeId};
-use std::fmt;
 use std::str::FromStr;
 
 const FIELD: &str = "parameters";
@@ -15,54 +14,6 @@ pub(super) const KEYS: [&str; 5] = ["server", "share", SUB_DIR, ON_DELETE, PERMI
 const SUB_DIR: &str = "subDir";
 const ON_DELETE: &str = "onDelete";
 const PERMISSIONS: &str = "mountPermissions";
-
-/// What the deletion of a volume does; the later ones keep more.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    serde::Serialize,
-    serde::Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum OnDelete {
-    /// Removes its directory.
-    #[default]
-    Delete,
-    /// Renames its directory.
-    Archive,
-    /// Nothing.
-    Retain,
-}
-
-impl FromStr for OnDelete {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match nfs_id::policy(text)? {
-            "delete" => Ok(Self::Delete),
-            "retain" => Ok(Self::Retain),
-            "archive" => Ok(Self::Archive),
-            // One that is added there must not delete data here.
-            other => Err(format!("{other:?} is not supported")),
-        }
-    }
-}
-
-impl fmt::Display for OnDelete {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Delete => "delete",
-            Self::Retain => "retain",
-            Self::Archive => "archive",
-        })
-    }
-}
 
 /// The mode of a directory; 0 = as mkdir makes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,11 +1,60 @@
 //! Volume IDs: `server#share#directory#name#policy`, those of csi-driver-nfs. Makes no calls.
 
-use super::class::OnDelete;
 use super::path::Dir;
 use belay_contract::drivers::NFS_ID_BYTES_MAX;
 use belay_contract::nfs_id::{self, SEPARATOR, Unread};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
+use std::fmt;
+use std::str::FromStr;
+
+/// What the deletion of a volume does; the later ones keep more.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDelete {
+    /// Removes its directory.
+    #[default]
+    Delete,
+    /// Renames its directory.
+    Archive,
+    /// Nothing.
+    Retain,
+}
+
+impl FromStr for OnDelete {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match nfs_id::policy(text)? {
+            "delete" => Ok(Self::Delete),
+            "retain" => Ok(Self::Retain),
+            "archive" => Ok(Self::Archive),
+            // One that is added there must not delete data here.
+            other => Err(format!("{other:?} is not supported")),
+        }
+    }
+}
+
+impl fmt::Display for OnDelete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Delete => "delete",
+            Self::Retain => "retain",
+            Self::Archive => "archive",
+        })
+    }
+}
 
 /// A volume, as its ID describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,8 @@ mod processes;
 mod snapshots;
 pub mod worker;
 
-pub use class::{Mode, OnDelete};
+pub use class::Mode;
+pub use id::OnDelete;
 pub use options::MountOptions;
 
 use super::measured::{self, Verb, measured};

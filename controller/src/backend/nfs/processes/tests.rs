@@ -2,7 +2,7 @@
 
 use super::super::super::Begun;
 use super::super::call::{Copying, Fault, NewVolume, OldVolume, Owned, Source};
-use super::super::class::OnDelete;
+use super::super::id::OnDelete;
 use super::super::path::Dir;
 use super::running::{ending, is_settled};
 use super::*;

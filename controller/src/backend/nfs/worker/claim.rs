@@ -1,6 +1,6 @@
 //! A claim, and the names of its files. Makes no calls.
 
-use super::super::class::OnDelete;
+use super::super::id::OnDelete;
 use super::super::path::Dir;
 use belay_server::call::{Failure, Kind};
 use ring::digest::{SHA256, digest};

@@ -2,7 +2,7 @@
 //! other call meets half of it, and a retained one is known as such.
 
 use super::super::call::OldVolume;
-use super::super::class::OnDelete;
+use super::super::id::OnDelete;
 use super::super::path::Dir;
 use super::archive;
 use super::claim::{Claim, Record, State};

@@ -28,7 +28,7 @@ mod tenants;
 mod verbs;
 
 use super::super::call::{Done, NewVolume, OldVolume, Owned, Seen, Work};
-use super::super::class::OnDelete;
+use super::super::id::OnDelete;
 use super::super::path::Dir;
 use super::claim::file_name;
 use super::perform;
