@@ -4,12 +4,13 @@
 //! claim are removed when they are in the way.
 
 use super::super::path::Dir;
-use super::claim::{Claim, State, file_name};
-use super::claims::{BELOW, Claims, Held, changing, shown};
+use super::claim::{Claim, State};
+use super::claims::{Claims, Occupancy, changing, shown};
 use super::error;
+use super::layout::{BELOW, file_name, numbered};
 use super::list;
 use super::own::is_missing;
-use super::remove::Trash;
+use super::trash::Trash;
 use super::tree::{self, Tree};
 use belay_server::call::Failure;
 use rustix::io::Errno;
@@ -88,15 +89,15 @@ impl Claims {
                 result => result?,
             }
             return match self.read(above)? {
-                Held::By(claim) if self.is_void(tree, above, &claim)? => {
+                Occupancy::By(claim) if self.is_void(tree, above, &claim)? => {
                     self.remove(above, &claim)?;
                     continue;
                 }
-                Held::By(claim) => {
+                Occupancy::By(claim) => {
                     self.release(above, reference)?;
                     Ok(Some(claim))
                 }
-                Held::Free | Held::Above => Ok(None),
+                Occupancy::Free | Occupancy::Above => Ok(None),
             };
         }
         Err(changing(above))
@@ -153,5 +154,5 @@ impl Claims {
 }
 
 fn reference(dir: &Dir, claim: &Claim) -> String {
-    format!("{}.{}", file_name(dir), claim.nonce)
+    numbered(dir, &claim.nonce)
 }

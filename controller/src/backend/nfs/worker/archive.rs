@@ -9,9 +9,9 @@
 
 use super::super::path::Dir;
 use super::claim::{Claim, Record, State};
-use super::claims::{Held, changing, is_taken};
-use super::delete::{Deletion, refuse_other};
-use super::remove::Trash;
+use super::claims::{Occupancy, changing, is_taken};
+use super::deletion::{Deletion, refuse_other};
+use super::trash::Trash;
 use belay_server::call::{Failure, Kind};
 
 /// How often the claim on the archive's name is read that other calls change meanwhile.
@@ -88,7 +88,7 @@ impl Deletion<'_> {
     /// Whether the name of the archive is claimed for this volume: then it was moved to the trash.
     fn has_archive(&self, archived: &Dir, of: &Claim) -> Result<bool, Failure> {
         let held = self.claims.read(archived)?;
-        Ok(matches!(held, Held::By(it) if it.is_archive_of(of)))
+        Ok(matches!(held, Occupancy::By(it) if it.is_archive_of(of)))
     }
 
     /// That the archive may have its name.
@@ -102,8 +102,10 @@ impl Deletion<'_> {
             self.refuse_occupied(archived, &dir)?;
         }
         match self.claims.read(archived)? {
-            Held::By(claim) if !is_archive(claim.state) => self.refuse_occupied(archived, archived),
-            Held::Above if self.claims.is_above(self.tree, archived)? => {
+            Occupancy::By(claim) if !is_archive(claim.state) => {
+                self.refuse_occupied(archived, archived)
+            }
+            Occupancy::Above if self.claims.is_above(self.tree, archived)? => {
                 Err(Failure::precondition(format!(
                     "directory {archived}: has the directories of volumes, so no archive goes \
                      there; retain the volume, or delete the others"
@@ -116,9 +118,9 @@ impl Deletion<'_> {
     /// That no volume is at `dir`, or was, unless it was moved away.
     fn refuse_occupied(&self, archived: &Dir, dir: &Dir) -> Result<(), Failure> {
         match self.claims.read(dir)? {
-            Held::By(claim) if self.claims.is_void(self.tree, dir, &claim)? => Ok(()),
-            Held::By(claim) => Err(occupied(archived, dir, &claim)),
-            Held::Free | Held::Above => Ok(()),
+            Occupancy::By(claim) if self.claims.is_void(self.tree, dir, &claim)? => Ok(()),
+            Occupancy::By(claim) => Err(occupied(archived, dir, &claim)),
+            Occupancy::Free | Occupancy::Above => Ok(()),
         }
     }
 
@@ -145,19 +147,19 @@ impl Deletion<'_> {
             // Then it was no later volume's.
             self.claims.check(self.dir, of)?;
             match held {
-                Held::By(claim) if claim.is_archive_of(of) => {
+                Occupancy::By(claim) if claim.is_archive_of(of) => {
                     return self.hold_archive(archived, &claim);
                 }
-                Held::By(claim) if is_archive(claim.state) => {
+                Occupancy::By(claim) if is_archive(claim.state) => {
                     self.replace(trash, archived, &claim)?;
                     continue;
                 }
-                Held::By(claim) if self.claims.is_void(self.tree, archived, &claim)? => {
+                Occupancy::By(claim) if self.claims.is_void(self.tree, archived, &claim)? => {
                     self.claims.remove(archived, &claim)?;
                     continue;
                 }
-                Held::By(claim) => return Err(occupied(archived, archived, &claim)),
-                Held::Free | Held::Above => {}
+                Occupancy::By(claim) => return Err(occupied(archived, archived, &claim)),
+                Occupancy::Free | Occupancy::Above => {}
             }
             let record = |name: &str, archive_of| Record {
                 dir: archived.to_string(),
@@ -213,27 +215,6 @@ impl Deletion<'_> {
                 )))
             }
             result => result,
-        }
-    }
-
-    /// The archive is complete, if there is one.
-    pub(super) fn settle(&self, gone: &Claim) -> Result<(), Failure> {
-        let archived = &self.dir.archived();
-        match self.claims.read(archived)? {
-            Held::By(claim) if claim.state == State::Placing => {
-                // Then it was no later volume's.
-                self.claims.check(self.dir, gone)?;
-                match self.tree.exists(archived)? {
-                    true => {
-                        self.claims.advance(archived, &claim, State::Archived)?;
-                    }
-                    false => {
-                        self.claims.remove(archived, &claim)?;
-                    }
-                }
-                Ok(())
-            }
-            _ => Ok(()),
         }
     }
 

@@ -1,11 +1,10 @@
 //! A claim, and the names of its files. Makes no calls.
 
 use super::super::id::OnDelete;
-use super::super::path::Dir;
-use belay_server::call::{Failure, Kind};
-use ring::digest::{SHA256, digest};
+use super::layout::nonce;
+use belay_server::call::Failure;
 use serde::{Deserialize, Serialize};
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 /// What is recorded of a volume, and never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,29 +140,4 @@ impl State {
             Self::Replaced => "replaced",
         }
     }
-}
-
-/// The name of the directory with the claim on a path.
-pub(super) fn file_name(dir: &Dir) -> String {
-    let digest = digest(&SHA256, dir.to_string().as_bytes());
-    hexadecimal(digest.as_ref())
-}
-
-/// 64 random bits, for names that no other process chooses.
-///
-/// # Errors
-/// `System` if the kernel has none.
-pub(super) fn nonce() -> Result<String, Failure> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::new(Kind::System, format!("getrandom: {error}")))?;
-    Ok(hexadecimal(&bytes))
-}
-
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // A string takes all that is written to it.
-        write!(text, "{byte:02x}").ok();
-        text
-    })
 }

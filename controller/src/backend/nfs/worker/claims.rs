@@ -7,10 +7,11 @@
 //! file, whose name has the claim's nonce. So a call that was killed, and whose last request the
 //! server executes late, changes no claim but its own: that of a later volume has another nonce.
 
-use super::super::path::{Dir, OWN};
-use super::claim::{Claim, Record, State, file_name, nonce};
+use super::super::path::Dir;
+use super::claim::{Claim, Record, State};
 use super::copy::attributes;
 use super::error::{self, Error};
+use super::layout::{BELOW, CLAIMS, OLD, OWN, TEMPORARY, file_name, nonce, numbered};
 use super::list;
 use super::own::Own;
 use super::tree::{self, Share, Tree};
@@ -18,13 +19,6 @@ use belay_server::call::Failure;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-const CLAIMS: &str = "claims";
-/// Where claims are written, before they get their names.
-const TEMPORARY: &str = "tmp";
-/// The suffix of one there that is being removed.
-const OLD: &str = ".old";
-/// The volumes below a path.
-pub(super) const BELOW: &str = "below";
 /// The longest claim, in bytes: a path, a name, and room for the escapes of JSON.
 const BYTES_MAX: u64 = 64 << 10;
 /// How often a claim is read that another call is changing.
@@ -34,7 +28,7 @@ const CREATING_MAX: i64 = 3600;
 
 /// To which volume a path belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum Occupancy {
     /// To none.
     Free,
     /// Volumes may be below it.
@@ -73,21 +67,21 @@ impl Claims {
     ///
     /// # Errors
     /// `Precondition` if its claim is damaged; `Busy` if other calls change it all the time.
-    pub(super) fn read(&self, dir: &Dir) -> Result<Held, Failure> {
+    pub(super) fn read(&self, dir: &Dir) -> Result<Occupancy, Failure> {
         let mut files = Vec::new();
         for _ in 0..ATTEMPTS {
             let Some(directory) = self.directory(dir)? else {
-                return Ok(Held::Free);
+                return Ok(Occupancy::Free);
             };
             let names = list::names(&directory, &shown(dir))?;
             let has_below = names.iter().any(|name| name == BELOW);
             files = names;
             files.retain(|name| name != BELOW);
             match &files[..] {
-                [] if has_below => return Ok(Held::Above),
+                [] if has_below => return Ok(Occupancy::Above),
                 [name] => {
                     if let Some(claim) = self.claim(dir, &directory, name)? {
-                        return Ok(Held::By(claim));
+                        return Ok(Occupancy::By(claim));
                     }
                 }
                 // Its file is being renamed, or the last one was just removed.
@@ -95,7 +89,7 @@ impl Claims {
             }
         }
         match &files[..] {
-            [] => Ok(Held::Free),
+            [] => Ok(Occupancy::Free),
             [_] => Err(changing(dir)),
             _ => {
                 let own = shown(dir);
@@ -141,7 +135,7 @@ impl Claims {
 
     /// Claims a directory; whether it was free.
     pub(super) fn publish(&self, dir: &Dir, claim: &Claim) -> Result<bool, Failure> {
-        let name = format!("{}.{}", file_name(dir), claim.nonce);
+        let name = numbered(dir, &claim.nonce);
         let temporary = self.own.make_directory(TEMPORARY)?;
         let content = serde_json::to_vec_pretty(&claim.of);
         let content = content.map_err(|error| Failure::bug(error.to_string()))?;
@@ -206,7 +200,7 @@ impl Claims {
             return Ok(false);
         };
         let temporary = self.own.make_directory(TEMPORARY)?;
-        let name = format!("{}.{}", file_name(dir), nonce()?);
+        let name = numbered(dir, &nonce()?);
         let (_, now) = tree::probe(&temporary, &name, &shown)?;
         Ok(is_abandoned(made, now))
     }
@@ -214,7 +208,7 @@ impl Claims {
     /// A creation that takes long is in progress.
     pub(super) fn refresh(&self, dir: &Dir, claim: &Claim) -> Result<(), Failure> {
         let directory = self.directory(dir)?.ok_or_else(|| changing(dir))?;
-        match attributes::touch(&directory, &claim.file(), &shown(dir)) {
+        match attributes::refresh(&directory, &claim.file(), &shown(dir)) {
             Err(error) if error.errno == Errno::NOENT => Err(changing(dir)),
             result => Ok(result?),
         }
@@ -246,7 +240,7 @@ impl Claims {
         }
         self.vacate(dir)?;
         if let Some(temporary) = self.own.find_directory(TEMPORARY)? {
-            let prefix = format!("{}.", file_name(dir));
+            let prefix = numbered(dir, "");
             for name in list::names(&temporary, TEMPORARY)? {
                 if name.starts_with(&prefix) {
                     self.forget(&temporary, &name)?;

@@ -9,11 +9,12 @@
 use super::super::call::{NewVolume, Seen, snapshot_of};
 use super::super::path::Dir;
 use super::claim::{Claim, Record, State};
-use super::claims::{Claims, Held, changing};
+use super::claims::{Claims, Occupancy, changing};
+use super::deletion::discard;
 use super::own::{is_missing, refuse_nested};
 use super::snapshot::snapshot_in;
 use super::tree::{self, Tree};
-use super::{copy, error, list};
+use super::{error, list};
 use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
 use std::fmt;
@@ -39,8 +40,8 @@ pub(super) fn create(tree: &Tree, order: &NewVolume, end: Instant) -> Result<See
         end,
     };
     let claim = match creation.claimed()? {
-        Claimed::Complete(seen) => return Ok(seen),
-        Claimed::Creating(claim) => claim,
+        CreationState::Complete(seen) => return Ok(seen),
+        CreationState::Creating(claim) => claim,
     };
     // Later failures leave it, if they do not say otherwise.
     let done = creation.complete(&claim);
@@ -55,7 +56,7 @@ pub(super) struct Creation<'a> {
     pub(super) claims: Claims,
     pub(super) order: &'a NewVolume,
     pub(super) dir: &'a Dir,
-    /// The ID of the volume that is copied, or the snapshot, if one is.
+    /// Where the files of the volume come from, as a record has it; none: it begins without files.
     pub(super) source: Option<&'a str>,
     /// Until when what an abandoned creation has left is removed.
     pub(super) end: Instant,
@@ -72,7 +73,7 @@ impl fmt::Display for Creation<'_> {
     }
 }
 
-pub(super) enum Claimed {
+pub(super) enum CreationState {
     /// The volume exists.
     Complete(Seen),
     /// It has to be completed.
@@ -96,28 +97,28 @@ impl From<error::Error> for Refusal {
 
 impl Creation<'_> {
     /// The claim of the volume, which is made if there is none.
-    pub(super) fn claimed(&self) -> Result<Claimed, Failure> {
+    pub(super) fn claimed(&self) -> Result<CreationState, Failure> {
         // Its directory may exist, and is empty.
         let mut was_abandoned = false;
         for _ in 0..ATTEMPTS {
             match self.claims.read(self.dir)? {
-                Held::Above if self.claims.is_above(self.tree, self.dir)? => {
+                Occupancy::Above if self.claims.is_above(self.tree, self.dir)? => {
                     return Err(Failure::incompatible(format!(
                         "{self}: has the directories of other volumes; choose another directory"
                     )));
                 }
-                Held::By(claim)
+                Occupancy::By(claim)
                     if claim.state != State::Creating
                         && self.claims.is_void(self.tree, self.dir, &claim)? =>
                 {
                     self.claims.remove(self.dir, &claim)?;
                 }
-                Held::By(claim)
+                Occupancy::By(claim)
                     if !self.is_own(&claim) && self.claims.is_abandoned(self.dir, &claim)? =>
                 {
                     was_abandoned = match claim.is_copy_in_progress() {
                         true => {
-                            copy::discard(self.tree, self.dir, &claim, self.end)?;
+                            discard(self.tree, self.dir, &claim, self.end)?;
                             // Its directory is gone with it.
                             false
                         }
@@ -125,14 +126,14 @@ impl Creation<'_> {
                     };
                     continue;
                 }
-                Held::By(claim) => return self.owned(claim),
-                Held::Free | Held::Above => {}
+                Occupancy::By(claim) => return self.owned(claim),
+                Occupancy::Free | Occupancy::Above => {}
             }
             if !was_abandoned && let Err(failure) = self.refuse_foreign() {
                 match self.claims.read(self.dir)? {
                     // Another call has made the volume meanwhile.
-                    Held::By(_) => continue,
-                    Held::Free | Held::Above => return Err(failure),
+                    Occupancy::By(_) => continue,
+                    Occupancy::Free | Occupancy::Above => return Err(failure),
                 }
             }
             let first = match self.source {
@@ -142,7 +143,7 @@ impl Creation<'_> {
             let claim = Claim::new(self.record(), first)?;
             let made = self.claims.publish(self.dir, &claim);
             if made.map_err(Failure::may_be_running)? {
-                return Ok(Claimed::Creating(claim));
+                return Ok(CreationState::Creating(claim));
             }
             was_abandoned = false;
         }
@@ -150,7 +151,7 @@ impl Creation<'_> {
     }
 
     /// The volume, if the claim is that of a volume of this name.
-    fn owned(&self, claim: Claim) -> Result<Claimed, Failure> {
+    fn owned(&self, claim: Claim) -> Result<CreationState, Failure> {
         let (dir, name) = (self.dir, &self.order.at.name);
         if matches!(
             claim.state,
@@ -177,8 +178,8 @@ impl Creation<'_> {
             )));
         }
         match claim.state {
-            state if state.is_unknown() => Ok(Claimed::Creating(claim)),
-            State::Ready if self.tree.is_directory(dir)? => Ok(Claimed::Complete(Seen {
+            state if state.is_unknown() => Ok(CreationState::Creating(claim)),
+            State::Ready if self.tree.is_directory(dir)? => Ok(CreationState::Complete(Seen {
                 bytes: claim.of.bytes,
                 is_deleting: false,
                 source: claim.of.source,
@@ -214,7 +215,7 @@ impl Creation<'_> {
         let shares = self.dir.above().chain([self.dir.clone()]);
         refuse_nested(self.tree, self.dir, shares)?;
         if let Some(archives) = self.dir.archives()
-            && self.claims.read(&archives)? == Held::Free
+            && self.claims.read(&archives)? == Occupancy::Free
             && self.tree.exists(&archives)?
         {
             return Err(Failure::incompatible(format!(
@@ -223,7 +224,7 @@ impl Creation<'_> {
             )));
         }
         for above in self.dir.above() {
-            if self.claims.read(&above)? != Held::Free {
+            if self.claims.read(&above)? != Occupancy::Free {
                 continue;
             }
             let Some(directory) = self.tree.open_directory(&above)? else {
@@ -321,11 +322,11 @@ impl Creation<'_> {
             return Err(self.foreign().rolled_back());
         }
         match self.claims.read(self.dir)? {
-            Held::By(claim) => match self.owned(claim)? {
-                Claimed::Complete(seen) => Ok(seen),
-                Claimed::Creating(_) => Err(changing(self.dir)),
+            Occupancy::By(claim) => match self.owned(claim)? {
+                CreationState::Complete(seen) => Ok(seen),
+                CreationState::Creating(_) => Err(changing(self.dir)),
             },
-            Held::Free | Held::Above => Err(changing(self.dir)),
+            Occupancy::Free | Occupancy::Above => Err(changing(self.dir)),
         }
     }
 

@@ -6,28 +6,15 @@ use super::super::id::OnDelete;
 use super::super::path::Dir;
 use super::archive;
 use super::claim::{Claim, Record, State};
-use super::claims::{Claims, Held, changing};
+use super::claims::{Claims, Occupancy, changing};
+use super::deletion::{Deletion, refuse_other};
 use super::list;
 use super::own::{is_missing, refuse_nested};
-use super::remove::Trash;
-use super::tree::{self, Found, Tree};
+use super::trash::Trash;
+use super::tree::Tree;
 use belay_server::call::{Failure, Kind};
 use rustix::fs::FileType;
 use std::time::Instant;
-
-/// How many empty directories above a deleted one are removed, as csi-driver-nfs does.
-const ABOVE_MAX: usize = 10;
-/// How often the trash is emptied that a slower call of the same deletion fills meanwhile.
-const PASSES_MAX: usize = 8;
-
-/// A deletion that was begun.
-pub(super) struct Deletion<'a> {
-    pub(super) tree: &'a Tree,
-    pub(super) claims: Claims,
-    pub(super) dir: &'a Dir,
-    pub(super) end: Instant,
-    pub(super) removes_archived: bool,
-}
 
 /// What a deletion has to do.
 enum Task {
@@ -78,19 +65,19 @@ fn claimed(tree: &Tree, order: &OldVolume) -> Result<Task, Failure> {
         return unclaimed(tree, order);
     };
     match claims.read(dir)? {
-        Held::Above if claims.is_above(tree, dir)? => Err(Failure::precondition(format!(
+        Occupancy::Above if claims.is_above(tree, dir)? => Err(Failure::precondition(format!(
             "directory {dir}: has the directories of other volumes, so it is not deleted; delete \
              those volumes first"
         ))),
-        Held::Free | Held::Above if claims.is_gone(&order.at)? => {
+        Occupancy::Free | Occupancy::Above if claims.is_gone(&order.at)? => {
             Ok(Task::Nothing(came_later(tree, dir)))
         }
-        Held::Free | Held::Above => unclaimed(tree, order),
-        Held::By(claim) if claim.of.name != *name => Ok(Task::Nothing(Some(format!(
+        Occupancy::Free | Occupancy::Above => unclaimed(tree, order),
+        Occupancy::By(claim) if claim.of.name != *name => Ok(Task::Nothing(Some(format!(
             "directory {dir} {}, and not of volume {name:?}",
             claim.describe()
         )))),
-        Held::By(claim) => match claim.state {
+        Occupancy::By(claim) => match claim.state {
             State::Placing | State::Archived | State::Replaced => Ok(Task::Nothing(None)),
             State::Ready | State::Gone | State::Dropping => Ok(Task::Claim(claims, claim)),
             // The call that made it may have been killed.
@@ -201,28 +188,6 @@ impl Deletion<'_> {
         Ok(None)
     }
 
-    /// Removes a copy that no caller knows, complete or not, whatever the policy.
-    ///
-    /// # Errors
-    /// `Busy` if files remain at the end; any later call for the directory continues.
-    pub(super) fn uncopied(&self, claim: &Claim) -> Result<(), Failure> {
-        // From here on, no slower call gives a copy its name, or answers that it is one.
-        let claim = self.claims.advance(self.dir, claim, State::Dropping)?;
-        if let Some(trash) = Trash::find(&self.claims, self.dir, &claim)? {
-            trash.disarm()?;
-            if trash.has_placed(self.tree, self.dir)? {
-                self.claims.check(self.dir, &claim)?;
-                trash.take(self.tree, self.dir)?;
-            }
-            trash.empty(self.end)?;
-            if !trash.remove()? {
-                return Err(changing(self.dir));
-            }
-        }
-        self.tidy(&claim)?;
-        self.release(&claim)
-    }
-
     /// Leaves the directory, and records that it is no longer a volume.
     fn retain(&self, claim: &Claim) -> Result<(), Failure> {
         let exists = match self.tree.exists(self.dir) {
@@ -235,16 +200,6 @@ impl Deletion<'_> {
                 .advance(self.dir, claim, State::Retained)
                 .map(drop),
             false => self.release(claim),
-        }
-    }
-
-    /// Removes the claim, and all that is left of the volume with it.
-    fn release(&self, claim: &Claim) -> Result<(), Failure> {
-        // Before: then a repeated call finds one of them.
-        self.claims.record_gone(self.dir, &claim.of.name)?;
-        match self.claims.remove(self.dir, claim)? {
-            true => Ok(()),
-            false => Err(changing(self.dir)),
         }
     }
 
@@ -271,69 +226,5 @@ impl Deletion<'_> {
             }
             _ => Ok(false),
         }
-    }
-
-    /// Removes the trash and the claim, in an order that lets no slower call of the same deletion
-    /// move a later volume: it finds the claim *gone*, or its trash removed.
-    pub(super) fn finish(&self, claim: &Claim) -> Result<(), Failure> {
-        let gone = self.claims.advance(self.dir, claim, State::Gone)?;
-        self.settle(&gone)?;
-        let mut passes = 0;
-        while let Some(trash) = Trash::find(&self.claims, self.dir, &gone)? {
-            trash.empty(self.end)?;
-            if trash.remove()? {
-                break;
-            }
-            if trash.kept()?.is_some() || !trash.older()?.is_empty() {
-                return Err(Failure::precondition(format!(
-                    "directory {}: the volume was deleted or archived, and {} has a directory that \
-                     was moved there since, or was not replaced; move it away, and repeat the call",
-                    self.dir,
-                    trash.path()
-                )));
-            }
-            passes += 1;
-            if passes == PASSES_MAX {
-                return Err(changing(self.dir));
-            }
-        }
-        self.tidy(&gone)?;
-        self.release(&gone)
-    }
-
-    /// Removes the empty directories above.
-    fn tidy(&self, gone: &Claim) -> Result<(), Failure> {
-        if gone.of.on_delete != OnDelete::Delete {
-            return Ok(());
-        }
-        let mut above: Vec<_> = self.dir.above().collect();
-        above.reverse();
-        for above in above.iter().take(ABOVE_MAX) {
-            let parent = match self.tree.open_above(above) {
-                // It is missing, or something else has its name.
-                Err(error) if error.is_answered() => continue,
-                result => result?,
-            };
-            self.claims.check(self.dir, gone)?;
-            match tree::rmdir_if_empty(&parent, above.name(), &above.to_string()) {
-                Ok(true) => {}
-                Ok(false) => break,
-                // A volume that is gone is not kept for a directory above it.
-                Err(error) if error.is_answered() => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A link, a file or a device is no volume.
-pub(super) fn refuse_other(dir: &Dir, found: Option<Found>) -> Result<(), Failure> {
-    match found.map(|found| found.file_type) {
-        None | Some(FileType::Directory) => Ok(()),
-        Some(_) => Err(Failure::precondition(format!(
-            "directory {dir}: is no directory on the server, but a link or a file, so it is not \
-             touched; move it away, and repeat the call"
-        ))),
     }
 }

@@ -55,6 +55,14 @@ impl From<Error> for Failure {
     }
 }
 
+/// Whether a repeated call would fail in the same way, so that nothing is kept for it.
+pub(super) fn is_final(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::NotFound | Kind::Incompatible | Kind::Precondition | Kind::Quota
+    )
+}
+
 fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
     const REFUSED: &str = "the server refuses it to the root user of this host; export the share \
                            with no_root_squash, or give the directory to the user that it maps \

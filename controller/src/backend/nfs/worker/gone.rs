@@ -5,17 +5,14 @@
 
 use super::super::call::Owned;
 use super::super::path::Dir;
-use super::claim::hexadecimal;
 use super::claims::Claims;
+use super::layout::{GONE, GONE_SHOWN as SHOWN, hash};
 use super::list;
 use super::tree;
 use belay_server::call::Failure;
-use ring::digest::{SHA256, digest};
 use std::os::fd::OwnedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const GONE: &str = "gone";
-const SHOWN: &str = ".belay/gone";
 const HOUR: u64 = 3600;
 /// How many records a deletion removes that are too old.
 const FORGOTTEN_MAX: usize = 256;
@@ -51,7 +48,7 @@ impl Claims {
 
 /// Of another volume with that directory, the name differs.
 fn file_name(dir: &Dir, name: &str) -> String {
-    hexadecimal(digest(&SHA256, format!("{dir}\0{name}").as_bytes()).as_ref())
+    hash(&format!("{dir}\0{name}"))
 }
 
 /// By this host's clock; one of another controller may differ by some minutes.

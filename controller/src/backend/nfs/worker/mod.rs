@@ -10,23 +10,27 @@ mod claims;
 mod copy;
 mod create;
 mod delete;
+mod deletion;
 mod error;
+mod fill;
 mod gone;
+mod layout;
 mod list;
 mod mount;
+mod original;
 mod own;
 mod remove;
 mod snapshot;
 mod tar;
 #[cfg(test)]
 mod tests;
+mod trash;
 mod tree;
 
 use super::call::{BEGIN, Call, Copied, Done, Fault, Owned, Said, Seen, Work};
 use belay_server::call::Failure;
 use claim::State;
-use claims::{Claims, Held};
-use copy::Origin;
+use claims::{Claims, Occupancy};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::io::{BufRead, Read as _, Write as _};
@@ -120,16 +124,24 @@ fn perform(
     end: Instant,
     progress: &dyn Fn(&Copied),
 ) -> Result<Done, Failure> {
-    let volume = |seen| Done::Volume(Some(seen));
     match work {
-        Work::Create(order) => create::create(tree, order, end).map(volume),
+        Work::Create(order) => {
+            let made = create::create(tree, order, end);
+            made.map(|seen| Done::Volume(Some(seen)))
+        }
         Work::Copy(order) => {
-            let from = Origin::Volume(other, &order.from);
-            copy::copy(tree, &order.volume, from, progress).map(volume)
+            let (from, volume) = (&order.from, &order.volume);
+            let made = fill::create(tree, volume, &from.id, progress, |into, report| {
+                original::clone(other, from, into, report)
+            });
+            made.map(|seen| Done::Volume(Some(seen)))
         }
         Work::Restore(order) => {
-            let from = Origin::Snapshot(other, &order.from);
-            copy::copy(tree, &order.volume, from, progress).map(volume)
+            let (from, volume) = (&order.from, &order.volume);
+            let made = fill::create(tree, volume, &from.origin(), progress, |into, report| {
+                snapshot::restore(other, from, into, report)
+            });
+            made.map(|seen| Done::Volume(Some(seen)))
         }
         Work::Delete(order) => delete::delete(tree, order, end).map(Done::Deleted),
         Work::Look(at) => look(tree, at).map(Done::Volume),
@@ -140,7 +152,7 @@ fn perform(
         Work::Discard(at) => snapshot::delete(tree, at).map(Done::Deleted),
         Work::Measure => Ok(Done::Measured(tree.available_bytes()?)),
         Work::Find(at) => {
-            let found = snapshot::Found::find(tree, at)?;
+            let found = snapshot::Snapshot::find(tree, at)?;
             Ok(Done::Snapshot(found.map(|found| found.seen())))
         }
     }
@@ -150,9 +162,9 @@ fn perform(
 fn look(tree: &Tree, at: &Owned) -> Result<Option<Seen>, Failure> {
     let held = Claims::find(tree)?.map(|claims| claims.read(&at.dir));
     let (bytes, source) = match held.transpose()? {
-        None | Some(Held::Free | Held::Above) => (0, None),
-        Some(Held::By(claim)) if claim.of.name != at.name => return Ok(None),
-        Some(Held::By(claim)) => match claim.state {
+        None | Some(Occupancy::Free | Occupancy::Above) => (0, None),
+        Some(Occupancy::By(claim)) if claim.of.name != at.name => return Ok(None),
+        Some(Occupancy::By(claim)) => match claim.state {
             State::Ready => (claim.of.bytes, claim.of.source),
             State::Deleting | State::Archiving | State::Gone => {
                 return Ok(Some(Seen {

@@ -1,9 +1,9 @@
 //! Belay's own directory in a share, `.belay`. It decides which directories are deleted, so it is
 //! used only if no other user can write in it.
 
-use super::super::path::{Dir, OWN};
-use super::claim::nonce;
+use super::super::path::Dir;
 use super::error::at;
+use super::layout::{OWN, nonce};
 use super::tree::{self, Tree};
 use belay_server::call::Failure;
 use rustix::io::Errno;

@@ -133,7 +133,7 @@ impl Tree {
     }
 
     /// The file; none if it, or a directory above it, does not exist.
-    pub(super) fn find(&self, dir: &Dir) -> Result<Option<Found>> {
+    pub(super) fn find(&self, dir: &Dir) -> Result<Option<FileInfo>> {
         match self.open_above(dir) {
             Ok(above) => find(&above, dir.name(), &dir.to_string()),
             Err(error) if error.errno == Errno::NOENT => Ok(None),
@@ -292,16 +292,16 @@ pub(super) fn own(above: &OwnedFd, name: &str, shown: &str) -> Result<OwnedFd> {
 
 /// A file of the share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct FileInfo {
     pub(super) file_type: FileType,
     /// What it keeps whatever name it has: st_dev and st_ino, which NFS makes of its fileid.
     pub(super) identity: (u64, u64),
 }
 
 /// The file of that name, whatever a link leads to; none if it does not exist.
-pub(super) fn find(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<Found>> {
+pub(super) fn find(above: &OwnedFd, name: &str, shown: &str) -> Result<Option<FileInfo>> {
     let found = stat(above, name, shown)?;
-    Ok(found.map(|stat| Found {
+    Ok(found.map(|stat| FileInfo {
         file_type: FileType::from_raw_mode(stat.st_mode),
         identity: (stat.st_dev, stat.st_ino),
     }))

@@ -1,8 +1,9 @@
 //! Owner, mode, extended attributes and times of what is copied. Owners are numbers.
 
 use super::super::error::{Error, Result, at};
-use super::super::tree::alive;
-use super::walk::Stop;
+use super::super::tar::{Entry, Time, Type};
+use super::super::tree::{self, alive};
+use super::Stop;
 use belay_server::call::Failure;
 use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, UTIME_NOW, Uid, XattrFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -27,15 +28,15 @@ const LISTS: [&[u8]; 3] = [
 /// Those of users.
 const OF_USERS: &[u8] = b"user.";
 
-/// Sets the time of modification to that of the server.
-pub(in super::super) fn touch(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
-    let now = Timespec {
+/// Sets the time of modification of a file to that of the server.
+pub(in super::super) fn refresh(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
+    const NOW: Timespec = Timespec {
         tv_sec: 0,
         tv_nsec: UTIME_NOW,
     };
     let times = Timestamps {
-        last_access: now,
-        last_modification: now,
+        last_access: NOW,
+        last_modification: NOW,
     };
     let set = || {
         alive()?;
@@ -44,118 +45,143 @@ pub(in super::super) fn touch(above: &OwnedFd, name: &str, shown: &str) -> Resul
     retry_on_intr(set).map_err(at("utimensat", shown))
 }
 
-/// Gives a file or a directory these attributes.
-pub(in super::super) fn apply(
-    extended: &[Attribute],
-    to: &OwnedFd,
-    stat: &Stat,
-    shown: &str,
-) -> Result<()> {
-    set_all(to, stat, shown, || extend(to, extended, shown))
+/// An extended attribute: name and value.
+pub(in super::super) type Attribute = (CString, Vec<u8>);
+
+/// The extended attributes that a copy gets.
+#[derive(Clone, Copy)]
+pub(in super::super) enum Extended<'a> {
+    /// Those of an open file.
+    Of(&'a OwnedFd),
+    /// Those that an archive has of a file.
+    Listed(&'a [Attribute]),
 }
 
-/// Gives a file or a directory the attributes of another one.
-pub(super) fn copy(
-    from: &OwnedFd,
+impl Extended<'_> {
+    /// Passes them on one at a time: together, those of a file may be larger than the memory.
+    fn each(
+        self,
+        shown: &str,
+        take: impl FnMut(Attribute) -> std::result::Result<(), Stop>,
+    ) -> std::result::Result<(), Stop> {
+        match self {
+            Self::Of(from) => each(from, shown, take),
+            Self::Listed(all) => all.iter().cloned().try_for_each(take),
+        }
+    }
+}
+
+/// Describes a file or a directory without its content and extended attributes.
+pub(in super::super) fn entry(path: &[u8], kind: Type, stat: &Stat) -> Entry {
+    let time = |seconds: i64, nanoseconds: u64| Time {
+        seconds,
+        nanoseconds: u32::try_from(nanoseconds).unwrap_or_default(),
+    };
+    Entry {
+        path: path.to_vec(),
+        kind,
+        mode: stat.st_mode & 0o7777,
+        user: stat.st_uid,
+        group: stat.st_gid,
+        modified: time(stat.st_mtime, stat.st_mtime_nsec),
+        accessed: Some(time(stat.st_atime, stat.st_atime_nsec)),
+        ..Entry::default()
+    }
+}
+
+/// Sets all attributes of a file or a directory.
+pub(in super::super) fn apply(
     to: &OwnedFd,
-    stat: &Stat,
+    entry: &Entry,
+    extended: Extended<'_>,
     shown: &str,
 ) -> std::result::Result<(), Stop> {
-    set_all(to, stat, shown, || {
-        let mut has_set_list = false;
-        // One at a time: together, they may be larger than the memory.
-        each(from, shown, |attribute| {
-            has_set_list |= extend(to, &[attribute], shown)?;
-            Ok(())
-        })?;
-        Ok(has_set_list)
-    })
-}
-
-/// `extend` sets the extended ones, and returns whether it has set an access control list.
-fn set_all<E: From<Error>>(
-    to: &OwnedFd,
-    stat: &Stat,
-    shown: &str,
-    extend: impl FnOnce() -> std::result::Result<bool, E>,
-) -> std::result::Result<(), E> {
     let now = stat_of(to, shown)?;
-    if (now.st_uid, now.st_gid) != (stat.st_uid, stat.st_gid) {
-        let (user, group) = owner(stat);
+    if (now.st_uid, now.st_gid) != (entry.user, entry.group) {
+        let (user, group) = owner(entry);
         let set = || {
             alive()?;
             rustix::fs::fchown(to, user, group)
         };
         retry_on_intr(set).map_err(at("fchown", shown))?;
     }
-    set_mode(to, stat, shown)?;
-    if extend()? {
+    set_mode(to, entry, shown)?;
+    let mut has_set_list = false;
+    extended.each(shown, |attribute| {
+        has_set_list |= extend(to, &attribute, shown)?;
+        Ok(())
+    })?;
+    if has_set_list {
         // A list changes the mode.
-        set_mode(to, stat, shown)?;
+        set_mode(to, entry, shown)?;
     }
     let set = || {
         alive()?;
-        rustix::fs::futimens(to, &times(stat))
+        rustix::fs::futimens(to, &times(entry))
     };
     Ok(retry_on_intr(set).map_err(at("futimens", shown))?)
 }
 
-/// The same for what cannot be opened, which this process has just made in a directory that no
-/// other user can write in. A link has no mode.
-pub(in super::super) fn apply_at(
-    above: &OwnedFd,
-    name: &CStr,
-    stat: &Stat,
+/// Sets the extended attributes of a directory that has yet to be filled, and returns the access
+/// control lists, which must wait: files would inherit them.
+pub(super) fn apply_early(
+    to: &OwnedFd,
+    extended: Extended<'_>,
     shown: &str,
-) -> Result<()> {
+) -> std::result::Result<Vec<Attribute>, Stop> {
+    let mut lists = Vec::new();
+    extended.each(shown, |attribute| {
+        match is_list(attribute.0.as_bytes()) {
+            true => lists.push(attribute),
+            false => {
+                extend(to, &attribute, shown)?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(lists)
+}
+
+/// Sets the attributes of a file that cannot be opened. This process has just made it in a
+/// directory that no other user can write in. A symbolic link has no mode.
+pub(super) fn apply_at(above: &OwnedFd, name: &CStr, entry: &Entry, shown: &str) -> Result<()> {
     const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
     let now = retry_on_intr(|| rustix::fs::statat(above, name, NOFOLLOW));
     let now = now.map_err(at("fstatat", shown))?;
-    if (now.st_uid, now.st_gid) != (stat.st_uid, stat.st_gid) {
-        let (user, group) = owner(stat);
+    if (now.st_uid, now.st_gid) != (entry.user, entry.group) {
+        let (user, group) = owner(entry);
         let set = || {
             alive()?;
             rustix::fs::chownat(above, name, user, group, NOFOLLOW)
         };
         retry_on_intr(set).map_err(at("fchownat", shown))?;
     }
-    let is_link = stat.st_mode & libc::S_IFMT == libc::S_IFLNK;
-    if !is_link && now.st_mode != stat.st_mode {
+    if entry.kind != Type::Symlink && now.st_mode & 0o7777 != entry.mode {
         let set = || {
             alive()?;
-            rustix::fs::chmodat(above, name, mode(stat), AtFlags::empty())
+            rustix::fs::chmodat(above, name, mode(entry), AtFlags::empty())
         };
         retry_on_intr(set).map_err(at("fchmodat", shown))?;
     }
     let set = || {
         alive()?;
-        rustix::fs::utimensat(above, name, &times(stat), NOFOLLOW)
+        rustix::fs::utimensat(above, name, &times(entry), NOFOLLOW)
     };
     retry_on_intr(set).map_err(at("utimensat", shown))
 }
 
-/// Setting an owner may have taken bits away.
-fn set_mode(to: &OwnedFd, stat: &Stat, shown: &str) -> Result<()> {
-    if stat_of(to, shown)?.st_mode == stat.st_mode {
-        return Ok(());
-    }
-    let set = || {
-        alive()?;
-        rustix::fs::fchmod(to, mode(stat))
-    };
-    retry_on_intr(set).map_err(at("fchmod", shown))
+/// Sets the mode, of which setting an owner may have taken bits away.
+fn set_mode(to: &OwnedFd, entry: &Entry, shown: &str) -> Result<()> {
+    tree::chmod(to, entry.mode, shown)
 }
 
-/// The extended attributes of a file: name and value.
-pub(in super::super) type Attribute = (CString, Vec<u8>);
-
-/// Whether an attribute is copied.
-pub(in super::super) fn is_copied(name: &[u8]) -> bool {
+/// Whether an extended attribute is copied.
+fn is_copied(name: &[u8]) -> bool {
     is_list(name) || name.starts_with(OF_USERS)
 }
 
-/// Whether it is an access control list.
-pub(in super::super) fn is_list(name: &[u8]) -> bool {
+/// Whether an extended attribute is an access control list.
+fn is_list(name: &[u8]) -> bool {
     LISTS.contains(&name)
 }
 
@@ -234,26 +260,18 @@ fn each(
     Ok(())
 }
 
-/// Sets extended attributes; whether an access control list was set.
-pub(in super::super) fn extend(
-    to: &OwnedFd,
-    attributes: &[Attribute],
-    shown: &str,
-) -> Result<bool> {
-    let mut has_set_list = false;
-    for (name, value) in attributes {
-        let is_list = is_list(name.to_bytes());
-        if is_list && matches!(self::value(to.as_fd(), name), Ok(Some(now)) if now == *value) {
-            continue;
-        }
-        let set = || {
-            alive()?;
-            rustix::fs::fsetxattr(to, &**name, value, XattrFlags::empty())
-        };
-        retry_on_intr(set).map_err(failed("fsetxattr", name, shown))?;
-        has_set_list |= is_list;
+/// Sets an extended attribute; returns whether it was an access control list.
+fn extend(to: &OwnedFd, (name, value): &Attribute, shown: &str) -> Result<bool> {
+    let is_list = is_list(name.to_bytes());
+    if is_list && matches!(self::value(to.as_fd(), name), Ok(Some(now)) if now == *value) {
+        return Ok(false);
     }
-    Ok(has_set_list)
+    let set = || {
+        alive()?;
+        rustix::fs::fsetxattr(to, &**name, value, XattrFlags::empty())
+    };
+    retry_on_intr(set).map_err(failed("fsetxattr", name, shown))?;
+    Ok(is_list)
 }
 
 fn failed(call: &'static str, name: &CStr, shown: &str) -> impl FnOnce(Errno) -> Error {
@@ -279,25 +297,22 @@ fn stat_of(file: &OwnedFd, shown: &str) -> Result<Stat> {
     rustix::fs::fstat(file).map_err(at("fstat", shown))
 }
 
-fn owner(stat: &Stat) -> (Option<Uid>, Option<Gid>) {
-    let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+fn owner(entry: &Entry) -> (Option<Uid>, Option<Gid>) {
+    let (user, group) = (Uid::from_raw(entry.user), Gid::from_raw(entry.group));
     (Some(user), Some(group))
 }
 
-fn mode(stat: &Stat) -> Mode {
-    Mode::from_bits_retain(stat.st_mode & 0o7777)
+fn mode(entry: &Entry) -> Mode {
+    Mode::from_bits_retain(entry.mode)
 }
 
-fn times(stat: &Stat) -> Timestamps {
+fn times(entry: &Entry) -> Timestamps {
+    let time = |of: Time| Timespec {
+        tv_sec: of.seconds,
+        tv_nsec: i64::from(of.nanoseconds),
+    };
     Timestamps {
-        last_access: time(stat.st_atime, stat.st_atime_nsec),
-        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
-    }
-}
-
-fn time(seconds: i64, nanoseconds: u64) -> Timespec {
-    Timespec {
-        tv_sec: seconds,
-        tv_nsec: i64::try_from(nanoseconds).unwrap_or_default(),
+        last_access: time(entry.accessed.unwrap_or(entry.modified)),
+        last_modification: time(entry.modified),
     }
 }

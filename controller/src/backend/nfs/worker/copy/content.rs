@@ -1,9 +1,10 @@
-//! Copies the content of a file, by the server itself where it can.
+//! Reads and copies the content of a file, by the server itself where it can.
 
 use super::super::error::at;
+use super::super::tar::Segment;
 use super::super::tree::{self, alive};
-use super::Report;
-use super::walk::Stop;
+use super::report::Report;
+use super::{Item, Stop};
 use belay_server::call::Failure;
 use belay_server::size::Rounded;
 use rustix::fs::{SeekFrom, Stat};
@@ -14,9 +15,14 @@ use std::os::fd::OwnedFd;
 const RANGE_BYTES: u64 = 16 << 20;
 /// After so many bytes, they are written to the server's disk, so that no fsync takes long.
 pub(in super::super) const SYNC_BYTES: u64 = 64 << 20;
-const BUFFER_BYTES: usize = 1 << 20;
-/// What is a hole if it has zeros only.
-pub(in super::super) const BLOCK_BYTES: usize = 64 << 10;
+/// How much is read at once.
+pub(in super::super) const BUFFER_BYTES: usize = 1 << 20;
+/// The size of a block that is a hole if it has zeros only.
+const BLOCK_BYTES: usize = 64 << 10;
+/// The most segments of a file in an archive; after that, all is data. An archive has them in lines
+/// of up to 40 bytes, and Go reads at most 1 MiB of these (`maxSpecialFileSize` in its
+/// archive/tar), as csi-driver-nfs.
+const SEGMENTS_MAX: usize = 1 << 14;
 /// See [`refuse_endless`].
 const SPARSE_BYTES_MAX: u64 = 1 << 40;
 const SPARSE_RATIO_MAX: u64 = 1000;
@@ -38,18 +44,16 @@ impl Default for Means {
     }
 }
 
-/// A file that is being copied.
-pub(super) struct File<'a> {
-    pub(super) from: &'a OwnedFd,
+/// The copy of a file to another one.
+pub(super) struct FileCopy<'a> {
+    pub(super) of: &'a Item<'a>,
     pub(super) to: &'a OwnedFd,
-    pub(super) stat: &'a Stat,
-    pub(super) shown: &'a str,
 }
 
-impl File<'_> {
+impl FileCopy<'_> {
     /// Copies as much as it had when it was opened: it may be growing all the time.
     pub(super) fn copy(&self, means: &mut Means, report: &mut Report<'_>) -> Result<(), Stop> {
-        let size = size(self.stat);
+        let size = self.of.entry.size;
         if size == 0 {
             return Ok(());
         }
@@ -58,34 +62,34 @@ impl File<'_> {
             return Ok(());
         }
         let mut here = 0;
-        while let Some((data, hole)) = segment(self.from, here, size, self.shown)? {
+        while let Some((data, hole)) = segment(self.of.from, here, size, self.of.shown)? {
             let is_all = (data, hole) == (0, size);
             // Before NFS 4.2, a server does not say where holes are.
-            let may_have_holes = is_all && has_holes(self.stat);
+            let may_have_holes = is_all && has_holes(self.of.stat);
             if may_have_holes {
-                refuse_endless(self.stat, self.shown)?;
+                refuse_endless(self.of.stat, self.of.shown)?;
             }
             let end = self.range(means, report, (data, hole), may_have_holes)?;
             if end < hole {
                 // It is shorter by now.
-                return self.truncate(end);
+                return truncate(self.to, end, self.of.shown);
             }
             here = hole;
         }
-        self.truncate(size)
+        truncate(self.to, size, self.of.shown)
     }
 
     /// Whether the server has made the copy share the blocks of the file.
     fn cloned(&self, means: &mut Means) -> Result<bool, Stop> {
-        alive().map_err(at("ioctl FICLONE", self.shown))?;
-        match retry_on_intr(|| rustix::fs::ioctl_ficlone(self.to, self.from)) {
+        alive().map_err(at("ioctl FICLONE", self.of.shown))?;
+        match retry_on_intr(|| rustix::fs::ioctl_ficlone(self.to, self.of.from)) {
             Ok(()) => Ok(true),
             Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::XDEV) => {
                 means.clones = false;
                 Ok(false)
             }
             Err(Errno::INVAL | Errno::PERM | Errno::ACCESS | Errno::TXTBSY) => Ok(false),
-            Err(errno) => Err(Stop::of(at("ioctl FICLONE", self.shown)(errno))),
+            Err(errno) => Err(Stop::of(at("ioctl FICLONE", self.of.shown)(errno))),
         }
     }
 
@@ -114,7 +118,7 @@ impl File<'_> {
             report.copied.bytes += done;
             report.beat()?;
             if unsynced >= SYNC_BYTES {
-                tree::sync(self.to, self.shown)?;
+                tree::sync(self.to, self.of.shown)?;
                 unsynced = 0;
             }
         }
@@ -125,9 +129,14 @@ impl File<'_> {
     fn by_server(&self, means: &mut Means, here: u64, length: u64) -> Result<u64, Stop> {
         let (mut from, mut to) = (here, here);
         let length = usize::try_from(length.min(RANGE_BYTES)).unwrap_or(BUFFER_BYTES);
-        alive().map_err(at("copy_file_range", self.shown))?;
-        let copied =
-            rustix::fs::copy_file_range(self.from, Some(&mut from), self.to, Some(&mut to), length);
+        alive().map_err(at("copy_file_range", self.of.shown))?;
+        let copied = rustix::fs::copy_file_range(
+            self.of.from,
+            Some(&mut from),
+            self.to,
+            Some(&mut to),
+            length,
+        );
         match copied {
             Ok(done) => Ok(u64::try_from(done).unwrap_or_default()),
             Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
@@ -135,7 +144,7 @@ impl File<'_> {
                 Ok(0)
             }
             Err(Errno::INTR) => Ok(0),
-            Err(errno) => Err(Stop::of(at("copy_file_range", self.shown)(errno))),
+            Err(errno) => Err(Stop::of(at("copy_file_range", self.of.shown)(errno))),
         }
     }
 
@@ -152,46 +161,141 @@ impl File<'_> {
             .unwrap_or(usize::MAX)
             .min(BUFFER_BYTES);
         let buffer = &mut means.buffer[..length];
-        let read = retry_on_intr(|| rustix::io::pread(self.from, &mut *buffer, here));
-        let read = read.map_err(|errno| Stop::of(at("pread", self.shown)(errno)))?;
-        let mut position = here;
-        for block in buffer[..read].chunks(BLOCK_BYTES) {
-            if !may_have_holes || block.iter().any(|byte| *byte != 0) {
-                self.write(block, position)?;
-            }
-            position += u64::try_from(block.len()).unwrap_or_default();
-        }
-        Ok(position - here)
-    }
-
-    fn write(&self, mut rest: &[u8], mut position: u64) -> Result<(), Stop> {
-        while !rest.is_empty() {
-            alive().map_err(at("pwrite", self.shown))?;
-            let written = retry_on_intr(|| rustix::io::pwrite(self.to, rest, position));
-            let written = written.map_err(at("pwrite", self.shown))?;
-            rest = &rest[written..];
-            position += u64::try_from(written).unwrap_or_default();
-        }
-        Ok(())
-    }
-
-    /// Gives the copy its size: it may end with a hole.
-    fn truncate(&self, size: u64) -> Result<(), Stop> {
-        let set = || {
-            alive()?;
-            rustix::fs::ftruncate(self.to, size)
-        };
-        Ok(retry_on_intr(set).map_err(at("ftruncate", self.shown))?)
+        let read = read_at(self.of.from, buffer, here, self.of.shown)?;
+        write_blocks(
+            self.to,
+            &buffer[..read],
+            here,
+            may_have_holes,
+            self.of.shown,
+        )?;
+        Ok(u64::try_from(read).unwrap_or_default())
     }
 }
 
-/// The next data of a file, from one byte to another; none if there is no more.
-pub(in super::super) fn segment(
-    from: &OwnedFd,
-    here: u64,
-    size: u64,
+/// Gives a file its size: it may end with a hole.
+pub(in super::super) fn truncate(file: &OwnedFd, size: u64, shown: &str) -> Result<(), Stop> {
+    let set = || {
+        alive()?;
+        rustix::fs::ftruncate(file, size)
+    };
+    Ok(retry_on_intr(set).map_err(at("ftruncate", shown))?)
+}
+
+/// Writes blocks to a file, or leaves holes for those that have zeros only. Returns how much it has
+/// written.
+pub(in super::super) fn write_blocks(
+    to: &OwnedFd,
+    bytes: &[u8],
+    mut position: u64,
+    may_have_holes: bool,
     shown: &str,
-) -> Result<Option<(u64, u64)>, Stop> {
+) -> Result<u64, Failure> {
+    let mut written = 0;
+    for block in bytes.chunks(BLOCK_BYTES) {
+        if !may_have_holes || block.iter().any(|byte| *byte != 0) {
+            write(to, block, position, shown)?;
+            written += block.len() as u64;
+        }
+        position += block.len() as u64;
+    }
+    Ok(written)
+}
+
+fn write(to: &OwnedFd, mut rest: &[u8], mut position: u64, shown: &str) -> Result<(), Failure> {
+    while !rest.is_empty() {
+        let write = || {
+            alive()?;
+            rustix::io::pwrite(to, rest, position)
+        };
+        let written = retry_on_intr(write).map_err(at("pwrite", shown))?;
+        rest = &rest[written..];
+        position += u64::try_from(written).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Reads as much as the buffer has, or less; 0 at the end of the file.
+pub(in super::super) fn read_at(
+    from: &OwnedFd,
+    buffer: &mut [u8],
+    offset: u64,
+    shown: &str,
+) -> Result<usize, Stop> {
+    let read = retry_on_intr(|| rustix::io::pread(from, &mut *buffer, offset));
+    read.map_err(|errno| Stop::of(at("pread", shown)(errno)))
+}
+
+/// Returns the segments of a file; none if it has no holes.
+pub(in super::super) fn segments(
+    it: &Item<'_>,
+    buffer: &mut [u8],
+    report: &mut Report<'_>,
+) -> Result<Option<Vec<Segment>>, Stop> {
+    if !has_holes(it.stat) {
+        return Ok(None);
+    }
+    let size = it.entry.size;
+    let mut found = Segments(Vec::new());
+    let mut here = 0;
+    while let Some((data, hole)) = segment(it.from, here, size, it.shown)? {
+        if (data, hole) == (0, size) {
+            // Before NFS 4.2, a server does not say where holes are.
+            refuse_endless(it.stat, it.shown)?;
+            return segments_by_zeros(it, buffer, report).map(Some);
+        }
+        found.add(data, hole, size);
+        here = hole;
+        report.beat()?;
+    }
+    Ok(Some(found.0))
+}
+
+fn segments_by_zeros(
+    it: &Item<'_>,
+    buffer: &mut [u8],
+    report: &mut Report<'_>,
+) -> Result<Vec<Segment>, Stop> {
+    let size = it.entry.size;
+    let mut found = Segments(Vec::new());
+    let mut here = 0;
+    while here < size {
+        let rest = usize::try_from(size - here).unwrap_or(usize::MAX);
+        let length = rest.min(buffer.len());
+        let read = read_at(it.from, &mut buffer[..length], here, it.shown)?;
+        if read == 0 {
+            break;
+        }
+        for block in buffer[..read].chunks(BLOCK_BYTES) {
+            let end = here + block.len() as u64;
+            if block.iter().any(|byte| *byte != 0) {
+                found.add(here, end, size);
+            }
+            here = end;
+        }
+        report.beat()?;
+    }
+    Ok(found.0)
+}
+
+struct Segments(Vec<Segment>);
+
+impl Segments {
+    fn add(&mut self, begin: u64, end: u64, size: u64) {
+        let is_full = self.0.len() >= SEGMENTS_MAX;
+        match self.0.last_mut() {
+            Some(last) if is_full => last.length = size - last.offset,
+            Some(last) if last.offset + last.length == begin => last.length = end - last.offset,
+            _ => self.0.push(Segment {
+                offset: begin,
+                length: end - begin,
+            }),
+        }
+    }
+}
+
+/// Returns the next data of a file, from one byte to another; none if there is no more.
+fn segment(from: &OwnedFd, here: u64, size: u64, shown: &str) -> Result<Option<(u64, u64)>, Stop> {
     let failed = |errno| Stop::of(at("lseek", shown)(errno));
     if here >= size {
         return Ok(None);
@@ -218,7 +322,7 @@ pub(in super::super) fn segment(
 /// keep a slot for days. So of the holes of a file, at most 1 TiB is read, or 1000 times what it
 /// takes up on the server. Compressed data takes up more than that: ZFS has one block of 4 KiB or
 /// more for a record, which is rarely larger than 1 MiB.
-pub(in super::super) fn refuse_endless(stat: &Stat, shown: &str) -> Result<(), Stop> {
+fn refuse_endless(stat: &Stat, shown: &str) -> Result<(), Stop> {
     let (size, allocated) = (size(stat), allocated(stat));
     if size <= SPARSE_BYTES_MAX || size / SPARSE_RATIO_MAX <= allocated {
         return Ok(());
@@ -234,7 +338,7 @@ pub(in super::super) fn refuse_endless(stat: &Stat, shown: &str) -> Result<(), S
 }
 
 /// Whether a file has fewer blocks than its size needs.
-pub(in super::super) fn has_holes(stat: &Stat) -> bool {
+fn has_holes(stat: &Stat) -> bool {
     allocated(stat) < size(stat)
 }
 
@@ -258,7 +362,8 @@ mod tests {
         let mut stat = rustix::fs::fstat(file).unwrap();
         stat.st_size = size.try_into().unwrap();
         stat.st_blocks = (allocated / 512).try_into().unwrap();
-        let refused = refuse_endless(&stat, "a/file").map_err(Stop::failure);
+        let refused = refuse_endless(&stat, "a/file")
+            .map_err(|stop| stop.failure(|why| Failure::precondition(why)));
         refused.err()
     }
 

@@ -2,11 +2,11 @@
 
 use super::super::super::call::{Archived, SnapshotSeen};
 use super::super::super::path::Dir;
-use super::super::claims::{Claims, Held};
+use super::super::claims::{Claims, Occupancy};
 use super::super::error::at;
 use super::super::list;
 use super::super::own::is_missing;
-use super::super::tar::{Reader, Wrong};
+use super::super::tar::{Flaw, Reader};
 use super::super::tree::{self, Tree};
 use super::mark::Mark;
 use belay_server::call::{Failure, Kind};
@@ -22,18 +22,18 @@ pub(super) const SUFFIXES: [&str; 2] = [".tar.gz", ".tar"];
 /// How much of the file is read at once, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A snapshot.
-pub(in super::super) struct Found {
+/// A snapshot that exists.
+pub(in super::super) struct Snapshot {
     file: File,
     stat: Stat,
-    /// Its ID, or its path.
+    /// The ID of the snapshot, or its path.
     pub(super) id: String,
     is_compressed: bool,
     /// None if it is one of another program.
     pub(super) mark: Option<Mark>,
 }
 
-/// What is in the file.
+/// The content of the file of a snapshot.
 pub(super) enum Archive {
     Compressed(Box<MultiGzDecoder<BufReader<File>>>),
     Plain(BufReader<File>),
@@ -49,13 +49,13 @@ impl Read for Archive {
 }
 
 impl Archive {
-    /// The archive, from its begin.
-    pub(super) fn open(found: &Found) -> Result<Self, Failure> {
+    /// Reads the archive from its begin.
+    pub(super) fn open(found: &Snapshot) -> Result<Self, Failure> {
         let file = found.file.try_clone().and_then(|mut file| {
             file.rewind()?;
             Ok(file)
         });
-        let file = file.map_err(|error| found.failure(Wrong::Unread(error)))?;
+        let file = file.map_err(|error| found.failure(Flaw::Unread(error)))?;
         let file = BufReader::with_capacity(BUFFER_BYTES, file);
         Ok(match found.is_compressed {
             true => Self::Compressed(Box::new(MultiGzDecoder::new(file))),
@@ -64,8 +64,8 @@ impl Archive {
     }
 }
 
-impl Found {
-    /// That of the snapshot; none if it does not exist.
+impl Snapshot {
+    /// Finds a snapshot; none if it does not exist.
     ///
     /// # Errors
     /// `Precondition` if what has its name is no file; those of the server.
@@ -103,7 +103,7 @@ impl Found {
                     // It has no header, or the server has not answered.
                     None => match archive.read(&mut [0]) {
                         Err(error) if error.raw_os_error().is_some() => {
-                            return Err(found.failure(Wrong::Unread(error)));
+                            return Err(found.failure(Flaw::Unread(error)));
                         }
                         _ => None,
                     },
@@ -114,7 +114,7 @@ impl Found {
         Ok(None)
     }
 
-    /// What the caller gets to know.
+    /// Describes it to the controller.
     pub(in super::super) fn seen(&self) -> SnapshotSeen {
         let created = match &self.mark {
             Some(mark) => i64::from(mark.created),
@@ -155,16 +155,16 @@ impl Found {
         reader.end().map_err(|wrong| self.failure(wrong))
     }
 
-    /// Why it is of no use.
-    pub(super) fn failure(&self, wrong: Wrong) -> Failure {
+    /// Says why it is of no use.
+    pub(super) fn failure(&self, wrong: Flaw) -> Failure {
         match wrong {
-            Wrong::Refused(why) => self.refused(&why),
-            Wrong::Damaged(why) => Failure::precondition(format!(
+            Flaw::Refused(why) => self.refused(&why),
+            Flaw::Damaged(why) => Failure::precondition(format!(
                 "snapshot {}: its archive is damaged or not complete: {why}; delete the snapshot, \
                  or replace the archive by a good one",
                 self.id
             )),
-            Wrong::Unread(error) => Failure::new(
+            Flaw::Unread(error) => Failure::new(
                 Kind::Unreachable,
                 format!(
                     "snapshot {}: read of its archive: {error}; the server does not answer, or the \
@@ -175,7 +175,7 @@ impl Found {
         }
     }
 
-    /// Why it is not restored.
+    /// Says why it is not restored.
     pub(super) fn refused(&self, why: &str) -> Failure {
         Failure::precondition(format!(
             "snapshot {}: its archive is refused: {why}; restore it by hand if you trust it",
@@ -184,7 +184,7 @@ impl Found {
     }
 }
 
-/// The directory of a snapshot; none if there is none, or it is that of a volume.
+/// Opens the directory of a snapshot; none if there is none, or it is that of a volume.
 pub(super) fn directory(tree: &Tree, snapshot: &Archived) -> Result<Option<OwnedFd>, Failure> {
     if of_volume(tree, &snapshot.dir)?.is_some() {
         return Ok(None);
@@ -192,7 +192,7 @@ pub(super) fn directory(tree: &Tree, snapshot: &Archived) -> Result<Option<Owned
     opened(tree, &snapshot.dir)
 }
 
-/// None if there is none, or a file or a link in its place.
+/// Opens a directory; none if it does not exist, or a file or a link has its name.
 fn opened(tree: &Tree, dir: &Dir) -> Result<Option<OwnedFd>, Failure> {
     match tree.open_directory(dir) {
         Err(error) if is_missing(error.errno) => Ok(None),
@@ -200,7 +200,7 @@ fn opened(tree: &Tree, dir: &Dir) -> Result<Option<OwnedFd>, Failure> {
     }
 }
 
-/// The archive that Belay has made in a directory which has nothing else.
+/// Finds the archive that Belay has made in a directory which has nothing else.
 pub(in super::super) fn snapshot_in(tree: &Tree, dir: &Dir) -> Result<Option<String>, Failure> {
     let Some(directory) = opened(tree, dir)? else {
         return Ok(None);
@@ -217,19 +217,19 @@ pub(in super::super) fn snapshot_in(tree: &Tree, dir: &Dir) -> Result<Option<Str
         source: source.to_owned(),
         id: format!("{dir}/{name}"),
     };
-    let found = Found::find(tree, &archive)?;
+    let found = Snapshot::find(tree, &archive)?;
     Ok(found
         .filter(|found| found.mark.is_some())
         .map(|found| found.id))
 }
 
-/// Which volume a directory is of, if one has claimed it.
+/// Says of which volume a directory is, if one has claimed it.
 pub(super) fn of_volume(tree: &Tree, dir: &Dir) -> Result<Option<String>, Failure> {
     let Some(claims) = Claims::find(tree)? else {
         return Ok(None);
     };
     match claims.read(dir)? {
-        Held::By(claim) if !claims.is_void(tree, dir, &claim)? => {
+        Occupancy::By(claim) if !claims.is_void(tree, dir, &claim)? => {
             Ok(Some(claim.describe().to_string()))
         }
         _ => Ok(None),

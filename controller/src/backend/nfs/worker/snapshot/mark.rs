@@ -2,9 +2,8 @@
 //! archive has its name only once it is complete. One of csi-driver-nfs has no mark: it may be what
 //! a killed process has left.
 
-use super::super::claim::hexadecimal;
+use super::super::layout::hash;
 use flate2::{GzBuilder, GzHeader};
-use ring::digest::{SHA256, digest};
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -74,10 +73,7 @@ impl fmt::Display for Mark {
 fn written(volume: &str) -> String {
     match COMMENT.len() + volume.len() <= COMMENT_BYTES_MAX {
         true => volume.to_owned(),
-        false => {
-            let digest = digest(&SHA256, volume.as_bytes());
-            format!("{DIGEST}{}", hexadecimal(digest.as_ref()))
-        }
+        false => format!("{DIGEST}{}", hash(volume)),
     }
 }
 

@@ -7,32 +7,30 @@
 //! finds none: what an earlier call has left is removed first, and a deletion removes it before the
 //! archive.
 
-mod archive;
 mod found;
-mod holes;
 mod mark;
 mod output;
 mod restore;
-mod target;
 mod temporary;
+mod writer;
 
 use super::super::call::{Archived, Copied, NewSnapshot, SnapshotSeen};
 use super::copy::report::Report;
-use super::copy::source::Original;
-use super::error::at;
+use super::error::{at, is_final};
+use super::list;
+use super::original::Original;
 use super::own::refuse_nested;
-use super::tar;
 use super::tree::{self, Tree, alive};
-use super::{copy, list};
 use belay_server::call::{Failure, Kind};
 use found::SUFFIXES;
-pub(super) use found::{Found, snapshot_in};
+pub(super) use found::{Snapshot, snapshot_in};
 use mark::Mark;
 use output::Output;
-pub(super) use restore::restore;
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::{Errno, retry_on_intr};
+use std::os::fd::OwnedFd;
 use temporary::{Temporaries, Temporary};
+use writer::Writer;
 
 /// Makes the snapshot, or finds it. `from` is the share of the volume.
 ///
@@ -48,11 +46,11 @@ pub(super) fn create(
 ) -> Result<SnapshotSeen, Failure> {
     let at = &order.at;
     refuse_other(tree, at)?;
-    if let Some(found) = Found::find(tree, at)? {
+    if let Some(found) = Snapshot::find(tree, at)? {
         return complete(&found, order, &mut Report::new(progress, &|| Ok(())));
     }
     let original = match Original::open(from, &order.from) {
-        Err(failure) if copy::leaves_nothing(failure.kind) => {
+        Err(failure) if is_final(failure.kind) => {
             forget_attempts(tree, at).map_err(Failure::may_be_running)?;
             return unless_made(tree, order, failure, progress);
         }
@@ -68,7 +66,7 @@ pub(super) fn create(
     // One that has its name keeps it.
     let removed = made.remove();
     match placed {
-        Err(failure) if copy::leaves_nothing(failure.kind) => {
+        Err(failure) if is_final(failure.kind) => {
             removed.map_err(|error| Failure::from(error).may_be_running())?;
             unless_made(tree, order, failure, progress)
         }
@@ -86,7 +84,7 @@ fn unless_made(
 ) -> Result<SnapshotSeen, Failure> {
     remove_empty(tree, &order.at).map_err(Failure::may_be_running)?;
     let now = tree.share().afresh()?;
-    let found = Found::find(&now, &order.at).map_err(Failure::may_be_running)?;
+    let found = Snapshot::find(&now, &order.at).map_err(Failure::may_be_running)?;
     match found {
         Some(found) => complete(&found, order, &mut Report::new(progress, &|| Ok(()))),
         None => Err(failure.rolled_back()),
@@ -152,7 +150,7 @@ fn deleted(tree: &Tree, at: &Archived) -> Result<Option<String>, Failure> {
 
 /// The snapshot that exists.
 fn complete(
-    found: &Found,
+    found: &Snapshot,
     order: &NewSnapshot,
     report: &mut Report<'_>,
 ) -> Result<SnapshotSeen, Failure> {
@@ -210,17 +208,25 @@ fn write(
 ) -> Result<(), Failure> {
     let mark = Mark::now(&order.from.id);
     let shown = order.at.dir.to_string();
-    let mut output = Output::new(made.open()?, &mark, &shown);
-    let source = order.from.at.dir.to_string();
-    let mut walk = archive::Walk::new(&mut output, report);
-    if let Err(failure) = walk.directory(&original.directory, &source) {
-        // What is removed is stale, and its failures say nothing of the server.
-        original.check()?;
-        return Err(failure);
-    }
-    output.write(&tar::END)?;
-    output.end()?;
+    let mut writer = Writer::new(Output::new(made.open()?, &mark, &shown));
+    original.read(&mut writer, report)?;
+    writer.end()?;
     original.check()
+}
+
+/// Restores the snapshot to a directory. `links` gets a link to each file that has several.
+///
+/// # Errors
+/// `NotFound` if it does not exist; those of [`restore::restore`].
+pub(super) fn restore(
+    tree: &Tree,
+    at: &Archived,
+    into: (&OwnedFd, &OwnedFd),
+    report: &mut Report<'_>,
+) -> Result<(), Failure> {
+    let missing = || Failure::not_found(format!("snapshot {}: does not exist", at.id));
+    let found = Snapshot::find(tree, at)?.ok_or_else(missing)?;
+    restore::restore(&found, into, report)
 }
 
 /// Gives the archive its name, unless another call was faster.
@@ -260,7 +266,7 @@ fn place(
         }
         Err(errno) => return Err(at("linkat", &shown)(errno).into()),
     }
-    let found = Found::find(tree, &order.at)?;
+    let found = Snapshot::find(tree, &order.at)?;
     let found = found.ok_or_else(|| {
         Failure::new(
             Kind::Busy,

@@ -27,10 +27,6 @@ enum State {
     Failed,
 }
 
-/// Where a member begins.
-#[derive(Clone, Copy)]
-pub(super) struct Begin(u64);
-
 struct Sink {
     file: OwnedFd,
     position: u64,
@@ -85,23 +81,23 @@ impl<'a> Output<'a> {
     }
 
     /// Begins a member, to which [`Self::back`] leads.
-    pub(super) fn begin(&mut self) -> Result<Begin> {
+    pub(super) fn begin(&mut self) -> Result<u64> {
         let sink = self.ended()?;
-        let begin = Begin(sink.position);
+        let begin = sink.position;
         self.state = State::Between(sink);
         Ok(begin)
     }
 
     /// Takes out what was written since.
-    pub(super) fn back(&mut self, begin: Begin) -> Result<()> {
+    pub(super) fn back(&mut self, begin: u64) -> Result<()> {
         let mut sink = self.ended()?;
         let cut = || {
             alive()?;
-            rustix::fs::ftruncate(&sink.file, begin.0)
+            rustix::fs::ftruncate(&sink.file, begin)
         };
         retry_on_intr(cut).map_err(at("ftruncate", self.shown))?;
-        sink.position = begin.0;
-        self.synced = self.synced.min(begin.0);
+        sink.position = begin;
+        self.synced = self.synced.min(begin);
         self.state = State::Between(sink);
         Ok(())
     }

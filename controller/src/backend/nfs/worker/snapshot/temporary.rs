@@ -3,21 +3,17 @@
 //! after an hour, by one for another snapshot of the share.
 
 use super::super::super::call::Archived;
-use super::super::claim::{hexadecimal, nonce};
 use super::super::claims::is_abandoned;
 use super::super::copy::attributes;
 use super::super::error::{Result as Done, at};
+use super::super::layout::{SNAPSHOTS, SNAPSHOTS_SHOWN as SHOWN, hash, nonce};
 use super::super::list;
 use super::super::own::Own;
 use super::super::tree::{self, PRIVATE_FILE, Tree, alive};
 use belay_server::call::Failure;
-use ring::digest::{SHA256, digest};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::os::fd::OwnedFd;
-
-const SNAPSHOTS: &str = "snapshots";
-const SHOWN: &str = ".belay/snapshots";
 
 /// Those of a snapshot.
 pub(super) struct Temporaries {
@@ -49,8 +45,7 @@ impl Temporaries {
 
     fn of(all: OwnedFd, snapshot: &Archived) -> Self {
         let Archived { dir, source, .. } = snapshot;
-        let path = digest(&SHA256, format!("{dir}/{source}").as_bytes());
-        let prefix = format!("{}.", hexadecimal(path.as_ref()));
+        let prefix = format!("{}.", hash(&format!("{dir}/{source}")));
         Self { all, prefix }
     }
 
@@ -104,7 +99,7 @@ impl Temporary<'_> {
     /// # Errors
     /// `Busy` if another call has removed it.
     pub(super) fn refresh(&self) -> Result<(), Failure> {
-        match attributes::touch(&self.of.all, &self.name, SHOWN) {
+        match attributes::refresh(&self.of.all, &self.name, SHOWN) {
             Err(error) if [Errno::NOENT, Errno::STALE].contains(&error.errno) => {
                 Err(Failure::busy(format!(
                     "{SHOWN}/{} in the share: another call has removed it, which makes or deletes \

@@ -68,7 +68,7 @@ fn header(entry: &Entry, stored: u64) -> Header {
 
 pub(super) fn flag(kind: Type) -> u8 {
     match kind {
-        Type::File => b'0',
+        Type::File | Type::Socket => b'0',
         Type::Link => b'1',
         Type::Symlink => b'2',
         Type::Character => b'3',

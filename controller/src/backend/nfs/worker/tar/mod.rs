@@ -13,7 +13,7 @@ mod tests;
 use std::borrow::Cow;
 
 pub(super) use head::{END, head, padding};
-pub(super) use read::{Reader, Wrong};
+pub(super) use read::{Flaw, Reader};
 
 /// The size of a block, in bytes.
 pub(super) const BLOCK: usize = 512;
@@ -37,6 +37,8 @@ pub(super) enum Type {
     Block,
     Directory,
     Fifo,
+    /// No format of archives has it.
+    Socket,
 }
 
 /// A time.

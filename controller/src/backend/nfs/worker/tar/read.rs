@@ -15,9 +15,9 @@ const REST_BYTES_MAX: u64 = 16 << 20;
 /// The longest key of links, in bytes.
 const LINKS_BYTES_MAX: usize = 128;
 
-/// Why an archive is not read.
+/// The reason why an archive is not read.
 #[derive(Debug)]
-pub(in super::super) enum Wrong {
+pub(in super::super) enum Flaw {
     /// It is incomplete, or no archive.
     Damaged(String),
     /// It has what is not supported.
@@ -33,9 +33,9 @@ pub(in super::super) struct Reader<R> {
     padding: usize,
 }
 
-/// What the headers before that of a file say of it.
+/// The headers before that of a file, which describe it.
 #[derive(Default)]
-struct Before {
+struct Preamble {
     path: Option<Vec<u8>>,
     target: Option<Vec<u8>>,
     records: Vec<u8>,
@@ -43,7 +43,7 @@ struct Before {
 
 /// The records of a file.
 #[derive(Default)]
-struct Said {
+struct FileRecords {
     path: Option<Vec<u8>>,
     target: Option<Vec<u8>>,
     size: Option<u64>,
@@ -75,9 +75,9 @@ impl<R: Read> Reader<R> {
 
     /// The next file; none at the end. What was not read of the content of the last one is passed
     /// over.
-    pub(in super::super) fn next(&mut self) -> Result<Option<Entry>, Wrong> {
+    pub(in super::super) fn next(&mut self) -> Result<Option<Entry>, Flaw> {
         self.pass()?;
-        let mut before = Before::default();
+        let mut before = Preamble::default();
         for _ in 0..=HEADERS_MAX {
             let block = self.block()?;
             if block.iter().all(|byte| *byte == 0) {
@@ -93,13 +93,13 @@ impl<R: Read> Reader<R> {
                 _ => return self.entry(header, before).map(Some),
             }
         }
-        Err(Wrong::Refused(format!(
+        Err(Flaw::Refused(format!(
             "a file has more than {HEADERS_MAX} headers that describe it"
         )))
     }
 
     /// What is stored of the content of the last file; 0 at its end.
-    pub(in super::super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Wrong> {
+    pub(in super::super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Flaw> {
         let length = usize::try_from(self.left).unwrap_or(usize::MAX);
         let length = length.min(buffer.len());
         if length == 0 {
@@ -120,7 +120,7 @@ impl<R: Read> Reader<R> {
 
     /// Reads to the end of the input, which may have a checksum there. A header that a server has
     /// lost reads as zeros, as the end does; then files follow.
-    pub(in super::super) fn end(self) -> Result<(), Wrong> {
+    pub(in super::super) fn end(self) -> Result<(), Flaw> {
         let mut rest = self.input.take(REST_BYTES_MAX + 1);
         let mut buffer = [0; BLOCK];
         let mut passed = 0;
@@ -134,7 +134,7 @@ impl<R: Read> Reader<R> {
                 return Err(damaged("something follows after its end"));
             }
             if passed > REST_BYTES_MAX {
-                return Err(Wrong::Refused(format!(
+                return Err(Flaw::Refused(format!(
                     "it has more than {REST_BYTES_MAX} bytes after its end"
                 )));
             }
@@ -144,7 +144,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    fn pass(&mut self) -> Result<(), Wrong> {
+    fn pass(&mut self) -> Result<(), Flaw> {
         let rest = self.left + self.padding as u64;
         let passed = io::copy(&mut (&mut self.input).take(rest), &mut io::sink());
         if passed.map_err(unread)? != rest {
@@ -154,16 +154,16 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    fn block(&mut self) -> Result<[u8; BLOCK], Wrong> {
+    fn block(&mut self) -> Result<[u8; BLOCK], Flaw> {
         let mut block = [0; BLOCK];
         self.input.read_exact(&mut block).map_err(unread)?;
         Ok(block)
     }
 
     /// The content of a header that describes the next file.
-    fn data(&mut self, size: u64, size_max: u64) -> Result<Vec<u8>, Wrong> {
+    fn data(&mut self, size: u64, size_max: u64) -> Result<Vec<u8>, Flaw> {
         if size > size_max {
-            return Err(Wrong::Refused(format!(
+            return Err(Flaw::Refused(format!(
                 "the head of a file has {size} bytes, and at most {size_max} are read"
             )));
         }
@@ -177,8 +177,8 @@ impl<R: Read> Reader<R> {
         Ok(data)
     }
 
-    fn entry(&mut self, header: Header, before: Before) -> Result<Entry, Wrong> {
-        let said = Said::read(&before.records)?;
+    fn entry(&mut self, header: Header, before: Preamble) -> Result<Entry, Flaw> {
+        let said = FileRecords::read(&before.records)?;
         let path = said.sparse.name.clone().or(said.path).or(before.path);
         let path = path.unwrap_or(header.name);
         let kind = kind(header.flag, &path)?;
@@ -227,8 +227,8 @@ impl<R: Read> Reader<R> {
     }
 }
 
-impl Said {
-    fn read(records: &[u8]) -> Result<Self, Wrong> {
+impl FileRecords {
+    fn read(records: &[u8]) -> Result<Self, Flaw> {
         let wrong = || damaged("the records of a file are damaged");
         let mut said = Self::default();
         for (key, value) in pax::read(records).ok_or_else(wrong)? {
@@ -266,10 +266,10 @@ impl Said {
 }
 
 /// That of a record.
-fn path(value: &[u8]) -> Result<Vec<u8>, Wrong> {
+fn path(value: &[u8]) -> Result<Vec<u8>, Flaw> {
     match value.len() as u64 {
         0..=PATH_BYTES_MAX => Ok(value.to_vec()),
-        length => Err(Wrong::Refused(format!(
+        length => Err(Flaw::Refused(format!(
             "a path has {length} bytes, and at most {PATH_BYTES_MAX} are read"
         ))),
     }
@@ -285,7 +285,7 @@ fn links(value: &[u8]) -> Option<String> {
     is_key.then(|| String::from_utf8_lossy(value).into_owned())
 }
 
-fn kind(flag: u8, path: &[u8]) -> Result<Type, Wrong> {
+fn kind(flag: u8, path: &[u8]) -> Result<Type, Flaw> {
     Ok(match flag {
         // The oldest format has no other sign of a directory.
         0 | b'0' if path.ends_with(b"/") => Type::Directory,
@@ -304,11 +304,11 @@ fn kind(flag: u8, path: &[u8]) -> Result<Type, Wrong> {
 }
 
 /// Records for all files would change what their headers say.
-fn refuse_global(records: &[u8]) -> Result<(), Wrong> {
+fn refuse_global(records: &[u8]) -> Result<(), Flaw> {
     let records = pax::read(records).ok_or_else(|| damaged("its records are damaged"))?;
     match records.iter().find(|(key, _)| *key != b"comment") {
         None => Ok(()),
-        Some((key, _)) => Err(Wrong::Refused(format!(
+        Some((key, _)) => Err(Flaw::Refused(format!(
             "it has the record {:?} for all files",
             String::from_utf8_lossy(key)
         ))),
@@ -322,19 +322,19 @@ fn named(mut data: Vec<u8>) -> Vec<u8> {
     data
 }
 
-fn damaged(why: &str) -> Wrong {
-    Wrong::Damaged(why.to_owned())
+fn damaged(why: &str) -> Flaw {
+    Flaw::Damaged(why.to_owned())
 }
 
-fn refused(path: &[u8], why: &str) -> Wrong {
-    Wrong::Refused(format!("{:?} {why}", String::from_utf8_lossy(path)))
+fn refused(path: &[u8], why: &str) -> Flaw {
+    Flaw::Refused(format!("{:?} {why}", String::from_utf8_lossy(path)))
 }
 
 /// An end or a content that is not as it must be, or a failed system call.
-fn unread(error: io::Error) -> Wrong {
+fn unread(error: io::Error) -> Flaw {
     match (error.raw_os_error(), error.kind()) {
         (None, io::ErrorKind::UnexpectedEof) => damaged("it is not complete"),
-        (None, _) => Wrong::Damaged(error.to_string()),
-        (Some(_), _) => Wrong::Unread(error),
+        (None, _) => Flaw::Damaged(error.to_string()),
+        (Some(_), _) => Flaw::Unread(error),
     }
 }

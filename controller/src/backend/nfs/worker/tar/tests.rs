@@ -14,7 +14,7 @@ fn written(entries: &[(Entry, &[u8])]) -> Vec<u8> {
     archive
 }
 
-fn read(archive: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, Wrong> {
+fn read(archive: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, Flaw> {
     let mut reader = Reader::new(archive);
     let mut found = Vec::new();
     while let Some(entry) = reader.next()? {
@@ -203,7 +203,7 @@ fn sizes_that_are_too_large_are_refused_before_they_are_read() {
     for flag in [b'x', b'L', b'K', b'g'] {
         let archive = block(flag, 1 << 32);
         let wrong = read(&archive).unwrap_err();
-        assert!(matches!(wrong, Wrong::Refused(_)), "{flag} {wrong:?}");
+        assert!(matches!(wrong, Flaw::Refused(_)), "{flag} {wrong:?}");
     }
     let records = b"31 size=9223372036854775808000\n";
     for records in [&records[..], b"28 size=9223372036854775808\n"] {
@@ -212,20 +212,17 @@ fn sizes_that_are_too_large_are_refused_before_they_are_read() {
         archive.resize(2 * BLOCK, 0);
         archive.extend(block(b'0', 0));
         let wrong = read(&archive).unwrap_err();
-        assert!(matches!(wrong, Wrong::Damaged(_)), "{wrong:?}");
+        assert!(matches!(wrong, Flaw::Damaged(_)), "{wrong:?}");
     }
     for (flag, words) in [(b'S', "type 'S'"), (b'M', "type 'M'"), (b'Z', "type 'Z'")] {
         let wrong = read(&block(flag, 0)).unwrap_err();
         assert!(
-            matches!(&wrong, Wrong::Refused(why) if why.contains(words)),
+            matches!(&wrong, Flaw::Refused(why) if why.contains(words)),
             "{wrong:?}"
         );
     }
     let mut io = std::io::repeat(1).take(5000);
-    assert!(matches!(
-        Reader::new(&mut io).next(),
-        Err(Wrong::Damaged(_))
-    ));
+    assert!(matches!(Reader::new(&mut io).next(), Err(Flaw::Damaged(_))));
 }
 
 fn described(flag: u8, content: &[u8]) -> Vec<u8> {
@@ -239,7 +236,7 @@ fn described(flag: u8, content: &[u8]) -> Vec<u8> {
 fn is_refused(archive: &[u8], words: &str) {
     let wrong = read(archive).unwrap_err();
     assert!(
-        matches!(&wrong, Wrong::Refused(why) if why.contains(words)),
+        matches!(&wrong, Flaw::Refused(why) if why.contains(words)),
         "{wrong:?}"
     );
 }
@@ -283,7 +280,7 @@ fn what_follows_the_end_of_an_archive_is_not_read_for_long() {
     let mut reader = Reader::new((&archive[..]).chain(std::io::repeat(0)));
     assert!(reader.next().unwrap().is_none());
     let wrong = reader.end().unwrap_err();
-    assert!(matches!(&wrong, Wrong::Refused(why) if why.contains("after its end")));
+    assert!(matches!(&wrong, Flaw::Refused(why) if why.contains("after its end")));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Archives, and what has their names.
 
 use super::super::claim::State;
-use super::super::delete::Deletion;
-use super::super::remove::Trash;
+use super::super::deletion::Deletion;
+use super::super::trash::Trash;
 use super::policies::{is_untouched, prepare};
 use super::repeated::{claimed, dir, record};
 use super::*;

@@ -1,7 +1,7 @@
 //! A directory is that of one volume.
 
 use super::super::claim::{Claim, State};
-use super::super::claims::{Claims, Held};
+use super::super::claims::{Claims, Occupancy};
 use super::*;
 use std::sync::Barrier;
 
@@ -249,7 +249,7 @@ fn a_volume_that_was_not_created_is_above_nothing() {
     for free in ["a", "pvc-1/x"] {
         let dir = owned(free, "x").dir;
         let claims = Claims::find(&share.tree()).unwrap().unwrap();
-        assert_eq!(claims.read(&dir).unwrap(), Held::Free);
+        assert_eq!(claims.read(&dir).unwrap(), Occupancy::Free);
     }
     share.create(&volume("a", "pvc-3")).unwrap();
 }
@@ -280,7 +280,7 @@ fn a_call_for_an_earlier_volume_changes_nothing_of_a_later_one() {
     share.create(&order).unwrap();
     let claims = Claims::find(&share.tree()).unwrap().unwrap();
     let seen = |state| match claims.read(dir).unwrap() {
-        Held::By(claim) => Claim { state, ..claim },
+        Occupancy::By(claim) => Claim { state, ..claim },
         other => panic!("{other:?}"),
     };
     let states = [
@@ -292,7 +292,7 @@ fn a_call_for_an_earlier_volume_changes_nothing_of_a_later_one() {
         State::Retained,
     ];
     let earlier: Vec<_> = states.into_iter().map(seen).collect();
-    let trash = super::super::remove::Trash::open(&claims, dir, &earlier[2]).unwrap();
+    let trash = super::super::trash::Trash::open(&claims, dir, &earlier[2]).unwrap();
     share.delete(&old(&order, OnDelete::Delete)).unwrap();
     // The same name, too.
     share.create(&order).unwrap();

@@ -1,7 +1,7 @@
 //! Claims that are old, and what was written for them.
 
 use super::super::claim::{Claim, State};
-use super::super::claims::{Claims, Held};
+use super::super::claims::{Claims, Occupancy};
 use super::repeated::{claimed, dir, record};
 use super::slow::{Step, during};
 use super::*;
@@ -39,7 +39,7 @@ fn a_volume_that_exists_keeps_its_directory_however_old_its_claim_is() {
         fs::create_dir_all(share.path("ns/data")).unwrap();
         let other = share.create(&volume("ns/data", "pvc-2"));
         refused(other, Kind::Incompatible, "volume \"pvc-1\"");
-        assert_eq!(claims.read(&dir("ns/data")).unwrap(), Held::By(claim));
+        assert_eq!(claims.read(&dir("ns/data")).unwrap(), Occupancy::By(claim));
     }
 }
 

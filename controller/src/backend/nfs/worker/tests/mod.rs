@@ -30,7 +30,7 @@ mod verbs;
 use super::super::call::{Done, NewVolume, OldVolume, Owned, Seen, Work};
 use super::super::id::OnDelete;
 use super::super::path::Dir;
-use super::claim::file_name;
+use super::layout::file_name;
 use super::perform;
 use super::tree::{self, Tree};
 use belay_server::call::{Failure, Kind};

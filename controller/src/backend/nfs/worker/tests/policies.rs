@@ -2,7 +2,7 @@
 //! refuses before it has changed anything.
 
 use super::super::claim::State;
-use super::super::remove::Trash;
+use super::super::trash::Trash;
 use super::repeated::{claimed, dir, record};
 use super::*;
 use std::os::unix::fs::symlink;

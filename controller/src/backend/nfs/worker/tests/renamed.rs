@@ -1,7 +1,7 @@
 //! Claims: what their files say, and requests whose answer is lost.
 
 use super::super::claim::{Claim, State};
-use super::super::claims::{Held, is_abandoned};
+use super::super::claims::{Occupancy, is_abandoned};
 use super::repeated::{claimed, dir, record};
 use super::slow::{Step, during};
 use super::*;
@@ -50,7 +50,10 @@ fn a_claim_that_is_made_or_changed_twice_is_made_or_changed() {
         };
         let published = during(rename, || claims.publish(&dir(path), &claim));
         assert_eq!(published.unwrap(), is_made);
-        assert_eq!(claims.read(&dir(path)).unwrap() == Held::By(claim), is_made);
+        assert_eq!(
+            claims.read(&dir(path)).unwrap() == Occupancy::By(claim),
+            is_made
+        );
     }
 }
 
@@ -60,7 +63,7 @@ fn a_claim_that_is_not_made_leaves_nothing() {
     let (claims, first) = claimed(&share, record("a", None), State::Ready);
     let second = Claim::new(record("a", None), State::Ready).unwrap();
     assert!(!claims.publish(&dir("a"), &second).unwrap());
-    assert_eq!(claims.read(&dir("a")).unwrap(), Held::By(first));
+    assert_eq!(claims.read(&dir("a")).unwrap(), Occupancy::By(first));
     assert_eq!(names(&share.path(".belay/tmp")), [""; 0]);
 }
 
@@ -85,9 +88,9 @@ fn an_empty_directory_of_a_claim_is_no_claim() {
     let share = Share::new();
     let (claims, _) = claimed(&share, record("a", None), State::Ready);
     fs::create_dir(path_of(&share, "b")).unwrap();
-    assert_eq!(claims.read(&dir("b")).unwrap(), Held::Free);
+    assert_eq!(claims.read(&dir("b")).unwrap(), Occupancy::Free);
     fs::create_dir(path_of(&share, "b").join("below")).unwrap();
-    assert_eq!(claims.read(&dir("b")).unwrap(), Held::Above);
+    assert_eq!(claims.read(&dir("b")).unwrap(), Occupancy::Above);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //! what another program has put there since.
 
 use super::super::claim::{Claim, Record, State};
-use super::super::claims::{Claims, Held};
-use super::super::remove::Trash;
+use super::super::claims::{Claims, Occupancy};
+use super::super::trash::Trash;
 use super::*;
 
 pub(super) fn dir(path: &str) -> Dir {
@@ -153,7 +153,7 @@ fn a_stale_claim_on_the_name_of_an_archive_is_not_this_volumes() {
         assert_eq!(names(&share.path("archived-ns/data")), ["new"]);
         assert_eq!(names(&share.path(".belay/trash")), [""; 0]);
         let claims = Claims::find(&share.tree()).unwrap().unwrap();
-        let Held::By(claim) = claims.read(&dir("archived-ns/data")).unwrap() else {
+        let Occupancy::By(claim) = claims.read(&dir("archived-ns/data")).unwrap() else {
             panic!("an archive without a claim");
         };
         assert_eq!(claim.state, State::Archived);

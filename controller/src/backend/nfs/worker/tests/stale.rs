@@ -2,10 +2,10 @@
 //! delegation.
 
 use super::super::claim::State;
-use super::super::claims::{Claims, Held};
-use super::super::copy::discard;
-use super::super::copy::source::Original;
-use super::super::remove::Trash;
+use super::super::claims::{Claims, Occupancy};
+use super::super::deletion::discard;
+use super::super::original::Original;
+use super::super::trash::Trash;
 use super::copied::order;
 use super::copied_dropped::{changes_until_placed, killed_copy};
 use super::repeated::dir;
@@ -31,7 +31,7 @@ fn a_claim_that_only_this_mount_still_shows_moves_nothing() {
     });
     let claims = Claims::find(&tree).unwrap().unwrap();
     let dir = dir("ns/data");
-    let Held::By(claim) = claims.read(&dir).unwrap() else {
+    let Occupancy::By(claim) = claims.read(&dir).unwrap() else {
         panic!("no claim");
     };
     let trash = Trash::of_current(&claims, &dir, &claim).map(drop);
@@ -64,7 +64,7 @@ fn a_copy_that_only_this_mount_still_shows_is_not_moved_away() {
     let later = order().volume;
     let dir = &later.at.dir;
     let claims = Claims::find(&share.tree()).unwrap().unwrap();
-    let Held::By(claim) = claims.read(dir).unwrap() else {
+    let Occupancy::By(claim) = claims.read(dir).unwrap() else {
         panic!("no claim");
     };
     let claim = claims.advance(dir, &claim, State::Dropping).unwrap();

@@ -1,12 +1,12 @@
 //! Where the content of a sparse file is: lines before it (GNU tar's format 1.0).
 
 use super::super::{BLOCK, SEGMENTS_MAX, Segment};
-use super::{Reader, Wrong, damaged};
+use super::{Flaw, Reader, damaged};
 use std::io::Read;
 
 impl<R: Read> Reader<R> {
     /// The segments of a sparse file.
-    pub(super) fn map(&mut self, size: u64) -> Result<Vec<Segment>, Wrong> {
+    pub(super) fn map(&mut self, size: u64) -> Result<Vec<Segment>, Flaw> {
         let stored = self.left;
         let mut lines = Lines {
             reader: self,
@@ -15,7 +15,7 @@ impl<R: Read> Reader<R> {
         };
         let count = lines.number()?;
         if count > SEGMENTS_MAX {
-            return Err(Wrong::Refused(format!(
+            return Err(Flaw::Refused(format!(
                 "a sparse file has {count} segments, and at most {SEGMENTS_MAX} are read"
             )));
         }
@@ -49,7 +49,7 @@ struct Lines<'a, R> {
 }
 
 impl<R: Read> Lines<'_, R> {
-    fn number(&mut self) -> Result<u64, Wrong> {
+    fn number(&mut self) -> Result<u64, Flaw> {
         let wrong = || damaged("the segments of a sparse file are damaged");
         let mut value: Option<u64> = None;
         loop {

@@ -1,34 +1,56 @@
-//! The volume that is copied.
+//! A volume that is cloned, or of which a snapshot is made.
 
-use super::super::super::call::{Owned, Source};
-use super::super::super::path::Dir;
-use super::super::claim::{Claim, State};
-use super::super::claims::{Claims, Held};
-use super::super::error::at;
-use super::super::own::is_missing;
-use super::super::tree::Tree;
-use super::refuse_nested;
+use super::super::call::{Owned, Source};
+use super::super::path::Dir;
+use super::claim::{Claim, State};
+use super::claims::{Claims, Occupancy};
+use super::copy::report::Report;
+use super::copy::target::Target;
+use super::copy::{Sink, walk};
+use super::error::at;
+use super::own::{is_missing, refuse_nested};
+use super::tree::{self, Tree};
 use belay_server::call::Failure;
 use std::os::fd::OwnedFd;
 
 /// A volume that exists.
-pub(in super::super) struct Original<'a> {
+pub(super) struct Original<'a> {
     tree: &'a Tree,
     source: &'a Source,
-    /// None: it is one of csi-driver-nfs.
+    /// The claim; none if the volume is one of csi-driver-nfs.
     claim: Option<Claim>,
-    /// Its fileid: another mount has another st_dev.
+    /// The fileid of its directory: another mount has another st_dev.
     inode: u64,
-    pub(in super::super) directory: OwnedFd,
+    directory: OwnedFd,
+}
+
+/// Copies a volume to a directory. `links` gets a link to each file that has several.
+///
+/// # Errors
+/// `NotFound` if it does not exist, or is deleted meanwhile; `Precondition` if it has what cannot
+/// be copied; those of the server.
+pub(super) fn clone(
+    tree: &Tree,
+    source: &Source,
+    (target, links): (&OwnedFd, &OwnedFd),
+    report: &mut Report<'_>,
+) -> Result<(), Failure> {
+    let original = Original::open(tree, source)?;
+    let root = tree::open(target, c".", ".")?;
+    let mut target = Target::new(root, links, true);
+    original.read(&mut target, report)?;
+    let ended = target.end();
+    ended.map_err(|stop| stop.failure(|why| Failure::precondition(why)))?;
+    original.check()
 }
 
 impl<'a> Original<'a> {
-    /// Opens it.
+    /// Opens a volume.
     ///
     /// # Errors
     /// `NotFound` if it does not exist; `Precondition` if what has its name is not the directory of
     /// one volume.
-    pub(in super::super) fn open(tree: &'a Tree, source: &'a Source) -> Result<Self, Failure> {
+    pub(super) fn open(tree: &'a Tree, source: &'a Source) -> Result<Self, Failure> {
         let dir = &source.at.dir;
         let claim = claimed(tree, source)?;
         refuse_nested(tree, dir, dir.above().chain([dir.clone()]))?;
@@ -45,12 +67,30 @@ impl<'a> Original<'a> {
         })
     }
 
-    /// That it is the volume that was opened, and its deletion was not begun, by the server:
-    /// otherwise, files may be missing.
+    /// Passes all files on to a sink.
+    ///
+    /// # Errors
+    /// `NotFound` if it is deleted meanwhile; those of [`walk::directory`].
+    pub(super) fn read(
+        &self,
+        sink: &mut impl Sink,
+        report: &mut Report<'_>,
+    ) -> Result<(), Failure> {
+        let shown = self.source.at.dir.to_string();
+        let passed = walk::directory(&self.directory, &shown, sink, report);
+        passed.or_else(|failure| {
+            // What is removed is stale, and its failures say nothing of the server.
+            self.check()?;
+            Err(failure)
+        })
+    }
+
+    /// Has the server confirm that this is still the volume that was opened, and its deletion was
+    /// not begun: otherwise, files may be missing.
     ///
     /// # Errors
     /// `NotFound`.
-    pub(in super::super) fn check(&self) -> Result<(), Failure> {
+    pub(super) fn check(&self) -> Result<(), Failure> {
         let now = self.tree.share().afresh()?;
         let found = match now.find(&self.source.at.dir) {
             Err(error) if is_missing(error.errno) => None,
@@ -67,22 +107,22 @@ impl<'a> Original<'a> {
     }
 }
 
-/// Its claim; none if it is a volume of csi-driver-nfs.
+/// Reads the claim of a volume; none if it is one of csi-driver-nfs.
 fn claimed(tree: &Tree, source: &Source) -> Result<Option<Claim>, Failure> {
     let dir = &source.at.dir;
     let Some(claims) = Claims::find(tree)? else {
         return Ok(None);
     };
     match claims.read(dir)? {
-        Held::By(claim) if claim.of.name == source.at.name && claim.state == State::Ready => {
+        Occupancy::By(claim) if claim.of.name == source.at.name && claim.state == State::Ready => {
             Ok(Some(claim))
         }
-        Held::By(_) => Err(missing(source)),
-        Held::Above if claims.is_above(tree, dir)? => Err(Failure::precondition(format!(
+        Occupancy::By(_) => Err(missing(source)),
+        Occupancy::Above if claims.is_above(tree, dir)? => Err(Failure::precondition(format!(
             "volume {}: directory {dir} has the directories of other volumes, so it is not copied",
             source.id
         ))),
-        Held::Free | Held::Above => unclaimed(tree, &claims, source),
+        Occupancy::Free | Occupancy::Above => unclaimed(tree, &claims, source),
     }
 }
 
@@ -97,7 +137,7 @@ fn unclaimed(tree: &Tree, claims: &Claims, source: &Source) -> Result<Option<Cla
     }
     for above in dir.above() {
         match claims.read(&above)? {
-            Held::By(claim) if !claims.is_void(tree, &above, &claim)? => {
+            Occupancy::By(claim) if !claims.is_void(tree, &above, &claim)? => {
                 return Err(part(id, dir, &above, &claim));
             }
             _ => {}

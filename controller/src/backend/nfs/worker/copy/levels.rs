@@ -1,0 +1,169 @@
+//! The directories that are open while the files of a copy are made: those of the last file. Each
+//! name is looked up in an open directory, without following a link, so that nothing outside is
+//! reached, whatever a hostile archive has made before. A directory gets its attributes when it is
+//! left, since making files in it changes its times, and its mode may forbid it.
+
+use super::super::error::{Error, at};
+use super::super::tar::{Entry, Type};
+use super::super::tree;
+use super::attributes::{self, Attribute, Extended};
+use super::{DEPTH_MAX, Stop};
+use belay_server::call::{Failure, Kind};
+use rustix::fs::Mode;
+use rustix::io::{Errno, retry_on_intr};
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+
+/// The mode of a directory of which the source says nothing.
+const DIRECTORY: Mode = Mode::from_bits_retain(0o755);
+
+/// The open directories, outermost first. The first one is the root of the volume.
+pub(super) struct Levels(Vec<Level>);
+
+struct Level {
+    name: CString,
+    directory: OwnedFd,
+    shown: String,
+    /// The attributes that it gets when it is left; of the extended ones, only access control
+    /// lists, so that those of all open directories take up little memory.
+    attributes: Option<(Entry, Vec<Attribute>)>,
+}
+
+impl Levels {
+    pub(super) fn new(root: OwnedFd) -> Self {
+        Self(vec![Level {
+            name: CString::default(),
+            directory: root,
+            shown: ".".to_owned(),
+            attributes: None,
+        }])
+    }
+
+    pub(super) fn root(&self) -> &OwnedFd {
+        &self.0[0].directory
+    }
+
+    /// Opens a directory, which is made if it is missing, and notes its attributes.
+    pub(super) fn describe(
+        &mut self,
+        names: &[CString],
+        entry: &Entry,
+        extended: Extended<'_>,
+        shown: &str,
+    ) -> Result<(), Stop> {
+        self.enter(names)?;
+        let level = self.last()?;
+        let lists = attributes::apply_early(&level.directory, extended, shown)?;
+        let entry = Entry {
+            path: Vec::new(),
+            attributes: Vec::new(),
+            ..entry.clone()
+        };
+        level.attributes = Some((entry, lists));
+        shown.trim_end_matches('/').clone_into(&mut level.shown);
+        Ok(())
+    }
+
+    /// Opens the directory of these names, which is made if it is missing.
+    pub(super) fn above(&mut self, names: &[CString]) -> Result<OwnedFd, Stop> {
+        self.enter(names)?;
+        let here = self.last()?.directory.try_clone();
+        here.map_err(|error| Failure::new(Kind::System, format!("fcntl: {error}")).into())
+    }
+
+    fn enter(&mut self, names: &[CString]) -> Result<(), Stop> {
+        if names.len() > DEPTH_MAX {
+            return Err(Stop::refused("is too many directories deep"));
+        }
+        let open = self.0[1..].iter();
+        let same = open
+            .zip(names)
+            .take_while(|(level, name)| level.name == **name)
+            .count();
+        while self.0.len() > same + 1 {
+            self.leave()?;
+        }
+        for name in &names[same..] {
+            let above = self.last()?;
+            let shown = format!("{}/{}", above.shown, name.to_string_lossy());
+            let is_new = match tree::mkdir(&above.directory, &**name, DIRECTORY, &shown) {
+                Ok(()) => true,
+                Err(error) if error.errno == Errno::EXIST => false,
+                Err(error) => return Err(out(error)),
+            };
+            let directory = tree::open(&above.directory, &**name, &shown).map_err(out)?;
+            let attributes = match is_new {
+                true => None,
+                // It keeps those that it had before a further file is made in it.
+                false => {
+                    let stat = retry_on_intr(|| rustix::fs::fstat(&directory));
+                    let stat = stat.map_err(at("fstat", &shown)).map_err(out)?;
+                    let entry = attributes::entry(b"", Type::Directory, &stat);
+                    Some((entry, Vec::new()))
+                }
+            };
+            self.0.push(Level {
+                name: name.clone(),
+                directory,
+                shown,
+                attributes,
+            });
+        }
+        Ok(())
+    }
+
+    fn last(&mut self) -> Result<&mut Level, Failure> {
+        self.0.last_mut().ok_or_else(|| Failure::bug("no root"))
+    }
+
+    fn leave(&mut self) -> Result<(), Stop> {
+        let Some(level) = self.0.pop() else {
+            return Ok(());
+        };
+        if let Some((entry, lists)) = &level.attributes {
+            let extended = Extended::Listed(lists);
+            attributes::apply(&level.directory, entry, extended, &level.shown)?;
+        }
+        Ok(tree::sync(&level.directory, &level.shown)?)
+    }
+
+    /// Closes a directory and those in it, which get no attributes.
+    pub(super) fn abandon(&mut self, names: &[CString]) {
+        self.0.truncate(names.len().max(1));
+    }
+
+    /// Leaves all directories.
+    pub(super) fn end(mut self) -> Result<(), Stop> {
+        if self.0[0].attributes.is_none() {
+            // The archive does not say; as csi-driver-nfs.
+            tree::chmod(self.root(), DIRECTORY.bits(), ".")?;
+        }
+        while !self.0.is_empty() {
+            self.leave()?;
+        }
+        Ok(())
+    }
+}
+
+/// Judges a failed lookup, in which links or files that were made before may be in the way.
+pub(super) fn out(error: Error) -> Stop {
+    match error.errno {
+        Errno::LOOP | Errno::NOTDIR => Stop::refused("leads through a link or a file"),
+        _ => error.into(),
+    }
+}
+
+/// Splits a path below the root of the volume into its names.
+pub(super) fn names(path: &[u8]) -> Result<Vec<CString>, Stop> {
+    if path.first() == Some(&b'/') {
+        return Err(Stop::refused("is an absolute path"));
+    }
+    let parts = path.split(|byte| *byte == b'/');
+    let parts = parts.filter(|part| !part.is_empty() && *part != b".");
+    let named = parts.map(|part| match part {
+        b".." => Err(Stop::refused("leads out of the volume (\"..\")")),
+        part if part.len() > 255 => Err(Stop::refused("has a name of more than 255 bytes")),
+        part => CString::new(part).map_err(|_| Stop::refused("has a zero byte in its name")),
+    });
+    named.collect()
+}

@@ -1,0 +1,159 @@
+//! The steps that all deletions have in common.
+
+use super::super::id::OnDelete;
+use super::super::path::Dir;
+use super::claim::{Claim, State};
+use super::claims::{Claims, Occupancy, changing};
+use super::trash::Trash;
+use super::tree::{self, FileInfo, Tree};
+use belay_server::call::Failure;
+use rustix::fs::FileType;
+use std::time::Instant;
+
+/// How many empty directories above a deleted one are removed, as csi-driver-nfs does.
+const ABOVE_MAX: usize = 10;
+/// How often the trash is emptied that a slower call of the same deletion fills meanwhile.
+const PASSES_MAX: usize = 8;
+
+/// A deletion that was begun.
+pub(super) struct Deletion<'a> {
+    pub(super) tree: &'a Tree,
+    pub(super) claims: Claims,
+    pub(super) dir: &'a Dir,
+    pub(super) end: Instant,
+    pub(super) removes_archived: bool,
+}
+
+impl Deletion<'_> {
+    /// Removes a filled volume that no caller knows, complete or not, whatever the policy.
+    ///
+    /// # Errors
+    /// `Busy` if files remain at the end; any later call for the directory continues.
+    pub(super) fn uncopied(&self, claim: &Claim) -> Result<(), Failure> {
+        // From here on, no slower call gives a copy its name, or answers that it is one.
+        let claim = self.claims.advance(self.dir, claim, State::Dropping)?;
+        if let Some(trash) = Trash::find(&self.claims, self.dir, &claim)? {
+            trash.disarm()?;
+            if trash.has_placed(self.tree, self.dir)? {
+                self.claims.check(self.dir, &claim)?;
+                trash.take(self.tree, self.dir)?;
+            }
+            trash.empty(self.end)?;
+            if !trash.remove()? {
+                return Err(changing(self.dir));
+            }
+        }
+        self.tidy(&claim)?;
+        self.release(&claim)
+    }
+
+    /// Removes the claim, and all that is left of the volume with it.
+    pub(super) fn release(&self, claim: &Claim) -> Result<(), Failure> {
+        // Before: then a repeated call finds one of them.
+        self.claims.record_gone(self.dir, &claim.of.name)?;
+        match self.claims.remove(self.dir, claim)? {
+            true => Ok(()),
+            false => Err(changing(self.dir)),
+        }
+    }
+
+    /// Removes the trash and the claim, in an order that lets no slower call of the same deletion
+    /// move a later volume: it finds the claim *gone*, or its trash removed.
+    pub(super) fn finish(&self, claim: &Claim) -> Result<(), Failure> {
+        let gone = self.claims.advance(self.dir, claim, State::Gone)?;
+        self.settle(&gone)?;
+        let mut passes = 0;
+        while let Some(trash) = Trash::find(&self.claims, self.dir, &gone)? {
+            trash.empty(self.end)?;
+            if trash.remove()? {
+                break;
+            }
+            if trash.kept()?.is_some() || !trash.older()?.is_empty() {
+                return Err(Failure::precondition(format!(
+                    "directory {}: the volume was deleted or archived, and {} has a directory that \
+                     was moved there since, or was not replaced; move it away, and repeat the call",
+                    self.dir,
+                    trash.path()
+                )));
+            }
+            passes += 1;
+            if passes == PASSES_MAX {
+                return Err(changing(self.dir));
+            }
+        }
+        self.tidy(&gone)?;
+        self.release(&gone)
+    }
+
+    /// Removes the empty directories above.
+    fn tidy(&self, gone: &Claim) -> Result<(), Failure> {
+        if gone.of.on_delete != OnDelete::Delete {
+            return Ok(());
+        }
+        let mut above: Vec<_> = self.dir.above().collect();
+        above.reverse();
+        for above in above.iter().take(ABOVE_MAX) {
+            let parent = match self.tree.open_above(above) {
+                // It is missing, or something else has its name.
+                Err(error) if error.is_answered() => continue,
+                result => result?,
+            };
+            self.claims.check(self.dir, gone)?;
+            match tree::rmdir_if_empty(&parent, above.name(), &above.to_string()) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // A volume that is gone is not kept for a directory above it.
+                Err(error) if error.is_answered() => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes the archive, if there is one.
+    pub(super) fn settle(&self, gone: &Claim) -> Result<(), Failure> {
+        let archived = &self.dir.archived();
+        match self.claims.read(archived)? {
+            Occupancy::By(claim) if claim.state == State::Placing => {
+                // Then it was no later volume's.
+                self.claims.check(self.dir, gone)?;
+                match self.tree.exists(archived)? {
+                    true => {
+                        self.claims.advance(archived, &claim, State::Archived)?;
+                    }
+                    false => {
+                        self.claims.remove(archived, &claim)?;
+                    }
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Removes a copy that no caller knows, and its claim.
+///
+/// # Errors
+/// `Busy` if files remain at `end`; those of the server.
+pub(super) fn discard(tree: &Tree, dir: &Dir, claim: &Claim, end: Instant) -> Result<(), Failure> {
+    let deletion = Deletion {
+        tree,
+        claims: Claims::open(tree)?,
+        dir,
+        end,
+        removes_archived: false,
+    };
+    deletion.uncopied(claim)
+}
+
+/// Refuses what is no directory: a link, a file or a device is no volume.
+pub(super) fn refuse_other(dir: &Dir, found: Option<FileInfo>) -> Result<(), Failure> {
+    match found.map(|found| found.file_type) {
+        None | Some(FileType::Directory) => Ok(()),
+        Some(_) => Err(Failure::precondition(format!(
+            "directory {dir}: is no directory on the server, but a link or a file, so it is not \
+             touched; move it away, and repeat the call"
+        ))),
+    }
+}

@@ -1,0 +1,235 @@
+//! Creates a volume that has files from the begin: `Creation` claims the directory as *copying*,
+//! and then
+//!
+//! 1. a caller writes the files to `copy.<nonce of the attempt>` in the trash of the claim, and
+//!    they are on the server's disk;
+//! 2. the directory is renamed to `copy.complete` there, and from there to that of the volume;
+//! 3. the trash is removed, the claim becomes *ready*, and the caller gets its answer.
+//!
+//! A call that finds what an earlier one has not completed removes it and begins again: its
+//! files may be of any age, and a server that was restarted may have lost what they contain. It
+//! gets another name first. So a request of the earlier call that the server executes late
+//! completes the volume or finds nothing; a name is never given to a part of one.
+
+use super::super::call::{Copied, NewVolume, Seen};
+use super::super::path::Dir;
+use super::claim::{Claim, State};
+use super::claims::{Claims, changing, is_taken};
+use super::copy::report::Report;
+use super::create::{Creation, CreationState};
+use super::deletion::discard;
+use super::error::is_final;
+use super::layout::{COMPLETE, TRASH, is_note, note};
+use super::list;
+use super::trash::Trash;
+use super::tree::{self, Tree};
+use belay_server::call::{Failure, Kind};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// How long files are removed between two reports.
+const SLICE: Duration = Duration::from_secs(10);
+/// How long volumes whose creation was abandoned are removed, for the sake of their space.
+const SWEEP_MAX: Duration = Duration::from_secs(20);
+
+/// How often the directories above are made again that another call removes meanwhile.
+const ATTEMPTS: usize = 8;
+
+/// Creates the volume, or finds it. `source` is recorded; `fill` writes its files to the first
+/// directory, and may keep links to them in the second one.
+///
+/// # Errors
+/// Those of a creation and of `fill`. After those that a repeated call would have as well, nothing
+/// is left.
+pub(super) fn create<F>(
+    tree: &Tree,
+    volume: &NewVolume,
+    source: &str,
+    progress: &dyn Fn(&Copied),
+    fill: F,
+) -> Result<Seen, Failure>
+where
+    F: FnOnce((&OwnedFd, &OwnedFd), &mut Report<'_>) -> Result<(), Failure>,
+{
+    let dir = &volume.at.dir;
+    let creation = Creation {
+        tree,
+        claims: Claims::open(tree)?,
+        order: volume,
+        dir,
+        source: Some(source),
+        end: Instant::now() + SWEEP_MAX,
+    };
+    let claim = match creation.claimed()? {
+        CreationState::Complete(seen) => return Ok(seen),
+        CreationState::Creating(claim) => claim,
+    };
+    let refresh = || creation.claims.refresh(dir, &claim);
+    let mut filling = Filling {
+        creation: &creation,
+        claim: &claim,
+        report: Report::new(progress, &refresh),
+    };
+    match filling.complete(fill) {
+        Err(failure) if is_final(failure.kind) => {
+            filling.withdraw().map_err(Failure::may_be_running)?;
+            Err(failure.rolled_back())
+        }
+        result => result.map_err(Failure::may_be_running),
+    }
+}
+
+struct Filling<'a> {
+    creation: &'a Creation<'a>,
+    claim: &'a Claim,
+    report: Report<'a>,
+}
+
+impl Filling<'_> {
+    fn complete<F>(&mut self, fill: F) -> Result<Seen, Failure>
+    where
+        F: FnOnce((&OwnedFd, &OwnedFd), &mut Report<'_>) -> Result<(), Failure>,
+    {
+        let (creation, claim) = (self.creation, self.claim);
+        let Creation {
+            tree, claims, dir, ..
+        } = creation;
+        claims.hold_above(tree, dir, claim)?;
+        claims.refresh(dir, claim)?;
+        let trash = Trash::of_current(claims, dir, claim)?;
+        trash.disarm_attempts()?;
+        if trash.complete()?.is_none() && !trash.has_placed(tree, dir)? {
+            self.sweep();
+            // The notes of an attempt that was removed.
+            trash.forget_notes()?;
+            self.remove(&trash)?;
+            self.attempt(&trash, fill)?;
+        }
+        if !trash.has_placed(tree, dir)? {
+            self.place(&trash)?;
+        }
+        // It has links to files of the volume.
+        self.remove(&trash)?;
+        let ready = claims.advance(dir, claim, State::Ready)?;
+        self.report.end();
+        // What is left of it has no content, and goes with the volume at the latest.
+        trash.empty(Instant::now() + SLICE).unwrap_or_default();
+        trash.remove().unwrap_or_default();
+        Ok(Seen {
+            bytes: ready.of.bytes,
+            is_deleting: false,
+            source: ready.of.source,
+        })
+    }
+
+    /// Writes all files, and gives the directory its name in the trash.
+    fn attempt<F>(&mut self, trash: &Trash, fill: F) -> Result<(), Failure>
+    where
+        F: FnOnce((&OwnedFd, &OwnedFd), &mut Report<'_>) -> Result<(), Failure>,
+    {
+        let (name, target, links) = trash.begin_attempt()?;
+        fill((&target, &links), &mut self.report)?;
+        if let Some(mode) = self.creation.order.permissions {
+            tree::chmod(&target, mode, &trash.shown)?;
+        }
+        tree::sync(&target, &trash.shown)?;
+        trash.name_complete(&name)
+    }
+
+    /// Gives the directory that is complete the name of the volume.
+    ///
+    /// # Errors
+    /// `Incompatible` if another program has made something of that name; `Busy` if another call
+    /// makes or removes the volume.
+    fn place(&self, trash: &Trash) -> Result<(), Failure> {
+        let Creation {
+            tree, claims, dir, ..
+        } = self.creation;
+        let complete = trash.complete()?.ok_or_else(|| changing(dir))?;
+        tree::touch(&trash.own, &note(complete.identity.1), &trash.shown)?;
+        for _ in 0..ATTEMPTS {
+            let above = match tree.make_above(dir) {
+                Err(error) if error.errno == Errno::NOENT => continue,
+                result => result?,
+            };
+            // Only as long as the claim is so, the name is the volume's.
+            claims.check(dir, self.claim)?;
+            match tree::rename((&trash.own, COMPLETE), (&above, dir.name()), &trash.shown) {
+                Ok(()) => return Ok(()),
+                // It was done, and the answer was lost; or a directory above was removed.
+                Err(error) if error.errno == Errno::NOENT => {
+                    if trash.has_placed(tree, dir)? {
+                        return Ok(());
+                    }
+                }
+                Err(error) if is_taken(&error) || error.errno == Errno::NOTDIR => {
+                    return Err(self.creation.foreign());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(changing(dir))
+    }
+
+    /// Removes what was moved to the trash.
+    fn remove(&mut self, trash: &Trash) -> Result<(), Failure> {
+        loop {
+            let end = Instant::now() + SLICE;
+            match trash.empty_except(end, is_note) {
+                Err(failure) if failure.kind == Kind::Busy && Instant::now() >= end => {
+                    self.report.beat()?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Removes the copy and its claim.
+    fn withdraw(&mut self) -> Result<(), Failure> {
+        let Creation {
+            tree, claims, dir, ..
+        } = self.creation;
+        // As in `uncopied`, but with reports of progress.
+        let claim = claims.advance(dir, self.claim, State::Dropping)?;
+        if let Some(trash) = Trash::find(claims, dir, &claim)? {
+            trash.disarm()?;
+            if !trash.has_placed(tree, dir)? {
+                self.remove(&trash)?;
+            }
+        }
+        discard(tree, dir, &claim, Instant::now() + SLICE)
+    }
+
+    /// Removes copies of the share that were abandoned: what they have copied takes up space. Those
+    /// that cannot be removed are of no concern to this call.
+    fn sweep(&mut self) {
+        let Creation { tree, claims, .. } = self.creation;
+        let end = Instant::now() + SWEEP_MAX;
+        for (dir, claim) in abandoned(claims, self.claim).unwrap_or_default() {
+            discard(tree, &dir, &claim, end).unwrap_or_default();
+        }
+    }
+}
+
+/// Copies that were withdrawn, or that no call has continued for an hour; without this one.
+fn abandoned(claims: &Claims, own: &Claim) -> Result<Vec<(Dir, Claim)>, Failure> {
+    let mut found = Vec::new();
+    let Some(all) = claims.own.find_directory(TRASH)? else {
+        return Ok(found);
+    };
+    for name in list::names(&all, TRASH)? {
+        let Some((hash, nonce)) = name.split_once('.') else {
+            continue;
+        };
+        if nonce != own.nonce
+            && let Some((dir, claim)) = claims.by_hash(hash)?
+            && claim.nonce == nonce
+            && claim.is_copy_in_progress()
+            && claims.is_abandoned(&dir, &claim)?
+        {
+            found.push((dir, claim));
+        }
+    }
+    Ok(found)
+}

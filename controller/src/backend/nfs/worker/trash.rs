@@ -1,0 +1,257 @@
+//! The trash of a claim: a separate directory for each claim, to which the directory of its volume
+//! is moved. It is removed before the claim: a request to move a volume there that the server
+//! executes late finds no directory, and so moves no later volume.
+//!
+//! A volume that is created with files is made there as well. Once it is complete, its inode is
+//! noted before it gets the name of the volume, so that no other directory of that name passes for
+//! it.
+
+use super::super::path::Dir;
+use super::claim::Claim;
+use super::claims::Claims;
+use super::error::Result as Done;
+use super::layout::{COMPLETE, COPY, KEPT, OLDER, TRASH, attempt, is_note, nonce, note, numbered};
+use super::list::{self, Entry};
+use super::remove::Emptying;
+use super::tree::{self, FileInfo, Tree};
+use belay_server::call::{Failure, Kind};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+/// The directory for what was moved away for one claim.
+pub(super) struct Trash {
+    /// The directory with the trash of all claims.
+    all: OwnedFd,
+    pub(super) own: OwnedFd,
+    name: String,
+    /// The directory of the volume, for messages.
+    pub(super) shown: String,
+}
+
+impl Trash {
+    /// Opens the trash of a claim, which is made if it is missing.
+    pub(super) fn open(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Self, Failure> {
+        let all = claims.own.make_directory(TRASH)?;
+        let name = numbered(dir, &claim.nonce);
+        let own = tree::own(&all, &name, TRASH)?;
+        Ok(Self {
+            all,
+            own,
+            name,
+            shown: dir.to_string(),
+        })
+    }
+
+    /// Opens the trash of a claim that is as this call has seen it. Only as long as it is so, its
+    /// trash is that of the directory, so this looks at the claim last.
+    ///
+    /// # Errors
+    /// `Busy` if it is not; those of the server.
+    pub(super) fn of_current(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Self, Failure> {
+        let trash = Self::open(claims, dir, claim)?;
+        match claims.check(dir, claim) {
+            Ok(()) => Ok(trash),
+            Err(failure) => {
+                if failure.kind == Kind::Busy {
+                    // It was made again after its claim was removed or changed.
+                    trash.remove().unwrap_or_default();
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Opens the trash of a claim; none if nothing was moved there.
+    pub(super) fn find(claims: &Claims, dir: &Dir, claim: &Claim) -> Result<Option<Self>, Failure> {
+        let Some(all) = claims.own.find_directory(TRASH)? else {
+            return Ok(None);
+        };
+        let name = numbered(dir, &claim.nonce);
+        let own = tree::open_existing(&all, &name, TRASH)?;
+        Ok(own.map(|own| Self {
+            all,
+            own,
+            name,
+            shown: dir.to_string(),
+        }))
+    }
+
+    /// Returns its path in the share.
+    pub(super) fn path(&self) -> String {
+        format!(".belay/{TRASH}/{}", self.name)
+    }
+
+    /// Finds the directory that is kept here.
+    pub(super) fn kept(&self) -> Done<Option<FileInfo>> {
+        tree::find(&self.own, KEPT, &self.shown)
+    }
+
+    /// Moves a directory here, to be removed.
+    pub(super) fn take(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
+        self.move_here(tree, dir, &nonce()?)
+    }
+
+    /// Moves a directory here, to be archived.
+    pub(super) fn keep(&self, tree: &Tree, dir: &Dir) -> Result<(), Failure> {
+        self.move_here(tree, dir, KEPT)
+    }
+
+    fn move_here(&self, tree: &Tree, dir: &Dir, name: &str) -> Result<(), Failure> {
+        let (above, shown) = (tree.open_above(dir)?, dir.to_string());
+        match tree::rename((&above, dir.name()), (&self.own, name), &shown) {
+            // It was done, and the answer was lost; or another call has done it.
+            Err(error) if error.errno == Errno::NOENT => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    /// Moves what is kept here to the trash of the volume whose archive replaces it.
+    pub(super) fn hand_over(&self, to: &Self) -> Result<(), Failure> {
+        let name = format!("{OLDER}{}", nonce()?);
+        match tree::rename((&self.own, KEPT), (&to.own, &name), &self.shown) {
+            // Nothing was moved here; or another call has done it.
+            Err(error) if error.errno == Errno::NOENT => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    /// Lists the archives here that a new one replaces.
+    pub(super) fn older(&self) -> Done<Vec<String>> {
+        let mut names = list::names(&self.own, &self.shown)?;
+        names.retain(|name| name.starts_with(OLDER));
+        Ok(names)
+    }
+
+    /// Lets older archives be removed.
+    pub(super) fn release(&self, older: &[String]) -> Result<(), Failure> {
+        older.iter().try_for_each(|name| self.rename_away(name))
+    }
+
+    /// Lets what has that name be removed.
+    pub(super) fn rename_away(&self, name: &str) -> Result<(), Failure> {
+        match tree::rename((&self.own, name), (&self.own, &*nonce()?), &self.shown) {
+            Err(error) if error.errno == Errno::NOENT => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    /// Gives what is kept here its name; `NOENT` if another call has done that.
+    pub(super) fn place(&self, above: &OwnedFd, dir: &Dir) -> Done<()> {
+        tree::rename((&self.own, KEPT), (above, dir.name()), &dir.to_string())
+    }
+
+    /// Removes all that was moved here to be removed.
+    ///
+    /// # Errors
+    /// `Busy` if files remain at `end`; those of the server.
+    pub(super) fn empty(&self, end: Instant) -> Result<(), Failure> {
+        self.empty_except(end, |_| false)
+    }
+
+    /// Removes what was moved here to be removed, except for names that are kept.
+    pub(super) fn empty_except(
+        &self,
+        end: Instant,
+        is_kept: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), Failure> {
+        let emptying = Emptying {
+            trash: &self.own,
+            shown: &self.shown,
+            end,
+        };
+        loop {
+            let mut own = self.entries()?;
+            own.retain(|entry| !is_kept(entry.name.to_bytes()));
+            if own.is_empty() {
+                return Ok(());
+            }
+            for entry in &own {
+                if entry.name.to_bytes() == COMPLETE.as_bytes() {
+                    self.disarm()?;
+                    continue;
+                }
+                emptying.run(entry)?;
+            }
+        }
+    }
+
+    /// Removes the trash itself; returns whether it was empty.
+    pub(super) fn remove(&self) -> Done<bool> {
+        tree::rmdir_if_empty(&self.all, &self.name, &self.shown)
+    }
+
+    fn entries(&self) -> Done<Vec<Entry>> {
+        let mut found = list::entries(&self.own, &self.shown)?;
+        found.retain(|entry| {
+            let name = entry.name.to_bytes();
+            name != KEPT.as_bytes() && !name.starts_with(OLDER.as_bytes())
+        });
+        Ok(found)
+    }
+
+    /// Makes the directories of a new attempt to fill a volume: for its files and its hard links.
+    /// Returns the name of the first one.
+    pub(super) fn begin_attempt(&self) -> Result<(String, OwnedFd, OwnedFd), Failure> {
+        let (name, links) = attempt(&nonce()?);
+        let target = tree::own(&self.own, &name, &self.shown)?;
+        let links = tree::own(&self.own, &links, &self.shown)?;
+        Ok((name, target, links))
+    }
+
+    /// Finds the filled volume that is complete and has not got its name.
+    pub(super) fn complete(&self) -> Done<Option<FileInfo>> {
+        tree::find(&self.own, COMPLETE, &self.shown)
+    }
+
+    /// Whether the directory of the volume is the one that was filled here.
+    pub(super) fn has_placed(&self, tree: &Tree, dir: &Dir) -> Done<bool> {
+        let there = match tree.find(dir) {
+            Err(error) if error.errno == Errno::NOTDIR => None,
+            result => result?,
+        };
+        match there {
+            Some(found) => {
+                let note = tree::find(&self.own, &note(found.identity.1), &self.shown)?;
+                Ok(note.is_some())
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Lets a filled volume that is complete be removed: it no longer gets its name.
+    pub(super) fn disarm(&self) -> Result<(), Failure> {
+        self.rename_away(COMPLETE)
+    }
+
+    /// Lets those that are not complete be removed: they do not become so.
+    pub(super) fn disarm_attempts(&self) -> Result<(), Failure> {
+        for name in list::names(&self.own, &self.shown)? {
+            if name.starts_with(COPY) && name != COMPLETE && !is_note(name.as_bytes()) {
+                self.rename_away(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the notes of inodes: another directory may have such an inode, once the filled one
+    /// is removed.
+    pub(super) fn forget_notes(&self) -> Done<()> {
+        for name in list::names(&self.own, &self.shown)? {
+            if is_note(name.as_bytes()) {
+                tree::unlink(&self.own, &name, &self.shown)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Names a filled volume as complete.
+    pub(super) fn name_complete(&self, name: &str) -> Result<(), Failure> {
+        let renamed = tree::rename((&self.own, name), (&self.own, COMPLETE), &self.shown);
+        match renamed {
+            // It was done, and the answer was lost.
+            Err(error) if error.errno == Errno::NOENT && self.complete()?.is_some() => Ok(()),
+            result => Ok(result?),
+        }
+    }
+}
