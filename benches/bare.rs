@@ -13,8 +13,7 @@ use belay_bed::{devices, floor};
 
 use crate::bench_dir::at;
 use crate::echo::Echo;
-use crate::side::{Call, Side};
-use crate::volume::Volume;
+use crate::volume::{Call, Side, Volume};
 
 /// Round trips after a process has run: a millisecond, in which it has fully exited.
 const SETTLING_ECHOES: u32 = 40;

@@ -7,12 +7,10 @@ mod bare;
 mod bench_dir;
 mod echo;
 mod machine;
-mod ours;
 mod plot;
 mod program;
 mod rpc;
 mod samples;
-mod side;
 mod table;
 mod verdict;
 mod volume;
@@ -21,15 +19,13 @@ pub use bare::Bare;
 pub use bench_dir::BenchDir;
 pub use echo::Echo;
 pub use machine::{Machine, load};
-pub use ours::Ours;
 pub use plot::Plot;
 pub use program::{Memory, Program, binary};
 pub use rpc::{Client, Kept, with_deadline};
 pub use samples::{SAMPLES_MIN, Samples, micros, ratio};
-pub use side::{Call, Side, total};
 pub use table::{Row, head};
 pub use verdict::{Limited, Verdict, judge};
-pub use volume::{VOLUME_BYTES, Volume};
+pub use volume::{Call, Ours, Side, VOLUME_BYTES, Volume, total};
 
 /// The exit code of a bench; the error goes to stderr.
 #[must_use]

@@ -1,15 +1,26 @@
-//! A volume for the benches: its file and its paths. Both sides have theirs formatted by the agent,
-//! so that they have the same feature flags.
+//! A volume for the benches, the calls of its lifecycle, and one of the two ways to make them: by
+//! RPCs to belay-node, each on a new connection, like the kubelet's. Both sides have their volumes
+//! formatted by the agent, so that they have the same feature flags.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use belay_bed::requests;
+use belay_proto::csi::v1 as csi;
+use csi::node_client::NodeClient;
+use csi::volume_capability::access_mode::Mode;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
 
 use crate::bench_dir::BenchDir;
-use crate::ours::Ours;
 use crate::program::Program;
-use crate::side::{Call, Side};
+use crate::rpc::{Client, with_deadline};
+
+/// Maximum number of attempts per call.
+const ATTEMPTS: u32 = 1000;
 
 /// The size of every volume: sparse, so that it takes only the space that its filesystem writes.
 pub const VOLUME_BYTES: u64 = 1 << 30;
@@ -69,5 +80,214 @@ impl Volume {
         context
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into()
+    }
+}
+
+/// One call of a volume's lifecycle, or a Probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Does nothing: the floor of every other call.
+    Probe,
+    /// Mounts the volume's filesystem, once per node.
+    Stage,
+    /// Mounts it at a pod's path.
+    Publish,
+    /// Reads its usage.
+    Stats,
+    /// Unmounts it from the pod's path.
+    Unpublish,
+    /// Unmounts it and frees its device.
+    Unstage,
+}
+
+impl Call {
+    /// In the order of a lifecycle.
+    pub const ALL: [Call; 6] = [
+        Call::Probe,
+        Call::Stage,
+        Call::Publish,
+        Call::Stats,
+        Call::Unpublish,
+        Call::Unstage,
+    ];
+
+    /// The name in the specification.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::Probe => "probe",
+            Call::Stage => "stage",
+            Call::Publish => "publish",
+            Call::Stats => "stats",
+            Call::Unpublish => "unpublish",
+            Call::Unstage => "unstage",
+        }
+    }
+
+    /// The calls before this one, those that undo it before it is repeated, and those that bring
+    /// the volume down afterwards.
+    fn surroundings(self) -> (&'static [Call], &'static [Call], &'static [Call]) {
+        use Call::{Publish, Stage, Stats, Unpublish, Unstage};
+        match self {
+            Call::Probe => (&[], &[], &[]),
+            Call::Stage => (&[], &[Unstage], &[]),
+            Call::Publish => (&[Stage], &[Unpublish], &[Unstage]),
+            // The first one after a publish is slower.
+            Call::Stats => (&[Stage, Publish, Stats], &[], &[Unpublish, Unstage]),
+            Call::Unpublish => (&[Stage, Publish], &[Publish], &[Unpublish, Unstage]),
+            Call::Unstage => (&[Stage], &[Stage], &[Unstage]),
+        }
+    }
+}
+
+/// One way to make the calls, on its own volume.
+pub trait Side {
+    /// Makes the call. Returns its time, without that of its preparation.
+    ///
+    /// # Errors
+    /// If the call fails, which ends the run.
+    fn run(&mut self, call: Call) -> io::Result<Duration>;
+}
+
+/// Makes one call `times` times, starting and ending with a volume that is not staged. Returns the
+/// total time of these calls alone.
+///
+/// # Errors
+/// Those of the side.
+pub fn total(side: &mut impl Side, call: Call, times: u64) -> io::Result<Duration> {
+    let (before, between, after) = call.surroundings();
+    let mut all = |calls: &[Call]| calls.iter().try_for_each(|c| side.run(*c).map(|_| ()));
+    all(before)?;
+    let mut sum = Duration::ZERO;
+    for _ in 0..times {
+        sum += side.run(call)?;
+        between.iter().try_for_each(|c| side.run(*c).map(|_| ()))?;
+    }
+    after.iter().try_for_each(|c| side.run(*c).map(|_| ()))?;
+    Ok(sum)
+}
+
+/// belay-node and one volume.
+pub struct Ours<'a> {
+    client: &'a Client,
+    volume: Volume,
+    context: HashMap<String, String>,
+    /// Calls that were ABORTED and retried, as the kubelet does. There are some on a machine where
+    /// other processes open all loop devices, as losetup and udev do.
+    pub repeated: usize,
+}
+
+impl<'a> Ours<'a> {
+    /// A volume that was staged before.
+    #[must_use]
+    pub fn new(client: &'a Client, volume: Volume) -> Self {
+        Self::with_content(client, volume, "used")
+    }
+
+    /// A volume that may be formatted.
+    pub(crate) fn on_new(client: &'a Client, volume: Volume) -> Self {
+        Self::with_content(client, volume, "new")
+    }
+
+    fn with_content(client: &'a Client, volume: Volume, content: &str) -> Self {
+        Self {
+            client,
+            context: volume.context(content),
+            volume,
+            repeated: 0,
+        }
+    }
+
+    fn once(&self, call: Call) -> io::Result<Duration> {
+        let Volume {
+            id,
+            fs_type,
+            staging,
+            target,
+            ..
+        } = &self.volume;
+        let capability = || requests::capability(fs_type, Mode::SingleNodeWriter);
+        let context = || self.context.clone();
+        match call {
+            Call::Probe => self.client.probe(),
+            Call::Stage => {
+                let request = requests::stage(id, context(), staging, capability());
+                self.timed(request, async |mut node, request| {
+                    node.node_stage_volume(request).await
+                })
+            }
+            Call::Publish => {
+                let request = requests::publish(id, context(), staging, target, capability());
+                self.timed(request, async |mut node, request| {
+                    node.node_publish_volume(request).await
+                })
+            }
+            Call::Stats => self.stats(),
+            Call::Unpublish => {
+                let request = requests::unpublish(id, target);
+                self.timed(request, async |mut node, request| {
+                    node.node_unpublish_volume(request).await
+                })
+            }
+            Call::Unstage => {
+                let request = requests::unstage(id, staging);
+                self.timed(request, async |mut node, request| {
+                    node.node_unstage_volume(request).await
+                })
+            }
+        }
+    }
+
+    fn timed<R, T>(
+        &self,
+        request: R,
+        call: impl AsyncFnOnce(NodeClient<Channel>, Request<R>) -> Result<Response<T>, Status>,
+    ) -> io::Result<Duration> {
+        self.ask(request, call).map(|(took, _)| took)
+    }
+
+    fn ask<R, T>(
+        &self,
+        request: R,
+        call: impl AsyncFnOnce(NodeClient<Channel>, Request<R>) -> Result<Response<T>, Status>,
+    ) -> io::Result<(Duration, T)> {
+        let request = with_deadline(request);
+        self.client
+            .call(async |channel| call(NodeClient::new(channel), request).await)
+    }
+
+    fn stats(&self) -> io::Result<Duration> {
+        let Volume { id, target, .. } = &self.volume;
+        let request = requests::stats(id, target, Path::new(""));
+        let (took, answer) = self.ask(request, async |mut node, request| {
+            node.node_get_volume_stats(request).await
+        })?;
+        if answer.usage.iter().any(|usage| usage.total > 0) {
+            return Ok(took);
+        }
+        Err(io::Error::other(format!(
+            "volume {id}: stats without a size"
+        )))
+    }
+}
+
+impl Side for Ours<'_> {
+    fn run(&mut self, call: Call) -> io::Result<Duration> {
+        let mut took = Duration::ZERO;
+        for attempt in 1.. {
+            let start = Instant::now();
+            match self.once(call) {
+                Ok(time) => return Ok(took + time),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempt < ATTEMPTS => {
+                    self.repeated += 1;
+                    took += start.elapsed();
+                }
+                Err(error) => {
+                    let why = format!("{} of {}: {error}", call.name(), self.volume.id);
+                    return Err(io::Error::other(why));
+                }
+            }
+        }
+        Ok(took)
     }
 }
