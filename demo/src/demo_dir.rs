@@ -1,160 +1,208 @@
-//! The demo's directory and all paths in it, so that the cleanup removes known names only and never
-//! walks a tree that may be mounted.
+//! The demo's directory, all paths in it, and its disk, so that the cleanup removes known names
+//! only and never walks a tree that may be mounted. Does not know volumes.
 
-use std::fs::DirBuilder;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use belay_bed::devices::{self, Loop};
+use belay_bed::mounts::mounts_of;
 
 pub(crate) const CONTROLLER: &str = "belay-controller";
 pub(crate) const NODE: &str = "belay-node";
-/// Both, in start order: the controller creates the directory that the node needs.
+/// Both programs, in start order: the controller creates the directory that the node needs.
 pub(crate) const BINARIES: [&str; 2] = [CONTROLLER, NODE];
 
 /// The filesystem of the controller's state directory: it shares blocks, so volumes in use can be
 /// copied.
 pub(crate) const STATE_FS: &str = "xfs";
+/// Size of the disk image; it is sparse.
+const DISK_BYTES: u64 = 1 << 40;
 
-/// How many names are tried.
-const NAMES_MAX: u32 = 100;
+/// How long releasing the loop devices may take.
+const CLEAR_MAX: Duration = Duration::from_secs(20);
+/// Pause between two checks of the loop devices: the kernel has no event for "unbound".
+const CHECK_PAUSE: Duration = Duration::from_millis(20);
 
-/// One directory in the temporary directory.
-#[derive(Clone, Debug)]
-pub(crate) struct DemoDir {
-    path: PathBuf,
+/// The sparse file that serves as the disk, in the demo's directory.
+const IMAGE: &str = "disk";
+/// The mount point of the disk.
+pub(crate) const STATE: &str = "state";
+/// The `--state-dir` of the controller.
+pub(crate) const CONTROLLER_STATE: &str = "state/controller";
+/// The `--loop-dir` of the node: the controller's directory of volume files.
+pub(crate) const VOLUMES: &str = "state/controller/volumes";
+/// The directory of all pods, like a kubelet's.
+pub(crate) const POD: &str = "state/pods";
+/// The directory for the bare system calls.
+pub(crate) const BARE: &str = "state/bare";
+
+/// Creates a directory with a new name in `temporary`, for root only.
+///
+/// # Errors
+/// `temporary` is not writable.
+pub(crate) fn create(temporary: &Path) -> Result<PathBuf> {
+    let mut builder = tempfile::Builder::new();
+    let made = builder.prefix("belay-demo.").tempdir_in(temporary)?;
+    Ok(made.keep())
 }
 
-impl DemoDir {
-    /// The directory with that path, whether it exists or not.
-    pub(crate) fn at(path: &Path) -> Self {
-        Self {
-            path: path.to_owned(),
-        }
-    }
-
-    /// A free name: no other running process takes one with our PID in it.
-    ///
-    /// # Errors
-    /// Too many demos with our PID left their directories.
-    pub(crate) fn choose(temporary: &Path) -> io::Result<Self> {
-        let pid = std::process::id();
-        let mut names = (0..NAMES_MAX).map(|n| temporary.join(format!("belay-demo.{pid}.{n}")));
-        let free = names.find(|name| name.symlink_metadata().is_err());
-        let text = format!("{}: remove old belay-demo directories", temporary.display());
-        free.map(|path| Self { path })
-            .ok_or_else(|| io::Error::other(text))
-    }
-
-    /// Creates the directory, for root only.
-    ///
-    /// # Errors
-    /// It exists already, or its parent is not writable.
-    pub(crate) fn make(&self) -> io::Result<()> {
-        let made = DirBuilder::new().mode(0o700).create(&self.path);
-        made.map_err(|error| io::Error::other(format!("{}: {error}", self.path.display())))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The sparse file that serves as the disk.
-    pub(crate) fn image(&self) -> PathBuf {
-        self.path.join("disk")
-    }
-
-    /// The mount point of the disk.
-    pub(crate) fn state(&self) -> PathBuf {
-        self.path.join("state")
-    }
-
-    pub(crate) fn socket(&self, binary: &str) -> PathBuf {
-        self.path.join(format!("{binary}.sock"))
-    }
-
-    pub(crate) fn log(&self, binary: &str) -> PathBuf {
-        self.path.join(format!("{binary}.log"))
-    }
-
-    /// `--state-dir` of the controller.
-    pub(crate) fn controller_state(&self) -> PathBuf {
-        self.state().join("controller")
-    }
-
-    /// `--loop-dir` of the node: the controller's directory of volume files.
-    pub(crate) fn volumes(&self) -> PathBuf {
-        self.controller_state().join("volumes")
-    }
-
-    /// A pod's directory, like a kubelet's.
-    pub(crate) fn pod(&self, name: &str) -> PathBuf {
-        self.state().join("pods").join(name)
-    }
-
-    /// The directory for the bare system calls.
-    pub(crate) fn bare(&self) -> PathBuf {
-        self.state().join("bare")
-    }
-
-    /// Removes the directory: first the names that the demo creates, then the directory, which
-    /// fails if anything else is in it.
-    ///
-    /// # Errors
-    /// Something could not be removed; the text names it.
-    pub(crate) fn remove(&self) -> io::Result<()> {
-        let mut names = vec![self.image()];
-        for binary in BINARIES {
-            names.extend([self.socket(binary), self.log(binary)]);
-        }
-        for name in names {
-            forgive_absence(std::fs::remove_file(&name), &name)?;
-        }
-        forgive_absence(std::fs::remove_dir(self.state()), &self.state())?;
-        forgive_absence(std::fs::remove_dir(&self.path), &self.path)
-    }
+pub(crate) fn socket(demo_dir: &Path, binary: &str) -> PathBuf {
+    demo_dir.join(format!("{binary}.sock"))
 }
 
-fn forgive_absence(result: io::Result<()>, path: &Path) -> io::Result<()> {
+pub(crate) fn log(demo_dir: &Path, binary: &str) -> PathBuf {
+    demo_dir.join(format!("{binary}.log"))
+}
+
+/// Creates the disk and binds it to a loop device.
+///
+/// # Errors
+/// A system call or a tool fails.
+pub(crate) fn make_disk(demo_dir: &Path) -> Result<()> {
+    let image = demo_dir.join(IMAGE);
+    fs::create_dir(demo_dir.join(STATE))?;
+    File::create_new(&image)?.set_len(DISK_BYTES)?;
+    // A small log: the default for this size would allocate half a gigabyte.
+    mkfs(STATE_FS, &["-q", "-K", "-l", "size=64m"], &image)?;
+    devices::bind(&image, &["--nooverlap"], Stdio::null())?;
+    Ok(())
+}
+
+/// Returns the loop device of the disk.
+///
+/// # Errors
+/// It is not bound.
+pub(crate) fn disk(demo_dir: &Path) -> Result<PathBuf> {
+    let (disks, _) = loops(demo_dir)?;
+    let disk = disks.into_iter().next().context("the disk is not bound")?;
+    Ok(disk.device)
+}
+
+/// Formats a device or file, out of reach of Ctrl-C.
+///
+/// # Errors
+/// The tool is missing or fails.
+pub(crate) fn mkfs(fs_type: &str, options: &[&str], device: &Path) -> Result<()> {
+    let tool = format!("mkfs.{fs_type}");
+    let mut mkfs = Command::new(&tool);
+    mkfs.args(options).arg(device).stdin(Stdio::null());
+    let output = mkfs.process_group(0).output().context(tool.clone())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let device = device.display();
+    ensure!(output.status.success(), "{tool} {device}: {}", said.trim());
+    Ok(())
+}
+
+/// Returns the loop devices that are bound to the disk, and those bound to files on it.
+fn loops(demo_dir: &Path) -> Result<(Vec<Loop>, Vec<Loop>)> {
+    let all = devices::list()?;
+    let disks = devices::bound_to(&all, &demo_dir.join(IMAGE))?;
+    let nested = devices::bound_on(&all, &disks);
+    Ok((disks, nested))
+}
+
+/// Releases every loop device of the demo and removes its directory. Returns how many were still
+/// bound, not counting the disk.
+///
+/// # Errors
+/// Something could not be removed; the text names it.
+pub(crate) async fn clear(demo_dir: &Path) -> Result<usize> {
+    let mut seen = BTreeSet::new();
+    let deadline = Instant::now() + CLEAR_MAX;
+    loop {
+        let (disks, nested) = loops(demo_dir)?;
+        let Some(disk) = disks.first() else { break };
+        let last = nested.first().unwrap_or(disk).device.display();
+        ensure!(Instant::now() < deadline, "{last}: still in use");
+        for ours in nested.iter().chain(&disks) {
+            devices::release(ours)?;
+        }
+        seen.extend(nested.into_iter().map(|nested| nested.device));
+        tokio::time::sleep(CHECK_PAUSE).await;
+    }
+    remove(demo_dir)?;
+    Ok(seen.len())
+}
+
+/// Removes the names that the demo creates, and then the directory, which fails if anything else is
+/// in it.
+fn remove(demo_dir: &Path) -> Result<()> {
+    let files = BINARIES.map(|name| [socket(demo_dir, name), log(demo_dir, name)]);
+    for file in files.as_flattened().iter().chain([&demo_dir.join(IMAGE)]) {
+        forgive_absence(fs::remove_file(file), file)?;
+    }
+    for directory in [&demo_dir.join(STATE), demo_dir] {
+        forgive_absence(fs::remove_dir(directory), directory)?;
+    }
+    Ok(())
+}
+
+fn forgive_absence(result: io::Result<()>, path: &Path) -> Result<()> {
     match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io::Error::other(format!("{}: {error}", path.display())))
-        }
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.with_context(|| path.display().to_string()),
     }
+}
+
+/// Proves that no mount and no loop device of any volume is left.
+///
+/// # Errors
+/// One is left; the text names it.
+pub(crate) fn has_no_volume_in_use(demo_dir: &Path) -> Result<()> {
+    let state = demo_dir.join(STATE);
+    for mount in mounts_of("self")? {
+        let is_below = mount.point != state && mount.point.starts_with(&state);
+        ensure!(!is_below, "{}: still mounted", mount.point.display());
+    }
+    none_is_bound(&loops(demo_dir)?.1)
+}
+
+/// Proves that no loop device is bound to that file.
+///
+/// # Errors
+/// One is; the text names it.
+pub(crate) fn none_is_bound_to(file: &Path) -> Result<()> {
+    none_is_bound(&devices::bound_to(&devices::list()?, file)?)
+}
+
+/// One check is enough: losetup reads a device by a single ioctl, and neither an unstage nor the
+/// last umount ends before the device is unbound.
+fn none_is_bound(left: &[Loop]) -> Result<()> {
+    let names: Vec<_> = left.iter().map(|l| l.device.to_string_lossy()).collect();
+    ensure!(names.is_empty(), "{}: still bound", names.join(", "));
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
-
-    fn made_in(temporary: &Path) -> DemoDir {
-        let demo_dir = DemoDir::choose(temporary).unwrap();
-        demo_dir.make().unwrap();
-        demo_dir
-    }
 
     #[test]
     fn the_directory_is_removed_with_everything_that_the_demo_creates() {
         let temporary = tempfile::tempdir().unwrap();
-        let demo_dir = made_in(temporary.path());
-        fs::write(demo_dir.image(), "x").unwrap();
-        fs::write(demo_dir.log("belay-node"), "x").unwrap();
-        fs::create_dir(demo_dir.state()).unwrap();
-        demo_dir.remove().unwrap();
-        assert!(!demo_dir.path().exists());
-        demo_dir.remove().unwrap();
+        let demo_dir = create(temporary.path()).unwrap();
+        fs::write(demo_dir.join(IMAGE), "x").unwrap();
+        fs::write(log(&demo_dir, NODE), "x").unwrap();
+        fs::create_dir(demo_dir.join(STATE)).unwrap();
+        remove(&demo_dir).unwrap();
+        assert!(!demo_dir.exists());
+        remove(&demo_dir).unwrap();
     }
 
     #[test]
     fn a_foreign_file_in_the_directory_is_kept_and_named() {
         let temporary = tempfile::tempdir().unwrap();
-        let demo_dir = made_in(temporary.path());
-        let stranger = demo_dir.state().join("precious");
-        fs::create_dir(demo_dir.state()).unwrap();
+        let demo_dir = create(temporary.path()).unwrap();
+        let stranger = demo_dir.join(STATE).join("precious");
+        fs::create_dir(demo_dir.join(STATE)).unwrap();
         fs::write(&stranger, "x").unwrap();
-        let error = demo_dir.remove().unwrap_err().to_string();
+        let error = format!("{:#}", remove(&demo_dir).unwrap_err());
         assert!(error.contains("state"), "{error}");
         assert!(stranger.exists());
     }
@@ -162,8 +210,7 @@ mod tests {
     #[test]
     fn two_demos_never_share_a_directory() {
         let temporary = tempfile::tempdir().unwrap();
-        let first = made_in(temporary.path());
-        assert_ne!(first.path(), made_in(temporary.path()).path());
-        assert!(first.make().is_err());
+        let [first, second] = [0, 1].map(|_| create(temporary.path()).unwrap());
+        assert_ne!(first, second);
     }
 }

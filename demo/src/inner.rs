@@ -5,149 +5,174 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
-use std::slice;
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow, ensure};
 use belay_bed::mounts::mount;
+use belay_bed::scrape::{self, status};
+use belay_ctl::size;
+use belay_proto::dial::dial;
 use clap::ValueEnum;
 use rustix::mount::MountPropagationFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
-use tokio::signal::unix::{SignalKind, signal};
 
-use crate::agents::Agents;
-use crate::calls::Calls;
-use crate::demo_dir::{CONTROLLER, DemoDir, NODE, STATE_FS};
-use crate::failure::Failure;
-use crate::kind::{Kind, Part};
-use crate::life::Lives;
+use crate::agents::{Agents, log_tails};
+use crate::demo_dir::{
+    BARE, CONTROLLER, NODE, STATE, STATE_FS, disk, has_no_volume_in_use, socket,
+};
 use crate::progress::Progress;
-use crate::report::Report;
-use crate::trouble::Trouble;
-use crate::{DemoArgs, proof, summary};
+use crate::report::{Kind, Report};
+use crate::steps::Steps;
+use crate::{DemoArgs, screen};
 
 /// After a failed call, how long to wait for the exit of the program.
 const EXIT_REPORT: Duration = Duration::from_millis(300);
+/// Pause between two checks whether the kept programs still run.
+const WATCH_PAUSE: Duration = Duration::from_millis(100);
+/// Limit of the node agent's resident memory, in KiB (benches/BUDGET.md).
+const NODE_RESIDENT_KIB_MAX: u64 = 5 * 1024;
+/// The metric for the node agent's child processes: one mkfs each.
+const FORMATS: &str = "belay_formats_total";
 
 /// Runs the demo in the namespaces that it was started in.
 ///
 /// # Errors
 /// The demo failed; the text says what and where, and has the ends of both logs.
-pub(crate) async fn run(
-    args: &DemoArgs,
-    directory: &Path,
-    disk: &Path,
-) -> Result<ExitCode, Failure> {
-    let demo_dir = DemoDir::at(directory);
-    // The outer process handles signals; this one must ignore them.
-    let _ignored = [
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::hangup())?,
-    ];
-    let mut now = "start".to_owned();
-    let played = tokio::select! {
-        played = play(args, &demo_dir, disk, &mut now) => played,
-        () = leash_let_go()? => return Ok(ExitCode::SUCCESS),
-    };
-    played.map(|()| ExitCode::SUCCESS).map_err(|trouble| {
-        let logs = Agents::log_tails(&demo_dir);
-        Failure::Demo(format!("failed at: {now}\n  {trouble}\n{logs}"))
-    })
-}
-
-/// Returns when the outer process closes the pipe that is our stdin, or is killed.
-fn leash_let_go() -> Result<impl Future<Output = ()>, Failure> {
+pub(crate) async fn run(args: &DemoArgs, demo_dir: &Path) -> Result<ExitCode> {
+    // The outer process closes this pipe to end the demo, or by being killed.
     let stdin = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let mut leash = pipe::Receiver::from_file(stdin)?;
-    Ok(async move {
+    let played = tokio::select! {
         // Nothing is written to it: end of file and error mean the same.
-        leash.read_u8().await.ok();
-    })
+        _ = leash.read_u8() => Ok(()),
+        played = play(args, demo_dir) => played,
+    };
+    played.map_err(|error| anyhow!("failed at: {error:#}\n{}", log_tails(demo_dir)))?;
+    Ok(ExitCode::SUCCESS)
 }
 
-async fn play(
-    args: &DemoArgs,
-    demo_dir: &DemoDir,
-    disk: &Path,
-    now: &mut String,
-) -> Result<(), Trouble> {
-    let mut progress = Progress::new(args.verbose);
-    make_state(demo_dir, disk)?;
-    let bin_dir = args
-        .bin_dir()
-        .map_err(|error| Trouble::own("--bin-dir", std::io::Error::other(error)))?;
-    let mut agents = Agents::start(&bin_dir, demo_dir).await?;
-    introduce(&mut progress, demo_dir, disk);
-
-    let mut calls = Calls::connect(&demo_dir.socket(CONTROLLER), &demo_dir.socket(NODE)).await?;
-    let only = args.only.as_ref().map(slice::from_ref);
-    let (mut kinds, mut copied) = (
+async fn play(args: &DemoArgs, demo_dir: &Path) -> Result<()> {
+    make_state(demo_dir).context("start")?;
+    let bin_dir = args.bin_dir()?;
+    let mut agents = Agents::start(&bin_dir, demo_dir).context("start")?;
+    let only = args.only.as_ref().map(std::slice::from_ref);
+    let (kinds, copied) = (
         only.unwrap_or(Kind::value_variants()),
         only.unwrap_or(&[Kind::Xfs]),
     );
-    match args.part {
-        Some(Part::Lives) => copied = &[],
-        Some(Part::Copies) => kinds = &[],
-        None => {}
-    }
-    let mut report = Report::new(args.rounds, kinds);
-    let mut lives = Lives {
+    let mut steps = Steps {
         demo_dir,
-        calls: &mut calls,
-        report: &mut report,
-        progress: &mut progress,
-        kinds,
-        copied,
-        rounds: args.rounds,
-        now,
+        controller: dial(&socket(demo_dir, CONTROLLER)).await?,
+        report: Report::new(args.rounds, kinds),
+        progress: Progress::new(args.verbose),
+        now: String::new(),
     };
-    let lived = tokio::select! {
-        biased;
-        trouble = agents.ended() => Err(trouble),
-        lived = lives.all() => lived,
-    };
-    if let Err(trouble) = lived {
-        return Err(cause(trouble, &mut agents).await);
-    }
-    // Before the agent is killed: its memory after all these calls.
-    summary::weigh(lives.progress, &agents, lives.report)?;
-    if let Err(trouble) = lives.killed(&mut agents).await {
-        return Err(cause(trouble, &mut agents).await);
-    }
-    "summary".clone_into(now);
-    proof::nothing_is_left(demo_dir)?;
-    progress.finish(&report);
-    if args.keep {
-        summary::kept(&mut progress, &bin_dir, demo_dir, args.outer);
-        return Err(agents.ended().await);
-    }
-    "stopping the programs".clone_into(now);
-    drop(calls);
-    agents.stop().await
-}
-
-/// If a call failed because its program exited, reports the exit.
-async fn cause(trouble: Trouble, agents: &mut Agents) -> Trouble {
-    match tokio::time::timeout(EXIT_REPORT, agents.ended()).await {
-        Ok(exit) => Trouble::Ended(format!("{exit}; {trouble}")),
-        Err(_both_live) => trouble,
-    }
-}
-
-/// The filesystem for all state, a shared mount within the namespace like a kubelet's directory.
-fn make_state(demo_dir: &DemoDir, disk: &Path) -> Result<(), Trouble> {
-    let state = demo_dir.state();
-    mount(STATE_FS, disk, &state).map_err(|e| Trouble::own(state.display(), e))?;
-    rustix::mount::mount_change(&state, MountPropagationFlags::SHARED)
-        .map_err(|e| Trouble::own(state.display(), e))?;
-    std::fs::create_dir(demo_dir.bare()).map_err(|e| Trouble::own(demo_dir.bare().display(), e))
-}
-
-fn introduce(progress: &mut Progress, demo_dir: &DemoDir, disk: &Path) {
-    let (directory, disk) = (demo_dir.path().display(), disk.display());
-    progress.detail(&format!(
+    steps.progress.detail(&format!(
         "Belay's two programs run in separate mount and process namespaces.\n  \
-         directory {directory}, disk {disk} ({STATE_FS}, 1TiB, sparse)\n  \
-         controller and node listen on {CONTROLLER}.sock and {NODE}.sock there"
+         directory {}, disk {} ({STATE_FS}, 1TiB, sparse)\n  \
+         controller and node listen on {CONTROLLER}.sock and {NODE}.sock there",
+        demo_dir.display(),
+        disk(demo_dir)?.display()
     ));
+    if let Err(error) = all(&mut steps, copied, &mut agents).await {
+        // If a call failed because its program exited, reports the exit.
+        tokio::time::sleep(EXIT_REPORT).await;
+        let exit = agents.both_run().err();
+        let exit = exit.map_or(String::new(), |exit| format!("{exit}; "));
+        return Err(anyhow!("{}\n  {exit}{error:#}", steps.now));
+    }
+    steps.progress.finish(&steps.report);
+    if args.keep {
+        let lines = kept(&bin_dir, demo_dir, args.outer);
+        // Not cut, whatever the length of the paths.
+        for line in screen::section("Kept", &lines) {
+            steps.progress.line(&line);
+        }
+        loop {
+            agents.both_run()?;
+            tokio::time::sleep(WATCH_PAUSE).await;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the lifecycles of every kind, then copies, refusals and kills.
+async fn all(steps: &mut Steps<'_>, copied: &[Kind], agents: &mut Agents) -> Result<()> {
+    for kind in steps.report.kinds.clone() {
+        steps.rounds(kind).await?;
+    }
+    for &kind in copied {
+        steps.copies(kind).await?;
+    }
+    steps.foreign_byte_is_refused().await?;
+    steps.second_writer_is_refused().await?;
+    // Before the agent is killed: its memory after all these calls.
+    weigh(&mut steps.report, agents)?;
+    steps.killed(agents).await?;
+    has_no_volume_in_use(steps.demo_dir)
+}
+
+/// Mounts the filesystem for all state, shared within the namespace like a kubelet's directory.
+fn make_state(demo_dir: &Path) -> Result<()> {
+    let state = demo_dir.join(STATE);
+    mount(STATE_FS, &disk(demo_dir)?, &state).with_context(|| state.display().to_string())?;
+    rustix::mount::mount_change(&state, MountPropagationFlags::SHARED)?;
+    Ok(std::fs::create_dir(demo_dir.join(BARE))?)
+}
+
+/// Records memory, threads and child processes of both programs.
+///
+/// # Errors
+/// A program does not answer, the node agent exceeds its memory limit, or it formatted more often
+/// than a volume was blank.
+fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
+    let mut weights = Vec::new();
+    for agent in [&agents.node, &agents.controller] {
+        let pid = agent.process.id();
+        let threads = match status(pid, "Threads")? {
+            1 => "1 thread".to_owned(),
+            threads => format!("{threads} threads"),
+        };
+        let (name, resident) = (agent.name, status(pid, "VmRSS")?);
+        weights.push(format!("{name} {}, {threads}", size::show(resident << 10)));
+        // Programs built for debugging are several times as large.
+        ensure!(
+            cfg!(debug_assertions) || name != NODE || resident <= NODE_RESIDENT_KIB_MAX,
+            "{NODE} has {resident} KiB resident, over its limit of {NODE_RESIDENT_KIB_MAX}; see \
+             benches/BUDGET.md"
+        );
+    }
+    report.fact("Weight", &weights.join("; "));
+    let (_, page) = scrape::get(agents.node.http, "/metrics")?;
+    let samples = page.lines().filter_map(scrape::sample);
+    let formats: f64 = samples
+        .filter_map(|(name, _, value)| (name == FORMATS).then_some(value))
+        .sum();
+    let blank = report.blank_stages;
+    ensure!(
+        formats.to_string() == blank.to_string(),
+        "{blank} volumes were blank, and {NODE} formatted {formats}"
+    );
+    let text = format!("processes started: {blank} mkfs, one for each blank filesystem");
+    report.fact("Weight", &text);
+    Ok(())
+}
+
+/// Returns the commands for the programs that are kept.
+fn kept(bin_dir: &Path, demo_dir: &Path, outer: u32) -> [String; 12] {
+    [
+        "both programs run until Ctrl-C; in another shell:".to_owned(),
+        format!("PATH=$PATH:{}", bin_dir.display()),
+        format!("cd {}", demo_dir.display()),
+        format!("controller=$PWD/{CONTROLLER}.sock node=$PWD/{NODE}.sock"),
+        "belayctl --endpoint $controller volume create mine --size 1GiB".to_owned(),
+        "belayctl --endpoint $controller volume list".to_owned(),
+        "belayctl --endpoint $node node info".to_owned(),
+        "tail *.log".to_owned(),
+        "their namespaces:".to_owned(),
+        "nsenter --mount --pid --target \\".to_owned(),
+        format!("    $(pgrep --parent $(pgrep --parent {outer} unshare))"),
+        format!("to stop: Ctrl-C here, or kill {outer}"),
+    ]
 }

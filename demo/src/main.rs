@@ -1,40 +1,29 @@
 //! belay-demo: full volume lifecycles through the two real programs, on real loop devices and
 //! filesystems, in separate namespaces. Three roles of one binary: the outer process that the user
-//! starts, the inner one in the namespaces, and the reaper that cleans up after both.
+//! starts, the inner one in the namespaces, and the reaper that cleans up after a killed outer one.
 
-mod after;
 mod agents;
 mod bare;
-mod calls;
 mod copies;
+mod data;
 mod demo_dir;
-mod failure;
-mod grow;
 mod inner;
-mod killed;
-mod kind;
 mod life;
 mod outer;
-mod pattern;
 mod progress;
-mod proof;
-mod reaper;
-mod refusals;
 mod report;
-mod samples;
 mod screen;
-mod summary;
-mod trouble;
-mod writer;
+mod steps;
+mod trials;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::Parser;
 use clap::builder::FalseyValueParser;
 
-use crate::failure::Failure;
-use crate::kind::{Kind, Part};
+use crate::report::Kind;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -59,9 +48,6 @@ struct DemoArgs {
     /// Only this kind of volume [default: all, and snapshots and clones of xfs]
     #[arg(long, value_enum, value_name = "KIND")]
     only: Option<Kind>,
-    /// Only this part [default: both]
-    #[arg(long, value_enum, value_name = "PART")]
-    part: Option<Part>,
     /// Print every step and the programs' metrics
     #[arg(long, short, env = "VERBOSE", value_parser = FalseyValueParser::new())]
     verbose: bool,
@@ -69,52 +55,35 @@ struct DemoArgs {
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
     /// Role: the process inside the namespaces, with the demo's directory
-    #[arg(long, hide = true, value_name = "DIR", requires = "disk")]
+    #[arg(long, hide = true, value_name = "DIR")]
     inner: Option<PathBuf>,
-    /// The loop device of the state filesystem, for the inner role
-    #[arg(long, hide = true, value_name = "DEVICE")]
-    disk: Option<PathBuf>,
     /// PID of the outer process, for the inner role
     #[arg(long, hide = true, value_name = "PID", default_value_t = 0)]
     outer: u32,
-    /// Role: the reaper, with the directory to create
+    /// Role: the reaper, with the demo's directory
     #[arg(long, hide = true, value_name = "DIR", conflicts_with = "inner")]
     reap: Option<PathBuf>,
 }
 
-fn main() -> ExitCode {
-    match start(&DemoArgs::parse()) {
-        Ok(code) => code,
-        Err(failure) if failure.is_closed_pipe() => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("belay-demo: {failure}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
 /// Runs the role that the flags select. One thread is enough: it waits for one response at a time.
-fn start(args: &DemoArgs) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        match (&args.reap, &args.inner, &args.disk) {
-            (Some(directory), ..) => Ok(reaper::run(directory).await),
-            (None, Some(directory), Some(disk)) => inner::run(args, directory, disk).await,
-            _ => outer::run(args).await,
-        }
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let args = DemoArgs::parse();
+    let result = match (&args.reap, &args.inner) {
+        (Some(demo_dir), _) => outer::reap(demo_dir).await,
+        (None, Some(demo_dir)) => inner::run(&args, demo_dir).await,
+        (None, None) => outer::run(&args).await,
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("belay-demo: {error:#}");
+        ExitCode::FAILURE
     })
 }
 
 impl DemoArgs {
-    /// Directory of belay-controller and belay-node.
-    fn bin_dir(&self) -> Result<PathBuf, Failure> {
-        if let Some(directory) = &self.bin_dir {
-            return Ok(directory.clone());
-        }
-        let mut directory = std::env::current_exe()?;
-        directory.pop();
-        Ok(directory)
+    /// Returns the directory of belay-controller and belay-node.
+    fn bin_dir(&self) -> Result<PathBuf> {
+        let ours = std::env::current_exe()?.with_file_name("");
+        Ok(self.bin_dir.clone().unwrap_or(ours))
     }
 }

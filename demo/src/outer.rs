@@ -1,26 +1,28 @@
-//! The process that the user starts: checks the requirements, starts the reaper and then the inner
-//! process in its namespaces, and ensures that both exit. Mounts nothing itself.
+//! The process that the user starts: checks the requirements, creates the disk, runs the inner
+//! process in its namespaces, cleans up, and shows what is left. The reaper cleans up if this
+//! process is killed.
 
-use std::path::{Path, PathBuf};
-use std::process::{ExitCode, ExitStatus, Stdio};
+use std::io::{PipeWriter, Read};
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::io::{FdFlags, fcntl_setfd};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
-use crate::demo_dir::{BINARIES, DemoDir};
-use crate::failure::Failure;
+use crate::DemoArgs;
+use crate::demo_dir::{self, BINARIES, make_disk};
 use crate::progress::Progress;
-use crate::{DemoArgs, after, reaper};
 
-/// Tools for the demo's set-up and the agent's mkfs, with their Debian packages.
-const TOOLS: [(&str, &str); 5] = [
-    ("unshare", "util-linux"),
-    ("losetup", "mount"),
-    ("mkfs.ext4", "e2fsprogs"),
-    ("mkfs.xfs", "xfsprogs"),
-    ("mkfs.btrfs", "btrfs-progs"),
+/// Commands for the directory in which `make demo` was run, and what they do.
+pub(crate) const NEXT: [&str; 4] = [
+    "make demo ROUNDS=50      quieter times; VERBOSE=1 prints every step",
+    "make demo KEEP=1         keep both programs running, to call them",
+    "make cluster             a single-node Kubernetes with Belay in it",
+    "less docs/quickstart.md  install Belay in a cluster",
 ];
 /// How long the inner process may take to exit on request.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
@@ -31,253 +33,162 @@ const INTERRUPTED: u8 = 130;
 ///
 /// # Errors
 /// A requirement is missing, or the demo fails.
-pub(crate) async fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(args: &DemoArgs) -> Result<ExitCode> {
     let bin_dir = args.bin_dir()?;
     check_needs(&bin_dir)?;
     // From here on a signal is an event; by default it would end this process.
-    let mut interrupt = Interrupt::listen()?;
-    let mut reaper = Reaper::start().await?;
+    let interrupt = interrupted()?;
+    let demo_dir = demo_dir::create(&std::env::temp_dir())?;
+    let (mut reaper, lifeline) = start_reaper(&demo_dir)?;
+    let shown = show(args, &demo_dir, &mut reaper, interrupt).await;
+    let cleared = demo_dir::clear(&demo_dir)
+        .await
+        .context("could not clean up");
+    drop(lifeline);
+    let ended = timeout(LEAVE_MAX, reaper.wait()).await;
+    let cleared = match cleared? {
+        0 => "every volume's loop device was already released".to_owned(),
+        count => format!("{count} bound loop devices were released"),
+    };
+    let code = shown.map_err(|error| anyhow!("{error:#}\n  cleaned up: {cleared}"))?;
+    // The directory is removed, which a mount in it would prevent. The reaper has exited, which any
+    // process of the demo would prevent.
+    ended.context("left behind: a process of the demo")??;
     let mut progress = Progress::new(args.verbose);
-    let shown = show(args, &bin_dir, &mut reaper, &mut interrupt).await;
-    let demo_dir = reaper.demo_dir.clone();
-    match (shown, reaper.finish().await) {
-        (Ok(code), Ok(cleared)) => {
-            let found = after::left(demo_dir.path(), &cleared)?;
-            progress.section("Left", &found);
-            if code == ExitCode::SUCCESS && !args.keep {
-                progress.section("Next", &after::next_steps());
-            }
-            Ok(code)
-        }
-        (Err(failed), Ok(cleared)) => {
-            Err(Failure::Demo(format!("{failed}\n  cleaned up: {cleared}")))
-        }
-        (Ok(_), Err(left)) => Err(left),
-        (Err(failed), Err(left)) => Err(Failure::Demo(format!("{failed}\n  {left}"))),
+    let nothing = "0 mounts, 0 loop devices, 0 processes, 0 files".to_owned();
+    progress.section("Left", &[nothing, cleared]);
+    if code == ExitCode::SUCCESS && !args.keep {
+        progress.section("Next", &NEXT.map(str::to_owned));
     }
+    Ok(code)
 }
 
-fn check_needs(bin_dir: &Path) -> Result<(), Failure> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(Failure::Demo(
-            "the demo mounts filesystems and needs root: run it with sudo".to_owned(),
-        ));
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    for (tool, package) in TOOLS {
-        if !directories
-            .iter()
-            .any(|directory| directory.join(tool).exists())
-        {
-            let text = format!("{tool} is not in PATH: install the package {package}");
-            return Err(Failure::Demo(text));
-        }
-    }
-    for binary in BINARIES {
-        if !bin_dir.join(binary).exists() {
-            let text = format!(
-                "{}: does not exist: build it (cargo build --release), or set --bin-dir",
-                bin_dir.join(binary).display()
-            );
-            return Err(Failure::Demo(text));
-        }
+fn check_needs(bin_dir: &Path) -> Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "the demo mounts filesystems and needs root: run it with sudo"
+    );
+    for binary in BINARIES.map(|name| bin_dir.join(name)) {
+        ensure!(
+            binary.exists(),
+            "{}: does not exist: build it (cargo build --release), or set --bin-dir",
+            binary.display()
+        );
     }
     Ok(())
+}
+
+/// Starts the reaper, and returns the end of a pipe that this process and all that it starts later
+/// have open. So the end of the reaper's input shows that all of them have exited, whatever ended
+/// them.
+fn start_reaper(demo_dir: &Path) -> Result<(Child, PipeWriter)> {
+    let (input, lifeline) = std::io::pipe()?;
+    let reaper = Command::new(std::env::current_exe()?)
+        .arg("--reap")
+        .arg(demo_dir)
+        .stdin(input)
+        .spawn()?;
+    fcntl_setfd(&lifeline, FdFlags::empty())?;
+    Ok((reaper, lifeline))
+}
+
+/// The role of the reaper: waits until all processes of the demo have exited, and removes what they
+/// left, which is nothing unless the outer one was killed. Ctrl-C does not reach it.
+///
+/// # Errors
+/// Something could not be removed; the text names it.
+pub(crate) async fn reap(demo_dir: &Path) -> Result<ExitCode> {
+    // Fails only for the leader of a process group, which Ctrl-C does not reach either.
+    rustix::process::setsid().ok();
+    // Nothing is written to it: end of file and error mean the same.
+    std::io::stdin().read_to_end(&mut Vec::new()).ok();
+    demo_dir::clear(demo_dir).await.context("the reaper")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs the inner process to its end, to Ctrl-C, or to the reaper's unexpected exit.
 async fn show(
     args: &DemoArgs,
-    bin_dir: &Path,
-    reaper: &mut Reaper,
-    interrupt: &mut Interrupt,
-) -> Result<ExitCode, Failure> {
-    let disk = reaper.ready().await?;
-    let mut inner = start_inner(args, bin_dir, &reaper.demo_dir, &disk)?;
+    demo_dir: &Path,
+    reaper: &mut Child,
+    interrupt: impl Future<Output = ()>,
+) -> Result<ExitCode> {
+    make_disk(demo_dir).context("cannot set up the demo's disk")?;
+    let mut inner = start_inner(demo_dir).context("unshare")?;
     // Closing it stops the inner process, also if this process is killed.
     let leash = inner.stdin.take();
-    if let Some(pid) = inner.id() {
-        reaper.hold(pid).await?;
-    }
     tokio::select! {
-        status = inner.wait() => verdict(status?),
-        () = interrupt.wait() => {
+        status = inner.wait() => {
+            let status = status?;
+            match status.code() {
+                Some(0) => Ok(ExitCode::SUCCESS),
+                // The inner process reports its own errors, unless it was killed.
+                Some(1) => bail!("the demo failed; see above"),
+                _ => bail!("the demo's inner process exited unexpectedly ({status})"),
+            }
+        }
+        () = interrupt => {
             drop(leash);
-            if tokio::time::timeout(LEAVE_MAX, inner.wait()).await.is_err() {
+            if timeout(LEAVE_MAX, inner.wait()).await.is_err() {
                 inner.kill().await?;
             }
-            let code = if args.keep { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) };
             Progress::new(args.verbose).line("\nEnding.");
-            Ok(code)
+            Ok(if args.keep { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) })
         }
-        status = reaper.child.wait() => {
+        status = reaper.wait() => {
             inner.kill().await?;
-            Err(Failure::Demo(format!("the demo's reaper exited unexpectedly ({})", status?)))
+            bail!("the demo's reaper exited unexpectedly ({})", status?)
         }
     }
 }
 
-/// The inner process reports its own errors, unless it was killed.
-fn verdict(status: ExitStatus) -> Result<ExitCode, Failure> {
-    match status.code() {
-        Some(0) => Ok(ExitCode::SUCCESS),
-        Some(1) => Err(Failure::Demo("the demo failed; see above".to_owned())),
-        _ => Err(Failure::Demo(format!(
-            "the demo's inner process exited unexpectedly ({status})"
-        ))),
-    }
-}
-
-/// `unshare` creates the namespaces, becomes the parent of their first process, and kills it when
-/// it exits. It has its own process group, so that only this process receives Ctrl-C.
-fn start_inner(
-    args: &DemoArgs,
-    bin_dir: &Path,
-    demo_dir: &DemoDir,
-    disk: &Path,
-) -> Result<Child, Failure> {
+/// Starts the inner process with this process's arguments. `unshare` creates the namespaces,
+/// becomes the parent of their first process, and kills it when it exits. It has its own process
+/// group, so that only this process receives Ctrl-C.
+fn start_inner(demo_dir: &Path) -> Result<Child> {
     let mut unshare = Command::new("unshare");
     unshare
-        .args([
-            "--mount",
-            "--propagation",
-            "private",
-            "--pid",
-            "--fork",
-            "--kill-child",
-        ])
-        .args(["--mount-proc", "--"])
+        .args(["--mount", "--propagation", "private", "--pid", "--fork"])
+        .args(["--kill-child", "--mount-proc", "--"])
         .arg(std::env::current_exe()?)
-        .args(["--rounds", &args.rounds.to_string(), "--bin-dir"])
-        .arg(bin_dir)
-        .arg("--inner")
-        .arg(demo_dir.path())
-        .arg("--disk")
-        .arg(disk)
+        .args(std::env::args_os().skip(1))
+        .args([Path::new("--inner"), demo_dir])
         .args(["--outer", &std::process::id().to_string()])
-        .args(args.part.map(|part| format!("--part={}", part.name())))
-        .args(args.keep.then_some("--keep"))
-        .args(args.verbose.then_some("--verbose"))
-        .args(args.only.map(|kind| format!("--only={}", kind.name())))
         .stdin(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
-    unshare
-        .spawn()
-        .map_err(|error| Failure::Demo(format!("unshare: {error}")))
+    Ok(unshare.spawn()?)
 }
 
-/// This process's end of the protocol with the reaper.
-struct Reaper {
-    child: Child,
-    orders: Option<ChildStdin>,
-    answers: Lines<BufReader<ChildStdout>>,
-    demo_dir: DemoDir,
-    /// False if another program has a directory of that name.
-    is_ours: bool,
-}
-
-impl Reaper {
-    async fn start() -> Result<Self, Failure> {
-        let demo_dir = DemoDir::choose(&std::env::temp_dir())?;
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg("--reap")
-            .arg(demo_dir.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let orders = child.stdin.take();
-        let Some(stdout) = child.stdout.take() else {
-            return Err(Failure::Demo("the reaper has no stdout".to_owned()));
-        };
-        let answers = BufReader::new(stdout).lines();
-        Ok(Self {
-            child,
-            orders,
-            answers,
-            demo_dir,
-            is_ours: true,
-        })
-    }
-
-    async fn ready(&mut self) -> Result<PathBuf, Failure> {
-        let answer = self.answer().await?;
-        let why = match answer.split_once('\t') {
-            Some(("ready", disk)) => return Ok(PathBuf::from(disk)),
-            Some(("refused", why)) => {
-                self.is_ours = false;
-                why
-            }
-            Some((_failed, why)) => why,
-            None => &answer,
-        };
-        let text = format!("cannot set up the demo's disk: {why}");
-        Err(Failure::Demo(text))
-    }
-
-    async fn hold(&mut self, pid: u32) -> Result<(), Failure> {
-        if let Some(orders) = &mut self.orders {
-            orders
-                .write_all(format!("hold\t{pid}\n").as_bytes())
-                .await?;
-        }
-        self.answer().await.map(|_held| ())
-    }
-
-    async fn answer(&mut self) -> Result<String, Failure> {
-        let line = self.answers.next_line().await?;
-        line.ok_or_else(|| Failure::Demo("the demo's reaper exited unexpectedly".to_owned()))
-    }
-
-    /// Lets it clean up, and returns its report. If it was killed, cleans up here.
-    async fn finish(mut self) -> Result<String, Failure> {
-        drop(self.orders.take());
-        let mut last = None;
-        while let Some(line) = self.answers.next_line().await? {
-            last = Some(line);
-        }
-        self.child.wait().await?;
-        let last = last.unwrap_or_default();
-        if let Some(left) = last.strip_prefix("left\t") {
-            return Err(Failure::Demo(format!("could not clean up: {left}")));
-        }
-        let count = match (last.strip_prefix("cleared\t"), self.is_ours) {
-            (Some(count), _) => count.parse().unwrap_or(0),
-            (None, true) => reaper::clear(&self.demo_dir).await?,
-            (None, false) => 0,
-        };
-        Ok(match count {
-            0 => "every volume's loop device was already released".to_owned(),
-            count => format!("{count} bound loop devices were released"),
-        })
-    }
-}
-
-/// Ctrl-C, SIGTERM, or the loss of the terminal.
-struct Interrupt {
-    signals: [Signal; 3],
-}
-
-impl Interrupt {
-    fn listen() -> Result<Self, Failure> {
-        let kinds = [
-            SignalKind::interrupt(),
-            SignalKind::terminate(),
-            SignalKind::hangup(),
-        ];
-        let [int, term, hup] = kinds.map(signal);
-        Ok(Self {
-            signals: [int?, term?, hup?],
-        })
-    }
-
-    async fn wait(&mut self) {
-        let [int, term, hup] = &mut self.signals;
+/// Listens for Ctrl-C, SIGTERM, and the loss of the terminal. Returns the wait for the first.
+fn interrupted() -> Result<impl Future<Output = ()>> {
+    let mut int = signal(SignalKind::interrupt())?;
+    let mut term = signal(SignalKind::terminate())?;
+    let mut hup = signal(SignalKind::hangup())?;
+    Ok(async move {
         tokio::select! {
             _ = int.recv() => {}
             _ = term.recv() => {}
             _ = hup.recv() => {}
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_steps_exist_and_fit_the_screen() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let makefile = std::fs::read_to_string(root.join("Makefile")).unwrap();
+        for command in NEXT {
+            let mut words = command.split(' ');
+            let (tool, name) = (words.next().unwrap(), words.next().unwrap());
+            match tool {
+                "make" => assert!(makefile.contains(&format!("\n{name}: ")), "{command}"),
+                _ => assert!(root.join(name).exists(), "{command}"),
+            }
         }
     }
 }

@@ -5,13 +5,12 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use crate::report::Report;
-use crate::samples;
 use crate::screen::{self, WIDTHS};
 
 /// Between two drawings that show no new tick.
 const DRAW_PAUSE: Duration = Duration::from_millis(100);
 
-/// The output.
+/// The output of one process.
 pub(crate) struct Progress {
     verbose: bool,
     /// Whether the screen is drawn in place.
@@ -24,14 +23,14 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new(verbose: bool) -> Self {
-        let terminal = io::stdout().is_terminal();
         // https://no-color.org: set and not empty, whatever its value.
-        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let capable = terminal && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let capable = io::stdout().is_terminal() && !is_dumb;
         Self {
             verbose,
             in_place: capable && !verbose,
-            colour: capable && !is_set("NO_COLOR"),
+            colour: capable && !no_color,
             drawn: 0,
             drawn_at: None,
         }
@@ -40,7 +39,7 @@ impl Progress {
     /// Prints a permanent line.
     pub(crate) fn line(&mut self, text: &str) {
         self.drawn = 0;
-        Self::write(&format!("{text}\n"));
+        write(&format!("{text}\n"));
     }
 
     /// Prints a line only with `--verbose`.
@@ -59,16 +58,12 @@ impl Progress {
 
     /// Prints a heading with `--verbose`.
     pub(crate) fn heading(&mut self, text: &str) {
-        if self.colour {
-            self.detail(&format!("\n\x1b[1m{text}\x1b[0m"));
-        } else {
-            self.detail(&format!("\n{text}"));
-        }
+        self.detail(&format!("\n{text}"));
     }
 
     /// Prints a finished step, with its time and result, with `--verbose`.
-    pub(crate) fn step(&mut self, label: &str, took: Duration, note: &str) {
-        self.detail(format!("  {label:<20}{:>11}   {note}", samples::show(took)).trim_end());
+    pub(crate) fn step(&mut self, label: &str, took: &str, note: &str) {
+        self.detail(format!("  {label:<20}{took:>11}   {note}").trim_end());
     }
 
     /// Draws the screen in place, as far as it fits the terminal.
@@ -77,75 +72,69 @@ impl Progress {
         if !self.in_place || !(is_new || is_due) {
             return;
         }
-        let (width, height) = Self::size();
+        let (width, height) = size();
         let now = screen::section("Now", &[now.to_owned()]);
         let mut lines = screen::render(report, width);
         lines.truncate(height.saturating_sub(1 + now.len()));
         lines.extend(now);
-        self.replace(&lines, width);
+        self.replace(&lines);
+        self.drawn = lines.len();
         self.drawn_at = Some(Instant::now());
     }
 
     /// Leaves the complete screen.
     pub(crate) fn finish(&mut self, report: &Report) {
-        let (width, _) = Self::size();
-        let lines = screen::render(report, width);
-        if !self.in_place {
-            Self::write("\n");
-        }
-        self.replace(&lines, width);
-        self.drawn = 0;
+        self.passed("");
+        self.replace(&screen::render(report, size().0));
     }
 
     /// Prints a section below the screen.
     pub(crate) fn section(&mut self, label: &str, lines: &[String]) {
-        let (width, _) = Self::size();
-        self.replace(&screen::section(label, lines), width);
-        self.drawn = 0;
+        self.replace(&screen::section(label, lines));
     }
 
     /// Writes lines over those that were drawn before.
-    fn replace(&mut self, lines: &[String], width: usize) {
+    fn replace(&mut self, lines: &[String]) {
         let mut text = match self.drawn {
             0 => String::new(),
             drawn => format!("\x1b[{drawn}A"),
         };
         for line in lines {
-            let line = screen::fit(line, width);
-            // Before the text: after a full line, it would erase its last character.
-            text.push_str(if self.in_place { "\x1b[2K" } else { "" });
-            text.push_str(&if self.colour {
+            let line = screen::fit(line, size().0);
+            let painted = if self.colour {
                 screen::paint(&line)
             } else {
                 line
-            });
+            };
+            // Before the text: after a full line, it would erase its last character.
+            text.push_str(if self.in_place { "\x1b[2K" } else { "" });
+            text.push_str(&painted);
             text.push('\n');
         }
         if self.drawn > lines.len() {
             text.push_str("\x1b[J");
         }
-        Self::write(&text);
-        self.drawn = lines.len();
+        self.drawn = 0;
+        write(&text);
     }
+}
 
-    /// Columns and rows of the terminal. Elsewhere COLUMNS counts, if it is exported.
-    fn size() -> (usize, usize) {
-        match rustix::termios::tcgetwinsize(io::stdout()) {
-            Ok(size) if size.ws_col > 0 => (size.ws_col.into(), size.ws_row.max(2).into()),
-            _ => {
-                let columns = std::env::var("COLUMNS").ok();
-                let columns = columns.and_then(|text| text.parse().ok());
-                (columns.unwrap_or(WIDTHS.0), 24)
-            }
+/// Returns columns and rows of the terminal. Elsewhere COLUMNS counts, if it is exported.
+fn size() -> (usize, usize) {
+    match rustix::termios::tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 => (size.ws_col.into(), size.ws_row.max(2).into()),
+        _ => {
+            let columns = std::env::var("COLUMNS").ok();
+            let columns = columns.and_then(|text| text.parse().ok());
+            (columns.unwrap_or(WIDTHS.0), 24)
         }
     }
+}
 
-    /// Ignores errors, so that a closed screen does not stop a volume half-way; the outer process
-    /// gets SIGHUP from a closed terminal.
-    fn write(text: &str) {
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes())
-            .and_then(|()| out.flush())
-            .ok();
-    }
+/// Writes to the terminal. Ignores errors, so that a closed screen does not stop a volume half-way;
+/// the outer process gets SIGHUP from a closed terminal.
+fn write(text: &str) {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes());
+    written.and_then(|()| out.flush()).ok();
 }

@@ -1,88 +1,214 @@
-//! What the demo has shown so far: finished steps, facts, times and weight. Knows no terminal.
+//! What the demo has shown so far: the times of all steps, Belay's and the kernel's, and facts.
+//! Knows no terminal.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use crate::kind::{Kind, Scene};
-use crate::samples::{Samples, Step};
+use clap::ValueEnum;
+
+/// The first stage of a volume, which formats a filesystem.
+pub(crate) const STAGE_FIRST: &str = "stage (first)";
+/// A stage of a volume that has data.
+pub(crate) const STAGE_AGAIN: &str = "stage (again)";
+pub(crate) const PUBLISH: &str = "publish";
+pub(crate) const READ_ONLY: &str = "publish read-only";
+pub(crate) const WRITE: &str = "write 4MiB, fsync";
+pub(crate) const READ: &str = "read 4MiB, compare";
+/// A node call that does nothing: the cost of a call itself.
+pub(crate) const PROBE: &str = "probe";
+pub(crate) const NODE_EXPAND: &str = "expand, node";
+pub(crate) const UNPUBLISH: &str = "unpublish";
+pub(crate) const UNSTAGE: &str = "unstage";
+
+/// How many kinds have bars, which need the same calls by the kernel alone.
+const BARS_KINDS_MAX: usize = 2;
+
+/// A kind of volume, in the order of the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Kind {
+    /// A filesystem, ext4
+    Ext4,
+    /// A filesystem, xfs
+    Xfs,
+    /// A filesystem, btrfs
+    Btrfs,
+    /// A raw block device
+    Block,
+}
+
+impl Kind {
+    /// Returns the filesystem type, or `block`.
+    pub(crate) fn name(self) -> &'static str {
+        ["ext4", "xfs", "btrfs", "block"][self as usize]
+    }
+
+    pub(crate) fn is_block(self) -> bool {
+        self == Self::Block
+    }
+}
+
+/// The side whose time was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Side {
+    Belay,
+    Kernel,
+}
 
 /// Everything on the demo's screen.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) rounds: u32,
-    pub(crate) samples: Samples,
     /// The kinds of volume, in order.
     pub(crate) kinds: Vec<Kind>,
-    cells: BTreeMap<(Kind, Step), Cell>,
-    facts: Vec<(Topic, String)>,
+    times: BTreeMap<(Kind, &'static str, Side), Vec<Duration>>,
+    /// Whether this machine cannot grow a mounted ext4, for lack of CAP_SYS_RESOURCE.
+    pub(crate) cannot_grow_ext4: bool,
+    /// Lines, each with the name of its section.
+    facts: Vec<(&'static str, String)>,
     /// Filesystems staged blank, each of which needs a mkfs.
     pub(crate) blank_stages: u32,
-}
-
-/// The result of a step in the matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cell {
-    Done,
-    /// Not possible on this machine, and refused with the reason.
-    Refused,
-}
-
-/// A section of lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Topic {
-    Copies,
-    Refused,
-    Killed,
-    Weight,
-}
-
-impl Topic {
-    /// The name shown to the user.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Copies => "Copies",
-            Self::Refused => "Refused",
-            Self::Killed => "Killed",
-            Self::Weight => "Weight",
-        }
-    }
 }
 
 impl Report {
     pub(crate) fn new(rounds: u32, kinds: &[Kind]) -> Self {
         Self {
             rounds,
-            samples: Samples::default(),
             kinds: kinds.to_vec(),
-            cells: BTreeMap::new(),
-            facts: Vec::new(),
-            blank_stages: 0,
+            ..Self::default()
         }
     }
 
-    /// Records the result of a step. Copies have no row in the matrix.
-    pub(crate) fn set(&mut self, scene: Scene, step: Step, cell: Cell) {
-        if let Scene::Life(kind) = scene {
-            self.cells.insert((kind, step), cell);
-        }
+    pub(crate) fn add(&mut self, kind: Kind, step: &'static str, side: Side, took: Duration) {
+        self.times.entry((kind, step, side)).or_default().push(took);
     }
 
-    pub(crate) fn cell(&self, kind: Kind, step: Step) -> Option<Cell> {
-        self.cells.get(&(kind, step)).copied()
+    /// Returns the median of a step, or `None` if it was never measured.
+    pub(crate) fn p50(&self, kind: Kind, step: &'static str) -> Option<Duration> {
+        nth(self.times.get(&(kind, step, Side::Belay))?, 2)
+    }
+
+    /// Returns the 25th percentile of a step, which benches/BUDGET.md compares.
+    pub(crate) fn p25(&self, kind: Kind, step: &'static str, side: Side) -> Option<Duration> {
+        nth(self.times.get(&(kind, step, side))?, 4)
+    }
+
+    /// Returns the kinds that have bars. A raw device has none: the kernel's part of its stage is
+    /// ioctls, which are not measured alone.
+    pub(crate) fn kinds_with_bars(&self) -> impl Iterator<Item = Kind> {
+        let filesystems = self.kinds.iter().copied().filter(|kind| !kind.is_block());
+        filesystems.take(BARS_KINDS_MAX)
     }
 
     /// Records a line of a section.
-    pub(crate) fn fact(&mut self, topic: Topic, text: String) {
-        self.facts.push((topic, text));
+    pub(crate) fn fact(&mut self, topic: &'static str, text: &str) {
+        self.facts.push((topic, text.to_owned()));
     }
 
-    /// The lines of a section so far.
-    pub(crate) fn facts(&self, topic: Topic) -> Vec<String> {
+    /// Returns the lines of a section so far.
+    pub(crate) fn facts(&self, topic: &str) -> Vec<String> {
         let of_topic = self.facts.iter().filter(|(of, _)| *of == topic);
         of_topic.map(|(_, text)| text.clone()).collect()
     }
+}
 
-    /// Whether a step was refused anywhere.
-    pub(crate) fn has_refused_steps(&self) -> bool {
-        self.cells.values().any(|cell| *cell == Cell::Refused)
+/// Returns the time that one in `part` of all does not exceed (nearest rank). So the median, of
+/// two, is the lower one: a time that really occurred.
+fn nth(times: &[Duration], part: usize) -> Option<Duration> {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len().checked_sub(1)? / part).copied()
+}
+
+/// Formats a time in a suitable unit.
+pub(crate) fn show(time: Duration) -> String {
+    let us = time.as_micros();
+    match us {
+        // Enough digits to compute the same ratios by hand.
+        0..100 => format!("{}.{} µs", us, time.as_nanos() % 1_000 / 100),
+        100..1_000 => format!("{us} µs"),
+        1_000..1_000_000 => format!("{}.{:02} ms", us / 1_000, us % 1_000 / 10),
+        _ => format!("{}.{:02} s", us / 1_000_000, us % 1_000_000 / 10_000),
+    }
+}
+
+/// Formats a time in at most six characters.
+pub(crate) fn show_short(time: Duration) -> String {
+    let us = time.as_micros();
+    match us {
+        0..1_000 => format!("{us}µs"),
+        1_000..10_000 => format!("{}.{}ms", us / 1_000, us % 1_000 / 100),
+        10_000..1_000_000 => format!("{}ms", us / 1_000),
+        _ => format!("{}.{}s", us / 1_000_000, us % 1_000_000 / 100_000),
+    }
+}
+
+/// `whole / part` with one decimal.
+pub(crate) fn ratio(whole: Duration, part: Duration) -> String {
+    let tenths = whole.as_nanos() * 10 / part.as_nanos().max(1);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(times: &[u64]) -> Vec<Duration> {
+        times.iter().map(|us| Duration::from_micros(*us)).collect()
+    }
+
+    #[test]
+    fn the_median_is_a_time_that_occurred() {
+        for (times, expected) in [
+            (&[5][..], Some(5)),
+            (&[9, 1], Some(1)),
+            (&[9, 1, 5], Some(5)),
+            (&[4, 3, 2, 1], Some(2)),
+            (&[1_000, 1, 1, 1, 1_000], Some(1)),
+            (&[], None),
+        ] {
+            assert_eq!(
+                nth(&us(times), 2),
+                expected.map(Duration::from_micros),
+                "{times:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn times_are_shown_in_a_suitable_unit() {
+        for (us, text) in [
+            (0, "0.0 µs"),
+            (99, "99.0 µs"),
+            (100, "100 µs"),
+            (999, "999 µs"),
+            (1_000, "1.00 ms"),
+            (12_345, "12.34 ms"),
+            (999_999, "999.99 ms"),
+            (1_500_000, "1.50 s"),
+        ] {
+            assert_eq!(show(Duration::from_micros(us)), text);
+            assert!(show_short(Duration::from_micros(us)).chars().count() <= 6);
+        }
+        assert_eq!(show_short(Duration::from_micros(1_960)), "1.9ms");
+    }
+
+    #[test]
+    fn the_ratio_has_one_decimal_and_survives_a_zero() {
+        let us = Duration::from_micros;
+        for (whole, part, text) in [(15, 10, "1.5"), (5, 10, "0.5"), (200, 1, "200.0")] {
+            assert_eq!(ratio(us(whole), us(part)), text);
+        }
+        assert_eq!(ratio(us(1), us(0)), "1000.0");
+    }
+
+    #[test]
+    fn belay_and_kernel_are_kept_apart() {
+        let mut report = Report::new(1, &[]);
+        report.add(Kind::Xfs, "stats", Side::Belay, Duration::from_micros(9));
+        let p25 = |kind, side| report.p25(kind, "stats", side);
+        let expected = Some(Duration::from_micros(9));
+        assert_eq!(p25(Kind::Xfs, Side::Belay), expected);
+        assert_eq!(p25(Kind::Xfs, Side::Kernel), None);
+        assert_eq!(p25(Kind::Ext4, Side::Belay), None);
     }
 }

@@ -4,29 +4,30 @@
 use std::time::Duration;
 
 use crate::demo_dir::STATE_FS;
-use crate::kind::{Kind, Scene};
-use crate::report::{Cell, Report, Topic};
-use crate::samples::{Step, Who, ratio, show, show_short};
+use crate::report::{
+    Kind, NODE_EXPAND, PROBE, PUBLISH, READ, READ_ONLY, Report, STAGE_AGAIN, STAGE_FIRST, Side,
+    UNPUBLISH, UNSTAGE, WRITE, ratio, show, show_short,
+};
 
 /// The widths between which the screen is laid out.
 pub(crate) const WIDTHS: (usize, usize) = (80, 120);
 
-/// The columns of the matrix, in the order of a lifecycle.
-const COLUMNS: [(&str, Step); 14] = [
-    ("create", Step::Create),
-    ("attach", Step::Attach),
-    ("stage", Step::StageBlank),
-    ("publish", Step::Publish),
-    ("write", Step::Write),
-    ("stats", Step::Stats),
-    ("read-only", Step::PublishReadOnly),
-    ("grow", Step::NodeExpand),
-    ("unpublish", Step::Unpublish),
-    ("unstage", Step::Unstage),
-    ("restage", Step::StageAgain),
-    ("compare", Step::Read),
-    ("detach", Step::Detach),
-    ("delete", Step::Delete),
+/// The columns of the matrix, in the order of a lifecycle, with their steps.
+const COLUMNS: [(&str, &str); 14] = [
+    ("create", "create"),
+    ("attach", "attach"),
+    ("stage", STAGE_FIRST),
+    ("publish", PUBLISH),
+    ("write", WRITE),
+    ("stats", "stats"),
+    ("read-only", READ_ONLY),
+    ("grow", NODE_EXPAND),
+    ("unpublish", UNPUBLISH),
+    ("unstage", UNSTAGE),
+    ("restage", STAGE_AGAIN),
+    ("compare", READ),
+    ("detach", "detach"),
+    ("delete", "delete"),
 ];
 /// Width of the names at the left.
 const LABEL: usize = 9;
@@ -34,18 +35,16 @@ const LABEL: usize = 9;
 const COLUMN: (usize, usize) = (5, 8);
 
 /// The calls shown as bars, for a volume that is formatted already.
-const BARS: [(&str, Step); 4] = [
-    ("stage", Step::StageAgain),
-    ("publish", Step::Publish),
-    ("unpublish", Step::Unpublish),
-    ("unstage", Step::Unstage),
+const BARS: [(&str, &str); 4] = [
+    ("stage", STAGE_AGAIN),
+    ("publish", PUBLISH),
+    ("unpublish", UNPUBLISH),
+    ("unstage", UNSTAGE),
 ];
-/// How many kinds have bars; all are in the JSON output.
-const BARS_KINDS_MAX: usize = 2;
 /// The bare system calls, a Probe on the same kind of connection, and the rest.
 const MARKS: [char; 3] = ['█', '▒', '░'];
 
-/// The whole screen.
+/// Renders the whole screen.
 pub(crate) fn render(report: &Report, width: usize) -> Vec<String> {
     let width = width.clamp(WIDTHS.0, WIDTHS.1);
     let mut lines = vec![format!(
@@ -54,16 +53,16 @@ pub(crate) fn render(report: &Report, width: usize) -> Vec<String> {
         report.rounds
     )];
     lines.extend(matrix(report, width));
-    for topic in [Topic::Copies, Topic::Refused, Topic::Killed] {
+    for topic in ["Copies", "Refused", "Killed"] {
         let ticked: Vec<_> = report.facts(topic).iter().map(ticked).collect();
-        lines.extend(section(topic.label(), &ticked));
+        lines.extend(section(topic, &ticked));
     }
     lines.extend(bars(report, width));
-    lines.extend(section(Topic::Weight.label(), &report.facts(Topic::Weight)));
+    lines.extend(section("Weight", &report.facts("Weight")));
     lines.iter().map(|line| fit(line, width)).collect()
 }
 
-/// A fact is the result of a check, unless it continues the previous line.
+/// Ticks a fact, which is the result of a check, unless it continues the previous line.
 fn ticked(text: &String) -> String {
     match text.strip_prefix(' ') {
         Some(more) => format!("  {more}"),
@@ -71,7 +70,7 @@ fn ticked(text: &String) -> String {
     }
 }
 
-/// An empty line, and lines with a name at the left of the first; nothing without lines.
+/// Returns an empty line, and lines with a name at the left of the first; nothing without lines.
 pub(crate) fn section(label: &str, lines: &[String]) -> Vec<String> {
     let names = std::iter::once(label).chain(std::iter::repeat(""));
     let named = names.zip(lines);
@@ -84,12 +83,9 @@ pub(crate) fn section(label: &str, lines: &[String]) -> Vec<String> {
     section
 }
 
-/// Kinds of volume by steps. The names of the columns are wider than the columns, so they take
-/// turns in two lines.
+/// Renders kinds of volume by steps. The names of the columns are wider than the columns, so they
+/// take turns in two lines.
 fn matrix(report: &Report, width: usize) -> Vec<String> {
-    if report.kinds.is_empty() {
-        return Vec::new();
-    }
     let (narrow, wide) = COLUMN;
     let has_times = LABEL + COLUMNS.len() * wide <= width + 1;
     let column = if has_times { wide } else { narrow };
@@ -103,12 +99,12 @@ fn matrix(report: &Report, width: usize) -> Vec<String> {
     }
     for &kind in &report.kinds {
         let cells = COLUMNS.iter().map(|&(_, step)| {
-            let time = report.samples.p50(Scene::Life(kind), step, Who::Belay);
-            let time = time.filter(|_| has_times).map(show_short);
-            let mark = match report.cell(kind, step) {
-                Some(Cell::Done) => format!("✓ {}", time.unwrap_or_default()),
-                Some(Cell::Refused) => "-".to_owned(),
-                None if kind.is_block() && step == Step::PublishReadOnly => String::new(),
+            let is_refused = report.cannot_grow_ext4 && kind == Kind::Ext4 && step == NODE_EXPAND;
+            let mark = match report.p50(kind, step) {
+                _ if is_refused => "-".to_owned(),
+                Some(time) if has_times => format!("✓ {}", show_short(time)),
+                Some(_) => "✓".to_owned(),
+                None if kind.is_block() && step == READ_ONLY => String::new(),
                 None => "·".to_owned(),
             };
             format!("{mark:<column$}")
@@ -116,34 +112,26 @@ fn matrix(report: &Report, width: usize) -> Vec<String> {
         let name = kind.name();
         lines.push(format!("{name:<label$}{}", cells.collect::<String>()));
     }
-    if report.has_refused_steps() {
+    if report.cannot_grow_ext4 {
         let why = "growing a mounted ext4 needs CAP_SYS_RESOURCE, not available here";
         lines.push(format!("{:label$}- {why}", ""));
     }
     lines
 }
 
-/// Where the time of a call goes, with the ratio to the floor of benches/BUDGET.md.
+/// Renders where the time of a call goes, with the ratio to the floor of benches/BUDGET.md.
 fn bars(report: &Report, width: usize) -> Vec<String> {
-    let samples = &report.samples;
-    let Some(probe) = samples.empty_call_p25() else {
-        return Vec::new();
-    };
     let [kernel, grpc, belay] = MARKS;
     let legend = format!("{kernel} kernel  {grpc} gRPC, both ends (Probe)  {belay} Belay");
     let head = format!("p25, floor = {kernel} + {grpc}");
     let gap = width - LABEL - legend.chars().count() - head.chars().count();
     let mut lines = vec![format!("{legend}{:gap$}{head}", "")];
-    let of = |kind: Kind, step| {
-        let p25 = |who| samples.p25(Scene::Life(kind), step, who);
-        // The kernel's part of a raw stage is ioctls, which are not measured alone.
-        let is_whole = !kind.is_block() || matches!(step, Step::Publish | Step::Unpublish);
-        p25(Who::Belay).zip(p25(Who::Kernel)).filter(|_| is_whole)
-    };
     let mut is_noisy = false;
-    for &kind in report.kinds.iter().take(BARS_KINDS_MAX) {
+    for kind in report.kinds_with_bars() {
         for (name, step) in BARS {
-            let Some((belay, kernel)) = of(kind, step) else {
+            let p25 = |step, side| report.p25(kind, step, side);
+            let whole = p25(step, Side::Belay).zip(p25(step, Side::Kernel));
+            let Some(((belay, kernel), probe)) = whole.zip(p25(PROBE, Side::Belay)) else {
                 continue;
             };
             let call = format!("{} {name}", kind.name());
@@ -151,10 +139,8 @@ fn bars(report: &Report, width: usize) -> Vec<String> {
             let right = format!("  {:>5} × floor", ratio(belay, kernel + probe));
             is_noisy |= belay < kernel + probe;
             let cells = width - LABEL - left.chars().count() - right.chars().count();
-            lines.push(format!(
-                "{left}{}{right}",
-                bar(belay, [kernel, probe], cells)
-            ));
+            let bar = bar(belay, [kernel, probe], cells);
+            lines.push(format!("{left}{bar}{right}"));
         }
     }
     if is_noisy {
@@ -168,7 +154,7 @@ fn bars(report: &Report, width: usize) -> Vec<String> {
     section("Time", &lines)
 }
 
-/// `whole` as a bar: each part with its mark, and the rest with the last.
+/// Renders `whole` as a bar: each part with its mark, and the rest with the last.
 fn bar(whole: Duration, parts: [Duration; 2], cells: usize) -> String {
     let whole = whole.as_nanos().max(1);
     let mut text = String::new();
@@ -196,34 +182,35 @@ pub(crate) fn fit(line: &str, width: usize) -> String {
 
 /// Adds colours: names of sections bold, ticks green, and the parts of bars.
 pub(crate) fn paint(line: &str) -> String {
-    let (name, rest) = match line.find("  ") {
-        Some(end) if line.starts_with(char::is_uppercase) => line.split_at(end),
-        None if line.starts_with(char::is_uppercase) => (line, ""),
-        _ => ("", line),
+    let name = match line.find("  ") {
+        _ if !line.starts_with(char::is_uppercase) => 0,
+        end => end.unwrap_or(line.len()),
     };
+    let (name, rest) = line.split_at(name);
     let mut text = match name {
         "" => String::new(),
         name => format!("\x1b[1m{name}\x1b[0m"),
     };
-    let mut current = "";
-    for c in rest.chars() {
-        let colour = match c {
-            '✓' => "\x1b[32m",
-            '█' => "\x1b[34m",
-            '▒' => "\x1b[36m",
-            '░' => "\x1b[33m",
-            _ => "",
-        };
-        if colour != current {
-            text.push_str(if colour.is_empty() { "\x1b[0m" } else { colour });
-            current = colour;
+    let rest: Vec<char> = rest.chars().collect();
+    for run in rest.chunk_by(|one, other| colour(*one) == colour(*other)) {
+        let run_text = String::from_iter(run);
+        match colour(run[0]) {
+            None => text.push_str(&run_text),
+            Some(code) => text.push_str(&format!("\x1b[{code}m{run_text}\x1b[0m")),
         }
-        text.push(c);
-    }
-    if !current.is_empty() {
-        text.push_str("\x1b[0m");
     }
     text
+}
+
+/// Returns the SGR code of a character.
+fn colour(c: char) -> Option<u8> {
+    match c {
+        '✓' => Some(32),
+        '█' => Some(34),
+        '▒' => Some(36),
+        '░' => Some(33),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -235,23 +222,19 @@ mod tests {
     /// Everything that the screen can show, with long numbers.
     fn full() -> Report {
         let mut report = Report::new(1_000, &KINDS);
+        let us = Duration::from_micros;
         for (kind, (_, step)) in KINDS.iter().flat_map(|k| COLUMNS.map(|c| (*k, c))) {
-            let scene = Scene::Life(kind);
-            report.set(scene, step, Cell::Done);
-            let us = Duration::from_micros;
-            report.samples.add(scene, step, Who::Belay, us(999_999));
-            let kernel = us(if step == Step::Unstage {
-                999_999
-            } else {
-                499_999
-            });
-            report.samples.add(scene, step, Who::Kernel, kernel);
+            report.add(kind, step, Side::Belay, us(999_999));
+            let kernel = us(if step == UNSTAGE { 999_999 } else { 499_999 });
+            report.add(kind, step, Side::Kernel, kernel);
         }
-        report.set(Scene::Life(Kind::Ext4), Step::NodeExpand, Cell::Refused);
-        report.samples.add_empty_call(Duration::from_millis(250));
-        for topic in [Topic::Copies, Topic::Refused, Topic::Killed, Topic::Weight] {
-            report.fact(topic, "a fact".to_owned());
-            report.fact(topic, format!(" {}", "long ".repeat(40)));
+        report.cannot_grow_ext4 = true;
+        for kind in KINDS {
+            report.add(kind, PROBE, Side::Belay, us(250_000));
+        }
+        for topic in ["Copies", "Refused", "Killed", "Weight"] {
+            report.fact(topic, "a fact");
+            report.fact(topic, &format!(" {}", "long ".repeat(40)));
         }
         report
     }
@@ -306,7 +289,7 @@ mod tests {
     fn the_summary_has_at_most_forty_lines() {
         let mut lines = render(&full(), 80);
         // Below it: what is left, and the next steps.
-        let next = section("Next", &crate::after::next_steps());
+        let next = section("Next", &crate::outer::NEXT.map(str::to_owned));
         for line in &next {
             assert!(line.chars().count() <= 80, "{line}");
         }

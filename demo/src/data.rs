@@ -1,0 +1,277 @@
+//! The data in a volume: a pattern that reads back, writes that fail, and a pod that keeps writing.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use belay_bed::chance::Chance;
+use belay_bed::patience::pause;
+use rustix::fs::Advice;
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+
+use crate::report::Kind;
+
+/// How many bytes are written and read back.
+pub(crate) const DATA_BYTES: usize = 4 << 20;
+/// Size of a record: a block of any filesystem.
+const RECORD_BYTES: usize = 4096;
+/// The writer stops there, so that a slow machine does not fill its disk.
+const RECORDS_MAX: u64 = 16 << 10;
+/// Added to the seed of a record: the data next to it has another pattern.
+const RECORD_SEED: u64 = 1 << 41;
+
+/// Returns the path of a volume's data, and of its records with their offset: two files in a
+/// filesystem, or two ranges of the device itself.
+fn places(kind: Kind, target: &Path) -> (PathBuf, PathBuf, u64) {
+    if kind.is_block() {
+        (target.to_owned(), target.to_owned(), DATA_BYTES as u64)
+    } else {
+        (target.join("data"), target.join("records"), 0)
+    }
+}
+
+fn open_to_write(kind: Kind, path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(!kind.is_block()).open(path);
+    file.with_context(|| path.display().to_string())
+}
+
+/// Opens a file or device without its page cache, so that the data comes from the volume.
+fn open_to_read(path: &Path) -> Result<File> {
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
+    Ok(file)
+}
+
+/// Writes the pattern of `seed` and makes it durable.
+///
+/// # Errors
+/// A system call fails.
+pub(crate) fn write(kind: Kind, target: &Path, seed: u64) -> Result<Duration> {
+    let (path, ..) = places(kind, target);
+    let pattern = Chance::seeded(seed).bytes(DATA_BYTES);
+    let started = Instant::now();
+    let mut file = open_to_write(kind, &path)?;
+    let written = file.write_all(&pattern).and_then(|()| file.sync_all());
+    written.with_context(|| format!("write {}", path.display()))?;
+    Ok(started.elapsed())
+}
+
+/// Reads back and compares with the pattern of `seed`.
+///
+/// # Errors
+/// A system call fails, or a byte differs.
+pub(crate) fn compare(kind: Kind, target: &Path, seed: u64) -> Result<Duration> {
+    let (path, ..) = places(kind, target);
+    let mut found = vec![0; DATA_BYTES];
+    let started = Instant::now();
+    let read = open_to_read(&path)?.read_exact(&mut found);
+    read.with_context(|| format!("read {}", path.display()))?;
+    let took = started.elapsed();
+    let written = Chance::seeded(seed).bytes(DATA_BYTES);
+    match found
+        .iter()
+        .zip(&written)
+        .position(|(now, then)| now != then)
+    {
+        None => Ok(took),
+        Some(at) => bail!(
+            "{}: differs from the written data at byte {at}",
+            path.display()
+        ),
+    }
+}
+
+/// Proves that nothing can be written below `target`.
+///
+/// # Errors
+/// Writing succeeds, or fails with another errno than EROFS.
+pub(crate) fn refuses_writes(target: &Path) -> Result<()> {
+    let path = target.join("must-not-be");
+    match File::create(&path) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::ROFS) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("{} (expected EROFS)", path.display())),
+        Ok(_) => bail!("{}: is writable", path.display()),
+    }
+}
+
+/// A pod that keeps writing: numbered records, one after the other, each durable before the next.
+/// So any copy of the volume must have all records up to some moment, and none after it.
+pub(crate) struct Writer {
+    /// The number of durable records, and whether the thread must stop.
+    state: Arc<(AtomicU64, AtomicBool)>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Writer {
+    /// Starts to write to the published volume, next to its other data.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub(crate) fn start(kind: Kind, target: &Path, seed: u64) -> Result<Self> {
+        let (_, path, offset) = places(kind, target);
+        let file = open_to_write(kind, &path)?;
+        let state = Arc::<(AtomicU64, AtomicBool)>::default();
+        let ours = Arc::clone(&state);
+        let write = move || {
+            for number in 0..RECORDS_MAX {
+                let at = offset + number * RECORD_BYTES as u64;
+                file.write_all_at(&record(seed, number), at)?;
+                file.sync_data()?;
+                ours.0.store(number + 1, Ordering::SeqCst);
+                if ours.1.load(Ordering::SeqCst) {
+                    break;
+                }
+                pause();
+            }
+            Ok(())
+        };
+        let thread = std::thread::Builder::new().spawn(write)?;
+        Ok(Self { state, thread })
+    }
+
+    /// Returns how many records must be in a copy made from now on. One more can be in a copy made
+    /// before.
+    pub(crate) fn durable(&self) -> u64 {
+        self.state.0.load(Ordering::SeqCst)
+    }
+
+    /// Waits for more durable records. Returns how many there are.
+    pub(crate) async fn wait_for(&self, more: u64) -> u64 {
+        let enough = self.durable() + more;
+        while self.durable() < enough && !self.thread.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.durable()
+    }
+
+    /// Stops writing. Returns how many records are durable.
+    ///
+    /// # Errors
+    /// A write failed.
+    pub(crate) fn stop(self) -> Result<u64> {
+        self.state.1.store(true, Ordering::SeqCst);
+        let panicked = |_| Err(io::Error::other("it panicked"));
+        let wrote = self.thread.join().unwrap_or_else(panicked);
+        wrote.context("writing records")?;
+        Ok(self.state.0.load(Ordering::SeqCst))
+    }
+}
+
+fn record(seed: u64, number: u64) -> Vec<u8> {
+    Chance::seeded(RECORD_SEED + (seed << 16 | number)).bytes(RECORD_BYTES)
+}
+
+/// Counts the whole records in the volume, without a gap.
+///
+/// # Errors
+/// The volume cannot be read.
+pub(crate) fn count(kind: Kind, target: &Path, seed: u64) -> Result<u64> {
+    let (_, path, offset) = places(kind, target);
+    let file = open_to_read(&path)?;
+    let mut found = vec![0; RECORD_BYTES];
+    for number in 0..RECORDS_MAX {
+        match file.read_exact_at(&mut found, offset + number * RECORD_BYTES as u64) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(number),
+            read => read.with_context(|| format!("read {}", path.display()))?,
+        }
+        if found != record(seed, number) {
+            return Ok(number);
+        }
+    }
+    Ok(RECORDS_MAX)
+}
+
+/// Returns the size in bytes of the filesystem at `path`, or of the device.
+///
+/// # Errors
+/// A system call fails.
+pub(crate) fn size(kind: Kind, path: &Path) -> Result<u64> {
+    let size = belay_bed::floor::stats(kind.name(), path);
+    size.with_context(|| path.display().to_string())
+}
+
+/// Returns whether a size is nearly twice another. A filesystem uses some of the device itself.
+pub(crate) fn has_grown(before: u64, after: u64) -> bool {
+    after >= before / 2 * 3
+}
+
+/// Returns whether this process cannot grow a mounted filesystem: ext4 requires CAP_SYS_RESOURCE.
+///
+/// # Errors
+/// A system call fails.
+pub(crate) fn cannot_grow(kind: Kind) -> Result<bool> {
+    let ours = rustix::thread::capabilities(None)?.effective;
+    Ok(kind == Kind::Ext4 && !ours.contains(CapabilitySet::SYS_RESOURCE))
+}
+
+/// Proves that a path does not exist.
+///
+/// # Errors
+/// It does.
+pub(crate) fn is_gone(path: &Path) -> Result<()> {
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+        Ok(_) => bail!("{}: still exists", path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_comes_back_and_a_flipped_byte_is_noticed() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("data");
+        write(Kind::Xfs, directory.path(), 3).unwrap();
+        compare(Kind::Xfs, directory.path(), 3).unwrap();
+        let other = compare(Kind::Xfs, directory.path(), 4).unwrap_err();
+        assert!(other.to_string().contains("differs"), "{other}");
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[77] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        let error = compare(Kind::Xfs, directory.path(), 3)
+            .unwrap_err()
+            .to_string();
+        assert!(error.ends_with("at byte 77"), "{error}");
+    }
+
+    #[test]
+    fn a_writable_target_does_not_pass_as_read_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = refuses_writes(directory.path()).unwrap_err().to_string();
+        assert!(error.ends_with("is writable"), "{error}");
+    }
+
+    #[test]
+    fn records_are_counted_up_to_the_first_that_is_not_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let writer = Writer::start(Kind::Xfs, path, 7).unwrap();
+        while writer.durable() < 5 {
+            std::thread::yield_now();
+        }
+        let total = writer.stop().unwrap();
+        assert_eq!(count(Kind::Xfs, path, 7).unwrap(), total);
+        assert_eq!(count(Kind::Xfs, path, 8).unwrap(), 0, "other records");
+
+        let file = OpenOptions::new()
+            .write(true)
+            .open(path.join("records"))
+            .unwrap();
+        file.set_len(total * RECORD_BYTES as u64 - 1).unwrap();
+        assert_eq!(count(Kind::Xfs, path, 7).unwrap(), total - 1, "torn");
+        file.write_all_at(b"!!", 3 * RECORD_BYTES as u64 + 9)
+            .unwrap();
+        assert_eq!(count(Kind::Xfs, path, 7).unwrap(), 3, "a gap");
+    }
+}

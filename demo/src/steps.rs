@@ -1,0 +1,203 @@
+//! The steps of a volume's lifecycle: each is named, timed, recorded and printed. A node call
+//! connects each time, as the kubelet does, and connecting counts; the controller is called on one
+//! connection, as by a sidecar.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use belay_bed::requests;
+use belay_proto::code::describe;
+use belay_proto::csi::v1 as csi;
+use belay_proto::dial::dial;
+use csi::volume_capability::access_mode::Mode;
+use tokio::time::timeout;
+use tonic::client::Grpc;
+use tonic::codec::Codec;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+use crate::demo_dir::{NODE, POD, socket};
+use crate::progress::Progress;
+use crate::report::{Kind, Report, Side, show};
+
+/// No call of the demo takes nearly this long.
+const CALL_MAX: Duration = Duration::from_secs(60);
+/// The first pause before a retry, doubled each time; the kubelet's is half a second.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// How long a call may be ABORTED.
+const REPEAT_MAX: Duration = Duration::from_secs(10);
+
+/// All steps of one run.
+pub(crate) struct Steps<'a> {
+    pub(crate) demo_dir: &'a Path,
+    pub(crate) controller: Channel,
+    pub(crate) report: Report,
+    pub(crate) progress: Progress,
+    /// The current step and its volume, for a failure report.
+    pub(crate) now: String,
+}
+
+/// One volume, and its paths, like a kubelet's.
+pub(crate) struct Life {
+    pub(crate) kind: Kind,
+    /// The name of the volume and its pod; differs between simultaneous lifecycles.
+    pub(crate) name: String,
+    /// From 1, or 0 outside the rounds. Only the first round is printed step by step.
+    pub(crate) round: u32,
+    /// Whether its times are in the table.
+    pub(crate) is_counted: bool,
+    pub(crate) mode: Mode,
+    pub(crate) id: String,
+    pub(crate) publish_context: HashMap<String, String>,
+    pub(crate) staging: PathBuf,
+    pub(crate) target: PathBuf,
+    pub(crate) second: PathBuf,
+}
+
+impl Life {
+    /// Describes a new volume for one pod, not yet created.
+    pub(crate) fn new(demo_dir: &Path, kind: Kind, name: String, round: u32) -> Self {
+        let pod = demo_dir.join(POD).join(&name);
+        Self {
+            kind,
+            name,
+            round,
+            is_counted: false,
+            mode: Mode::SingleNodeWriter,
+            id: String::new(),
+            publish_context: HashMap::new(),
+            staging: pod.join("staging"),
+            target: pod.join("target"),
+            second: pod.join("second-target"),
+        }
+    }
+
+    /// Returns the capability that a kubelet would send.
+    pub(crate) fn capability(&self) -> csi::VolumeCapability {
+        requests::capability(self.kind.name(), self.mode)
+    }
+
+    /// Returns a seed for the volume's data, different for every lifecycle.
+    pub(crate) fn seed(&self) -> u64 {
+        u64::from(self.round) << 8 | self.kind as u64
+    }
+}
+
+/// An error that a program returned.
+#[derive(Debug, thiserror::Error)]
+#[error("{rpc} answered {}", describe(.status))]
+struct Refusal {
+    rpc: &'static str,
+    status: Status,
+}
+
+impl Steps<'_> {
+    /// Calls the controller, or the node on a new connection, as a step. The call is repeated while
+    /// it is ABORTED, as the kubelet does: another process, such as udev, may have a device open at
+    /// that moment. All of it counts.
+    ///
+    /// # Errors
+    /// The program cannot be reached, or returned an error.
+    pub(crate) async fn call<R, T>(
+        &mut self,
+        life: &Life,
+        label: &'static str,
+        rpc: &'static str,
+        request: R,
+    ) -> Result<T>
+    where
+        R: Clone + Send + Sync + 'static,
+        T: Send + Sync + 'static,
+        ProstCodec<R, T>: Codec<Encode = R, Decode = T>,
+    {
+        self.begin(life, label);
+        let path = PathAndQuery::try_from(format!("/csi.v1.{rpc}"))?;
+        let started = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        let answer = loop {
+            let mut client = Grpc::new(match rpc.starts_with("Controller/") {
+                true => self.controller.clone(),
+                false => dial(&socket(self.demo_dir, NODE)).await.context(rpc)?,
+            });
+            client.ready().await.context(rpc)?;
+            let codec = ProstCodec::default();
+            let call = client.unary(Request::new(request.clone()), path.clone(), codec);
+            match timeout(CALL_MAX, call).await.context(rpc)? {
+                Err(status) if status.code() == Code::Aborted && started.elapsed() < REPEAT_MAX => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                answer => break answer.map_err(|status| Refusal { rpc, status })?,
+            }
+        };
+        self.end_step(life, label, started.elapsed(), "");
+        Ok(answer.into_inner())
+    }
+
+    /// Does the demo's own work in a volume, as a step.
+    ///
+    /// # Errors
+    /// The work fails.
+    pub(crate) fn work(
+        &mut self,
+        life: &Life,
+        label: &'static str,
+        note: &str,
+        work: impl FnOnce() -> Result<Duration>,
+    ) -> Result<()> {
+        self.begin(life, label);
+        let took = work()?;
+        self.end_step(life, label, took, note);
+        Ok(())
+    }
+
+    /// Names the step that begins, and draws the screen.
+    fn begin(&mut self, life: &Life, label: &'static str) {
+        let (name, rounds) = (&life.name, self.report.rounds);
+        self.now = match life.round {
+            0 => format!("{name}, {label}"),
+            round => format!("{name}, round {round} of {rounds}, {label}"),
+        };
+        self.progress.draw(&self.report, &self.now, life.round <= 1);
+    }
+
+    /// Records and prints the time of a step.
+    fn end_step(&mut self, life: &Life, label: &'static str, took: Duration, note: &str) {
+        if life.is_counted {
+            self.report.add(life.kind, label, Side::Belay, took);
+        }
+        if life.round <= 1 {
+            self.progress.step(label, &show(took), note);
+        }
+    }
+
+    /// Proves that a step was refused with FAILED_PRECONDITION, and prints that with the driver's
+    /// message.
+    ///
+    /// # Errors
+    /// It was not refused, or for another reason.
+    pub(crate) fn must_be_refused(&mut self, life: &Life, result: Result<()>) -> Result<()> {
+        let error = result.err().context("was not refused")?;
+        match error.downcast_ref::<Refusal>() {
+            Some(Refusal { rpc, status }) if status.code() == Code::FailedPrecondition => {
+                if life.round <= 1 {
+                    self.progress
+                        .step(rpc, "", "refused with FAILED_PRECONDITION:");
+                    self.progress.detail(&format!("    {}", status.message()));
+                }
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Records a fact for the screen.
+    pub(crate) fn fact(&mut self, topic: &'static str, text: &str) {
+        self.progress.passed(&format!("{topic}: {text}"));
+        self.report.fact(topic, text);
+    }
+}
