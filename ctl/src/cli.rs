@@ -1,26 +1,23 @@
-//! The command line. The commands are in `command/`.
+//! The command line, and the completion scripts and manual pages that are made from its definition.
+//! The commands are in `command/`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{Args, Command, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::command::bench::Bench;
 use crate::command::chain::{Mount, Umount};
-use crate::command::controller::ControllerCommand;
 use crate::command::doctor::Doctor;
-use crate::command::group::GroupCommand;
-use crate::command::identity::IdentityCommand;
 use crate::command::locate::Where;
+use crate::command::ls;
 use crate::command::ls::Search;
-use crate::command::manual::{Completion, Man};
-use crate::command::node::NodeGroup;
-use crate::command::registration::RegistrationCommand;
 use crate::command::rpc::Rpc;
-use crate::command::snapshot::SnapshotCommand;
-use crate::command::status::{Status, Top};
-use crate::command::volume::VolumeCommand;
-use crate::command::{check, ls};
+use crate::command::status::Status;
+use crate::command::typed::Typed;
 use crate::failure::Failure;
+use crate::render::{self, Answer};
 use crate::target::Target;
 
 const EXAMPLES: &str = "\
@@ -37,7 +34,7 @@ Examples:
 Exit codes:
    0  success
    1  the call failed: gRPC code and message are on standard error
-   2  the answer is no: unhealthy, not ready, not confirmed, a check failed
+   2  the answer is no: unhealthy, not ready, not confirmed, something is wrong
   64  bad usage, or an unreadable file of a flag
   69  no driver on the socket, or no answer in time
 
@@ -56,24 +53,8 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Volumes: create, attach, expand, list, health, ... (controller socket)
-    #[command(subcommand, visible_alias = "vol")]
-    Volume(Box<VolumeCommand>),
-    /// Snapshots, and the blocks that a backup must read (controller socket)
-    #[command(subcommand, visible_alias = "snap")]
-    Snapshot(SnapshotCommand),
-    /// Snapshots of several volumes at one instant (controller socket)
-    #[command(subcommand)]
-    Group(GroupCommand),
-    /// Node service: stage, publish, stats, expand, ... (node socket)
-    #[command(subcommand, alias = "n")]
-    Node(NodeGroup),
-    /// Identity service: name, capabilities and readiness of the driver
-    #[command(subcommand, aliases = ["ident", "i"])]
-    Identity(IdentityCommand),
-    /// Registration with the kubelet (registration socket)
-    #[command(subcommand)]
-    Registration(RegistrationCommand),
+    #[command(flatten)]
+    Typed(Typed),
     /// Create, attach, stage and publish a volume in one go
     Mount(Box<Mount>),
     /// Unpublish, unstage and detach what `mount` has mounted
@@ -85,10 +66,6 @@ enum Verb {
     Where(Where),
     /// Show the drivers of this node; exits with 2 if one is unhealthy
     Status(Status),
-    /// Show the drivers of this node, live
-    Top(Top),
-    /// Check a driver's conformance without changing anything; exits with 2 if it breaks a rule
-    Check,
     /// Check what this node, or a switch from another driver, needs; exits with 2 if something is
     /// wrong
     Doctor(Doctor),
@@ -101,9 +78,6 @@ enum Verb {
     /// Write the manual pages into a directory
     #[command(hide = true)]
     Man(Man),
-    /// The verbs of `volume` and `snapshot`, also under the names that csc has for them
-    #[command(subcommand, alias = "c")]
-    Controller(ControllerCommand),
 }
 
 impl Cli {
@@ -114,20 +88,12 @@ impl Cli {
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let target = &self.target;
         let answer = match self.verb {
-            Verb::Volume(command) => command.run(target).await?,
-            Verb::Snapshot(command) => command.run(target).await?,
-            Verb::Group(command) => command.run(target).await?,
-            Verb::Node(command) => command.run(target).await?,
-            Verb::Identity(command) => command.run(target).await?,
-            Verb::Registration(command) => command.run(target).await?,
-            Verb::Controller(command) => command.run(target).await?,
+            Verb::Typed(command) => command.run(target).await?,
             Verb::Mount(command) => command.run(target).await?,
             Verb::Umount(command) => command.run(target).await?,
             Verb::Ls(search) => ls::run(&search).await?,
             Verb::Where(command) => command.run()?,
             Verb::Status(command) => command.run().await?,
-            Verb::Top(command) => command.run(target).await?,
-            Verb::Check => check::run(target).await?,
             Verb::Doctor(doctor) => doctor.run().await?,
             Verb::Bench(command) => command.run(target).await?,
             Verb::Rpc(command) => command.run(target).await?,
@@ -136,6 +102,50 @@ impl Cli {
         };
         target.print(&answer)?;
         Ok(answer.exit_code())
+    }
+}
+
+const INSTALL: &str = "\
+Examples:
+  belayctl completion bash >/etc/bash_completion.d/belayctl
+  belayctl completion zsh >\"${fpath[1]}/_belayctl\"";
+
+#[derive(Args)]
+#[command(after_help = INSTALL)]
+struct Completion {
+    /// The shell
+    shell: Shell,
+}
+
+#[derive(Args)]
+struct Man {
+    /// An existing directory
+    dir: PathBuf,
+}
+
+impl Completion {
+    /// Prints the script.
+    ///
+    /// # Errors
+    /// If stdout cannot be written.
+    fn run(self, mut command: Command) -> Result<Answer, Failure> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut command, "belayctl", &mut script);
+        render::write(&String::from_utf8_lossy(&script))?;
+        Ok(Answer::Printed)
+    }
+}
+
+impl Man {
+    /// Writes one page per command.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    fn run(self, command: Command) -> Result<Answer, Failure> {
+        let written = clap_mangen::generate_to(command, &self.dir);
+        let named = |error| Failure::Usage(format!("{}: {error}", self.dir.display()));
+        written.map_err(named)?;
+        Ok(Answer::Printed)
     }
 }
 
@@ -180,65 +190,14 @@ mod tests {
             "belayctl controller create --size 1GiB",
             "belayctl controller create a --size 1Quux",
             "belayctl controller create a --parameter novalue",
-            "belayctl controller create a --cap 1,block --fs-type ext4",
+            "belayctl volume create a --from-volume v --from-snapshot s",
+            "belayctl node publish v --staging /s",
+            "belayctl volume list --max-entries -1",
             "belayctl volume create a --secret key=value",
             "belayctl volume modify v",
             "belayctl --timeout 0 node info",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
-        }
-    }
-
-    #[test]
-    fn the_verbs_of_csc_and_of_earlier_versions_mean_the_same() {
-        for line in [
-            "belayctl controller create-volume a --req-bytes 1073741824",
-            "belayctl controller publish v --node-id n",
-            "belayctl c list-volumes",
-            "belayctl c snapshot-list --volume-id v",
-            "belayctl c create-snapshot s v",
-            "belayctl n publish v --staging-target-path /s --target-path /t",
-            "belayctl c new a --cap 1,mount,xfs,ro --params a=b,c=d --source-volume v",
-            "belayctl n stage v --staging-target-path /s --cap 1,block --pub-context a=b,c=d",
-            "belayctl c sl --source-volume-id v",
-            "belayctl i plugin-info",
-            "belayctl volume rm v",
-        ] {
-            let parsed = Cli::try_parse_from(line.split(' '));
-            assert!(parsed.is_ok(), "{line}: {:?}", parsed.err());
-        }
-    }
-
-    /// Of csc 1.2.2.
-    #[test]
-    fn every_verb_of_csc_is_a_verb_here() {
-        let command = Cli::command();
-        for (groups, verbs) in [
-            (
-                "controller c",
-                "create-snapshot s snap create-volume n c new create delete-snapshot ds delsnap \
-                 delete-volume d rm del delete expand-volume exp expand get-capabilities \
-                 capabilities get-capacity capacity list-snapshots sl snap-list snapshots \
-                 list-volumes ls list volumes publish attach unpublish detach \
-                 validate-volume-capabilities validate",
-            ),
-            (
-                "identity i ident",
-                "plugin-capabilities caps plugin-info info probe",
-            ),
-            (
-                "node n",
-                "expand-volume exp expand get-capabilities capabilities get-info info publish mnt \
-                 mount stage stats unpublish umount unmount unstage",
-            ),
-        ] {
-            for group in groups.split(' ') {
-                let found = command.find_subcommand(group);
-                for verb in verbs.split(' ') {
-                    let found = found.and_then(|group| group.find_subcommand(verb));
-                    assert!(found.is_some(), "{group} {verb}");
-                }
-            }
         }
     }
 
@@ -277,7 +236,7 @@ mod tests {
         ];
         let command = Cli::command();
         let verbs = command.get_subcommands();
-        // The verbs of `volume` and `snapshot` again, under other names.
+        // Has the verbs of `volume` and `snapshot`.
         let verbs = verbs.filter(|verb| verb.get_name() != "controller");
         let missing = verbs.flat_map(|verb| untested(verb, &["\"".to_owned()], &tests.concat()));
         assert_eq!(missing.collect::<Vec<_>>(), [""; 0]);

@@ -7,10 +7,9 @@ use std::path::Path;
 use clap::Args;
 use serde_json::Value;
 
-use crate::access::{Pair, pair};
 use crate::failure::Failure;
+use crate::flags::{self, Pair, pair};
 use crate::hidden;
-use crate::input;
 
 /// The volume context, for calls that take no other.
 #[derive(Args, Clone, Default)]
@@ -23,9 +22,6 @@ pub(crate) struct VolumeContext {
     /// Volume context, as printed by `volume create`; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     volume_context: Vec<Pair>,
-    /// csc's flag for volume contexts
-    #[arg(long, hide = true, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
-    vol_context: Vec<Pair>,
 }
 
 /// Both contexts of a volume.
@@ -37,15 +33,12 @@ pub(crate) struct Contexts {
     /// Publish context, as printed by `volume attach`; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     context: Vec<Pair>,
-    /// csc's flag for publish contexts
-    #[arg(long, hide = true, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
-    pub_context: Vec<Pair>,
 }
 
-/// What the flags and the files say.
+/// The contexts that the flags and their files contain.
 #[derive(Default, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
-pub(crate) struct Loaded {
+pub(crate) struct ContextValues {
     /// From ControllerPublishVolume.
     pub(crate) publish: HashMap<String, String>,
     /// From CreateVolume.
@@ -61,36 +54,33 @@ impl VolumeContext {
         self.load_all().map(|loaded| loaded.volume)
     }
 
-    fn load_all(self) -> Result<Loaded, Failure> {
-        let mut loaded = Loaded::default();
+    fn load_all(self) -> Result<ContextValues, Failure> {
+        let mut loaded = ContextValues::default();
         for file in self.context_from {
-            let text = input::read(Path::new(&file))?;
+            let text = flags::read(Path::new(&file))?;
             loaded
                 .take(&text)
                 .map_err(|why| Failure::Usage(format!("--context-from {file}: {why}")))?;
         }
         loaded.volume.extend(self.volume_context);
-        loaded.volume.extend(self.vol_context);
         Ok(loaded)
     }
 }
 
 impl Contexts {
-    /// As [`VolumeContext::load`].
+    /// Reads the files. A flag replaces a value of the same key.
     ///
     /// # Errors
-    /// Those of [`VolumeContext::load`].
-    pub(crate) fn load(self) -> Result<Loaded, Failure> {
+    /// A file cannot be read, is not JSON, or has no context; a flag has a secret.
+    pub(crate) fn load(self) -> Result<ContextValues, Failure> {
         hidden::refuse_in_flags("--context", &self.context)?;
-        hidden::refuse_in_flags("--pub-context", &self.pub_context)?;
         let mut loaded = self.volume.load_all()?;
         loaded.publish.extend(self.context);
-        loaded.publish.extend(self.pub_context);
         Ok(loaded)
     }
 }
 
-impl Loaded {
+impl ContextValues {
     fn take(&mut self, text: &str) -> Result<(), String> {
         let answer: Value =
             serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
@@ -119,8 +109,8 @@ impl Loaded {
 mod tests {
     use super::*;
 
-    fn taken(text: &str) -> Result<Loaded, String> {
-        let mut loaded = Loaded::default();
+    fn taken(text: &str) -> Result<ContextValues, String> {
+        let mut loaded = ContextValues::default();
         loaded.take(text).map(|()| loaded)
     }
 
@@ -131,13 +121,13 @@ mod tests {
             r#"{"volume_id": "v", "volume_context": {"a": "1"}, "publish_context": {"b": "1"}}"#,
             r#"{"volume": {"volumeContext": {"a": "1"}, "publishContext": {"b": "1"}}}"#,
         ] {
-            let expected = Loaded {
+            let expected = ContextValues {
                 publish: of("b"),
                 volume: of("a"),
             };
             assert_eq!(taken(text), Ok(expected), "{text}");
         }
-        assert_eq!(taken(r#"{"volume_id": "v"}"#), Ok(Loaded::default()));
+        assert_eq!(taken(r#"{"volume_id": "v"}"#), Ok(ContextValues::default()));
     }
 
     #[test]
@@ -167,23 +157,14 @@ mod tests {
 
     #[test]
     fn a_secret_in_a_flag_is_refused() {
-        let secret = || vec![("mark".to_owned(), "canary".to_owned())];
-        let (context, pub_context) = (secret(), secret());
-        for contexts in [
-            Contexts {
-                context,
-                ..Contexts::default()
-            },
-            Contexts {
-                pub_context,
-                ..Contexts::default()
-            },
-        ] {
-            let error = contexts.load().err().unwrap().to_string();
-            assert!(
-                error.contains("mark: is a secret") && !error.contains("canary"),
-                "{error}"
-            );
-        }
+        let contexts = Contexts {
+            context: vec![("mark".to_owned(), "canary".to_owned())],
+            ..Contexts::default()
+        };
+        let error = contexts.load().err().unwrap().to_string();
+        assert!(
+            error.contains("mark: is a secret") && !error.contains("canary"),
+            "{error}"
+        );
     }
 }

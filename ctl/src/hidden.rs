@@ -8,7 +8,6 @@ use prost_reflect::{DynamicMessage, Value as Field};
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::render::Cell;
 
 /// Printed instead of a secret.
 const HIDDEN: &str = "<secret>";
@@ -32,17 +31,7 @@ pub(crate) struct Visibility {
 }
 
 impl Visibility {
-    /// A context as a value of an answer.
-    pub(crate) fn context(self, mut context: HashMap<String, String>) -> Cell {
-        if !self.show_secrets {
-            for (_, value) in context.iter_mut().filter(|(key, _)| is_secret(key)) {
-                HIDDEN.clone_into(value);
-            }
-        }
-        Cell::Pairs(context.into_iter().collect())
-    }
-
-    /// The same for the contexts anywhere in a message.
+    /// Hides the secrets in all contexts of a message, unless they shall be printed.
     pub(crate) fn message(self, message: &mut Value) {
         match message {
             _ if self.show_secrets => {}
@@ -110,7 +99,7 @@ pub(crate) fn refuse_hidden(context: &HashMap<String, String>) -> Result<(), Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::{Answer, Output};
+    use crate::render::{Answer, Cell, Output};
     use belay_contract::disk::DiskIdentity;
     use belay_contract::mark::MarkSecret;
     use belay_contract::publish_context::{Content, PublishContext, Transport};
@@ -143,7 +132,8 @@ mod tests {
             let mut message = json!({ "publish_context": context() });
             message["list"] = json!([{ "volume": { "volumeContext": context() } }]);
             visibility.message(&mut message);
-            let cell = visibility.context(context());
+            let pairs = serde_json::from_value(message["publish_context"].clone());
+            let cell = Cell::Pairs(pairs.unwrap());
             let record = Answer::Record(vec![("publish_context", cell.clone())]);
             let with = Answer::With(Box::new(Answer::Done), "publish_context", cell);
             for answer in [record, with, Answer::Json(message)] {

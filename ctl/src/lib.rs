@@ -1,18 +1,17 @@
-//! belayctl, and the parts of it that the demo prints with: aligned tables, sizes.
+//! belayctl, and the sizes of it that the demo prints.
 
-mod access;
+mod call;
 mod cli;
 mod command;
 mod context;
 mod failure;
+mod flags;
 mod hidden;
-mod input;
 mod machine;
 mod render;
 mod report;
 mod secrets;
 pub mod size;
-pub mod table;
 mod target;
 
 use std::process::ExitCode;

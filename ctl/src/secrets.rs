@@ -7,9 +7,8 @@ use std::path::Path;
 use clap::Args;
 use serde_json::Value;
 
-use crate::access::{Pair, pair};
 use crate::failure::Failure;
-use crate::input;
+use crate::flags::{self, Pair, pair};
 
 /// The secrets of a call.
 #[derive(Args, Clone, Default)]
@@ -34,7 +33,7 @@ impl Secrets {
     pub(crate) fn load(&self) -> Result<HashMap<String, String>, Failure> {
         let mut secrets = match &self.secrets_from {
             None => HashMap::new(),
-            Some(file) => parse(&input::read(Path::new(file))?)
+            Some(file) => parse(&flags::read(Path::new(file))?)
                 .map_err(|why| Failure::Usage(format!("--secrets-from {file}: {why}")))?,
         };
         for (key, variable) in &self.secret_env {
@@ -46,7 +45,7 @@ impl Secrets {
             secrets.insert(key.clone(), value);
         }
         for (key, file) in &self.secret_file {
-            let value = input::read(Path::new(file))?;
+            let value = flags::read(Path::new(file))?;
             let value = value.strip_suffix('\n').unwrap_or(&value);
             secrets.insert(key.clone(), value.to_owned());
         }

@@ -1,13 +1,11 @@
 //! The flags of every command: the socket to call, the timeout, the output format.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use belay_proto::dial::dial;
 use belay_proto::endpoint::Endpoint;
 use clap::Args;
-use tonic::transport::Channel;
 
+use crate::call::Connection;
 use crate::failure::Failure;
 use crate::hidden::Visibility;
 use crate::render::{self, Answer, Output};
@@ -37,10 +35,10 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The socket.
+    /// Returns the socket.
     ///
     /// # Errors
-    /// None is given: bad usage.
+    /// No socket is given: bad usage.
     pub(crate) fn socket(&self) -> Result<PathBuf, Failure> {
         let endpoint = self.endpoint.as_ref().ok_or_else(|| {
             Failure::Usage(
@@ -55,20 +53,9 @@ impl Target {
     /// Connects to the socket.
     ///
     /// # Errors
-    /// No socket given (bad usage), or no driver answers on it.
-    pub(crate) async fn connect(&self) -> Result<Channel, Failure> {
-        Ok(dial(&self.socket()?).await?)
-    }
-
-    /// Waits for one call, at most for the timeout.
-    ///
-    /// # Errors
-    /// The driver's error, or no response in time.
-    pub(crate) async fn wait_for<T>(
-        &self,
-        call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-    ) -> Result<T, Failure> {
-        within(self.timeout, async { Ok(call.await?.into_inner()) }).await
+    /// No socket is given (bad usage), or no driver answers on it.
+    pub(crate) async fn connect(&self) -> Result<Connection, Failure> {
+        Connection::open(&self.socket()?, self.timeout).await
     }
 
     /// Prints a response in the selected format.
@@ -77,24 +64,5 @@ impl Target {
     /// If stdout cannot be written.
     pub(crate) fn print(&self, answer: &Answer) -> Result<(), Failure> {
         Ok(render::write(&answer.text(self.output))?)
-    }
-
-    /// Whether the output is for a person.
-    pub(crate) fn is_table(&self) -> bool {
-        matches!(self.output, Output::Table | Output::Wide)
-    }
-}
-
-/// Waits for at most so many seconds.
-///
-/// # Errors
-/// That of the work, or no result in time.
-pub(crate) async fn within<T>(
-    seconds: u64,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    match tokio::time::timeout(Duration::from_secs(seconds), work).await {
-        Ok(result) => result,
-        Err(_elapsed) => Err(Failure::NoAnswer { seconds }),
     }
 }

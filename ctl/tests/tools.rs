@@ -232,28 +232,6 @@ fn a_raw_volume_is_mounted_as_a_device() {
 
 #[test]
 #[ignore = "needs root and built binaries: make test"]
-fn check_finds_both_programs_conforming_and_changes_nothing() {
-    let scene = Scene::new();
-    for (socket, rule) in [
-        ("controller.sock", "ListVolumes, token"),
-        ("node.sock", "node_id"),
-    ] {
-        let report = scene.call(socket, "check").ok();
-        assert!(
-            report.contains(rule) && report.contains(" 0 wrong"),
-            "{report}"
-        );
-        assert!(
-            report.lines().all(|line| line.chars().count() <= 80),
-            "{report}"
-        );
-    }
-    assert_eq!(scene.controller("volume list -o name").ok(), "");
-    scene.call("kubelet", "check").fails(69, "cannot connect");
-}
-
-#[test]
-#[ignore = "needs root and built binaries: make test"]
 fn doctor_names_what_is_wrong_with_a_cure() {
     let scene = Scene::new();
     let report = plain(&scene, "doctor --dir % --kubelet-dir %kubelet").out;
@@ -277,7 +255,7 @@ fn doctor_names_what_is_wrong_with_a_cure() {
 
 #[test]
 #[ignore = "needs root and built binaries: make test"]
-fn status_and_top_show_both_programs_with_their_latencies() {
+fn status_shows_both_programs_with_their_latencies() {
     let scene = Scene::new();
     scene.controller("volume list").ok();
     let status = plain(&scene, "status --dir % --kubelet-dir %kubelet");
@@ -291,10 +269,6 @@ fn status_and_top_show_both_programs_with_their_latencies() {
     let words: Vec<_> = line.split_whitespace().collect();
     assert_eq!(words[2..6], ["yes", "0", "0", "0"], "{status}");
     assert!(words[6].parse::<f64>().is_ok(), "p50: {status}");
-    let top = plain(&scene, "top -n 2 -d 1 --dir % --kubelet-dir %kubelet").ok();
-    assert_eq!(top.matches("2 drivers").count(), 2, "{top}");
-    assert!(!top.contains('\u{1b}') && top.contains("free"), "{top}");
-    assert!(top.lines().all(|line| line.chars().count() <= 80), "{top}");
 }
 
 #[test]
@@ -324,10 +298,6 @@ fn rpc_makes_any_call_with_and_without_reflection() {
         fs::write(scene.path("request.json"), request).expect("write");
         let made = scene.call(socket, "rpc CreateVolume @%request.json").ok();
         assert!(made.contains("\"capacity_bytes\": 134217728"), "{made}");
-        let yaml = scene
-            .call(socket, "rpc csi.v1.Controller/ListVolumes -o yaml")
-            .ok();
-        assert!(yaml.starts_with("entries:\n- "), "{yaml}");
         let unknown = r#"rpc ControllerGetVolume {"volumeId":"none"}"#;
         scene.call(socket, unknown).fails(1, "NOT_FOUND");
         scene
@@ -360,14 +330,6 @@ fn bench_measures_two_sockets_in_turns_and_changes_nothing() {
     let (p50, p99): (u64, u64) = (words[3].parse().unwrap(), words[4].parse().unwrap());
     assert!(0 < p50 && p50 <= p99, "{measured}");
     assert!(words[7].ends_with("MiB"), "resident memory: {measured}");
-    let picture = format!("{bench} --svg {}", scene.text("times.svg"));
-    scene.node(&picture).ok();
-    let svg = std::fs::read_to_string(scene.text("times.svg")).unwrap();
-    assert_eq!(svg.matches("<polyline").count(), 2, "{svg}");
-    // Both drivers have one name.
-    assert!(svg.contains("local.csi.belay.dev (") && svg.contains("controller.sock)"));
-    let nowhere = format!("bench Probe --svg {}", scene.text("none/times.svg"));
-    scene.node(&nowhere).fails(64, "--svg");
     scene
         .controller("bench CreateVolume")
         .fails(64, "--allow-changes");

@@ -39,12 +39,12 @@ fn every_verb_that_reads_volumes() {
         wide.contains("134217728 (128MiB)") && wide.contains("VOLUME_CONTEXT"),
         "{wide}"
     );
-    let yaml = scene
-        .controller("controller list-volumes --max-entries 1 -o yaml")
+    let page = scene
+        .controller("controller list --max-entries 1 -o json")
         .ok();
     assert!(
-        yaml.contains("- accessible_topology:") && yaml.contains("134217728"),
-        "{yaml}"
+        page.contains("\"accessible_topology\": [") && page.contains("134217728"),
+        "{page}"
     );
     assert_eq!(name(scene.controller("volume list -o name").ok()), id);
     let volume = scene.controller(&format!("volume get {id}")).ok();
@@ -127,7 +127,7 @@ fn every_verb_that_changes_a_volume_and_its_health() {
 
 #[test]
 #[ignore = "needs root and built binaries: make test"]
-fn every_verb_of_snapshots_and_groups() {
+fn every_verb_of_snapshots() {
     let scene = Scene::new();
     let id = name(
         scene
@@ -155,17 +155,6 @@ fn every_verb_of_snapshots_and_groups() {
         get.contains(&format!("\"source_volume_id\": \"{id}\"")),
         "{get}"
     );
-    // Neither program serves these services; the driver's refusal is what the user sees.
-    for line in [
-        format!("snapshot allocated {snapshot}"),
-        format!("snapshot delta {snapshot} {snapshot}"),
-        format!("group create g {id}"),
-        "group get g s".to_owned(),
-        "group delete g s".to_owned(),
-        "group capabilities".to_owned(),
-    ] {
-        scene.controller(&line).fails(1, "UNIMPLEMENTED");
-    }
     scene
         .controller(&format!("snapshot delete {snapshot}"))
         .ok();
@@ -205,14 +194,14 @@ fn every_verb_of_the_node() {
         "{grown:?}"
     );
     scene
-        .node(&format!("node umount {id} --target-path %pods/data"))
+        .node(&format!("node unpublish {id} --target %pods/data"))
         .ok();
     scene
         .node(&format!("node unstage {id} --staging %staging"))
         .ok();
     scene.controller(&format!("volume detach {id}")).ok();
     scene.controller(&format!("volume delete {id}")).ok();
-    assert!(scene.node("node get-info").ok().starts_with("node_id"));
+    assert!(scene.node("node info").ok().starts_with("node_id"));
     let capabilities = scene.node("node capabilities -o name").ok();
     assert!(
         capabilities.contains("STAGE_UNSTAGE_VOLUME"),
@@ -223,24 +212,21 @@ fn every_verb_of_the_node() {
 
 #[test]
 #[ignore = "needs root and built binaries: make test"]
-fn every_verb_of_identity_and_registration() {
+fn every_verb_of_identity_and_the_registration_by_rpc() {
     let scene = Scene::new();
     for socket in ["node.sock", "controller.sock"] {
         let info = scene.call(socket, "identity info").ok();
         assert!(info.contains("local.csi.belay.dev"), "{info}");
-        assert_eq!(scene.call(socket, "i probe").ok(), "ready  yes\n");
+        assert_eq!(scene.call(socket, "identity probe").ok(), "ready  yes\n");
         scene.call(socket, "identity capabilities").ok();
     }
     let registry = fs::read_dir(scene.path("kubelet/plugins_registry")).expect("readdir");
     let socket = registry.flatten().next().expect("a socket").path();
     let socket = socket.to_str().unwrap().to_owned();
     let call = |line: &str| scene.run(&format!("{line} --endpoint {socket}"), |command| command);
-    assert!(
-        call("registration info")
-            .ok()
-            .contains(&scene.text("node.sock"))
-    );
-    call("registration notify").ok();
+    let info = call("rpc Registration/GetInfo").ok();
+    assert!(info.contains(&scene.text("node.sock")), "{info}");
+    call(r#"rpc NotifyRegistrationStatus {"plugin_registered":true}"#).ok();
 }
 
 #[test]

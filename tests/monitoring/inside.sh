@@ -37,7 +37,8 @@ start_programs() {
         --kubelet-registration-path /csi/csi.sock 2>"$work/node.log" &
     await node info
     # The kubelet's replies.
-    "$bindir/belayctl" --endpoint "$work"/plugins_registry/*-reg.sock registration notify >/dev/null
+    "$bindir/belayctl" --endpoint "$work"/plugins_registry/*-reg.sock \
+        rpc NotifyRegistrationStatus '{"plugin_registered": true}' >/dev/null
 }
 
 # Labels as the operator adds them to the targets of a PodMonitor.

@@ -71,7 +71,7 @@ as_on_a_node_of_kubernetes() {
         /etc/default/belay-node
     systemctl restart belay-node
     await test -S "$registration"
-    belayctl --endpoint "$registration" registration info | grep -q "$kubelet/plugins/" ||
+    belayctl --endpoint "$registration" rpc Registration/GetInfo | grep -q "$kubelet/plugins/" ||
         wrong "the kubelet would not find the socket"
     node_socket=$kubelet/plugins/local.csi.belay.dev/csi.sock
     id=$(up in-kubelet ext4 "$kubelet/staging" "$kubelet/pod")

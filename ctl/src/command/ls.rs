@@ -3,24 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belay_proto::csi::v1::controller_client::ControllerClient;
-use belay_proto::csi::v1::identity_client::IdentityClient;
-use belay_proto::csi::v1::node_client::NodeClient;
-use belay_proto::csi::v1::{
-    ControllerGetCapabilitiesRequest, GetPluginInfoRequest, NodeGetCapabilitiesRequest,
-    ProbeRequest,
-};
-use belay_proto::dial::dial;
-use belay_proto::pluginregistration::InfoRequest;
-use belay_proto::pluginregistration::registration_client::RegistrationClient;
 use clap::Args;
+use serde_json::{Value, json};
 use tonic::Code;
 
+use crate::call::Connection;
 use crate::failure::Failure;
 use crate::machine::{kubelet, process, sockets};
 use crate::render::{Answer, Cell, Rows};
 
-/// A driver that takes longer for its name is shown without it.
+/// Time for a driver to answer; one that takes longer is listed without its name.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where to look for sockets.
@@ -36,7 +28,7 @@ pub(crate) struct Search {
 
 /// A socket, and what answers on it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct DriverSocket {
     /// Its path.
     pub(crate) socket: PathBuf,
     /// Name of the driver; empty if nothing answers.
@@ -54,8 +46,8 @@ pub(crate) struct Found {
 }
 
 impl Search {
-    /// All sockets, each with what answers on it.
-    pub(crate) async fn look(&self) -> Vec<Found> {
+    /// Returns all sockets, each with what answers on it.
+    pub(crate) async fn look(&self) -> Vec<DriverSocket> {
         let mut found = Vec::new();
         for socket in sockets::find(&self.directories, &self.kubelet_dir) {
             found.push(probe(&socket).await);
@@ -92,13 +84,13 @@ pub(crate) async fn run(search: &Search) -> Result<Answer, Failure> {
     }))
 }
 
-/// What answers on a socket.
-pub(crate) async fn probe(socket: &Path) -> Found {
+/// Asks what answers on a socket.
+pub(crate) async fn probe(socket: &Path) -> DriverSocket {
     let pid = tokio::time::timeout(PATIENCE, process::of(socket)).await;
-    let mut found = Found {
+    let mut found = DriverSocket {
         socket: socket.to_owned(),
         pid: pid.ok().flatten(),
-        ..Found::default()
+        ..DriverSocket::default()
     };
     match tokio::time::timeout(PATIENCE, ask(socket, &mut found)).await {
         Ok(Ok(())) => {}
@@ -108,7 +100,7 @@ pub(crate) async fn probe(socket: &Path) -> Found {
     found
 }
 
-/// The socket is in its own column.
+/// Describes a failure without the socket, which has its own column.
 fn short(failure: &Failure) -> String {
     match failure {
         Failure::Dial(belay_proto::dial::DialError::Connect { source, .. }) => {
@@ -119,42 +111,36 @@ fn short(failure: &Failure) -> String {
     }
 }
 
-async fn ask(socket: &Path, found: &mut Found) -> Result<(), Failure> {
-    let channel = dial(socket).await?;
-    let info = IdentityClient::new(channel.clone())
-        .get_plugin_info(GetPluginInfoRequest {})
-        .await;
-    let info = match info {
-        Err(status) if status.code() == Code::Unimplemented => {
-            let info = RegistrationClient::new(channel)
-                .get_info(InfoRequest {})
-                .await?;
-            found.driver = info.into_inner().name;
+async fn ask(socket: &Path, found: &mut DriverSocket) -> Result<(), Failure> {
+    let connection = Connection::open(socket, PATIENCE.as_secs()).await?;
+    let call = async |method| connection.call(method, json!({})).await;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let info = match call("GetPluginInfo").await {
+        Err(failure) if is_absent(&failure) => {
+            found.driver = text(&call("pluginregistration.Registration/GetInfo").await?["name"]);
             found.serves.push("registration".to_owned());
             return Ok(());
         }
-        info => info?.into_inner(),
+        info => info?,
     };
-    (found.driver, found.version) = (info.name, info.vendor_version);
-    let mut controller = ControllerClient::new(channel.clone());
-    let capabilities = ControllerGetCapabilitiesRequest {};
-    let controller = controller.controller_get_capabilities(capabilities).await;
-    found.serves.extend(served(&controller, "controller"));
-    let mut node = NodeClient::new(channel.clone());
-    let node = node
-        .node_get_capabilities(NodeGetCapabilitiesRequest {})
-        .await;
-    found.serves.extend(served(&node, "node"));
-    let probe = IdentityClient::new(channel).probe(ProbeRequest {}).await;
+    found.driver = text(&info["name"]);
+    found.version = text(&info["vendor_version"]);
+    for (method, service) in [
+        ("ControllerGetCapabilities", "controller"),
+        ("NodeGetCapabilities", "node"),
+    ] {
+        let answer = call(method).await;
+        if !answer.is_err_and(|failure| is_absent(&failure)) {
+            found.serves.push(service.to_owned());
+        }
+    }
     // The specification: absent means ready, FAILED_PRECONDITION that it is not.
-    found.ready = Some(match probe {
-        Ok(answer) => answer.into_inner().ready.unwrap_or(true),
-        Err(_status) => false,
-    });
+    let probe = call("Probe").await;
+    found.ready = Some(probe.is_ok_and(|answer| answer.get("ready").is_none_or(|it| *it == true)));
     Ok(())
 }
 
-fn served<T>(answer: &Result<T, tonic::Status>, name: &str) -> Option<String> {
-    let absent = matches!(answer, Err(status) if status.code() == Code::Unimplemented);
-    (!absent).then(|| name.to_owned())
+/// Whether the socket does not serve the called service.
+fn is_absent(failure: &Failure) -> bool {
+    matches!(failure, Failure::Status(status) if status.code() == Code::Unimplemented)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde::Deserialize;
 
 /// The default of the kubelet's `--root-dir`.
 pub(crate) const DIRECTORY: &str = "/var/lib/kubelet";
@@ -71,13 +71,23 @@ pub(crate) fn pod_names() -> BTreeMap<String, String> {
     names.collect()
 }
 
+/// The part of vol_data.json that is read.
+#[derive(Deserialize)]
+struct VolumeData {
+    #[serde(rename = "driverName")]
+    driver: String,
+    #[serde(rename = "volumeHandle")]
+    volume_id: String,
+    #[serde(rename = "specVolID")]
+    pv: Option<String>,
+}
+
 fn read(file: &Path, pod: Option<String>, path: PathBuf) -> Option<Use> {
-    let data: Value = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
-    let text = |key: &str| data.get(key)?.as_str().map(str::to_owned);
+    let data: VolumeData = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
     Some(Use {
-        driver: text("driverName")?,
-        volume_id: text("volumeHandle")?,
-        pv: text("specVolID"),
+        driver: data.driver,
+        volume_id: data.volume_id,
+        pv: data.pv,
         pod,
         path,
     })

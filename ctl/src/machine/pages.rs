@@ -98,19 +98,6 @@ impl Page {
     }
 }
 
-/// What happened between two readings of a histogram; all of it without an earlier one, or if the
-/// program was restarted.
-pub(crate) fn since(now: &[(f64, f64)], before: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let is_later = now.len() == before.len() && now.iter().zip(before).all(|(a, b)| a.1 >= b.1);
-    if !is_later {
-        return now.to_vec();
-    }
-    now.iter()
-        .zip(before)
-        .map(|(a, b)| (a.0, a.1 - b.1))
-        .collect()
-}
-
 /// The upper bound of the bucket in which a quantile is: the value is at most that.
 pub(crate) fn quantile(buckets: &[(f64, f64)], quantile: f64) -> Option<f64> {
     let (_, all) = *buckets.last()?;
@@ -172,18 +159,5 @@ jobs 3
         assert_eq!(quantile(&buckets, 0.99), Some(1.0));
         assert_eq!(quantile(&[(1.0, 0.0)], 0.5), None);
         assert_eq!(quantile(&[], 0.5), None);
-    }
-
-    #[test]
-    fn only_what_is_new_counts_unless_the_program_was_restarted() {
-        let before = [(0.1, 9.0), (1.0, 10.0)];
-        assert_eq!(
-            since(&[(0.1, 9.0), (1.0, 12.0)], &before),
-            [(0.1, 0.0), (1.0, 2.0)]
-        );
-        assert_eq!(
-            since(&[(0.1, 1.0), (1.0, 1.0)], &before),
-            [(0.1, 1.0), (1.0, 1.0)]
-        );
     }
 }

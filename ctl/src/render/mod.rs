@@ -1,7 +1,6 @@
-//! Prints responses as aligned tables, as JSON or YAML, or by name. Does not know the calls.
+//! Prints responses as aligned tables, as JSON, or by name. Does not know the calls.
 
 mod cell;
-mod yaml;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -10,11 +9,9 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
 pub(crate) use cell::Cell;
-pub(crate) use yaml::to_yaml;
 
 use crate::failure::NO;
 use crate::report::Report;
-use crate::table::align;
 
 /// How an answer is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -25,8 +22,6 @@ pub(crate) enum Output {
     Wide,
     /// One JSON document, sizes in bytes
     Json,
-    /// The same in YAML
-    Yaml,
     /// Names only, one per line, for scripts
     Name,
 }
@@ -61,7 +56,7 @@ pub(crate) struct Rows {
     pub(crate) name: &'static str,
     /// The names of the values.
     pub(crate) columns: Vec<&'static str>,
-    /// How many of the columns a table has; the others are for wide tables, JSON and YAML.
+    /// How many of the columns a table has; the others are for wide tables and JSON.
     pub(crate) narrow: usize,
     /// One value per column.
     pub(crate) rows: Vec<Vec<Cell>>,
@@ -141,7 +136,6 @@ impl Answer {
             Output::Table => self.table(false),
             Output::Wide => self.table(true),
             Output::Json => format!("{:#}\n", self.to_json()),
-            Output::Yaml => to_yaml(&self.to_json()),
             Output::Name => self.names(),
         }
     }
@@ -237,6 +231,38 @@ fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a Cell)>) -> Value {
             .map(|(name, cell)| (name.to_owned(), cell.to_json()))
             .collect::<Map<_, _>>(),
     )
+}
+
+/// Aligns lines of cells: each column as wide as its widest cell, two spaces between, none at the
+/// end.
+fn align(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|at| {
+            lines
+                .iter()
+                .filter_map(|line| line.get(at))
+                .map(|c| width(c))
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    for line in lines {
+        let mut row = String::new();
+        for (cell, wide) in line.iter().zip(&widths) {
+            row.push_str(cell);
+            row.extend(std::iter::repeat_n(' ', wide - width(cell) + 2));
+        }
+        text.push_str(row.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Columns of a text on a terminal, for the characters that occur here.
+fn width(text: &str) -> usize {
+    text.chars().count()
 }
 
 #[cfg(test)]

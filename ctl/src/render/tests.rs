@@ -149,3 +149,12 @@ fn an_empty_answer_is_ok_or_an_empty_object() {
     assert_eq!(Answer::Done.text(Output::Table), "OK\n");
     assert_eq!(Answer::Done.to_json(), json!({}));
 }
+
+#[test]
+fn characters_count_as_columns_not_as_bytes() {
+    let lines = [
+        vec!["µs".to_owned(), "x".to_owned()],
+        vec!["ms".to_owned(), "y".to_owned()],
+    ];
+    assert_eq!(align(&lines), "µs  x\nms  y\n");
+}

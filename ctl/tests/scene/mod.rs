@@ -50,6 +50,9 @@ impl Scene {
             ["--kubelet-registration-path", &node],
         ];
         scene.start("belay-node", "node.sock", agent.as_flattened());
+        until("the agent asks to be registered", || {
+            std::fs::read_dir(&registry).is_ok_and(|mut files| files.next().is_some())
+        });
         scene
     }
 

@@ -2,14 +2,11 @@
 
 use std::path::PathBuf;
 
-use belay_proto::csi::v1::{
-    ControllerUnpublishVolumeRequest, DeleteVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest,
-};
 use clap::Args;
+use serde_json::json;
 
+use super::Driver;
 use super::record::{self, Record};
-use super::{Driver, step};
 use crate::failure::Failure;
 use crate::render::{Answer, Cell};
 use crate::secrets::Secrets;
@@ -38,38 +35,22 @@ impl Umount {
         let state = record::state(&self.state_dir)?;
         let record = Record::load(&state, &record::target(&self.dir)?)?;
         let secrets = self.secrets.load()?;
-        let mut driver = Driver::connect(on, &record.sockets).await?;
-        let volume_id = || record.volume_id.clone();
-        let call = driver
-            .node
-            .node_unpublish_volume(NodeUnpublishVolumeRequest {
-                volume_id: volume_id(),
-                target_path: record.target.display().to_string(),
-            });
-        step("NodeUnpublishVolume", on.wait_for(call).await)?;
+        let driver = Driver::connect(on, &record.sockets).await?;
+        let id = &record.volume_id;
+        let unpublish = json!({"volume_id": id, "target_path": record.target});
+        driver.call("NodeUnpublishVolume", unpublish, "").await?;
         if record.needs.1 {
             let staging = Record::staging(&state, &record.target);
-            let call = driver.node.node_unstage_volume(NodeUnstageVolumeRequest {
-                volume_id: volume_id(),
-                staging_target_path: staging.display().to_string(),
-            });
-            step("NodeUnstageVolume", on.wait_for(call).await)?;
+            let unstage = json!({"volume_id": id, "staging_target_path": staging});
+            driver.call("NodeUnstageVolume", unstage, "").await?;
         }
         if record.needs.0 {
-            let request = ControllerUnpublishVolumeRequest {
-                volume_id: volume_id(),
-                node_id: record.node_id.clone(),
-                secrets: secrets.clone(),
-            };
-            let call = driver.controller.controller_unpublish_volume(request);
-            step("ControllerUnpublishVolume", on.wait_for(call).await)?;
+            let detach = json!({"volume_id": id, "node_id": record.node_id, "secrets": secrets});
+            driver.call("ControllerUnpublishVolume", detach, "").await?;
         }
         if self.delete {
-            let call = driver.controller.delete_volume(DeleteVolumeRequest {
-                volume_id: volume_id(),
-                secrets,
-            });
-            step("DeleteVolume", on.wait_for(call).await)?;
+            let delete = json!({"volume_id": id, "secrets": secrets});
+            driver.call("DeleteVolume", delete, "").await?;
         }
         if let Some(place) = &record.place {
             place.restore(&record.target)?;

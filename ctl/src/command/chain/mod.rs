@@ -9,23 +9,18 @@ mod up;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use belay_proto::csi::v1::controller_client::ControllerClient;
-use belay_proto::csi::v1::controller_service_capability::{self as controller, rpc as controllers};
-use belay_proto::csi::v1::node_client::NodeClient;
-use belay_proto::csi::v1::node_service_capability::{self as node, rpc as nodes};
-use belay_proto::csi::v1::{ControllerGetCapabilitiesRequest, NodeGetCapabilitiesRequest};
-use belay_proto::dial::dial;
 use belay_proto::endpoint::Endpoint;
 use clap::Args;
-use tonic::transport::Channel;
+use serde_json::{Value, json};
 
 pub(crate) use down::Umount;
 pub(crate) use up::Mount;
 
+use crate::call::Connection;
 use crate::failure::Failure;
 use crate::target::Target;
 
-/// The two sockets, and where the records of what is mounted are kept.
+/// The two sockets, and the directory for records of mounts.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Sockets and state")]
 pub(crate) struct Sockets {
@@ -42,10 +37,9 @@ pub(crate) struct Sockets {
 }
 
 /// Both services of a driver.
-struct Driver<'a> {
-    target: &'a Target,
-    controller: ControllerClient<Channel>,
-    node: NodeClient<Channel>,
+struct Driver {
+    controller: Connection,
+    node: Connection,
 }
 
 impl Sockets {
@@ -61,61 +55,48 @@ impl Sockets {
     }
 }
 
-impl<'a> Driver<'a> {
-    async fn connect(
-        target: &'a Target,
-        [controller, node]: &[PathBuf; 2],
-    ) -> Result<Self, Failure> {
+impl Driver {
+    async fn connect(target: &Target, [controller, node]: &[PathBuf; 2]) -> Result<Self, Failure> {
         Ok(Self {
-            target,
-            controller: ControllerClient::new(dial(controller).await?),
-            node: NodeClient::new(dial(node).await?),
+            controller: Connection::open(controller, target.timeout).await?,
+            node: Connection::open(node, target.timeout).await?,
+        })
+    }
+
+    /// Makes a call on the socket of its service. An error names the call, and what to do about it.
+    async fn call(
+        &self,
+        method: &'static str,
+        request: Value,
+        advice: &str,
+    ) -> Result<Value, Failure> {
+        let connection = match method.starts_with("Node") {
+            true => &self.node,
+            false => &self.controller,
+        };
+        let answer = connection.call(method, request).await;
+        answer.map_err(|cause| Failure::Step {
+            step: method,
+            cause: Box::new(cause),
+            advice: advice.to_owned(),
         })
     }
 
     /// Whether volumes must be attached, and whether they must be staged.
-    async fn needs(&mut self) -> Result<(bool, bool), Failure> {
-        let request = ControllerGetCapabilitiesRequest {};
-        let call = self.controller.controller_get_capabilities(request);
-        let all = step(
-            "ControllerGetCapabilities",
-            self.target.wait_for(call).await,
-        )?;
-        let attach = all.capabilities.iter().any(|it| {
-            matches!(&it.r#type, Some(controller::Type::Rpc(rpc))
-                if rpc.r#type() == controllers::Type::PublishUnpublishVolume)
-        });
-        let call = self
-            .node
-            .node_get_capabilities(NodeGetCapabilitiesRequest {});
-        let all = step("NodeGetCapabilities", self.target.wait_for(call).await)?;
-        let stage = all.capabilities.iter().any(|it| {
-            matches!(&it.r#type, Some(node::Type::Rpc(rpc))
-                if rpc.r#type() == nodes::Type::StageUnstageVolume)
-        });
-        Ok((attach, stage))
+    async fn needs(&self) -> Result<(bool, bool), Failure> {
+        let has = async |method, capability: &str| {
+            let all = self.call(method, json!({}), "").await?;
+            let mut all = all["capabilities"].as_array().into_iter().flatten();
+            Ok::<_, Failure>(all.any(|it| it["rpc"]["type"] == capability))
+        };
+        Ok((
+            has("ControllerGetCapabilities", "PUBLISH_UNPUBLISH_VOLUME").await?,
+            has("NodeGetCapabilities", "STAGE_UNSTAGE_VOLUME").await?,
+        ))
     }
 }
 
-/// Names the step that failed.
-fn step<T>(step: &'static str, result: Result<T, Failure>) -> Result<T, Failure> {
-    advised(step, result, String::new)
-}
-
-/// The same, with what to do about it.
-fn advised<T>(
-    step: &'static str,
-    result: Result<T, Failure>,
-    advice: impl FnOnce() -> String,
-) -> Result<T, Failure> {
-    result.map_err(|cause| Failure::Step {
-        step,
-        cause: Box::new(cause),
-        advice: advice(),
-    })
-}
-
-/// A file of this machine cannot be used.
+/// Returns the error for a file of this machine that cannot be used.
 fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::Machine(format!("{}: {error}", path.display()))
 }

@@ -1,4 +1,5 @@
-//! Where a volume is mounted: what may be there before, and what is there again afterwards.
+//! The directory at which a volume is mounted: what may be there before, and is there again
+//! afterwards.
 //! NodeUnpublishVolume removes its target path, also one that it has not made.
 
 use std::fs::{self, Metadata, Permissions};
@@ -6,7 +7,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::failed;
 use crate::failure::Failure;
@@ -15,7 +16,7 @@ use crate::failure::Failure;
 const PERMISSIONS: u32 = 0o7777;
 
 /// A directory that existed before a volume was mounted on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Place {
     mode: u32,
     uid: u32,
@@ -23,7 +24,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The directory of that path, if there is one.
+    /// Returns the directory of that path, if there is one.
     ///
     /// # Errors
     /// There is something that a mount would hide, or that could not be unmounted: files in it, a
@@ -73,19 +74,6 @@ impl Place {
         };
         made.map_err(|error| failed(path, &error))
     }
-
-    pub(super) fn to_json(&self) -> Value {
-        json!([self.mode, self.uid, self.gid])
-    }
-
-    pub(super) fn from_json(value: &Value) -> Option<Self> {
-        let number = |at: usize| u32::try_from(value.get(at)?.as_u64()?).ok();
-        Some(Self {
-            mode: number(0)?,
-            uid: number(1)?,
-            gid: number(2)?,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -102,7 +90,6 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o2710)).unwrap();
         let place = Place::inspect(&path, false).unwrap().unwrap();
         fs::remove_dir(&path).unwrap();
-        let place = Place::from_json(&place.to_json()).unwrap();
         // Again: another umount has made it already.
         for _ in 0..2 {
             place.restore(&path).unwrap();

@@ -1,32 +1,33 @@
-//! What `mount` has begun, for `umount`: one file per directory. It holds no secret and no context.
+//! Records of the mounts that `mount` has begun, for `umount`: one file per directory, without
+//! secrets and contexts.
 
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Component, Path, PathBuf, absolute};
 use std::time::UNIX_EPOCH;
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::failed;
 use super::place::Place;
 use crate::failure::Failure;
 
-/// Of the file of a record.
+/// The end of the name of a record's file.
 const SUFFIX: &str = ".json";
 
-/// Longest name of a file (NAME_MAX of limits.h).
+/// Maximum length of a file's name (NAME_MAX of limits.h).
 const NAME_BYTES_MAX: usize = 255;
 
 /// The volume of one directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Where it is published.
+    /// The path at which it is published.
     pub(super) target: PathBuf,
-    /// As `mount` was given it.
+    /// The name that `mount` was given.
     pub(super) name: String,
     pub(super) volume_id: String,
     pub(super) node_id: String,
-    /// Of the controller and of the node agent.
+    /// The sockets of the controller and of the node agent.
     pub(super) sockets: [PathBuf; 2],
     /// Whether it was attached, and staged.
     pub(super) needs: (bool, bool),
@@ -95,7 +96,7 @@ impl Record {
     fn write(&self, state: &Path, publish: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
         let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let aside = state.join(format!("{}-{now}.new", std::process::id()));
-        let text = format!("{:#}\n", self.to_json());
+        let text = serde_json::to_string_pretty(self)? + "\n";
         let written = fs::File::create_new(&aside)
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .and_then(|()| publish(&aside));
@@ -148,9 +149,7 @@ impl Record {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| failed(&file, &error))?,
         };
-        let value: Option<Value> = serde_json::from_str(&text).ok();
-        let found = value.as_ref().and_then(Self::from_json);
-        found.map(Some).ok_or_else(|| {
+        serde_json::from_str(&text).map(Some).map_err(|_error| {
             Failure::Machine(format!(
                 "{}: damaged; undo the mount by `node` and `volume`",
                 file.display()
@@ -173,42 +172,9 @@ impl Record {
         let file = Self::path(state, &self.target);
         fs::remove_file(&file).map_err(|error| failed(&file, &error))
     }
-
-    fn to_json(&self) -> Value {
-        let sockets = self
-            .sockets
-            .each_ref()
-            .map(|path| path.display().to_string());
-        json!({
-            "target": self.target.display().to_string(),
-            "name": self.name,
-            "volume_id": self.volume_id,
-            "node_id": self.node_id,
-            "sockets": sockets,
-            "needs": self.needs,
-            "place": self.place.as_ref().map(Place::to_json),
-        })
-    }
-
-    fn from_json(value: &Value) -> Option<Self> {
-        let text = |key: &str| value.get(key)?.as_str().map(str::to_owned);
-        let list = |key: &str| value.get(key)?.as_array().cloned();
-        let sockets = list("sockets")?;
-        let path = |at: usize| Some(PathBuf::from(sockets.get(at)?.as_str()?));
-        let needs = list("needs")?;
-        Some(Self {
-            target: text("target")?.into(),
-            name: text("name")?,
-            volume_id: text("volume_id")?,
-            node_id: text("node_id")?,
-            sockets: [path(0)?, path(1)?],
-            needs: (needs.first()?.as_bool()?, needs.get(1)?.as_bool()?),
-            place: value.get("place").and_then(Place::from_json),
-        })
-    }
 }
 
-/// The path of a directory that need not exist: absolute, the same before and after it is made.
+/// Returns the absolute path of a directory, the same before and after the directory is made.
 ///
 /// # Errors
 /// It is empty, not UTF-8, has a `..` that leads nowhere, or is too long for the name of a record;

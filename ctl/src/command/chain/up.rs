@@ -1,22 +1,16 @@
 //! `belayctl mount`: create, attach, stage, publish.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use belay_proto::csi::v1::volume_capability::AccessType;
-use belay_proto::csi::v1::{
-    CapacityRange, ControllerPublishVolumeRequest, CreateVolumeRequest, NodeGetInfoRequest,
-    NodePublishVolumeRequest, NodeStageVolumeRequest, TopologyRequirement, Volume,
-    VolumeCapability,
-};
 use clap::Args;
+use serde_json::{Value, json};
 
 use super::place::Place;
 use super::record::{self, Record};
-use super::{Driver, Sockets, advised, failed, step};
-use crate::access::{Access, Pair, map, pair};
+use super::{Driver, Sockets, failed};
 use crate::failure::Failure;
+use crate::flags::{Access, Pair, map, pair};
 use crate::machine::mounts;
 use crate::render::{Answer, Cell};
 use crate::secrets::Secrets;
@@ -47,14 +41,6 @@ pub(crate) struct Mount {
     sockets: Sockets,
 }
 
-/// What all steps need.
-struct Ascent<'a> {
-    driver: Driver<'a>,
-    capability: VolumeCapability,
-    secrets: HashMap<String, String>,
-    readonly: bool,
-}
-
 impl Mount {
     /// Makes the calls.
     ///
@@ -66,40 +52,33 @@ impl Mount {
         let sockets = self.sockets.paths(on);
         let known = Record::of_same(&state, &target, &self.name, &sockets)?;
         let capability = self.access.capability();
-        let place = inspect(&target, known.is_some(), is_block(&capability))?;
-        let mut ascent = Ascent {
-            driver: Driver::connect(on, &sockets).await?,
-            capability,
-            secrets: self.secrets.load()?,
-            readonly: self.readonly,
-        };
+        let place = inspect(&target, known.is_some(), self.access.block)?;
+        let driver = Driver::connect(on, &sockets).await?;
+        let secrets = self.secrets.load()?;
         directory(&state)?;
-        let needs = ascent.driver.needs().await?;
-        let call = ascent.driver.node.node_get_info(NodeGetInfoRequest {});
-        let node = step("NodeGetInfo", on.wait_for(call).await)?;
-        let here = node.accessible_topology.map(|here| TopologyRequirement {
-            requisite: vec![here.clone()],
-            preferred: vec![here],
+        let needs = driver.needs().await?;
+        let node = driver.call("NodeGetInfo", json!({}), "").await?;
+        let mut create = json!({
+            "name": self.name,
+            "volume_capabilities": [&capability],
+            "parameters": map(self.parameters),
+            "secrets": &secrets,
         });
-        let call = ascent.driver.controller.create_volume(CreateVolumeRequest {
-            name: self.name.clone(),
-            capacity_range: self.size.map(|required_bytes| CapacityRange {
-                required_bytes,
-                limit_bytes: 0,
-            }),
-            volume_capabilities: vec![ascent.capability.clone()],
-            parameters: map(self.parameters),
-            secrets: ascent.secrets.clone(),
-            accessibility_requirements: here,
-            ..Default::default()
-        });
-        let made = step("CreateVolume", on.wait_for(call).await)?.volume;
-        let volume = made.ok_or(Failure::Answer("has no volume"))?;
+        if let Some(bytes) = self.size {
+            create["capacity_range"] = json!({"required_bytes": bytes});
+        }
+        if let Some(here) = node.get("accessible_topology") {
+            create["accessibility_requirements"] =
+                json!({"requisite": [here], "preferred": [here]});
+        }
+        let made = driver.call("CreateVolume", create, "").await?;
+        let volume = made.get("volume").ok_or(Failure::Answer("has no volume"))?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let record = Record {
             target,
             name: self.name,
-            volume_id: volume.volume_id.clone(),
-            node_id: node.node_id,
+            volume_id: text(&volume["volume_id"]),
+            node_id: text(&node["node_id"]),
             sockets,
             needs,
             place,
@@ -109,93 +88,62 @@ impl Mount {
             Some(known) => record.renew(known, &state)?,
             None => record.begin(&state)?,
         };
-        ascent.climb(&record, &volume, &state).await?;
+        let mut request = json!({
+            "volume_id": record.volume_id,
+            "volume_capability": capability,
+            "secrets": secrets,
+        });
+        if let Some(context) = volume.get("volume_context") {
+            request["volume_context"] = context.clone();
+        }
+        climb(&driver, &record, request, self.readonly, &state).await?;
+        let bytes = volume["capacity_bytes"].as_i64().unwrap_or_default();
         Ok(Answer::Record(vec![
             ("target", Cell::Text(record.target.display().to_string())),
-            ("volume_id", Cell::Text(volume.volume_id)),
-            ("capacity_bytes", Cell::Bytes(volume.capacity_bytes)),
+            ("volume_id", Cell::Text(record.volume_id)),
+            ("capacity_bytes", Cell::Bytes(bytes)),
         ]))
     }
 }
 
-impl Ascent<'_> {
-    async fn climb(
-        &mut self,
-        record: &Record,
-        volume: &Volume,
-        state: &Path,
-    ) -> Result<(), Failure> {
-        let advice = || {
-            format!(
-                "; `belayctl umount {}` undoes the rest",
-                record.target.display()
-            )
-        };
-        let mut context = HashMap::new();
-        if record.needs.0 {
-            let call =
-                self.driver
-                    .controller
-                    .controller_publish_volume(ControllerPublishVolumeRequest {
-                        volume_id: volume.volume_id.clone(),
-                        node_id: record.node_id.clone(),
-                        volume_capability: Some(self.capability.clone()),
-                        readonly: false,
-                        secrets: self.secrets.clone(),
-                        volume_context: volume.volume_context.clone(),
-                    });
-            let attached = self.driver.target.wait_for(call).await;
-            context = advised("ControllerPublishVolume", attached, advice)?.publish_context;
+/// Attaches, stages and publishes the volume. The fields that these calls have in common are in
+/// `common`.
+async fn climb(
+    driver: &Driver,
+    record: &Record,
+    common: Value,
+    readonly: bool,
+    state: &Path,
+) -> Result<(), Failure> {
+    let target = record.target.display();
+    let advice = format!("; `belayctl umount {target}` undoes the rest");
+    let mut node = common.clone();
+    if record.needs.0 {
+        let mut attach = common;
+        attach["node_id"] = json!(record.node_id);
+        let method = "ControllerPublishVolume";
+        let mut attached = driver.call(method, attach, &advice).await?;
+        if let context @ Value::Object(_) = attached["publish_context"].take() {
+            node["publish_context"] = context;
         }
-        let mut staging = String::new();
-        if record.needs.1 {
-            let path = Record::staging(state, &record.target);
-            directory(&path)?;
-            staging = path.display().to_string();
-            let call = self.driver.node.node_stage_volume(NodeStageVolumeRequest {
-                volume_id: volume.volume_id.clone(),
-                publish_context: context.clone(),
-                staging_target_path: staging.clone(),
-                volume_capability: Some(self.capability.clone()),
-                secrets: self.secrets.clone(),
-                volume_context: volume.volume_context.clone(),
-            });
-            advised(
-                "NodeStageVolume",
-                self.driver.target.wait_for(call).await,
-                advice,
-            )?;
-        }
-        if let Some(parent) = record.target.parent() {
-            directory(parent)?;
-        }
-        let call = self
-            .driver
-            .node
-            .node_publish_volume(NodePublishVolumeRequest {
-                volume_id: volume.volume_id.clone(),
-                publish_context: context,
-                staging_target_path: staging,
-                target_path: record.target.display().to_string(),
-                volume_capability: Some(self.capability.clone()),
-                readonly: self.readonly,
-                secrets: self.secrets.clone(),
-                volume_context: volume.volume_context.clone(),
-            });
-        advised(
-            "NodePublishVolume",
-            self.driver.target.wait_for(call).await,
-            advice,
-        )?;
-        Ok(())
     }
+    if record.needs.1 {
+        let staging = Record::staging(state, &record.target);
+        directory(&staging)?;
+        node["staging_target_path"] = json!(staging);
+        let stage = node.clone();
+        driver.call("NodeStageVolume", stage, &advice).await?;
+    }
+    if let Some(parent) = record.target.parent() {
+        directory(parent)?;
+    }
+    node["target_path"] = json!(record.target);
+    node["readonly"] = json!(readonly);
+    driver.call("NodePublishVolume", node, &advice).await?;
+    Ok(())
 }
 
-fn is_block(capability: &VolumeCapability) -> bool {
-    matches!(capability.access_type, Some(AccessType::Block(_)))
-}
-
-/// What is there, unless it is the volume itself.
+/// Returns the directory at the target, unless the volume itself is mounted there.
 fn inspect(target: &Path, is_known: bool, block: bool) -> Result<Option<Place>, Failure> {
     if !is_known {
         return Place::inspect(target, block);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::command::ls::Found;
+use crate::command::ls::DriverSocket;
 use crate::report::{Report, Verdict};
 
 /// Needed to mount (capabilities(7)), and its number.
@@ -10,7 +10,7 @@ const SYS_ADMIN: (&str, u32) = ("CAP_SYS_ADMIN", 21);
 /// Needed to grow a mounted ext4.
 const SYS_RESOURCE: (&str, u32) = ("CAP_SYS_RESOURCE", 24);
 
-pub(super) fn check(report: &mut Report, found: &[Found]) {
+pub(super) fn check(report: &mut Report, found: &[DriverSocket]) {
     if found.is_empty() {
         let what = "no socket in the usual directories";
         let cure = "start a driver, or give its directory by --dir; `belayctl ls` lists sockets";
@@ -53,7 +53,7 @@ pub(super) fn check(report: &mut Report, found: &[Found]) {
     }
 }
 
-fn capabilities(report: &mut Report, driver: &Found) {
+fn capabilities(report: &mut Report, driver: &DriverSocket) {
     let name = "capabilities";
     let status = driver
         .pid
@@ -91,26 +91,26 @@ fn capabilities(report: &mut Report, driver: &Found) {
 mod tests {
     use super::*;
 
-    fn found(driver: &str, version: &str) -> Found {
-        Found {
+    fn found(driver: &str, version: &str) -> DriverSocket {
+        DriverSocket {
             socket: "/run/belay/node.sock".into(),
             driver: driver.to_owned(),
             version: version.to_owned(),
             ready: Some(true),
-            ..Found::default()
+            ..DriverSocket::default()
         }
     }
 
     #[test]
     fn a_driver_that_is_not_ready_or_does_not_answer_is_wrong() {
         let mut report = Report::default();
-        let not_ready = Found {
+        let not_ready = DriverSocket {
             ready: Some(false),
             ..found("d.example.com", "1")
         };
-        let silent = Found {
+        let silent = DriverSocket {
             trouble: "connection refused".to_owned(),
-            ..Found::default()
+            ..DriverSocket::default()
         };
         check(&mut report, &[not_ready, silent]);
         assert_eq!(report.names(), "driver\nsocket\n");

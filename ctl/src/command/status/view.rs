@@ -1,11 +1,8 @@
 //! One driver at one moment.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
-use crate::command::ls::Found;
+use crate::command::ls::DriverSocket;
 use crate::machine::mounts::Mount;
-use crate::machine::pages::{Page, quantile, since};
+use crate::machine::pages::{Page, quantile};
 use crate::render::Cell;
 
 const CALLS: &str = "belay_rpc_duration_seconds";
@@ -28,39 +25,29 @@ pub(super) const COLUMNS: [&str; 13] = [
 ];
 pub(super) const NARROW: usize = 9;
 
-/// The calls of each socket at the previous screen.
-#[derive(Debug, Default)]
-pub(super) struct History(BTreeMap<PathBuf, Vec<(f64, f64)>>);
-
-/// A driver on the screen.
+/// A driver as its socket, its metrics and the mounts show it.
 #[derive(Clone, Debug)]
 pub(super) struct Driver {
-    pub(super) found: Found,
+    pub(super) found: DriverSocket,
     /// Staging mounts of the kubelet, and staged raw devices are not among them.
     pub(super) staged: usize,
     pub(super) registered: Option<bool>,
-    pub(super) running: Option<i64>,
     pub(super) hung: Option<i64>,
     pub(super) oldest: Option<i64>,
     pub(super) unhealthy: Option<i64>,
-    /// Calls since the previous screen, or the start of the program.
-    pub(super) calls: i64,
     pub(super) failed: Option<i64>,
     /// Milliseconds; upper bounds of the buckets of the histogram.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
     pub(super) free: Option<i64>,
-    pub(super) size: Option<i64>,
 }
 
 impl Driver {
-    pub(super) fn new(found: Found, page: &Page, mounts: &[Mount], history: &mut History) -> Self {
+    pub(super) fn new(found: DriverSocket, page: &Page, mounts: &[Mount]) -> Self {
         let label = ("driver", found.driver.as_str());
         let own = |name: &str| page.sum(name, Some(label)).map(whole);
         let all = |name: &str| page.sum(name, None).map(whole);
-        let now = page.histogram(CALLS, label);
-        let before = history.0.insert(found.socket.clone(), now.clone());
-        let recent = since(&now, before.as_deref().unwrap_or_default());
+        let calls = page.histogram(CALLS, label);
         let count = format!("{CALLS}_count");
         let failed = page
             .of(&count, Some(label))
@@ -75,16 +62,13 @@ impl Driver {
         Self {
             staged: if is_node { staged.count() } else { 0 },
             registered: own("belay_kubelet_registered").map(|value| value == 1),
-            running: all("belay_jobs_running"),
             hung: all("belay_jobs_hung"),
             oldest: all("belay_jobs_oldest_age_seconds"),
             unhealthy: own("belay_volumes_unhealthy"),
-            calls: recent.last().map_or(0, |(_, count)| whole(*count)),
-            failed: (!now.is_empty()).then(|| whole(failed)),
-            p50: quantile(&recent, 0.5).map(|seconds| seconds * 1000.0),
-            p99: quantile(&recent, 0.99).map(|seconds| seconds * 1000.0),
+            failed: (!calls.is_empty()).then(|| whole(failed)),
+            p50: quantile(&calls, 0.5).map(|seconds| seconds * 1000.0),
+            p99: quantile(&calls, 0.99).map(|seconds| seconds * 1000.0),
             free: own("belay_storage_free_bytes"),
-            size: own("belay_storage_size_bytes"),
             found,
         }
     }
@@ -158,12 +142,12 @@ mod tests {
     use super::*;
 
     fn driver(page: &str) -> Driver {
-        let found = Found {
+        let found = DriverSocket {
             driver: "d".to_owned(),
             ready: Some(true),
-            ..Found::default()
+            ..DriverSocket::default()
         };
-        Driver::new(found, &Page::parse(page), &[], &mut History::default())
+        Driver::new(found, &Page::parse(page), &[])
     }
 
     #[test]
@@ -178,7 +162,7 @@ mod tests {
              belay_rpc_duration_seconds_count{driver=\"d\",code=\"NOT_FOUND\"} 1\n",
         );
         assert_eq!((driver.hung, driver.unhealthy), (Some(2), Some(1)));
-        assert_eq!((driver.failed, driver.calls), (Some(1), 3));
+        assert_eq!(driver.failed, Some(1));
         assert_eq!(driver.p99.map(milliseconds).as_deref(), Some("1.0"));
         assert!(!driver.is_good());
     }

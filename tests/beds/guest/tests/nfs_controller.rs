@@ -152,7 +152,7 @@ fn capacity(guest: &mut Guest<'_>) {
         guest,
         &format!(
             r#"room() {{
-                 controller get-capacity --parameter server=10.9.0.1 --parameter share=/ |
+                 controller capacity --parameter server=10.9.0.1 --parameter share=/ |
                      sed -n 's/.*"available_capacity": *"\{{0,1\}}\([0-9]*\).*/\1/p'
              }}
              free() {{ sync -f {SHARE}; echo $(($(stat -f -c '%a * %S' {SHARE}))); }}
@@ -168,7 +168,7 @@ fn capacity(guest: &mut Guest<'_>) {
              [ $(free) -lt $((before - 4194304)) ]
              is_that_of_the_server
              rm {SHARE}/large
-             [ "$(controller get-capacity | grep -c 'capacity.*[1-9]')" = 0 ]"#
+             [ "$(controller capacity | grep -c 'capacity.*[1-9]')" = 0 ]"#
         ),
     );
 }
@@ -184,15 +184,15 @@ fn refusals(guest: &mut Guest<'_>) {
         ("create pvc-5 --block", "INVALID_ARGUMENT"),
         ("controller list", "UNIMPLEMENTED"),
         (
-            "controller get-capacity --parameter server=10.9.0.1",
+            "controller capacity --parameter server=10.9.0.1",
             "share: is required",
         ),
         (
-            "controller get-capacity --parameter server=10.9.0.1 --parameter share=/nowhere",
+            "controller capacity --parameter server=10.9.0.1 --parameter share=/nowhere",
             "does not have that share",
         ),
         (
-            "controller get-capacity --parameter server=10.9.0.99 --parameter share=/",
+            "controller capacity --parameter server=10.9.0.99 --parameter share=/",
             "UNAVAILABLE",
         ),
         ("controller get 10.9.0.1##pvc-5##", "NOT_FOUND"),

@@ -20,7 +20,7 @@ use std::time::SystemTime;
 use clap::Args;
 
 use crate::failure::Failure;
-use crate::input;
+use crate::flags;
 use crate::render::Answer;
 use crate::report::{Report, Verdict};
 use objects::{Object, Objects};
@@ -56,7 +56,7 @@ impl Switch {
         let Some(kind) = self.switch else {
             return Ok(None);
         };
-        let text = input::read_up_to(&self.objects, BYTES_MAX)?;
+        let text = flags::read_up_to(&self.objects, BYTES_MAX)?;
         let objects = Objects::parse(&text)?;
         let report = judge(&objects, kind.peer(), SystemTime::now());
         Ok(Some(Answer::Report(report)))

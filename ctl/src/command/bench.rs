@@ -1,24 +1,14 @@
 //! `belayctl bench`: how long a read-only call takes on a socket, and what it costs the driver.
 //! Several sockets take turns, so that what else the machine does hits them alike.
 
-mod plot;
-
-use std::fs::File;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use belay_proto::dial::dial;
 use belay_proto::endpoint::Endpoint;
 use clap::Args;
-use tonic::Request;
-use tonic::client::Grpc;
-use tonic::transport::Channel;
-
-use plot::{Line, Plot};
 
 use super::ls;
-use super::rpc::{Prepared, Raw, ready};
+use crate::call::{self, Call, Connection};
 use crate::failure::Failure;
 use crate::machine::process;
 use crate::render::{Answer, Cell, Rows};
@@ -47,9 +37,6 @@ pub(crate) struct Bench {
     /// Also measure calls that change something (they are repeated COUNT times)
     #[arg(long)]
     allow_changes: bool,
-    /// Write a picture (SVG) of how the times are distributed
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
 }
 
 /// Methods that change nothing begin with one of these words after `Controller` or `Node`.
@@ -60,7 +47,7 @@ struct Runner {
     socket: PathBuf,
     /// Known after the calls.
     driver: String,
-    client: Grpc<Channel>,
+    connection: Connection,
     pid: Option<u32>,
     times: Vec<Duration>,
     failed: u32,
@@ -72,7 +59,7 @@ impl Bench {
     /// # Errors
     /// No driver answers, or the method is not for this.
     pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
-        let call = Prepared::new(&self.method, &self.message)?;
+        let call = Call::read(call::method(call::own()?, &self.method)?, &self.message)?;
         let name = call.method.name();
         let verb = name
             .trim_start_matches("Controller")
@@ -81,12 +68,10 @@ impl Bench {
             let why = "changes something; use --allow-changes if that is intended";
             return Err(Failure::Usage(format!("{name} {why}")));
         }
-        // Before anything is measured, which may take minutes.
-        let picture = self.svg.as_deref().map(create).transpose()?;
         let others = self.against.iter().map(|endpoint| endpoint.path.clone());
         let mut runners = Vec::new();
         for socket in [target.socket()?].into_iter().chain(others) {
-            runners.push(Runner::new(socket, self.count).await?);
+            runners.push(Runner::new(target, socket, self.count).await?);
         }
         let before: Vec<_> = runners
             .iter()
@@ -94,15 +79,12 @@ impl Bench {
             .collect();
         for _ in 0..self.count {
             for runner in &mut runners {
-                runner.call(target, &call).await?;
+                runner.call(&call).await?;
             }
         }
         for runner in &mut runners {
             runner.times.sort_unstable();
             runner.driver = ls::probe(&runner.socket).await.driver;
-        }
-        if let Some(mut picture) = picture {
-            picture.write_all(drawn(name, &runners).as_bytes())?;
         }
         let mut rows = Vec::new();
         for (runner, before) in runners.into_iter().zip(before) {
@@ -130,9 +112,9 @@ const COLUMNS: [&str; 11] = [
 ];
 
 impl Runner {
-    async fn new(socket: PathBuf, count: u32) -> Result<Self, Failure> {
+    async fn new(target: &Target, socket: PathBuf, count: u32) -> Result<Self, Failure> {
         Ok(Self {
-            client: ready(dial(&socket).await?).await?,
+            connection: Connection::open(&socket, target.timeout).await?,
             pid: process::of(&socket).await,
             times: Vec::with_capacity(count as usize),
             failed: 0,
@@ -141,21 +123,16 @@ impl Runner {
         })
     }
 
-    async fn call(&mut self, target: &Target, call: &Prepared) -> Result<(), Failure> {
-        let (request, path) = (Request::new(call.bytes()), call.path()?);
+    async fn call(&mut self, call: &Call) -> Result<(), Failure> {
         let start = Instant::now();
-        let answered = target.wait_for(self.client.unary(request, path, Raw)).await;
-        let time = start.elapsed();
-        match answered {
-            Ok(()) => {}
+        let answer = self.connection.unary(call).await;
+        self.times.push(start.elapsed());
+        match answer {
+            Ok(_) => {}
             // A refusal is an answer too, and counted.
             Err(Failure::Status(_)) => self.failed += 1,
             Err(other) => return Err(other),
         }
-        self.times.push(time);
-        // tonic's client waits here, if it must.
-        let next = self.client.ready().await;
-        next.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
         Ok(())
     }
 
@@ -201,37 +178,6 @@ fn quantile(sorted: &[Duration], percent: f64) -> Duration {
     let last = sorted.len().saturating_sub(1);
     let index = rank.saturating_sub(1).min(last);
     sorted.get(index).copied().unwrap_or_default()
-}
-
-fn create(file: &Path) -> Result<File, Failure> {
-    File::create(file).map_err(|error| Failure::Usage(format!("--svg {}: {error}", file.display())))
-}
-
-/// The distributions. Drivers of one name are distinguished by their sockets.
-fn drawn(method: &str, runners: &[Runner]) -> String {
-    let names: Vec<_> = runners
-        .iter()
-        .map(|it| {
-            match runners
-                .iter()
-                .filter(|other| other.driver == it.driver)
-                .count()
-            {
-                1 => it.driver.clone(),
-                _ => format!("{} ({})", it.driver, it.socket.display()),
-            }
-        })
-        .collect();
-    let lines: Vec<_> = runners
-        .iter()
-        .zip(&names)
-        .map(|(runner, name)| Line {
-            name,
-            times: &runner.times,
-        })
-        .collect();
-    let lines = &lines;
-    Plot { method, lines }.to_string()
 }
 
 #[cfg(test)]

@@ -1,0 +1,419 @@
+//! The typed commands, `belayctl volume`, `snapshot`, `controller`, `node` and `identity`: each is
+//! one call, described by a row of the tables.
+
+mod controller;
+mod forms;
+mod node;
+mod verb;
+mod view;
+
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args as _, Command, Error, FromArgMatches, Subcommand};
+use serde_json::Value;
+
+use crate::command::jobs::Jobs;
+use crate::failure::Failure;
+use crate::render::Answer;
+use crate::target::Target;
+use controller::{SNAPSHOTS, VOLUME};
+use node::{IDENTITY, NODE};
+use verb::Verb;
+
+/// The options that select one page of a list. Without them, all pages are read.
+const ONE_PAGE: [&str; 2] = ["max-entries", "starting-token"];
+
+const VOLUME_EXAMPLE: &str = "\
+Example, a volume's lifecycle in the controller:
+  belayctl volume create data --size 1GiB --fs-type ext4
+  umask 077  # a.json has the secret of the volume's format mark, if it has one
+  belayctl volume attach vol-1 --node-id n1 --fs-type ext4 -o json --show-secrets >a.json
+  belayctl volume expand vol-1 --size 2GiB
+  belayctl snapshot create backup vol-1
+  belayctl volume create copy --from-snapshot snap-1 --fs-type ext4
+  belayctl volume detach vol-1 --node-id n1
+  belayctl volume delete vol-1
+`node stage --context-from a.json` continues on the node; `belayctl mount` does it all.";
+
+const NODE_EXAMPLE: &str = "\
+Example, a volume's lifecycle on the node (a.json: `volume attach -o json --show-secrets`):
+  belayctl node stage vol-1 --staging /mnt/staging --fs-type ext4 --context-from a.json
+  belayctl node publish vol-1 --staging /mnt/staging --target /mnt/pod --fs-type ext4 \\
+    --context-from a.json
+  belayctl node stats vol-1 --path /mnt/pod
+  belayctl node unpublish vol-1 --target /mnt/pod
+  belayctl node unstage vol-1 --staging /mnt/staging";
+
+/// The verbs of one service or one kind of object.
+struct Group {
+    name: &'static str,
+    /// Another name; empty if there is none.
+    alias: &'static str,
+    about: &'static str,
+    example: &'static str,
+    verbs: &'static [Verb],
+    /// Verbs that have another name in this group.
+    renamed: &'static [(&'static str, &'static Verb)],
+}
+
+static GROUPS: [Group; 5] = [
+    Group {
+        name: "volume",
+        alias: "vol",
+        about: "Volumes: create, attach, expand, list, health, ... (controller socket)",
+        example: VOLUME_EXAMPLE,
+        verbs: VOLUME,
+        renamed: &[],
+    },
+    Group {
+        name: "snapshot",
+        alias: "snap",
+        about: "Snapshots: create, delete, list, get (controller socket)",
+        example: "",
+        verbs: SNAPSHOTS,
+        renamed: &[],
+    },
+    Group {
+        name: "controller",
+        alias: "",
+        about: "Controller service: the verbs of `volume`, and of `snapshot` as snapshot-VERB",
+        example: VOLUME_EXAMPLE,
+        verbs: VOLUME,
+        renamed: &[
+            ("snapshot-create", &SNAPSHOTS[0]),
+            ("snapshot-delete", &SNAPSHOTS[1]),
+            ("snapshot-list", &SNAPSHOTS[2]),
+            ("snapshot-get", &SNAPSHOTS[3]),
+        ],
+    },
+    Group {
+        name: "node",
+        alias: "",
+        about: "Node service: stage, publish, stats, expand, ... (node socket)",
+        example: NODE_EXAMPLE,
+        verbs: NODE,
+        renamed: &[],
+    },
+    Group {
+        name: "identity",
+        alias: "",
+        about: "Identity service: name, capabilities and readiness of the driver",
+        example: "",
+        verbs: IDENTITY,
+        renamed: &[],
+    },
+];
+
+/// `node jobs`, the only verb that is no call of CSI.
+const JOBS: &str = "jobs";
+
+/// A typed command with its flags.
+pub(crate) enum Typed {
+    Call(&'static Verb, ArgMatches),
+    Jobs(Jobs),
+}
+
+impl Group {
+    fn find(name: &str) -> Option<&'static Self> {
+        let mut groups = GROUPS.iter();
+        groups.find(|group| group.name == name)
+    }
+
+    /// Returns all verbs, each with its name in this group.
+    fn verbs(&self) -> impl Iterator<Item = (&'static str, &'static Verb)> {
+        let own = self.verbs.iter().map(|verb| (verb.name, verb));
+        own.chain(self.renamed.iter().copied())
+    }
+
+    fn verb(&self, name: &str) -> Option<&'static Verb> {
+        let mut verbs = self.verbs();
+        verbs.find(|(its, _)| *its == name).map(|(_, verb)| verb)
+    }
+
+    fn command(&self) -> Command {
+        let verbs = self.verbs().map(|(name, verb)| {
+            let command = verb.command(name);
+            match verb.name {
+                "create" | "stage" => command.after_help(self.example),
+                _ => command,
+            }
+        });
+        let mut command = Command::new(self.name)
+            .about(self.about)
+            .after_help(self.example)
+            .subcommand_required(true)
+            .arg_required_else_help(true)
+            .subcommands(verbs);
+        if !self.alias.is_empty() {
+            command = command.visible_alias(self.alias);
+        }
+        if self.name == "node" {
+            let jobs = "List the operations in progress of a Belay program, by its HTTP port";
+            command = command.subcommand(Jobs::augment_args(Command::new(JOBS).about(jobs)));
+        }
+        command
+    }
+}
+
+impl Subcommand for Typed {
+    fn augment_subcommands(command: Command) -> Command {
+        command.subcommands(GROUPS.iter().map(Group::command))
+    }
+
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Self::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        Group::find(name).is_some()
+    }
+}
+
+impl FromArgMatches for Typed {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let group = matches.subcommand();
+        let verb = group.and_then(|(_, group)| group.subcommand());
+        let (Some((group, _)), Some((name, flags))) = (group, verb) else {
+            return Err(Error::new(ErrorKind::MissingSubcommand));
+        };
+        match Group::find(group).and_then(|group| group.verb(name)) {
+            Some(verb) => Ok(Self::Call(verb, flags.clone())),
+            None if name == JOBS => Ok(Self::Jobs(Jobs::from_arg_matches(flags)?)),
+            None => Err(Error::new(ErrorKind::InvalidSubcommand)),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Typed {
+    /// Makes the call.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
+        let (verb, flags) = match self {
+            Self::Jobs(jobs) => return jobs.run(target).await,
+            Self::Call(verb, flags) => (verb, flags),
+        };
+        let request = verb.request(&flags)?;
+        let connection = target.connect().await?;
+        let is_one_page = ONE_PAGE
+            .iter()
+            .any(|name| flags.try_contains_id(name).unwrap_or(false));
+        let mut answer = match is_one_page {
+            true => connection.call(verb.method, request).await?,
+            false => {
+                let page = async |token: String| {
+                    let mut request = request.clone();
+                    if !token.is_empty() {
+                        request["starting_token"] = token.into();
+                    }
+                    connection.call(verb.method, request).await
+                };
+                all_pages(page).await?
+            }
+        };
+        target.visibility.message(&mut answer);
+        verb.view.show(&answer)
+    }
+}
+
+/// Returns an answer with the entries of all pages. An answer that is no list has one page.
+///
+/// # Errors
+/// A page cannot be read, or names itself as the next page, which would never end.
+async fn all_pages(
+    mut page: impl AsyncFnMut(String) -> Result<Value, Failure>,
+) -> Result<Value, Failure> {
+    let mut token = String::new();
+    let mut entries = Vec::new();
+    loop {
+        let mut answer = page(token.clone()).await?;
+        let next = answer["next_token"].as_str().unwrap_or_default().to_owned();
+        if next.is_empty() && token.is_empty() {
+            return Ok(answer);
+        }
+        if let Value::Array(more) = answer["entries"].take() {
+            entries.extend(more);
+        }
+        if next.is_empty() {
+            return Ok(serde_json::json!({ "entries": entries }));
+        }
+        if next == token {
+            return Err(Failure::Answer("names the same page as the next one"));
+        }
+        token = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use belay_proto::csi::v1::volume_health::VolumeHealthEntry;
+    use belay_proto::csi::v1::{
+        GetCapacityResponse, GetSnapshotResponse, NodeGetVolumeHealthResponse, ProbeResponse,
+        Snapshot, VolumeHealth, VolumeHealthErrorType,
+    };
+    use prost::Message;
+    use prost_reflect::DynamicMessage;
+    use serde_json::json;
+
+    use super::*;
+    use crate::call::{Call, method, options, own};
+    use crate::render::Output;
+
+    /// The request of a line with the name of a group and a verb.
+    fn request(line: &str) -> Value {
+        let command = Typed::augment_subcommands(Command::new("belayctl"));
+        let words = std::iter::once("belayctl").chain(line.split(' '));
+        let matches = command.try_get_matches_from(words).unwrap();
+        let Typed::Call(verb, flags) = Typed::from_arg_matches(&matches).unwrap() else {
+            panic!("{line} is no call")
+        };
+        let request = verb.request(&flags).unwrap();
+        let method = method(own().unwrap(), verb.method).unwrap();
+        Call::new(method, request.clone()).unwrap_or_else(|error| panic!("{line}: {error}"));
+        request
+    }
+
+    /// Command lines, each with a JSON pointer into the request that it makes, and the value there.
+    #[rustfmt::skip]
+    const REQUESTS: &[(&str, &str, &str)] = &[
+        ("volume create a --size 1GiB", "/capacity_range", r#"{"required_bytes": 1073741824}"#),
+        ("vol create a --from-snapshot s", "/volume_content_source",
+            r#"{"snapshot": {"snapshot_id": "s"}}"#),
+        ("volume create a --from-volume v", "/volume_content_source",
+            r#"{"volume": {"volume_id": "v"}}"#),
+        ("volume create a --topology zone=a --topology rack=7",
+            "/accessibility_requirements/preferred/0/segments", r#"{"zone": "a", "rack": "7"}"#),
+        ("controller create a --parameter k=v", "/parameters", r#"{"k": "v"}"#),
+        ("controller create a --mutable-parameter k=v", "/mutable_parameters", r#"{"k": "v"}"#),
+        ("volume create a --block --mode MULTI_NODE_MULTI_WRITER", "/volume_capabilities",
+            r#"[{"block": {}, "access_mode": {"mode": "MULTI_NODE_MULTI_WRITER"}}]"#),
+        ("volume rm v", "/volume_id", r#""v""#),
+        ("controller publish v --node-id n --readonly", "/readonly", r#"true"#),
+        ("volume attach v --node-id n --volume-context a=b", "/volume_context", r#"{"a": "b"}"#),
+        ("controller unpublish v", "", r#"{"volume_id": "v", "secrets": {}}"#),
+        ("volume validate v --fs-type xfs", "/volume_capabilities/0/mount/fs_type", r#""xfs""#),
+        ("volume ls --max-entries 1", "", r#"{"max_entries": 1}"#),
+        ("volume get v", "", r#"{"volume_id": "v"}"#),
+        ("volume expand v --size 5 --limit 9", "/capacity_range",
+            r#"{"required_bytes": 5, "limit_bytes": 9}"#),
+        ("volume expand v --size 5 --fs-type xfs", "/volume_capability/mount/fs_type", r#""xfs""#),
+        ("volume modify v --parameter a=b", "/mutable_parameters", r#"{"a": "b"}"#),
+        ("volume health v", "/volume_id", r#""v""#),
+        ("volume unhealthy --page-size 2", "/max_entries", r#"2"#),
+        ("volume capacity --topology zone=a", "/accessible_topology",
+            r#"{"segments": {"zone": "a"}}"#),
+        ("volume capabilities", "", r#"{}"#),
+        ("snapshot create s v", "/source_volume_id", r#""v""#),
+        ("controller snapshot-delete s", "/snapshot_id", r#""s""#),
+        ("snap list --volume-id v", "/source_volume_id", r#""v""#),
+        ("controller snapshot-get s", "/snapshot_id", r#""s""#),
+        ("node stage v --staging /s --context a=b", "/publish_context", r#"{"a": "b"}"#),
+        ("node publish v --target /t --mount-flag ro", "/volume_capability/mount/mount_flags",
+            r#"["ro"]"#),
+        ("node unpublish v --target /t", "/target_path", r#""/t""#),
+        ("node unstage v --staging /s", "/staging_target_path", r#""/s""#),
+        ("node stats v --path /t", "/volume_path", r#""/t""#),
+        ("node health v --target /t", "/volume_publish_path", r#""/t""#),
+        ("node storage-health", "", r#"{"secrets": {}}"#),
+        ("node expand v --path /t", "",
+            r#"{"volume_id": "v", "volume_path": "/t", "secrets": {}}"#),
+        ("node info", "", r#"{}"#),
+        ("node capabilities", "", r#"{}"#),
+        ("identity info", "", r#"{}"#),
+        ("identity capabilities", "", r#"{}"#),
+        ("identity probe", "", r#"{}"#),
+    ];
+
+    #[test]
+    fn every_verb_fills_in_the_request_of_its_method() {
+        for (line, pointer, expected) in REQUESTS {
+            let request = request(line);
+            let expected: Value = serde_json::from_str(expected).unwrap();
+            assert_eq!(
+                request.pointer(pointer),
+                Some(&expected),
+                "{line}: {request}"
+            );
+        }
+    }
+
+    /// The wide table of a message that a driver answers.
+    fn table(verbs: &[Verb], name: &str, message: &impl Message) -> String {
+        let verb = verbs.iter().find(|verb| verb.name == name).unwrap();
+        let output = method(own().unwrap(), verb.method).unwrap().output();
+        let message = DynamicMessage::decode(output, message.encode_to_vec().as_slice()).unwrap();
+        let answer = crate::call::json(&message, &options()).unwrap();
+        verb.view.show(&answer).unwrap().text(Output::Wide)
+    }
+
+    #[test]
+    fn messages_are_shown_by_the_names_and_forms_of_the_specification() {
+        let cut = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let snapshot = Some(Snapshot {
+            creation_time: Some(cut.into()),
+            size_bytes: 5,
+            ..Default::default()
+        });
+        let shown = table(SNAPSHOTS, "get", &GetSnapshotResponse { snapshot });
+        assert!(shown.contains("2001-09-09T01:46:40Z"), "{shown}");
+        assert!(
+            shown.contains("5 (5B)") && shown.contains("ready_to_use       no"),
+            "{shown}"
+        );
+        let capacity = GetCapacityResponse {
+            available_capacity: 7,
+            maximum_volume_size: Some(3),
+            minimum_volume_size: None,
+        };
+        let shown = table(VOLUME, "capacity", &capacity);
+        assert!(shown.contains("maximum_volume_size  3 (3B)"), "{shown}");
+        let probe = ProbeResponse { ready: Some(false) };
+        assert_eq!(table(IDENTITY, "probe", &probe), "ready  no\n");
+        let entry = |status| VolumeHealthEntry {
+            status,
+            reason: "Why".to_owned(),
+            message: "m".to_owned(),
+        };
+        let lost = VolumeHealthErrorType::DataLoss.into();
+        let health = NodeGetVolumeHealthResponse {
+            volume_health: Some(VolumeHealth {
+                volume_id: "v".to_owned(),
+                health_statuses: vec![entry(lost), entry(99)],
+            }),
+        };
+        let shown = table(NODE, "health", &health);
+        assert!(
+            shown.contains("v          DATA_LOSS") && shown.contains(" 99 "),
+            "{shown}"
+        );
+    }
+
+    /// Reads all pages; `next` returns the page after one.
+    async fn listed(next: impl Fn(&str) -> &'static str) -> Result<Value, Failure> {
+        all_pages(async |token: String| Ok(json!({"next_token": next(&token), "entries": [token]})))
+            .await
+    }
+
+    #[tokio::test]
+    async fn all_pages_are_read_in_their_order() {
+        let next = |token: &str| match token {
+            "" => "2",
+            "2" => "3",
+            _ => "",
+        };
+        let all = listed(next).await.unwrap();
+        assert_eq!(all, json!({"entries": ["", "2", "3"]}));
+    }
+
+    #[tokio::test]
+    async fn a_page_that_follows_itself_is_refused() {
+        assert!(matches!(listed(|_| "2").await, Err(Failure::Answer(_))));
+    }
+}

@@ -1,0 +1,304 @@
+//! A typed command as data: a method, the flags that fill in its request, and the view of its
+//! answer.
+
+use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _, value_parser};
+use serde_json::{Value, json};
+
+use super::view::View;
+use crate::context::{Contexts, VolumeContext};
+use crate::failure::Failure;
+use crate::flags::{Access, Pair, map, pair};
+use crate::secrets::Secrets;
+use crate::size;
+
+/// One typed command.
+pub(crate) struct Verb {
+    pub(super) name: &'static str,
+    alias: Option<&'static str>,
+    /// The method that it calls, which is unique among the services of CSI.
+    pub(super) method: &'static str,
+    /// The first sentence of its help, to which the method is added.
+    about: &'static str,
+    /// The flags, in the order of the help: those with a heading are last.
+    flags: &'static [Flag],
+    pub(super) view: View,
+}
+
+/// A flag, or a group of flags, and the fields of the request that it sets. A path to a field has
+/// its names, separated by slashes; `0` is the first element of a list.
+pub(super) enum Flag {
+    /// A required argument: its field, its name in the help, and its help.
+    Word(&'static str, &'static str, &'static str),
+    /// An option.
+    Option(Setting),
+    /// The flags for a capability, which has a default.
+    Capability(&'static str),
+    /// The flags for a capability, which is left out if none of them is given.
+    OptionalCapability(&'static str),
+    /// The flags for the volume context.
+    VolumeContext,
+    /// The flags for the volume context and the publish context.
+    Contexts,
+    /// The flags for secrets.
+    Secrets,
+}
+
+/// An option, by its long name.
+pub(super) struct Setting {
+    name: &'static str,
+    value: Kind,
+    fields: &'static [&'static str],
+    help: &'static str,
+    is_required: bool,
+    /// The option that must not be given as well, or nothing.
+    conflicts: &'static str,
+}
+
+/// The kind of an option's value.
+enum Kind {
+    /// Any text, by its name in the help.
+    Text(&'static str),
+    /// A size in bytes, with a unit.
+    Size,
+    /// A number that is not negative.
+    Count,
+    /// `KEY=VALUE`, which may be repeated.
+    Pairs,
+    /// No value: the option sets the field.
+    Switch,
+}
+
+pub(super) const fn text(
+    name: &'static str,
+    value: &'static str,
+    fields: &'static [&'static str],
+    help: &'static str,
+) -> Setting {
+    option(name, Kind::Text(value), fields, help)
+}
+
+pub(super) const fn size(
+    name: &'static str,
+    fields: &'static [&'static str],
+    help: &'static str,
+) -> Setting {
+    option(name, Kind::Size, fields, help)
+}
+
+pub(super) const fn count(
+    name: &'static str,
+    fields: &'static [&'static str],
+    help: &'static str,
+) -> Setting {
+    option(name, Kind::Count, fields, help)
+}
+
+pub(super) const fn pairs(
+    name: &'static str,
+    fields: &'static [&'static str],
+    help: &'static str,
+) -> Setting {
+    option(name, Kind::Pairs, fields, help)
+}
+
+pub(super) const fn switch(
+    name: &'static str,
+    fields: &'static [&'static str],
+    help: &'static str,
+) -> Setting {
+    option(name, Kind::Switch, fields, help)
+}
+
+const fn option(
+    name: &'static str,
+    value: Kind,
+    fields: &'static [&'static str],
+    help: &'static str,
+) -> Setting {
+    Setting {
+        name,
+        value,
+        fields,
+        help,
+        is_required: false,
+        conflicts: "",
+    }
+}
+
+/// Makes a verb that has no other name.
+pub(super) const fn verb(
+    name: &'static str,
+    method: &'static str,
+    about: &'static str,
+    flags: &'static [Flag],
+    view: View,
+) -> Verb {
+    Verb {
+        name,
+        alias: None,
+        method,
+        about,
+        flags,
+        view,
+    }
+}
+
+impl Setting {
+    /// Makes it a flag that may be left out.
+    pub(super) const fn optional(self) -> Flag {
+        Flag::Option(self)
+    }
+
+    /// Makes it a flag that must be given.
+    pub(super) const fn required(mut self) -> Flag {
+        self.is_required = true;
+        Flag::Option(self)
+    }
+
+    /// Makes it a flag that excludes another option.
+    pub(super) const fn without(mut self, other: &'static str) -> Flag {
+        self.conflicts = other;
+        Flag::Option(self)
+    }
+
+    fn arg(&self) -> Arg {
+        let mut arg = Arg::new(self.name)
+            .long(self.name)
+            .help(self.help)
+            .required(self.is_required);
+        if !self.conflicts.is_empty() {
+            arg = arg.conflicts_with(self.conflicts);
+        }
+        match self.value {
+            Kind::Text(value) => arg.value_name(value),
+            Kind::Size => arg.value_name("SIZE").value_parser(size::parse),
+            Kind::Count => arg
+                .value_name("COUNT")
+                .value_parser(value_parser!(i32).range(0..)),
+            Kind::Pairs => arg
+                .value_name("KEY=VALUE")
+                .value_parser(pair)
+                .action(ArgAction::Append),
+            Kind::Switch => arg.action(ArgAction::SetTrue),
+        }
+    }
+
+    /// Returns the value of the fields; `None` if the option was not given.
+    fn value(&self, matches: &ArgMatches) -> Option<Value> {
+        match self.value {
+            Kind::Text(_) => matches.get_one::<String>(self.name).map(|it| json!(it)),
+            Kind::Size => matches.get_one::<i64>(self.name).map(|it| json!(it)),
+            Kind::Count => matches.get_one::<i32>(self.name).map(|it| json!(it)),
+            Kind::Pairs => {
+                let pairs = matches.get_many::<Pair>(self.name);
+                pairs.map(|pairs| json!(map(pairs.cloned())))
+            }
+            Kind::Switch => matches.get_flag(self.name).then_some(json!(true)),
+        }
+    }
+}
+
+impl Flag {
+    fn add_to(&self, command: Command) -> Command {
+        match self {
+            Self::Word(field, value, help) => command.arg(
+                Arg::new(*field)
+                    .value_name(*value)
+                    .help(*help)
+                    .required(true),
+            ),
+            Self::Option(option) => command.arg(option.arg()),
+            Self::Capability(_) | Self::OptionalCapability(_) => Access::augment_args(command),
+            Self::VolumeContext => VolumeContext::augment_args(command),
+            Self::Contexts => Contexts::augment_args(command),
+            Self::Secrets => Secrets::augment_args(command),
+        }
+    }
+
+    fn fill_in(&self, matches: &ArgMatches, request: &mut Value) -> Result<(), Failure> {
+        let usage = |error: clap::Error| Failure::Usage(error.to_string());
+        match self {
+            Self::Word(field, ..) => {
+                let word = matches.get_one::<String>(field);
+                set(request, field, json!(word));
+            }
+            Self::Option(option) => {
+                if let Some(value) = option.value(matches) {
+                    let fields = option.fields.iter();
+                    fields.for_each(|field| set(request, field, value.clone()));
+                }
+            }
+            Self::Capability(field) => {
+                let access = Access::from_arg_matches(matches).map_err(usage)?;
+                set(request, field, access.capability());
+            }
+            Self::OptionalCapability(field) => {
+                let access = Access::from_arg_matches(matches).map_err(usage)?;
+                if access.is_given() {
+                    set(request, field, access.capability());
+                }
+            }
+            Self::VolumeContext => {
+                let context = VolumeContext::from_arg_matches(matches).map_err(usage)?;
+                set(request, "volume_context", json!(context.load()?));
+            }
+            Self::Contexts => {
+                let contexts = Contexts::from_arg_matches(matches).map_err(usage)?;
+                let contexts = contexts.load()?;
+                set(request, "volume_context", json!(contexts.volume));
+                set(request, "publish_context", json!(contexts.publish));
+            }
+            Self::Secrets => {
+                let secrets = Secrets::from_arg_matches(matches).map_err(usage)?;
+                set(request, "secrets", json!(secrets.load()?));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Verb {
+    /// Adds another name.
+    pub(super) const fn also(mut self, alias: &'static str) -> Self {
+        self.alias = Some(alias);
+        self
+    }
+
+    /// Returns the command line of the verb, under a name. The other name is only for its own.
+    pub(super) fn command(&self, name: &'static str) -> Command {
+        let command = Command::new(name)
+            .about(format!("{} ({})", self.about, self.method))
+            .visible_aliases(self.alias.filter(|_| name == self.name));
+        let flags = self.flags.iter();
+        flags.fold(command, |command, flag| flag.add_to(command))
+    }
+
+    /// Returns the request that the flags describe.
+    ///
+    /// # Errors
+    /// A file or variable of a flag cannot be read.
+    pub(super) fn request(&self, matches: &ArgMatches) -> Result<Value, Failure> {
+        let mut request = json!({});
+        for flag in self.flags {
+            flag.fill_in(matches, &mut request)?;
+        }
+        Ok(request)
+    }
+}
+
+/// Sets the field of a request at a path, with all messages and lists above it.
+fn set(request: &mut Value, path: &str, value: Value) {
+    let mut at = request;
+    for part in path.split('/') {
+        at = match part {
+            "0" => {
+                if at.is_null() {
+                    *at = json!([null]);
+                }
+                &mut at[0]
+            }
+            name => &mut at[name],
+        };
+    }
+    *at = value;
+}
