@@ -1,69 +1,65 @@
-//! Where the controller of cinder-csi-plugin finds its account: `cloud.conf` and the files that it
+//! Rules about the account of cinder-csi-plugin's controller: `cloud.conf` and the files that it
 //! names, and `clouds.yaml`, which the environment of its pod may name. Belay's pod has a Secret
 //! alone, and another environment.
 
-use super::objects::{Object, Objects};
-use super::peer::Peer;
-use super::running;
+use super::objects::Object;
+use super::rules::{Item, Section, Subject, Test, right, warning};
 use super::settings::Flags;
-use crate::report::{Report, Verdict};
 
 const NAME: &str = "account";
 /// The variables of OpenStack's clients that name a file or an entry of it.
 const VARIABLES: [&str; 3] = ["OS_CLIENT_CONFIG_FILE", "OS_CLIENT_SECURE_FILE", "OS_CLOUD"];
-
-/// Directories in which the clients look for the files.
+/// The directory in which the clients look for the file, and its name.
 const DIRECTORY: &str = "/etc/openstack";
 const FILE: &str = "clouds.yaml";
 /// The Secret and key of Belay's chart.
-const SECRET: (&str, &str) = ("cloud-config", "cloud.conf");
+const SECRET: [&str; 2] = ["cloud-config", "cloud.conf"];
 /// Mounts of a program that also serves a node.
 const OF_NODES: [&str; 3] = ["/csi", "/dev", "/var/lib/kubelet"];
 
-/// Reports what the pods of the controller have.
-pub(super) fn findings(report: &mut Report, objects: &Objects, peer: &Peer) {
-    if !peer.chooses_cloud {
-        return;
-    }
-    for (title, workload, container) in running::containers(objects, peer) {
-        clouds_yaml(report, &title, container);
-        let flags = Flags::of(container);
-        if title.starts_with("DaemonSet") || !flags.is_controller() {
-            continue;
-        }
-        let files = flags.values("cloud-config");
-        let conf = files.last().and_then(|file| {
-            let mount = mount_of(container, file)?;
-            Some((*file, mount.text("/name")))
-        });
-        if let Some((file, volume)) = conf {
-            cloud_conf(report, &title, workload, (file, volume));
-        }
-        let others = others(workload, container, conf.map_or("", |(_, volume)| volume));
-        if !others.is_empty() {
-            let what = format!("{title}: has {}", others.join(", "));
-            let cure = "Belay's pod has none of it. If cloud.conf names such a file, as with \
-                        ca-file, put it into the Secret of cloud.conf, and name it \
-                        /etc/config/KEY; or set caBundle";
-            report.cure(Verdict::Warn, NAME, what, cure);
-        }
-    }
-}
+#[rustfmt::skip]
+pub(super) const SECTION: Section = Section {
+    name: NAME,
+    applies: |case| case.peer.chooses_cloud,
+    rules: &[
+        warning(Subject::Containers, Test::Finds(|it, _| {
+            let traces = traces(it.object);
+            (!traces.is_empty()).then(|| vec![traces.join(", ")])
+        }),
+            "has {0}",
+            "Belay's controller reads clouds.yaml too: put the file, and secure.yaml if there is \
+             one, into the Secret of cloud.conf, name it with clouds-file = \
+             /etc/config/clouds.yaml, and the entry with cloud"),
+        right(Subject::Controllers, Test::Finds(|it, _| secret(it).filter(|it| it[1..] == SECRET)),
+            "cloud.conf is the key {2} of Secret {0}/{1}",
+            "copy it into Belay's namespace"),
+        right(Subject::Controllers, Test::Finds(|it, _| secret(it).filter(|it| it[1..] != SECRET)),
+            "cloud.conf is the key {2} of Secret {0}/{1}",
+            "copy it into Belay's namespace, and set cloudConfig: {secretName: {1}, key: {2}} in \
+             the chart's entry"),
+        warning(Subject::Controllers, Test::Finds(|it, _| host_file(it).map(|file| vec![file])),
+            "cloud.conf is {0} of the host",
+            "Belay reads it from a Secret alone. On a node that has the file: kubectl --namespace \
+             belay-system create secret generic cloud-config --from-file=cloud.conf={0}"),
+        warning(Subject::Controllers, Test::Finds(|it, _| {
+            cloud_conf(it)?;
+            (secret(it).is_none() && host_file(it).is_none()).then(Vec::new)
+        }),
+            "cloud.conf is in no Secret",
+            "Belay reads it from a Secret alone. On a node that has the file: kubectl --namespace \
+             belay-system create secret generic cloud-config --from-file=cloud.conf=FILE"),
+        warning(Subject::Controllers, Test::Finds(|it, _| {
+            let others = others(it);
+            (!others.is_empty()).then(|| vec![others.join(", ")])
+        }),
+            "has {0}",
+            "Belay's pod has none of it. If cloud.conf names such a file, as with ca-file, put it \
+             into the Secret of cloud.conf, and name it /etc/config/KEY; or set caBundle"),
+    ],
+    ..Section::ALWAYS
+};
 
-/// Variables or files of `clouds.yaml`.
-fn clouds_yaml(report: &mut Report, title: &str, container: Object<'_>) {
-    let has = traces(container);
-    if has.is_empty() {
-        return;
-    }
-    let what = format!("{title}: has {}", has.join(", "));
-    let cure = "Belay's controller reads clouds.yaml too: put the file, and secure.yaml if there \
-                is one, into the Secret of cloud.conf, name it with clouds-file = \
-                /etc/config/clouds.yaml, and the entry with cloud";
-    report.cure(Verdict::Warn, NAME, what, cure);
-}
-
-/// The variables and mounts of a container that may lead to such a file.
+/// Returns the variables and mounts of a container that may lead to a `clouds.yaml`.
 fn traces(container: Object<'_>) -> Vec<String> {
     let variables = container.list("/env").map(|it| it.text("/name"));
     let variables = variables.filter(|name| VARIABLES.contains(name));
@@ -79,7 +75,7 @@ fn is_of_clouds_yaml(path: &str) -> bool {
     path == DIRECTORY || path.rsplit('/').next() == Some(FILE)
 }
 
-/// The innermost mount that has that file.
+/// Returns the innermost mount that has that file.
 fn mount_of<'a>(container: Object<'a>, file: &str) -> Option<Object<'a>> {
     let length = |mount: &Object<'_>| mount.text("/mountPath").trim_end_matches('/').len();
     let mounts = container.list("/volumeMounts").filter(|mount| {
@@ -95,64 +91,45 @@ fn volume_of<'a>(workload: Object<'a>, name: &str) -> Option<Object<'a>> {
     volumes.find(|volume| volume.text("/name") == name)
 }
 
-/// Where that file is, and how it comes into Belay's namespace.
-fn cloud_conf(
-    report: &mut Report,
-    title: &str,
-    workload: Object<'_>,
-    (file, volume): (&str, &str),
-) {
-    let Some(volume) = volume_of(workload, volume) else {
-        return;
-    };
+/// Returns the name of cloud.conf in its directory, and the volume of its pod that it is in.
+fn cloud_conf<'a>(container: &Item<'a>) -> Option<(String, Object<'a>)> {
+    let flags = Flags::of(container.object);
+    let file = flags.values("cloud-config").last().copied()?;
+    let mount = mount_of(container.object, file)?;
+    let volume = volume_of(container.workload, mount.text("/name"))?;
     let key = file.rsplit('/').next().unwrap_or(file);
-    let (secret, directory) = (
-        volume.text("/secret/secretName"),
-        volume.text("/hostPath/path").trim_end_matches('/'),
-    );
-    if !secret.is_empty() {
-        let namespace = workload.text("/metadata/namespace");
-        let what = format!("{title}: cloud.conf is the key {key} of Secret {namespace}/{secret}");
-        let cure = match (secret, key) == SECRET {
-            true => "copy it into Belay's namespace".to_owned(),
-            false => format!(
-                "copy it into Belay's namespace, and set cloudConfig: {{secretName: {secret}, \
-                 key: {key}}} in the chart's entry"
-            ),
-        };
-        return report.cure(Verdict::Ok, NAME, what, cure);
-    }
-    let (what, source) = match directory {
-        "" => ("in no Secret".to_owned(), "FILE".to_owned()),
-        directory => {
-            let file = match directory.ends_with(&format!("/{key}")) {
-                true => directory.to_owned(),
-                false => format!("{directory}/{key}"),
-            };
-            (format!("{file} of the host"), file)
-        }
-    };
-    let cure = format!(
-        "Belay reads it from a Secret alone. On a node that has the file: kubectl --namespace \
-         belay-system create secret generic {} --from-file={}={source}",
-        SECRET.0, SECRET.1
-    );
-    report.cure(
-        Verdict::Warn,
-        NAME,
-        format!("{title}: cloud.conf is {what}"),
-        cure,
-    );
+    Some((key.to_owned(), volume))
 }
 
-/// Other files of its pod, such as certificates.
-fn others(workload: Object<'_>, container: Object<'_>, conf: &str) -> Vec<String> {
-    let mounts = container.list("/volumeMounts").filter(|mount| {
+/// Returns namespace, name and key of the Secret with cloud.conf.
+fn secret(container: &Item<'_>) -> Option<Vec<String>> {
+    let (key, volume) = cloud_conf(container)?;
+    let secret = volume.text("/secret/secretName");
+    let namespace = container.workload.text("/metadata/namespace");
+    (!secret.is_empty()).then(|| vec![namespace.to_owned(), secret.to_owned(), key])
+}
+
+/// Returns the path of cloud.conf on the host.
+fn host_file(container: &Item<'_>) -> Option<String> {
+    let (key, volume) = cloud_conf(container)?;
+    let path = volume.text("/hostPath/path").trim_end_matches('/');
+    match path {
+        "" => None,
+        file if file.ends_with(&format!("/{key}")) => Some(file.to_owned()),
+        directory => Some(format!("{directory}/{key}")),
+    }
+}
+
+/// Returns the other files of its pod, such as certificates.
+fn others(container: &Item<'_>) -> Vec<String> {
+    let conf = cloud_conf(container);
+    let conf = conf.as_ref().map_or("", |(_, volume)| volume.text("/name"));
+    let mounts = container.object.list("/volumeMounts").filter(|mount| {
         let path = mount.text("/mountPath").trim_end_matches('/');
         mount.text("/name") != conf && !is_of_clouds_yaml(path) && !OF_NODES.contains(&path)
     });
     let described = mounts.filter_map(|mount| {
-        let volume = volume_of(workload, mount.text("/name"))?;
+        let volume = volume_of(container.workload, mount.text("/name"))?;
         let sources = [
             ("hostPath", "/hostPath/path"),
             ("Secret", "/secret/secretName"),

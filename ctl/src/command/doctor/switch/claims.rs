@@ -1,11 +1,10 @@
-//! What users of the cluster have written for the peer: hints in the annotations of claims, and
-//! inline volumes of pods. Belay has neither.
+//! Rules about what users of the cluster have written for the driver: hints in the annotations of
+//! claims, and inline volumes of pods. Belay has neither.
 
-use super::objects::{Object, Objects};
-use super::peer::Peer;
+use super::objects::{Object, escaped};
+use super::rules::{Case, Rule, Section, Subject, Test};
+use super::running;
 use super::settings::Flags;
-use super::storage::escaped;
-use super::{Names, about, running};
 use crate::report::{Report, Verdict};
 
 const CLAIMS: &str = "claims";
@@ -15,80 +14,106 @@ const HINTS: [&str; 2] = [
     "cinder.csi.openstack.org/affinity",
     "cinder.csi.openstack.org/anti-affinity",
 ];
+const READ_MORE: &str = "add it to the objects: `belayctl doctor --help` has the command";
 
 /// Claims, and templates of claims, with hints in their annotations.
-pub(super) fn hints(report: &mut Report, objects: &Objects, peer: &Peer) {
-    if !peer.chooses_cloud {
+const HINT_RULES: Section = Section {
+    name: CLAIMS,
+    applies: |case| case.peer.chooses_cloud,
+    rules: &[
+        Rule {
+            about: Subject::All("PersistentVolumeClaim"),
+            test: Test::Is(|it, _| has_hint(it)),
+            ..HINT
+        },
+        Rule {
+            about: Subject::Workloads,
+            test: Test::Is(|it, _| it.list("/spec/volumeClaimTemplates").any(has_hint)),
+            ..HINT
+        },
+    ],
+    ..Section::ALWAYS
+};
+const HINT: Rule = Rule {
+    verdict: Verdict::Warn,
+    about: Subject::Workloads,
+    test: Test::Is(|_, _| false),
+    what: "have hints for Cinder's scheduler in annotations, which Belay ignores",
+    cure: "volumes that exist stay where they are. For new claims, use classes with the parameters \
+           cinder.csi.openstack.org/affinity or …/anti-affinity",
+};
+
+/// Pods with inline volumes of the driver, and workloads that create such pods. The kubelet refuses
+/// them without the driver's object, or if that has not the mode.
+const INLINE_RULES: Section = Section {
+    name: INLINE,
+    applies: allows_inline,
+    rules: &[
+        Rule {
+            about: Subject::All("Pod"),
+            test: Test::Is(|it, case| is_inline(it, "/spec/volumes", case)),
+            ..INLINE_VOLUME
+        },
+        Rule {
+            about: Subject::Workloads,
+            test: Test::Is(|it, case| is_inline(it, "/spec/template/spec/volumes", case)),
+            ..INLINE_VOLUME
+        },
+    ],
+    ..Section::ALWAYS
+};
+const INLINE_VOLUME: Rule = Rule {
+    verdict: Verdict::No,
+    about: Subject::Workloads,
+    test: Test::Is(|_, _| false),
+    what: "have inline volumes of the driver, which Belay refuses",
+    cure: "use generic ephemeral volumes (ephemeral.volumeClaimTemplate), and delete the pods \
+           while the driver runs: Belay would unmount such a volume, and neither detach nor \
+           delete it",
+};
+
+/// Reports hints and inline volumes, or that there are none, or that this is not known.
+pub(super) fn findings(report: &mut Report, case: &Case<'_>) {
+    let has_hints = HINT_RULES.judge(report, case);
+    let mut containers = running::containers(case.objects, case.peer);
+    let reads_hints = containers.any(|(.., it)| Flags::of(it).is_on("pvc-annotations", false));
+    if case.peer.chooses_cloud && reads_hints {
+        if !case.objects.have("PersistentVolumeClaim") {
+            let what = "the driver runs with --pvc-annotations, and the input has no \
+                        PersistentVolumeClaim: whether one has hints is not known";
+            report.cure(Verdict::Skip, CLAIMS, what, READ_MORE);
+        } else if !has_hints {
+            let what = "the driver runs with --pvc-annotations, and no claim has such annotations";
+            report.add(Verdict::Ok, CLAIMS, what);
+        }
+    }
+    if INLINE_RULES.judge(report, case) || !allows_inline(case) {
         return;
     }
-    let mut found = Names::of(objects.of("PersistentVolumeClaim").filter(has_hint));
-    let sets = objects.of("StatefulSet").filter(|set| {
-        let mut templates = set.list("/spec/volumeClaimTemplates");
-        templates.any(|template| has_hint(&template))
-    });
-    let templates = sets.map(|set| format!("StatefulSet {}", set.full_name()));
-    found.0.extend(templates);
-    let what = "have hints for Cinder's scheduler in annotations, which Belay ignores";
-    let cure = "volumes that exist stay where they are. For new claims, use classes with the \
-                parameters cinder.csi.openstack.org/affinity or …/anti-affinity";
-    about(report, Verdict::Warn, CLAIMS, &found, what, cure);
-    let mut containers = running::containers(objects, peer);
-    let is_asked = containers.any(|(.., it)| Flags::of(it).is_on("pvc-annotations", false));
-    if is_asked && !objects.have("PersistentVolumeClaim") {
-        let what = "the driver runs with --pvc-annotations, and the input has no \
-                    PersistentVolumeClaim: whether one has hints is not known";
-        let cure = "add it to the objects: `belayctl doctor --help` has the command";
-        report.cure(Verdict::Skip, CLAIMS, what, cure);
-    } else if is_asked && found.is_empty() {
-        let what = "the driver runs with --pvc-annotations, and no claim has such annotations";
-        report.add(Verdict::Ok, CLAIMS, what);
+    if case.objects.have("Pod") {
+        let what = "none, though the CSIDriver object allows them";
+        report.add(Verdict::Ok, INLINE, what);
+    } else {
+        let what = "the CSIDriver object allows them, and the input has no Pod";
+        report.cure(Verdict::Skip, INLINE, what, READ_MORE);
     }
 }
 
-fn has_hint(object: &Object<'_>) -> bool {
+fn has_hint(object: Object<'_>) -> bool {
     let text = |key: &&str| object.text(&format!("/metadata/annotations/{}", escaped(key)));
     HINTS.iter().any(|key| !text(key).is_empty())
 }
 
-/// Pods with inline volumes of the driver, and workloads that create such pods.
-pub(super) fn inline(report: &mut Report, objects: &Objects, driver: &str) {
-    let object = objects.of("CSIDriver").find(|it| it.name() == driver);
-    // Without the object, or without the mode, the kubelet refuses them.
-    let is_possible = object.is_some_and(|it| {
-        let mut modes = it.texts("/spec/volumeLifecycleModes");
-        modes.any(|mode| mode == "Ephemeral")
-    });
-    if !is_possible {
-        return;
-    }
-    let has = |object: &Object<'_>, pointer: &str| {
-        let mut volumes = object.list(pointer);
-        volumes.any(|volume| volume.text("/csi/driver") == driver)
-    };
-    let mut found = Names::of(objects.of("Pod").filter(|it| has(it, "/spec/volumes")));
-    for kind in ["Deployment", "StatefulSet", "DaemonSet"] {
-        let all = objects.of(kind);
-        let all = all.filter(|it| has(it, "/spec/template/spec/volumes"));
-        found
-            .0
-            .extend(all.map(|it| format!("{kind} {}", it.full_name())));
-    }
-    let what = "have inline volumes of the driver, which Belay refuses";
-    let cure = "use generic ephemeral volumes (ephemeral.volumeClaimTemplate), and delete the pods \
-                while the driver runs: Belay would unmount such a volume, and neither detach nor \
-                delete it";
-    about(report, Verdict::No, INLINE, &found, what, cure);
-    if found.is_empty() && !objects.have("Pod") {
-        let what = "the CSIDriver object allows them, and the input has no Pod";
-        let cure = "add it to the objects: `belayctl doctor --help` has the command";
-        report.cure(Verdict::Skip, INLINE, what, cure);
-    } else if found.is_empty() {
-        report.add(
-            Verdict::Ok,
-            INLINE,
-            "none, though the CSIDriver object allows them",
-        );
-    }
+fn allows_inline(case: &Case<'_>) -> bool {
+    let mut modes = case
+        .ours("CSIDriver", "/metadata/name")
+        .flat_map(|it| it.texts("/spec/volumeLifecycleModes"));
+    modes.any(|mode| mode == "Ephemeral")
+}
+
+fn is_inline(object: Object<'_>, pointer: &str, case: &Case<'_>) -> bool {
+    let mut volumes = object.list(pointer);
+    volumes.any(|volume| volume.text("/csi/driver") == case.driver)
 }
 
 #[cfg(test)]

@@ -1,23 +1,21 @@
-//! Whether Belay's controller can replace that of a driver for directories of servers. If it
-//! cannot, the driver's own goes on: the node plugin is replaced alone. So nothing here is wrong,
-//! unless a sidecar of a controller that was stopped may still act.
-
-use std::time::SystemTime;
+//! Rules about the controller of a driver for directories of servers. If Belay's cannot replace it,
+//! the driver's own goes on: the node plugin is replaced alone. So nothing here is wrong, unless a
+//! sidecar of a controller that was stopped may still act.
 
 use belay_contract::nfs_id;
 
-use super::objects::{Object, Objects};
-use super::peer::Peer;
+use super::objects::Object;
+use super::rules::{Case, Good, Names, Section, Test, warning};
 use super::running;
-use super::{Names, about};
+use super::storage::{CLASSES, SNAPSHOT_CLASSES, SNAPSHOTS, VOLUMES};
 use crate::report::{Report, Verdict};
 
 const NAME: &str = "controller";
 /// Parameters that the external-provisioner consumes have this prefix.
 const PROVISIONER: &str = "csi.storage.k8s.io/";
-/// A class whose volumes are created and deleted with a secret, in the spelling of a JSON pointer.
+/// The parameter of a class whose volumes are created and deleted with a secret.
 const CREATION_SECRET: &str = "/parameters/csi.storage.k8s.io~1provisioner-secret-name";
-/// A class whose snapshots are deleted with a secret.
+/// The parameter of a class whose snapshots are deleted with a secret.
 const SNAPSHOT_SECRET: &str = "/parameters/csi.storage.k8s.io~1snapshotter-secret-name";
 /// The ID of a snapshot that exists.
 const SNAPSHOT_ID: &str = "/status/snapshotHandle";
@@ -25,106 +23,64 @@ const SNAPSHOT_ID: &str = "/status/snapshotHandle";
 const DELETION_SECRET: &str =
     "/metadata/annotations/volume.kubernetes.io~1provisioner-deletion-secret-name";
 
-/// An obstacle to a switch of the controller.
-struct Obstacle {
-    kind: &'static str,
-    /// Where such an object names its driver.
-    driver: &'static str,
-    is_there: fn(Object<'_>, &Peer) -> bool,
-    what: &'static str,
-    cure: &'static str,
-}
+/// Obstacles to a switch of the controller.
+#[rustfmt::skip]
+const OBSTACLES: Section = Section {
+    name: NAME,
+    rules: &[
+        warning(SNAPSHOTS, Test::Is(|it, _| nfs_id::read_snapshot(it.text(SNAPSHOT_ID)).is_err()),
+            "have an ID that Belay's controller refuses: it neither restores nor deletes them",
+            "keep the driver's controller while they are needed, or remove the archives by hand \
+             and then the finalizers of the VolumeSnapshotContents"),
+        warning(SNAPSHOT_CLASSES, Test::Is(|it, _| !it.text(SNAPSHOT_SECRET).is_empty()),
+            "name a secret (csi.storage.k8s.io/snapshotter-secret-name), which the sidecars of \
+             Belay's chart may not read",
+            "remove it from a new class, or give their ServiceAccount the right to get it"),
+        warning(VOLUMES, Test::Is(|it, _| {
+            is_deleted_with_claim(it) && is_unread(it.text("/spec/csi/volumeHandle"))
+        }),
+            "have an ID that Belay's controller refuses: their deletion fails with \
+             FAILED_PRECONDITION",
+            "keep the driver's controller, or, once their claims are deleted, remove the \
+             directories by hand and then the finalizers of the PersistentVolumes"),
+        warning(VOLUMES, Test::Is(|it, _| {
+            is_deleted_with_claim(it) && !it.text(DELETION_SECRET).is_empty()
+        }),
+            "are deleted with a secret, which the sidecars of Belay's chart may not read",
+            "give their ServiceAccount the right to get it"),
+        warning(CLASSES, Test::Is(|it, _| !it.text(CREATION_SECRET).is_empty()),
+            "name a secret (csi.storage.k8s.io/provisioner-secret-name), of which Belay's \
+             controller uses mountOptions alone and no credentials; the sidecars of Belay's chart \
+             may not read it",
+            "remove it from a new class, or give their ServiceAccount the right to get it"),
+        warning(CLASSES, Test::Is(has_refused_parameter),
+            "have a parameter that Belay's controller refuses",
+            "create a class without it, and use that for new claims"),
+        warning(CLASSES, Test::Is(|it, _| gives_one_directory(it)),
+            "give all claims one directory, of which Belay's controller creates only the first",
+            "add ${pv.metadata.name} to subDir in a new class, or write PersistentVolumes"),
+    ],
+    good: Good::IfAllHold(
+        "no known obstacle to Belay's controller, but it clones, snapshots and restores volumes on \
+         one server only",
+    ),
+    ..Section::ALWAYS
+};
 
-const OBSTACLES: [Obstacle; 7] = [
-    Obstacle {
-        kind: "VolumeSnapshotContent",
-        driver: "/spec/driver",
-        is_there: |it, _| nfs_id::read_snapshot(it.text(SNAPSHOT_ID)).is_err(),
-        what: "have an ID that Belay's controller refuses: it neither restores nor deletes them",
-        cure: "keep the driver's controller while they are needed, or remove the archives by hand \
-               and then the finalizers of the VolumeSnapshotContents",
-    },
-    Obstacle {
-        kind: "VolumeSnapshotClass",
-        driver: "/driver",
-        is_there: |it, _| !it.text(SNAPSHOT_SECRET).is_empty(),
-        what: "name a secret (csi.storage.k8s.io/snapshotter-secret-name), which the sidecars of \
-               Belay's chart may not read",
-        cure: "remove it from a new class, or give their ServiceAccount the right to get it",
-    },
-    Obstacle {
-        kind: "PersistentVolume",
-        driver: "/spec/csi/driver",
-        is_there: |it, _| is_deleted_with_claim(it) && is_unread(it.text("/spec/csi/volumeHandle")),
-        what: "have an ID that Belay's controller refuses: their deletion fails with \
-               FAILED_PRECONDITION",
-        cure: "keep the driver's controller, or, once their claims are deleted, remove the \
-               directories by hand and then the finalizers of the PersistentVolumes",
-    },
-    Obstacle {
-        kind: "PersistentVolume",
-        driver: "/spec/csi/driver",
-        is_there: |it, _| is_deleted_with_claim(it) && !it.text(DELETION_SECRET).is_empty(),
-        what: "are deleted with a secret, which the sidecars of Belay's chart may not read",
-        cure: "give their ServiceAccount the right to get it",
-    },
-    Obstacle {
-        kind: "StorageClass",
-        driver: "/provisioner",
-        is_there: |it, _| !it.text(CREATION_SECRET).is_empty(),
-        what: "name a secret (csi.storage.k8s.io/provisioner-secret-name), of which Belay's \
-               controller uses mountOptions alone and no credentials; the sidecars of Belay's \
-               chart may not read it",
-        cure: "remove it from a new class, or give their ServiceAccount the right to get it",
-    },
-    Obstacle {
-        kind: "StorageClass",
-        driver: "/provisioner",
-        is_there: has_refused_parameter,
-        what: "have a parameter that Belay's controller refuses",
-        cure: "create a class without it, and use that for new claims",
-    },
-    Obstacle {
-        kind: "StorageClass",
-        driver: "/provisioner",
-        is_there: |it, _| gives_one_directory(it),
-        what: "give all claims one directory, of which Belay's controller creates only the first",
-        cure: "add ${pv.metadata.name} to subDir in a new class, or write PersistentVolumes",
-    },
-];
-
-/// What speaks against Belay's controller, and whether the driver's own runs.
-pub(super) fn findings(
-    report: &mut Report,
-    objects: &Objects,
-    (peer, driver): (&Peer, &str),
-    now: SystemTime,
-) {
-    let runs = Names::of(running::controllers(objects, peer));
-    match runs.is_empty() {
-        true => running::leases(report, objects, driver, now),
-        false => {
-            let what = format!(
-                "{runs}: runs. It may go on: set drivers[].controller.create to false in Belay's \
-                 values. To replace it as well, scale it to 0"
-            );
-            report.add(Verdict::Ok, NAME, what);
-        }
-    }
-    let mut is_good = true;
-    for obstacle in OBSTACLES {
-        let all = objects.of(obstacle.kind);
-        let ours = all.filter(|it| it.text(obstacle.driver) == driver);
-        let found = Names::of(ours.filter(|it| (obstacle.is_there)(*it, peer)));
-        is_good &= found.is_empty();
-        let Obstacle { what, cure, .. } = obstacle;
-        about(report, Verdict::Warn, NAME, &found, what, cure);
-    }
-    if is_good {
-        let what = "no known obstacle to Belay's controller, but it clones, snapshots and restores \
-                    volumes on one server only";
+/// Reports obstacles to Belay's controller, and whether the driver's own runs.
+pub(super) fn findings(report: &mut Report, case: &Case<'_>) {
+    let runs = running::controllers(case.objects, case.peer);
+    let runs = Names(runs.map(Object::full_name).collect());
+    if runs.0.is_empty() {
+        running::LEASES.judge(report, case);
+    } else {
+        let what = format!(
+            "{runs}: runs. It may go on: set drivers[].controller.create to false in Belay's \
+             values. To replace it as well, scale it to 0"
+        );
         report.add(Verdict::Ok, NAME, what);
     }
+    OBSTACLES.judge(report, case);
 }
 
 /// Whether a controller deletes the volume, and not an administrator.
@@ -132,21 +88,21 @@ fn is_deleted_with_claim(volume: Object<'_>) -> bool {
     volume.text("/spec/persistentVolumeReclaimPolicy") == "Delete"
 }
 
-/// Whether Belay's controller refuses calls for it. An ID that no driver gives out is none: its
-/// volume does not exist for either.
+/// Whether Belay's controller refuses calls for the ID. It does not refuse one that no driver gives
+/// out: such a volume does not exist for either.
 fn is_unread(id: &str) -> bool {
     nfs_id::read(id).is_err()
 }
 
-fn has_refused_parameter(class: Object<'_>, peer: &Peer) -> bool {
+fn has_refused_parameter(class: Object<'_>, case: &Case<'_>) -> bool {
     let is_known = |key: &str| {
-        let mut known = peer.parameters.iter();
+        let mut known = case.peer.parameters.iter();
         key.starts_with(PROVISIONER) || known.any(|it| it.eq_ignore_ascii_case(key))
     };
     class.keys("/parameters").any(|key| !is_known(key))
 }
 
-/// A subDir without the name of a claim or volume.
+/// Whether the class has a subDir without the name of a claim or volume.
 fn gives_one_directory(class: Object<'_>) -> bool {
     let mut keys = class.keys("/parameters");
     let key = keys.find(|key| key.eq_ignore_ascii_case("subDir"));
@@ -163,6 +119,7 @@ mod tests {
 
     use serde_json::{Value, json};
 
+    use super::super::objects::Objects;
     use super::super::{Kind, judge};
     use super::*;
 

@@ -4,12 +4,11 @@
 
 mod accounts;
 mod claims;
-mod clouds;
 mod controller;
 mod objects;
-mod options;
 mod peer;
 mod remote;
+mod rules;
 mod running;
 mod settings;
 mod storage;
@@ -23,13 +22,12 @@ use crate::failure::Failure;
 use crate::flags;
 use crate::render::Answer;
 use crate::report::{Report, Verdict};
-use objects::{Object, Objects};
+use objects::Objects;
 use peer::{Kind, Peer};
+use rules::{Case, Section};
 
-/// Tens of thousands of volumes.
+/// Maximum size of the objects: tens of thousands of volumes.
 const BYTES_MAX: u64 = 1 << 30;
-/// Names that a finding shows.
-const NAMES_MAX: usize = 3;
 
 /// Which driver to replace, and the objects of the cluster.
 #[derive(Args, Clone)]
@@ -65,29 +63,34 @@ impl Switch {
 
 fn judge(objects: &Objects, peer: &Peer, now: SystemTime) -> Report {
     let mut report = Report::default();
-    let driver = named(&mut report, objects, peer);
-    running::workloads(&mut report, objects, peer);
+    let case = Case {
+        objects,
+        peer,
+        driver: named(&mut report, objects, peer),
+        now,
+    };
+    running::programs(&mut report, objects, peer);
+    let mut judge = |sections: &[Section]| {
+        for section in sections {
+            section.judge(&mut report, &case);
+        }
+    };
     if peer.is_remote {
-        remote::object(&mut report, objects, driver);
-        remote::attachments(&mut report, objects, driver);
-        remote::volumes(&mut report, objects, driver);
-        controller::findings(&mut report, objects, (peer, driver), now);
+        judge(&remote::SECTIONS);
+        remote::object(&mut report, &case);
+        controller::findings(&mut report, &case);
         return report;
     }
-    accounts::findings(&mut report, objects, peer);
-    settings::findings(&mut report, objects, peer);
-    running::leases(&mut report, objects, driver, now);
-    running::nodes(&mut report, objects, peer, driver);
-    running::attachments(&mut report, objects, driver);
-    storage::volumes(&mut report, objects, peer, driver);
-    storage::classes(&mut report, objects, peer, driver);
-    storage::snapshots(&mut report, objects, peer, driver);
-    claims::hints(&mut report, objects, peer);
-    claims::inline(&mut report, objects, driver);
+    judge(&[accounts::SECTION]);
+    judge(&settings::SECTIONS);
+    judge(&[running::LEASES]);
+    judge(&storage::SECTIONS);
+    running::nodes(&mut report, &case);
+    claims::findings(&mut report, &case);
     report
 }
 
-/// The name that the cluster knows the driver by: the first that an object has.
+/// Returns the name that the cluster knows the driver by: the first that an object has.
 fn named<'a>(report: &mut Report, objects: &Objects, peer: &'a Peer) -> &'a str {
     let is_used = |name: &&&str| {
         let has = |kind, pointer| objects.of(kind).any(|it| it.text(pointer) == **name);
@@ -106,52 +109,6 @@ fn named<'a>(report: &mut Report, objects: &Objects, peer: &'a Peer) -> &'a str 
     let cure = "is it the right cluster? If it never had the driver, install Belay as usual";
     report.cure(Verdict::No, "driver", what, cure);
     peer.drivers[0]
-}
-
-/// Objects with the same finding, by name.
-#[derive(Default)]
-struct Names(Vec<String>);
-
-impl Names {
-    fn of<'a>(objects: impl Iterator<Item = Object<'a>>) -> Self {
-        Self(objects.map(Object::full_name).collect())
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl std::fmt::Display for Names {
-    /// The first ones, and how many there are besides.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let shown = &self.0[..self.0.len().min(NAMES_MAX)];
-        f.write_str(&shown.join(", "))?;
-        match self.0.len() - shown.len() {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
-        }
-    }
-}
-
-/// A finding about objects, if there are any; otherwise nothing.
-fn about(
-    report: &mut Report,
-    verdict: Verdict,
-    name: &str,
-    found: &Names,
-    what: &str,
-    cure: impl Into<String>,
-) {
-    if !found.is_empty() {
-        report.cure(verdict, name, format!("{found}: {what}"), cure);
-    }
-}
-
-/// That the input has no object of a kind that every cluster has, so nothing is known.
-fn missing(report: &mut Report, name: &str, kind: &str) {
-    let cure = format!("add {kind} to the objects: `belayctl doctor --help` has the command");
-    report.cure(Verdict::No, name, format!("the input has no {kind}"), cure);
 }
 
 #[cfg(test)]

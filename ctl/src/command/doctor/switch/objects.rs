@@ -75,6 +75,11 @@ impl<'a> Object<'a> {
     }
 }
 
+/// Escapes a key as a part of a JSON pointer (RFC 6901).
+pub(super) fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
 /// All objects of a cluster that were read.
 pub(super) struct Objects(Vec<Value>);
 

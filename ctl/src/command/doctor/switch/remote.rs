@@ -1,128 +1,99 @@
-//! What a driver for directories of servers leaves: volumes that each node mounts by itself,
-//! without attachments. Its CSIDriver object says so.
+//! Rules about a driver for directories of servers. Each node mounts its volumes by itself, without
+//! attachments; its CSIDriver object says so.
 
 use belay_contract::mount_flags;
 use serde_json::Value;
 
-use super::objects::{Object, Objects};
-use super::{Names, about};
+use super::objects::Object;
+use super::rules::{Case, Good, Rule, Section, Subject, Test, warning, wrong};
+use super::storage::{ATTACHMENTS, VOLUMES};
 use crate::report::{Report, Verdict};
 
 /// fsconfig(2) accepts sources of at most this many bytes.
 const SOURCE_BYTES_MAX: usize = 255;
+const OBJECT: &str = "CSIDriver";
+const OBJECTS: Subject = Subject::Ours(OBJECT, "/metadata/name");
 
-/// Without the object, Kubernetes waits for attachments that no program makes.
-pub(super) fn object(report: &mut Report, objects: &Objects, driver: &str) {
-    let name = "CSIDriver";
-    let Some(object) = objects.of("CSIDriver").find(|it| it.name() == driver) else {
-        let what = "not in the input: while it is missing, pods that start wait for an attachment";
-        let cure = "let Belay's chart create it (csiDriver.create), before the next pod starts";
-        return report.cure(Verdict::Warn, name, what, cure);
-    };
-    if object.at("/spec/attachRequired") != Some(&Value::Bool(false)) {
-        let what = "attachRequired is not false: pods would wait for an attachment";
-        let cure = "delete the object, and let Belay's chart create it";
-        return report.cure(Verdict::No, name, what, cure);
-    }
-    if object
-        .texts("/spec/volumeLifecycleModes")
-        .any(|mode| mode == "Ephemeral")
-    {
-        let what = "allows inline volumes, which Belay refuses";
-        let cure = "use PersistentVolumes in these pods";
-        return report.cure(Verdict::Warn, name, what, cure);
-    }
-    report.add(
-        Verdict::Ok,
-        name,
-        "attachRequired: false; keep the object (csiDriver.create: false), or replace it",
-    );
-}
-
-/// Made while the object was missing; no program finishes them.
-pub(super) fn attachments(report: &mut Report, objects: &Objects, driver: &str) {
-    let all = objects.of("VolumeAttachment");
-    let left = Names::of(all.filter(|it| it.text("/spec/attacher") == driver));
-    let what = "left from a time without the CSIDriver object; no program attaches or detaches";
-    let cure = "kubectl delete volumeattachment NAME, when the CSIDriver object is there";
-    about(report, Verdict::Warn, "attachments", &left, what, cure);
-    if left.is_empty() {
-        report.add(Verdict::Ok, "attachments", "none, as it must be");
-    }
-}
-
-/// What keeps the node agent from mounting a volume.
-struct Obstacle {
-    is_there: fn(Object<'_>) -> bool,
-    what: &'static str,
-    cure: &'static str,
-}
-
-const OBSTACLES: [Obstacle; 5] = [
-    Obstacle {
-        is_there: |it| {
-            ["server", "share"]
-                .iter()
-                .any(|key| attribute(it, key).is_empty())
-        },
-        what: "have no attribute server or share",
-        cure: "create the PersistentVolume again with both: the data stays on the server",
+#[rustfmt::skip]
+pub(super) const SECTIONS: [Section; 3] = [
+    Section {
+        name: OBJECT,
+        applies: |case| case.ours(OBJECT, "/metadata/name").next().is_some(),
+        rules: &[
+            wrong(OBJECTS,
+                Test::Is(|it, _| it.at("/spec/attachRequired") != Some(&Value::Bool(false))),
+                "attachRequired is not false: pods would wait for an attachment",
+                "delete the object, and let Belay's chart create it"),
+            warning(OBJECTS, Test::Is(|it, _| {
+                let mut modes = it.texts("/spec/volumeLifecycleModes");
+                modes.any(|mode| mode == "Ephemeral")
+            }),
+                "allows inline volumes, which Belay refuses",
+                "use PersistentVolumes in these pods"),
+        ],
+        good: Good::IfAllHold(
+            "attachRequired: false; keep the object (csiDriver.create: false), or replace it",
+        ),
+        ..Section::ALWAYS
     },
-    Obstacle {
-        is_there: |it| {
-            ["share", "subDir"]
-                .iter()
-                .any(|key| is_indirect(attribute(it, key)))
-        },
-        what: "have a path with an empty part, `.` or `..`, which Belay refuses",
-        cure: "create the PersistentVolume again with the direct path: the data stays there",
+    Section {
+        name: "attachments",
+        rules: &[warning(ATTACHMENTS, Test::Is(|_, _| true),
+            "left from a time without the CSIDriver object; no program attaches or detaches",
+            "kubectl delete volumeattachment NAME, when the CSIDriver object is there")],
+        good: Good::IfAllHold("none, as it must be"),
+        ..Section::ALWAYS
     },
-    Obstacle {
-        is_there: |it| source_bytes(it) > SOURCE_BYTES_MAX,
-        what: "server, share and subDir have more than 255 bytes",
-        cure: "export the directory by a shorter path",
-    },
-    Obstacle {
-        is_there: |it| it.text("/spec/volumeMode") == "Block",
-        what: "raw block volumes, which no directory is",
-        cure: "use volumeMode Filesystem",
-    },
-    Obstacle {
-        is_there: has_refused_option,
-        what: "have a mount option that Belay refuses, such as addr, bind or remount",
-        cure: "create the PersistentVolume again without the option",
+    Section {
+        name: "volumes",
+        rules: VOLUME_RULES,
+        good: Good::IfNoneIsWrong("{0} without a known obstacle"),
+        ..Section::ALWAYS
     },
 ];
 
-/// The volumes, by what the node agent reads of them.
-pub(super) fn volumes(report: &mut Report, objects: &Objects, driver: &str) {
-    let name = "volumes";
-    let ours = || {
-        let all = objects.of("PersistentVolume");
-        all.filter(|it| it.text("/spec/csi/driver") == driver)
-    };
-    let mut is_good = true;
-    for Obstacle {
-        is_there,
-        what,
-        cure,
-    } in OBSTACLES
-    {
-        let found = Names::of(ours().filter(|it| is_there(*it)));
-        is_good &= found.is_empty();
-        about(report, Verdict::No, name, &found, what, cure);
-    }
-    let kerberos = Names::of(ours().filter(|it| options(*it).any(|it| it.starts_with("sec=krb5"))));
-    let cure = "try one of them first";
-    let what = "use Kerberos, which is not tested with Belay";
-    about(report, Verdict::Warn, name, &kerberos, what, cure);
-    if is_good {
-        let what = format!("{} without a known obstacle", ours().count());
-        report.add(Verdict::Ok, name, what);
+/// Obstacles to mounting a volume.
+#[rustfmt::skip]
+const VOLUME_RULES: &[Rule] = &[
+    wrong(VOLUMES, Test::Is(|it, _| {
+        ["server", "share"]
+            .iter()
+            .any(|key| attribute(it, key).is_empty())
+    }),
+        "have no attribute server or share",
+        "create the PersistentVolume again with both: the data stays on the server"),
+    wrong(VOLUMES, Test::Is(|it, _| {
+        ["share", "subDir"]
+            .iter()
+            .any(|key| is_indirect(attribute(it, key)))
+    }),
+        "have a path with an empty part, `.` or `..`, which Belay refuses",
+        "create the PersistentVolume again with the direct path: the data stays there"),
+    wrong(VOLUMES, Test::Is(|it, _| source_bytes(it) > SOURCE_BYTES_MAX),
+        "server, share and subDir have more than 255 bytes",
+        "export the directory by a shorter path"),
+    wrong(VOLUMES, Test::Is(|it, _| it.text("/spec/volumeMode") == "Block"),
+        "raw block volumes, which no directory is",
+        "use volumeMode Filesystem"),
+    wrong(VOLUMES, Test::Is(|it, _| has_refused_option(it)),
+        "have a mount option that Belay refuses, such as addr, bind or remount",
+        "create the PersistentVolume again without the option"),
+    warning(VOLUMES, Test::Is(|it, _| options(it).any(|it| it.starts_with("sec=krb5"))),
+        "use Kerberos, which is not tested with Belay",
+        "try one of them first"),
+];
+
+/// Reports that the driver has no CSIDriver object: Kubernetes then waits for attachments that no
+/// program makes.
+pub(super) fn object(report: &mut Report, case: &Case<'_>) {
+    if case.ours(OBJECT, "/metadata/name").next().is_none() {
+        let what = "not in the input: while it is missing, pods that start wait for an attachment";
+        let cure = "let Belay's chart create it (csiDriver.create), before the next pod starts";
+        report.cure(Verdict::Warn, OBJECT, what, cure);
     }
 }
 
-/// The volume's attribute of that name, in any case.
+/// Returns the volume's attribute of that name, in any case.
 fn attribute<'a>(volume: Object<'a>, name: &str) -> &'a str {
     let attributes = "/spec/csi/volumeAttributes";
     let mut keys = volume.keys(attributes);
@@ -136,7 +107,7 @@ fn is_indirect(path: &str) -> bool {
     !path.is_empty() && parts.any(|part| ["", ".", ".."].contains(&part))
 }
 
-/// `SERVER:/SHARE/DIRECTORY`, as far as there are no templates in it.
+/// Returns the length of `SERVER:/SHARE/DIRECTORY`, as far as there are no templates in it.
 fn source_bytes(volume: Object<'_>) -> usize {
     let paths = ["share", "subDir"].map(|key| attribute(volume, key).trim_matches('/'));
     let paths = paths.iter().filter(|path| !path.is_empty());
@@ -144,7 +115,7 @@ fn source_bytes(volume: Object<'_>) -> usize {
     attribute(volume, "server").len() + 1 + length
 }
 
-/// Each may be a list.
+/// Returns the lists of mount options.
 fn lists<'a>(volume: Object<'a>) -> impl Iterator<Item = &'a str> {
     let more = std::iter::once(attribute(volume, "mountOptions"));
     volume.texts("/spec/mountOptions").chain(more)
@@ -166,6 +137,7 @@ mod tests {
 
     use serde_json::json;
 
+    use super::super::objects::Objects;
     use super::super::{Kind, judge};
     use super::*;
 

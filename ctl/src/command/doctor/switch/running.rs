@@ -1,11 +1,11 @@
-//! What runs and must end before the switch: the peer's pods, the leases of its sidecars,
-//! attachments that are under way; and the nodes, which must keep their IDs.
+//! What must end before the switch: the driver's pods, and the leases of its sidecars. And the
+//! nodes, which must keep their IDs.
 
 use std::time::{Duration, SystemTime};
 
 use super::objects::{Object, Objects};
 use super::peer::Peer;
-use super::{Names, about, missing};
+use super::rules::{Case, Good, Names, Section, Subject, Test, missing, wrong};
 use crate::report::{Report, Verdict};
 
 /// The kinds of objects that run the pods of a driver, and where they say how many run.
@@ -24,14 +24,14 @@ const MISSCHEDULED: &str = "/status/numberMisscheduled";
 
 const PODS: &str = "pods of the driver";
 
-/// The peer's programs: two drivers of one name must not run at the same time.
-pub(super) fn workloads(report: &mut Report, objects: &Objects, peer: &Peer) {
+/// Reports the driver's programs: two drivers of one name must not run at the same time.
+pub(super) fn programs(report: &mut Report, objects: &Objects, peer: &Peer) {
     let name = PODS;
     let (mut is_any, mut is_running) = (false, false);
     // Its controller may go on.
     let replaced = |kind: &str| !peer.is_remote || kind == "DaemonSet";
     for (kind, wanted, running) in WORKLOADS.into_iter().filter(|it| replaced(it.0)) {
-        for object in objects.of(kind).filter(|it| runs(*it, peer.images)) {
+        for object in objects.of(kind).filter(|it| peer.is_run_by(*it)) {
             is_any = true;
             let pods =
                 object.number(running).max(object.number(wanted)) + object.number(MISSCHEDULED);
@@ -83,86 +83,96 @@ fn ending(report: &mut Report, objects: &Objects, peer: &Peer) {
     };
     let pods = objects.of("Pod");
     let pods = pods.filter(|it| !has_ended(*it) && runs(*it) && is_replaced(*it));
-    let what = "still there: two drivers of one name must not run at once";
-    let cure = "wait until they have ended, and read the objects again";
-    about(report, Verdict::No, PODS, &Names::of(pods), what, cure);
+    let names = Names(pods.map(Object::full_name).collect());
+    if !names.0.is_empty() {
+        let what = format!("{names}: still there: two drivers of one name must not run at once");
+        let cure = "wait until they have ended, and read the objects again";
+        report.cure(Verdict::No, PODS, what, cure);
+    }
 }
 
-/// Its workloads that have pods and are no node plugin.
+/// Returns the driver's workloads that have pods and are no node plugin.
 pub(super) fn controllers<'a>(
     objects: &'a Objects,
     peer: &'a Peer,
 ) -> impl Iterator<Item = Object<'a>> {
     let kinds = WORKLOADS.iter().filter(|it| it.0 != "DaemonSet");
     kinds.flat_map(move |&(kind, wanted, running)| {
-        let all = objects.of(kind).filter(|it| runs(*it, peer.images));
+        let all = objects.of(kind).filter(|it| peer.is_run_by(*it));
         all.filter(move |it| it.number(wanted) + it.number(running) > 0)
     })
 }
 
-/// The containers with its programs: the title of their workload, that, and the container.
+/// Returns all objects that run pods, each with its kind.
+pub(super) fn workloads(objects: &Objects) -> impl Iterator<Item = (&'static str, Object<'_>)> {
+    let kinds = WORKLOADS.iter().map(|(kind, ..)| *kind);
+    kinds.flat_map(|kind| objects.of(kind).map(move |it| (kind, it)))
+}
+
+/// Returns the containers with the driver's programs: the title of the workload, the workload, and
+/// the container.
 pub(super) fn containers<'a>(
     objects: &'a Objects,
     peer: &'a Peer,
 ) -> impl Iterator<Item = (String, Object<'a>, Object<'a>)> {
-    let kinds = WORKLOADS.iter().map(|(kind, ..)| *kind);
-    let workloads = kinds.flat_map(|kind| objects.of(kind).map(move |it| (kind, it)));
-    workloads.flat_map(|(kind, workload)| {
+    workloads(objects).flat_map(|(kind, workload)| {
         let containers = workload.list("/spec/template/spec/containers");
         let ours = containers.filter(|it| peer.runs(it.text("/image")));
         ours.map(move |it| (format!("{kind} {}", workload.full_name()), workload, it))
     })
 }
 
-/// Whether a container has one of these images.
-fn runs(workload: Object<'_>, images: &[&str]) -> bool {
-    let containers = workload.list("/spec/template/spec/containers");
-    let mut used = containers.map(|it| it.text("/image"));
-    used.any(|image| images.contains(&last_part(image)))
-}
-
 impl Peer {
+    /// Whether a container of a workload has one of the driver's images.
+    fn is_run_by(&self, workload: Object<'_>) -> bool {
+        let mut containers = workload.list("/spec/template/spec/containers");
+        containers.any(|it| self.runs(it.text("/image")))
+    }
+
     /// Whether that image is the driver's.
-    pub(super) fn runs(&self, image: &str) -> bool {
+    fn runs(&self, image: &str) -> bool {
         self.images.contains(&last_part(image))
     }
 }
 
-/// `registry:5000/path/name:tag@digest`: the name.
+/// Returns the name in `registry:5000/path/name:tag@digest`.
 fn last_part(image: &str) -> &str {
     let path = image.split('@').next().unwrap_or_default();
     let last = path.rsplit('/').next().unwrap_or_default();
     last.split(':').next().unwrap_or_default()
 }
 
-/// A sidecar whose lease is not expired may still call the driver. Those of Belay's own sidecars,
-/// after the switch, are in its namespace.
-pub(super) fn leases(report: &mut Report, objects: &Objects, driver: &str, now: SystemTime) {
-    let name = "leases of the sidecars";
-    if !objects.have("Lease") {
-        return missing(report, name, "Lease");
-    }
-    let names = lease_names(driver);
+/// A sidecar whose lease is not expired may still call the driver.
+#[rustfmt::skip]
+pub(super) const LEASES: Section = Section {
+    name: "leases of the sidecars",
+    needs: Some("Lease"),
+    rules: &[wrong(Subject::All("Lease"), Test::Is(|lease, case| {
+        lease_names(case.driver)
+            .iter()
+            .any(|name| name == lease.name())
+            && !is_belays(lease, case)
+            && is_held(lease, case.now)
+    }),
+        "held: a sidecar of the driver may still create, attach or delete volumes",
+        "scale the driver's controller to 0, wait until the leases expire, and read the objects \
+         again")],
+    good: Good::IfAllHold("none is held"),
+    ..Section::ALWAYS
+};
+
+/// Whether the lease is of Belay's own sidecars, which after the switch are in its namespace.
+fn is_belays(lease: Object<'_>, case: &Case<'_>) -> bool {
     let namespace = |it: Object<'_>| it.text("/metadata/namespace").to_owned();
-    let belays: Vec<_> = objects
+    let mut belays = case
+        .objects
         .of("Deployment")
-        .filter(|it| it.text("/metadata/labels/app.kubernetes.io~1name") == "belay")
-        .map(namespace)
-        .collect();
-    let ours = objects
-        .of("Lease")
-        .filter(|it| names.contains(&it.name().to_owned()) && !belays.contains(&namespace(*it)));
-    let held = Names::of(ours.filter(|lease| is_held(*lease, now)));
-    if held.is_empty() {
-        return report.add(Verdict::Ok, name, "none is held");
-    }
-    let cure = "scale the driver's controller to 0, wait until the leases expire, and read the \
-                objects again";
-    let what = "held: a sidecar of the driver may still create, attach or delete volumes";
-    about(report, Verdict::No, name, &held, what, cure);
+        .filter(|it| it.text("/metadata/labels/app.kubernetes.io~1name") == "belay");
+    belays.any(|it| namespace(it) == namespace(lease))
 }
 
-/// As the sidecars name them, by csi-lib-utils/leaderelection; external-provisioner has no prefix.
+/// Returns the names of the leases of the sidecars (csi-lib-utils/leaderelection). That of the
+/// external-provisioner has no prefix.
 fn lease_names(driver: &str) -> [String; 4] {
     let plain: String = driver
         .chars()
@@ -182,7 +192,8 @@ fn lease_names(driver: &str) -> [String; 4] {
     ]
 }
 
-/// A clock that differs by less than the lease's duration makes it look held, not expired.
+/// Whether a sidecar holds the lease. A clock that differs by less than the lease's duration makes
+/// it look held, not expired.
 fn is_held(lease: Object<'_>, now: SystemTime) -> bool {
     if lease.text("/spec/holderIdentity").is_empty() {
         return false;
@@ -194,24 +205,24 @@ fn is_held(lease: Object<'_>, now: SystemTime) -> bool {
     now < renewed + duration * 2
 }
 
-/// Belay registers a node with the ID of its server. Attachments keep the ID that the peer has
-/// registered.
-pub(super) fn nodes(report: &mut Report, objects: &Objects, peer: &Peer, driver: &str) {
+/// Reports nodes whose ID changes: Belay registers a node with the ID of its server, and
+/// attachments keep the ID that the driver has registered.
+pub(super) fn nodes(report: &mut Report, case: &Case<'_>) {
     let name = "node IDs";
-    if !objects.have("CSINode") {
+    if !case.objects.have("CSINode") {
         return missing(report, name, "CSINode");
     }
     // A providerID of another program, such as k3s, says nothing about the server.
-    let scheme = format!("{}://", peer.backend);
+    let scheme = format!("{}://", case.peer.backend);
     let (mut attached, mut free) = (Names::default(), Names::default());
     let (mut count, mut compared) = (0_u32, 0_u32);
-    for node in objects.of("CSINode") {
+    for node in case.objects.of("CSINode") {
         let mut drivers = node.list("/spec/drivers");
-        let Some(entry) = drivers.find(|it| it.text("/name") == driver) else {
+        let Some(entry) = drivers.find(|it| it.text("/name") == case.driver) else {
             continue;
         };
         count += 1;
-        let provider = objects.of("Node").find(|it| it.name() == node.name());
+        let provider = case.objects.of("Node").find(|it| it.name() == node.name());
         let provider = provider.map_or("", |it| it.text("/spec/providerID"));
         let server = provider.strip_prefix(&scheme);
         let Some(server) = server.and_then(|rest| rest.rsplit('/').next()) else {
@@ -220,8 +231,7 @@ pub(super) fn nodes(report: &mut Report, objects: &Objects, peer: &Peer, driver:
         compared += 1;
         let reported = entry.text("/nodeID");
         if server != reported {
-            let all = objects.of("VolumeAttachment");
-            let mut ours = all.filter(|it| it.text("/spec/attacher") == driver);
+            let mut ours = case.ours("VolumeAttachment", "/spec/attacher");
             let differ = match ours.any(|it| it.text("/spec/nodeName") == node.name()) {
                 true => &mut attached,
                 false => &mut free,
@@ -230,47 +240,23 @@ pub(super) fn nodes(report: &mut Report, objects: &Objects, peer: &Peer, driver:
             differ.0.push(named);
         }
     }
-    let what = "the driver's node ID is not the server of the providerID, and volumes are attached \
-                under it";
-    let cure = "kubectl drain NODE, and wait while the driver runs until no VolumeAttachment of \
-                the node is left: Belay registers it with the ID of its server, and does not find \
-                the old one";
-    about(report, Verdict::No, name, &attached, what, cure);
     let what = "the driver's node ID is not the server of the providerID";
-    let cure = "no volume is attached to them: keep it so until the switch. Belay registers them \
-                with the IDs of their servers";
-    about(report, Verdict::Warn, name, &free, what, cure);
-    if count == 0 {
-        let what = "no node has registered the driver";
-        report.add(Verdict::Skip, name, what);
-    } else if attached.is_empty() && free.is_empty() {
-        let what = format!("{count} nodes, {compared} of them compared with their providerID");
-        report.add(Verdict::Ok, name, what);
+    if !attached.0.is_empty() {
+        let what = format!("{attached}: {what}, and volumes are attached under it");
+        let cure = "kubectl drain NODE, and wait while the driver runs until no VolumeAttachment \
+                    of the node is left: Belay registers it with the ID of its server, and does \
+                    not find the old one";
+        report.cure(Verdict::No, name, what, cure);
     }
-}
-
-/// An attachment that the peer has not finished.
-pub(super) fn attachments(report: &mut Report, objects: &Objects, driver: &str) {
-    let name = "attachments";
-    let all = objects.of("VolumeAttachment");
-    let ours = || all.clone().filter(|it| it.text("/spec/attacher") == driver);
-    let failed = Names::of(ours().filter(|it| {
-        it.at("/status/attachError").is_some() || it.at("/status/detachError").is_some()
-    }));
-    let cure = "kubectl describe volumeattachment NAME; let the driver finish or repair it first";
-    let what = "the last attach or detach failed";
-    about(report, Verdict::Warn, name, &failed, what, cure);
-    let is_attached = |it: &Object<'_>| {
-        it.at("/status/attached")
-            .and_then(serde_json::Value::as_bool)
-            == Some(true)
-    };
-    let moving = Names::of(ours().filter(|it| it.is_being_deleted() || !is_attached(it)));
-    let cure = "wait, and read the objects again; Belay completes what is left, by the volume ID";
-    let what = "being attached or detached";
-    about(report, Verdict::Warn, name, &moving, what, cure);
-    if failed.is_empty() && moving.is_empty() {
-        let what = format!("{} complete, none under way", ours().count());
+    if !free.0.is_empty() {
+        let cure = "no volume is attached to them: keep it so until the switch. Belay registers \
+                    them with the IDs of their servers";
+        report.cure(Verdict::Warn, name, format!("{free}: {what}"), cure);
+    }
+    if count == 0 {
+        report.add(Verdict::Skip, name, "no node has registered the driver");
+    } else if attached.0.is_empty() && free.0.is_empty() {
+        let what = format!("{count} nodes, {compared} of them compared with their providerID");
         report.add(Verdict::Ok, name, what);
     }
 }

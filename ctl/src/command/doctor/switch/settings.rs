@@ -1,17 +1,118 @@
-//! How the peer's pods are set up, as far as Belay's values must say the same: flags, variables and
-//! the kubelet's directory. Some have no counterpart.
+//! Rules about the settings of the driver's pods that Belay's values must have too: flags,
+//! variables and the kubelet's directory. Some have no counterpart.
 
-use super::objects::{Object, Objects};
-use super::peer::Peer;
-use super::running;
-use crate::report::{Report, Verdict};
+use super::objects::Object;
+use super::rules::{Case, Item, Rule, Section, Subject, Test, warning};
 
 const NAME: &str = "settings";
-/// The default of Belay's chart.
+/// The defaults of Belay's chart.
 const CLUSTER: &str = "kubernetes";
 const KUBELET_DIR: &str = "/var/lib/kubelet";
 /// Variables of clients of HTTP, in any case.
 const PROXIES: [&str; 3] = ["HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"];
+
+/// The settings of all drivers, and those of cinder-csi-plugin.
+#[rustfmt::skip]
+pub(super) const SECTIONS: [Section; 2] = [
+    Section {
+        name: NAME,
+        rules: &[warning(Subject::Containers, Test::Finds(kubelet_dir),
+            "the kubelet's directory is {0}",
+            "set kubeletDir: {0} in Belay's values")],
+        ..Section::ALWAYS
+    },
+    Section {
+        name: NAME,
+        applies: |case| case.peer.chooses_cloud,
+        rules: CINDER,
+        ..Section::ALWAYS
+    },
+];
+
+#[rustfmt::skip]
+const CINDER: &[Rule] = &[
+    warning(Subject::Containers, Test::Is(|it, _| !Flags::of(it).is_on("with-topology", true)),
+        "--with-topology=false",
+        "set topology: false in the chart's entry; else Belay labels the nodes with their zones, \
+         and new volumes are bound to the zone of their pod's node"),
+    warning(Subject::Containers, Test::Finds(|it, _| {
+        let topologies = Flags::of(it.object).values("additional-topology").join(",");
+        (!topologies.is_empty()).then(|| vec![topologies])
+    }),
+        "--additional-topology={0}",
+        "if all nodes have it, set the variable BELAY_ADDITIONAL_TOPOLOGY={0} in node.env of \
+         Belay's values, for its first driver; else run a DaemonSet of your own for each group of \
+         nodes, with node.enabled: false"),
+    warning(Subject::Containers, Test::Finds(|it, _| {
+        let flags = controller_flags(it)?;
+        let clouds = flags.values("cloud-name");
+        let is_any = clouds.iter().any(|name| !name.is_empty());
+        let entries: Vec<_> = clouds.iter().map(|name| entry(name)).collect();
+        is_any.then(|| vec![clouds.join(","), entries.join(", ")])
+    }),
+        "--cloud-name={0}",
+        "set clouds: [{1}] in the chart's entry; else Belay uses [Global] alone, and refuses \
+         calls for the others"),
+    warning(Subject::Containers, Test::Finds(|it, _| {
+        let flags = controller_flags(it)?;
+        let cluster = flags.values("cluster").last().copied()?;
+        let is_other = !cluster.is_empty() && cluster != CLUSTER;
+        is_other.then(|| vec![cluster.to_owned()])
+    }),
+        "--cluster={0}",
+        "set cluster: {0} in the chart's entry, which names the cluster in the metadata of new \
+         volumes"),
+    warning(Subject::Containers, Test::Finds(|it, _| {
+        let flags = controller_flags(it)?;
+        let files = flags.values("cloud-config");
+        (files.len() > 1).then(|| vec![files.join(",")])
+    }),
+        "--cloud-config={0}",
+        "write them into one file, in this order: of a repeated key the last one counts. The \
+         chart names one file"),
+    warning(Subject::Containers, Test::Finds(|it, _| {
+        let names = it.object.list("/env").map(|it| it.text("/name"));
+        let is_proxy = |name: &&str| PROXIES.iter().any(|it| it.eq_ignore_ascii_case(name));
+        let proxies: Vec<_> = names.filter(is_proxy).collect();
+        (!proxies.is_empty()).then(|| vec![proxies.join(", ")])
+    }),
+        "has {0}",
+        "set them in controller.env of Belay's values"),
+    warning(Subject::Containers, Test::Finds(|it, _| {
+        let aliases = it.workload.list("/spec/template/spec/hostAliases");
+        let aliases: Vec<_> = aliases.flat_map(|it| it.texts("/hostnames")).collect();
+        (!aliases.is_empty()).then(|| vec![aliases.join(", ")])
+    }),
+        "has hostAliases for {0}",
+        "Belay's chart has no hostAliases: let the cluster's DNS resolve the names that Belay's \
+         controller needs"),
+];
+
+/// Returns the flags of a container that serves the controller's calls.
+fn controller_flags(container: &Item<'_>) -> Option<Flags> {
+    let flags = Flags::of(container.object);
+    flags.is_controller().then_some(flags)
+}
+
+/// Returns an entry for that cloud in the chart's values.
+fn entry(name: &str) -> String {
+    match name {
+        "" => "{name: \"\"}".to_owned(),
+        name => format!("{{name: {name}, secretName: SECRET}}"),
+    }
+}
+
+/// Returns the kubelet's directory, by that of the driver's socket, if it is not the default.
+fn kubelet_dir(container: &Item<'_>, case: &Case<'_>) -> Option<Vec<String>> {
+    let volumes = container.workload.list("/spec/template/spec/volumes");
+    let mut paths = volumes.map(|it| it.text("/hostPath/path").trim_end_matches('/'));
+    let directory = paths.find_map(|path| {
+        let mut drivers = case.peer.drivers.iter();
+        drivers.find_map(|driver| path.strip_suffix(&format!("/plugins/{driver}")))
+    });
+    let other = directory.filter(|path| *path != KUBELET_DIR)?;
+    Some(vec![other.to_owned()])
+}
 
 /// The flags of a container.
 pub(super) struct Flags(Vec<Flag>);
@@ -25,8 +126,8 @@ struct Flag {
 }
 
 impl Flags {
-    /// Of its command and arguments, with the variables that the container sets. One of them may be
-    /// a line for a shell.
+    /// Reads the flags of its command and arguments, with the variables that the container sets.
+    /// One of them may be a line for a shell.
     pub(super) fn of(container: Object<'_>) -> Self {
         let texts = ["/command", "/args"].map(|part| container.texts(part));
         let texts = texts.into_iter().flatten().flat_map(str::split_whitespace);
@@ -51,7 +152,7 @@ impl Flags {
         self.0.iter().filter(move |flag| flag.name == name)
     }
 
-    /// All values of a flag that may be repeated, and has lists.
+    /// Returns all values of a flag that may be repeated, and has lists.
     pub(super) fn values(&self, name: &str) -> Vec<&str> {
         let all = self.named(name);
         let all = all.filter_map(|flag| flag.value.as_deref().or(flag.next.as_deref()));
@@ -73,7 +174,7 @@ impl Flags {
     }
 }
 
-/// A word, with the values of `$(NAME)`, and without the quotes of a shell.
+/// Returns a word with the values of `$(NAME)`, and without the quotes of a shell.
 fn expanded(container: Object<'_>, word: &str) -> String {
     let mut word = word.trim_matches(['"', '\'']).to_owned();
     for variable in container.list("/env") {
@@ -82,113 +183,6 @@ fn expanded(container: Object<'_>, word: &str) -> String {
         }
     }
     word
-}
-
-/// Reports settings that Belay's values must have too.
-pub(super) fn findings(report: &mut Report, objects: &Objects, peer: &Peer) {
-    for (title, workload, container) in running::containers(objects, peer) {
-        let mut warn = |what: String, cure: String| {
-            report.cure(Verdict::Warn, NAME, format!("{title}: {what}"), cure);
-        };
-        if let Some(directory) = kubelet_dir(workload, peer) {
-            warn(
-                format!("the kubelet's directory is {directory}"),
-                format!("set kubeletDir: {directory} in Belay's values"),
-            );
-        }
-        if peer.chooses_cloud {
-            flags(&Flags::of(container), &mut warn);
-            network(workload, container, &mut warn);
-        }
-    }
-}
-
-/// The flags of cinder-csi-plugin.
-fn flags(flags: &Flags, warn: &mut impl FnMut(String, String)) {
-    if !flags.is_on("with-topology", true) {
-        let cure = "set topology: false in the chart's entry; else Belay labels the nodes with \
-                    their zones, and new volumes are bound to the zone of their pod's node";
-        warn("--with-topology=false".to_owned(), cure.to_owned());
-    }
-    let topologies = flags.values("additional-topology").join(",");
-    if !topologies.is_empty() {
-        let cure = format!(
-            "if all nodes have it, set the variable BELAY_ADDITIONAL_TOPOLOGY={topologies} in \
-             node.env of Belay's values, for its first driver; else run a DaemonSet of your own \
-             for each group of nodes, with node.enabled: false"
-        );
-        warn(format!("--additional-topology={topologies}"), cure);
-    }
-    if !flags.is_controller() {
-        return;
-    }
-    let clouds = flags.values("cloud-name");
-    if clouds.iter().any(|name| !name.is_empty()) {
-        let entries: Vec<_> = clouds.iter().map(|name| entry(name)).collect();
-        let cure = format!(
-            "set clouds: [{}] in the chart's entry; else Belay uses [Global] alone, and refuses \
-             calls for the others",
-            entries.join(", ")
-        );
-        warn(format!("--cloud-name={}", clouds.join(",")), cure);
-    }
-    let cluster = flags.values("cluster").last().copied().unwrap_or_default();
-    if !cluster.is_empty() && cluster != CLUSTER {
-        let cure = format!(
-            "set cluster: {cluster} in the chart's entry, which names the cluster in the metadata \
-             of new volumes"
-        );
-        warn(format!("--cluster={cluster}"), cure);
-    }
-    let files = flags.values("cloud-config");
-    if files.len() > 1 {
-        let cure = "write them into one file, in this order: of a repeated key the last one \
-                    counts. The chart names one file";
-        warn(
-            format!("--cloud-config={}", files.join(",")),
-            cure.to_owned(),
-        );
-    }
-}
-
-/// That cloud in the chart's values.
-fn entry(name: &str) -> String {
-    match name {
-        "" => "{name: \"\"}".to_owned(),
-        name => format!("{{name: {name}, secretName: SECRET}}"),
-    }
-}
-
-/// How the pod reaches the cloud.
-fn network(workload: Object<'_>, container: Object<'_>, warn: &mut impl FnMut(String, String)) {
-    let names = container.list("/env").map(|it| it.text("/name"));
-    let is_proxy = |name: &&str| PROXIES.iter().any(|it| it.eq_ignore_ascii_case(name));
-    let proxies: Vec<_> = names.filter(is_proxy).collect();
-    if !proxies.is_empty() {
-        let cure = "set them in controller.env of Belay's values";
-        warn(format!("has {}", proxies.join(", ")), cure.to_owned());
-    }
-    let aliases = workload.list("/spec/template/spec/hostAliases");
-    let aliases: Vec<_> = aliases.flat_map(|it| it.texts("/hostnames")).collect();
-    if !aliases.is_empty() {
-        let cure = "Belay's chart has no hostAliases: let the cluster's DNS resolve the names that \
-                    Belay's controller needs";
-        warn(
-            format!("has hostAliases for {}", aliases.join(", ")),
-            cure.to_owned(),
-        );
-    }
-}
-
-/// The kubelet's directory, by that of the driver's socket, if it is not the default.
-fn kubelet_dir<'a>(workload: Object<'a>, peer: &Peer) -> Option<&'a str> {
-    let volumes = workload.list("/spec/template/spec/volumes");
-    let mut paths = volumes.map(|it| it.text("/hostPath/path").trim_end_matches('/'));
-    let directory = paths.find_map(|path| {
-        let mut drivers = peer.drivers.iter();
-        drivers.find_map(|driver| path.strip_suffix(&format!("/plugins/{driver}")))
-    });
-    directory.filter(|path| *path != KUBELET_DIR)
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! What exists and must go on working: volumes, classes, snapshots.
+//! Rules about storage that exists and must stay usable: volumes, classes, snapshots, and the
+//! attachments that the driver has not finished.
 
-use super::objects::{Object, Objects};
-use super::peer::{FILESYSTEMS, FORMATTING, Peer, Sharing};
-use super::{Names, about, clouds, options};
-use crate::report::{Report, Verdict};
-use belay_contract::format;
+use belay_contract::{format, mount_flags};
+use serde_json::Value;
+
+use super::objects::{Object, escaped};
+use super::peer::{FILESYSTEMS, FORMATTING, Sharing};
+use super::rules::{Case, Good, Item, Rule, Section, Subject, Test, warning, wrong};
 
 /// Parameters that the external-provisioner consumes have this prefix; `fstype` is its old
 /// spelling.
@@ -13,112 +15,269 @@ const OLD_FS_TYPE: &str = "fstype";
 /// The annotation of a snapshot whose deletion needs a Secret.
 const DELETION_SECRET: &str =
     "/metadata/annotations/snapshot.storage.kubernetes.io~1deletion-secret-name";
-/// What to do about Secrets where Belay's controller reads none.
+/// The cure for Secrets where Belay's controller reads none.
 const NO_SECRETS: &str = "the sidecars of Belay's chart may not read them: use a class without, or \
                           give their ServiceAccount the right to get them";
+/// The cure for a Secret that may name a cloud. The input does not contain Secrets.
+const CLOUDS: &str = "add each such Secret to `clouds` of the chart's entry, so that the sidecars \
+                      may read it, with the name in its key `cloud`, or with name \"\" if it has \
+                      none: Belay refuses calls for a cloud that it does not use";
+/// The calls for a volume that change it, by their parameters of a class.
+const CALLS: [&str; 3] = ["provisioner", "controller-publish", "controller-expand"];
 
-/// The volumes of the driver, also those that Kubernetes has migrated from in-tree plugins.
-pub(super) fn volumes(report: &mut Report, objects: &Objects, peer: &Peer, driver: &str) {
-    let name = "volumes";
-    let ours = || {
-        let all = objects.of("PersistentVolume");
-        all.filter(|it| it.text("/spec/csi/driver") == driver)
-    };
-    let some = |wrong: fn(&Object<'_>) -> bool| Names::of(ours().filter(wrong));
-    let is_no_uuid: fn(&Object<'_>) -> bool = match peer.chooses_cloud {
-        // Cinder's, as Cinder spells them.
-        true => |it| !is_uuid(id_of(it)) || id_of(it) != id_of(it).to_ascii_lowercase(),
-        false => |it| !is_uuid(id_of(it)),
-    };
-    let cure = "such a volume cannot exist in the cloud; correct or delete the PersistentVolume";
-    let ids = some(is_no_uuid);
-    about(
-        report,
-        Verdict::No,
-        name,
-        &ids,
+pub(super) const VOLUMES: Subject = Subject::Ours("PersistentVolume", "/spec/csi/driver");
+pub(super) const CLASSES: Subject = Subject::Ours("StorageClass", "/provisioner");
+pub(super) const SNAPSHOTS: Subject = Subject::Ours("VolumeSnapshotContent", "/spec/driver");
+pub(super) const SNAPSHOT_CLASSES: Subject = Subject::Ours("VolumeSnapshotClass", "/driver");
+pub(super) const ATTACHMENTS: Subject = Subject::Ours("VolumeAttachment", "/spec/attacher");
+
+#[rustfmt::skip]
+pub(super) const SECTIONS: [Section; 6] = [
+    Section {
+        name: "attachments",
+        rules: &[
+            warning(ATTACHMENTS, Test::Is(|it, _| {
+                let errors = ["/status/attachError", "/status/detachError"];
+                errors.iter().any(|error| it.at(error).is_some())
+            }),
+                "the last attach or detach failed",
+                "kubectl describe volumeattachment NAME; let the driver finish or repair it first"),
+            warning(ATTACHMENTS,
+                Test::Is(|it, _| it.is_being_deleted() || !is_true(it, "/status/attached")),
+                "being attached or detached",
+                "wait, and read the objects again; Belay completes what is left, by the volume ID"),
+        ],
+        good: Good::IfAllHold("{0} complete, none under way"),
+        ..Section::ALWAYS
+    },
+    Section {
+        name: "volumes",
+        rules: VOLUME_RULES,
+        good: Good::IfNoneIsWrong("{0} can be taken over"),
+        ..Section::ALWAYS
+    },
+    Section {
+        name: "zones",
+        rules: &[warning(VOLUMES, Test::Finds(|it, case| {
+            let key = case.peer.topology_key;
+            has_key(it.object, key).then(|| vec![key.to_owned()])
+        }),
+            "require nodes with the label {0}",
+            "keep the topology of the chart's entry enabled, which it is by default")],
+        ..Section::ALWAYS
+    },
+    Section {
+        name: "storage classes",
+        rules: CLASS_RULES,
+        good: Good::IfAllHold("{0} can be used as they are"),
+        ..Section::ALWAYS
+    },
+    Section {
+        name: "snapshot classes",
+        rules: &[
+            warning(SNAPSHOT_CLASSES, Test::Finds(|class, case| {
+                let known = case.peer.snapshot_parameters;
+                refused(class, |key| {
+                    key.starts_with(PROVISIONER) || known.contains(&key)
+                })
+            }),
+                "Belay refuses parameter {0}",
+                "its snapshots are not affected; create a class without that, and use it for new \
+                 snapshots"),
+            warning(SNAPSHOT_CLASSES,
+                Test::Is(|it, case| case.peer.chooses_cloud && names_secrets(it)),
+                "name Secrets",
+                CLOUDS),
+            warning(SNAPSHOT_CLASSES,
+                Test::Is(|it, case| !case.peer.chooses_cloud && names_secrets(it)),
+                "name Secrets",
+                NO_SECRETS),
+        ],
+        ..Section::ALWAYS
+    },
+    Section {
+        name: "snapshots",
+        rules: SNAPSHOT_RULES,
+        good: Good::IfAllHold("{0} complete"),
+        ..Section::ALWAYS
+    },
+];
+
+#[rustfmt::skip]
+const SNAPSHOT_RULES: &[Rule] = &[
+    warning(SNAPSHOTS,
+        Test::Is(|it, case| case.peer.chooses_cloud && it.at(DELETION_SECRET).is_some()),
+        "are deleted with a Secret",
+        CLOUDS),
+    warning(SNAPSHOTS,
+        Test::Is(|it, case| !case.peer.chooses_cloud && it.at(DELETION_SECRET).is_some()),
+        "are deleted with a Secret",
+        NO_SECRETS),
+    warning(SNAPSHOTS,
+        Test::Is(|it, _| it.is_being_deleted() || !is_true(it, "/status/readyToUse")),
+        "being created or deleted",
+        "wait until the driver has completed them, and read the objects again"),
+];
+
+const ONE_NODE: &str =
+    "keep them with the old driver: Belay attaches a volume to one node at a time";
+
+/// The volumes of the driver are also those that Kubernetes has migrated from in-tree plugins.
+#[rustfmt::skip]
+const VOLUME_RULES: &[Rule] = &[
+    wrong(VOLUMES, Test::Is(|it, case| {
+        let id = it.text("/spec/csi/volumeHandle");
+        // Cinder's are lower case.
+        let is_misspelt = case.peer.chooses_cloud && id != id.to_ascii_lowercase();
+        !is_uuid(id) || is_misspelt
+    }),
         "the volumeHandle is no UUID as the cloud spells it",
-        cure,
-    );
-    let cure = "move their data to volumes with ext4, xfs or btrfs; Belay changes nothing on them";
-    let what = "a filesystem that Belay does not mount";
-    let filesystems = some(has_other_filesystem);
-    about(report, Verdict::No, name, &filesystems, what, cure);
-    let encrypted = encrypted(objects, driver);
-    let cure = "keep them with the old driver: Belay does not decrypt, and does not mount them";
-    let what = "encrypted by the driver";
-    about(report, Verdict::No, name, &encrypted, what, cure);
-    let several = shared(report, peer, some);
-    let secrets = some(has_secrets);
-    let cure = match peer.chooses_cloud {
-        true => clouds::CURE.to_owned(),
-        false => format!(
-            "check that they name no other account than that of Belay's configuration: the \
-             backend {} does not read secrets of calls",
-            peer.backend
-        ),
-    };
-    about(
-        report,
-        Verdict::Warn,
-        name,
-        &secrets,
+        "such a volume cannot exist in the cloud; correct or delete the PersistentVolume"),
+    wrong(VOLUMES, Test::Is(|it, _| {
+        // No type is ext4, by default.
+        let fs_type = it.text("/spec/csi/fsType");
+        !is_raw(it) && !fs_type.is_empty() && !FILESYSTEMS.contains(&fs_type)
+    }),
+        "a filesystem that Belay does not mount",
+        "move their data to volumes with ext4, xfs or btrfs; Belay changes nothing on them"),
+    wrong(VOLUMES, Test::Is(|it, _| {
+        let mut attributes = it.entries("/spec/csi/volumeAttributes");
+        attributes.any(|(key, value)| format::is_encryption_by_driver(key, value))
+    }),
+        "encrypted by the driver",
+        "keep them with the old driver: Belay does not decrypt, and does not mount them"),
+    wrong(VOLUMES,
+        Test::Is(|it, case| case.peer.sharing == Sharing::None && is_on_several_nodes(it)),
+        "access modes for several nodes",
+        ONE_NODE),
+    wrong(VOLUMES, Test::Is(|it, case| {
+        case.peer.sharing == Sharing::Raw && is_on_several_nodes(it) && !is_raw(it)
+    }),
+        "a filesystem with access modes for several nodes",
+        ONE_NODE),
+    warning(VOLUMES, Test::Is(|it, case| {
+        case.peer.sharing == Sharing::Raw && is_on_several_nodes(it) && is_raw(it)
+    }),
+        "raw, with access modes for several nodes",
+        "check that their volume type is multiattach: Belay attaches others to one node at a \
+         time. One that the driver has attached gets no further node until it is detached from \
+         all"),
+    warning(VOLUMES, Test::Is(|it, case| case.peer.chooses_cloud && has_secrets(it)),
         "have secrets of the driver",
-        cure,
-    );
-    let deleted = some(|it| it.is_being_deleted());
-    let cure = "wait until the driver has deleted them; Belay deletes the others after the switch";
-    about(report, Verdict::Warn, name, &deleted, "being deleted", cure);
-    zones(
-        report,
-        peer,
-        &Names::of(ours().filter(|it| has_key(*it, peer.topology_key))),
-    );
-    let is_refused = options::volumes(report, ours());
-    let none = |names: &&Names| names.is_empty();
-    if !is_refused && [&ids, &filesystems, &encrypted, &several].iter().all(none) {
-        report.add(
-            Verdict::Ok,
-            name,
-            format!("{} can be taken over", ours().count()),
-        );
-    }
+        CLOUDS),
+    warning(VOLUMES, Test::Finds(|it, case| {
+        let is_unread = !case.peer.chooses_cloud && has_secrets(it.object);
+        is_unread.then(|| vec![case.peer.backend.to_owned()])
+    }),
+        "have secrets of the driver",
+        "check that they name no other account than that of Belay's configuration: the backend \
+         {0} does not read secrets of calls"),
+    warning(VOLUMES, Test::Is(|it, _| it.is_being_deleted()),
+        "being deleted",
+        "wait until the driver has deleted them; Belay deletes the others after the switch"),
+    wrong(VOLUMES, Test::Finds(|it, _| match is_raw(it.object) {
+        true => None,
+        false => refused_option(it.object, "/spec/mountOptions"),
+    }),
+        "mountOptions, {0}",
+        "kubectl edit persistentvolume NAME, and change spec.mountOptions: they count from the \
+         next mount on. Until then, Belay does not mount the volume"),
+];
+
+const OTHER_CLASS: &str = "its volumes are not affected; create a class without that, and use it \
+                           for new claims";
+
+/// A class with a parameter that Belay does not know creates no volumes.
+#[rustfmt::skip]
+const CLASS_RULES: &[Rule] = &[
+    warning(CLASSES, Test::Finds(|class, case| {
+        let (with, _) = calls(class.object, case)?;
+        Some(vec![with.join(", ")])
+    }),
+        "names Secret {0}",
+        CLOUDS),
+    warning(CLASSES, Test::Finds(|class, case| {
+        let (_, without) = calls(class.object, case)?;
+        (!without.is_empty()).then(|| vec![without.join(", ")])
+    }),
+        "has no Secret for {0}",
+        "if the Secret has the key `cloud`, those calls would be for [Global], where the volumes \
+         are not, and fail: use a class that names it for all calls"),
+    warning(CLASSES, Test::Finds(|class, _| refused_option(class.object, "/mountOptions")),
+        "mountOptions, {0}",
+        "kubectl edit storageclass NAME, and change mountOptions: else Belay does not mount its \
+         new volumes"),
+    warning(CLASSES, Test::Finds(|class, case| {
+        let peer = case.peer;
+        refused(class, |key| {
+            peer.ignores_parameters
+                || key.starts_with(PROVISIONER)
+                || key == OLD_FS_TYPE
+                || peer.parameters.contains(&key)
+                || FORMATTING.contains(&key)
+        })
+    }),
+        "Belay refuses parameter {0}",
+        OTHER_CLASS),
+    warning(CLASSES, Test::Finds(|class, _| {
+        let mut parameters = class.object.entries("/parameters");
+        let asking = parameters.find(|(key, value)| format::is_encryption_requested(key, value));
+        asking.map(|(key, _)| vec![key.to_owned()])
+    }),
+        "{0} asks for encryption, which Belay does not do",
+        OTHER_CLASS),
+    warning(CLASSES, Test::Finds(|class, _| {
+        let keys = [PROVISIONER.to_owned() + OLD_FS_TYPE, OLD_FS_TYPE.to_owned()];
+        let types = keys.iter().map(|key| parameter(class.object, key));
+        let mut types = types.filter(|it| !it.is_empty()).take(1);
+        let other = types.find(|it| !FILESYSTEMS.contains(it))?;
+        Some(vec![other.to_owned()])
+    }),
+        "Belay does not create {0}",
+        OTHER_CLASS),
+];
+
+fn is_true(object: Object<'_>, pointer: &str) -> bool {
+    object.at(pointer).and_then(Value::as_bool) == Some(true)
 }
 
-/// The volumes of several nodes that Belay attaches to one at a time. Whether others can have
-/// several, the cloud decides.
-fn shared(
-    report: &mut Report,
-    peer: &Peer,
-    some: impl Fn(fn(&Object<'_>) -> bool) -> Names,
-) -> Names {
-    let name = "volumes";
-    let (several, what) = match peer.sharing {
-        Sharing::All => return Names::default(),
-        Sharing::None => (some(is_on_several_nodes), "access modes for several nodes"),
-        Sharing::Raw => (
-            some(|it| is_on_several_nodes(it) && !is_raw(it)),
-            "a filesystem with access modes for several nodes",
-        ),
-    };
-    let cure = "keep them with the old driver: Belay attaches a volume to one node at a time";
-    about(report, Verdict::No, name, &several, what, cure);
-    if peer.sharing == Sharing::Raw {
-        let raw = some(|it| is_on_several_nodes(it) && is_raw(it));
-        let what = "raw, with access modes for several nodes";
-        let cure = "check that their volume type is multiattach: Belay attaches others to one node \
-                    at a time. One that the driver has attached gets no further node until it is \
-                    detached from all";
-        about(report, Verdict::Warn, name, &raw, what, cure);
-    }
-    several
+fn parameter<'a>(class: Object<'a>, key: &str) -> &'a str {
+    class.text(&format!("/parameters/{}", escaped(key)))
 }
 
-/// Volumes that require a topology label: without it, no node suits their pods.
-fn zones(report: &mut Report, peer: &Peer, bound: &Names) {
-    let cure = "keep the topology of the chart's entry enabled, which it is by default";
-    let what = format!("require nodes with the label {}", peer.topology_key);
-    about(report, Verdict::Warn, "zones", bound, &what, cure);
+/// Returns the parameters of a class that are not known, if there are any.
+fn refused(class: &Item<'_>, is_known: impl Fn(&str) -> bool) -> Option<Vec<String>> {
+    let keys = class.object.keys("/parameters");
+    let unknown: Vec<_> = keys.filter(|key| !is_known(key)).collect();
+    (!unknown.is_empty()).then(|| vec![unknown.join(", ")])
+}
+
+/// Returns the mount option that the node agent refuses, with the reason: volumes with one are not
+/// mounted.
+fn refused_option(object: Object<'_>, pointer: &str) -> Option<Vec<String>> {
+    let options: Vec<_> = object.texts(pointer).collect();
+    mount_flags::parse(&options).err().map(|why| vec![why])
+}
+
+/// Returns the Secrets of a class, which may choose a cloud, and the calls that have none; `None`
+/// if there is no Secret.
+fn calls(class: Object<'_>, case: &Case<'_>) -> Option<(Vec<String>, Vec<&'static str>)> {
+    let part =
+        |call: &str, part: &str| parameter(class, &format!("{PROVISIONER}{call}-secret-{part}"));
+    let (with, without): (Vec<_>, Vec<_>) = CALLS
+        .into_iter()
+        .partition(|call| !part(call, "name").is_empty());
+    let secrets = with.iter();
+    let secrets = secrets.map(|call| format!("{}/{}", part(call, "namespace"), part(call, "name")));
+    let mut secrets: Vec<_> = secrets.collect();
+    secrets.sort();
+    secrets.dedup();
+    (case.peer.chooses_cloud && !secrets.is_empty()).then_some((secrets, without))
+}
+
+fn names_secrets(class: Object<'_>) -> bool {
+    let mut keys = class.keys("/parameters");
+    keys.any(|key| key.starts_with(PROVISIONER) && key.ends_with("-secret-name"))
 }
 
 fn has_key(volume: Object<'_>, key: &str) -> bool {
@@ -127,175 +286,73 @@ fn has_key(volume: Object<'_>, key: &str) -> bool {
     expressions.any(|expression| expression.text("/key") == key)
 }
 
-/// The volumes that the driver has encrypted.
-fn encrypted(objects: &Objects, driver: &str) -> Names {
-    let volumes = objects.of("PersistentVolume");
-    Names::of(volumes.filter(|it| {
-        let mut attributes = it.entries("/spec/csi/volumeAttributes");
-        it.text("/spec/csi/driver") == driver
-            && attributes.any(|(key, value)| format::is_encryption_by_driver(key, value))
-    }))
-}
-
-fn id_of<'a>(volume: &'a Object<'_>) -> &'a str {
-    volume.text("/spec/csi/volumeHandle")
-}
-
-/// 8-4-4-4-12 hexadecimal digits.
+/// Whether the ID has 8-4-4-4-12 hexadecimal digits.
 fn is_uuid(id: &str) -> bool {
     let lengths = id.split('-').map(str::len);
     lengths.eq([8, 4, 4, 4, 12]) && id.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit())
 }
 
-/// No type is ext4, by default.
-fn has_other_filesystem(volume: &Object<'_>) -> bool {
-    let fs_type = volume.text("/spec/csi/fsType");
-    !is_raw(volume) && !fs_type.is_empty() && !FILESYSTEMS.contains(&fs_type)
-}
-
-fn is_raw(volume: &Object<'_>) -> bool {
+fn is_raw(volume: Object<'_>) -> bool {
     volume.text("/spec/volumeMode") == "Block"
 }
 
-fn is_on_several_nodes(volume: &Object<'_>) -> bool {
+fn is_on_several_nodes(volume: Object<'_>) -> bool {
     let mut modes = volume.texts("/spec/accessModes");
     modes.any(|mode| mode == "ReadWriteMany" || mode == "ReadOnlyMany")
 }
 
-fn has_secrets(volume: &Object<'_>) -> bool {
-    volume
-        .keys("/spec/csi")
-        .any(|key| key.ends_with("SecretRef"))
+fn has_secrets(volume: Object<'_>) -> bool {
+    let mut keys = volume.keys("/spec/csi");
+    keys.any(|key| key.ends_with("SecretRef"))
 }
 
-/// A class with a parameter that Belay does not know creates no volumes.
-pub(super) fn classes(report: &mut Report, objects: &Objects, peer: &Peer, driver: &str) {
-    let name = "storage classes";
-    let ours = || {
-        objects
-            .of("StorageClass")
-            .filter(|it| it.text("/provisioner") == driver)
-    };
-    let is_known = |key: &str| {
-        peer.ignores_parameters
-            || key.starts_with(PROVISIONER)
-            || key == OLD_FS_TYPE
-            || peer.parameters.contains(&key)
-            || FORMATTING.contains(&key)
-    };
-    let mut is_good = true;
-    for class in ours() {
-        let unknown: Vec<_> = class
-            .keys("/parameters")
-            .filter(|key| !is_known(key))
-            .collect();
-        let fs_keys = [PROVISIONER.to_owned() + OLD_FS_TYPE, OLD_FS_TYPE.to_owned()];
-        let parameters = |key: &String| class.text(&format!("/parameters/{}", escaped(key)));
-        let fs_type = fs_keys.iter().map(parameters).find(|it| !it.is_empty());
-        let other = fs_type.filter(|it| !FILESYSTEMS.contains(it));
-        let cure = "its volumes are not affected; create a class without that, and use it for new \
-                    claims";
-        is_good &= !(peer.chooses_cloud && clouds::class(report, class));
-        is_good &= !options::class(report, class);
-        let mut wrong = |what: String| {
-            is_good = false;
-            report.cure(
-                Verdict::Warn,
-                name,
-                format!("{}: {what}", class.name()),
-                cure,
-            );
-        };
-        if !unknown.is_empty() {
-            wrong(format!("Belay refuses parameter {}", unknown.join(", ")));
-        }
-        let mut parameters = class.entries("/parameters");
-        let asking = parameters.find(|(key, value)| format::is_encryption_requested(key, value));
-        if let Some((key, _)) = asking {
-            wrong(format!(
-                "{key} asks for encryption, which Belay does not do"
-            ));
-        }
-        if let Some(fs_type) = other {
-            wrong(format!("Belay does not create {fs_type}"));
-        }
-    }
-    if is_good {
-        report.add(
-            Verdict::Ok,
-            name,
-            format!("{} can be used as they are", ours().count()),
-        );
-    }
-}
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
 
-/// A key as a part of a JSON pointer (RFC 6901).
-pub(super) fn escaped(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
-}
+    use super::super::tests::{expect, volume};
 
-/// Snapshots of the driver, and their classes.
-pub(super) fn snapshots(report: &mut Report, objects: &Objects, peer: &Peer, driver: &str) {
-    let name = "snapshots";
-    let of = |kind, pointer: &'static str| {
-        let all = objects.of(kind);
-        all.filter(move |it: &Object<'_>| it.text(pointer) == driver)
-    };
-    let contents = || of("VolumeSnapshotContent", "/spec/driver");
-    let classes = || of("VolumeSnapshotClass", "/driver");
-    for class in classes() {
-        let is_known = |key: &str| {
-            let mut known = peer.snapshot_parameters.iter();
-            known.any(|it| *it == key || peer.is_remote && it.eq_ignore_ascii_case(key))
-        };
-        let is_unknown = |key: &&str| !key.starts_with(PROVISIONER) && !is_known(key);
-        let refused: Vec<_> = class.keys("/parameters").filter(is_unknown).collect();
-        if !refused.is_empty() {
-            let what = format!(
-                "{}: Belay refuses parameter {}",
-                class.name(),
-                refused.join(", ")
-            );
-            let cure = "its snapshots are not affected; create a class without that, and use it \
-                        for new snapshots";
-            report.cure(Verdict::Warn, "snapshot classes", what, cure);
+    #[test]
+    fn a_volume_whose_mount_options_belay_refuses_is_named_with_the_option() {
+        for (options, part) in [
+            (
+                json!(["noatime", "norecovery"]),
+                "norecovery: without the journal",
+            ),
+            (json!(["noatime,noload"]), "noload: without the journal"),
+            (json!(["errors=panic"]), "errors: panic would"),
+            (json!(["ro", "rw"]), "ro: contradicts rw"),
+        ] {
+            let odd = volume("odd", |it| it["spec"]["mountOptions"] = options);
+            let part = format!("odd: mountOptions, {part}");
+            expect("NO", "volumes", &part, |all| all.push(odd));
         }
     }
-    let cure = match peer.chooses_cloud {
-        true => clouds::CURE,
-        false => NO_SECRETS,
-    };
-    let secrets = Names::of(classes().filter(|it| {
-        let mut keys = it.keys("/parameters");
-        keys.any(|key| key.starts_with(PROVISIONER) && key.ends_with("-secret-name"))
-    }));
-    let what = "name Secrets";
-    about(
-        report,
-        Verdict::Warn,
-        "snapshot classes",
-        &secrets,
-        what,
-        cure,
-    );
-    let secrets = Names::of(contents().filter(|it| it.at(DELETION_SECRET).is_some()));
-    let what = "are deleted with a Secret";
-    about(report, Verdict::Warn, name, &secrets, what, cure);
-    let is_ready = |it: &Object<'_>| {
-        it.at("/status/readyToUse")
-            .and_then(serde_json::Value::as_bool)
-            == Some(true)
-    };
-    let unfinished = Names::of(contents().filter(|it| it.is_being_deleted() || !is_ready(it)));
-    let cure = "wait until the driver has completed them, and read the objects again";
-    let what = "being created or deleted";
-    about(report, Verdict::Warn, name, &unfinished, what, cure);
-    if unfinished.is_empty() {
-        let what = format!(
-            "{} complete, {} classes",
-            contents().count(),
-            classes().count()
-        );
-        report.add(Verdict::Ok, name, what);
+
+    #[test]
+    fn options_that_belay_accepts_or_nobody_reads_are_no_obstacle() {
+        for (mode, options) in [
+            (
+                "Filesystem",
+                json!(["noatime", "_netdev,nofail", "discard"]),
+            ),
+            ("Block", json!(["remount"])),
+        ] {
+            let other = volume("other", |it| {
+                it["spec"]["mountOptions"] = options;
+                it["spec"]["volumeMode"] = json!(mode);
+            });
+            expect("ok", "volumes", "2 can be taken over", |all| {
+                all.push(other)
+            });
+        }
+    }
+
+    #[test]
+    fn a_class_whose_volumes_would_have_such_an_option_is_a_warning() {
+        let part = "fast: mountOptions, loop: it makes";
+        expect("warn", "storage classes", part, |all| {
+            all[6]["mountOptions"] = json!(["loop"]);
+        });
     }
 }

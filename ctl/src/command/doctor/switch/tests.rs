@@ -437,12 +437,6 @@ fn encrypted_volumes_and_their_classes_are_named() {
 }
 
 #[test]
-fn many_names_are_counted() {
-    let names = Names(["a", "b", "c", "d", "e"].map(str::to_owned).to_vec());
-    assert_eq!(names.to_string(), "a, b, c and 2 more");
-}
-
-#[test]
 fn a_class_may_have_any_parameter_where_belay_ignores_the_unknown() {
     for (kind, driver) in [
         (Kind::Digitalocean, "dobs.csi.digitalocean.com"),

@@ -1,0 +1,281 @@
+//! The engine of `doctor --switch`: rules about the objects of a cluster, as data, and the findings
+//! that follow from them. Knows no rule.
+
+use std::time::SystemTime;
+
+use super::objects::{Object, Objects};
+use super::peer::Peer;
+use super::running;
+use super::settings::Flags;
+use crate::report::{Report, Verdict};
+
+/// Names that a finding shows.
+const NAMES_MAX: usize = 3;
+
+/// The cluster, and the driver in it that Belay shall replace.
+pub(super) struct Case<'a> {
+    pub(super) objects: &'a Objects,
+    pub(super) peer: &'a Peer,
+    /// The name that the cluster knows the driver by.
+    pub(super) driver: &'a str,
+    pub(super) now: SystemTime,
+}
+
+/// Rules with one title.
+pub(super) struct Section {
+    /// The title of the findings.
+    pub(super) name: &'static str,
+    /// Whether the rules are for the driver.
+    pub(super) applies: fn(&Case<'_>) -> bool,
+    /// The kind of objects that every cluster has. If the input has none, nothing is known.
+    pub(super) needs: Option<&'static str>,
+    pub(super) rules: &'static [Rule],
+    /// The finding if no rule was broken.
+    pub(super) good: Good,
+}
+
+/// The finding of a section of which no rule was broken.
+pub(super) enum Good {
+    /// There is none.
+    Silent,
+    /// This text, in which `{0}` is the number of objects that the first rule is about.
+    IfAllHold(&'static str),
+    /// The same, also if there are warnings.
+    IfNoneIsWrong(&'static str),
+}
+
+/// One rule. In its texts, `{0}`, `{1}` and `{2}` are the values that its test has found.
+pub(super) struct Rule {
+    pub(super) verdict: Verdict,
+    pub(super) about: Subject,
+    pub(super) test: Test,
+    pub(super) what: &'static str,
+    pub(super) cure: &'static str,
+}
+
+/// Makes a rule without which the switch must not be done.
+pub(super) const fn wrong(
+    about: Subject,
+    test: Test,
+    what: &'static str,
+    cure: &'static str,
+) -> Rule {
+    rule(Verdict::No, about, test, what, cure)
+}
+
+/// Makes a rule that an administrator must know of.
+pub(super) const fn warning(
+    about: Subject,
+    test: Test,
+    what: &'static str,
+    cure: &'static str,
+) -> Rule {
+    rule(Verdict::Warn, about, test, what, cure)
+}
+
+/// Makes a rule about something good that has a consequence.
+pub(super) const fn right(
+    about: Subject,
+    test: Test,
+    what: &'static str,
+    cure: &'static str,
+) -> Rule {
+    rule(Verdict::Ok, about, test, what, cure)
+}
+
+const fn rule(
+    verdict: Verdict,
+    about: Subject,
+    test: Test,
+    what: &'static str,
+    cure: &'static str,
+) -> Rule {
+    Rule {
+        verdict,
+        about,
+        test,
+        what,
+        cure,
+    }
+}
+
+/// The objects that a rule is about.
+#[derive(Clone, Copy)]
+pub(super) enum Subject {
+    /// The objects of a kind that name the driver at a JSON pointer.
+    Ours(&'static str, &'static str),
+    /// All objects of a kind.
+    All(&'static str),
+    /// All Deployments, StatefulSets and DaemonSets, by kind and name.
+    Workloads,
+    /// The containers with the driver's programs.
+    Containers,
+    /// Those of them that serve the controller's calls, of a Deployment or StatefulSet.
+    Controllers,
+}
+
+/// How a rule finds out whether an object breaks it.
+pub(super) enum Test {
+    /// Whether it does.
+    Is(fn(Object<'_>, &Case<'_>) -> bool),
+    /// The values for the texts, if it does.
+    Finds(fn(&Item<'_>, &Case<'_>) -> Option<Vec<String>>),
+}
+
+/// An object that a rule is about.
+pub(super) struct Item<'a> {
+    /// Its name in findings.
+    name: String,
+    /// The object, or the container.
+    pub(super) object: Object<'a>,
+    /// The workload of a container; else the object.
+    pub(super) workload: Object<'a>,
+}
+
+impl<'a> Case<'a> {
+    fn items(&self, subject: Subject) -> Vec<Item<'a>> {
+        let item = |object: Object<'a>| Item {
+            name: object.full_name(),
+            object,
+            workload: object,
+        };
+        let containers = || {
+            let all = running::containers(self.objects, self.peer);
+            all.map(|(name, workload, object)| Item {
+                name,
+                object,
+                workload,
+            })
+        };
+        match subject {
+            Subject::Ours(kind, pointer) => self.ours(kind, pointer).map(item).collect(),
+            Subject::All(kind) => self.objects.of(kind).map(item).collect(),
+            Subject::Workloads => {
+                let all = running::workloads(self.objects);
+                all.map(|(kind, it)| Item {
+                    name: format!("{kind} {}", it.full_name()),
+                    ..item(it)
+                })
+                .collect()
+            }
+            Subject::Containers => containers().collect(),
+            Subject::Controllers => {
+                let is_controller = |it: &Item<'_>| {
+                    !it.name.starts_with("DaemonSet") && Flags::of(it.object).is_controller()
+                };
+                containers().filter(is_controller).collect()
+            }
+        }
+    }
+
+    /// Returns the objects of a kind that name the driver at a JSON pointer.
+    pub(super) fn ours(&self, kind: &str, pointer: &str) -> impl Iterator<Item = Object<'a>> {
+        let all = self.objects.of(kind);
+        all.filter(move |it| it.text(pointer) == self.driver)
+    }
+}
+
+impl Section {
+    /// The fields of a section that has rules for all drivers, and no finding if all hold.
+    pub(super) const ALWAYS: Self = Self {
+        name: "",
+        applies: |_| true,
+        needs: None,
+        rules: &[],
+        good: Good::Silent,
+    };
+
+    /// Reports what breaks the rules, or that nothing does. Returns whether one is broken.
+    pub(super) fn judge(&self, report: &mut Report, case: &Case<'_>) -> bool {
+        if !(self.applies)(case) {
+            return false;
+        }
+        if let Some(kind) = self.needs
+            && !case.objects.have(kind)
+        {
+            missing(report, self.name, kind);
+            return true;
+        }
+        let (mut is_broken, mut is_wrong) = (false, false);
+        for rule in self.rules {
+            if rule.judge(report, self.name, case) {
+                is_broken = true;
+                is_wrong |= rule.verdict == Verdict::No;
+            }
+        }
+        let what = match self.good {
+            Good::IfAllHold(what) if !is_broken => what,
+            Good::IfNoneIsWrong(what) if !is_wrong => what,
+            _ => return is_broken,
+        };
+        let count = self.rules.first().map(|rule| case.items(rule.about).len());
+        let count = count.unwrap_or_default().to_string();
+        report.add(Verdict::Ok, self.name, filled(what, &[count]));
+        is_broken
+    }
+}
+
+impl Rule {
+    /// Reports the objects that break the rule, those with the same texts together. Returns whether
+    /// there are any.
+    fn judge(&self, report: &mut Report, name: &str, case: &Case<'_>) -> bool {
+        let mut found: Vec<(Vec<String>, Names)> = Vec::new();
+        for item in case.items(self.about) {
+            let values = match self.test {
+                Test::Is(test) => test(item.object, case).then(Vec::new),
+                Test::Finds(test) => test(&item, case),
+            };
+            let Some(values) = values else { continue };
+            match found.iter_mut().find(|(known, _)| *known == values) {
+                Some((_, names)) => names.0.push(item.name),
+                None => found.push((values, Names(vec![item.name]))),
+            }
+        }
+        for (values, names) in &found {
+            let what = format!("{names}: {}", filled(self.what, values));
+            report.cure(self.verdict, name, what, filled(self.cure, values));
+        }
+        !found.is_empty()
+    }
+}
+
+/// Puts values into a text.
+fn filled(text: &str, values: &[String]) -> String {
+    let values = values.iter().enumerate();
+    values.fold(text.to_owned(), |text, (at, value)| {
+        text.replace(&format!("{{{at}}}"), value)
+    })
+}
+
+/// Reports that the input has no object of a kind that every cluster has, so nothing is known.
+pub(super) fn missing(report: &mut Report, name: &str, kind: &str) {
+    let cure = format!("add {kind} to the objects: `belayctl doctor --help` has the command");
+    report.cure(Verdict::No, name, format!("the input has no {kind}"), cure);
+}
+
+/// Objects with the same finding, by name.
+#[derive(Default)]
+pub(super) struct Names(pub(super) Vec<String>);
+
+impl std::fmt::Display for Names {
+    /// Writes the first names, and the number of the others.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = &self.0[..self.0.len().min(NAMES_MAX)];
+        f.write_str(&shown.join(", "))?;
+        match self.0.len() - shown.len() {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_names_are_counted() {
+        let names = Names(["a", "b", "c", "d", "e"].map(str::to_owned).to_vec());
+        assert_eq!(names.to_string(), "a, b, c and 2 more");
+    }
+}
