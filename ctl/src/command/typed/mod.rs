@@ -395,6 +395,14 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_help_of_a_verb_names_its_method() {
+        for (name, verb) in GROUPS.iter().flat_map(Group::verbs) {
+            let about = verb.command(name).get_about().unwrap().to_string();
+            assert!(about.contains(verb.method), "{name}: {about}");
+        }
+    }
+
     /// Reads all pages; `next` returns the page after one.
     async fn listed(next: impl Fn(&str) -> &'static str) -> Result<Value, Failure> {
         all_pages(async |token: String| Ok(json!({"next_token": next(&token), "entries": [token]})))

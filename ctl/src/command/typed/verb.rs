@@ -266,11 +266,14 @@ impl Verb {
 
     /// Returns the command line of the verb, under a name. The other name is only for its own.
     pub(super) fn command(&self, name: &'static str) -> Command {
-        let command = Command::new(name)
-            .about(format!("{} ({})", self.about, self.method))
-            .visible_aliases(self.alias.filter(|_| name == self.name));
         let flags = self.flags.iter();
-        flags.fold(command, |command, flag| flag.add_to(command))
+        let command = Command::new(name);
+        let command = flags.fold(command, |command, flag| flag.add_to(command));
+        // The groups of flags have set their own description.
+        command
+            .about(format!("{} ({})", self.about, self.method))
+            .long_about(None)
+            .visible_aliases(self.alias.filter(|_| name == self.name))
     }
 
     /// Returns the request that the flags describe.

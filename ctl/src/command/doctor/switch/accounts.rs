@@ -4,7 +4,7 @@
 
 use super::objects::Object;
 use super::rules::{Item, Section, Subject, Test, right, warning};
-use super::settings::Flags;
+use super::workloads::Flags;
 
 const NAME: &str = "account";
 /// The variables of OpenStack's clients that name a file or an entry of it.

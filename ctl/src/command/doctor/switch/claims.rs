@@ -3,8 +3,7 @@
 
 use super::objects::{Object, escaped};
 use super::rules::{Case, Rule, Section, Subject, Test};
-use super::running;
-use super::settings::Flags;
+use super::workloads::{Flags, containers};
 use crate::report::{Report, Verdict};
 
 const CLAIMS: &str = "claims";
@@ -75,8 +74,8 @@ const INLINE_VOLUME: Rule = Rule {
 /// Reports hints and inline volumes, or that there are none, or that this is not known.
 pub(super) fn findings(report: &mut Report, case: &Case<'_>) {
     let has_hints = HINT_RULES.judge(report, case);
-    let mut containers = running::containers(case.objects, case.peer);
-    let reads_hints = containers.any(|(.., it)| Flags::of(it).is_on("pvc-annotations", false));
+    let mut all = containers(case.objects, case.peer);
+    let reads_hints = all.any(|(.., it)| Flags::of(it).is_on("pvc-annotations", false));
     if case.peer.chooses_cloud && reads_hints {
         if !case.objects.have("PersistentVolumeClaim") {
             let what = "the driver runs with --pvc-annotations, and the input has no \

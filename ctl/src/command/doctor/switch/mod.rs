@@ -12,6 +12,7 @@ mod rules;
 mod running;
 mod settings;
 mod storage;
+mod workloads;
 
 use std::path::PathBuf;
 use std::time::SystemTime;

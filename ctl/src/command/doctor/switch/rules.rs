@@ -5,8 +5,7 @@ use std::time::SystemTime;
 
 use super::objects::{Object, Objects};
 use super::peer::Peer;
-use super::running;
-use super::settings::Flags;
+use super::workloads::{self, Flags};
 use crate::report::{Report, Verdict};
 
 /// Names that a finding shows.
@@ -140,7 +139,7 @@ impl<'a> Case<'a> {
             workload: object,
         };
         let containers = || {
-            let all = running::containers(self.objects, self.peer);
+            let all = workloads::containers(self.objects, self.peer);
             all.map(|(name, workload, object)| Item {
                 name,
                 object,
@@ -151,7 +150,7 @@ impl<'a> Case<'a> {
             Subject::Ours(kind, pointer) => self.ours(kind, pointer).map(item).collect(),
             Subject::All(kind) => self.objects.of(kind).map(item).collect(),
             Subject::Workloads => {
-                let all = running::workloads(self.objects);
+                let all = workloads::workloads(self.objects);
                 all.map(|(kind, it)| Item {
                     name: format!("{kind} {}", it.full_name()),
                     ..item(it)

@@ -6,18 +6,8 @@ use std::time::{Duration, SystemTime};
 use super::objects::{Object, Objects};
 use super::peer::Peer;
 use super::rules::{Case, Good, Names, Section, Subject, Test, missing, wrong};
+use super::workloads::WORKLOADS;
 use crate::report::{Report, Verdict};
-
-/// The kinds of objects that run the pods of a driver, and where they say how many run.
-const WORKLOADS: [(&str, &str, &str); 3] = [
-    ("Deployment", "/spec/replicas", "/status/replicas"),
-    ("StatefulSet", "/spec/replicas", "/status/replicas"),
-    (
-        "DaemonSet",
-        "/status/desiredNumberScheduled",
-        "/status/currentNumberScheduled",
-    ),
-];
 
 /// Pods of a DaemonSet on nodes that it no longer wants; the others have no such field.
 const MISSCHEDULED: &str = "/status/numberMisscheduled";
@@ -101,45 +91,6 @@ pub(super) fn controllers<'a>(
         let all = objects.of(kind).filter(|it| peer.is_run_by(*it));
         all.filter(move |it| it.number(wanted) + it.number(running) > 0)
     })
-}
-
-/// Returns all objects that run pods, each with its kind.
-pub(super) fn workloads(objects: &Objects) -> impl Iterator<Item = (&'static str, Object<'_>)> {
-    let kinds = WORKLOADS.iter().map(|(kind, ..)| *kind);
-    kinds.flat_map(|kind| objects.of(kind).map(move |it| (kind, it)))
-}
-
-/// Returns the containers with the driver's programs: the title of the workload, the workload, and
-/// the container.
-pub(super) fn containers<'a>(
-    objects: &'a Objects,
-    peer: &'a Peer,
-) -> impl Iterator<Item = (String, Object<'a>, Object<'a>)> {
-    workloads(objects).flat_map(|(kind, workload)| {
-        let containers = workload.list("/spec/template/spec/containers");
-        let ours = containers.filter(|it| peer.runs(it.text("/image")));
-        ours.map(move |it| (format!("{kind} {}", workload.full_name()), workload, it))
-    })
-}
-
-impl Peer {
-    /// Whether a container of a workload has one of the driver's images.
-    fn is_run_by(&self, workload: Object<'_>) -> bool {
-        let mut containers = workload.list("/spec/template/spec/containers");
-        containers.any(|it| self.runs(it.text("/image")))
-    }
-
-    /// Whether that image is the driver's.
-    fn runs(&self, image: &str) -> bool {
-        self.images.contains(&last_part(image))
-    }
-}
-
-/// Returns the name in `registry:5000/path/name:tag@digest`.
-fn last_part(image: &str) -> &str {
-    let path = image.split('@').next().unwrap_or_default();
-    let last = path.rsplit('/').next().unwrap_or_default();
-    last.split(':').next().unwrap_or_default()
 }
 
 /// A sidecar whose lease is not expired may still call the driver.
@@ -258,25 +209,5 @@ pub(super) fn nodes(report: &mut Report, case: &Case<'_>) {
     } else if attached.0.is_empty() && free.0.is_empty() {
         let what = format!("{count} nodes, {compared} of them compared with their providerID");
         report.add(Verdict::Ok, name, what);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_image_is_known_by_its_last_part() {
-        for image in [
-            "cinder-csi-plugin",
-            "registry.k8s.io/provider-os/cinder-csi-plugin:v1.35.0",
-            "localhost:5000/cinder-csi-plugin@sha256:00",
-        ] {
-            assert_eq!(last_part(image), "cinder-csi-plugin", "{image}");
-        }
-        assert_eq!(
-            last_part("localhost:5000/a/other-cinder-csi-plugin"),
-            "other-cinder-csi-plugin"
-        );
     }
 }

@@ -1,8 +1,8 @@
 //! Rules about the settings of the driver's pods that Belay's values must have too: flags,
 //! variables and the kubelet's directory. Some have no counterpart.
 
-use super::objects::Object;
 use super::rules::{Case, Item, Rule, Section, Subject, Test, warning};
+use super::workloads::Flags;
 
 const NAME: &str = "settings";
 /// The defaults of Belay's chart.
@@ -112,77 +112,6 @@ fn kubelet_dir(container: &Item<'_>, case: &Case<'_>) -> Option<Vec<String>> {
     });
     let other = directory.filter(|path| *path != KUBELET_DIR)?;
     Some(vec![other.to_owned()])
-}
-
-/// The flags of a container.
-pub(super) struct Flags(Vec<Flag>);
-
-struct Flag {
-    name: String,
-    /// After an equals sign.
-    value: Option<String>,
-    /// The next word, which is the value of a flag that needs one.
-    next: Option<String>,
-}
-
-impl Flags {
-    /// Reads the flags of its command and arguments, with the variables that the container sets.
-    /// One of them may be a line for a shell.
-    pub(super) fn of(container: Object<'_>) -> Self {
-        let texts = ["/command", "/args"].map(|part| container.texts(part));
-        let texts = texts.into_iter().flatten().flat_map(str::split_whitespace);
-        let words: Vec<_> = texts.map(|word| expanded(container, word)).collect();
-        let flags = words.iter().enumerate().filter_map(|(n, word)| {
-            let word = word.strip_prefix("--")?;
-            let (name, value) = match word.split_once('=') {
-                Some((name, value)) => (name, Some(value.to_owned())),
-                None => (word, None),
-            };
-            let next = words.get(n + 1).filter(|next| !next.starts_with('-'));
-            Some(Flag {
-                name: name.to_owned(),
-                value,
-                next: next.cloned(),
-            })
-        });
-        Self(flags.collect())
-    }
-
-    fn named(&self, name: &str) -> impl Iterator<Item = &Flag> {
-        self.0.iter().filter(move |flag| flag.name == name)
-    }
-
-    /// Returns all values of a flag that may be repeated, and has lists.
-    pub(super) fn values(&self, name: &str) -> Vec<&str> {
-        let all = self.named(name);
-        let all = all.filter_map(|flag| flag.value.as_deref().or(flag.next.as_deref()));
-        all.flat_map(|list| list.split(',')).collect()
-    }
-
-    /// Whether a switch is on; the last one counts.
-    pub(super) fn is_on(&self, name: &str, by_default: bool) -> bool {
-        let last = self.named(name).last();
-        last.map_or(by_default, |flag| match flag.value.as_deref() {
-            Some(value) => ["1", "t", "T", "TRUE", "true", "True"].contains(&value),
-            None => true,
-        })
-    }
-
-    /// Whether the program serves the controller's calls.
-    pub(super) fn is_controller(&self) -> bool {
-        self.is_on("provide-controller-service", true)
-    }
-}
-
-/// Returns a word with the values of `$(NAME)`, and without the quotes of a shell.
-fn expanded(container: Object<'_>, word: &str) -> String {
-    let mut word = word.trim_matches(['"', '\'']).to_owned();
-    for variable in container.list("/env") {
-        if let Some(value) = variable.at("/value").and_then(serde_json::Value::as_str) {
-            word = word.replace(&format!("$({})", variable.text("/name")), value);
-        }
-    }
-    word
 }
 
 #[cfg(test)]
