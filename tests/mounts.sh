@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests that need root: several processes side by side, each with its share of the tests
-# and a mount namespace of its own. One process would take longer: until its exec, a program that a
+# and a separate mount namespace. One process would take longer: until its exec, a program that a
 # test starts has open what all other tests of the process have open, and keeps their mounts and
 # devices busy, so that those have to take turns.
 #

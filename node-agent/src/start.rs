@@ -3,7 +3,6 @@
 //! hangs, or a directory that does not exist yet or that another agent serves, delays only one
 //! driver.
 
-use belay_server::lock::Lock;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -17,6 +16,7 @@ use belay_contract::drivers::Profile;
 use belay_server::call::Failure;
 use belay_server::endpoint::Endpoint;
 use belay_server::identity::DriverName;
+use belay_server::lock::Lock;
 use belay_server::process;
 use belay_server::readiness::{Readiness, State};
 use belay_server::request::VolumeId;
@@ -32,8 +32,7 @@ use crate::mounts::MountIndex;
 use crate::operation::remote::RemoteNode;
 use crate::operation::{KubeletDir, Node, Shared};
 use crate::rpc::NodeService;
-use crate::stale;
-use crate::work;
+use crate::{stale, work};
 
 /// The pause between two attempts to open a directory, and to lock it. No event reports that a disk
 /// answers again, or that a killed process has exited.

@@ -6,12 +6,12 @@
 
 mod volumes;
 
-use belay_server::lock::Lock;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
 
+use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 
 use super::Mounts;

@@ -1,10 +1,10 @@
 //! The e2fsck that run on this node, for all drivers.
 
-use belay_server::lock::Lock;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use belay_server::call::Failure;
+use belay_server::lock::Lock;
 
 /// How many may have been killed without ending while another one begins. Each waits in the kernel
 /// for a disk that does not answer, and keeps its memory.

@@ -23,12 +23,12 @@ pub(crate) mod tests;
 mod unpublish;
 mod unstage;
 
-use belay_server::lock::Lock;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use belay_server::call::Failure;
+use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 use tokio::sync::watch;
 

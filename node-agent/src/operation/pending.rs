@@ -6,11 +6,11 @@
 //! `pkg/kubelet/volumemanager`). The detach would be refused forever, and no pod could use the
 //! volume again.
 
-use belay_server::lock::Lock;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use belay_server::call::Failure;
+use belay_server::lock::Lock;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
 
 use super::{Context, Node, unstage};

@@ -1,12 +1,12 @@
 //! A driver's part of `/metrics` and the status page: its volumes as the calls have reported them,
 //! and the filesystem of its backing files, measured on the pool.
 
-use belay_server::lock::Lock;
 use std::sync::Arc;
 
 use belay_contract::reason::{Reporter, volume};
 use belay_server::call::Rpc;
 use belay_server::facts::{Facts, Known, Measuring, Space};
+use belay_server::lock::Lock;
 use belay_server::work::Key;
 
 use super::NodeService;

@@ -1,10 +1,10 @@
 //! The node that serves a driver's calls, which may be ready later than the driver's socket, and
 //! the devices that a killed agent left bound.
 
-use belay_server::lock::Lock;
 use std::sync::{Arc, OnceLock};
 
 use belay_server::call::{Failure, Kind, Rpc};
+use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 use belay_server::work::fingerprint;
 

@@ -1,7 +1,6 @@
 //! Volume statistics: requested every minute for every volume, they must neither pile up on a hung
 //! volume nor stop the kubelet's housekeeping for it.
 
-use belay_server::lock::Lock;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -9,6 +8,7 @@ use std::time::Instant;
 use belay_contract::reason::volume;
 use belay_server::call::Failure;
 use belay_server::health::Conditions;
+use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 use belay_server::work::JobView;
 

@@ -1,12 +1,12 @@
 //! Volumes that were unpublished although not all of their data was on the disk. Makes no calls.
 
-use belay_server::lock::Lock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use belay_contract::reason::volume;
 use belay_server::health::Conditions;
+use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 
 /// The maximum number of volumes: more than any node has.

@@ -2,11 +2,11 @@
 //! no calls. After a restart it is complete when the kubelet has requested the statistics of all
 //! its volumes, which it does each minute.
 
-use belay_server::lock::Lock;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use belay_server::health::Conditions;
+use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 
 /// The maximum number of volumes: a few MiB at worst, and more than any node has.

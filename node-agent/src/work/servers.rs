@@ -1,20 +1,19 @@
 //! The helper processes that ask servers, and how many of them there may be.
 //!
-//! Bounded, for each server and in all: a server that does not answer must not accumulate
-//! processes, and must not delay the calls for another server. A process beyond its deadline is
-//! killed, and not waited for: it may remain until its server answers. Unmounts and statistics have
-//! slots that mounts cannot take. Knows no verb and no volume.
+//! Bounded, for each server and in all: a server that does not answer must neither accumulate
+//! processes nor delay the calls for another server. A process beyond its deadline is killed and
+//! not waited for. Unmounts and statistics have slots that mounts cannot take. Knows no verb.
 
 #[cfg(test)]
 mod tests;
 
-use belay_server::lock::Lock;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use belay_server::call::{Certainty, Failure, Kind};
+use belay_server::lock::Lock;
 use metrics::{counter, gauge};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};

@@ -5,13 +5,13 @@
 //! If the system allows no further thread (EAGAIN), the runtime queues the work until a thread
 //! stops. The threads do not know of it: newer work that is handed to one of them goes first.
 
-use belay_server::lock::Lock;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use belay_server::call::Failure;
+use belay_server::lock::Lock;
 use tokio::sync::oneshot;
 
 type Work = Box<dyn FnOnce() + Send>;

@@ -8,7 +8,6 @@ mod foreign;
 mod queries;
 mod shown;
 
-use belay_server::lock::Lock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, MutexGuard};
 use std::time::Instant;
@@ -16,6 +15,7 @@ use std::time::Instant;
 use belay_contract::disk::DiskIdentity;
 use belay_server::call::Failure;
 use belay_server::identity::DriverName;
+use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 use tokio::sync::watch;
 

@@ -31,11 +31,11 @@ mod trouble;
 mod verbs;
 mod xfs;
 
-use belay_server::lock::Lock;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 
+use belay_server::lock::Lock;
 use rustix::io::Errno;
 use tokio::sync::watch;
 

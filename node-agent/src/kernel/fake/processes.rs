@@ -1,13 +1,13 @@
 //! Helper processes: threads of the test, each a process of the machine. What a helper does is the
 //! test's to say, since the kernel knows no filesystem's protocol.
 
-use belay_server::lock::Lock;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Condvar, PoisonError};
 
 use belay_server::call::{Failure, Kind};
+use belay_server::lock::Lock;
 use rustix::io::Errno;
 use tokio::sync::watch;
 

@@ -1,10 +1,10 @@
 //! Which volume this process has published where. A cache: the mounts themselves are the record,
 //! and a mount that is not noted here, since another process made it, counts as its caller's.
 
-use belay_server::lock::Lock;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use belay_server::lock::Lock;
 use belay_server::request::VolumeId;
 
 use crate::kernel::Stat;
