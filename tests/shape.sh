@@ -16,8 +16,12 @@ fi
 
 # Modules that are declared for tests alone, as the paths that they may have.
 test_modules() {
-    grep --recursive --include='*.rs' --after-context=2 '^ *#\[cfg(test)\]' -- */src |
-        sed -nE 's|^([^:]*)/([^/]*)\.rs-[ ]*(pub(\([a-z]*\))? )?mod ([a-z_0-9]+);$|\1 \2 \5|p' |
+    find -- */src -name '*.rs' -exec awk '
+        /^ *#\[cfg\(test\)\]/ { held = 1; next }
+        held && /^ *#/ { next }
+        held && /mod [a-z_0-9]+;$/ { print FILENAME ": " $NF }
+        { held = 0 }' {} + |
+        sed -nE 's|^(.*)/([^/]*)\.rs: ([a-z_0-9]+);$|\1 \2 \3|p' |
         while read -r directory file name; do
             case $file in
                 mod | lib | main) printf '%s/%s\n' "$directory" "$name" ;;

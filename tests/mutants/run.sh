@@ -36,7 +36,7 @@ cd "$here/../.."
 # Here an unnoticed fault may cost data.
 data='^(node-agent/src/(operation|filesystem|device)|controller/src/backend/('
 data+='local/(files|snapshot|record|recover)|'
-data+='nfs/worker/(archive|claims|create|delete|remove|tree)\.rs))'
+data+='nfs/worker/(archive|claims|create|delete|deletion|fill|remove|trash|tree)\.rs))'
 # Percent of the others: a little less than the last sample of them has shown. It may only be raised.
 noticed_min=75
 
