@@ -6,7 +6,26 @@ use crate::mask::{line_of, places_of};
 use crate::tree::RustFile;
 
 const FILE_LINES_MAX: usize = 400;
+/// Without comments, blank lines and unit tests.
+const CODE_LINES_MIN: usize = 40;
 const COLUMNS_MAX: usize = 100;
+/// Formats, unsafe code, fuzz targets, and what many files use.
+const SMALL: [&str; 14] = [
+    "controller/src/backend/cloud/time.rs",
+    "controller/src/backend/local/files/lease.rs",
+    "controller/src/backend/local/id.rs",
+    "controller/src/backend/local/ledger/alone.rs",
+    "controller/src/backend/local/snapshot/filesystem.rs",
+    "controller/src/backend/openstack/id.rs",
+    "controller/src/heap.rs",
+    "node-agent/src/device/disks/fuzz.rs",
+    "node-agent/src/fuzz.rs",
+    "node-agent/src/kernel/linux/fuzz.rs",
+    "proto/src/code.rs",
+    "server/src/call/callers.rs",
+    "server/src/lock.rs",
+    "server/src/size.rs",
+];
 /// A directory, and three files.
 const UNSAFE: [&str; 4] = [
     "node-agent/src/kernel/linux",
@@ -17,7 +36,7 @@ const UNSAFE: [&str; 4] = [
 
 /// Everything that is wrong with one file taken by itself.
 pub(crate) fn check(file: &RustFile) -> Vec<Finding> {
-    [opening, file_length, line_length, unsafe_code]
+    [opening, file_length, code_length, line_length, unsafe_code]
         .iter()
         .flat_map(|rule| rule(file))
         .collect()
@@ -39,6 +58,28 @@ fn file_length(file: &RustFile) -> Vec<Finding> {
     }
     let rule = format!("{length} lines, of {FILE_LINES_MAX}: split it by verb, not by half");
     vec![Finding::new(&file.path, FILE_LINES_MAX + 1, rule)]
+}
+
+/// A reader opens a file for more than one small function. `mod.rs` and the like may be a list.
+fn code_length(file: &RustFile) -> Vec<Finding> {
+    let name = file.path.rsplit('/').next().unwrap_or(&file.path);
+    let is_list = matches!(name, "lib.rs" | "main.rs" | "mod.rs");
+    if is_list || !is_product(&file.path) || SMALL.contains(&file.path.as_str()) {
+        return Vec::new();
+    }
+    let code = file.product.lines().filter(|line| !line.trim().is_empty());
+    let length = code.count();
+    if length >= CODE_LINES_MIN {
+        return Vec::new();
+    }
+    let rule = format!("{length} lines of code, of {CODE_LINES_MIN}: merge it into its user");
+    vec![Finding::new(&file.path, 0, rule)]
+}
+
+fn is_product(path: &str) -> bool {
+    let mut parts = path.split(['/', '.']);
+    let is_test = |part| matches!(part, "tests" | "real" | "fake" | "simulated");
+    path.contains("/src/") && !parts.any(|part| is_test(part) || part.ends_with("_tests"))
 }
 
 fn is_all_test(path: &str) -> bool {
@@ -87,12 +128,26 @@ mod tests {
     #[test]
     fn a_tidy_file_passes() {
         let content = "//! Says so.\n\nfn f() -> &'static str {\n    \"unsafe\"\n}\n";
-        assert_eq!(findings("server/src/a.rs", content), []);
+        assert_eq!(findings("server/tests/a.rs", content), []);
+    }
+
+    #[test]
+    fn a_small_file_is_found_unless_it_is_a_list_or_a_test() {
+        let lines = |n| format!("//! x\n{}", "// y\n\nuse z;\n".repeat(n));
+        expect_one("server/src/a.rs", &lines(39), 0, "39 lines of code");
+        for path in [
+            "server/src/a/mod.rs",
+            "server/src/a/tests.rs",
+            "server/tests/a.rs",
+        ] {
+            assert_eq!(findings(path, &lines(39)), []);
+        }
+        assert_eq!(findings("server/src/a.rs", &lines(40)), []);
     }
 
     #[test]
     fn a_file_without_a_word_about_itself_is_found() {
-        expect_one("server/src/a.rs", "fn f() {}\n", 1, "opens without");
+        expect_one("server/tests/a.rs", "fn f() {}\n", 1, "opens without");
     }
 
     #[test]
@@ -111,14 +166,14 @@ mod tests {
     #[test]
     fn a_wide_line_is_found_by_characters_not_bytes() {
         let line = |n| format!("//! x\n// {}\n", "é".repeat(n));
-        expect_one("server/src/a.rs", &line(98), 2, "wider than 100");
-        assert_eq!(findings("server/src/a.rs", &line(97)), []);
+        expect_one("server/tests/a.rs", &line(98), 2, "wider than 100");
+        assert_eq!(findings("server/tests/a.rs", &line(97)), []);
     }
 
     #[test]
     fn unsafe_code_is_found_outside_its_directory() {
         let content = "//! x\nfn f() {\n    unsafe { g() }\n}\n";
-        expect_one("node-agent/src/kernel/fake.rs", content, 3, "unsafe code");
-        assert_eq!(findings("node-agent/src/kernel/linux/raw.rs", content), []);
+        expect_one("node-agent/src/kernel/mod.rs", content, 3, "unsafe code");
+        assert_eq!(findings("node-agent/src/kernel/linux/mod.rs", content), []);
     }
 }
