@@ -13,9 +13,13 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 processes=$((2 * $(nproc)))
 tests=(cargo test "$@" --no-fail-fast --workspace --exclude belay-guest --exclude belay-openstack --tests)
 "${tests[@]}" --no-run
-names=$("${tests[@]}" -- --ignored --list 2>/dev/null | sed -n 's/: test$//p' | sort -u)
 logs=$(mktemp --directory)
 trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf "$logs"' EXIT
+"${tests[@]}" -- --ignored --list >"$logs/list" 2>"$logs/errors" || {
+    cat "$logs/errors" >&2
+    give_up 'the tests cannot be listed, see above'
+}
+names=$(sed -n 's/: test$//p' "$logs/list" | sort -u)
 
 # share NUMBER: one name of so many, so that the slow tests of a module are spread.
 share() {
@@ -25,6 +29,8 @@ share() {
 run() {
     local mine
     mapfile -t mine < <(share "$1")
+    # Without a name, all of them would run.
+    [ "${#mine[@]}" != 0 ] || exit 0
     exec unshare --mount --propagation private \
         "${tests[@]}" -- --ignored --exact "${mine[@]}" >"$logs/$1" 2>&1
 }
@@ -35,12 +41,13 @@ for number in $(seq "$processes"); do
     run "$number" &
     running+=($!)
 done
-tail --quiet --follow --lines=+1 "$logs"/* | grep --line-buffered '^test .* \.\.\. ' &
+tail --quiet --follow --lines=+1 "$logs"/[0-9]* | grep --line-buffered '^test .* \.\.\. ' &
 code=0
 for number in $(seq "$processes"); do
     wait "${running[number - 1]}" || {
         code=1
-        sed -n '/^failures:$/,$p' "$logs/$number"
+        # A process that was killed has no such section.
+        sed -n '/^failures:$/,$p' "$logs/$number" | grep . || tail --lines=60 "$logs/$number"
     }
 done
 exit "$code"

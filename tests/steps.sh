@@ -12,6 +12,8 @@ set -euo pipefail
 times=${CARGO_TARGET_DIR:-target}/steps
 mkdir -p "$times"
 number=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 
 clock() {
     printf '%d:%02d' $(($1 / 60)) $(($1 % 60))
@@ -45,12 +47,10 @@ show() {
 
 # run_shown STEP: cargo and the tests see no terminal, but cargo counts what it compiles.
 run_shown() {
-    local log code=0
-    log=$(mktemp)
+    local code=0
     CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRESS_WIDTH=60 run "$1" </dev/null 2>&1 |
         tee "$log" | stdbuf --output=0 tr '\r' '\n' | show "$1" || code=$?
     [ "$code" = 0 ] || cat "$log"
-    rm -f "$log"
     return "$code"
 }
 

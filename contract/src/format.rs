@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn encryption_is_encryption_requested_by_any_of_its_names_unless_it_is_off() {
+    fn encryption_is_requested_by_any_of_its_names_unless_it_is_off() {
         for key in [
             "luksEncrypted",
             "encrypted",

@@ -32,7 +32,19 @@ pub(super) enum Refused {
     TooLong(usize),
     /// The response is not valid in HTTP/1.1, or ends too early.
     #[error("the response is not HTTP/1.1: {0}")]
-    Malformed(#[from] hyper::Error),
+    Malformed(hyper::Error),
+}
+
+impl From<hyper::Error> for Refused {
+    /// A failed connection has the error of the system as its source, which hyper does not print.
+    fn from(error: hyper::Error) -> Self {
+        let source = std::error::Error::source(&error);
+        let source = source.and_then(|source| source.downcast_ref::<io::Error>());
+        match source.and_then(io::Error::raw_os_error) {
+            Some(errno) => Self::Io(io::Error::from_raw_os_error(errno)),
+            None => Self::Malformed(error),
+        }
+    }
 }
 
 fn hint(status: u16) -> &'static str {
@@ -85,7 +97,7 @@ async fn get_over(
             Ok(body) => Ok(body.to_bytes().into()),
             Err(error) if error.is::<LengthLimitError>() => Err(Refused::TooLong(bytes_max)),
             Err(error) => Err(match error.downcast::<hyper::Error>() {
-                Ok(error) => Refused::Malformed(*error),
+                Ok(error) => (*error).into(),
                 Err(error) => io::Error::other(error).into(),
             }),
         }

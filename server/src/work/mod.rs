@@ -256,8 +256,6 @@ impl<T> Job<T> {
     }
 }
 
-impl<C, T> JobMap<C, T> {}
-
 /// The work of a job, boxed: the code around it exists once, not once for each kind of work.
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 

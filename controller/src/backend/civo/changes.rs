@@ -63,6 +63,12 @@ impl Changes {
         let now = Instant::now();
         let mut all = self.0.lock();
         all.retain(|_, entry| now < entry.until);
+        // Civo may have answered a creation with the ID of a volume that is being changed.
+        let is_creation = |change: &Change| matches!(change, Change::Create(..));
+        let known = all.get(id.as_str());
+        if is_creation(&change) && known.is_some_and(|known| !is_creation(&known.change)) {
+            return;
+        }
         let entry = Entry {
             change,
             until: now + hidden,

@@ -75,11 +75,7 @@ impl Levels {
         if names.len() > DEPTH_MAX {
             return Err(Stop::refused("is too many directories deep"));
         }
-        let open = self.0[1..].iter();
-        let same = open
-            .zip(names)
-            .take_while(|(level, name)| level.name == **name)
-            .count();
+        let same = self.entered(names);
         while self.0.len() > same + 1 {
             self.leave()?;
         }
@@ -112,6 +108,13 @@ impl Levels {
         Ok(())
     }
 
+    /// Returns how many of these directories, from the outermost on, are open.
+    fn entered(&self, names: &[CString]) -> usize {
+        let open = self.0[1..].iter().zip(names);
+        open.take_while(|(level, name)| level.name == **name)
+            .count()
+    }
+
     fn last(&mut self) -> Result<&mut Level, Failure> {
         self.0.last_mut().ok_or_else(|| Failure::bug("no root"))
     }
@@ -127,9 +130,12 @@ impl Levels {
         Ok(tree::sync(&level.directory, &level.shown)?)
     }
 
-    /// Closes a directory and those in it, which get no attributes.
+    /// Closes a directory and those in it, which get no attributes. If it is not open, the open ones
+    /// are others, which are left as any other.
     pub(super) fn abandon(&mut self, names: &[CString]) {
-        self.0.truncate(names.len().max(1));
+        if self.entered(names) == names.len() {
+            self.0.truncate(names.len().max(1));
+        }
     }
 
     /// Leaves all directories.
@@ -166,4 +172,38 @@ pub(super) fn names(path: &[u8]) -> Result<Vec<CString>, Stop> {
         part => CString::new(part).map_err(|_| Stop::refused("has a zero byte in its name")),
     });
     named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_directory_that_is_not_open_is_abandoned_without_harm_to_the_one_that_is() {
+        for (abandoned, mode) in [
+            ("a/b", 0o700),
+            ("a/c", 0o755),
+            ("d", 0o700),
+            ("a/c/e", 0o700),
+        ] {
+            let top = tempfile::tempdir().unwrap();
+            let source = fs::File::open(top.path()).unwrap();
+            let stat = rustix::fs::fstat(&source).unwrap();
+            let private = Entry {
+                mode: 0o700,
+                ..attributes::entry(b"", Type::Directory, &stat)
+            };
+            let mut levels = Levels::new(source.into());
+            let inner = names(b"a/c").unwrap();
+            levels
+                .describe(&inner, &private, Extended::Listed(&[]), "a/c")
+                .unwrap();
+            levels.abandon(&names(abandoned.as_bytes()).unwrap());
+            levels.end().unwrap();
+            let made = fs::metadata(top.path().join("a/c")).unwrap();
+            assert_eq!(made.permissions().mode() & 0o777, mode, "{abandoned}");
+        }
+    }
 }
