@@ -123,6 +123,13 @@ impl Site {
     }
 
     pub(crate) async fn client(&self) -> Client {
+        // The server closes a connection that says nothing for three seconds, and the thread may
+        // be starting other controllers for as long.
+        for _ in 0..9 {
+            if let Ok(client) = self.try_client().await {
+                return client;
+            }
+        }
         self.try_client().await.unwrap()
     }
 }
