@@ -130,8 +130,8 @@ impl Levels {
         Ok(tree::sync(&level.directory, &level.shown)?)
     }
 
-    /// Closes a directory and those in it, which get no attributes. If it is not open, the open ones
-    /// are others, which are left as any other.
+    /// Closes a directory and those in it, which get no attributes. If it is not open, the open
+    /// ones are others, which are left as any other.
     pub(super) fn abandon(&mut self, names: &[CString]) {
         if self.entered(names) == names.len() {
             self.0.truncate(names.len().max(1));
