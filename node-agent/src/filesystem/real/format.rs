@@ -25,7 +25,10 @@ impl Image {
     fn begin_format_only(&self) -> String {
         let kernel = Linux::detect().unwrap();
         let held = self.hold(&kernel);
-        kernel.remove_xattr(&held.backing, witness::RECORD).unwrap();
+        let record = witness::ask(&kernel, &held.backing).unwrap();
+        if !matches!(record, Witness::Formatting(_)) {
+            kernel.remove_xattr(&held.backing, witness::RECORD).unwrap();
+        }
         witness::begin_format(&kernel, &held.backing).unwrap()
     }
 
