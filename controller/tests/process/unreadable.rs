@@ -80,7 +80,10 @@ async fn called(client: &mut Client, id: &str) -> Vec<Result<(), Status>> {
 
 #[tokio::test]
 async fn an_unreadable_record_is_the_trouble_of_its_volume_alone() {
-    for (record, advice) in [(NOT_OURS, "backup"), (OF_A_LATER_RELEASE, "run the release that wrote it")] {
+    for (record, advice) in [
+        (NOT_OURS, "backup"),
+        (OF_A_LATER_RELEASE, "run the release that wrote it"),
+    ] {
         let bed = Bed::new(&ROOMY);
         let mut controller = bed.start();
         let mut client = bed.client().await;
