@@ -64,7 +64,7 @@ fn serve(mut stream: TcpStream, state: State) -> Option<TcpStream> {
         request.extend(byte);
     }
     let request = String::from_utf8(request).expect("text");
-    let begin = "GET /openstack/latest/meta_data.json HTTP/1.1\r\nHost: 127.0.0.1:";
+    let begin = "GET /openstack/latest/meta_data.json HTTP/1.1\r\nhost: 127.0.0.1:";
     assert!(request.starts_with(begin), "{request}");
     match state {
         State::Hangs => return Some(stream),
