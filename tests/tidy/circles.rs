@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Finding;
-use crate::mask::{is_word, line_of, places_of};
+use crate::layers::first_names;
+use crate::mask::{line_of, places_of};
+use crate::rust::is_product;
 use crate::tree::RustFile;
-
-/// Directories whose modules are compiled for tests only.
-const TESTS: [&str; 3] = ["tests", "real", "fake"];
 
 /// Names of a crate's modules from its root, as in `a::b`; the root itself is empty.
 type Module = Vec<String>;
@@ -37,9 +36,7 @@ pub(crate) fn check(files: &[RustFile]) -> Vec<Finding> {
 /// The `src/` directory of a product's crate that a file lies in.
 fn sources_of(path: &str) -> Option<&str> {
     let end = path.find("/src/")? + "/src/".len();
-    let is_product = !path.starts_with("tests/");
-    let is_test = path.split(['/', '.']).any(|part| TESTS.contains(&part));
-    (is_product && !is_test).then(|| &path[..end])
+    is_product(path).then(|| &path[..end])
 }
 
 fn circles(sources: &str, files: &[RustFile]) -> Vec<Finding> {
@@ -157,29 +154,14 @@ fn expand(code: &str, at: usize, base: Module, paths: &mut Vec<(Module, usize)>)
     let Some(rest) = code[at..].strip_prefix("::") else {
         return paths.push((base, at));
     };
-    let at = at + "::".len();
-    if !rest.starts_with('{') {
-        let name: String = rest.chars().take_while(|c| is_word(*c)).collect();
-        let end = at + name.len();
-        return expand(code, end, [base, vec![name]].concat(), paths);
+    let names = first_names(rest);
+    if names.is_empty() {
+        // All names of a module.
+        return paths.push((base, at));
     }
-    let (mut depth, mut expected) = (0, true);
-    for (offset, c) in rest.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            ',' if depth == 1 => expected = true,
-            c if is_word(c) && expected && depth == 1 => {
-                expected = false;
-                let name: String = rest[offset..].chars().take_while(|c| is_word(*c)).collect();
-                let end = at + offset + name.len();
-                expand(code, end, [base.clone(), vec![name]].concat(), paths);
-            }
-            _ => {}
-        }
-        if depth == 0 {
-            return;
-        }
+    for (name, offset) in names {
+        let end = code.len() - rest.len() + offset + name.len();
+        expand(code, end, [base.clone(), vec![name]].concat(), paths);
     }
 }
 
@@ -204,6 +186,7 @@ mod tests {
             ("use crate::b::B;", "use crate::a::A;"),
             ("use super::b;", "fn f() { super::a::g() }"),
             ("use crate::{b::{B, C}, c};", "use crate::a;"),
+            ("use crate::b::*;", "use super::super::a::{*};"),
         ] {
             let files = [("ctl/src/a.rs", there), ("ctl/src/b/mod.rs", back)];
             assert_eq!(

@@ -185,7 +185,7 @@ fn modules_named(code: &str) -> Vec<(String, usize)> {
 }
 
 /// `a::b` names `a`; `{a::{b, c}, d}` names `a` and `d`.
-fn first_names(path: &str) -> Vec<(String, usize)> {
+pub(crate) fn first_names(path: &str) -> Vec<(String, usize)> {
     let mut names = Vec::new();
     let mut depth = 0;
     let mut expected = true;

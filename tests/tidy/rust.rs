@@ -76,7 +76,8 @@ fn code_length(file: &RustFile) -> Vec<Finding> {
     vec![Finding::new(&file.path, 0, rule)]
 }
 
-fn is_product(path: &str) -> bool {
+/// Whether the file is compiled into a program, and not for tests only.
+pub(crate) fn is_product(path: &str) -> bool {
     let mut parts = path.split(['/', '.']);
     let is_test = |part| matches!(part, "tests" | "real" | "fake" | "simulated");
     path.contains("/src/") && !parts.any(|part| is_test(part) || part.ends_with("_tests"))
