@@ -142,7 +142,7 @@ impl Call {
 
 /// One way to make the calls, on its own volume.
 pub trait Side {
-    /// Makes the call. Returns its time, without that of its preparation.
+    /// Makes the call and returns its duration; its preparation is not included.
     ///
     /// # Errors
     /// If the call fails, which ends the run.

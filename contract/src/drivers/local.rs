@@ -51,8 +51,8 @@ pub const LOCAL: Profile = Profile {
 };
 
 /// Explains why the file at `path`, which has `names` names, must not be used; `None` if it has at
-/// most `allowed`. With more names than Belay has made, one file may be that of several volumes or
-/// snapshots. The text has the path, both numbers and the remedy.
+/// most `allowed`. With more names than Belay has made, several volumes or snapshots may share one
+/// file. The text has the path, both numbers and the remedy.
 #[must_use]
 pub fn names_refusal(path: &Path, names: u64, allowed: u64) -> Option<String> {
     if names <= allowed {

@@ -218,7 +218,7 @@ pub struct InstanceFile {
     pub region: &'static str,
 }
 
-/// A source of metadata. The words for `--metadata-search-order` are those of cinder-csi-plugin.
+/// A source of metadata. `--metadata-search-order` uses the names of cinder-csi-plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum MetadataSource {
     /// A small read-only disk that the cloud attaches to the instance

@@ -1,6 +1,5 @@
 //! The e2fsck that run on this node, for all drivers.
 
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use belay_server::call::Failure;
@@ -39,7 +38,7 @@ impl Checks {
     /// `ABORTED` while another one runs.
     pub(super) fn begin(&self, at_most: Duration) -> Result<Running<'_>, Failure> {
         let now = Instant::now();
-        let mut running = self.lock();
+        let mut running = self.running.lock();
         let may_write = |check: &Check| !check.is_killed && check.deadline > now;
         if running.iter().any(may_write) {
             return Err(Failure::busy(
@@ -67,17 +66,12 @@ impl Checks {
             number,
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Check>> {
-        // Each change is one insertion, removal or assignment.
-        self.running.lock()
-    }
 }
 
 impl Running<'_> {
     /// It is killed before its deadline.
     pub(super) fn is_killed(&self) {
-        let mut running = self.checks.lock();
+        let mut running = self.checks.running.lock();
         if let Some(check) = running.iter_mut().find(|it| it.number == self.number) {
             check.is_killed = true;
         }
@@ -86,7 +80,7 @@ impl Running<'_> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut running = self.checks.lock();
+        let mut running = self.checks.running.lock();
         running.retain(|check| check.number != self.number);
     }
 }

@@ -1,8 +1,8 @@
 //! IDs in the answers of clouds. Each backend defines the form of its IDs.
 //!
 //! A caller returns the ID with its next call, and the path of a request contains it. An answer
-//! with an ID of another form is therefore refused where it is read. The answer to a read is
-//! refused too if it shows another object than the requested one.
+//! with an ID of another form is therefore refused where it is read. The answer to a read is also
+//! refused if it shows another object than the requested one.
 
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};

@@ -28,7 +28,7 @@ const LISTS: [&[u8]; 3] = [
 /// Those of users.
 const OF_USERS: &[u8] = b"user.";
 
-/// Sets the time of modification of a file to that of the server.
+/// Sets the modification time of a file to the current time of the server.
 pub(in super::super) fn refresh(above: &OwnedFd, name: &str, shown: &str) -> Result<()> {
     const NOW: Timespec = Timespec {
         tv_sec: 0,
@@ -58,7 +58,7 @@ pub(in super::super) enum Extended<'a> {
 }
 
 impl Extended<'_> {
-    /// Passes them on one at a time: together, those of a file may be larger than the memory.
+    /// Passes the attributes on one at a time: all of a file together may exceed the memory.
     fn each(
         self,
         shown: &str,

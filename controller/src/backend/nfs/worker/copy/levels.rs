@@ -1,4 +1,4 @@
-//! The directories that are open while the files of a copy are made: those of the last file. Each
+//! The open directories of a copy: those that contain the file that is being made. Each
 //! name is looked up in an open directory, without following a link, so that nothing outside is
 //! reached, whatever a hostile archive has made before. A directory gets its attributes when it is
 //! left, since making files in it changes its times, and its mode may forbid it.
@@ -25,7 +25,7 @@ struct Level {
     directory: OwnedFd,
     shown: String,
     /// The attributes that it gets when it is left; of the extended ones, only access control
-    /// lists, so that those of all open directories take up little memory.
+    /// lists, to limit the memory for all open directories.
     attributes: Option<(Entry, Vec<Attribute>)>,
 }
 

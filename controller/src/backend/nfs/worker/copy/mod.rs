@@ -23,7 +23,7 @@ pub(super) const DEPTH_MAX: usize = 256;
 
 /// The reason why a file is not copied.
 pub(super) enum Stop {
-    /// Its name may be that of another file by now.
+    /// Another file may have its name by now.
     Again(Error),
     /// The sink refuses the file.
     Refused(String),
