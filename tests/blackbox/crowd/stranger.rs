@@ -26,7 +26,14 @@ const COPIES: [(&str, &str); 4] = [
     ("copy 2", "btrfs"),
     ("copy 3", "block"),
 ];
-const SNAPSHOTS: [&str; 4] = ["snap 0", "snap 1", "snap 2", "snap 3"];
+/// Snapshots by name, and the kind of the volumes that they are cut from: a copy keeps its
+/// filesystem.
+const SNAPSHOTS: [(&str, &str); 4] = [
+    ("snap 0", "ext4"),
+    ("snap 1", "xfs"),
+    ("snap 2", "btrfs"),
+    ("snap 3", "block"),
+];
 /// The target paths; the last one is sometimes published read-only.
 const TARGETS: [&str; 3] = ["a", "b", "c"];
 /// No volume gets this large; the filesystems around them are larger.
@@ -116,7 +123,7 @@ impl<'a> Stranger<'a> {
                 self.scene.fail(op, &why);
             }
             (Op::Cut(cut, _), Outcome::Snapshot(id, _)) => {
-                if let Some(name) = SNAPSHOTS.iter().find(|name| *name == cut) {
+                if let Some((name, _)) = SNAPSHOTS.iter().find(|(name, _)| name == cut) {
                     inner.snapshots.insert(name, id);
                 }
             }
@@ -129,12 +136,9 @@ impl<'a> Stranger<'a> {
             return Op::Create(name.to_owned(), kind, Origin::Blank);
         }
         let inner = self.shelf.inner();
-        let snapshots: Vec<_> = inner
-            .snapshots
-            .values()
-            .cloned()
-            .map(Origin::Snapshot)
-            .collect();
+        let snapshots = SNAPSHOTS.iter().filter(|(_, of)| *of == kind);
+        let snapshots = snapshots.filter_map(|(name, _)| inner.snapshots.get(name));
+        let snapshots = snapshots.cloned().map(Origin::Snapshot);
         let volumes = BLANK.iter().filter(|(_, of)| *of == kind);
         let volumes = volumes.filter_map(|(name, _)| inner.volumes.get(name));
         let volumes = volumes.map(|volume| Origin::Volume(volume.id.clone()));
@@ -175,7 +179,11 @@ impl<'a> Stranger<'a> {
             30 | 31 => Op::Detach(id),
             32 => Op::Delete(id),
             33 => Op::Grow(id, grown),
-            34 | 35 => Op::Cut((*self.chance.pick(&SNAPSHOTS)).to_owned(), id),
+            34 | 35 => {
+                let fits = |(_, of): &&(&str, &str)| *of == kind;
+                let (name, _) = SNAPSHOTS.iter().find(fits).expect("one of each kind");
+                Op::Cut((*name).to_owned(), id)
+            }
             36 => self.discarding(),
             37 => Op::Get(id),
             38 => Op::List,
@@ -184,7 +192,7 @@ impl<'a> Stranger<'a> {
     }
 
     fn discarding(&mut self) -> Op {
-        let name = *self.chance.pick(&SNAPSHOTS);
+        let (name, _) = *self.chance.pick(&SNAPSHOTS);
         match self.shelf.inner().snapshots.get(name) {
             Some(id) => Op::Discard(id.clone()),
             None => Op::ListSnapshots,
@@ -210,7 +218,7 @@ pub(crate) fn settle(scene: &Scene, shelf: &Shelf) {
                 .map(drop)
         });
     }
-    for name in SNAPSHOTS {
+    for (name, _) in SNAPSHOTS {
         settled(&|| controller.cut(orders::cut(name, NO_VOLUME)).map(drop));
     }
     let (ids, snapshots) = {
