@@ -9,16 +9,12 @@ set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 
 packages=()
-reasons=()
+# What apt will install, group by group, each with the reason.
+announced=()
 
-# need COMMAND WHY PACKAGE...
+# need COMMAND PACKAGE...
 need() {
-    local command=$1 why=$2
-    shift 2
-    if ! have "$command"; then
-        packages+=("$@")
-        reasons+=("$why")
-    fi
+    have "$1" || packages+=("${@:2}")
 }
 
 # A compiler without the C library's headers links nothing, so linking is tested.
@@ -38,97 +34,97 @@ import ensurepip, os, sysconfig
 os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null
 }
 
-need_for_build() {
-    if ! links_c; then
-        packages+=(gcc libc6-dev)
-        reasons+=("cargo links with it")
-    fi
-    if ! [ -e /etc/ssl/certs/ca-certificates.crt ] && ! [ -e /etc/pki/tls/certs/ca-bundle.crt ]; then
-        packages+=(ca-certificates)
-        reasons+=("dependencies come over TLS")
-    fi
-}
-
+# need_for GROUP: sets reason, and adds to packages.
 need_for() {
     case $1 in
         build)
-            need_for_build
+            reason='to link programs and fetch crates'
+            links_c || packages+=(gcc libc6-dev)
+            if ! [ -e /etc/ssl/certs/ca-certificates.crt ] &&
+                ! [ -e /etc/pki/tls/certs/ca-bundle.crt ]; then
+                packages+=(ca-certificates)
+            fi
             ;;
         filesystems)
-            need mkfs.ext4 "volumes are ext4" e2fsprogs
-            need mkfs.xfs "or xfs" xfsprogs
-            need mkfs.btrfs "or btrfs" btrfs-progs
-            need losetup "on loop devices" mount
-            need unshare "in a mount namespace" util-linux
+            reason='to make and mount volumes'
+            need mkfs.ext4 e2fsprogs
+            need mkfs.xfs xfsprogs
+            need mkfs.btrfs btrfs-progs
+            need losetup mount
+            need unshare util-linux
             ;;
         foreign)
-            need strace "a test counts processes" strace
-            need valgrind "a test counts instructions" valgrind
-            need sgdisk "a test makes a GPT disk" gdisk
-            need cryptsetup "a test makes a LUKS disk" cryptsetup-bin
-            need pvcreate "a test makes an LVM disk" lvm2
-            need mkfs.vfat "a test makes a vfat disk" dosfstools
+            reason='for tests: to count system calls, and to make disks that must not be formatted'
+            need strace strace
+            need valgrind valgrind
+            need sgdisk gdisk
+            need cryptsetup cryptsetup-bin
+            need pvcreate lvm2
+            need mkfs.vfat dosfstools
             ;;
         images)
-            need buildah "images are built by it" buildah
-            need readelf "programs are inspected before they go into one" binutils
-            if ! [ -e /usr/share/ca-certificates/mozilla ]; then
-                packages+=(ca-certificates)
-                reasons+=("the controller's image has its certificates")
-            fi
+            reason='to build container images'
+            need buildah buildah
+            need readelf binutils
+            [ -e /usr/share/ca-certificates/mozilla ] || packages+=(ca-certificates)
             ;;
         monitoring)
-            need jq "the dashboard is read by it" jq
-            need curl "Prometheus is queried with it" curl
+            reason='to read the dashboard and query Prometheus'
+            need jq jq
+            need curl curl
             ;;
         systemd)
-            need systemd-analyze "units are checked and run by it" systemd
+            reason='to check and run systemd units'
+            need systemd-analyze systemd
             ;;
         udev)
-            need udevadm "rules are tried by it" udev
+            reason='to test udev rules'
+            need udevadm udev
             ;;
         kubernetes)
-            need ip "a cluster has its own network" iproute2
-            need openssl "and its own keys" openssl
-            need ldd "images take libraries along" libc-bin
-            need python3 "the stress tests are written in it" python3
+            reason='to start a Kubernetes cluster'
+            need ip iproute2
+            need openssl openssl
+            need ldd libc-bin
+            need python3 python3
             ;;
         guest)
-            need linux.uml "a guest's kernel" user-mode-linux
-            need udevadm "disks in a guest are named by it" udev
-            need modprobe "a guest loads modules" kmod
-            need taskset "and stays on one processor" util-linux
-            need ip "its loopback interface is brought up" iproute2
-            need patchelf "another kernel is unpacked as well" patchelf
-            need genisoimage "it makes a config drive, as clouds do" genisoimage
-            need mkfs.vfat "so does it" dosfstools
-            need mcopy "it fills that one" mtools
-            need python3 "its http.server is a metadata service" python3
-            need sgdisk "a boot disk has partitions" gdisk
-            need pvcreate "udev's rules activate LVM" lvm2
+            reason='to boot User-mode Linux guests'
+            need linux.uml user-mode-linux
+            need udevadm udev
+            need modprobe kmod
+            need taskset util-linux
+            need ip iproute2
+            need patchelf patchelf
+            need genisoimage genisoimage
+            need mkfs.vfat dosfstools
+            need mcopy mtools
+            need python3 python3
+            need sgdisk gdisk
+            need pvcreate lvm2
             ;;
         openstack)
-            need mariadbd "the services of OpenStack keep their state in it" mariadb-server
-            need rabbitmq-server "and exchange messages through it" rabbitmq-server
-            need losetup "a disk of a server is a loop device" mount
-            if ! builds_python; then
-                packages+=(gcc libc6-dev python3-venv python3-dev)
-                reasons+=("the services are written in it, and uWSGI is compiled")
-            fi
+            reason='to run Keystone, Cinder and Nova'
+            need mariadbd mariadb-server
+            need rabbitmq-server rabbitmq-server
+            need losetup mount
+            builds_python || packages+=(gcc libc6-dev python3-venv python3-dev)
             ;;
         cross-arm64)
-            need aarch64-linux-gnu-gcc "programs for arm64 are linked by it" \
-                gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+            reason='to link programs for arm64'
+            need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
             ;;
         cross-amd64)
-            need x86_64-linux-gnu-gcc "programs for amd64 are linked by it" \
-                gcc-x86-64-linux-gnu libc6-dev-amd64-cross
+            reason='to link programs for amd64'
+            need x86_64-linux-gnu-gcc gcc-x86-64-linux-gnu libc6-dev-amd64-cross
             ;;
         emulation)
-            need qemu-aarch64-static "programs for arm64 are started in it" qemu-user-static
+            reason='to run programs for arm64'
+            need qemu-aarch64-static qemu-user-static
             ;;
         curl)
-            need curl "a toolchain is fetched with it" curl
+            reason='to fetch a Rust toolchain'
+            need curl curl
             ;;
         *)
             give_up "packages.sh knows no group called $1"
@@ -137,15 +133,19 @@ need_for() {
 }
 
 install_missing() {
-    local command="apt-get install --no-install-recommends ${packages[*]}"
+    local command="apt-get install --no-install-recommends ${packages[*]}" line
     have apt-get || give_up "please install, with this system's own package manager: ${packages[*]}"
     [ "$(id -u)" = 0 ] || give_up "please run: sudo $command"
-    announce "installing ${packages[*]} by apt ($(printf '%s; ' "${reasons[@]}" | sed 's/; $//'))"
+    for line in "${announced[@]}"; do
+        announce "installing by apt: $line"
+    done
     apt-get update -qq </dev/null || announce "apt-get update failed; trying with the lists there are"
     apt_install "${packages[@]}" || give_up "apt could not do it; please run: $command"
 }
 
 for group in "$@"; do
+    before=${#packages[@]}
     need_for "$group"
+    [ "${#packages[@]}" = "$before" ] || announced+=("${packages[*]:before} ($reason)")
 done
 [ "${#packages[@]}" = 0 ] || install_missing
