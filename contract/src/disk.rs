@@ -1,53 +1,53 @@
-//! How the disk of a volume is recognised on a node: the words of the publish context, and the
-//! names that a driver's disks have by its templates. Knows no device and no sysfs.
+//! How a node recognises the disk of a volume: the entries of the publish context, and the
+//! templates of a driver for the names of its disks. Knows no device and no sysfs.
 
-/// Longest word, in bytes: the designators of a SCSI disk (SPC-6, 7.7.6) have 255 at most, and a
-/// name of udev's adds vendor and model.
+/// The maximum length of an identity, in bytes. The designators of a SCSI disk (SPC-6, 7.7.6) have
+/// at most 255; a name of udev adds vendor and model.
 const WORD_BYTES_MAX: usize = 320;
-/// Most names in a list.
+/// The maximum number of names in a list.
 const NAMES_MAX: usize = 16;
-/// Between two names. udev replaces it in every name (systemd, `replace_chars`).
+/// Separates the names of a list. udev replaces it in every name (systemd, `replace_chars`).
 const SEPARATOR: char = ',';
 
-/// What a volume's disk is recognised by.
+/// The identity by which a node recognises the disk of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskIdentity {
-    /// Its serial number in full, of which a virtio disk shows the first 20 bytes.
+    /// The complete serial number, of which a virtio disk shows the first 20 bytes.
     Serial(String),
-    /// Its world-wide name as udev has it in `ID_WWN`: `0x` and hexadecimal digits, or `eui.` and
-    /// the digits for NVMe.
+    /// The world-wide name, in the form of udev's `ID_WWN`: `0x` and hexadecimal digits, or `eui.`
+    /// and the digits for NVMe.
     Wwn(String),
-    /// Any of these names, as udev makes them in `/dev/disk/by-id`.
+    /// Names in `/dev/disk/by-id`, as udev makes them. A disk that has any of them matches.
     Names(Vec<String>),
 }
 
-/// One name that the disks of a driver have.
+/// A template for one of the names of a driver's disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameTemplate {
-    /// What it begins with.
+    /// The constant start of the name.
     pub prefix: &'static str,
-    /// What follows.
+    /// The part of the volume's ID or name that follows the prefix.
     pub part: IdPart,
 }
 
-/// What of a volume's ID or name is in the name of its disk.
+/// The part of a volume's ID or name that the name of its disk contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdPart {
-    /// All of it.
+    /// The whole ID or name.
     Whole,
-    /// At most so many bytes from its start.
+    /// At most this many bytes from the start.
     First(usize),
-    /// Its hexadecimal digits: all but the dashes.
+    /// The hexadecimal digits: everything except the dashes.
     Digits,
 }
 
 impl NameTemplate {
-    /// The name of the disk of the volume with that ID or name.
+    /// Returns the name of the disk whose volume has this ID or name.
     #[must_use]
     pub fn name(&self, id: &str) -> String {
         let part = match self.part {
             IdPart::Whole => id.to_owned(),
-            // CSI ids are UTF-8; one that would be cut within a character has no such name.
+            // IDs in CSI are UTF-8. An ID that would be cut within a character is used as a whole.
             IdPart::First(bytes) => id.get(..bytes.min(id.len())).unwrap_or(id).to_owned(),
             IdPart::Digits => id.replace('-', ""),
         };
@@ -55,24 +55,24 @@ impl NameTemplate {
     }
 }
 
-/// Why a word cannot be that of a disk; a lowercase fragment.
+/// Reasons why a text cannot identify a disk. Displayed as a lowercase fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WordError {
-    /// It is empty.
+    /// The text is empty.
     #[error("is empty")]
     Empty,
-    /// It is longer than any disk's.
+    /// The text is longer than any identity of a disk.
     #[error("is longer than {WORD_BYTES_MAX} bytes")]
     Long,
-    /// It has a character that no disk's has.
+    /// The text has a character that no identity of a disk has.
     #[error("has a character that no name of a disk has")]
     Character,
-    /// It lists more names than a disk has.
+    /// The list has more names than a disk has.
     #[error("lists more than {NAMES_MAX} names")]
     Many,
 }
 
-/// The word, if it can be a disk's: printable ASCII without spaces and slashes.
+/// Returns the text if it can identify a disk: printable ASCII without spaces and slashes.
 pub(crate) fn word(text: &str) -> Result<String, WordError> {
     match text {
         "" => Err(WordError::Empty),
@@ -83,7 +83,7 @@ pub(crate) fn word(text: &str) -> Result<String, WordError> {
     }
 }
 
-/// The names of a list.
+/// Splits a list of names, and checks each name.
 pub(crate) fn names(text: &str) -> Result<Vec<String>, WordError> {
     let names: Vec<_> = text.split(SEPARATOR).map(word).collect::<Result<_, _>>()?;
     match names.len() <= NAMES_MAX {
@@ -92,7 +92,7 @@ pub(crate) fn names(text: &str) -> Result<Vec<String>, WordError> {
     }
 }
 
-/// The list of names.
+/// Joins names to a list.
 pub(crate) fn list(names: &[String]) -> String {
     names.join(&SEPARATOR.to_string())
 }

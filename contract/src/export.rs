@@ -1,19 +1,19 @@
-//! How csi-driver-nfs describes a directory of a server, in a class and in a volume context. The
-//! case of the keys does not count. Makes no calls.
+//! The syntax of csi-driver-nfs for a directory of a server, in a class and in a volume context.
+//! The case of the keys is ignored. Makes no calls.
 
 use belay_server::request::Context;
 use std::net::Ipv6Addr;
 
 /// The permission bits of chmod(2).
 const MODE_MAX: u32 = 0o7777;
-/// Longest name of a directory, in bytes (NAME_MAX).
+/// The maximum length of a directory's name, in bytes (NAME_MAX).
 pub const NAME_BYTES_MAX: usize = 255;
-/// Deepest path.
+/// The maximum number of names in a path.
 const DEPTH_MAX: usize = 64;
-/// fsconfig(2) accepts strings of at most this many bytes.
+/// The maximum length of a source, in bytes: the limit of fsconfig(2) for strings.
 pub const SOURCE_BYTES_MAX: usize = 255;
 
-/// The names that a subDir may contain, and the keys with their values.
+/// The templates that a subDir may contain, and the keys of their values.
 const TEMPLATES: [(&str, &str); 3] = [
     ("${pvc.metadata.name}", "csi.storage.k8s.io/pvc/name"),
     (
@@ -23,10 +23,10 @@ const TEMPLATES: [(&str, &str); 3] = [
     ("${pv.metadata.name}", "csi.storage.k8s.io/pv/name"),
 ];
 
-/// The value of a key in any case.
+/// Returns the value of a key in any case.
 ///
 /// # Errors
-/// Why it has none: two spellings have different values.
+/// Returns a message if two spellings of the key have different values.
 pub fn value<'a>(context: &'a Context, key: &str) -> Result<Option<&'a str>, &'static str> {
     let mut found = context
         .iter()
@@ -38,11 +38,11 @@ pub fn value<'a>(context: &'a Context, key: &str) -> Result<Option<&'a str>, &'s
     }
 }
 
-/// The subDir with names instead of its templates; `name` gets a template and the key of its value.
-/// `None` if it contains any other template.
+/// Replaces the templates in a subDir. `name` returns the replacement for a template and the key of
+/// its value. Returns `None` if the subDir contains any other template.
 ///
 /// # Errors
-/// Those of `name`.
+/// Returns the errors of `name`.
 pub fn filled<'a, E>(
     below: &str,
     name: impl Fn(&'static str, &'static str) -> Result<&'a str, E>,
@@ -56,14 +56,15 @@ pub fn filled<'a, E>(
     Ok((!filled.contains("${")).then_some(filled))
 }
 
-/// A name or an IPv4 address, without anything that a source or an ID separates it by.
+/// Whether the text is a host name or an IPv4 address, without the characters that separate the
+/// parts of a source or an ID.
 #[must_use]
 pub fn is_host_name(text: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     !text.is_empty() && text.chars().all(is_allowed) && !text.starts_with('-')
 }
 
-/// The address in brackets, or the text itself.
+/// Returns an address without its brackets, or the text itself if it has none.
 #[must_use]
 pub fn without_brackets(host: &str) -> &str {
     let inner = host
@@ -72,10 +73,10 @@ pub fn without_brackets(host: &str) -> &str {
     inner.unwrap_or(host)
 }
 
-/// A host's name or address, without slashes at its ends.
+/// Returns a host's name or address, without slashes at its ends.
 ///
 /// # Errors
-/// That it is none.
+/// Returns a message if the text is neither a name nor an address.
 pub fn server(text: &str) -> Result<&str, String> {
     let server = text.trim_matches('/');
     let is_address = without_brackets(server).parse::<Ipv6Addr>().is_ok();
@@ -85,19 +86,19 @@ pub fn server(text: &str) -> Result<&str, String> {
     }
 }
 
-/// The share without slashes at its ends.
+/// Returns a share without slashes at its ends.
 ///
 /// # Errors
-/// Which part is not allowed.
+/// Returns a message that names the part that is not allowed.
 pub fn share(path: &str) -> Result<String, String> {
     names(path).map(|names| names.join("/"))
 }
 
-/// The names in a path; slashes at its ends do not count. The kernel resolves `..` of a source;
+/// Splits a path into names; slashes at its ends are ignored. The kernel resolves `..` in a source;
 /// csi-driver-nfs refuses it between backslashes, too.
 ///
 /// # Errors
-/// Which part is not allowed.
+/// Returns a message that names the part that is not allowed.
 pub fn names(path: &str) -> Result<Vec<String>, String> {
     if path.chars().any(char::is_control) {
         return Err("has a control character".to_owned());
@@ -124,7 +125,7 @@ pub fn names(path: &str) -> Result<Vec<String>, String> {
     Ok(parts.into_iter().map(str::to_owned).collect())
 }
 
-/// What is mounted, as mount.nfs spells it.
+/// Returns the source of a mount, in the syntax of mount.nfs.
 #[must_use]
 pub fn source(server: &str, path: &str) -> String {
     let bare = without_brackets(server);
@@ -134,17 +135,17 @@ pub fn source(server: &str, path: &str) -> String {
     }
 }
 
-/// Why the kernel does not mount it.
+/// Returns the error message for a source that is too long for the kernel.
 #[must_use]
 pub fn too_long(source: &str) -> String {
     let bytes = source.len();
     format!("{source:?} has {bytes} bytes, and the kernel mounts at most {SOURCE_BYTES_MAX}")
 }
 
-/// The octal mode of a directory.
+/// Parses the octal mode of a directory.
 ///
 /// # Errors
-/// Why the text is none.
+/// Returns a message if the text is not a mode.
 pub fn mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= MODE_MAX && !text.starts_with('+') => Ok(mode),

@@ -1,4 +1,4 @@
-//! The flags that both programs of a driver share, so that both are configured alike.
+//! The flags that the node agent and the controller of a driver share.
 
 use crate::drivers::Kind;
 use crate::topology::Topology;
@@ -12,7 +12,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Command, FromArgMatches};
 use std::fmt::Display;
 
-/// The clap id of the flag for the node's name, a [`NodeId`].
+/// The clap ID of the flag for the node's name, whose value is a [`NodeId`].
 pub const NODE_NAME: &str = "node_name";
 
 /// Flags of the controller of one driver. Each has an environment variable; the flag wins.
@@ -27,25 +27,25 @@ pub struct CommonArgs {
     pub process: ProcessArgs,
 }
 
-/// The settings of a driver that both its programs need: its node agent, or its controller.
+/// The settings of a driver that both its node agent and its controller need.
 #[derive(Clone, Debug)]
 pub struct DriverArgs<const AGENT: bool> {
-    /// Its kind.
+    /// The kind of the driver.
     pub kind: Kind,
-    /// Its CSI socket.
+    /// The CSI socket.
     pub endpoint: Endpoint,
-    /// This node's id and topology.
+    /// The ID and topology of this node.
     pub node: NodeArgs,
-    /// Topology is reported: `--with-topology`.
+    /// Whether topology is reported: `--with-topology`.
     pub with_topology: bool,
     /// The driver's name.
     pub driver_name: DriverName,
-    /// Maximum number of volumes on this node; 0 = unlimited.
+    /// Maximum number of volumes on this node; 0: unlimited.
     pub max_volumes: u32,
 }
 
 impl<const AGENT: bool> DriverArgs<AGENT> {
-    /// The plugin capabilities: both programs of a driver must report the same.
+    /// Returns the plugin capabilities, which both programs of a driver must report alike.
     #[must_use]
     pub fn plugin_capabilities(&self) -> Vec<PluginCapability> {
         let topology = self.with_topology.then_some(PluginCapability::Topology);
@@ -54,15 +54,15 @@ impl<const AGENT: bool> DriverArgs<AGENT> {
     }
 }
 
-/// A node's id and a matching topology: `--node-id` and `--with-topology`.
+/// A node's ID and matching topology: `--node-id` and `--with-topology`.
 #[derive(Clone, Debug)]
 pub struct NodeArgs {
-    /// The id; `None` where the node agent reads it from the cloud's metadata.
+    /// The ID; `None` if the node agent reads it from the cloud's metadata.
     pub id: Option<NodeId>,
     /// The name of the node in Kubernetes, if the node agent has it.
     pub name: Option<NodeId>,
-    /// Where volumes of this node can be reached; `None` if it is not reported, or is a zone in the
-    /// cloud's metadata.
+    /// The topology that all volumes of this node have; `None` if topology is not reported, or is a
+    /// zone that the node agent reads from the cloud's metadata.
     pub topology: Option<Topology>,
 }
 
@@ -83,7 +83,7 @@ struct DriverFlags {
     #[arg(long, env = "CSI_ENDPOINT", value_name = "SOCKET")]
     endpoint: Endpoint,
 
-    // The help is that of the program, see NODE_ID_OF_AGENT.
+    // Each program sets its own help: NODE_ID_OF_AGENT or NODE_ID_OF_CONTROLLER.
     #[arg(long, env = "BELAY_NODE_ID", value_name = "ID", value_parser = node_id)]
     node_id: Option<NodeId>,
 
@@ -102,26 +102,26 @@ struct DriverFlags {
     max_volumes: Option<u32>,
 }
 
-/// A node's id or name, from a flag.
+/// Parses a node's ID or name from a flag.
 ///
 /// # Errors
-/// Those of [`NodeId::new`].
+/// Returns the errors of [`NodeId::new`].
 pub fn node_id(text: &str) -> Result<NodeId, Failure> {
     NodeId::new(text)
 }
 
-/// The help of `--node-id`, as the node agent has it.
+/// The help of `--node-id` of the node agent.
 const NODE_ID_OF_AGENT: &str = "\
 Id of this node: 1 to 256 bytes; for kind local with --with-topology a valid label value of at \
 most 63. Kinds local and nfs: required unless --node-name is set, which is its default. Kinds \
 openstack and digitalocean: read from the cloud's metadata by default. Kind civo: read from \
 --instance-file by default, else --node-name";
-/// The help of `--node-id`, as the controller has it.
+/// The help of `--node-id` of the controller.
 const NODE_ID_OF_CONTROLLER: &str = "\
 Backend local, required: id of the node with --state-dir, as its node agent has it: 1 to 256 \
 bytes; with --with-topology a valid label value of at most 63. Other backends need none";
 
-/// The default of `--node-id`: the node's name, which is a flag of the node agent.
+/// Returns the default of `--node-id`: the node's name, from a flag of the node agent.
 fn node_name(matches: &ArgMatches, is_agent: bool) -> Result<NodeId, clap::Error> {
     let why = if is_agent {
         if let Some(name) = matches.get_one::<NodeId>(NODE_NAME) {

@@ -1,8 +1,9 @@
-//! How a blank volume is formatted, by the parameters of its StorageClass. The controller judges
-//! them; the volume context carries them to the node that formats the volume.
+//! The parameters of a StorageClass for formatting blank volumes. The controller validates them;
+//! the volume context carries them to the node that formats the volume.
 //!
-//! The names and meanings are those of the AWS EBS driver. The list is short on purpose: what a
-//! kernel might not mount or grow is not on it. Encryption is recognised to be refused.
+//! Names and meanings are those of the AWS EBS driver. The list is short on purpose: it omits
+//! options that a kernel might be unable to mount or grow. Encryption is recognised in order to
+//! refuse it.
 
 use std::ops::RangeInclusive;
 
@@ -15,7 +16,7 @@ const BYTES_PER_INODE: &str = "bytesPerInode";
 const NUMBER_OF_INODES: &str = "numberOfInodes";
 const NODE_SIZE: &str = "btrfsNodeSize";
 
-/// The parameters.
+/// The parameters that configure the format.
 pub const PARAMETERS: &[&str] = &[
     BLOCK_SIZE,
     INODE_SIZE,
@@ -24,66 +25,69 @@ pub const PARAMETERS: &[&str] = &[
     NODE_SIZE,
 ];
 
-/// The largest block: no kernel has smaller pages, and kernels before Linux 6.12 mount nothing with
-/// blocks larger than a page.
+/// The maximum block size, in bytes. No kernel has smaller pages, and kernels before Linux 6.12
+/// cannot mount blocks larger than a page.
 const BLOCK_BYTES_MAX: u32 = 4096;
-/// As mke2fs accepts it with `-i`.
+/// The maximum that mke2fs accepts with `-i`.
 const BYTES_PER_INODE_MAX: u32 = 64 << 20;
-/// The node agent's mark of an unfinished format, in bytes from the start of the device. Fixed,
-/// since the volume may grow before a format is retried; and there, since mkfs of ext4 and xfs do
-/// not write there with the options that they get. mkfs must not: an interrupted format without a
-/// mark is never formatted again.
+/// The offset of the node agent's mark of an unfinished format, in bytes from the start of the
+/// device. It is constant, since the volume may grow before a format is retried. With the options
+/// that Belay uses, mkfs of ext4 and xfs does not write at this offset. It must not, since an
+/// interrupted format without a mark is never resumed.
 pub const MARK_AT: u64 = 100 << 20;
-/// The inode tables of an ext4 take at most this part of it. mke2fs writes none of them, but where
-/// they lie it puts other metadata at the mark.
+/// The inode tables of an ext4 may take at most this fraction of it. mke2fs does not write the
+/// tables, but their position can move other metadata to the mark.
 const TABLES_PART: u64 = 8;
-/// mke2fs puts the first directories behind the first inode tables, 20 KiB at least: these must not
-/// end so near to the mark.
+/// The minimum distance between the mark and the end of the first inode tables. mke2fs puts the
+/// first directories behind these tables, at least 20 KiB.
 const MARK_MARGIN: u64 = 1 << 20;
-/// The sizes for blocks below the default. In a smaller volume the journal can cover the mark; in a
-/// larger one, from 2 TiB on, a copy of the group descriptors does.
+/// The volume sizes, in bytes, that allow blocks below the default size. In a smaller volume the
+/// journal can cover the mark; in a larger one, from 2 TiB on, a copy of the group descriptors
+/// does.
 const SMALL_BLOCKS_FIT: RangeInclusive<u64> = 256 << 20..=256 << 30;
-/// An ext4 has at most 2^32 inodes, in proportion to its size: so it can grow to four times its
-/// size.
+/// The maximum number of inodes. An ext4 has at most 2^32, in proportion to its size; so it can
+/// grow to four times its size.
 const INODES_MAX: u64 = 1 << 30;
-/// What mke2fs gets unless a parameter says otherwise.
+/// The options that mke2fs gets unless a parameter sets others.
 const EXT4_BLOCK_BYTES: u32 = 4096;
 const EXT4_INODE_BYTES: u32 = 256;
-/// From this size on, one inode per 64 KiB instead of 16: inode numbers have 32 bits.
+/// Volumes from this size on get one inode per 64 KiB instead of 16, since inode numbers have 32
+/// bits.
 const EXT4_LARGE_BYTES: u64 = 16 << 40;
-/// As mke2fs is called: block groups whose metadata is together, and bytes of a descriptor.
+/// The layout that mke2fs is called with: block groups whose metadata is together, and bytes of a
+/// group descriptor.
 const FLEX_GROUPS: u64 = 16;
 const DESCRIPTOR_BYTES: u64 = 64;
-/// The default of mkfs.xfs.
+/// The default block size of mkfs.xfs, in bytes.
 const XFS_BLOCK_BYTES: u32 = 4096;
 
-/// The requested options; `None` for the default of Belay.
+/// The requested options; `None` selects the default of Belay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FormatOptions {
-    /// Bytes of a block of ext4 and xfs.
+    /// The block size of ext4 and xfs, in bytes.
     pub block_bytes: Option<u32>,
-    /// Bytes of an inode of ext4 and xfs.
+    /// The inode size of ext4 and xfs, in bytes.
     pub inode_bytes: Option<u32>,
-    /// How many inodes an ext4 gets.
+    /// The number of inodes of an ext4.
     pub inodes: Option<Inodes>,
-    /// Bytes of a node of a btrfs.
+    /// The node size of btrfs, in bytes.
     pub node_bytes: Option<u32>,
 }
 
-/// How many inodes an ext4 gets.
+/// The number of inodes of an ext4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inodes {
-    /// One for so many bytes of the volume.
+    /// One inode for this many bytes of the volume.
     PerBytes(u64),
-    /// So many; in proportion more when the volume grows.
+    /// This many inodes; the number grows in proportion when the volume grows.
     Count(u64),
 }
 
 impl FormatOptions {
-    /// Reads the options among the entries of `field`; other entries are ignored.
+    /// Reads the options among the entries of `field`; ignores other entries.
     ///
     /// # Errors
-    /// `Invalid`, naming the entry and what it may be.
+    /// Returns `Invalid`, naming the entry and the allowed values.
     pub fn read(field: &str, entries: &Context) -> Result<Self, Failure> {
         let power = |key, range: (u32, u32)| -> Result<Option<u32>, Failure> {
             let Some(text) = entries.get(key) else {
@@ -124,10 +128,10 @@ impl FormatOptions {
         })
     }
 
-    /// Refuses options that a filesystem of that type and size cannot have.
+    /// Checks that a filesystem of this type and size can have the options.
     ///
     /// # Errors
-    /// `Invalid`, naming the entry of `field` and what it may be.
+    /// Returns `Invalid`, naming the entry of `field` and the allowed values.
     pub fn fit(&self, field: &str, fs_type: &str, bytes: u64) -> Result<(), Failure> {
         let known: &[&str] = match fs_type {
             "ext4" => &[BLOCK_SIZE, INODE_SIZE, BYTES_PER_INODE, NUMBER_OF_INODES],
@@ -151,7 +155,7 @@ impl FormatOptions {
         }
     }
 
-    /// How many inodes an ext4 of that size gets, requested or not.
+    /// Returns the number of inodes of an ext4 of this size, requested or by default.
     #[must_use]
     pub fn ext4_inodes(&self, bytes: u64) -> Inodes {
         self.inodes.unwrap_or(match bytes {
@@ -199,7 +203,8 @@ impl FormatOptions {
         Err(invalid(field, key, &why))
     }
 
-    /// As in mkfs.xfs(8): at least two inodes in a block, of 512 to 2048 bytes.
+    /// Checks the limits of mkfs.xfs(8): an inode has 512 to 2048 bytes, and a block has at least
+    /// two.
     fn fit_xfs(&self, field: &str) -> Result<(), Failure> {
         let most = self.block_bytes.unwrap_or(XFS_BLOCK_BYTES) / 2;
         match self.inode_bytes {
@@ -211,7 +216,7 @@ impl FormatOptions {
         }
     }
 
-    /// As keys and values; an absent key is the default.
+    /// Returns the options as keys and values; a default has no key.
     pub fn entries(&self) -> impl Iterator<Item = (String, String)> + use<> {
         let (per_bytes, count) = match self.inodes {
             None => (None, None),
@@ -230,8 +235,9 @@ impl FormatOptions {
     }
 }
 
-/// Whether the metadata of the first block groups ends near the mark, as mke2fs arranges it: the
-/// superblock, descriptors and those reserved for growth, two bitmaps for each group, the tables.
+/// Whether the metadata of the first block groups ends near the mark. mke2fs arranges it in this
+/// order: the superblock, the group descriptors and those reserved for growth, two bitmaps for each
+/// group, the inode tables.
 fn is_near_mark(bytes: u64, block: u64, inode: u64, inodes: Inodes) -> bool {
     let blocks = bytes / block;
     let group_blocks = block * 8;
@@ -258,19 +264,20 @@ fn invalid(field: &str, key: &str, why: &str) -> Failure {
     Failure::invalid(&format!("{field}[{key}]"), why)
 }
 
-/// The values that turn encryption off.
+/// Values that turn encryption off.
 const ENCRYPTION_OFF: [&str; 9] = ["", "0", "f", "false", "n", "no", "none", "off", "disabled"];
 
-/// Whether a parameter of a class or an attribute of a volume asks for encryption: by `luks` or
-/// `encrypt` in the key, in any case, unless the value turns it off. No driver of Belay encrypts: a
-/// volume would be stored as it is, and one that another driver has encrypted would look foreign.
+/// Whether a parameter of a class or an attribute of a volume requests encryption: its key contains
+/// `luks` or `encrypt`, in any case, and its value does not turn encryption off. No driver of Belay
+/// encrypts: data would be stored unencrypted, and a volume that another driver has encrypted would
+/// look foreign.
 #[must_use]
 pub fn is_encryption_requested(key: &str, value: &str) -> bool {
     has("encrypt", key, value) || is_encryption_by_driver(key, value)
 }
 
-/// Whether such an entry asks the driver to encrypt, not the storage: the disk has the header of
-/// LUKS.
+/// Whether such an entry requests encryption by the driver, with a LUKS header on the disk, instead
+/// of encryption by the storage.
 #[must_use]
 pub fn is_encryption_by_driver(key: &str, value: &str) -> bool {
     has("luks", key, value)
@@ -491,7 +498,7 @@ mod tests {
         }
     }
 
-    /// Else the kernel would refuse each later expansion.
+    /// An ext4 at this limit could no longer be expanded.
     #[test]
     fn an_ext4_has_inodes_left_to_grow_to_four_times_its_size() {
         let per = |bytes| FormatOptions {
@@ -503,7 +510,7 @@ mod tests {
         assert!(refused.contains("at least 8192"), "{refused}");
     }
 
-    /// Contexts of every release are out there, and those of other drivers have more keys.
+    /// Clusters store contexts in their volumes, and those of other drivers have more keys.
     #[test]
     fn the_words_are_those_of_every_release_and_others_are_ignored() {
         let entries = [

@@ -1,7 +1,7 @@
-//! The contract between a driver's controller and the node agent, each part in one module: common
-//! flags, topology, the constants of each driver, publish context, how a volume is formatted, mount
-//! flags, the secret of its format mark, the words for a directory of a server and the ID of such a
-//! volume, health reasons. Does not know clouds or devices.
+//! The contract between a driver's controller and the node agent: common flags, topology, the
+//! constants of each driver, the publish context, format options, mount flags, the secret of the
+//! format mark, the syntax of NFS exports and volume IDs, and health reasons. Does not know clouds
+//! or devices.
 
 pub mod disk;
 pub mod drivers;

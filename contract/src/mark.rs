@@ -1,13 +1,13 @@
-//! The secret of a volume on a disk: what an agent writes into its format mark, so that it knows
-//! its own mark again. Users of the volume can write any block of it, but do not know the secret.
+//! The secret in the format mark of a disk, by which an agent recognises its own mark. Users of the
+//! volume can write any block of it, but do not know the secret.
 
 use std::fmt;
 
-/// Its size in bytes: that of HMAC-SHA256 (RFC 2104, FIPS 180-4).
+/// The size of a secret, in bytes: that of HMAC-SHA256 (RFC 2104, FIPS 180-4).
 const BYTES: usize = 32;
-/// Most secrets of one volume: the current key and earlier ones.
+/// Maximum number of secrets of a volume: from the current key and earlier ones.
 pub const SECRETS_MAX: usize = 4;
-/// Between two of them.
+/// Separates the secrets of a list.
 const SEPARATOR: char = '.';
 
 /// The secret of a volume under one key.
@@ -15,13 +15,13 @@ const SEPARATOR: char = '.';
 pub struct MarkSecret([u8; BYTES]);
 
 impl MarkSecret {
-    /// Its bytes, as in the mark on the disk.
+    /// Returns the bytes of the secret, as in the mark on the disk.
     #[must_use]
     pub const fn bytes(&self) -> &[u8; BYTES] {
         &self.0
     }
 
-    /// In hexadecimal digits.
+    /// Parses hexadecimal digits; returns `None` unless they are a secret.
     fn parse(text: &str) -> Option<Self> {
         let is_hex = text.len() == 2 * BYTES && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let digits = text.get(..2 * BYTES).filter(|_| is_hex)?;
@@ -39,14 +39,14 @@ impl From<[u8; BYTES]> for MarkSecret {
     }
 }
 
-/// Not the secret, which no log may show.
+/// Omits the secret, which no log may contain.
 impl fmt::Debug for MarkSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("MarkSecret")
     }
 }
 
-/// The secrets of a list; `None` if one is malformed, or there are too many.
+/// Parses a list of secrets. Returns `None` if a secret is malformed, or if there are too many.
 pub(crate) fn parse(text: &str) -> Option<Vec<MarkSecret>> {
     let secrets: Vec<_> = text
         .split(SEPARATOR)
@@ -55,7 +55,7 @@ pub(crate) fn parse(text: &str) -> Option<Vec<MarkSecret>> {
     (secrets.len() <= SECRETS_MAX).then_some(secrets)
 }
 
-/// The list of secrets.
+/// Joins secrets to a list.
 pub(crate) fn list(secrets: &[MarkSecret]) -> String {
     let digits = |secret: &MarkSecret| -> String {
         secret.0.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,8 +1,9 @@
-//! Mount flags, as in CSI's `mount_flags` and fstab: how they are written, and which Belay refuses.
-//! The node agent decides what the others do. Values can be sensitive: errors contain only names.
+//! Mount flags, as in CSI's `mount_flags` and in fstab: their syntax, and the flags that Belay
+//! refuses. The node agent decides what accepted flags do. Values can be sensitive, so errors
+//! contain only names.
 
-/// Flags of the mount itself, which take no value; mount(8), section "filesystem-independent mount
-/// options".
+/// Flags of the mount itself, which have no value (mount(8), "FILESYSTEM-INDEPENDENT MOUNT
+/// OPTIONS").
 pub const ATTRIBUTES: [&str; 22] = [
     "ro",
     "rw",
@@ -28,7 +29,7 @@ pub const ATTRIBUTES: [&str; 22] = [
     "group",
 ];
 
-/// For mount(8), fstab or a log; without meaning for the kernel.
+/// Flags for mount(8), fstab or logs, which mean nothing to the kernel.
 const IGNORED: [&str; 18] = [
     "nouser",
     "nousers",
@@ -56,7 +57,8 @@ const NO_REPLAY: &str = "without the journal the volume's latest writes are miss
                          attach it read-only or set ro instead";
 const OTHER_DEVICE: &str = "it refers to another device of the node";
 
-/// Refused, with or without a value, and why; mount(8), ext4(5), xfs(5), btrfs(5).
+/// Flags that are refused with or without a value, and the reasons; mount(8), ext4(5), xfs(5),
+/// btrfs(5).
 const REFUSED: [(&str, &str); 30] = [
     ("mand", "Linux no longer has mandatory locks"),
     ("bind", OTHER_MOUNT),
@@ -96,27 +98,27 @@ const REFUSED: [(&str, &str); 30] = [
     ),
 ];
 
-/// Refused for the filesystem of a server, and why.
+/// Flags that set a server's address, which are refused for network filesystems.
 const ADDRESSES: [&str; 2] = ["addr", "clientaddr"];
-/// What mount.nfs interprets: without meaning for the kernel.
+/// Flags that mount.nfs interprets; they mean nothing to the kernel.
 const FOR_MOUNT_NFS: [&str; 3] = ["bg", "fg", "retry"];
 
-/// fsconfig(2) accepts strings of at most this many bytes.
+/// The maximum length of a string for fsconfig(2), in bytes.
 const STRING_BYTES_MAX: usize = 255;
 
-/// An accepted flag: one of [`ATTRIBUTES`], or a parameter of the filesystem, which checks it.
+/// An accepted flag: one of [`ATTRIBUTES`], or a parameter that the filesystem validates.
 pub struct Flag {
-    /// Its name.
+    /// The name of the flag.
     pub name: String,
-    /// Its value without quotes, if it has one.
+    /// The value without quotes; `None` if the flag has no value.
     pub value: Option<String>,
 }
 
-/// The accepted flags of these lists, in their order, without those that have no meaning. Each may
-/// be a comma-separated list, with double quotes around values that contain commas.
+/// Returns the accepted flags of these lists in their order, without the ignored ones. Each list
+/// may separate flags by commas, with double quotes around values that contain commas.
 ///
 /// # Errors
-/// Which flag is refused, and why.
+/// Returns a message that names the refused flag and the reason.
 pub fn parse<T: AsRef<str>>(lists: &[T]) -> Result<Vec<Flag>, String> {
     let mut flags = Vec::new();
     for list in lists {
@@ -133,10 +135,11 @@ pub fn parse<T: AsRef<str>>(lists: &[T]) -> Result<Vec<Flag>, String> {
     }
 }
 
-/// [`parse`] for the filesystem of a server, whose address is not the flags' to set.
+/// Parses flags for a network filesystem as [`parse`] does, and also refuses flags that set the
+/// server's address.
 ///
 /// # Errors
-/// As [`parse`].
+/// Returns a message that names the refused flag and the reason.
 pub fn parse_remote<T: AsRef<str>>(lists: &[T]) -> Result<Vec<Flag>, String> {
     let mut flags = parse(lists)?;
     let is = |flag: &Flag, names: &[&str]| names.contains(&flag.name.as_str());
@@ -148,11 +151,11 @@ pub fn parse_remote<T: AsRef<str>>(lists: &[T]) -> Result<Vec<Flag>, String> {
     Ok(flags)
 }
 
-/// Checks the mount options that the superblock of an ext4 contains (`s_mount_opts`) by the rules
-/// for flags. The kernel splits them at each comma: quotes protect none.
+/// Checks the mount options in the superblock of an ext4 (`s_mount_opts`) by the rules for flags.
+/// The kernel splits them at each comma, even between quotes.
 ///
 /// # Errors
-/// Which option is refused, and why.
+/// Returns a message that names the refused option and the reason.
 pub fn check_stored(options: &str) -> Result<(), String> {
     let parts = options.split(',').filter(|part| !part.is_empty());
     parts
@@ -161,7 +164,7 @@ pub fn check_stored(options: &str) -> Result<(), String> {
 }
 
 impl Flag {
-    /// Whether it has a meaning.
+    /// Returns whether the flag is accepted (`true`) or ignored (`false`); fails if it is refused.
     fn is_accepted(&self) -> Result<bool, String> {
         let (name, value) = (self.name.as_str(), self.value.as_deref());
         let refuse = |why: &str| Err(format!("{name}: {why}"));
@@ -185,7 +188,7 @@ impl Flag {
     }
 }
 
-/// Splits at commas outside of double quotes, and each part at its first equals sign.
+/// Splits a list at commas outside of double quotes, and each flag at its first equals sign.
 fn split(list: &str) -> Result<Vec<Flag>, String> {
     let mut is_quoted = false;
     let parts = list.split(|c: char| {
@@ -209,7 +212,7 @@ fn flag(part: &str) -> Result<Flag, String> {
     };
     let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
     if name.is_empty() || name.len() > STRING_BYTES_MAX || !name.chars().all(is_name) {
-        // Not repeated in the message: it may be a value without its name.
+        // The message does not repeat the text, which may be a value without its name.
         return Err("a flag has no name of letters, digits and the characters _ - . :".to_owned());
     }
     if value

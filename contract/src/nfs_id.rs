@@ -1,52 +1,52 @@
-//! The ID of an NFS volume, as csi-driver-nfs writes it: `server#share#directory#name#policy`.
-//! Makes no calls.
+//! The IDs of NFS volumes and snapshots in the format of csi-driver-nfs:
+//! `server#share#directory#name#policy` for a volume. Makes no calls.
 
 use crate::export;
 
-/// What is between the parts.
+/// Separates the parts of an ID.
 pub const SEPARATOR: char = '#';
-/// The most parts that an ID has.
+/// The maximum number of parts of an ID.
 const PARTS_MAX: usize = 5;
-/// The longest suffix of an archive, `.tar.gz`.
+/// The length of the longest suffix of an archive, `.tar.gz`.
 const SUFFIX_BYTES: usize = 7;
-/// Belay's own directory in a share, which is no volume.
+/// The name of Belay's own directory in a share, which is not a volume.
 pub const OWN: &str = ".belay";
-/// What a deletion can do.
+/// The actions of a volume's deletion.
 pub const POLICIES: [&str; 3] = ["delete", "retain", "archive"];
 
-/// A volume, as its ID describes it.
+/// The parts of a volume ID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts<'a> {
-    /// Host name or address, without slashes at its ends.
+    /// The host name or address, without slashes at its ends.
     pub server: &'a str,
-    /// The exported directory, without slashes at its ends; empty for the root.
+    /// The path of the exported directory, without slashes at its ends; empty for the root.
     pub share: String,
-    /// The names in the path of the directory below the share, of which there is at least one.
+    /// The names in the directory's path below the share; at least one.
     pub dir: Vec<String>,
-    /// The name in the request that created the volume, where it is not the directory's.
+    /// The name in the request that created the volume; `None` if it is the directory's name.
     pub name: Option<&'a str>,
-    /// What a deletion does, one of [`POLICIES`], if the ID says so.
+    /// The action of the volume's deletion, one of [`POLICIES`]; `None` if the ID has none.
     pub policy: Option<&'static str>,
 }
 
-/// An ID that Belay does not read, and that csi-driver-nfs may have given out.
+/// An ID that csi-driver-nfs may have created but Belay cannot parse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unread {
-    /// Which part is not read.
+    /// The part that cannot be parsed.
     pub part: &'static str,
-    /// Why.
+    /// The reason, a lowercase fragment.
     pub why: String,
 }
 
-/// The volume of that ID; none if no driver can ever have given it out.
+/// Parses the ID of a volume. Returns `None` if no driver can have created the ID.
 ///
 /// # Errors
-/// The part that Belay does not read: there may be a directory.
+/// Returns the part that Belay cannot parse; such a volume may exist.
 pub fn read(id: &str) -> Result<Option<Parts<'_>>, Unread> {
     let parts: Vec<_> = id.split(SEPARATOR).collect();
     let (server, share, dir, more) = match parts[..] {
         [server, share, dir, ref more @ ..] => (server, share, dir, more),
-        // Its answer to others, too, is that the volume does not exist.
+        // csi-driver-nfs, too, responds to any other ID that the volume does not exist.
         _ => match old_parts(id) {
             Some((server, share, dir)) => (server, share, dir, &[][..]),
             None => return Ok(None),
@@ -65,7 +65,7 @@ pub fn read(id: &str) -> Result<Option<Parts<'_>>, Unread> {
         return Err(unread("subDir")("names the share itself".to_owned()));
     }
     let name = given(0);
-    // Its parts are no path, but csi-driver-nfs has it in the names of files.
+    // The name is not a path, but csi-driver-nfs uses it in the names of files.
     if name.is_some_and(|name| name.split(['/', '\\']).any(|part| part == "..")) {
         return Err(unread("name")("has the part \"..\"".to_owned()));
     }
@@ -84,23 +84,23 @@ pub fn read(id: &str) -> Result<Option<Parts<'_>>, Unread> {
     }))
 }
 
-/// A snapshot, as its ID describes it: `server#share#name#name#volume`.
+/// The parts of a snapshot ID: `server#share#name#name#volume`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotParts<'a> {
-    /// As that of [`Parts`].
+    /// The host name or address, without slashes at its ends.
     pub server: &'a str,
-    /// As that of [`Parts`].
+    /// The path of the exported directory, without slashes at its ends; empty for the root.
     pub share: String,
-    /// The name in the request that created it, which is that of its directory, too.
+    /// The name in the request that created the snapshot, also the name of its directory.
     pub name: &'a str,
-    /// The name of its volume, which is that of its archive, too.
+    /// The name of the snapshot's volume, also the name of its archive.
     pub volume: &'a str,
 }
 
-/// The snapshot of that ID; none if no driver can ever have given it out.
+/// Parses the ID of a snapshot. Returns `None` if no driver can have created the ID.
 ///
 /// # Errors
-/// The part that Belay does not read: there may be an archive.
+/// Returns the part that Belay cannot parse; such a snapshot may exist.
 pub fn read_snapshot(id: &str) -> Result<Option<SnapshotParts<'_>>, Unread> {
     let parts: Vec<_> = id.split(SEPARATOR).collect();
     let [server, share, name, again, volume] = parts[..] else {
@@ -124,10 +124,10 @@ pub fn read_snapshot(id: &str) -> Result<Option<SnapshotParts<'_>>, Unread> {
     }))
 }
 
-/// The name of a snapshot, which is that of a directory.
+/// Checks the name of a snapshot, which names its directory.
 ///
 /// # Errors
-/// Why it is none.
+/// Returns a message if the name cannot be used.
 pub fn snapshot_name(name: &str) -> Result<&str, String> {
     single(name)?;
     match name == OWN {
@@ -136,10 +136,10 @@ pub fn snapshot_name(name: &str) -> Result<&str, String> {
     }
 }
 
-/// The name of a volume, which is that of its archives.
+/// Checks the name of a volume, which names its archives.
 ///
 /// # Errors
-/// Why it is none.
+/// Returns a message if the name cannot be used.
 pub fn archive_name(name: &str) -> Result<&str, String> {
     single(name)?;
     let (bytes, most) = (name.len(), export::NAME_BYTES_MAX - SUFFIX_BYTES);
@@ -149,7 +149,7 @@ pub fn archive_name(name: &str) -> Result<&str, String> {
     }
 }
 
-/// One name of a path, without what separates the parts of an ID.
+/// Checks that a text is one name of a path, without separators of the parts of an ID.
 fn single(name: &str) -> Result<(), String> {
     let names = export::names(name)?;
     let is_one = matches!(&names[..], [one] if one == name);
@@ -161,11 +161,11 @@ fn single(name: &str) -> Result<(), String> {
     }
 }
 
-/// The names in the path of a directory below a share; slashes at its ends do not count. Empty if
-/// it names the share itself.
+/// Splits the path of a directory below a share into names; slashes at its ends are ignored. The
+/// result is empty if the path is that of the share itself.
 ///
 /// # Errors
-/// Which part is not allowed.
+/// Returns a message that names the part that is not allowed.
 pub fn directory(path: &str) -> Result<Vec<String>, String> {
     let names = export::names(path)?;
     match names.first() {
@@ -176,17 +176,17 @@ pub fn directory(path: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// One of [`POLICIES`], in any case.
+/// Parses one of [`POLICIES`], in any case.
 ///
 /// # Errors
-/// That it is none.
+/// Returns a message if the text is not a policy.
 pub fn policy(text: &str) -> Result<&'static str, String> {
     let mut all = POLICIES.into_iter();
     let found = all.find(|policy| policy.eq_ignore_ascii_case(text));
     found.ok_or_else(|| format!("{text:?} is not one of {}", POLICIES.join(", ")))
 }
 
-/// The parts of an ID of csi-driver-nfs before 4.0: `server/share/directory`.
+/// Splits an ID of csi-driver-nfs before 4.0: `server/share/directory`.
 fn old_parts(id: &str) -> Option<(&str, &str, &str)> {
     let (server, rest) = id.split_once('/')?;
     let (share, dir) = rest.rsplit_once('/')?;

@@ -1,4 +1,4 @@
-//! What the controller passes to the node about an attached volume: the publish context (CSI 1.13,
+//! The publish context, in which the controller describes an attached volume to the node (CSI 1.13,
 //! `ControllerPublishVolumeResponse.publish_context`). The VolumeAttachment stores it from attach
 //! to detach, over months and reboots, so its `content` may be outdated: a volume may hold more
 //! data by now.
@@ -20,56 +20,58 @@ const READ_ONLY: &str = "read_only";
 const ATTACHED_AT: &str = "attached_at";
 const MARK: &str = "mark";
 
-/// How long after its first attachment a disk is [`Content::New`] for the node, in seconds. The
-/// context outlives that by months.
+/// The time after its first attachment during which a disk is [`Content::New`] for the node, in
+/// seconds. The context is kept for months.
 const NEW_SECONDS: u64 = 600;
 
 /// The publish context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishContext {
-    /// How the node reaches the volume.
+    /// The transport by which the node reaches the volume.
     pub transport: Transport,
-    /// The minimum size of its device, in bytes.
+    /// The minimum size of the volume's device, in bytes.
     pub bytes: u64,
-    /// Whether it may be formatted if it has no filesystem.
+    /// The data on the volume, which decides whether it may be formatted.
     pub content: Content,
-    /// The node must not write.
+    /// Whether the node must not write.
     pub read_only: bool,
-    /// When the storage attached it, by the storage's clock, in seconds since 1970; `None` if that
-    /// is not known.
+    /// When the storage attached the volume, by the storage's clock, in seconds since 1970; `None`
+    /// if unknown.
     pub attached_at: Option<u64>,
-    /// The secrets of its format mark on a disk: the first is written, any is accepted. None = a
-    /// format that was interrupted is not begun again.
+    /// The secrets for the format mark on a disk: the first is written, any is accepted. If empty,
+    /// an interrupted format is not resumed.
     pub marks: Vec<MarkSecret>,
 }
 
-/// How a node reaches a volume.
+/// The transport by which a node reaches a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// By a loop device over a file in the node's own directory of volume files.
+    /// A loop device over a file in the node's own directory of volume files.
     Loop {
-        /// Its name in that directory.
+        /// The name of the file in that directory.
         file: String,
     },
-    /// By a disk that is plugged into the node.
+    /// A disk that is attached to the node.
     Disk(DiskIdentity),
 }
 
-/// The data that a volume holds, as far as its backend knows: the permission to format it.
+/// The data on a volume, as far as its backend knows. It decides whether the node may format the
+/// volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Never held data: may be formatted once proven blank.
+    /// The volume never held data; it may be formatted once proven blank.
     New,
-    /// May have held data: may be formatted only if all of it reads as zeros.
+    /// The volume may have held data; it may be formatted only if all of it reads as zeros.
     Used,
-    /// Holds data, or was created from a source: never formatted.
+    /// The volume holds data, or was created from a source; it is never formatted.
     Populated,
-    /// Nothing is known of it, as in a context that another driver made: never formatted.
+    /// The backend does not know, or another driver wrote the context; the volume is never
+    /// formatted.
     Unknown,
 }
 
 impl Content {
-    /// Each of them.
+    /// All values.
     pub const ALL: [Content; 4] = [
         Content::New,
         Content::Used,
@@ -77,7 +79,7 @@ impl Content {
         Content::Unknown,
     ];
 
-    /// The word in the context.
+    /// Returns the value's name in the context.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -94,15 +96,16 @@ impl Content {
 }
 
 impl PublishContext {
-    /// Whether the volume is new at that moment, in seconds since 1970: created empty, and attached
-    /// for the first time a few minutes ago. A clock that is wrong makes it less, never more.
+    /// Whether the volume is new at the time `now`, in seconds since 1970: it was created empty,
+    /// and attached for the first time a few minutes ago. A wrong clock can only make a new volume
+    /// count as used.
     #[must_use]
     pub fn is_new_at(&self, now: u64) -> bool {
         let is_recent = |attached: u64| now.abs_diff(attached) <= NEW_SECONDS;
         self.content == Content::New && self.attached_at.is_some_and(is_recent)
     }
 
-    /// As keys and values. An absent key is `false`, or not known.
+    /// Returns the context as keys and values. Without a key, the value is `false` or unknown.
     pub fn entries(&self) -> impl Iterator<Item = (String, String)> {
         let (transport, (key, value)) = match &self.transport {
             Transport::Loop { file } => (TRANSPORT_LOOP, (FILE, file.clone())),
@@ -128,12 +131,12 @@ impl PublishContext {
             .map(|(key, value)| (key.to_owned(), value))
     }
 
-    /// What the context of that volume's attachment says to a driver of that profile. Keys that are
-    /// not known are another driver's, and ignored. A context with none of ours, from the
-    /// controller that this driver replaces, says only which volume is attached.
+    /// Reads the publish context of a volume for a driver with this profile. Keys of other drivers
+    /// are ignored. A context without Belay's keys is from the controller that this driver
+    /// replaces, and only identifies the attached volume.
     ///
     /// # Errors
-    /// `Invalid`, naming the key.
+    /// Returns `Invalid`, naming the key.
     pub fn read(volume: &VolumeId, context: &Context, profile: &Profile) -> Result<Self, Failure> {
         let read_only = read_only(context)?;
         if context.get(TRANSPORT).is_none() && !profile.disk_names.is_empty() {
@@ -179,8 +182,8 @@ impl PublishContext {
     }
 }
 
-/// What the disk of a volume is named by: its ID, or its name in the context of the driver that is
-/// replaced, whatever the name of that driver was.
+/// Returns the text that names the volume's disk: the volume's ID, or its name in the context of
+/// the replaced driver, whatever that driver was called.
 fn named_by<'a>(
     volume: &'a VolumeId,
     context: &'a Context,
@@ -198,7 +201,7 @@ fn named_by<'a>(
     Ok(name)
 }
 
-/// The message does not repeat the secret.
+/// Returns an error that does not repeat the secret.
 fn malformed() -> Failure {
     invalid(
         MARK,
@@ -214,7 +217,7 @@ fn word_of(identity: &DiskIdentity) -> (&'static str, String) {
     }
 }
 
-/// The one of the three that is there.
+/// Reads the only one of the three identities; fails if there are several, or none.
 fn identity(context: &Context) -> Result<DiskIdentity, Failure> {
     let bad = |key| move |error: WordError| invalid(key, &error.to_string());
     let word = |key, text| disk::word(text).map_err(bad(key));
@@ -244,13 +247,13 @@ fn read_only(context: &Context) -> Result<bool, Failure> {
     }
 }
 
-/// Whether the context says that the node may not write, for calls that need no more of it.
+/// Whether the context forbids the node to write, for calls that need nothing else of it.
 #[must_use]
 pub fn says_read_only(context: &Context) -> bool {
     context.get(READ_ONLY) == Some("true")
 }
 
-/// The file has the name of its volume.
+/// Checks that the file has the name of its volume.
 fn own_file(volume: &VolumeId, file: &str) -> Result<String, Failure> {
     match file == volume.as_str() {
         true => Ok(file.to_owned()),
@@ -368,7 +371,7 @@ mod tests {
         }
     }
 
-    /// One for each way to recognise a disk, with its words.
+    /// Returns each way to recognise a disk, with its entry.
     fn disks() -> [(DiskIdentity, &'static str); 3] {
         let names = ["virtio-a", "scsi-0B_C_d"].map(str::to_owned);
         [
@@ -450,7 +453,7 @@ mod tests {
         assert_eq!((read.bytes, read.content), (0, Content::Unknown));
     }
 
-    /// Attachments of every release are out there.
+    /// Clusters store contexts of attachments, so the words must not change.
     #[test]
     fn the_words_are_those_of_every_release() {
         let words = |context: &PublishContext| {

@@ -1,5 +1,5 @@
-//! The health reasons of volumes and of storage: every reason once, with its severity and reporter.
-//! `docs/health.md` has causes and remedies; monitors match the names, so they never change.
+//! The health reasons of volumes and of storage, each with its severity and reporters.
+//! `docs/health.md` has causes and remedies. Monitors match the names, so they never change.
 
 /// The program that reports a reason. Both may report the same volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Reporter {
 }
 
 impl Reporter {
-    /// The names of the reasons for which it reports a volume as unhealthy.
+    /// Returns the reasons for which this program reports a volume as unhealthy.
     #[must_use]
     pub fn volume_reasons(self) -> Vec<&'static str> {
         let all = volume::ALL.iter();
@@ -20,7 +20,7 @@ impl Reporter {
     }
 }
 
-/// Declares each reason as a constant, and the list of all.
+/// Declares each reason as a constant, and the list of all reasons.
 macro_rules! reasons {
     ($severity:ident: $(
         $(#[$doc:meta])+
@@ -39,7 +39,7 @@ macro_rules! reasons {
     };
 }
 
-/// Of one volume.
+/// Reasons of a volume.
 pub mod volume {
     reasons! { Severity:
         /// The kernel refuses writes.
@@ -50,11 +50,11 @@ pub mod volume {
         FILESYSTEM_SHUT_DOWN = "FilesystemShutDown", Inaccessible, [Node];
         /// btrfs could not read or write its device.
         DEVICE_ERRORS = "DeviceErrors", Degraded, [Node];
-        /// btrfs has read other data than it had written.
+        /// btrfs read other data than it had written.
         DATA_CORRUPTED = "DataCorrupted", DataLoss, [Node];
         /// The file is smaller than its device, or than the volume.
         BACKING_FILE_SHORT = "BackingFileShort", DataLoss, [Node, Controller];
-        /// The file behind the device has no name any longer, or its name belongs to another file.
+        /// The file behind the device has no name, or its name belongs to another file.
         BACKING_FILE_GONE = "BackingFileGone", DataLoss, [Node, Controller];
         /// The file cannot be inspected.
         BACKING_FILE_UNREADABLE = "BackingFileUnreadable", Inaccessible, [Node, Controller];
@@ -68,41 +68,41 @@ pub mod volume {
         DEVICE_ALTERED = "DeviceAltered", Degraded, [Node];
         /// A raw device is no longer bound to the volume's file.
         DEVICE_LOST = "DeviceLost", Inaccessible, [Node];
-        /// It was unpublished before all of its data was on its disk.
+        /// The volume was unpublished before all of its data was on its disk.
         DATA_UNSYNCED = "DataUnsynced", Degraded, [Node];
         /// The file no longer has a name.
         BACKING_FILE_MISSING = "BackingFileMissing", DataLoss, [Controller];
-        /// Its name leads to no regular file, or to one that may be another volume's too.
+        /// The file's name leads to no regular file, or to one that may also be another volume's.
         BACKING_FILE_FOREIGN = "BackingFileForeign", Inaccessible, [Node, Controller];
-        /// It holds no data, though its filesystem was in use.
+        /// The file holds no data, although its filesystem was in use.
         BACKING_FILE_EMPTY = "BackingFileEmpty", DataLoss, [Node, Controller];
         /// The volume's record cannot be read.
         RECORD_UNREADABLE = "RecordUnreadable", Inaccessible, [Controller];
         /// The filesystem of all volume files does not answer.
         STORAGE_UNREADABLE = "StorageUnreadable", Inaccessible, [Controller];
-        /// It refuses writes.
+        /// The filesystem of all volume files refuses writes.
         STORAGE_READ_ONLY = "StorageReadOnly", Degraded, [Controller];
         /// There may be no space for writes into the file.
         STORAGE_NEARLY_FULL = "StorageNearlyFull", Degraded, [Controller];
     }
 }
 
-/// Of the storage behind all volumes.
+/// Reasons of the storage behind all volumes.
 pub mod storage {
     reasons! { StorageSeverity:
-        /// Nearly out of space.
+        /// The storage is nearly out of space.
         STORAGE_NEARLY_FULL = "StorageNearlyFull", Degraded, [Node];
-        /// Its filesystem refuses writes.
+        /// The filesystem of the storage refuses writes.
         STORAGE_READ_ONLY = "StorageReadOnly", Degraded, [Node];
-        /// It cannot be read.
+        /// The storage cannot be read.
         STORAGE_UNREADABLE = "StorageUnreadable", Unreachable, [Node];
-        /// The directory, or its filesystem, does not exist.
+        /// The storage directory, or its filesystem, does not exist.
         STORAGE_MISSING = "StorageMissing", Unreachable, [Node];
-        /// The directory was replaced.
+        /// The storage directory was replaced.
         STORAGE_REPLACED = "StorageReplaced", Unreachable, [Node];
-        /// Its inspection does not return.
+        /// An inspection of the storage does not return.
         STORAGE_HANGS = "StorageHangs", Unreachable, [Node];
-        /// A volume must be detached, and a mount keeps it.
+        /// A volume must be detached, but a mount uses it.
         DETACH_PENDING = "DetachPending", Degraded, [Node];
         /// Operations on several volumes do not return.
         OPERATIONS_HUNG = "OperationsHung", Degraded, [Node];
@@ -119,7 +119,7 @@ mod tests {
 
     const HEALTH: &str = include_str!("../../docs/health.md");
 
-    /// Reason and status of each row.
+    /// The reason and status of each row.
     type Rows = Vec<(String, &'static str)>;
 
     fn sorted(mut rows: Rows) -> Rows {
@@ -127,7 +127,7 @@ mod tests {
         rows
     }
 
-    /// The rows of the table below a heading of `docs/health.md`.
+    /// Returns the rows of the table below a heading of `docs/health.md`.
     fn table(heading: &str) -> Rows {
         let (_, section) = HEALTH.split_once(&format!("\n## {heading}\n")).unwrap();
         let section = section.split("\n## ").next().unwrap();
@@ -138,7 +138,7 @@ mod tests {
         sorted(rows.collect())
     }
 
-    /// The reasons that `reporter` reports, with the status in CSI's words.
+    /// Returns the reasons that `reporter` reports, with their status as CSI names it.
     fn listed<S: Copy>(
         all: &[(Reason<S>, &[Reporter])],
         reporter: Reporter,
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// The reasons that an alert selects, or excludes.
+    /// Returns the reasons that an alert selects or excludes.
     fn named_by(alert: &str, operator: &str) -> BTreeSet<&'static str> {
         const RULES: &str = include_str!("../../deploy/monitoring/rules.yaml");
         let (_, rule) = RULES.split_once(&format!("- alert: {alert}\n")).unwrap();
@@ -201,7 +201,7 @@ mod tests {
         let lost = lost.filter(|it| it.severity() == Severity::DataLoss);
         let mut named: BTreeSet<_> = lost.map(|it| it.name()).collect();
         assert_eq!(named_by("BelayDataLoss", "=~"), named);
-        // BelayOperationsHung and BelayStorageFull cover these.
+        // The alerts BelayOperationsHung and BelayStorageFull cover these reasons.
         let covered = [
             volume::OPERATION_HUNG,
             volume::STATISTICS_OLD,
@@ -221,7 +221,8 @@ mod tests {
         unique(storage::ALL.iter().map(|(it, _)| it.name()).collect());
     }
 
-    /// `FilesystemErrors` starts with `Filesystem`; names of alerts or metrics match nothing.
+    /// Returns the first part of a name in camel case: `Filesystem` of `FilesystemErrors`. Only
+    /// reasons start with such a part, not alerts or metrics.
     fn first_hump(word: &str) -> Option<&str> {
         let hump = |(at, c): (usize, char)| (at > 0 && c.is_ascii_uppercase()).then_some(at);
         let end = word.char_indices().find_map(hump)?;
@@ -246,7 +247,7 @@ mod tests {
         ] {
             for entry in fs::read_dir(top.join(folder)).unwrap() {
                 let path = entry.unwrap().path();
-                // An entry that is no file is a directory with its own texts.
+                // An entry that is not a file is a directory, which is searched separately.
                 let Ok(text) = fs::read_to_string(&path) else {
                     continue;
                 };
@@ -254,7 +255,7 @@ mod tests {
                 for word in
                     words.filter(|word| first_hump(word).is_some_and(|it| humps.contains(it)))
                 {
-                    // Kinds of Kubernetes.
+                    // These are kinds of Kubernetes.
                     if word.starts_with("StorageClass") {
                         continue;
                     }

@@ -1,15 +1,16 @@
-//! The topology of a node and its volumes, one segment: one rule for its values, so that both
-//! programs of a driver report the same. Does not know which zones a cloud has.
+//! The topology of a node and its volumes, one segment. Both programs of a driver use the same rule
+//! for values, so that both report the same. Does not know which zones a cloud has.
 
 use belay_server::request::{Segments, TopologyRequirement};
 
-/// Longest value, in bytes (CSI 1.13, `Topology.segments`; Kubernetes makes a label of it).
+/// The maximum length of a value, in bytes (CSI 1.13, `Topology.segments`; Kubernetes uses it as a
+/// label).
 const VALUE_BYTES_MAX: usize = 63;
 
-/// Not at the ends of a value.
+/// Characters that must not be at the ends of a value.
 const SEPARATORS: [char; 3] = ['-', '_', '.'];
 
-/// Replaced characters, until the whole value is known: not ASCII, so no name keeps it.
+/// Marks replaced characters until the value is complete. It is not ASCII, so no name contains it.
 const REPLACED: char = '\u{fffd}';
 
 /// A topology: one key and its value.
@@ -19,7 +20,7 @@ pub struct Topology {
     value: String,
 }
 
-/// Why a value is not a topology.
+/// The error for a text that cannot be a topology value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?}: cannot be a topology value; use 1 to {VALUE_BYTES_MAX} letters, digits, '-', '_' or \
@@ -28,10 +29,10 @@ pub struct Topology {
 pub struct TopologyError(String);
 
 impl Topology {
-    /// The topology with this `key` and `value`.
+    /// Creates the topology with this `key` and `value`.
     ///
     /// # Errors
-    /// If the value is not a valid node label.
+    /// Fails if the value is not a valid label of a node.
     pub fn new(key: &str, value: &str) -> Result<Self, TopologyError> {
         let plain = |byte: &u8| byte.is_ascii_alphanumeric();
         let bytes = value.as_bytes();
@@ -50,18 +51,19 @@ impl Topology {
         })
     }
 
-    /// The topology of a cloud's zone, whose name may have any characters. As in cinder-csi-plugin,
-    /// other characters than those of a label become one `-`, and the value is cut to its limit.
+    /// Creates the topology of a cloud's zone, whose name may have any characters. As in
+    /// cinder-csi-plugin, a run of characters that a label cannot have becomes one `-`, and the
+    /// value is cut to its maximum length.
     ///
     /// # Errors
-    /// If nothing of the name is left.
+    /// Fails if no character of the name can be used.
     pub fn of_zone(key: &str, zone: &str) -> Result<Self, TopologyError> {
         let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
         let mut value = String::new();
         for char in zone.chars() {
             match is_plain(char) {
                 true => value.push(char),
-                // One for a run of them.
+                // One mark replaces a run of characters.
                 false if value.ends_with(REPLACED) => {}
                 false => value.push(REPLACED),
             }
@@ -72,14 +74,15 @@ impl Topology {
         Self::new(key, value.trim_end_matches(SEPARATORS)).map_err(|_| TopologyError(zone.into()))
     }
 
-    /// As sent to the caller.
+    /// Returns the topology as segments, for responses.
     #[must_use]
     pub fn segments(&self) -> Segments {
         Segments::from([(self.key.clone(), self.value.clone())])
     }
 
-    /// Whether `there` is within this topology, or does not say: segments of other keys do not
-    /// matter, such as a region besides the zone, or of a class that allows only that.
+    /// Whether a topology of the caller is within this one, or does not have its key. Other keys
+    /// are ignored, for example a region in addition to the zone, or of a class that only restricts
+    /// the region.
     #[must_use]
     pub fn is_in(&self, there: &Segments) -> bool {
         let value = there.get(&self.key);
@@ -87,14 +90,14 @@ impl Topology {
     }
 
     /// Whether a volume in this topology satisfies the requirement: `requisite` is binding,
-    /// `preferred` is only a preference.
+    /// `preferred` is not.
     #[must_use]
     pub fn satisfies(&self, requirement: &TopologyRequirement) -> bool {
         let requisite = &requirement.requisite;
         requisite.is_empty() || requisite.iter().any(|there| self.is_in(there))
     }
 
-    /// For users: `key=value`.
+    /// Returns the topology as `key=value`, for messages.
     #[must_use]
     pub fn describe(&self) -> String {
         format!("{}={}", self.key, self.value)

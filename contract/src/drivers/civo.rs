@@ -1,19 +1,19 @@
-//! `civo`: a volume of Civo, which is attached to the node as a SCSI disk of QEMU. Names, ids and
-//! keys are those of civo-csi.
+//! `civo`: volumes of Civo, each attached to the node as a SCSI disk of QEMU. Names, IDs and keys
+//! are those of civo-csi.
 
 use super::{InstanceFile, Kubelet, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 
-/// The file of Civo's own statistics, on each of its nodes.
+/// The configuration of Civo's statistics agent, a file on each of its nodes.
 const INSTANCE: InstanceFile = InstanceFile {
     path: "/etc/civostatsd",
     id: "instance_id",
     region: "region",
 };
 
-/// See the module.
+/// The profile of the driver for Civo.
 pub const CIVO: Profile = Profile {
     name: "csi.civo.com",
     topology_key: "region",
@@ -27,16 +27,16 @@ pub const CIVO: Profile = Profile {
         PluginCapability::OfflineExpansion,
     ],
     transport: TRANSPORT_DISK,
-    // The serial is the volume's ID, in full: page 0x83 and page 0x80 of SCSI.
+    // The serial number is the complete volume ID, in pages 0x80 and 0x83 of SCSI.
     disk_names: &[
         named("scsi-0QEMU_QEMU_HARDDISK_"),
         named("scsi-SQEMU_QEMU_HARDDISK_"),
     ],
     disk_name_key: None,
     never_format_keys: &[],
-    // Of 10 GiB, 0.945 were seen.
+    // A volume of 10 GiB had a disk of 0.945 times its size.
     disk_per_mille: 900,
-    // As civo-csi has it; the real limit is not known.
+    // The limit of civo-csi; the limit of Civo is not known.
     volumes_max: 1024,
     parameters: ParameterPolicy::Ignore,
     access_modes: &[
@@ -50,11 +50,12 @@ pub const CIVO: Profile = Profile {
     attaches: true,
     stages: true,
     grows_on_node: true,
-    // The quota is the account's, and asking for it all the time would be calls without a use.
+    // The quota belongs to the account; reading it periodically would cost calls without any
+    // benefit.
     knows_room: false,
     kubelet: Kubelet {
         pod_info_on_mount: true,
-        // The default of Kubernetes, as civo-csi has it.
+        // The default of Kubernetes, which civo-csi also uses.
         fs_group_policy: "ReadWriteOnceWithFSType",
         selinux_mount: false,
     },

@@ -1,5 +1,5 @@
-//! `digitalocean`: a volume is a volume of DigitalOcean, attached to the node's droplet as a SCSI
-//! disk. Names, ids and keys are those of csi-digitalocean.
+//! `digitalocean`: volumes of DigitalOcean, each attached to the node's droplet as a SCSI disk.
+//! Names, IDs and keys are those of csi-digitalocean.
 
 use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};
@@ -7,7 +7,7 @@ use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// What DigitalOcean shows to a droplet (its reference, "Metadata API").
+/// The metadata that DigitalOcean offers to a droplet (API reference, "Metadata API").
 const METADATA: Metadata = Metadata {
     sources: &[MetadataSource::Service],
     drive_label: "config-2",
@@ -17,7 +17,7 @@ const METADATA: Metadata = Metadata {
     zone: "region",
 };
 
-/// See the module.
+/// The profile of the driver for DigitalOcean.
 pub const DIGITALOCEAN: Profile = Profile {
     name: "dobs.csi.digitalocean.com",
     topology_key: "region",
@@ -31,14 +31,14 @@ pub const DIGITALOCEAN: Profile = Profile {
         PluginCapability::OnlineExpansion,
     ],
     transport: TRANSPORT_DISK,
-    // Vendor DO, model Volume, and the volume's name as the vendor's own id (page 0x83).
+    // Vendor DO, model Volume, and the volume's name as the vendor-specific identifier (page 0x83).
     disk_names: &[NameTemplate {
         prefix: "scsi-0DO_Volume_",
         part: IdPart::Whole,
     }],
     disk_name_key: Some("volume-name"),
-    // The second driver name was in use up to Kubernetes 1.11; the example of csi-digitalocean for
-    // existing volumes has the third key.
+    // The second name of the driver was in use up to Kubernetes 1.11. The example of
+    // csi-digitalocean for existing volumes uses the third key.
     never_format_keys: &[
         "dobs.csi.digitalocean.com/noformat",
         "com.digitalocean.csi.dobs/noformat",

@@ -1,17 +1,18 @@
-//! `local`: a volume is a file on one node, and only reachable there. Also: what its controller and
-//! the agent note on that file and require of it.
+//! `local`: volumes that are files on one node, and reachable only there. Also: the attribute that
+//! the controller sets on these files for the agent, and the limit on their hard links that both
+//! enforce.
 
 use super::{Kubelet, ParameterPolicy, Profile, TRANSPORT_LOOP};
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 use std::path::Path;
 
-/// The attribute (xattr(7)) of a volume's file for which a detach is pending: it was refused, since
-/// the node still has the volume bound. The controller sets it with each such refusal and removes
-/// it with the next attach; the agent watches for it.
+/// The extended attribute (xattr(7)) of a volume's file that marks a pending detach: the controller
+/// has refused it, since the node still has the volume bound. The controller sets the attribute
+/// with each such refusal and removes it with the next attach; the agent watches for it.
 pub const DETACH: &str = "user.belay.detach";
 
-/// See the module.
+/// The profile of the driver for local files.
 pub const LOCAL: Profile = Profile {
     name: "local.csi.belay.dev",
     topology_key: "topology.local.csi.belay.dev/node",
@@ -50,9 +51,9 @@ pub const LOCAL: Profile = Profile {
     },
 };
 
-/// Explains why the file at `path`, which has `names` names, must not be used; `None` if it has at
-/// most `allowed`. With more names than Belay has made, several volumes or snapshots may share one
-/// file. The text has the path, both numbers and the remedy.
+/// Explains why the file at `path`, which has `names` hard links, must not be used: with more links
+/// than Belay has created, several volumes or snapshots may share one file. The text has the path,
+/// both numbers and the remedy. Returns `None` if the file has at most `allowed` links.
 #[must_use]
 pub fn names_refusal(path: &Path, names: u64, allowed: u64) -> Option<String> {
     if names <= allowed {

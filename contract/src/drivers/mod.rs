@@ -20,16 +20,16 @@ use belay_server::identity::PluginCapability;
 use belay_server::request::{AccessMode, Context};
 use std::net::SocketAddr;
 
-/// The transport of volumes that are files in the node's own directory, as profiles and publish
-/// contexts name it.
+/// Name of the transport, in profiles and publish contexts, for volumes that are files in a
+/// directory of the node.
 pub const TRANSPORT_LOOP: &str = "loop";
-/// The transport of volumes that a cloud attaches to the node as disks.
+/// Name of the transport for volumes that a cloud attaches to the node as disks.
 pub const TRANSPORT_DISK: &str = "disk";
-/// The transport of volumes that are directories of an NFS server.
+/// Name of the transport for volumes that are directories of an NFS server.
 pub const TRANSPORT_NFS: &str = "nfs";
 
-/// Every kind of driver, by its name for `--driver-kind` of the agent and `--backend` of the
-/// controller.
+/// The kinds of drivers, with the names that `--driver-kind` of the agent and `--backend` of the
+/// controller accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// Sparse files on one node
@@ -45,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Those that a controller of this project serves. The node agent serves all.
+    /// The kinds that a controller of this project serves. The node agent serves all kinds.
     pub const BACKENDS: &[Kind] = &[
         Kind::Local,
         Kind::Openstack,
@@ -54,7 +54,7 @@ impl Kind {
         Kind::Civo,
     ];
 
-    /// What is the same of all drivers of this kind.
+    /// Returns the constants that all drivers of this kind share.
     #[must_use]
     pub const fn profile(self) -> &'static Profile {
         match self {
@@ -67,83 +67,85 @@ impl Kind {
     }
 }
 
-/// How a driver reads the keys of a class's parameters.
+/// How a driver treats keys of a class's parameters that it does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterPolicy {
-    /// Any other key is refused.
+    /// The request is refused.
     Refuse,
-    /// Any other key is refused; the case of keys does not count.
+    /// The request is refused; keys are compared without regard to case.
     RefuseInAnyCase,
-    /// Other keys are ignored, as by the driver that it replaces: classes that have one must keep
-    /// working.
+    /// Unknown keys are ignored, as by the driver that this one replaces, so that existing classes
+    /// with such keys keep working.
     Ignore,
 }
 
-/// The longest ID, in bytes (CSI 1.13, "Size Limits").
+/// The maximum length of an ID, in bytes (CSI 1.13, "Size Limits").
 const ID_BYTES_MAX: usize = 128;
 
-/// A driver's constants. Existing volumes depend on the names, so the names never change.
+/// The constants of a driver. Existing volumes depend on the names, so the names never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The default driver name.
     pub name: &'static str,
-    /// The topology key of its volumes.
+    /// The topology key of the driver's volumes.
     pub topology_key: &'static str,
-    /// That place is the node, and its value the node's ID.
+    /// Whether the topology identifies the node: its value is the node's ID.
     pub place_is_node: bool,
-    /// Topology is reported without `--with-topology`.
+    /// Whether topology is reported without `--with-topology`.
     pub always_topology: bool,
-    /// All volumes of a controller are in one region, which its settings name.
+    /// Whether all volumes of a controller are in one region, which its settings name.
     pub is_regional: bool,
-    /// How the node agent learns the ID and zone of its node; `None` if only flags provide them.
+    /// The metadata from which the node agent reads the ID and zone of its node; `None` if only
+    /// flags provide them.
     pub metadata: Option<&'static Metadata>,
-    /// Where a node may have its ID and region; without it, the ID is the node's name.
+    /// A file of the node with its ID and region. Without that file, the ID is the node's name.
     pub instance_file: Option<&'static InstanceFile>,
-    /// What it can do as a whole, wherever it runs.
+    /// The plugin capabilities of the driver, the same wherever it runs.
     pub capabilities: &'static [PluginCapability],
-    /// How its volumes reach a node: the name in the publish context.
+    /// The transport by which volumes reach a node, as the publish context names it.
     pub transport: &'static str,
-    /// The names in `/dev/disk/by-id` that the disk of a volume may have, by the volume's ID, or by
-    /// its name if there is a [`Self::disk_name_key`]; none where its volumes are no disks.
+    /// Templates for the names in `/dev/disk/by-id` that the disk of a volume may have. They
+    /// contain the volume's ID, or its name if there is a [`Self::disk_name_key`]. Empty if volumes
+    /// are not disks.
     pub disk_names: &'static [NameTemplate],
     /// The key of the volume's name in the publish context of the driver that this one replaces,
-    /// after the driver's name and a slash; `None` where disks are named by the volume's ID.
+    /// after the driver's name and a slash; `None` if disks are named by the volume's ID.
     pub disk_name_key: Option<&'static str>,
-    /// Keys of the volume context with which an administrator forbids to format a volume, whatever
+    /// Keys of the volume context by which an administrator forbids formatting a volume, whatever
     /// their value.
     pub never_format_keys: &'static [&'static str],
-    /// The least size of a disk, in thousandths of its volume's size.
+    /// The minimum size of a disk, in thousandths of its volume's size.
     pub disk_per_mille: u64,
-    /// Most volumes on a node, if `--max-volumes` is not set (0: unlimited).
+    /// The default of `--max-volumes`, the maximum number of volumes on a node (0: unlimited).
     pub volumes_max: u32,
-    /// What becomes of parameters of a class that it does not know.
+    /// How the driver treats parameters of a class that it does not know.
     pub parameters: ParameterPolicy,
-    /// The access modes that a volume supports.
+    /// The access modes that volumes support.
     pub access_modes: &'static [AccessMode],
-    /// Several nodes can have a volume at once only as raw block, and only some volumes.
+    /// Whether volumes can be on several nodes at once only as raw block, and only some volumes.
     pub shares_raw_only: bool,
-    /// Supports raw block volumes, not only filesystems.
+    /// Whether the driver supports raw block volumes, not only filesystems.
     pub raw_block: bool,
-    /// The controller attaches a volume to a node before the node uses it.
+    /// Whether the controller attaches a volume to a node before the node uses it.
     pub attaches: bool,
-    /// A node stages a volume once, and publishes it from the staging path.
+    /// Whether a node stages a volume once, and publishes it from the staging path.
     pub stages: bool,
-    /// Growing a volume includes a step on the node.
+    /// Whether expanding a volume includes a step on the node.
     pub grows_on_node: bool,
-    /// The scheduler considers the free capacity that the controller reports.
+    /// Whether the scheduler considers the free capacity that the controller reports.
     pub knows_room: bool,
-    /// The kubelet's settings for it.
+    /// The settings for the kubelet.
     pub kubelet: Kubelet,
 }
 
 impl Profile {
-    /// Whether a volume is a device with a filesystem, whose type a request may choose.
+    /// Whether a volume is a device with a filesystem, whose type a request may select.
     #[must_use]
     pub fn has_device(&self) -> bool {
         self.transport != TRANSPORT_NFS
     }
 
-    /// The longest ID of a volume, in bytes.
+    /// Returns the maximum length of a volume ID, in bytes.
     #[must_use]
     pub fn id_bytes_max(&self) -> usize {
         match self.has_device() {
@@ -152,7 +154,7 @@ impl Profile {
         }
     }
 
-    /// The least size of the disk of a volume of so many bytes.
+    /// Returns the minimum size of the disk of a volume of `bytes`, in bytes.
     #[must_use]
     pub const fn least_of_disk(&self, bytes: u64) -> u64 {
         match self.disk_per_mille {
@@ -161,15 +163,15 @@ impl Profile {
         }
     }
 
-    /// The names that the disk of the volume with that ID may have, or with that name if there is a
-    /// [`Self::disk_name_key`].
+    /// Returns the names that the disk of a volume may have. `volume` is the ID of the volume, or
+    /// its name if there is a [`Self::disk_name_key`].
     #[must_use]
     pub fn names_of(&self, volume: &str) -> Vec<String> {
         let names = self.disk_names.iter();
         names.map(|name| name.name(volume)).collect()
     }
 
-    /// Whether a volume with that context is never formatted.
+    /// Whether a volume with this context must never be formatted.
     #[must_use]
     pub fn forbids_format(&self, volume_context: &Context) -> bool {
         let mut keys = self.never_format_keys.iter();
@@ -177,40 +179,41 @@ impl Profile {
     }
 }
 
-/// What the kubelet does at a mount, by the driver's CSIDriver object.
+/// The fields of the driver's CSIDriver object that control how the kubelet mounts its volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kubelet {
-    /// Pass the pod's name and other data to the agent.
+    /// Whether the kubelet passes the pod's name and other data to the agent.
     pub pod_info_on_mount: bool,
-    /// Whether the kubelet sets a pod's fsGroup on the files: `File`, `None` or
+    /// When the kubelet sets a pod's fsGroup on the files of a volume: `File`, `None` or
     /// `ReadWriteOnceWithFSType`.
     pub fs_group_policy: &'static str,
-    /// Mount with the pod's SELinux label as an option, instead of relabelling each file.
+    /// Whether the kubelet mounts with the pod's SELinux label as an option, instead of relabelling
+    /// each file.
     pub selinux_mount: bool,
 }
 
-/// The description of an instance that a cloud offers to the instance itself: a JSON object.
+/// The description of an instance, a JSON object that a cloud offers to the instance itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// Its sources, in the default order.
+    /// The sources of the metadata, in the default order.
     pub sources: &'static [MetadataSource],
     /// The label of the filesystem on the config drive.
     pub drive_label: &'static str,
     /// The default address of the metadata service.
     pub service: SocketAddr,
-    /// The document: its path on the drive, and at the service.
+    /// The path of the document on the drive and at the service.
     pub document: &'static str,
-    /// The member that is the node's ID.
+    /// The member with the node's ID.
     pub id: &'static str,
-    /// The member that is the node's zone, the value of the profile's topology key.
+    /// The member with the node's zone, the value of the profile's topology key.
     pub zone: &'static str,
 }
 
-/// A file of the node in which a cloud describes the instance: TOML, of which texts at the top are
-/// read.
+/// A TOML file in which a cloud describes the instance on the instance itself. Only strings at the
+/// top level are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InstanceFile {
-    /// Its default path.
+    /// The default path of the file.
     pub path: &'static str,
     /// The key of the node's ID.
     pub id: &'static str,
@@ -230,7 +233,7 @@ pub enum MetadataSource {
 }
 
 impl MetadataSource {
-    /// The word, as in the flag.
+    /// Returns the name of the source, as in the flag.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

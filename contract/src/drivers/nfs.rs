@@ -1,15 +1,15 @@
-//! `nfs`: a volume is a directory of an NFS server, which each node mounts. Names, IDs and keys are
-//! those of csi-driver-nfs.
+//! `nfs`: volumes that are directories of an NFS server, which each node mounts. Names, IDs and
+//! keys are those of csi-driver-nfs.
 
 use super::{Kubelet, ParameterPolicy, Profile, TRANSPORT_NFS};
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 
-/// The longest volume ID, in bytes. IDs of csi-driver-nfs contain the server, the share and the
-/// directory, so they may exceed the 128 bytes of the specification; and such volumes exist.
+/// The maximum length of a volume ID, in bytes. IDs of csi-driver-nfs contain the server, the share
+/// and the directory, so existing IDs may exceed the 128 bytes of the specification.
 pub const NFS_ID_BYTES_MAX: usize = 1024;
 
-/// See the module.
+/// The profile of the driver for NFS.
 pub const NFS: Profile = Profile {
     name: "nfs.csi.k8s.io",
     topology_key: "topology.nfs.csi.k8s.io/node",

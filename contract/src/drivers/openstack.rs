@@ -1,5 +1,5 @@
-//! `openstack`: a volume is a Cinder volume, which Nova plugs into the node as a disk. Names, ids
-//! and keys are those of cinder-csi-plugin.
+//! `openstack`: Cinder volumes, each attached to the node by Nova as a disk. Names, IDs and keys
+//! are those of cinder-csi-plugin.
 
 use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};
@@ -7,10 +7,11 @@ use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// `VIRTIO_BLK_ID_BYTES` (include/uapi/linux/virtio_blk.h): what a virtio disk shows of its serial.
+/// The number of bytes that a virtio disk shows of its serial number: `VIRTIO_BLK_ID_BYTES`
+/// (include/uapi/linux/virtio_blk.h).
 const SERIAL_BYTES: usize = 20;
 
-/// What Nova shows to an instance (Nova's user guide, "Metadata").
+/// The metadata that Nova offers to an instance (Nova's user guide, "Metadata").
 const METADATA: Metadata = Metadata {
     sources: &[MetadataSource::ConfigDrive, MetadataSource::Service],
     drive_label: "config-2",
@@ -20,7 +21,7 @@ const METADATA: Metadata = Metadata {
     zone: "availability_zone",
 };
 
-/// See the module.
+/// The profile of the driver for OpenStack.
 pub const OPENSTACK: Profile = Profile {
     name: "cinder.csi.openstack.org",
     topology_key: "topology.cinder.csi.openstack.org/zone",
@@ -34,8 +35,8 @@ pub const OPENSTACK: Profile = Profile {
         PluginCapability::OnlineExpansion,
     ],
     transport: TRANSPORT_DISK,
-    // Nova gives libvirt the volume's ID as serial. QEMU shows all of it for SCSI, where the
-    // hypervisor does not cut it; some clouds set a world-wide name.
+    // Nova passes the volume's ID to libvirt as serial number. QEMU shows it completely for SCSI,
+    // unless the hypervisor shortens it; some clouds set a world-wide name.
     disk_names: &[
         named("virtio-", IdPart::First(SERIAL_BYTES)),
         named("virtio-", IdPart::Whole),

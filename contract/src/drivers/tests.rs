@@ -10,7 +10,7 @@ use std::path::Path;
 
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
-/// The chart rendered with its defaults; the chart's own tests compare the two.
+/// The manifests rendered from the chart's defaults; the tests of the chart compare the two.
 const MANIFESTS: [&str; 5] = [
     include_str!("../../../deploy/manifests/local.yaml"),
     include_str!("../../../deploy/manifests/openstack.yaml"),
@@ -19,7 +19,7 @@ const MANIFESTS: [&str; 5] = [
     include_str!("../../../deploy/manifests/nfs.yaml"),
 ];
 
-/// The second cell of the row that starts with `first`.
+/// Returns the second cell of the row that starts with `first`.
 fn cell(first: &str) -> &'static str {
     let begin = format!("| {first} | ");
     let row = CONFIGURATION
@@ -50,7 +50,7 @@ fn the_chart_renders_the_object_that_the_profile_describes() {
     }
 }
 
-/// Without it, the sidecars of a controller exit at their start.
+/// Without this capability, the sidecars of a controller exit at start.
 #[test]
 fn each_driver_advertises_a_controller() {
     for profile in [LOCAL, OPENSTACK, DIGITALOCEAN, CIVO, NFS] {
