@@ -1,5 +1,5 @@
-//! The command line, and the completion scripts and manual pages that are made from its definition.
-//! The commands are in `command/`.
+//! The command line, and the completion scripts and manual pages that are generated from its
+//! definition. The commands are in `command/`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -84,7 +84,7 @@ impl Cli {
     /// Runs the command and prints its answer.
     ///
     /// # Errors
-    /// Bad usage, a socket that does not answer, or the driver's error.
+    /// Fails on bad usage, if no driver answers, or if the driver returns an error.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let target = &self.target;
         let answer = match self.verb {
@@ -124,10 +124,10 @@ struct Man {
 }
 
 impl Completion {
-    /// Prints the script.
+    /// Prints the completion script.
     ///
     /// # Errors
-    /// If stdout cannot be written.
+    /// Fails if stdout cannot be written.
     fn run(self, mut command: Command) -> Result<Answer, Failure> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut command, "belayctl", &mut script);
@@ -140,7 +140,7 @@ impl Man {
     /// Writes one page per command.
     ///
     /// # Errors
-    /// The directory cannot be written.
+    /// Fails if the directory cannot be written.
     fn run(self, command: Command) -> Result<Answer, Failure> {
         let written = clap_mangen::generate_to(command, &self.dir);
         let named = |error| Failure::Usage(format!("{}: {error}", self.dir.display()));
@@ -166,7 +166,7 @@ mod tests {
         for line in [
             "belayctl --endpoint /a.sock -o json node info",
             "belayctl node info --endpoint unix:///a.sock --output json",
-            // The usual form of CSI_ENDPOINT, which the servers accept.
+            // This is the usual form of CSI_ENDPOINT, which the servers accept.
             "belayctl node info --endpoint unix://a.sock --output json",
         ] {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();
@@ -201,7 +201,8 @@ mod tests {
         }
     }
 
-    /// The verbs below `command` that no line of the tests begins with, by any of their names.
+    /// Returns the verbs below `command` that no line of the tests begins with, under any of their
+    /// names.
     fn untested(command: &clap::Command, groups: &[String], tests: &str) -> Vec<String> {
         let names: Vec<_> = std::iter::once(command.get_name())
             .chain(command.get_all_aliases())
@@ -236,7 +237,7 @@ mod tests {
         ];
         let command = Cli::command();
         let verbs = command.get_subcommands();
-        // Has the verbs of `volume` and `snapshot`.
+        // `controller` has the verbs of `volume` and `snapshot`.
         let verbs = verbs.filter(|verb| verb.get_name() != "controller");
         let missing = verbs.flat_map(|verb| untested(verb, &["\"".to_owned()], &tests.concat()));
         assert_eq!(missing.collect::<Vec<_>>(), [""; 0]);

@@ -1,5 +1,5 @@
-//! `--context-from`: takes the contexts of a volume from saved answers of `volume create` and
-//! `volume attach`, as `-o json` prints them, or as the JSON mapping of protobuf does.
+//! `--context-from`: reads the contexts of a volume from saved responses of `volume create` and
+//! `volume attach`, as `-o json` or the JSON mapping of protobuf prints them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -35,13 +35,13 @@ pub(crate) struct Contexts {
     context: Vec<Pair>,
 }
 
-/// The contexts that the flags and their files contain.
+/// The contexts from the flags and their files.
 #[derive(Default, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
 pub(crate) struct ContextValues {
-    /// From ControllerPublishVolume.
+    /// The publish context, from ControllerPublishVolume.
     pub(crate) publish: HashMap<String, String>,
-    /// From CreateVolume.
+    /// The volume context, from CreateVolume.
     pub(crate) volume: HashMap<String, String>,
 }
 
@@ -49,7 +49,7 @@ impl VolumeContext {
     /// Reads the files. A flag replaces a value of the same key.
     ///
     /// # Errors
-    /// A file cannot be read, is not JSON, or has no context.
+    /// Fails if a file cannot be read, is not JSON, or has no context.
     pub(crate) fn load(self) -> Result<HashMap<String, String>, Failure> {
         self.load_all().map(|loaded| loaded.volume)
     }
@@ -71,7 +71,8 @@ impl Contexts {
     /// Reads the files. A flag replaces a value of the same key.
     ///
     /// # Errors
-    /// A file cannot be read, is not JSON, or has no context; a flag has a secret.
+    /// Fails if a file cannot be read, is not JSON, or has no context, or if a flag contains a
+    /// secret.
     pub(crate) fn load(self) -> Result<ContextValues, Failure> {
         hidden::refuse_in_flags("--context", &self.context)?;
         let mut loaded = self.volume.load_all()?;
@@ -84,12 +85,12 @@ impl ContextValues {
     fn take(&mut self, text: &str) -> Result<(), String> {
         let answer: Value =
             serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
-        // The protocol puts the volume into a separate message.
+        // The response of CreateVolume has the volume in a separate message.
         let volume = answer.get("volume").unwrap_or(&answer);
         let field = |names: [&str; 2]| names.iter().find_map(|name| volume.get(name));
         let publish = field(["publish_context", "publishContext"]);
         let context = field(["volume_context", "volumeContext"]);
-        // An empty context is left out by the JSON mapping, but not the volume's id.
+        // The JSON mapping omits an empty context, but not the volume's ID.
         let id = field(["volume_id", "volumeId"]);
         if publish.or(context).or(id).is_none() {
             return Err("has neither publish_context nor volume_context".to_owned());

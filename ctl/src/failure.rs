@@ -1,4 +1,4 @@
-//! The errors of belayctl, and their exit codes. Knows gRPC codes by name.
+//! The errors of belayctl and their exit codes. Knows gRPC codes by name.
 
 use std::io;
 use std::process::ExitCode;
@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use belay_proto::code::describe;
 use belay_proto::dial::DialError;
 
-/// Exit code of an answer that says no: unhealthy, not ready, not confirmed, not conforming.
+/// The exit code of a negative answer: unhealthy, not ready, not confirmed, not conforming.
 pub(crate) const NO: u8 = 2;
-/// Exit code of bad usage (EX_USAGE of sysexits.h).
+/// The exit code of bad usage (EX_USAGE of sysexits.h).
 pub(crate) const USAGE: u8 = 64;
-/// Exit code without an answer: no driver on the socket, or none in time (EX_UNAVAILABLE).
+/// The exit code if no driver answers on the socket in time (EX_UNAVAILABLE).
 pub(crate) const UNAVAILABLE: u8 = 69;
 
-/// What went wrong; the text is shown to the user.
+/// An error of belayctl. Its text is shown to the user.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The command line, or a file that it names, is invalid.
@@ -31,23 +31,23 @@ pub(crate) enum Failure {
     /// The driver did not answer.
     #[error("no answer within {seconds} s; use --timeout to wait longer")]
     NoAnswer {
-        /// The timeout.
+        /// The timeout, in seconds.
         seconds: u64,
     },
-    /// A step of a command with several failed.
+    /// A step of a command with several steps failed.
     #[error("{step}: {cause}{advice}")]
     Step {
-        /// The step, as a call.
+        /// The name of the step's call.
         step: &'static str,
-        /// Its failure.
+        /// The failure of the step.
         cause: Box<Self>,
-        /// What to do, after `; `, or nothing.
+        /// The remedy, preceded by `; `; empty if there is none.
         advice: String,
     },
-    /// Something on this machine is not as needed.
+    /// A file or setting of this machine is not as required.
     #[error("{0}")]
     Machine(String),
-    /// Our own input or output failed.
+    /// Reading or writing of belayctl itself failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -59,7 +59,7 @@ impl From<tonic::Status> for Failure {
 }
 
 impl Failure {
-    /// 64 for bad usage, 69 without an answer, else 1.
+    /// Returns 64 for bad usage, 69 if no driver answers, else 1.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(USAGE),
@@ -69,7 +69,8 @@ impl Failure {
         }
     }
 
-    /// The reader of our output has exited (`belayctl ... | head -1`): not an error.
+    /// Whether the reader of the output has exited (`belayctl ... | head -1`), which is not an
+    /// error.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -1,5 +1,5 @@
-//! The flags that several commands share: those for the use of a volume, `key=value` flags, and the
-//! files that flags name.
+//! The flags that several commands share: for the use of a volume, for `key=value` pairs, and for
+//! files.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::failure::Failure;
 
-/// One `key=value` flag.
+/// A `key=value` flag.
 pub(crate) type Pair = (String, String);
 
 /// The flags for a volume capability.
@@ -59,7 +59,7 @@ impl Access {
 /// Parses the name of an access mode.
 ///
 /// # Errors
-/// It is not in the specification.
+/// Fails if the specification does not have the mode.
 fn mode(text: &str) -> Result<Mode, String> {
     match Mode::from_str_name(text) {
         None | Some(Mode::Unknown) => {
@@ -71,10 +71,10 @@ fn mode(text: &str) -> Result<Mode, String> {
     }
 }
 
-/// Parses one `key=value`.
+/// Parses a `key=value` pair.
 ///
 /// # Errors
-/// No `=`, or an empty key.
+/// Fails if there is no `=`, or the key is empty.
 pub(crate) fn pair(text: &str) -> Result<Pair, String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -82,18 +82,19 @@ pub(crate) fn pair(text: &str) -> Result<Pair, String> {
     }
 }
 
-/// Converts flags to a map of a request; the last value for a key wins.
+/// Converts pairs to a map; the last value for a key wins.
 pub(crate) fn map(pairs: impl IntoIterator<Item = Pair>) -> HashMap<String, String> {
     pairs.into_iter().collect()
 }
 
-/// Maximum size of a secret, saved answer or request: a device or an endless pipe ends here.
+/// Maximum size of a secret, saved response or request, in bytes. It limits reads from a device or
+/// an endless pipe.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// Returns the text of a file; `-` is standard input.
 ///
 /// # Errors
-/// The file cannot be read, is larger than 4 MiB, or is not UTF-8.
+/// Fails if the file cannot be read, is larger than 4 MiB, or is not UTF-8.
 pub(crate) fn read(file: &Path) -> Result<String, Failure> {
     read_up_to(file, BYTES_MAX)
 }
@@ -102,7 +103,7 @@ pub(crate) fn read(file: &Path) -> Result<String, Failure> {
 /// input.
 ///
 /// # Errors
-/// The file cannot be read, is larger, or is not UTF-8.
+/// Fails if the file cannot be read, is larger, or is not UTF-8.
 pub(crate) fn read_up_to(file: &Path, bytes_max: u64) -> Result<String, Failure> {
     let fail = |error: io::Error| Failure::Usage(format!("{}: {error}", file.display()));
     let text = if file == Path::new("-") {

@@ -1,5 +1,5 @@
 //! Secrets in the contexts of volumes: the secret of a format mark is printed only with
-//! `--show-secrets`, and is not taken from the command line.
+//! `--show-secrets`, and is not accepted on the command line.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// Printed instead of a secret.
+/// The text printed instead of a secret.
 const HIDDEN: &str = "<secret>";
 /// The keys of contexts whose values are secrets: the format mark of Belay's drivers for disks.
 const KEYS: [&str; 1] = ["mark"];
-/// The fields with contexts, in messages and in the JSON mapping of protobuf.
+/// The fields with contexts, in the specification and in the JSON mapping of protobuf.
 const FIELDS: [&str; 4] = [
     "publish_context",
     "publishContext",
@@ -31,7 +31,7 @@ pub(crate) struct Visibility {
 }
 
 impl Visibility {
-    /// Hides the secrets in all contexts of a message, unless they shall be printed.
+    /// Hides the secrets in all contexts of a message, unless `--show-secrets` is set.
     pub(crate) fn message(self, message: &mut Value) {
         match message {
             _ if self.show_secrets => {}
@@ -68,10 +68,10 @@ pub(crate) fn has_secret(message: &DynamicMessage) -> bool {
     })
 }
 
-/// Refuses secrets among the arguments, which every user of the machine can read.
+/// Refuses secrets in arguments, which every user of the machine can read.
 ///
 /// # Errors
-/// Names the flag and the key.
+/// Fails with the names of the flag and the key.
 pub(crate) fn refuse_in_flags(flag: &str, pairs: &[(String, String)]) -> Result<(), Failure> {
     let Some((key, _)) = pairs.iter().find(|(key, _)| is_secret(key)) else {
         return Ok(());
@@ -83,7 +83,7 @@ pub(crate) fn refuse_in_flags(flag: &str, pairs: &[(String, String)]) -> Result<
 /// Refuses a context that was printed without its secrets.
 ///
 /// # Errors
-/// Says how to print it with them.
+/// Fails with instructions for printing it with secrets.
 pub(crate) fn refuse_hidden(context: &HashMap<String, String>) -> Result<(), String> {
     let hidden = context
         .iter()
@@ -108,7 +108,7 @@ mod tests {
 
     const CANARY: [u8; 32] = [0xca; 32];
 
-    /// A context as a controller with keys makes it.
+    /// Returns a context like that of a controller with keys.
     fn context() -> HashMap<String, String> {
         let attached = PublishContext {
             transport: Transport::Disk(DiskIdentity::Serial("s-1".to_owned())),
@@ -142,7 +142,7 @@ mod tests {
                     let text = answer.text(*output);
                     assert_eq!(has_canary(&text), show_secrets && !is_name, "{text}");
                     assert_eq!(text.contains(HIDDEN), !show_secrets && !is_name, "{text}");
-                    // All other words are for people who look for a fault.
+                    // All other entries are shown, since they help in troubleshooting.
                     assert_eq!(text.contains("1073741824"), !is_name, "{text}");
                 }
             }

@@ -1,4 +1,4 @@
-//! belayctl, and the sizes of it that the demo prints.
+//! The program belayctl, and the formatting of sizes that the demo uses.
 
 mod call;
 mod cli;
@@ -21,7 +21,7 @@ use clap::Parser;
 use crate::cli::Cli;
 use crate::failure::{Failure, USAGE};
 
-/// Arguments in, exit code out.
+/// Runs the program with the arguments of the process, and returns the exit code.
 #[must_use]
 pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -38,7 +38,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// One thread is enough: the program waits for one response at a time.
+/// Runs the command on a single thread, since the program waits for one response at a time.
 fn start(cli: Cli) -> Result<ExitCode, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -46,7 +46,7 @@ fn start(cli: Cli) -> Result<ExitCode, Failure> {
         .block_on(cli.run())
 }
 
-/// Help and version succeed; all other clap errors are bad usage.
+/// Prints clap's text. Help and version succeed; all other errors are bad usage.
 fn explain(error: &clap::Error) -> ExitCode {
     let code = if error.use_stderr() {
         ExitCode::from(USAGE)

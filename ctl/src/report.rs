@@ -1,47 +1,47 @@
-//! The findings of `check` and `doctor`: what was looked for, what was found, what to do.
+//! The findings of `belayctl doctor`: each has the check, the result and the remedy.
 
 use serde_json::{Value, json};
 
-/// What a finding means.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// As it should be.
+    /// The check passed.
     Ok,
-    /// Works, with a restriction.
+    /// The check passed with a restriction.
     Warn,
-    /// Not as it should be.
+    /// The check failed.
     No,
-    /// Cannot be checked here, or does not apply.
+    /// The check is impossible here, or does not apply.
     Skip,
 }
 
-/// One finding.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) verdict: Verdict,
-    /// What was checked.
+    /// The name of the check.
     pub(crate) name: String,
-    /// What was found.
+    /// The details of the result.
     pub(crate) detail: String,
-    /// What to do about it; empty if nothing needs to be done.
+    /// The remedy; empty if none is needed.
     pub(crate) cure: String,
 }
 
-/// Findings, in the order in which they were made.
+/// Findings in the order of the checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report(Vec<Finding>);
 
-/// Columns of a terminal that every reader has.
+/// The width of the output, in columns that every terminal has.
 const WIDTH: usize = 80;
 const NAME: usize = 26;
 
 impl Report {
-    /// Adds a finding that needs no cure.
+    /// Adds a finding without a remedy.
     pub(crate) fn add(&mut self, verdict: Verdict, name: &str, detail: impl Into<String>) {
         self.cure(verdict, name, detail, "");
     }
 
-    /// Adds a finding.
+    /// Adds a finding with a remedy.
     pub(crate) fn cure(
         &mut self,
         verdict: Verdict,
@@ -57,12 +57,12 @@ impl Report {
         });
     }
 
-    /// Whether nothing is as it should not be.
+    /// Whether no check failed.
     pub(crate) fn is_good(&self) -> bool {
         self.0.iter().all(|finding| finding.verdict != Verdict::No)
     }
 
-    /// Lines of at most 80 columns, and a summary.
+    /// Returns the findings as lines of at most 80 columns, and a summary.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         for finding in &self.0 {
@@ -79,7 +79,7 @@ impl Report {
         text + &format!("{ok} ok, {warn} warnings, {no} wrong, {skip} not checked\n")
     }
 
-    /// The names of what is wrong.
+    /// Returns the names of the failed checks.
     pub(crate) fn names(&self) -> String {
         let wrong = self
             .0
@@ -88,7 +88,7 @@ impl Report {
         wrong.map(|finding| format!("{}\n", finding.name)).collect()
     }
 
-    /// All of it.
+    /// Returns all findings as JSON.
     pub(crate) fn to_json(&self) -> Value {
         let findings = self.0.iter().map(|finding| {
             json!({
@@ -113,12 +113,12 @@ impl Verdict {
     }
 }
 
-/// Words of a text, below each other where a line is full.
+/// Appends the words of a text, with a new line wherever one is full.
 fn wrap(text: &mut String, head: &str, words: &str) {
     let indent = " ".repeat(head.chars().count());
     let mut line = head.to_owned();
     let mut is_empty = true;
-    // What a driver sends must neither break the lines nor command the terminal.
+    // Text from a driver must neither break the lines nor control the terminal.
     let words = words.replace(|c: char| c.is_control(), " ");
     let room = WIDTH.saturating_sub(indent.len()).max(1);
     // A path may be longer than a line.
@@ -141,7 +141,7 @@ fn wrap(text: &mut String, head: &str, words: &str) {
     text.push('\n');
 }
 
-/// A word in parts of at most so many characters.
+/// Splits a word into parts of at most `width` characters.
 fn pieces(word: &str, width: usize) -> Vec<String> {
     let letters: Vec<char> = word.chars().collect();
     letters

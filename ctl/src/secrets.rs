@@ -1,4 +1,4 @@
-//! The flags for secrets: from files, the environment or standard input. A secret is never part of
+//! The flags for secrets from files, the environment or standard input. A secret is never part of
 //! the command line, which every user of the machine can read.
 
 use std::collections::HashMap;
@@ -26,10 +26,12 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Reads them. A secret by a separate flag replaces the one of that key from `--secrets-from`.
+    /// Reads the secrets. A secret from a separate flag replaces one with the same key from
+    /// `--secrets-from`.
     ///
     /// # Errors
-    /// A file cannot be read or parsed, or a variable is not set. No message contains a value.
+    /// Fails if a file cannot be read or parsed, or if a variable is not set. No message contains a
+    /// value.
     pub(crate) fn load(&self) -> Result<HashMap<String, String>, Failure> {
         let mut secrets = match &self.secrets_from {
             None => HashMap::new(),
@@ -53,7 +55,7 @@ impl Secrets {
     }
 }
 
-/// A JSON object of strings, or lines of KEY=VALUE.
+/// Parses a JSON object of strings, or lines of KEY=VALUE.
 fn parse(text: &str) -> Result<HashMap<String, String>, String> {
     if text.trim_start().starts_with('{') {
         let object: HashMap<String, Value> = serde_json::from_str(text).map_err(|error| {

@@ -1,6 +1,6 @@
 //! Parses and formats sizes.
 
-/// Known suffixes, each with its bytes: binary as in Kubernetes and CSI, and decimal.
+/// The suffixes, each with its number of bytes: binary as in Kubernetes and CSI, and decimal.
 const UNITS: [(&str, u64); 15] = [
     ("", 1),
     ("KiB", 1 << 10),
@@ -19,10 +19,10 @@ const UNITS: [(&str, u64); 15] = [
     ("B", 1),
 ];
 
-/// Bytes from `1073741824`, `1GiB`, `500Mi` or `10GB`.
+/// Parses a size such as `1073741824`, `1GiB`, `500Mi` or `10GB`, and returns it in bytes.
 ///
 /// # Errors
-/// What is wrong with the text, as a fragment for the command line.
+/// Returns a message that describes the error, a fragment for the command line.
 pub fn parse(text: &str) -> Result<i64, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -42,7 +42,7 @@ pub fn parse(text: &str) -> Result<i64, String> {
         .ok_or_else(|| "more than 2^63 - 1 bytes".to_owned())
 }
 
-/// Formats a size: `1GiB` if it is a whole number of the largest fitting unit, else `1.4GiB`.
+/// Formats a size in bytes: `1GiB` if it is a multiple of the largest fitting unit, else `1.4GiB`.
 pub fn show(bytes: u64) -> String {
     let (unit, size) = UNITS[1..6]
         .iter()

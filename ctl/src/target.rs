@@ -1,4 +1,4 @@
-//! The flags of every command: the socket to call, the timeout, the output format.
+//! The flags of every command: the socket to call, the timeout and the output format.
 
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ impl Target {
     /// Returns the socket.
     ///
     /// # Errors
-    /// No socket is given: bad usage.
+    /// Fails if no socket is given, which is bad usage.
     pub(crate) fn socket(&self) -> Result<PathBuf, Failure> {
         let endpoint = self.endpoint.as_ref().ok_or_else(|| {
             Failure::Usage(
@@ -53,7 +53,7 @@ impl Target {
     /// Connects to the socket.
     ///
     /// # Errors
-    /// No socket is given (bad usage), or no driver answers on it.
+    /// Fails if no socket is given (bad usage), or if no driver answers.
     pub(crate) async fn connect(&self) -> Result<Connection, Failure> {
         Connection::open(&self.socket()?, self.timeout).await
     }
@@ -61,7 +61,7 @@ impl Target {
     /// Prints a response in the selected format.
     ///
     /// # Errors
-    /// If stdout cannot be written.
+    /// Fails if stdout cannot be written.
     pub(crate) fn print(&self, answer: &Answer) -> Result<(), Failure> {
         Ok(render::write(&answer.text(self.output))?)
     }

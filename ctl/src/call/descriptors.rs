@@ -1,5 +1,5 @@
-//! Descriptors of methods and messages: those of CSI 1.13 in this program, and those of a driver,
-//! by gRPC reflection: v1, else v1alpha, which has other names only.
+//! Descriptors of methods and messages: of CSI 1.13 from this program, and of a driver by gRPC
+//! reflection, v1 or else v1alpha. The two versions differ only in their names.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 /// Returns the descriptors of CSI 1.13 and of the kubelet's plugin registration.
 ///
 /// # Errors
-/// The program was not built in full.
+/// Fails if the program was built without the descriptors.
 pub(crate) fn own() -> Result<&'static DescriptorPool, Failure> {
     static OWN: LazyLock<Result<DescriptorPool, DescriptorError>> =
         LazyLock::new(|| DescriptorPool::decode(belay_proto::FILE_DESCRIPTOR_SET));
@@ -24,11 +24,11 @@ pub(crate) fn own() -> Result<&'static DescriptorPool, Failure> {
     own.map_err(|error| Failure::Machine(format!("the built-in descriptors: {error}")))
 }
 
-/// Finds a method by `Method`, `Service/Method`, or with the package; the last separator may be a
+/// Finds a method by `Method`, `Service/Method`, or with the package. The last separator may be a
 /// dot.
 ///
 /// # Errors
-/// There is none, or there are several.
+/// Fails if no method has the name, or if several have it.
 pub(crate) fn method(pool: &DescriptorPool, name: &str) -> Result<MethodDescriptor, Failure> {
     let name = name.trim_start_matches('/').replace('/', ".");
     let all = pool
@@ -60,23 +60,23 @@ pub(crate) fn method(pool: &DescriptorPool, name: &str) -> Result<MethodDescript
     }
 }
 
-/// Maximum number of files, more than any driver has: a server may always name another one.
+/// Maximum number of files, more than any driver has. A server could name further files endlessly.
 const FILES_MAX: usize = 256;
 
-/// A query of the protocol.
+/// A query of the reflection protocol.
 enum Query {
     Services,
     FileWith(String),
     File(String),
 }
 
-/// What a driver answers to a query.
+/// The response of a driver to a query.
 enum Response {
     Services(Vec<String>),
     Files(Vec<Vec<u8>>),
 }
 
-/// Defines the function that makes a query in one version of the protocol.
+/// Defines the function that sends a query in one version of the protocol.
 macro_rules! ask {
     ($ask:ident, $version:ident) => {
         async fn $ask(channel: Channel, asked: &Query) -> Result<Response, Status> {
@@ -128,10 +128,11 @@ async fn ask(channel: &Channel, asked: Query) -> Result<Response, Status> {
     }
 }
 
-/// Returns the driver's descriptors, or our own if it does not serve reflection.
+/// Returns the driver's descriptors, or those of this program if the driver does not serve
+/// reflection.
 ///
 /// # Errors
-/// Reflection is served, and fails.
+/// Fails if the driver serves reflection, but a query fails.
 pub(super) async fn reflected(channel: &Channel) -> Result<DescriptorPool, Failure> {
     let services = match ask(channel, Query::Services).await {
         Ok(Response::Services(services)) => services,

@@ -1,5 +1,5 @@
 //! Calls a method of a driver, with the messages as JSON. All commands call drivers through this
-//! module; it knows no method by name.
+//! module; it does not know any method by name.
 
 mod descriptors;
 
@@ -27,20 +27,20 @@ use crate::secrets::Secrets;
 
 pub(crate) use descriptors::{method, own};
 
-/// A connection to a driver, and the time that each call may take.
+/// A connection to a driver, with the timeout of each call.
 pub(crate) struct Connection {
     channel: Channel,
     seconds: u64,
 }
 
-/// A method and the message to call it with.
+/// A method and the request message.
 pub(crate) struct Call {
-    /// The method.
+    /// The method to call.
     pub(crate) method: MethodDescriptor,
     message: DynamicMessage,
 }
 
-/// The messages of a stream, each within the time of a call.
+/// The messages of a stream. The timeout of a call applies to each message.
 pub(crate) struct Stream {
     messages: Streaming<DynamicMessage>,
     seconds: u64,
@@ -50,7 +50,7 @@ impl Connection {
     /// Connects to a socket; each call may take `seconds`.
     ///
     /// # Errors
-    /// No driver answers on it.
+    /// Fails if no driver accepts the connection.
     pub(crate) async fn open(socket: &Path, seconds: u64) -> Result<Self, Failure> {
         let channel = dial(socket).await?;
         Ok(Self { channel, seconds })
@@ -59,16 +59,17 @@ impl Connection {
     /// Calls a method of CSI 1.13 or of the kubelet's plugin registration.
     ///
     /// # Errors
-    /// The request does not fit the method; the driver's error, or no answer in time.
+    /// Fails if the request does not match the method, the driver returns an error, or the call
+    /// times out.
     pub(crate) async fn call(&self, method: &str, request: Value) -> Result<Value, Failure> {
         let call = Call::new(self::method(own()?, method)?, request)?;
         self.unary(&call).await
     }
 
-    /// Makes a call that has one answer.
+    /// Makes a unary call.
     ///
     /// # Errors
-    /// The driver's error, or no answer in time.
+    /// Fails if the driver returns an error, or the call times out.
     pub(crate) async fn unary(&self, call: &Call) -> Result<Value, Failure> {
         let mut client = self.ready().await?;
         let (request, path, codec) = call.parts()?;
@@ -76,10 +77,10 @@ impl Connection {
         json(&within(self.seconds, answer).await?, &options())
     }
 
-    /// Makes a call whose answer is a stream.
+    /// Makes a call that returns a stream.
     ///
     /// # Errors
-    /// The driver's error, or no answer in time.
+    /// Fails if the driver returns an error, or the call times out.
     pub(crate) async fn stream(&self, call: &Call) -> Result<Stream, Failure> {
         let mut client = self.ready().await?;
         let (request, path, codec) = call.parts()?;
@@ -90,10 +91,11 @@ impl Connection {
         })
     }
 
-    /// Returns the driver's descriptors, or our own if it does not serve reflection.
+    /// Returns the driver's descriptors, or those of this program if the driver does not serve
+    /// reflection.
     ///
     /// # Errors
-    /// Reflection is served, and fails.
+    /// Fails if the driver serves reflection, but a query fails.
     pub(crate) async fn descriptors(&self) -> Result<DescriptorPool, Failure> {
         within(self.seconds, descriptors::reflected(&self.channel)).await
     }
@@ -110,7 +112,7 @@ impl Stream {
     /// Returns the next message; `None` at the end of the stream.
     ///
     /// # Errors
-    /// The driver's error, or no message in time.
+    /// Fails if the driver returns an error, or no message arrives in time.
     pub(crate) async fn next(&mut self) -> Result<Option<Value>, Failure> {
         let next = async { Ok(self.messages.message().await?) };
         let next = within(self.seconds, next).await?;
@@ -119,10 +121,10 @@ impl Stream {
 }
 
 impl Call {
-    /// Makes a message of the method's type from JSON.
+    /// Creates a message of the method's request type from JSON.
     ///
     /// # Errors
-    /// The JSON is no such message.
+    /// Fails if the JSON does not match the type.
     pub(crate) fn new<'de>(
         method: MethodDescriptor,
         json: impl Deserializer<'de, Error = serde_json::Error>,
@@ -136,7 +138,8 @@ impl Call {
     /// Reads the message from an argument: JSON, `@FILE`, or `-` for standard input.
     ///
     /// # Errors
-    /// Not JSON, or not a message of this type; secrets in the argument itself.
+    /// Fails if the text is not JSON, does not match the request type, or has secrets in the
+    /// argument itself.
     pub(crate) fn read(method: MethodDescriptor, argument: &str) -> Result<Self, Failure> {
         let file = argument
             .strip_prefix('@')
@@ -158,7 +161,7 @@ impl Call {
     /// Adds the secrets of the flags to the message.
     ///
     /// # Errors
-    /// The secrets cannot be read, or the message has no field for them.
+    /// Fails if the secrets cannot be read, or the message has no field for them.
     pub(crate) fn add_secrets(&mut self, secrets: &Secrets) -> Result<(), Failure> {
         let secrets = secrets.load()?;
         if secrets.is_empty() {
@@ -180,7 +183,7 @@ impl Call {
         Ok((request, self.path()?, Dynamic(self.method.output())))
     }
 
-    /// Returns the path of the method on the wire.
+    /// Returns the HTTP/2 path of the method.
     fn path(&self) -> Result<PathAndQuery, Failure> {
         let service = self.method.parent_service().full_name();
         let path = format!("/{service}/{}", self.method.name());
@@ -192,13 +195,14 @@ fn mismatch(input: &MessageDescriptor, error: &serde_json::Error) -> Failure {
     Failure::Usage(format!("{}: {error}", input.name()))
 }
 
-/// CSI marks secrets by an option; a descriptor without the option still has the name.
+/// Whether a field contains secrets: CSI marks such fields by an option; in descriptors without the
+/// option, the name decides.
 fn is_secret(field: &FieldDescriptor) -> bool {
     field.name() == "secrets"
 }
 
-/// Returns the options for messages as all commands show them: the specification's names, and
-/// numbers as numbers.
+/// Returns the JSON options of all commands: field names of the specification, and numbers as
+/// numbers.
 pub(crate) fn options() -> SerializeOptions {
     SerializeOptions::new()
         .use_proto_field_name(true)
@@ -208,16 +212,16 @@ pub(crate) fn options() -> SerializeOptions {
 /// Converts a message to JSON.
 ///
 /// # Errors
-/// A value has no form in JSON.
+/// Fails if a value has no representation in JSON.
 pub(crate) fn json(message: &DynamicMessage, options: &SerializeOptions) -> Result<Value, Failure> {
     let value = message.serialize_with_options(serde_json::value::Serializer, options);
     value.map_err(|error| Failure::Machine(format!("the answer cannot be shown: {error}")))
 }
 
-/// Waits for at most so many seconds.
+/// Waits for at most `seconds`.
 ///
 /// # Errors
-/// That of the work, or no result in time.
+/// Returns the error of the work, or fails if it takes longer.
 async fn within<T>(
     seconds: u64,
     work: impl Future<Output = Result<T, Failure>>,
@@ -228,7 +232,7 @@ async fn within<T>(
     }
 }
 
-/// The codec of messages that only descriptors know; answers are of the type in it.
+/// The codec for messages that only descriptors define; the descriptor is that of the response.
 #[derive(Clone, Debug)]
 struct Dynamic(MessageDescriptor);
 

@@ -1,5 +1,6 @@
-//! `belayctl bench`: how long a read-only call takes on a socket, and what it costs the driver.
-//! Several sockets take turns, so that what else the machine does hits them alike.
+//! `belayctl bench`: the latency of a read-only call, and the resources that the driver uses for
+//! it. With several sockets, the calls alternate, so that other load on the machine affects all
+//! alike.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -39,13 +40,13 @@ pub(crate) struct Bench {
     allow_changes: bool,
 }
 
-/// Methods that change nothing begin with one of these words after `Controller` or `Node`.
+/// Methods that only read begin with one of these words after `Controller` or `Node`.
 const READS: [&str; 5] = ["Get", "List", "Probe", "Validate", "GroupControllerGet"];
 
-/// One socket, measured.
+/// The measurement of one socket.
 struct Runner {
     socket: PathBuf,
-    /// Known after the calls.
+    /// The name of the driver, known after the calls.
     driver: String,
     connection: Connection,
     pid: Option<u32>,
@@ -57,7 +58,8 @@ impl Bench {
     /// Makes the calls.
     ///
     /// # Errors
-    /// No driver answers, or the method is not for this.
+    /// Fails if no driver answers, or if the method changes something and `--allow-changes` is not
+    /// set.
     pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
         let call = Call::read(call::method(call::own()?, &self.method)?, &self.message)?;
         let name = call.method.name();
@@ -129,7 +131,7 @@ impl Runner {
         self.times.push(start.elapsed());
         match answer {
             Ok(_) => {}
-            // A refusal is an answer too, and counted.
+            // An error of the driver is counted separately; its time counts, too.
             Err(Failure::Status(_)) => self.failed += 1,
             Err(other) => return Err(other),
         }
@@ -165,7 +167,7 @@ fn micros(time: Duration) -> Cell {
     Cell::Number(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// The smallest time that so many percent of the sorted times do not exceed.
+/// Returns the smallest time that at least `percent` of the sorted times do not exceed.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -173,7 +175,7 @@ fn micros(time: Duration) -> Cell {
     reason = "the command line allows ten million times at most, and no share is negative"
 )]
 fn quantile(sorted: &[Duration], percent: f64) -> Duration {
-    // Rounding must not make 99 percent of 200 the 199th.
+    // Rounding errors must not increase the rank: 99 percent of 200 is the 198th.
     let rank = (sorted.len() as f64 * percent / 100.0 - 1e-9).ceil() as usize;
     let last = sorted.len().saturating_sub(1);
     let index = rank.saturating_sub(1).min(last);

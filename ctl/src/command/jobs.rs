@@ -1,4 +1,4 @@
-//! `belayctl node jobs`: the operations in progress of a Belay program, from its page /jobs.
+//! `belayctl node jobs`: the operations in progress of a Belay program, from its HTTP page /jobs.
 
 use std::net::SocketAddr;
 
@@ -17,10 +17,10 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Reads the page.
+    /// Fetches and prints the page.
     ///
     /// # Errors
-    /// The program has no such page, or its port is not reached from here.
+    /// Fails if the program has no such page, or if its port cannot be reached.
     pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
         let addresses = match self.http {
             Some(address) => vec![address],
@@ -46,7 +46,7 @@ impl Jobs {
     }
 }
 
-/// Age, state, call, volume and current work, separated by tabs.
+/// Parses a line: age, state, call, volume and current work, separated by tabs.
 fn row(line: &str) -> Option<Vec<Cell>> {
     let mut fields = line.split('\t').map(|field| Cell::Text(field.to_owned()));
     let (age, state, call) = (fields.next()?, fields.next()?, fields.next()?);

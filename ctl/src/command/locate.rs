@@ -24,7 +24,7 @@ impl Where {
     /// Reads the kubelet's directory, mountinfo and sysfs; calls no driver.
     ///
     /// # Errors
-    /// /proc is not readable.
+    /// Fails if /proc cannot be read.
     pub(crate) fn run(self) -> Result<Answer, Failure> {
         let uses = kubelet::uses(&self.kubelet_dir);
         let is_meant = |found: &Use| {
@@ -40,7 +40,8 @@ impl Where {
     }
 }
 
-/// The mounts of a volume and its devices: each leads to more of the other.
+/// Returns the mounts and devices of a volume, by following mounts to devices and devices to
+/// mounts.
 fn related(
     id: &str,
     uses: &[Use],
@@ -51,7 +52,8 @@ fn related(
     let is_on = |device: &Device, mount: &Mount| {
         let node = mount.source.rsplit('/').next().unwrap_or_default();
         let raw = mount.fs_type == "devtmpfs" && mount.root == format!("/{}", device.name);
-        // By device number; by name, for filesystems whose number is no device's.
+        // Compare names, too: the device number of some filesystems, such as btrfs, is not that of
+        // a device.
         let by_name = mount.source.starts_with("/dev/") && node == device.name;
         raw || by_name || (mount.fs_type != "devtmpfs" && mount.dev == device.dev)
     };
@@ -69,8 +71,8 @@ fn related(
     (mounts, devices)
 }
 
-/// Belay names a device after its volume: belay/<driver>/<volume>@<diskseq> in /dev. Filesystems
-/// show it as their source, raw devices as the root of the mount.
+/// Whether the mount shows the volume's device by Belay's name, belay/<driver>/<volume>@<diskseq>
+/// in /dev: as the source of a filesystem, or as the root of a raw device's mount.
 fn is_named(mount: &Mount, id: &str) -> bool {
     let source = mount.source.strip_prefix("/dev");
     let root = (mount.fs_type == "devtmpfs").then_some(mount.root.as_str());
@@ -90,7 +92,7 @@ fn rows(uses: &[Use], mounts: &[Mount], devices: &[Device]) -> Vec<Vec<Cell>> {
     if let Some(pv) = uses.iter().find_map(|found| found.pv.as_deref()) {
         let driver = uses.first().map_or("", |found| found.driver.as_str());
         rows.push(row("pv", pv, &format!("driver {driver}")));
-        // The provisioner names a volume after its claim, unless it is configured otherwise.
+        // The external-provisioner names a PV after its claim, unless configured otherwise.
         if let Some(uid) = pv.strip_prefix("pvc-") {
             let how = "kubectl get pvc -A -o wide | grep PV";
             rows.push(row("pvc", &format!("uid {uid}"), &how.replace("PV", pv)));

@@ -1,4 +1,4 @@
-//! `belayctl ls`: the sockets of drivers on this node, and what each serves.
+//! `belayctl ls`: the sockets of drivers on this node, and the services on each.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::machine::{kubelet, process, sockets};
 use crate::render::{Answer, Cell, Rows};
 
-/// Time for a driver to answer; one that takes longer is listed without its name.
+/// The timeout for a driver; a slower one is listed without its name.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where to look for sockets.
@@ -26,27 +26,28 @@ pub(crate) struct Search {
     pub(crate) kubelet_dir: PathBuf,
 }
 
-/// A socket, and what answers on it.
+/// A socket, and the driver that answers on it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DriverSocket {
-    /// Its path.
+    /// The path of the socket.
     pub(crate) socket: PathBuf,
-    /// Name of the driver; empty if nothing answers.
+    /// The name of the driver; empty if none answers.
     pub(crate) driver: String,
-    /// Its version.
+    /// The version of the driver.
     pub(crate) version: String,
-    /// `controller`, `node`, `registration`; empty if nothing answers.
+    /// The services on the socket: `controller`, `node`, `registration`; empty if no driver
+    /// answers.
     pub(crate) serves: Vec<String>,
-    /// Whether it says that it is ready; only CSI sockets do.
+    /// Whether the driver reports that it is ready; `None` on sockets other than CSI.
     pub(crate) ready: Option<bool>,
-    /// Its process.
+    /// The ID of the driver's process.
     pub(crate) pid: Option<u32>,
-    /// Why there is no answer.
+    /// The reason why no driver answers.
     pub(crate) trouble: String,
 }
 
 impl Search {
-    /// Returns all sockets, each with what answers on it.
+    /// Finds all sockets, and probes each.
     pub(crate) async fn look(&self) -> Vec<DriverSocket> {
         let mut found = Vec::new();
         for socket in sockets::find(&self.directories, &self.kubelet_dir) {
@@ -56,10 +57,10 @@ impl Search {
     }
 }
 
-/// Lists them.
+/// Lists the sockets.
 ///
 /// # Errors
-/// None; a socket that does not answer is listed with the reason.
+/// Never fails; a socket without an answer is listed with the reason.
 pub(crate) async fn run(search: &Search) -> Result<Answer, Failure> {
     let rows = search.look().await.into_iter().map(|found| {
         let ready = found.ready.map(|ready| if ready { "yes" } else { "no" });
@@ -84,7 +85,7 @@ pub(crate) async fn run(search: &Search) -> Result<Answer, Failure> {
     }))
 }
 
-/// Asks what answers on a socket.
+/// Calls the services on a socket to find out what it serves.
 pub(crate) async fn probe(socket: &Path) -> DriverSocket {
     let pid = tokio::time::timeout(PATIENCE, process::of(socket)).await;
     let mut found = DriverSocket {
@@ -100,7 +101,7 @@ pub(crate) async fn probe(socket: &Path) -> DriverSocket {
     found
 }
 
-/// Describes a failure without the socket, which has its own column.
+/// Describes a failure without the socket, which has a separate column.
 fn short(failure: &Failure) -> String {
     match failure {
         Failure::Dial(belay_proto::dial::DialError::Connect { source, .. }) => {
@@ -134,13 +135,14 @@ async fn ask(socket: &Path, found: &mut DriverSocket) -> Result<(), Failure> {
             found.serves.push(service.to_owned());
         }
     }
-    // The specification: absent means ready, FAILED_PRECONDITION that it is not.
+    // By the specification, a driver without this value is ready, and FAILED_PRECONDITION means
+    // that it is not.
     let probe = call("Probe").await;
     found.ready = Some(probe.is_ok_and(|answer| answer.get("ready").is_none_or(|it| *it == true)));
     Ok(())
 }
 
-/// Whether the socket does not serve the called service.
+/// Whether the error means that the socket does not serve the called service.
 fn is_absent(failure: &Failure) -> bool {
     matches!(failure, Failure::Status(status) if status.code() == Code::Unimplemented)
 }

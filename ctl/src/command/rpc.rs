@@ -1,5 +1,5 @@
-//! `belayctl rpc`: any call of any gRPC service, with the message as JSON. The descriptors are the
-//! driver's, by gRPC reflection; of a driver without it, those of CSI 1.13 in this program.
+//! `belayctl rpc`: any call of any gRPC service, with the message as JSON. The descriptors come
+//! from the driver by gRPC reflection, or else from this program, for CSI 1.13.
 
 use clap::Args;
 use prost_reflect::{DescriptorPool, DynamicMessage, Kind, MessageDescriptor, Value as Field};
@@ -38,9 +38,9 @@ impl Rpc {
     /// Makes the call.
     ///
     /// # Errors
-    /// See [`Failure`].
+    /// Fails with [`Failure`] if the request is invalid or the call fails.
     pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
-        // The list and a template need no driver, so they need no socket either.
+        // The list of methods and a template need no driver, so the socket is optional.
         let connection = match target.endpoint.is_none() && (self.template || self.method.is_none())
         {
             true => None,
@@ -100,11 +100,11 @@ fn list(pool: &DescriptorPool) -> Answer {
     })
 }
 
-/// Levels of messages in a template; CSI has four.
+/// Maximum nesting of messages in a template; CSI has four levels.
 const DEPTH: usize = 5;
 
-/// Returns an empty message, with empty messages in it; of alternatives, the last: a mounted
-/// volume, a clone.
+/// Returns an empty message with empty messages in its fields. Of alternatives, it has the last
+/// one, such as a mounted volume, or a clone.
 fn template(descriptor: &MessageDescriptor, depth: usize) -> DynamicMessage {
     let mut message = DynamicMessage::new(descriptor.clone());
     for field in descriptor.fields() {

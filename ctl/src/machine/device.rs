@@ -1,4 +1,4 @@
-//! Block devices in sysfs (sysfs(5)): which file or disk is behind one, and its size.
+//! Block devices in sysfs (sysfs(5)): the file or disk behind a device, and its size.
 
 use std::fs;
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::path::Path;
 /// A block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
-    /// Its name in /dev.
+    /// The name in /dev.
     pub(crate) name: String,
-    /// `major:minor`.
+    /// The device number, as `major:minor`.
     pub(crate) dev: String,
-    /// Its size.
+    /// The size in bytes.
     pub(crate) bytes: u64,
     /// The file behind a loop device.
     pub(crate) file: Option<String>,
@@ -18,11 +18,12 @@ pub(crate) struct Device {
     pub(crate) serial: Option<String>,
 }
 
-/// A virtio disk shows only so many characters of its serial number.
+/// The number of characters that a virtio disk shows of its serial number.
 const VIRTIO_SERIAL: usize = 20;
 
 impl Device {
-    /// Whether this is the device of a volume: its file or its serial number has that id.
+    /// Whether the device belongs to a volume: the name of its file, or its serial number, is the
+    /// ID.
     pub(crate) fn is_of(&self, id: &str) -> bool {
         let by_file = self.file.as_deref().is_some_and(|file| {
             let file = file.trim_end_matches(" (deleted)");
@@ -34,7 +35,7 @@ impl Device {
     }
 }
 
-/// All block devices that have a size, without partitions.
+/// Returns all block devices that have a size, without partitions.
 pub(crate) fn all() -> Vec<Device> {
     let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let mut devices: Vec<_> = entries
@@ -50,7 +51,7 @@ fn read(directory: &Path, name: &str) -> Option<Device> {
         let text = fs::read_to_string(directory.join(file)).ok()?;
         Some(text.trim_end().to_owned())
     };
-    // In units of 512 bytes, whatever the block size is.
+    // The size is in units of 512 bytes, regardless of the block size.
     let sectors: u64 = text("size")?.parse().ok()?;
     Some(Device {
         name: name.to_owned(),

@@ -1,5 +1,6 @@
-//! The kubelet's directory: which volumes it has staged and for which pods. The kubelet keeps one
-//! vol_data.json per volume and use; pods' names are only in the names of their log directories.
+//! The kubelet's directory: the volumes that it has staged, and the pods for which it has published
+//! them. The kubelet writes one vol_data.json per volume and use. The names of pods are only in the
+//! names of their log directories.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,26 +12,26 @@ use serde::Deserialize;
 pub(crate) const DIRECTORY: &str = "/var/lib/kubelet";
 const LOGS: &str = "/var/log/pods";
 
-/// One use of a volume.
+/// A stage or publish of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Use {
-    /// Name of the driver.
+    /// The name of the driver.
     pub(crate) driver: String,
-    /// Id of the volume.
+    /// The ID of the volume.
     pub(crate) volume_id: String,
-    /// Name of the persistent volume, if the file has it.
+    /// The name of the PersistentVolume, if the file has it.
     pub(crate) pv: Option<String>,
-    /// The pod; none if it is the stage.
+    /// The UID of the pod; `None` for a stage.
     pub(crate) pod: Option<String>,
-    /// Where the kubelet has it mounted.
+    /// The path at which the kubelet has the volume mounted.
     pub(crate) path: PathBuf,
 }
 
-/// All uses of CSI volumes. What cannot be read is left out.
+/// Returns all uses of CSI volumes. Skips unreadable entries.
 pub(crate) fn uses(kubelet: &Path) -> Vec<Use> {
     let csi = kubelet.join("plugins/kubernetes.io/csi");
     let mut found = Vec::new();
-    // <driver>/<hash>/vol_data.json, and pv/<name> of older kubelets.
+    // The file is <driver>/<hash>/vol_data.json, or pv/<name> with older kubelets.
     for directory in children(&csi).iter().flat_map(|driver| children(driver)) {
         let staged = directory.join("globalmount");
         found.extend(read(&directory.join("vol_data.json"), None, staged));
@@ -57,8 +58,8 @@ pub(crate) fn uses(kubelet: &Path) -> Vec<Use> {
     found
 }
 
-/// `namespace/name` of pods by their uid, from their log directories
-/// (`<namespace>_<name>_<uid>`; none of the three has an underscore).
+/// Returns `namespace/name` of pods by their UID, from the names of their log directories,
+/// `<namespace>_<name>_<uid>`; none of the three parts contains an underscore.
 pub(crate) fn pod_names() -> BTreeMap<String, String> {
     let names = children(Path::new(LOGS))
         .into_iter()
@@ -71,7 +72,7 @@ pub(crate) fn pod_names() -> BTreeMap<String, String> {
     names.collect()
 }
 
-/// The part of vol_data.json that is read.
+/// The fields of vol_data.json that belayctl reads.
 #[derive(Deserialize)]
 struct VolumeData {
     #[serde(rename = "driverName")]

@@ -1,5 +1,5 @@
-//! What this machine shows of drivers and volumes: sockets, mounts, block devices, the kubelet's
-//! directory, processes. Reads files; calls no driver and changes nothing.
+//! Information about drivers and volumes on this machine: sockets, mounts, block devices, the
+//! kubelet's directory, processes. Reads files; calls no driver and changes nothing.
 
 pub(crate) mod device;
 pub(crate) mod kubelet;

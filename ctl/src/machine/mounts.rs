@@ -5,29 +5,30 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// One mount.
+/// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
-    /// `major:minor` of its files. Filesystems such as btrfs have one that no device has.
+    /// The device number of its files, as `major:minor`. On filesystems such as btrfs, no device
+    /// has that number.
     pub(crate) dev: String,
-    /// What of the filesystem is mounted; of a bind mount of a device node, that node.
+    /// The mounted directory of the filesystem; the device node for a bind mount of one.
     pub(crate) root: String,
-    /// Where.
+    /// The mount point.
     pub(crate) point: PathBuf,
     /// Whether the mount is read-only.
     pub(crate) is_readonly: bool,
-    /// Whether mounts below it reach other namespaces.
+    /// Whether mounts below it propagate to other namespaces.
     pub(crate) is_shared: bool,
-    /// Type of the filesystem.
+    /// The type of the filesystem.
     pub(crate) fs_type: String,
-    /// The device, or another name.
+    /// The device, or another source.
     pub(crate) source: String,
 }
 
-/// All mounts, in mount order.
+/// Returns all mounts, in mount order.
 ///
 /// # Errors
-/// /proc is not readable.
+/// Fails if /proc cannot be read.
 pub(crate) fn all() -> Result<Vec<Mount>, Failure> {
     const PATH: &str = "/proc/self/mountinfo";
     let table = fs::read(PATH)
@@ -35,16 +36,17 @@ pub(crate) fn all() -> Result<Vec<Mount>, Failure> {
     Ok(parse_all(&table))
 }
 
-/// A path may be any bytes. One that is not UTF-8 is none of CSI.
+/// Parses mountinfo. Paths may contain any bytes; invalid UTF-8 is replaced, since no path of CSI
+/// has it.
 fn parse_all(table: &[u8]) -> Vec<Mount> {
     let text = String::from_utf8_lossy(table);
     text.lines().filter_map(parse).collect()
 }
 
-/// The mount in which a path is.
+/// Returns the mount that contains a path.
 pub(crate) fn holder<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
-    // Of two at one point, the later one covers the other.
+    // Of two mounts at the same point, the later one hides the other.
     above.max_by_key(|mount| mount.point.components().count())
 }
 
@@ -69,7 +71,7 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// Space, tab, newline and backslash are `\` and three octal digits.
+/// Decodes space, tab, newline and backslash, which are written as `\` and three octal digits.
 fn unescape(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();

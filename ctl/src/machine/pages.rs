@@ -1,4 +1,4 @@
-//! The HTTP pages of a program, each fetched by one HTTP/1.1 request; and its metrics, parsed
+//! The HTTP pages of a program, each fetched by one HTTP/1.1 request; and the parser of its metrics
 //! (prometheus.io, "Text-based format").
 
 use std::collections::BTreeMap;
@@ -6,11 +6,12 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A page is made at once, except that the storage has a quarter of a second to answer.
+/// The timeout for a page. A program responds at once, except that it waits a quarter of a second
+/// for the storage.
 const PATIENCE: Duration = Duration::from_secs(2);
 const BYTES_MAX: u64 = 8 << 20;
 
-/// One value of a page.
+/// A sample of a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) name: String,
@@ -25,7 +26,7 @@ pub(crate) struct Page(Vec<Sample>);
 /// Fetches /metrics.
 ///
 /// # Errors
-/// As [`get`].
+/// Fails as [`get`] does: no program responds in time, or it has no such page.
 pub(crate) fn metrics(address: SocketAddr) -> io::Result<Page> {
     Ok(Page::parse(&get(address, "/metrics")?))
 }
@@ -33,7 +34,7 @@ pub(crate) fn metrics(address: SocketAddr) -> io::Result<Page> {
 /// Fetches a page.
 ///
 /// # Errors
-/// No program answers there in time, or it has no such page.
+/// Fails if no program responds in time, or if it has no such page.
 pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -49,20 +50,20 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<String> {
 }
 
 impl Page {
-    /// Lines that are no samples are left out.
+    /// Parses a page; skips lines that are not samples.
     pub(crate) fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         Self(lines.filter_map(sample).collect())
     }
 
-    /// The sum of a metric over all series with this label; none if there are none.
+    /// Returns the sum of a metric over all series with this label; `None` if there are none.
     pub(crate) fn sum(&self, name: &str, label: Option<(&str, &str)>) -> Option<f64> {
         let mut values = self.of(name, label).map(|sample| sample.value).peekable();
         values.peek()?;
         Some(values.sum())
     }
 
-    /// All series of a metric with this label.
+    /// Returns all series of a metric with this label.
     pub(crate) fn of<'a>(
         &'a self,
         name: &'a str,
@@ -74,8 +75,8 @@ impl Page {
         })
     }
 
-    /// The distribution of a histogram over all series with this label: upper bounds in ascending
-    /// order, with the number of observations up to each.
+    /// Returns the distribution of a histogram over all series with this label: upper bounds in
+    /// ascending order, each with the number of observations up to it.
     pub(crate) fn histogram(&self, name: &str, label: (&str, &str)) -> Vec<(f64, f64)> {
         let name = format!("{name}_bucket");
         let mut buckets: Vec<(f64, f64)> = Vec::new();
@@ -98,7 +99,7 @@ impl Page {
     }
 }
 
-/// The upper bound of the bucket in which a quantile is: the value is at most that.
+/// Returns the upper bound of the bucket that contains a quantile, an upper limit of its value.
 pub(crate) fn quantile(buckets: &[(f64, f64)], quantile: f64) -> Option<f64> {
     let (_, all) = *buckets.last()?;
     if all <= 0.0 {
@@ -117,7 +118,7 @@ fn sample(line: &str) -> Option<Sample> {
     let mut found = BTreeMap::new();
     let mut rest = labels;
     while let Some((label, after)) = rest.split_once("=\"") {
-        // Values with escapes are cut at the first quote; Belay has none.
+        // A value with escapes is cut at the first quote; Belay has no such values.
         let (value, after) = after.split_once('"')?;
         found.insert(label.trim_start_matches(',').to_owned(), value.to_owned());
         rest = after;

@@ -1,4 +1,5 @@
-//! A driver's process: who listens on a socket, its pages, CPU time and memory (proc(5)).
+//! The process of a driver: which process listens on a socket, its HTTP ports, CPU time and memory
+//! (proc(5)).
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,14 +8,14 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
-/// Id of the process that listens on a socket; none if it is not in a PID namespace that this one
-/// sees.
+/// Returns the ID of the process that listens on a socket; `None` if it is in a PID namespace that
+/// is not visible here.
 pub(crate) async fn of(socket: &Path) -> Option<u32> {
     let peer = UnixStream::connect(socket).await.ok()?.peer_cred().ok()?;
     u32::try_from(peer.pid()?).ok().filter(|pid| *pid > 0)
 }
 
-/// Resident memory, in bytes.
+/// Returns the resident memory of a process, in bytes.
 pub(crate) fn memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
@@ -24,18 +25,18 @@ pub(crate) fn memory(pid: u32) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// User and system time, in clock ticks of 1/100 s (USER_HZ, fixed for all of Linux's ports that
-/// Belay supports).
+/// Returns the user and system time of a process. The kernel counts in clock ticks of 1/100 s
+/// (USER_HZ, fixed on all architectures that Belay supports).
 pub(crate) fn cpu(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name of the program may contain anything, but its `)` is the last one.
+    // The program's name may contain any characters, but the last `)` ends it.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut times = fields.split(' ').skip(11);
     let ticks: u64 = times.next()?.parse::<u64>().ok()? + times.next()?.parse::<u64>().ok()?;
     Some(Duration::from_millis(ticks * 10))
 }
 
-/// The TCP addresses on which a process listens, if it is in this network namespace.
+/// Returns the TCP addresses on which a process listens, if it is in this network namespace.
 pub(crate) fn listens(pid: u32) -> Vec<SocketAddr> {
     let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).ok();
     if namespace(&pid.to_string()) != namespace("self") {
@@ -68,8 +69,8 @@ pub(crate) fn listens(pid: u32) -> Vec<SocketAddr> {
     found
 }
 
-/// Address and inode of a line of /proc/net/tcp, if it is a listening socket (state 0A). An address
-/// for all interfaces is replaced by the loopback.
+/// Returns the address and inode from a line of /proc/net/tcp, if the socket is listening (state
+/// 0A). Replaces the address for all interfaces by the loopback address.
 fn listening(line: &str) -> Option<(SocketAddr, String)> {
     let fields: Vec<_> = line.split_whitespace().collect();
     let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
@@ -78,7 +79,7 @@ fn listening(line: &str) -> Option<(SocketAddr, String)> {
     }
     let (address, port) = local.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    // Words of 32 bits, each in the byte order of this machine.
+    // The address consists of 32-bit words, each in the byte order of this machine.
     let words = (0..address.len()).step_by(8).map(|at| {
         let word = u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?;
         Some(word.to_ne_bytes())

@@ -1,17 +1,17 @@
-//! Finds the sockets of drivers in the directories where drivers have them.
+//! Finds the sockets of drivers in their usual directories.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Where Belay's programs listen outside of pods and in their containers; in addition to the
-/// kubelet's directory.
+/// Directories in which Belay's programs listen outside of pods and in containers, in addition to
+/// the kubelet's directory.
 const DIRECTORIES: [&str; 4] = ["/run/belay", "/run/csi", "/csi", "/var/run/csi"];
 
-/// Directories between one of those and a socket.
+/// Maximum number of directories between one of those and a socket.
 const DEPTH: usize = 3;
 
-/// Sockets in these directories, or in the default ones if there are none; sorted.
+/// Returns the sockets in these directories, or in the default ones if there are none, sorted.
 pub(crate) fn find(directories: &[PathBuf], kubelet: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     if directories.is_empty() {
@@ -24,7 +24,7 @@ pub(crate) fn find(directories: &[PathBuf], kubelet: &Path) -> Vec<PathBuf> {
     for directory in directories {
         walk(directory, DEPTH, &mut found);
     }
-    // Two paths may lead to one socket: /var/run is /run.
+    // Two paths may lead to one socket, since /var/run is a link to /run.
     found.sort_by_key(|path| path.as_os_str().len());
     let mut files = Vec::new();
     found.retain(|path| {
@@ -37,7 +37,8 @@ pub(crate) fn find(directories: &[PathBuf], kubelet: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The staging and publish directories of the kubelet hold volumes, which may hang.
+/// Adds the sockets in a directory. Skips the kubelet's directories for staging and publishing,
+/// since a volume mounted there may hang.
 fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let Ok(kind) = entry.file_type() else {

@@ -1,4 +1,4 @@
-//! One value of an answer: as text for a table, and as JSON.
+//! A value of a response, formatted as text for a table or as JSON.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::size;
 
-/// One value of a response.
+/// A value of a response.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cell {
     /// Any text; an empty one is shown as `-`.
@@ -21,17 +21,17 @@ pub(crate) enum Cell {
     List(Vec<String>),
     /// Keys and values, sorted.
     Pairs(BTreeMap<String, String>),
-    /// A condition.
+    /// The condition of a volume.
     Condition {
         /// Whether there is a problem.
         abnormal: bool,
-        /// For users.
+        /// A description for users.
         message: String,
     },
 }
 
 impl Cell {
-    /// As text; sizes also in bytes if `exact`.
+    /// Returns the value as text; with `exact`, sizes are also in bytes.
     pub(crate) fn shown(&self, exact: bool) -> String {
         let text = match self {
             Self::Text(text) => text.clone(),
@@ -56,11 +56,11 @@ impl Cell {
         if text.is_empty() {
             return "-".to_owned();
         }
-        // What a driver sends must neither break the table nor command the terminal.
+        // Text from a driver must neither break the table nor control the terminal.
         text.replace(char::is_control, "\u{fffd}")
     }
 
-    /// As JSON: bare numbers, real lists.
+    /// Returns the value as JSON, with numbers without units, and lists as arrays.
     pub(crate) fn to_json(&self) -> Value {
         match self {
             Self::Text(text) => json!(text),

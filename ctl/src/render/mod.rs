@@ -1,4 +1,4 @@
-//! Prints responses as aligned tables, as JSON, or by name. Does not know the calls.
+//! Prints responses as aligned tables, as JSON, or by name. Does not know any call.
 
 mod cell;
 
@@ -31,41 +31,41 @@ pub(crate) enum Output {
 pub(crate) enum Answer {
     /// The call succeeded without any data.
     Done,
-    /// Printed already, part by part.
+    /// The output is already printed, part by part.
     Printed,
-    /// One object, with named values; the first one names it.
+    /// One object with named values; the first value is its name.
     Record(Vec<(&'static str, Cell)>),
     /// Several objects of one kind.
     Rows(Rows),
-    /// The health conditions; no rows = healthy.
+    /// Health conditions; healthy if there are no rows.
     Conditions(Rows),
-    /// A response and one more value below it.
+    /// A response with one more value below it.
     With(Box<Self>, &'static str, Cell),
-    /// A response that says no: the exit code is 2.
+    /// A negative response; the exit code is 2.
     No(Box<Self>),
     /// Findings about a driver or this node; the exit code is 2 if something is wrong.
     Report(Report),
-    /// Any JSON, for calls that only the descriptors know.
+    /// JSON of any form, for calls that only the descriptors define.
     Json(Value),
 }
 
-/// Several objects of one kind; the first column names them.
+/// Several objects of one kind; the first column has their names.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Rows {
-    /// The kind; the key of the list in JSON.
+    /// The kind of the objects; the key of the list in JSON.
     pub(crate) name: &'static str,
     /// The names of the values.
     pub(crate) columns: Vec<&'static str>,
-    /// How many of the columns a table has; the others are for wide tables and JSON.
+    /// The number of columns in a narrow table; the others are only in wide tables and JSON.
     pub(crate) narrow: usize,
     /// One value per column.
     pub(crate) rows: Vec<Vec<Cell>>,
-    /// Where the next page starts; empty at the end.
+    /// The token of the next page; empty at the end.
     pub(crate) next_token: String,
 }
 
 impl Rows {
-    /// Rows without a further page, with all columns in the table.
+    /// Creates rows without a further page, whose table has all columns.
     pub(crate) fn new(
         name: &'static str,
         columns: &[&'static str],
@@ -103,7 +103,7 @@ impl Rows {
 }
 
 impl Answer {
-    /// The same with one more value, if there is one.
+    /// Adds a value to the answer, if there is one.
     pub(crate) fn with(mut self, name: &'static str, cell: Option<Cell>) -> Self {
         let Some(cell) = cell else { return self };
         if let Self::Record(fields) = &mut self {
@@ -113,12 +113,12 @@ impl Answer {
         Self::With(Box::new(self), name, cell)
     }
 
-    /// The same, which says no unless `yes`.
+    /// Makes the answer negative unless `yes`.
     pub(crate) fn verdict(self, yes: bool) -> Self {
         if yes { self } else { Self::No(Box::new(self)) }
     }
 
-    /// 2 for health conditions and other answers that say no, else 0.
+    /// Returns 2 for health conditions and negative answers, else 0.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Conditions(rows) if !rows.rows.is_empty() => ExitCode::from(NO),
@@ -129,7 +129,7 @@ impl Answer {
         }
     }
 
-    /// The text for standard output.
+    /// Returns the text for standard output.
     pub(crate) fn text(&self, output: Output) -> String {
         match output {
             _ if *self == Self::Printed => String::new(),
@@ -213,14 +213,14 @@ impl Answer {
 /// Writes text to stdout.
 ///
 /// # Errors
-/// If stdout cannot be written.
+/// Fails if stdout cannot be written.
 pub(crate) fn write(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// A table names the unit with the value.
+/// Returns the title of a column in a table, which has the unit in the values.
 fn title(name: &str) -> &str {
     name.strip_suffix("_bytes").unwrap_or(name)
 }
@@ -233,8 +233,8 @@ fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a Cell)>) -> Value {
     )
 }
 
-/// Aligns lines of cells: each column as wide as its widest cell, two spaces between, none at the
-/// end.
+/// Aligns lines of cells: each column is as wide as its widest cell, with two spaces between
+/// columns, and none at the end.
 fn align(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
@@ -260,7 +260,7 @@ fn align(lines: &[Vec<String>]) -> String {
     text
 }
 
-/// Columns of a text on a terminal, for the characters that occur here.
+/// Returns the width of a text on a terminal, for the characters that occur here.
 fn width(text: &str) -> usize {
     text.chars().count()
 }

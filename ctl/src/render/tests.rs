@@ -1,4 +1,4 @@
-//! What is printed of an answer, in each format.
+//! The printed form of an answer, in each output format.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `belayctl umount`: unpublish, unstage, detach, and delete if asked.
+//! `belayctl umount`: unpublishes, unstages and detaches a volume, and deletes it on request.
 
 use std::path::PathBuf;
 
@@ -27,10 +27,10 @@ pub(crate) struct Umount {
 }
 
 impl Umount {
-    /// Makes the calls; each may be repeated after a failure.
+    /// Makes the calls, which may be repeated after a failure.
     ///
     /// # Errors
-    /// See [`Failure`]; the step that failed is named.
+    /// Fails with [`Failure`], which names the failed step.
     pub(crate) async fn run(self, on: &Target) -> Result<Answer, Failure> {
         let state = record::state(&self.state_dir)?;
         let record = Record::load(&state, &record::target(&self.dir)?)?;

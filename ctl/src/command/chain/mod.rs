@@ -1,5 +1,5 @@
-//! `belayctl mount` and `belayctl umount`: a volume from nothing to a directory, and back, by the
-//! calls that Kubernetes makes.
+//! `belayctl mount` and `belayctl umount`: create and mount a volume, and undo that, by the calls
+//! that Kubernetes makes.
 
 mod down;
 mod place;
@@ -36,7 +36,7 @@ pub(crate) struct Sockets {
     state_dir: PathBuf,
 }
 
-/// Both services of a driver.
+/// The controller service and the node service of a driver.
 struct Driver {
     controller: Connection,
     node: Connection,
@@ -63,7 +63,7 @@ impl Driver {
         })
     }
 
-    /// Makes a call on the socket of its service. An error names the call, and what to do about it.
+    /// Makes a call on the socket of its service. An error names the call and the remedy.
     async fn call(
         &self,
         method: &'static str,
@@ -82,7 +82,7 @@ impl Driver {
         })
     }
 
-    /// Whether volumes must be attached, and whether they must be staged.
+    /// Returns whether volumes must be attached, and whether they must be staged.
     async fn needs(&self) -> Result<(bool, bool), Failure> {
         let has = async |method, capability: &str| {
             let all = self.call(method, json!({}), "").await?;
@@ -96,7 +96,7 @@ impl Driver {
     }
 }
 
-/// Returns the error for a file of this machine that cannot be used.
+/// Returns the error for an unusable file of this machine.
 fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::Machine(format!("{}: {error}", path.display()))
 }

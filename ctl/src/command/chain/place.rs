@@ -1,6 +1,6 @@
-//! The directory at which a volume is mounted: what may be there before, and is there again
-//! afterwards.
-//! NodeUnpublishVolume removes its target path, also one that it has not made.
+//! The directory at which a volume is mounted: which contents are allowed before, and how it is
+//! restored after the unmount. NodeUnpublishVolume removes its target path, even if it has not
+//! created it.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::failed;
 use crate::failure::Failure;
 
-/// Permission bits (inode(7)).
+/// The permission bits of a mode (inode(7)).
 const PERMISSIONS: u32 = 0o7777;
 
 /// A directory that existed before a volume was mounted on it.
@@ -24,11 +24,11 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Returns the directory of that path, if there is one.
+    /// Returns the directory at the path, if there is one.
     ///
     /// # Errors
-    /// There is something that a mount would hide, or that could not be unmounted: files in it, a
-    /// link, something else.
+    /// Fails if the path has something that a mount would hide or that could not be unmounted, such
+    /// as a directory with files, or a symbolic link.
     pub(super) fn inspect(path: &Path, block: bool) -> Result<Option<Self>, Failure> {
         let refuse = |why: &str| Err(Failure::Usage(format!("{}: {why}", path.display())));
         let found = match fs::symlink_metadata(path) {
@@ -60,14 +60,14 @@ impl Place {
         }
     }
 
-    /// Makes it again; one that exists stays as it is.
+    /// Creates the directory again; leaves an existing one unchanged.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// Fails if the directory cannot be created.
     pub(super) fn restore(&self, path: &Path) -> Result<(), Failure> {
         let made = match fs::create_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            // The owner first: a change of it removes bits of the mode (chown(2)).
+            // Set the owner before the mode, since chown(2) clears bits of the mode.
             made => made
                 .and_then(|()| chown(path, Some(self.uid), Some(self.gid)))
                 .and_then(|()| fs::set_permissions(path, Permissions::from_mode(self.mode))),
@@ -90,7 +90,7 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o2710)).unwrap();
         let place = Place::inspect(&path, false).unwrap().unwrap();
         fs::remove_dir(&path).unwrap();
-        // Again: another umount has made it already.
+        // Twice, since another umount may already have restored the directory.
         for _ in 0..2 {
             place.restore(&path).unwrap();
             let now = Place::inspect(&path, false).unwrap();

@@ -1,4 +1,4 @@
-//! Records of the mounts that `mount` has begun, for `umount`: one file per directory, without
+//! Records of begun mounts, written by `mount` for `umount`: one file per directory, without
 //! secrets and contexts.
 
 use std::fs;
@@ -12,26 +12,26 @@ use super::failed;
 use super::place::Place;
 use crate::failure::Failure;
 
-/// The end of the name of a record's file.
+/// The suffix of a record's file name.
 const SUFFIX: &str = ".json";
 
-/// Maximum length of a file's name (NAME_MAX of limits.h).
+/// Maximum length of a file name, in bytes (NAME_MAX of limits.h).
 const NAME_BYTES_MAX: usize = 255;
 
-/// The volume of one directory.
+/// The volume mounted at one directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The path at which it is published.
+    /// The path at which the volume is published.
     pub(super) target: PathBuf,
-    /// The name that `mount` was given.
+    /// The name passed to `mount`.
     pub(super) name: String,
     pub(super) volume_id: String,
     pub(super) node_id: String,
     /// The sockets of the controller and of the node agent.
     pub(super) sockets: [PathBuf; 2],
-    /// Whether it was attached, and staged.
+    /// Whether the volume was attached, and whether it was staged.
     pub(super) needs: (bool, bool),
-    /// The directory that was at `target` before.
+    /// The directory that existed at `target` before the mount.
     pub(super) place: Option<Place>,
 }
 
@@ -40,16 +40,16 @@ impl Record {
         state.join(file_name(target) + SUFFIX)
     }
 
-    /// The staging path of a directory.
+    /// Returns the staging path for a directory.
     pub(super) fn staging(state: &Path, target: &Path) -> PathBuf {
         state.join("staging").join(file_name(target))
     }
 
-    /// Makes the record of a directory that has none. One that another `mount` has made since
-    /// stays: that of the same volume counts, that of another one is refused.
+    /// Creates the record of a directory. If another `mount` has created it at the same time,
+    /// returns that record if it is of the same volume.
     ///
     /// # Errors
-    /// As above; the state directory cannot be written.
+    /// Fails if there is a record of another volume, or if the state directory cannot be written.
     pub(super) fn begin(self, state: &Path) -> Result<Self, Failure> {
         let file = Self::path(state, &self.target);
         match self.write(state, |aside| fs::hard_link(aside, &file)) {
@@ -75,10 +75,11 @@ impl Record {
         })
     }
 
-    /// Replaces the record of the same volume, which knows what was there before.
+    /// Replaces a record of the same volume, but keeps what it says about the directory before the
+    /// mount.
     ///
     /// # Errors
-    /// The state directory cannot be written.
+    /// Fails if the state directory cannot be written.
     pub(super) fn renew(mut self, known: Self, state: &Path) -> Result<Self, Failure> {
         self.place = known.place.clone().or(self.place);
         if self == known {
@@ -91,8 +92,8 @@ impl Record {
             .map_err(|error| failed(&file, &error))
     }
 
-    /// Writes it under a name that no other process has, not even of another container, for
-    /// `publish` to give it its own.
+    /// Writes the record to a temporary file, whose name no other process uses, not even in another
+    /// container. `publish` then gives the file its final name.
     fn write(&self, state: &Path, publish: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
         let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let aside = state.join(format!("{}-{now}.new", std::process::id()));
@@ -100,16 +101,15 @@ impl Record {
         let written = fs::File::create_new(&aside)
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .and_then(|()| publish(&aside));
-        // After a rename there is none. One that stays has no effect.
+        // After a rename the file does not exist. A file that could not be removed is harmless.
         drop(fs::remove_file(&aside));
         written
     }
 
-    /// The record of a directory, if there is one. That of another volume is refused: it would be
-    /// lost.
+    /// Returns the record of a directory, if there is one.
     ///
     /// # Errors
-    /// Another volume was mounted there; the record is damaged.
+    /// Fails if the record is damaged, or is of another volume, whose record would be lost.
     pub(super) fn of_same(
         state: &Path,
         target: &Path,
@@ -129,10 +129,10 @@ impl Record {
         }
     }
 
-    /// Reads that of a directory.
+    /// Reads the record of a directory.
     ///
     /// # Errors
-    /// There is none, or it is damaged.
+    /// Fails if there is no record, or if it is damaged.
     pub(super) fn load(state: &Path, target: &Path) -> Result<Self, Failure> {
         Self::find(state, target)?.ok_or_else(|| {
             Failure::Usage(format!(
@@ -157,10 +157,10 @@ impl Record {
         })
     }
 
-    /// Removes it, and the staging directory, which the driver has left empty.
+    /// Removes the record, and the staging directory, which the driver has emptied.
     ///
     /// # Errors
-    /// The state directory cannot be written.
+    /// Fails if the state directory cannot be written.
     pub(super) fn remove(&self, state: &Path) -> Result<(), Failure> {
         let staging = Self::staging(state, &self.target);
         match fs::remove_dir(&staging) {
@@ -174,11 +174,11 @@ impl Record {
     }
 }
 
-/// Returns the absolute path of a directory, the same before and after the directory is made.
+/// Returns the absolute path of a directory, the same before and after the directory is created.
 ///
 /// # Errors
-/// It is empty, not UTF-8, has a `..` that leads nowhere, or is too long for the name of a record;
-/// the working directory was removed.
+/// Fails if the path is empty, not UTF-8, contains an unresolvable `..`, or is too long for the
+/// name of a record; and if the working directory was removed.
 pub(super) fn target(directory: &Path) -> Result<PathBuf, Failure> {
     let path = resolved(directory)?;
     let bytes = file_name(&path).len() + SUFFIX.len();
@@ -193,10 +193,11 @@ pub(super) fn target(directory: &Path) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// The absolute path of a state directory. Its links stay: drivers know staging paths by name.
+/// Returns the absolute path of a state directory. Does not resolve its links, since drivers know
+/// staging paths by name.
 ///
 /// # Errors
-/// As for [`target`], but the length.
+/// Fails as [`target`] does, except for the length.
 pub(super) fn state(directory: &Path) -> Result<PathBuf, Failure> {
     match has_dots(directory) {
         true => resolved(directory),
@@ -206,7 +207,8 @@ pub(super) fn state(directory: &Path) -> Result<PathBuf, Failure> {
 
 fn resolved(directory: &Path) -> Result<PathBuf, Failure> {
     let path = whole(directory)?;
-    // Not the directory itself: what is mounted there may hang. `mount` makes what is missing.
+    // Do not access the directory itself, since a mount on it may hang. `mount` creates missing
+    // directories.
     let mut above = path.ancestors().skip(1);
     let found = above.find_map(|above| {
         let real = above.canonicalize().ok()?;
@@ -222,7 +224,7 @@ fn resolved(directory: &Path) -> Result<PathBuf, Failure> {
     Ok(found)
 }
 
-/// Absolute, without empty parts and `.`.
+/// Returns an absolute path without empty components and `.`.
 fn whole(directory: &Path) -> Result<PathBuf, Failure> {
     let refused =
         |why: &dyn std::fmt::Display| Failure::Usage(format!("{}: {why}", directory.display()));
@@ -240,7 +242,8 @@ fn has_dots(path: &Path) -> bool {
     path.components().any(|part| part == Component::ParentDir)
 }
 
-/// `/mnt/a` becomes `mnt-a`; `-`, `%` and what is not plain are percent-encoded.
+/// Returns the file name for a directory: `mnt-a` for `/mnt/a`. Percent-encodes `-`, `%` and
+/// special characters.
 fn file_name(target: &Path) -> String {
     let path = target.to_string_lossy();
     let path = path.trim_matches('/').chars();
@@ -287,7 +290,8 @@ mod tests {
             assert!(refused.contains(part), "{refused}");
         }
         assert_eq!(Record::load(dir.path(), &first.target).unwrap(), first);
-        // The same at once: what was there before is known from the first.
+        // The second one at the same time returns the first record, which has the earlier
+        // directory.
         let again = record("first", None).begin(dir.path()).unwrap();
         assert_eq!(again.place, place);
         let mut moved = record("first", None);

@@ -1,4 +1,4 @@
-//! `belayctl mount`: create, attach, stage, publish.
+//! `belayctl mount`: creates, attaches, stages and publishes a volume.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ impl Mount {
     /// Makes the calls.
     ///
     /// # Errors
-    /// See [`Failure`]; the step that failed is named, and `umount` undoes those before it.
+    /// Fails with [`Failure`], which names the failed step; `umount` undoes the steps before it.
     pub(crate) async fn run(self, on: &Target) -> Result<Answer, Failure> {
         let target = record::target(&self.dir)?;
         let state = record::state(&self.sockets.state_dir)?;
@@ -83,7 +83,7 @@ impl Mount {
             needs,
             place,
         };
-        // Before the first call that leaves something to undo.
+        // Write the record before the first call that must be undone.
         let record = match known {
             Some(known) => record.renew(known, &state)?,
             None => record.begin(&state)?,
@@ -106,8 +106,7 @@ impl Mount {
     }
 }
 
-/// Attaches, stages and publishes the volume. The fields that these calls have in common are in
-/// `common`.
+/// Attaches, stages and publishes the volume. `common` has the fields that these calls share.
 async fn climb(
     driver: &Driver,
     record: &Record,
@@ -143,7 +142,7 @@ async fn climb(
     Ok(())
 }
 
-/// Returns the directory at the target, unless the volume itself is mounted there.
+/// Inspects the directory at the target, unless the volume is already mounted there.
 fn inspect(target: &Path, is_known: bool, block: bool) -> Result<Option<Place>, Failure> {
     if !is_known {
         return Place::inspect(target, block);

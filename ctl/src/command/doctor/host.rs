@@ -1,4 +1,4 @@
-//! Kernel, tools, mounts, udev and disks.
+//! Checks of the kernel, tools, mounts, udev and disks.
 
 use std::env;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::machine::mounts::{Mount, holder};
 use crate::report::{Report, Verdict};
 use crate::size;
 
-/// Oldest supported kernel, and the first one with statmount(2).
+/// The oldest supported kernel, and the first kernel with statmount(2).
 const OLDEST: (u32, u32) = (5, 14);
 const STATMOUNT: (u32, u32) = (6, 8);
 

@@ -1,5 +1,5 @@
-//! `belayctl doctor`: whether this node has what Belay needs, or with `--switch` whether a cluster
-//! is ready for it; and what to do where it is not. Changes nothing.
+//! `belayctl doctor`: checks whether this node has what Belay needs, or with `--switch` whether a
+//! cluster is ready for Belay, and prints remedies. Changes nothing.
 
 mod host;
 mod programs;
@@ -39,7 +39,7 @@ impl Doctor {
     /// Checks this node, or with `--switch` the objects of a cluster.
     ///
     /// # Errors
-    /// /proc or the objects are not readable.
+    /// Fails if /proc or the objects cannot be read.
     pub(crate) async fn run(&self) -> Result<Answer, Failure> {
         match self.switch.run()? {
             Some(answer) => Ok(answer),

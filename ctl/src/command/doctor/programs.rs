@@ -1,13 +1,14 @@
-//! The programs that answer on this node: ready, of one version, with the capabilities they need.
+//! Checks that the programs that answer on this node are ready, have the same version, and have the
+//! capabilities that they need.
 
 use std::fs;
 
 use crate::command::ls::DriverSocket;
 use crate::report::{Report, Verdict};
 
-/// Needed to mount (capabilities(7)), and its number.
+/// The capability to mount (capabilities(7)), and its number.
 const SYS_ADMIN: (&str, u32) = ("CAP_SYS_ADMIN", 21);
-/// Needed to grow a mounted ext4.
+/// The capability to grow a mounted ext4, and its number.
 const SYS_RESOURCE: (&str, u32) = ("CAP_SYS_RESOURCE", 24);
 
 pub(super) fn check(report: &mut Report, found: &[DriverSocket]) {

@@ -27,7 +27,7 @@ impl Status {
     /// Reads everything once.
     ///
     /// # Errors
-    /// /proc is not readable.
+    /// Fails if /proc cannot be read.
     pub(crate) async fn run(&self) -> Result<Answer, Failure> {
         let drivers = self.drivers().await?;
         let good = drivers.iter().all(Driver::is_good);
@@ -51,7 +51,7 @@ impl Status {
         let mut of_process: BTreeMap<u32, Page> = BTreeMap::new();
         let mut drivers = Vec::new();
         for found in self.search.look().await {
-            // The kubelet's side of a driver is on the line of its CSI socket.
+            // The registration socket of a driver is on the line of its CSI socket.
             if found.serves.iter().any(|name| name == "registration") {
                 continue;
             }
@@ -69,14 +69,14 @@ impl Status {
     }
 }
 
-/// The metrics of a process; empty if it has none.
+/// Returns the metrics of a process; empty if it has none.
 fn page_of(pid: u32) -> Page {
     let listens = process::listens(pid).into_iter();
     let mut pages = listens.filter_map(|address| pages::metrics(address).ok());
     pages.next().unwrap_or_default()
 }
 
-/// Of the pages that the user has named, the one with this driver.
+/// Returns the page that has this driver, among those that the user named.
 fn named(pages: &[Page], found: &DriverSocket) -> Page {
     let label = Some(("driver", found.driver.as_str()));
     let mut pages = pages.iter();

@@ -1,4 +1,4 @@
-//! One driver at one moment.
+//! The state of one driver at one moment.
 
 use crate::command::ls::DriverSocket;
 use crate::machine::mounts::Mount;
@@ -7,7 +7,7 @@ use crate::render::Cell;
 
 const CALLS: &str = "belay_rpc_duration_seconds";
 
-/// The columns, of which a table has the first ones.
+/// All columns; a narrow table has the first [`NARROW`] of them.
 pub(super) const COLUMNS: [&str; 13] = [
     "driver",
     "serves",
@@ -25,18 +25,18 @@ pub(super) const COLUMNS: [&str; 13] = [
 ];
 pub(super) const NARROW: usize = 9;
 
-/// A driver as its socket, its metrics and the mounts show it.
+/// The state of a driver, from its socket, its metrics and the mounts.
 #[derive(Clone, Debug)]
 pub(super) struct Driver {
     pub(super) found: DriverSocket,
-    /// Staging mounts of the kubelet, and staged raw devices are not among them.
+    /// The number of the kubelet's staging mounts, which do not include staged raw devices.
     pub(super) staged: usize,
     pub(super) registered: Option<bool>,
     pub(super) hung: Option<i64>,
     pub(super) oldest: Option<i64>,
     pub(super) unhealthy: Option<i64>,
     pub(super) failed: Option<i64>,
-    /// Milliseconds; upper bounds of the buckets of the histogram.
+    /// Quantiles of the latency in milliseconds: upper bounds of the histogram's buckets.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
     pub(super) free: Option<i64>,
@@ -73,7 +73,7 @@ impl Driver {
         }
     }
 
-    /// Ready, and nothing is hung or unhealthy.
+    /// Whether the driver is ready, and nothing is hung or unhealthy.
     pub(super) fn is_good(&self) -> bool {
         let none = |count: Option<i64>| count.unwrap_or(0) == 0;
         self.found.trouble.is_empty()
@@ -83,7 +83,7 @@ impl Driver {
             && self.registered != Some(false)
     }
 
-    /// `yes`, `no`, or why there is no answer.
+    /// Returns `yes`, `no`, or the reason why the driver does not answer.
     pub(super) fn ready(&self) -> String {
         match self.found.ready {
             _ if !self.found.trouble.is_empty() => self.found.trouble.clone(),
@@ -93,7 +93,7 @@ impl Driver {
         }
     }
 
-    /// In the order of [`COLUMNS`].
+    /// Returns the cells in the order of [`COLUMNS`].
     pub(super) fn cells(&self) -> Vec<Cell> {
         let number = |number: Option<i64>| number.map_or(Cell::Text(String::new()), Cell::Number);
         let time = |time: Option<f64>| Cell::Text(time.map(milliseconds).unwrap_or_default());
@@ -119,7 +119,7 @@ impl Driver {
     }
 }
 
-/// `0.5`, `25`, `>10000` for what is beyond the last bound.
+/// Formats a latency: `0.5`, `25`, or `>10000` if it is above the last bound.
 pub(super) fn milliseconds(time: f64) -> String {
     match time {
         time if time.is_infinite() => ">".to_owned(),
@@ -128,7 +128,7 @@ pub(super) fn milliseconds(time: f64) -> String {
     }
 }
 
-/// A metric that counts: far below 2^53, where its f64 is exact.
+/// Converts a metric that counts; it is far below 2^53, up to which an f64 is exact.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "`as` saturates, which is what is shown"

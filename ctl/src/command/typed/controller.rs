@@ -1,5 +1,5 @@
-//! The typed commands of the controller socket: of which calls, with which flags, and which values
-//! of the answers they show.
+//! The typed commands of the controller socket: the call, the flags, and the displayed values of
+//! the answer.
 
 use super::forms;
 use super::verb::{Flag, Verb, count, pairs, size, switch, text, verb};
@@ -202,7 +202,7 @@ const SNAPSHOT: &[Column] = &[
 ];
 const ONE_SNAPSHOT: View = View::Record(SNAPSHOT, "/snapshot", "has no snapshot");
 
-/// `belayctl snapshot`.
+/// `belayctl snapshot`: the calls about snapshots that the sidecars make on the controller socket.
 #[rustfmt::skip] // A row per flag.
 pub(super) const SNAPSHOTS: &[Verb] = &[
     verb("create", "CreateSnapshot", "Create a snapshot, or find the one with this name",

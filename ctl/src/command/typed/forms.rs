@@ -1,5 +1,5 @@
-//! Answers that are shown in a special form: health conditions, usage, capabilities, and answers
-//! that may be a no.
+//! Answers with a special display: health conditions, usage, capabilities, and answers that can be
+//! negative.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::render::{Answer, Cell, Rows};
 /// Shows the health of one volume.
 ///
 /// # Errors
-/// The answer has no health, which does not mean that the volume is healthy.
+/// Fails if the answer has no health, which does not mean that the volume is healthy.
 pub(super) fn health_of_one(answer: &Value) -> Result<Answer, Failure> {
     let health = answer.get("volume_health");
     let health = health.ok_or(Failure::Answer("has no volume_health"))?;
@@ -53,7 +53,7 @@ pub(super) fn storage_health(answer: &Value) -> Result<Answer, Failure> {
     )))
 }
 
-/// Names the affected uses, such as `mount xfs MULTI_NODE_READER_ONLY`.
+/// Returns the affected uses, such as `mount xfs MULTI_NODE_READER_ONLY`.
 fn concerned(capability: Option<&Value>) -> String {
     let Some(capability) = capability else {
         return "all".to_owned();
@@ -65,8 +65,8 @@ fn concerned(capability: Option<&Value>) -> String {
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-/// Shows the usage, one row per unit, and the condition if the driver reports it. Inodes are
-/// counted, not measured in bytes.
+/// Shows the usage, one row per unit, and the condition if the driver reports it. Inodes are shown
+/// as a count, not in bytes.
 pub(super) fn usage(answer: &Value) -> Result<Answer, Failure> {
     let rows = list(answer, "/usage").iter().map(|usage| {
         let unit = usage["unit"].as_str().unwrap_or("UNKNOWN");
@@ -105,7 +105,7 @@ pub(super) fn capabilities(answer: &Value) -> Result<Answer, Failure> {
     )))
 }
 
-/// Shows whether the driver is ready; it is if it says nothing about that.
+/// Shows whether the driver is ready, which is the default if the answer does not say.
 pub(super) fn readiness(answer: &Value) -> Result<Answer, Failure> {
     let ready = answer.get("ready").is_none_or(|ready| *ready == true);
     Ok(Answer::Record(vec![("ready", Cell::Flag(ready))]).verdict(ready))

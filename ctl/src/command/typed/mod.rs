@@ -1,5 +1,5 @@
-//! The typed commands, `belayctl volume`, `snapshot`, `controller`, `node` and `identity`: each is
-//! one call, described by a row of the tables.
+//! The typed commands `belayctl volume`, `snapshot`, `controller`, `node` and `identity`. Each
+//! makes one call, which a row of the tables describes.
 
 mod controller;
 mod forms;
@@ -46,12 +46,12 @@ Example, a volume's lifecycle on the node (a.json: `volume attach -o json --show
 /// The verbs of one service or one kind of object.
 struct Group {
     name: &'static str,
-    /// Another name; empty if there is none.
+    /// An alias; empty if there is none.
     alias: &'static str,
     about: &'static str,
     example: &'static str,
     verbs: &'static [Verb],
-    /// Verbs that have another name in this group.
+    /// Verbs that have a different name in this group.
     renamed: &'static [(&'static str, &'static Verb)],
 }
 
@@ -103,7 +103,7 @@ static GROUPS: [Group; 5] = [
     },
 ];
 
-/// `node jobs`, the only verb that is no call of CSI.
+/// The verb `node jobs`, the only one that is not a call of CSI.
 const JOBS: &str = "jobs";
 
 /// A typed command with its flags.
@@ -192,7 +192,7 @@ impl Typed {
     /// Makes the call.
     ///
     /// # Errors
-    /// See [`Failure`].
+    /// Fails with [`Failure`] if the flags are invalid or the call fails.
     pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
         let (verb, flags) = match self {
             Self::Jobs(jobs) => return jobs.run(target).await,
@@ -221,10 +221,11 @@ impl Typed {
     }
 }
 
-/// Returns an answer with the entries of all pages. An answer that is no list has one page.
+/// Returns an answer with the entries of all pages. An answer without a list has one page.
 ///
 /// # Errors
-/// A page cannot be read, or names itself as the next page, which would never end.
+/// Fails if a page cannot be read, or if it names itself as the next page, which would loop
+/// endlessly.
 async fn all_pages(
     mut page: impl AsyncFnMut(String) -> Result<Value, Failure>,
 ) -> Result<Value, Failure> {
@@ -266,7 +267,7 @@ mod tests {
     use crate::call::{Call, method, options, own};
     use crate::render::Output;
 
-    /// The request of a line with the name of a group and a verb.
+    /// Returns the request for a command line that begins with the name of a group and a verb.
     fn request(line: &str) -> Value {
         let command = Typed::augment_subcommands(Command::new("belayctl"));
         let words = std::iter::once("belayctl").chain(line.split(' '));
@@ -280,7 +281,7 @@ mod tests {
         request
     }
 
-    /// Command lines, each with a JSON pointer into the request that it makes, and the value there.
+    /// Command lines, each with a JSON pointer into its request, and the value at that pointer.
     #[rustfmt::skip]
     const REQUESTS: &[(&str, &str, &str)] = &[
         ("volume create a --size 1GiB", "/capacity_range", r#"{"required_bytes": 1073741824}"#),
@@ -344,7 +345,7 @@ mod tests {
         }
     }
 
-    /// The wide table of a message that a driver answers.
+    /// Returns the wide table for a response of a driver.
     fn table(verbs: &[Verb], name: &str, message: &impl Message) -> String {
         let verb = verbs.iter().find(|verb| verb.name == name).unwrap();
         let output = method(own().unwrap(), verb.method).unwrap().output();
@@ -403,7 +404,7 @@ mod tests {
         }
     }
 
-    /// Reads all pages; `next` returns the page after one.
+    /// Reads all pages; `next` returns the token of the page after a given one.
     async fn listed(next: impl Fn(&str) -> &'static str) -> Result<Value, Failure> {
         all_pages(async |token: String| Ok(json!({"next_token": next(&token), "entries": [token]})))
             .await

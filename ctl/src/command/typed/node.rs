@@ -1,4 +1,4 @@
-//! The typed commands of the node socket, and of the service that both sockets have.
+//! The typed commands of the node socket, and of the Identity service, which both sockets have.
 
 use super::controller::{GROWN, MIN_SIZE, VOLUME_ID};
 use super::forms;

@@ -1,5 +1,5 @@
-//! A typed command as data: a method, the flags that fill in its request, and the view of its
-//! answer.
+//! A typed command as data: its method, the flags that set the fields of the request, and the view
+//! of the response.
 
 use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _, value_parser};
 use serde_json::{Value, json};
@@ -11,29 +11,29 @@ use crate::flags::{Access, Pair, map, pair};
 use crate::secrets::Secrets;
 use crate::size;
 
-/// One typed command.
+/// A typed command.
 pub(crate) struct Verb {
     pub(super) name: &'static str,
     alias: Option<&'static str>,
-    /// The method that it calls, which is unique among the services of CSI.
+    /// The name of the method, which is unique among the services of CSI.
     pub(super) method: &'static str,
-    /// The first sentence of its help, to which the method is added.
+    /// The first sentence of the help, to which the method's name is appended.
     about: &'static str,
-    /// The flags, in the order of the help: those with a heading are last.
+    /// The flags in the order of the help; flags with a heading are last.
     flags: &'static [Flag],
     pub(super) view: View,
 }
 
-/// A flag, or a group of flags, and the fields of the request that it sets. A path to a field has
-/// its names, separated by slashes; `0` is the first element of a list.
+/// A flag, or a group of flags, and the fields of the request that it sets. A path to a field
+/// consists of field names, separated by slashes; `0` is the first element of a list.
 pub(super) enum Flag {
     /// A required argument: its field, its name in the help, and its help.
     Word(&'static str, &'static str, &'static str),
     /// An option.
     Option(Setting),
-    /// The flags for a capability, which has a default.
+    /// The flags for a capability that has a default.
     Capability(&'static str),
-    /// The flags for a capability, which is left out if none of them is given.
+    /// The flags for a capability that is omitted if none of them is given.
     OptionalCapability(&'static str),
     /// The flags for the volume context.
     VolumeContext,
@@ -43,28 +43,28 @@ pub(super) enum Flag {
     Secrets,
 }
 
-/// An option, by its long name.
+/// An option with its long name.
 pub(super) struct Setting {
     name: &'static str,
     value: Kind,
     fields: &'static [&'static str],
     help: &'static str,
     is_required: bool,
-    /// The option that must not be given as well, or nothing.
+    /// The option that conflicts with this one; empty if there is none.
     conflicts: &'static str,
 }
 
 /// The kind of an option's value.
 enum Kind {
-    /// Any text, by its name in the help.
+    /// Any text, with its placeholder in the help.
     Text(&'static str),
-    /// A size in bytes, with a unit.
+    /// A size in bytes, with an optional unit.
     Size,
-    /// A number that is not negative.
+    /// A non-negative number.
     Count,
-    /// `KEY=VALUE`, which may be repeated.
+    /// `KEY=VALUE` pairs; the option may be repeated.
     Pairs,
-    /// No value: the option sets the field.
+    /// No value: the option sets the field to true.
     Switch,
 }
 
@@ -125,7 +125,7 @@ const fn option(
     }
 }
 
-/// Makes a verb that has no other name.
+/// Creates a verb without an alias.
 pub(super) const fn verb(
     name: &'static str,
     method: &'static str,
@@ -144,18 +144,18 @@ pub(super) const fn verb(
 }
 
 impl Setting {
-    /// Makes it a flag that may be left out.
+    /// Returns an optional flag with this setting.
     pub(super) const fn optional(self) -> Flag {
         Flag::Option(self)
     }
 
-    /// Makes it a flag that must be given.
+    /// Returns a required flag with this setting.
     pub(super) const fn required(mut self) -> Flag {
         self.is_required = true;
         Flag::Option(self)
     }
 
-    /// Makes it a flag that excludes another option.
+    /// Returns a flag that excludes another option.
     pub(super) const fn without(mut self, other: &'static str) -> Flag {
         self.conflicts = other;
         Flag::Option(self)
@@ -183,7 +183,7 @@ impl Setting {
         }
     }
 
-    /// Returns the value of the fields; `None` if the option was not given.
+    /// Returns the value for the fields; `None` if the option was not given.
     fn value(&self, matches: &ArgMatches) -> Option<Value> {
         match self.value {
             Kind::Text(_) => matches.get_one::<String>(self.name).map(|it| json!(it)),
@@ -258,18 +258,19 @@ impl Flag {
 }
 
 impl Verb {
-    /// Adds another name.
+    /// Adds an alias.
     pub(super) const fn also(mut self, alias: &'static str) -> Self {
         self.alias = Some(alias);
         self
     }
 
-    /// Returns the command line of the verb, under a name. The other name is only for its own.
+    /// Returns the command line of the verb under a name. The alias is only added to the verb's own
+    /// name.
     pub(super) fn command(&self, name: &'static str) -> Command {
         let flags = self.flags.iter();
         let command = Command::new(name);
         let command = flags.fold(command, |command, flag| flag.add_to(command));
-        // The groups of flags have set their own description.
+        // Override the descriptions that the groups of flags have set.
         command
             .about(format!("{} ({})", self.about, self.method))
             .long_about(None)
@@ -279,7 +280,7 @@ impl Verb {
     /// Returns the request that the flags describe.
     ///
     /// # Errors
-    /// A file or variable of a flag cannot be read.
+    /// Fails if a file or environment variable that a flag names cannot be read.
     pub(super) fn request(&self, matches: &ArgMatches) -> Result<Value, Failure> {
         let mut request = json!({});
         for flag in self.flags {
@@ -289,7 +290,7 @@ impl Verb {
     }
 }
 
-/// Sets the field of a request at a path, with all messages and lists above it.
+/// Sets the field of a request at a path, and creates missing messages and lists above it.
 fn set(request: &mut Value, path: &str, value: Value) {
     let mut at = request;
     for part in path.split('/') {

@@ -1,33 +1,33 @@
-//! Shows the answers of typed commands: which values of a message a table has, and in which form.
+//! Shows the responses of typed commands: selects the values for a table, and formats them.
 
 use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::render::{Answer, Cell, Rows};
 
-/// How an answer is shown.
+/// The display of a response.
 pub(super) enum View {
-    /// The answer has no data.
+    /// The response has no data.
     Done,
-    /// Values of the answer, the JSON pointer of a message that it must have, and the error if that
+    /// Values of the response, the JSON pointer of a required message, and the error if that
     /// message is missing.
     Record(&'static [Column], &'static str, &'static str),
-    /// The entries of a list in the answer: their values and their kind.
+    /// The entries of a list in the response: their values and their kind.
     Rows(&'static [Column], &'static str),
-    /// Any other form.
+    /// A special display.
     Other(fn(&Value) -> Result<Answer, Failure>),
 }
 
 /// One value of a message.
 pub(super) struct Column {
     name: &'static str,
-    /// The JSON pointer of the value in the answer, or in the entry of a list.
+    /// The JSON pointer of the value in the response, or in the entry of a list.
     at: &'static str,
     form: Form,
     presence: Presence,
 }
 
-/// The form of a value. One that the message lacks is empty or zero.
+/// The format of a value. A missing value is displayed as empty or zero.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
     Text,
@@ -38,7 +38,7 @@ pub(super) enum Form {
     List,
     /// A map of texts.
     Pairs,
-    /// A list of topologies; each is one entry.
+    /// A list of topologies, one entry for each.
     Topologies,
     /// The condition of a volume, in the form of CSI 1.3.
     Condition,
@@ -46,13 +46,13 @@ pub(super) enum Form {
     Source,
 }
 
-/// Whether a value is shown.
+/// When a value is displayed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Presence {
     Always,
-    /// Not in narrow tables; after the others.
+    /// Only in wide tables and documents, after the others.
     Wide,
-    /// Only if the driver has sent the value.
+    /// Only if the driver has returned the value.
     IfSent,
 }
 
@@ -72,7 +72,7 @@ impl Column {
         self
     }
 
-    /// Leaves the value out if the driver has not sent it.
+    /// Omits the value if the driver has not returned it.
     pub(super) const fn if_sent(mut self) -> Self {
         self.presence = Presence::IfSent;
         self
@@ -91,7 +91,7 @@ impl Column {
     }
 }
 
-/// Converts a value; `null` stands for one that the message lacks.
+/// Converts a value; `null` represents a missing value.
 pub(super) fn cell(form: Form, value: &Value) -> Cell {
     let texts = |value: &Value| {
         let list = value.as_array().into_iter().flatten();
@@ -125,8 +125,8 @@ pub(super) fn cell(form: Form, value: &Value) -> Cell {
     }
 }
 
-/// Returns the text of a value, which is empty for `null`. A value of an enumeration that a newer
-/// specification has is a number.
+/// Returns the text of a value; empty for `null`. An unknown value of an enumeration, from a newer
+/// specification, is a number.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -135,7 +135,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// Returns keys and values of a map of texts, sorted by key.
+/// Returns the keys and values of a map of texts, sorted by key.
 fn pairs(value: &Value) -> impl Iterator<Item = (String, String)> {
     let map = value.as_object().into_iter().flatten();
     let pairs = map.map(|(key, value)| (key.clone(), text(value)));
@@ -144,10 +144,10 @@ fn pairs(value: &Value) -> impl Iterator<Item = (String, String)> {
 }
 
 impl View {
-    /// Shows an answer.
+    /// Shows a response.
     ///
     /// # Errors
-    /// The answer lacks a message that the specification requires.
+    /// Fails if the response lacks a message that the specification requires.
     pub(super) fn show(&self, answer: &Value) -> Result<Answer, Failure> {
         match self {
             Self::Done => Ok(Answer::Done),
@@ -178,7 +178,7 @@ impl View {
     }
 }
 
-/// Returns the list at a JSON pointer; the JSON mapping leaves out an empty one.
+/// Returns the list at a JSON pointer. The JSON mapping omits an empty list.
 pub(super) fn list<'a>(answer: &'a Value, at: &str) -> &'a [Value] {
     let list = answer.pointer(at).and_then(Value::as_array);
     list.map(Vec::as_slice).unwrap_or_default()

@@ -1,20 +1,20 @@
-//! Rules about the account of cinder-csi-plugin's controller: `cloud.conf` and the files that it
-//! names, and `clouds.yaml`, which the environment of its pod may name. Belay's pod has a Secret
-//! alone, and another environment.
+//! Rules about the account of cinder-csi-plugin's controller: its `cloud.conf`, the files named
+//! there, and a `clouds.yaml` named by the environment of its pod. Belay's pod has only a Secret,
+//! and another environment.
 
 use super::objects::Object;
 use super::rules::{Item, Section, Subject, Test, right, warning};
 use super::workloads::Flags;
 
 const NAME: &str = "account";
-/// The variables of OpenStack's clients that name a file or an entry of it.
+/// The variables by which OpenStack's clients find a `clouds.yaml` or select an entry of it.
 const VARIABLES: [&str; 3] = ["OS_CLIENT_CONFIG_FILE", "OS_CLIENT_SECURE_FILE", "OS_CLOUD"];
-/// The directory in which the clients look for the file, and its name.
+/// The directory in which the clients search for the file, and its name.
 const DIRECTORY: &str = "/etc/openstack";
 const FILE: &str = "clouds.yaml";
-/// The Secret and key of Belay's chart.
+/// The Secret with the account in Belay's chart, and its key.
 const SECRET: [&str; 2] = ["cloud-config", "cloud.conf"];
-/// Mounts of a program that also serves a node.
+/// Mounts of a container that also serves a node.
 const OF_NODES: [&str; 3] = ["/csi", "/dev", "/var/lib/kubelet"];
 
 #[rustfmt::skip]
@@ -59,7 +59,7 @@ pub(super) const SECTION: Section = Section {
     ..Section::ALWAYS
 };
 
-/// Returns the variables and mounts of a container that may lead to a `clouds.yaml`.
+/// Returns the variables and mounts of a container that may provide a `clouds.yaml`.
 fn traces(container: Object<'_>) -> Vec<String> {
     let variables = container.list("/env").map(|it| it.text("/name"));
     let variables = variables.filter(|name| VARIABLES.contains(name));
@@ -75,7 +75,7 @@ fn is_of_clouds_yaml(path: &str) -> bool {
     path == DIRECTORY || path.rsplit('/').next() == Some(FILE)
 }
 
-/// Returns the innermost mount that has that file.
+/// Returns the innermost mount that contains the file.
 fn mount_of<'a>(container: Object<'a>, file: &str) -> Option<Object<'a>> {
     let length = |mount: &Object<'_>| mount.text("/mountPath").trim_end_matches('/').len();
     let mounts = container.list("/volumeMounts").filter(|mount| {
@@ -91,7 +91,7 @@ fn volume_of<'a>(workload: Object<'a>, name: &str) -> Option<Object<'a>> {
     volumes.find(|volume| volume.text("/name") == name)
 }
 
-/// Returns the name of cloud.conf in its directory, and the volume of its pod that it is in.
+/// Returns the name of cloud.conf in its directory, and the pod's volume that contains it.
 fn cloud_conf<'a>(container: &Item<'a>) -> Option<(String, Object<'a>)> {
     let flags = Flags::of(container.object);
     let file = flags.values("cloud-config").last().copied()?;
@@ -101,7 +101,7 @@ fn cloud_conf<'a>(container: &Item<'a>) -> Option<(String, Object<'a>)> {
     Some((key.to_owned(), volume))
 }
 
-/// Returns namespace, name and key of the Secret with cloud.conf.
+/// Returns the namespace, name and key of the Secret with cloud.conf.
 fn secret(container: &Item<'_>) -> Option<Vec<String>> {
     let (key, volume) = cloud_conf(container)?;
     let secret = volume.text("/secret/secretName");
@@ -120,7 +120,7 @@ fn host_file(container: &Item<'_>) -> Option<String> {
     }
 }
 
-/// Returns the other files of its pod, such as certificates.
+/// Returns the other files that the container mounts, such as certificates.
 fn others(container: &Item<'_>) -> Vec<String> {
     let conf = cloud_conf(container);
     let conf = conf.as_ref().map_or("", |(_, volume)| volume.text("/name"));
@@ -151,7 +151,8 @@ mod tests {
     use super::super::tests::{cluster, expect};
     use super::*;
 
-    /// The controller reads `FILE` in a mount of that source, and has these mounts besides.
+    /// Returns a change after which the controller reads `FILE` from a mount of `source`, and has
+    /// additional mounts.
     fn reads(file: &str, source: Value, more: &[(&str, Value)]) -> impl Fn(&mut Vec<Value>) {
         let mut volumes = vec![source];
         volumes[0]["name"] = json!("conf");

@@ -1,5 +1,5 @@
-//! Rules about what users of the cluster have written for the driver: hints in the annotations of
-//! claims, and inline volumes of pods. Belay has neither.
+//! Rules about uses of the driver that Belay does not support: scheduler hints in the annotations
+//! of claims, and inline volumes of pods.
 
 use super::objects::{Object, escaped};
 use super::rules::{Case, Rule, Section, Subject, Test};
@@ -43,7 +43,7 @@ const HINT: Rule = Rule {
 };
 
 /// Pods with inline volumes of the driver, and workloads that create such pods. The kubelet refuses
-/// them without the driver's object, or if that has not the mode.
+/// them if the driver has no CSIDriver object, or the object lacks the mode.
 const INLINE_RULES: Section = Section {
     name: INLINE,
     applies: allows_inline,
@@ -71,7 +71,7 @@ const INLINE_VOLUME: Rule = Rule {
            delete it",
 };
 
-/// Reports hints and inline volumes, or that there are none, or that this is not known.
+/// Reports hints and inline volumes, or that there are none, or that it is unknown.
 pub(super) fn findings(report: &mut Report, case: &Case<'_>) {
     let has_hints = HINT_RULES.judge(report, case);
     let mut all = containers(case.objects, case.peer);

@@ -1,6 +1,6 @@
-//! Rules about the controller of a driver for directories of servers. If Belay's cannot replace it,
-//! the driver's own goes on: the node plugin is replaced alone. So nothing here is wrong, unless a
-//! sidecar of a controller that was stopped may still act.
+//! Rules about the controller of a driver for network filesystems. If Belay's controller cannot
+//! replace it, the driver's own controller keeps running, and only the node plugin is replaced. So
+//! the findings are only warnings, unless a sidecar of a stopped controller may still act.
 
 use belay_contract::nfs_id;
 
@@ -11,15 +11,15 @@ use super::storage::{CLASSES, SNAPSHOT_CLASSES, SNAPSHOTS, VOLUMES};
 use crate::report::{Report, Verdict};
 
 const NAME: &str = "controller";
-/// Parameters that the external-provisioner consumes have this prefix.
+/// The prefix of parameters that the external-provisioner consumes.
 const PROVISIONER: &str = "csi.storage.k8s.io/";
-/// The parameter of a class whose volumes are created and deleted with a secret.
+/// The parameter of a class that names the Secret for creating and deleting volumes.
 const CREATION_SECRET: &str = "/parameters/csi.storage.k8s.io~1provisioner-secret-name";
-/// The parameter of a class whose snapshots are deleted with a secret.
+/// The parameter of a class that names the Secret for deleting snapshots.
 const SNAPSHOT_SECRET: &str = "/parameters/csi.storage.k8s.io~1snapshotter-secret-name";
-/// The ID of a snapshot that exists.
+/// The ID of an existing snapshot.
 const SNAPSHOT_ID: &str = "/status/snapshotHandle";
-/// The annotation of a volume that is deleted with a secret.
+/// The annotation of a volume that names the Secret for its deletion.
 const DELETION_SECRET: &str =
     "/metadata/annotations/volume.kubernetes.io~1provisioner-deletion-secret-name";
 
@@ -67,7 +67,7 @@ const OBSTACLES: Section = Section {
     ..Section::ALWAYS
 };
 
-/// Reports obstacles to Belay's controller, and whether the driver's own runs.
+/// Reports obstacles to Belay's controller, and whether the driver's own controller is running.
 pub(super) fn findings(report: &mut Report, case: &Case<'_>) {
     let runs = running::controllers(case.objects, case.peer);
     let runs = Names(runs.map(Object::full_name).collect());
@@ -83,13 +83,13 @@ pub(super) fn findings(report: &mut Report, case: &Case<'_>) {
     OBSTACLES.judge(report, case);
 }
 
-/// Whether a controller deletes the volume, and not an administrator.
+/// Whether the volume is deleted by a controller, and not by an administrator.
 fn is_deleted_with_claim(volume: Object<'_>) -> bool {
     volume.text("/spec/persistentVolumeReclaimPolicy") == "Delete"
 }
 
-/// Whether Belay's controller refuses calls for the ID. It does not refuse one that no driver gives
-/// out: such a volume does not exist for either.
+/// Whether Belay's controller refuses calls for the ID. For an ID that no driver creates, it
+/// responds that the volume does not exist, as the driver does.
 fn is_unread(id: &str) -> bool {
     nfs_id::read(id).is_err()
 }
@@ -155,7 +155,8 @@ mod tests {
             "parameters": parameters})
     }
 
-    /// The findings about the controller and the leases, as text, in a cluster with these objects.
+    /// Returns the findings about the controller and the leases as text, for a cluster with these
+    /// objects.
     fn found(objects: &[Value]) -> String {
         let driver = json!({"kind": "CSIDriver", "metadata": {"name": DRIVER},
             "spec": {"attachRequired": false}});
@@ -179,7 +180,7 @@ mod tests {
         assert!(gone.contains("none is held") && gone.contains("no known obstacle"));
     }
 
-    /// As after the switch: Belay's sidecars hold leases of the same names.
+    /// After the switch, Belay's sidecars hold leases of the same names.
     #[test]
     fn leases_next_to_belays_own_controller_are_not_the_drivers() {
         let mut own = controller(1);
@@ -221,7 +222,7 @@ mod tests {
             ),
             (volume("filer#exports##n#"), "FAILED_PRECONDITION"),
             (volume("filer#exports#a/../b#n#"), "FAILED_PRECONDITION"),
-            // As its own parser reads them.
+            // Belay's controller has the same parser, so it refuses these IDs.
             (volume("fi:ler#exports#data##"), "FAILED_PRECONDITION"),
             (volume("filer#a//b#data##"), "FAILED_PRECONDITION"),
             (volume("filer#exports#.belay/x##"), "FAILED_PRECONDITION"),
@@ -255,7 +256,7 @@ mod tests {
             snapshot("no archive"),
             volume("filer##ns/data#pvc-1#archive"),
             volume("filer/exports/data"),
-            // No driver gives these out, and none has a directory for them.
+            // No driver creates these IDs, and none has a directory for them.
             volume("filer"),
             volume("filer/exports"),
             static_one,

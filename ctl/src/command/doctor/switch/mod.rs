@@ -1,6 +1,6 @@
-//! `belayctl doctor --switch KIND`: whether Belay can take over a driver's volumes, by the
-//! cluster's objects. Reads them from a file or standard input; connects to nothing and changes
-//! nothing.
+//! `belayctl doctor --switch KIND`: checks by the objects of a cluster whether Belay can take over
+//! a driver's volumes. Reads the objects from a file or standard input; connects to nothing and
+//! changes nothing.
 
 mod accounts;
 mod claims;
@@ -27,7 +27,7 @@ use objects::Objects;
 use peer::{Kind, Peer};
 use rules::{Case, Section};
 
-/// Maximum size of the objects: tens of thousands of volumes.
+/// Maximum size of the objects, in bytes: enough for tens of thousands of volumes.
 const BYTES_MAX: u64 = 1 << 30;
 
 /// Which driver to replace, and the objects of the cluster.
@@ -47,10 +47,10 @@ pub(crate) struct Switch {
 }
 
 impl Switch {
-    /// The report, if `--switch` is given.
+    /// Returns the report if `--switch` is given.
     ///
     /// # Errors
-    /// The objects cannot be read.
+    /// Fails if the objects cannot be read.
     pub(super) fn run(&self) -> Result<Option<Answer>, Failure> {
         let Some(kind) = self.switch else {
             return Ok(None);
@@ -91,7 +91,7 @@ fn judge(objects: &Objects, peer: &Peer, now: SystemTime) -> Report {
     report
 }
 
-/// Returns the name that the cluster knows the driver by: the first that an object has.
+/// Returns the driver's name in the cluster: the first of its names that an object has.
 fn named<'a>(report: &mut Report, objects: &Objects, peer: &'a Peer) -> &'a str {
     let is_used = |name: &&&str| {
         let has = |kind, pointer| objects.of(kind).any(|it| it.text(pointer) == **name);

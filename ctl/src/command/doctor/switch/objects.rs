@@ -1,4 +1,4 @@
-//! Kubernetes objects, as `kubectl get -o json` prints them. Knows no driver.
+//! Kubernetes objects, as `kubectl get -o json` prints them. Does not know any driver.
 
 use std::str::FromStr as _;
 use std::time::SystemTime;
@@ -8,51 +8,51 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// One object. A field that is missing or of another type counts as not set.
+/// A Kubernetes object. A field that is missing or of another type counts as unset.
 #[derive(Clone, Copy)]
 pub(super) struct Object<'a>(&'a Value);
 
 impl<'a> Object<'a> {
-    /// The value at that JSON pointer (RFC 6901).
+    /// Returns the value at a JSON pointer (RFC 6901).
     pub(super) fn at(self, pointer: &str) -> Option<&'a Value> {
         self.0.pointer(pointer).filter(|value| !value.is_null())
     }
 
-    /// Text at that pointer; empty if there is none.
+    /// Returns the text at a JSON pointer; empty if there is none.
     pub(super) fn text(self, pointer: &str) -> &'a str {
         self.at(pointer).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// A number at that pointer; 0 if there is none.
+    /// Returns the number at a JSON pointer; 0 if there is none.
     pub(super) fn number(self, pointer: &str) -> u64 {
         self.at(pointer).and_then(Value::as_u64).unwrap_or_default()
     }
 
-    /// The elements of the list at that pointer.
+    /// Returns the elements of the list at a JSON pointer.
     pub(super) fn list(self, pointer: &str) -> impl Iterator<Item = Object<'a>> + use<'a> {
         let list = self.at(pointer).and_then(Value::as_array);
         list.into_iter().flatten().map(Object)
     }
 
-    /// The texts of the list at that pointer.
+    /// Returns the texts of the list at a JSON pointer.
     pub(super) fn texts(self, pointer: &str) -> impl Iterator<Item = &'a str> + use<'a> {
         self.list(pointer).filter_map(|element| element.0.as_str())
     }
 
-    /// The keys of the map at that pointer.
+    /// Returns the keys of the map at a JSON pointer.
     pub(super) fn keys(self, pointer: &str) -> impl Iterator<Item = &'a str> + use<'a> {
         let map = self.at(pointer).and_then(Value::as_object);
         map.into_iter().flatten().map(|(key, _)| key.as_str())
     }
 
-    /// The keys and texts of the map at that pointer.
+    /// Returns the keys and texts of the map at a JSON pointer.
     pub(super) fn entries(self, pointer: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
         let map = self.at(pointer).and_then(Value::as_object);
         let entries = map.into_iter().flatten();
         entries.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
     }
 
-    /// The time at that pointer (RFC 3339).
+    /// Returns the time at a JSON pointer (RFC 3339).
     pub(super) fn time(self, pointer: &str) -> Option<SystemTime> {
         let stamp = Timestamp::from_str(self.text(pointer)).ok()?;
         SystemTime::try_from(stamp).ok()
@@ -62,7 +62,7 @@ impl<'a> Object<'a> {
         self.text("/metadata/name")
     }
 
-    /// The name, with the namespace of objects that have one.
+    /// Returns the name, with the namespace if the object has one.
     pub(super) fn full_name(self) -> String {
         match self.text("/metadata/namespace") {
             "" => self.name().to_owned(),
@@ -75,20 +75,20 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Escapes a key as a part of a JSON pointer (RFC 6901).
+/// Escapes a key for use in a JSON pointer (RFC 6901).
 pub(super) fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// All objects of a cluster that were read.
+/// The objects of a cluster in the input.
 pub(super) struct Objects(Vec<Value>);
 
 impl Objects {
-    /// Reads a list of objects, or several lists after each other, as several calls of kubectl
-    /// print them.
+    /// Reads a list of objects, or several concatenated lists, as several calls of kubectl print
+    /// them.
     ///
     /// # Errors
-    /// The text is not JSON, or has no object.
+    /// Fails if the text is not JSON, or has no object.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         let mut objects = Vec::new();
         for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
@@ -111,13 +111,14 @@ impl Objects {
         Ok(objects)
     }
 
-    /// Those of a kind.
+    /// Returns the objects of a kind.
     pub(super) fn of(&self, kind: &str) -> impl Iterator<Item = Object<'_>> + Clone {
         let is_it = move |object: &&Value| object["kind"].as_str() == Some(kind);
         self.0.iter().filter(is_it).map(Object)
     }
 
-    /// Whether there is one of that kind. If not, perhaps kubectl was not asked for it.
+    /// Whether there is an object of this kind. If not, the kind may be missing in the kubectl
+    /// command.
     pub(super) fn have(&self, kind: &str) -> bool {
         self.of(kind).next().is_some()
     }

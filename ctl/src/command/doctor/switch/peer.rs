@@ -1,4 +1,4 @@
-//! The drivers that Belay can replace: their names, and what Belay supports of what they accept. A
+//! The drivers that Belay can replace: their names, and which of their settings Belay supports. A
 //! test compares the table with the profiles of Belay's drivers.
 
 /// A driver that Belay can replace.
@@ -14,44 +14,44 @@ pub(crate) enum Kind {
     Nfs,
 }
 
-/// What a kind is known by.
+/// The properties of a driver that Belay can replace.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// The names that its CSIDriver can have.
+    /// The names that its CSIDriver object can have.
     pub(super) drivers: &'static [&'static str],
     /// Belay's name for the backend.
     pub(super) backend: &'static str,
-    /// The last part of the names of its image.
+    /// The last component of the names of its images.
     pub(super) images: &'static [&'static str],
     /// The StorageClass parameters that Belay accepts, without those of the external-provisioner.
     pub(super) parameters: &'static [&'static str],
-    /// Belay ignores other parameters, as the driver does.
+    /// Whether Belay ignores other parameters, as the driver does.
     pub(super) ignores_parameters: bool,
     /// The topology key of its volumes.
     pub(super) topology_key: &'static str,
     /// The VolumeSnapshotClass parameters that Belay accepts.
     pub(super) snapshot_parameters: &'static [&'static str],
-    /// How many nodes Belay attaches a volume to.
+    /// The number of nodes to which Belay attaches a volume.
     pub(super) sharing: Sharing,
-    /// A key of its secrets chooses the cloud.
+    /// Whether a key of its Secrets selects the cloud.
     pub(super) chooses_cloud: bool,
-    /// Its volumes are directories of servers. Belay replaces the node plugin; its controller may
-    /// go on.
+    /// Whether its volumes are directories of servers. Then Belay replaces the node plugin, and the
+    /// driver's controller may keep running.
     pub(super) is_remote: bool,
 }
 
-/// How many nodes can have a volume at once.
+/// The number of nodes that can use a volume at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// One.
+    /// A single node.
     None,
-    /// Several have a raw volume, if the cloud lets them.
+    /// Several nodes for a raw block volume, if the cloud allows it.
     Raw,
-    /// Several.
+    /// Several nodes.
     All,
 }
 
-/// Belay's own parameters, for `mkfs`.
+/// Belay's own class parameters, which configure `mkfs`.
 pub(super) const FORMATTING: &[&str] = &[
     "blockSize",
     "inodeSize",

@@ -1,5 +1,5 @@
-//! Rules about a driver for directories of servers. Each node mounts its volumes by itself, without
-//! attachments; its CSIDriver object says so.
+//! Rules about a driver for network filesystems. Each node mounts its volumes by itself, without
+//! attachments, as its CSIDriver object declares.
 
 use belay_contract::mount_flags;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::rules::{Case, Good, Rule, Section, Subject, Test, warning, wrong};
 use super::storage::{ATTACHMENTS, VOLUMES};
 use crate::report::{Report, Verdict};
 
-/// fsconfig(2) accepts sources of at most this many bytes.
+/// The maximum length of a source, in bytes: the limit of fsconfig(2).
 const SOURCE_BYTES_MAX: usize = 255;
 const OBJECT: &str = "CSIDriver";
 const OBJECTS: Subject = Subject::Ours(OBJECT, "/metadata/name");
@@ -52,7 +52,7 @@ pub(super) const SECTIONS: [Section; 3] = [
     },
 ];
 
-/// Obstacles to mounting a volume.
+/// Conditions under which Belay cannot mount a volume.
 #[rustfmt::skip]
 const VOLUME_RULES: &[Rule] = &[
     wrong(VOLUMES, Test::Is(|it, _| {
@@ -83,8 +83,8 @@ const VOLUME_RULES: &[Rule] = &[
         "try one of them first"),
 ];
 
-/// Reports that the driver has no CSIDriver object: Kubernetes then waits for attachments that no
-/// program makes.
+/// Reports a missing CSIDriver object: without it, Kubernetes waits for attachments that no program
+/// makes.
 pub(super) fn object(report: &mut Report, case: &Case<'_>) {
     if case.ours(OBJECT, "/metadata/name").next().is_none() {
         let what = "not in the input: while it is missing, pods that start wait for an attachment";
@@ -93,7 +93,7 @@ pub(super) fn object(report: &mut Report, case: &Case<'_>) {
     }
 }
 
-/// Returns the volume's attribute of that name, in any case.
+/// Returns the volume attribute of this name, in any case.
 fn attribute<'a>(volume: Object<'a>, name: &str) -> &'a str {
     let attributes = "/spec/csi/volumeAttributes";
     let mut keys = volume.keys(attributes);
@@ -107,7 +107,7 @@ fn is_indirect(path: &str) -> bool {
     !path.is_empty() && parts.any(|part| ["", ".", ".."].contains(&part))
 }
 
-/// Returns the length of `SERVER:/SHARE/DIRECTORY`, as far as there are no templates in it.
+/// Returns the length of `SERVER:/SHARE/DIRECTORY` in bytes, without replacing templates.
 fn source_bytes(volume: Object<'_>) -> usize {
     let paths = ["share", "subDir"].map(|key| attribute(volume, key).trim_matches('/'));
     let paths = paths.iter().filter(|path| !path.is_empty());
@@ -159,7 +159,7 @@ mod tests {
             "status": {"replicas": pods, "currentNumberScheduled": pods}})
     }
 
-    /// A cluster whose node plugin is stopped, after the change.
+    /// Returns the report for a cluster with a stopped node plugin, after the change.
     fn cluster(change: impl FnOnce(&mut Vec<Value>)) -> Report {
         let mut objects = vec![
             json!({"kind": "CSIDriver", "metadata": {"name": DRIVER},
@@ -203,7 +203,7 @@ mod tests {
         expect("NO", "pods of the driver", delete, |all| {
             all[2] = workload("DaemonSet", 3)
         });
-        // On nodes that its selector no longer names, pods that end count as misscheduled.
+        // Terminating pods on nodes that the selector no longer matches count as misscheduled.
         expect("NO", "pods of the driver", "csi-nfs: 2;", |all| {
             all[2]["status"]["numberMisscheduled"] = json!(2);
         });

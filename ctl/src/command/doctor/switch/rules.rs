@@ -1,5 +1,5 @@
-//! The engine of `doctor --switch`: rules about the objects of a cluster, as data, and the findings
-//! that follow from them. Knows no rule.
+//! The engine of `doctor --switch`: evaluates rules about the objects of a cluster, given as data,
+//! and reports findings. Contains no rules.
 
 use std::time::SystemTime;
 
@@ -8,42 +8,44 @@ use super::peer::Peer;
 use super::workloads::{self, Flags};
 use crate::report::{Report, Verdict};
 
-/// Names that a finding shows.
+/// Maximum number of names in a finding.
 const NAMES_MAX: usize = 3;
 
-/// The cluster, and the driver in it that Belay shall replace.
+/// The cluster, and the driver in it that Belay will replace.
 pub(super) struct Case<'a> {
     pub(super) objects: &'a Objects,
     pub(super) peer: &'a Peer,
-    /// The name that the cluster knows the driver by.
+    /// The driver's name in the cluster.
     pub(super) driver: &'a str,
     pub(super) now: SystemTime,
 }
 
-/// Rules with one title.
+/// Rules that report findings with the same title.
 pub(super) struct Section {
     /// The title of the findings.
     pub(super) name: &'static str,
-    /// Whether the rules are for the driver.
+    /// Whether the rules apply to the driver.
     pub(super) applies: fn(&Case<'_>) -> bool,
-    /// The kind of objects that every cluster has. If the input has none, nothing is known.
+    /// A kind of which every cluster has objects. If the input has none, the section reports that
+    /// the result is unknown.
     pub(super) needs: Option<&'static str>,
     pub(super) rules: &'static [Rule],
-    /// The finding if no rule was broken.
+    /// The finding if no rule is broken.
     pub(super) good: Good,
 }
 
-/// The finding of a section of which no rule was broken.
+/// The finding of a section without broken rules.
 pub(super) enum Good {
-    /// There is none.
+    /// No finding.
     Silent,
-    /// This text, in which `{0}` is the number of objects that the first rule is about.
+    /// A finding with this text, in which `{0}` is the number of objects that the first rule is
+    /// about.
     IfAllHold(&'static str),
-    /// The same, also if there are warnings.
+    /// The same finding, even if there are warnings.
     IfNoneIsWrong(&'static str),
 }
 
-/// One rule. In its texts, `{0}`, `{1}` and `{2}` are the values that its test has found.
+/// A rule. In its texts, `{0}`, `{1}` and `{2}` are the values that its test has returned.
 pub(super) struct Rule {
     pub(super) verdict: Verdict,
     pub(super) about: Subject,
@@ -52,7 +54,7 @@ pub(super) struct Rule {
     pub(super) cure: &'static str,
 }
 
-/// Makes a rule without which the switch must not be done.
+/// Creates a rule that forbids the switch if broken.
 pub(super) const fn wrong(
     about: Subject,
     test: Test,
@@ -62,7 +64,7 @@ pub(super) const fn wrong(
     rule(Verdict::No, about, test, what, cure)
 }
 
-/// Makes a rule that an administrator must know of.
+/// Creates a rule whose violation an administrator must know of.
 pub(super) const fn warning(
     about: Subject,
     test: Test,
@@ -72,7 +74,7 @@ pub(super) const fn warning(
     rule(Verdict::Warn, about, test, what, cure)
 }
 
-/// Makes a rule about something good that has a consequence.
+/// Creates a rule for a good finding that has a consequence.
 pub(super) const fn right(
     about: Subject,
     test: Test,
@@ -109,25 +111,25 @@ pub(super) enum Subject {
     Workloads,
     /// The containers with the driver's programs.
     Containers,
-    /// Those of them that serve the controller's calls, of a Deployment or StatefulSet.
+    /// The containers that serve the controller's calls, in a Deployment or StatefulSet.
     Controllers,
 }
 
-/// How a rule finds out whether an object breaks it.
+/// The test whether an object breaks a rule.
 pub(super) enum Test {
-    /// Whether it does.
+    /// Returns whether the object breaks the rule.
     Is(fn(Object<'_>, &Case<'_>) -> bool),
-    /// The values for the texts, if it does.
+    /// Returns the values for the rule's texts if the object breaks it.
     Finds(fn(&Item<'_>, &Case<'_>) -> Option<Vec<String>>),
 }
 
 /// An object that a rule is about.
 pub(super) struct Item<'a> {
-    /// Its name in findings.
+    /// The name of the object in findings.
     name: String,
-    /// The object, or the container.
+    /// The object itself, or the container.
     pub(super) object: Object<'a>,
-    /// The workload of a container; else the object.
+    /// The workload of a container, or else the object.
     pub(super) workload: Object<'a>,
 }
 
@@ -175,7 +177,8 @@ impl<'a> Case<'a> {
 }
 
 impl Section {
-    /// The fields of a section that has rules for all drivers, and no finding if all hold.
+    /// Defaults for a section: its rules apply to all drivers, and it reports nothing if no rule is
+    /// broken.
     pub(super) const ALWAYS: Self = Self {
         name: "",
         applies: |_| true,
@@ -184,7 +187,7 @@ impl Section {
         good: Good::Silent,
     };
 
-    /// Reports what breaks the rules, or that nothing does. Returns whether one is broken.
+    /// Evaluates the rules and reports the findings. Returns whether a rule is broken.
     pub(super) fn judge(&self, report: &mut Report, case: &Case<'_>) -> bool {
         if !(self.applies)(case) {
             return false;
@@ -215,8 +218,8 @@ impl Section {
 }
 
 impl Rule {
-    /// Reports the objects that break the rule, those with the same texts together. Returns whether
-    /// there are any.
+    /// Reports the objects that break the rule, in one finding for those with the same texts.
+    /// Returns whether there are any.
     fn judge(&self, report: &mut Report, name: &str, case: &Case<'_>) -> bool {
         let mut found: Vec<(Vec<String>, Names)> = Vec::new();
         for item in case.items(self.about) {
@@ -238,7 +241,7 @@ impl Rule {
     }
 }
 
-/// Puts values into a text.
+/// Replaces the placeholders of a text by values.
 fn filled(text: &str, values: &[String]) -> String {
     let values = values.iter().enumerate();
     values.fold(text.to_owned(), |text, (at, value)| {
@@ -246,13 +249,14 @@ fn filled(text: &str, values: &[String]) -> String {
     })
 }
 
-/// Reports that the input has no object of a kind that every cluster has, so nothing is known.
+/// Reports that the input has no object of a kind that every cluster has, so that the result is
+/// unknown.
 pub(super) fn missing(report: &mut Report, name: &str, kind: &str) {
     let cure = format!("add {kind} to the objects: `belayctl doctor --help` has the command");
     report.cure(Verdict::No, name, format!("the input has no {kind}"), cure);
 }
 
-/// Objects with the same finding, by name.
+/// The names of the objects with the same finding.
 #[derive(Default)]
 pub(super) struct Names(pub(super) Vec<String>);
 

@@ -1,5 +1,5 @@
-//! What must end before the switch: the driver's pods, and the leases of its sidecars. And the
-//! nodes, which must keep their IDs.
+//! Checks what must have stopped before the switch, the driver's pods and the leases of its
+//! sidecars; and that nodes keep their IDs.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,16 +9,17 @@ use super::rules::{Case, Good, Names, Section, Subject, Test, missing, wrong};
 use super::workloads::WORKLOADS;
 use crate::report::{Report, Verdict};
 
-/// Pods of a DaemonSet on nodes that it no longer wants; the others have no such field.
+/// The number of a DaemonSet's pods on nodes where they must not run; other workloads lack the
+/// field.
 const MISSCHEDULED: &str = "/status/numberMisscheduled";
 
 const PODS: &str = "pods of the driver";
 
-/// Reports the driver's programs: two drivers of one name must not run at the same time.
+/// Reports the driver's programs, since two drivers of one name must not run at the same time.
 pub(super) fn programs(report: &mut Report, objects: &Objects, peer: &Peer) {
     let name = PODS;
     let (mut is_any, mut is_running) = (false, false);
-    // Its controller may go on.
+    // The controller of a driver for network filesystems may keep running.
     let replaced = |kind: &str| !peer.is_remote || kind == "DaemonSet";
     for (kind, wanted, running) in WORKLOADS.into_iter().filter(|it| replaced(it.0)) {
         for object in objects.of(kind).filter(|it| peer.is_run_by(*it)) {
@@ -59,8 +60,8 @@ pub(super) fn programs(report: &mut Report, objects: &Objects, peer: &Peer) {
     }
 }
 
-/// Pods whose workload was deleted, or no longer counts them: they run until their grace period is
-/// over, and the node plugin's last act is to unregister the driver of its name.
+/// Reports pods whose workload was deleted, or no longer counts them. They run until the end of
+/// their grace period, and a node plugin unregisters the driver's name at its exit.
 fn ending(report: &mut Report, objects: &Objects, peer: &Peer) {
     let has_ended = |pod: Object<'_>| ["Succeeded", "Failed"].contains(&pod.text("/status/phase"));
     let runs = |pod: Object<'_>| {
@@ -81,7 +82,7 @@ fn ending(report: &mut Report, objects: &Objects, peer: &Peer) {
     }
 }
 
-/// Returns the driver's workloads that have pods and are no node plugin.
+/// Returns the driver's workloads that have pods and are not node plugins.
 pub(super) fn controllers<'a>(
     objects: &'a Objects,
     peer: &'a Peer,
@@ -93,7 +94,7 @@ pub(super) fn controllers<'a>(
     })
 }
 
-/// A sidecar whose lease is not expired may still call the driver.
+/// The rule about leases: a sidecar whose lease has not expired may still call the driver.
 #[rustfmt::skip]
 pub(super) const LEASES: Section = Section {
     name: "leases of the sidecars",
@@ -112,7 +113,7 @@ pub(super) const LEASES: Section = Section {
     ..Section::ALWAYS
 };
 
-/// Whether the lease is of Belay's own sidecars, which after the switch are in its namespace.
+/// Whether the lease belongs to Belay's own sidecars, which are in its namespace after the switch.
 fn is_belays(lease: Object<'_>, case: &Case<'_>) -> bool {
     let namespace = |it: Object<'_>| it.text("/metadata/namespace").to_owned();
     let mut belays = case
@@ -122,7 +123,7 @@ fn is_belays(lease: Object<'_>, case: &Case<'_>) -> bool {
     belays.any(|it| namespace(it) == namespace(lease))
 }
 
-/// Returns the names of the leases of the sidecars (csi-lib-utils/leaderelection). That of the
+/// Returns the names of the sidecars' leases (csi-lib-utils/leaderelection). The lease of the
 /// external-provisioner has no prefix.
 fn lease_names(driver: &str) -> [String; 4] {
     let plain: String = driver
@@ -143,8 +144,8 @@ fn lease_names(driver: &str) -> [String; 4] {
     ]
 }
 
-/// Whether a sidecar holds the lease. A clock that differs by less than the lease's duration makes
-/// it look held, not expired.
+/// Whether a sidecar holds the lease. A clock that is wrong by less than the lease's duration makes
+/// an expired lease look held, but not the reverse.
 fn is_held(lease: Object<'_>, now: SystemTime) -> bool {
     if lease.text("/spec/holderIdentity").is_empty() {
         return false;
@@ -156,7 +157,7 @@ fn is_held(lease: Object<'_>, now: SystemTime) -> bool {
     now < renewed + duration * 2
 }
 
-/// Reports nodes whose ID changes: Belay registers a node with the ID of its server, and
+/// Reports nodes whose ID would change: Belay registers a node with the ID of its server, and
 /// attachments keep the ID that the driver has registered.
 pub(super) fn nodes(report: &mut Report, case: &Case<'_>) {
     let name = "node IDs";

@@ -1,17 +1,17 @@
-//! Rules about the settings of the driver's pods that Belay's values must have too: flags,
+//! Rules about settings of the driver's pods that must be repeated in Belay's values: flags,
 //! variables and the kubelet's directory. Some have no counterpart.
 
 use super::rules::{Case, Item, Rule, Section, Subject, Test, warning};
 use super::workloads::Flags;
 
 const NAME: &str = "settings";
-/// The defaults of Belay's chart.
+/// The default cluster name of Belay's chart.
 const CLUSTER: &str = "kubernetes";
 const KUBELET_DIR: &str = "/var/lib/kubelet";
-/// Variables of clients of HTTP, in any case.
+/// Variables of HTTP clients, in any case.
 const PROXIES: [&str; 3] = ["HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"];
 
-/// The settings of all drivers, and those of cinder-csi-plugin.
+/// The rules for all drivers, and those for cinder-csi-plugin.
 #[rustfmt::skip]
 pub(super) const SECTIONS: [Section; 2] = [
     Section {
@@ -88,13 +88,13 @@ const CINDER: &[Rule] = &[
          controller needs"),
 ];
 
-/// Returns the flags of a container that serves the controller's calls.
+/// Returns the flags of a container, if it serves the controller's calls.
 fn controller_flags(container: &Item<'_>) -> Option<Flags> {
     let flags = Flags::of(container.object);
     flags.is_controller().then_some(flags)
 }
 
-/// Returns an entry for that cloud in the chart's values.
+/// Returns the entry for a cloud in the chart's values.
 fn entry(name: &str) -> String {
     match name {
         "" => "{name: \"\"}".to_owned(),
@@ -102,7 +102,7 @@ fn entry(name: &str) -> String {
     }
 }
 
-/// Returns the kubelet's directory, by that of the driver's socket, if it is not the default.
+/// Returns the kubelet's directory, derived from the driver's socket, unless it is the default.
 fn kubelet_dir(container: &Item<'_>, case: &Case<'_>) -> Option<Vec<String>> {
     let volumes = container.workload.list("/spec/template/spec/volumes");
     let mut paths = volumes.map(|it| it.text("/hostPath/path").trim_end_matches('/'));
@@ -121,7 +121,7 @@ mod tests {
     use super::super::tests::{cluster, expect};
     use super::*;
 
-    /// The container of the controller, after the change.
+    /// Returns a change that sets a field of the controller's container.
     fn with(field: &str, value: Value) -> impl FnOnce(&mut Vec<Value>) {
         let field = field.to_owned();
         move |all| all[1]["spec"]["template"]["spec"]["containers"][0][field] = value

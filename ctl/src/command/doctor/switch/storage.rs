@@ -1,5 +1,5 @@
-//! Rules about storage that exists and must stay usable: volumes, classes, snapshots, and the
-//! attachments that the driver has not finished.
+//! Rules about existing storage that must remain usable: volumes, classes, snapshots, and
+//! attachments that the driver has not completed.
 
 use belay_contract::{format, mount_flags};
 use serde_json::Value;
@@ -8,21 +8,21 @@ use super::objects::{Object, escaped};
 use super::peer::{FILESYSTEMS, FORMATTING, Sharing};
 use super::rules::{Case, Good, Item, Rule, Section, Subject, Test, warning, wrong};
 
-/// Parameters that the external-provisioner consumes have this prefix; `fstype` is its old
+/// The prefix of parameters that the external-provisioner consumes; `fstype` is its former
 /// spelling.
 const PROVISIONER: &str = "csi.storage.k8s.io/";
 const OLD_FS_TYPE: &str = "fstype";
-/// The annotation of a snapshot whose deletion needs a Secret.
+/// The annotation of a snapshot that names the Secret for its deletion.
 const DELETION_SECRET: &str =
     "/metadata/annotations/snapshot.storage.kubernetes.io~1deletion-secret-name";
-/// The cure for Secrets where Belay's controller reads none.
+/// The remedy for Secrets that Belay's controller does not use.
 const NO_SECRETS: &str = "the sidecars of Belay's chart may not read them: use a class without, or \
                           give their ServiceAccount the right to get them";
-/// The cure for a Secret that may name a cloud. The input does not contain Secrets.
+/// The remedy for a Secret that may name a cloud. The input does not contain Secrets.
 const CLOUDS: &str = "add each such Secret to `clouds` of the chart's entry, so that the sidecars \
                       may read it, with the name in its key `cloud`, or with name \"\" if it has \
                       none: Belay refuses calls for a cloud that it does not use";
-/// The calls for a volume that change it, by their parameters of a class.
+/// The calls that modify a volume, by the prefix of their parameters in a class.
 const CALLS: [&str; 3] = ["provisioner", "controller-publish", "controller-expand"];
 
 pub(super) const VOLUMES: Subject = Subject::Ours("PersistentVolume", "/spec/csi/driver");
@@ -122,19 +122,20 @@ const SNAPSHOT_RULES: &[Rule] = &[
 const ONE_NODE: &str =
     "keep them with the old driver: Belay attaches a volume to one node at a time";
 
-/// The volumes of the driver are also those that Kubernetes has migrated from in-tree plugins.
+/// Rules about volumes. Volumes of the driver include those that Kubernetes has migrated from
+/// in-tree plugins.
 #[rustfmt::skip]
 const VOLUME_RULES: &[Rule] = &[
     wrong(VOLUMES, Test::Is(|it, case| {
         let id = it.text("/spec/csi/volumeHandle");
-        // Cinder's are lower case.
+        // The IDs of Cinder are in lower case.
         let is_misspelt = case.peer.chooses_cloud && id != id.to_ascii_lowercase();
         !is_uuid(id) || is_misspelt
     }),
         "the volumeHandle is no UUID as the cloud spells it",
         "such a volume cannot exist in the cloud; correct or delete the PersistentVolume"),
     wrong(VOLUMES, Test::Is(|it, _| {
-        // No type is ext4, by default.
+        // Without a type, the default is ext4.
         let fs_type = it.text("/spec/csi/fsType");
         !is_raw(it) && !fs_type.is_empty() && !FILESYSTEMS.contains(&fs_type)
     }),
@@ -187,7 +188,7 @@ const VOLUME_RULES: &[Rule] = &[
 const OTHER_CLASS: &str = "its volumes are not affected; create a class without that, and use it \
                            for new claims";
 
-/// A class with a parameter that Belay does not know creates no volumes.
+/// Rules about classes: a class with a parameter that Belay does not know creates no volumes.
 #[rustfmt::skip]
 const CLASS_RULES: &[Rule] = &[
     warning(CLASSES, Test::Finds(|class, case| {
@@ -245,22 +246,22 @@ fn parameter<'a>(class: Object<'a>, key: &str) -> &'a str {
     class.text(&format!("/parameters/{}", escaped(key)))
 }
 
-/// Returns the parameters of a class that are not known, if there are any.
+/// Returns the unknown parameters of a class, if there are any.
 fn refused(class: &Item<'_>, is_known: impl Fn(&str) -> bool) -> Option<Vec<String>> {
     let keys = class.object.keys("/parameters");
     let unknown: Vec<_> = keys.filter(|key| !is_known(key)).collect();
     (!unknown.is_empty()).then(|| vec![unknown.join(", ")])
 }
 
-/// Returns the mount option that the node agent refuses, with the reason: volumes with one are not
-/// mounted.
+/// Returns a mount option that the node agent refuses, with the reason. It does not mount volumes
+/// that have it.
 fn refused_option(object: Object<'_>, pointer: &str) -> Option<Vec<String>> {
     let options: Vec<_> = object.texts(pointer).collect();
     mount_flags::parse(&options).err().map(|why| vec![why])
 }
 
-/// Returns the Secrets of a class, which may choose a cloud, and the calls that have none; `None`
-/// if there is no Secret.
+/// Returns the Secrets of a class, which may select a cloud, and the calls without a Secret.
+/// Returns `None` if the class names no Secret.
 fn calls(class: Object<'_>, case: &Case<'_>) -> Option<(Vec<String>, Vec<&'static str>)> {
     let part =
         |call: &str, part: &str| parameter(class, &format!("{PROVISIONER}{call}-secret-{part}"));

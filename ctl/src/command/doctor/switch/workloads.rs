@@ -1,9 +1,10 @@
-//! The workloads of a cluster that run a driver: their containers, and the flags of these.
+//! The workloads of a cluster that run a driver, with the flags of their containers.
 
 use super::objects::{Object, Objects};
 use super::peer::Peer;
 
-/// The kinds of objects that run the pods of a driver, and where they say how many run.
+/// The kinds of objects that run the pods of a driver, with the JSON pointers of the desired and
+/// the current number of pods.
 pub(super) const WORKLOADS: [(&str, &str, &str); 3] = [
     ("Deployment", "/spec/replicas", "/status/replicas"),
     ("StatefulSet", "/spec/replicas", "/status/replicas"),
@@ -20,8 +21,8 @@ pub(super) fn workloads(objects: &Objects) -> impl Iterator<Item = (&'static str
     kinds.flat_map(|kind| objects.of(kind).map(move |it| (kind, it)))
 }
 
-/// Returns the containers with the driver's programs: the title of the workload, the workload, and
-/// the container.
+/// Returns the containers with the driver's programs, each as the title of its workload, the
+/// workload, and the container.
 pub(super) fn containers<'a>(
     objects: &'a Objects,
     peer: &'a Peer,
@@ -40,13 +41,13 @@ impl Peer {
         containers.any(|it| self.runs(it.text("/image")))
     }
 
-    /// Whether that image is the driver's.
+    /// Whether the image belongs to the driver.
     pub(super) fn runs(&self, image: &str) -> bool {
         self.images.contains(&last_part(image))
     }
 }
 
-/// Returns the name in `registry:5000/path/name:tag@digest`.
+/// Returns `name` of the image `registry:5000/path/name:tag@digest`.
 fn last_part(image: &str) -> &str {
     let path = image.split('@').next().unwrap_or_default();
     let last = path.rsplit('/').next().unwrap_or_default();
@@ -58,15 +59,15 @@ pub(super) struct Flags(Vec<Flag>);
 
 struct Flag {
     name: String,
-    /// After an equals sign.
+    /// The text after an equals sign.
     value: Option<String>,
-    /// The next word, which is the value of a flag that needs one.
+    /// The next argument, which is the value if the flag requires one.
     next: Option<String>,
 }
 
 impl Flags {
-    /// Reads the flags of its command and arguments, with the variables that the container sets.
-    /// One of them may be a line for a shell.
+    /// Reads the flags in the command and arguments of a container, with the variables that it
+    /// sets. An argument may be a command line for a shell.
     pub(super) fn of(container: Object<'_>) -> Self {
         let texts = ["/command", "/args"].map(|part| container.texts(part));
         let texts = texts.into_iter().flatten().flat_map(str::split_whitespace);
@@ -91,14 +92,14 @@ impl Flags {
         self.0.iter().filter(move |flag| flag.name == name)
     }
 
-    /// Returns all values of a flag that may be repeated, and has lists.
+    /// Returns all values of a flag that may be repeated and may contain lists.
     pub(super) fn values(&self, name: &str) -> Vec<&str> {
         let all = self.named(name);
         let all = all.filter_map(|flag| flag.value.as_deref().or(flag.next.as_deref()));
         all.flat_map(|list| list.split(',')).collect()
     }
 
-    /// Whether a switch is on; the last one counts.
+    /// Whether a Boolean flag is set; the last occurrence counts.
     pub(super) fn is_on(&self, name: &str, by_default: bool) -> bool {
         let last = self.named(name).last();
         last.map_or(by_default, |flag| match flag.value.as_deref() {
@@ -113,7 +114,7 @@ impl Flags {
     }
 }
 
-/// Returns a word with the values of `$(NAME)`, and without the quotes of a shell.
+/// Expands `$(NAME)` in an argument, and removes the quotes of a shell.
 fn expanded(container: Object<'_>, word: &str) -> String {
     let mut word = word.trim_matches(['"', '\'']).to_owned();
     for variable in container.list("/env") {
