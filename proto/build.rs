@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut compiler = protox::Compiler::new(["."])?;
     compiler.include_imports(true);
     compiler.open_files(PROTOS)?;
-    // Without source info: comments and positions would only enlarge the binaries.
+    // Omit the source info, since comments and positions would only enlarge the binaries.
     let descriptors = compiler.encode_file_descriptor_set();
     fs::write(out_dir.join("descriptors.bin"), descriptors)?;
 
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let impls = redaction::debug_impls(&holders)?;
     fs::write(out_dir.join("redacted.rs"), impls)?;
 
-    // With source info: here the comments become the documentation of the generated items.
+    // Include the source info, since the comments become the documentation of the generated items.
     compiler.include_source_info(true);
     tonic_prost_build::configure()
         .build_transport(false)

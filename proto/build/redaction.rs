@@ -1,5 +1,5 @@
 //! Finds the messages with secrets and generates their `Debug`. Must not know messages by name,
-//! except for the fields that CSI calls sensitive only in its text.
+//! except for the fields that only the text of CSI describes as sensitive.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -11,35 +11,36 @@ use protox::prost_reflect::{
 const PACKAGE: &str = "csi.v1";
 const MARKER: &str = "csi.v1.csi_secret";
 
-/// Fields that may carry credentials although CSI does not mark them.
+/// Fields that may contain credentials although CSI does not mark them.
 const UNMARKED: [&str; 5] = [
-    // The secrets of format marks, of Belay's volumes on disks.
+    // The publish context has the secrets of format marks on disks.
     "csi.v1.ControllerPublishVolumeResponse.publish_context",
     "csi.v1.NodePublishVolumeRequest.publish_context",
     "csi.v1.NodeStageVolumeRequest.publish_context",
-    // Service account tokens from the kubelet, if the CSIDriver object requests any.
+    // The volume context has service account tokens from the kubelet, if the CSIDriver object
+    // requests them.
     "csi.v1.NodePublishVolumeRequest.volume_context",
-    // CIFS takes its password as a mount option.
+    // The mount flags have passwords, with filesystems such as CIFS.
     "csi.v1.VolumeCapability.MountVolume.mount_flags",
 ];
 
-/// A message and those of its fields that must not be printed.
+/// A message, and its fields that must not be printed.
 pub(crate) struct SecretHolder {
     message: MessageDescriptor,
     secrets: Vec<FieldDescriptor>,
 }
 
 impl SecretHolder {
-    /// The message's name for prost, with a leading dot.
+    /// Returns the name of the message for prost, with a leading dot.
     pub(crate) fn proto_path(&self) -> String {
         format!(".{}", self.message.full_name())
     }
 }
 
-/// Every CSI message that directly contains a secret field.
+/// Returns every CSI message that directly contains a secret field.
 ///
 /// # Errors
-/// The marker, or a field listed here, does not exist.
+/// Fails if the marker, or a field listed here, does not exist.
 pub(crate) fn secret_holders(pool: &DescriptorPool) -> Result<Vec<SecretHolder>, Box<dyn Error>> {
     let marker = pool
         .get_extension_by_name(MARKER)
@@ -74,10 +75,10 @@ fn is_secret(field: &FieldDescriptor, marker: &ExtensionDescriptor) -> bool {
         || UNMARKED.contains(&field.full_name())
 }
 
-/// Rust source with one `Debug` per message.
+/// Returns Rust source with one `Debug` implementation per message.
 ///
 /// # Errors
-/// If a message has a field of a kind that cannot be printed.
+/// Fails if a message has a field of a kind that cannot be printed.
 pub(crate) fn debug_impls(holders: &[SecretHolder]) -> Result<String, Box<dyn Error>> {
     let mut source = String::new();
     for SecretHolder { message, secrets } in holders {
@@ -103,8 +104,9 @@ pub(crate) fn debug_impls(holders: &[SecretHolder]) -> Result<String, Box<dyn Er
     Ok(source)
 }
 
-/// The field's name, if prost generates one field of that type from it. A oneof becomes one field
-/// with another name, an enum a bare number; neither occurs next to a secret in CSI 1.13.
+/// Returns the name of a field, if prost generates one field of that type from it. A oneof becomes
+/// one field with another name, and an enum a plain number; neither occurs next to a secret in CSI
+/// 1.13.
 fn printable(field: &FieldDescriptor) -> Result<&str, String> {
     if field.containing_oneof().is_some() || matches!(field.kind(), Kind::Enum(_)) {
         return Err(format!("the redaction cannot print {}", field.full_name()));
@@ -112,7 +114,7 @@ fn printable(field: &FieldDescriptor) -> Result<&str, String> {
     Ok(field.name())
 }
 
-/// The path of prost's type: `a.v1.Outer.Inner` becomes `crate::a::v1::outer::Inner`.
+/// Returns the path of prost's type: `crate::a::v1::outer::Inner` for `a.v1.Outer.Inner`.
 fn rust_path(message: &MessageDescriptor) -> String {
     format!("{}::{}", module_of(message), message.name())
 }

@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 
-/// The name as the specifications print it, e.g. `INVALID_ARGUMENT`.
+/// Returns the name of a code as the specifications spell it, e.g. `INVALID_ARGUMENT`.
 #[must_use]
 pub const fn name(code: Code) -> &'static str {
     match code {
@@ -26,7 +26,7 @@ pub const fn name(code: Code) -> &'static str {
     }
 }
 
-/// Code and message of a status, for users.
+/// Returns the code and message of a status, for users.
 #[must_use]
 pub fn describe(status: &Status) -> String {
     match status.message() {

@@ -8,32 +8,32 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-/// Why there is no connection.
+/// Reasons why a connection cannot be established.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// No process listens on the socket.
     #[error("{}: cannot connect: {source}", path.display())]
     Connect {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// What connect(2) said.
+        /// The error of connect(2).
         source: io::Error,
     },
     /// A process listens, but does not speak HTTP/2.
     #[error("{}: connected, but the server does not speak gRPC: {message}", path.display())]
     NotGrpc {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
         /// The error of the handshake.
         message: String,
     },
 }
 
-/// A new connection to the socket at `path`. It never reconnects: if it breaks, calls fail instead
-/// of reaching another process.
+/// Connects to the socket at `path`. The connection is never re-established: if it breaks, calls
+/// fail instead of reaching another process.
 ///
 /// # Errors
-/// No process listens there, or it does not speak HTTP/2.
+/// Fails if no process listens there, or if it does not speak HTTP/2.
 pub async fn dial(path: &Path) -> Result<Channel, DialError> {
     let stream = UnixStream::connect(path).await;
     let stream = stream.map_err(|source| DialError::Connect {
@@ -45,7 +45,7 @@ pub async fn dial(path: &Path) -> Result<Channel, DialError> {
         let stream = stream.take();
         std::future::ready(stream.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
     });
-    // The authority must be a valid host: h2 servers reset calls whose authority is a path.
+    // The authority must be a valid host, since h2 servers reset calls whose authority is a path.
     Endpoint::from_static("http://localhost")
         .connect_with_connector(hand_over)
         .await
@@ -55,7 +55,8 @@ pub async fn dial(path: &Path) -> Result<Channel, DialError> {
         })
 }
 
-/// An error with all its causes: transport errors alone say nothing.
+/// Returns the message of an error with all its causes, since transport errors alone are
+/// unspecific.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,11 +1,10 @@
-//! Parses endpoints: all spellings of `CSI_ENDPOINT`, the same for servers and clients. Opens
-//! nothing.
+//! Parses endpoints: all spellings of `CSI_ENDPOINT`, for servers and clients. Opens nothing.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Longest path of a Unix socket, in bytes: `sun_path` of unix(7) without the terminating NUL.
+/// Maximum length of the path of a Unix socket, in bytes: `sun_path` of unix(7) without the NUL.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// An absolute path for a Unix socket, short enough for bind(2).
@@ -15,17 +14,17 @@ pub struct Endpoint {
     pub path: PathBuf,
 }
 
-/// Why an endpoint is rejected.
+/// Reasons why an endpoint is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// Another transport than a Unix socket.
+    /// The endpoint has another scheme than that of a Unix socket.
     #[error("endpoint {0:?}: only unix sockets; write unix:///absolute/path.sock")]
     Scheme(String),
-    /// Nothing, a directory, or a path with a NUL byte.
+    /// The path is empty, a directory, or contains a NUL byte.
     #[error("endpoint {0:?}: names no file; write unix:///absolute/path.sock")]
     NoFile(String),
-    /// Longer than the kernel allows.
+    /// The path is longer than the kernel allows.
     #[error("endpoint {0:?}: the path is longer than {SOCKET_PATH_BYTES_MAX} bytes; shorten it")]
     TooLong(String),
 }
@@ -33,11 +32,12 @@ pub enum EndpointError {
 impl FromStr for Endpoint {
     type Err = EndpointError;
 
-    /// Takes `unix:///p`, `unix://p` (which means `/p`, as the Go drivers read it), `unix:/p` and a
-    /// bare absolute path.
+    /// Parses `unix:///p`, `unix://p` (which means `/p`, as in Go drivers), `unix:/p` and an
+    /// absolute path.
     ///
     /// # Errors
-    /// Anything but an absolute path to a file, of at most [`SOCKET_PATH_BYTES_MAX`] bytes.
+    /// Fails unless the endpoint is the absolute path of a file, of at most
+    /// [`SOCKET_PATH_BYTES_MAX`] bytes.
     fn from_str(text: &str) -> Result<Self, EndpointError> {
         let path = match text.split_once("://") {
             Some(("unix", path)) if path.starts_with('/') => path.to_owned(),

@@ -1,5 +1,5 @@
-//! Prints messages full of secrets and searches for the secrets. Messages are filled by reflection
-//! from the descriptor set; the table below only maps names to Rust types.
+//! Prints messages full of secrets and searches the output for them. Messages are filled by
+//! reflection from the descriptor set; the table below only maps names to Rust types.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -15,7 +15,7 @@ use crate::csi::v1::*;
 const SECRET: &str = "canary-that-must-not-appear";
 const PLAIN: &str = "plain-text-for-all-to-read";
 
-/// Sensitive without a marker: secrets of format marks, service account tokens, passwords among
+/// Sensitive fields without a marker: secrets of format marks, service account tokens, passwords in
 /// mount options.
 const UNMARKED: [&str; 5] = [
     "csi.v1.ControllerPublishVolumeResponse.publish_context",
@@ -156,7 +156,7 @@ fn debug_of_a_message_around_it_hides_the_secret_too() {
     assert!(!shown.contains(SECRET), "{shown}");
 }
 
-/// Decodes the bytes as a `M` and prints it, in compact and in pretty form.
+/// Decodes the bytes as an `M` and prints it, in compact and in pretty form.
 fn print<M: Message + Default + Debug>(bytes: &[u8]) -> String {
     let message = M::decode(bytes).expect("encoded by the same descriptor");
     format!("{message:?}\n{message:#?}")
@@ -182,7 +182,7 @@ fn is_secret(field: &FieldDescriptor) -> bool {
         || UNMARKED.contains(&field.full_name())
 }
 
-/// The message with every field set, down to the leaves.
+/// Returns the message with every field set, recursively.
 fn filled(descriptor: &MessageDescriptor) -> DynamicMessage {
     let mut message = DynamicMessage::new(descriptor.clone());
     for field in descriptor.fields() {
