@@ -1,5 +1,5 @@
-//! The two real programs as child processes: started with the documented flags, and watched. Does
-//! not know volumes.
+//! Starts the two real programs as child processes with the documented flags, and watches them.
+//! Does not know volumes.
 
 use std::fs::File;
 use std::io;
@@ -13,33 +13,33 @@ use belay_bed::scrape;
 
 use crate::demo_dir::{BINARIES, CONTROLLER, CONTROLLER_STATE, NODE, VOLUMES, log, socket};
 
-/// The id by which the controller knows the node.
+/// The ID by which the controller knows the node.
 pub(crate) const NODE_ID: &str = "demo-node";
 
-/// How many lines of a log are shown if something fails.
+/// Maximum number of log lines in a failure report.
 const LOG_LINES_MAX: usize = 12;
 
-/// Both programs.
+/// The running controller and node agent.
 pub(crate) struct Agents {
     pub(crate) controller: Agent,
     pub(crate) node: Agent,
 }
 
-/// One program, running unless it was killed.
+/// A program, running unless it was killed.
 pub(crate) struct Agent {
     pub(crate) name: &'static str,
     command: Command,
     socket: PathBuf,
     pub(crate) process: Running,
-    /// The address of its `/metrics`.
+    /// The address of the program's `/metrics`.
     pub(crate) http: SocketAddr,
 }
 
 impl Agents {
-    /// Starts both, and returns when they listen at their sockets.
+    /// Starts both programs, and returns once they listen on their sockets.
     ///
     /// # Errors
-    /// One of them cannot be started, or exits.
+    /// Fails if a program cannot be started, or exits.
     pub(crate) fn start(bin_dir: &Path, demo_dir: &Path) -> Result<Self> {
         let state = demo_dir.join(CONTROLLER_STATE);
         std::fs::create_dir_all(&state)?;
@@ -52,10 +52,10 @@ impl Agents {
         })
     }
 
-    /// Checks that both still run.
+    /// Checks that both programs are still running.
     ///
     /// # Errors
-    /// One of them has exited; the text says how.
+    /// Fails if a program has exited; the text has its exit status.
     pub(crate) fn both_run(&mut self) -> Result<()> {
         for agent in [&mut self.controller, &mut self.node] {
             if let Some(status) = agent.process.try_wait()? {
@@ -80,7 +80,7 @@ impl Agent {
         command
             .args(["--node-id", NODE_ID, "--http-endpoint", &http.to_string()])
             .args(directory)
-            // Only the flags count: no BELAY_* or CSI_ENDPOINT from the caller.
+            // Only the flags count: BELAY_* and CSI_ENDPOINT of the caller must not.
             .env_clear()
             .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .stdout(log.try_clone()?)
@@ -95,19 +95,19 @@ impl Agent {
         })
     }
 
-    /// Kills it by SIGKILL, without a chance to clean up.
+    /// Kills the program by SIGKILL, which prevents any cleanup.
     ///
     /// # Errors
-    /// A system call fails.
+    /// Fails if a system call fails.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
         self.process.kill()?;
         self.process.wait().map(drop)
     }
 
-    /// Starts it again, as its DaemonSet would.
+    /// Starts the program again, as its DaemonSet would.
     ///
     /// # Errors
-    /// It cannot be started, or exits.
+    /// Fails if the program cannot be started, or exits.
     pub(crate) fn start_again(&mut self) -> io::Result<()> {
         self.process = Running::serving(&mut self.command, &self.socket)?;
         Ok(())

@@ -1,5 +1,5 @@
-//! The kernel's own time: the calls whose time the screen divides, by bare system calls on a
-//! similar device, measured in every round of Belay's, by the definitions of benches/BUDGET.md.
+//! Measures the kernel's own time: the timed calls, as bare system calls on a similar device, in
+//! every round of Belay's, by the definitions of benches/BUDGET.md.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,7 +17,7 @@ use crate::report::{Kind, PUBLISH, Report, STAGE_AGAIN, Side, UNPUBLISH, UNSTAGE
 /// Measures stage, publish, unpublish and unstage of a formatted filesystem.
 ///
 /// # Errors
-/// A system call or a tool fails.
+/// Fails if a system call or a tool fails.
 pub(crate) fn live(demo_dir: &Path, kind: Kind, bytes: i64, report: &mut Report) -> Result<()> {
     let [file, staging, target] =
         ["disk", "staging", "target"].map(|name| demo_dir.join(BARE).join(name));
@@ -42,10 +42,11 @@ pub(crate) fn live(demo_dir: &Path, kind: Kind, bytes: i64, report: &mut Report)
         } else {
             time(STAGE_AGAIN, &stage)?;
         }
-        // Its last user releases the device: so the umount frees it, as with the agent.
+        // The kernel defers this until the last user closes the device: the umount frees it, as
+        // with the agent.
         devices::detach(&device)?;
         time(PUBLISH, &|| floor::publish(kind.name(), &staging, &target))?;
-        // The same data as in Belay's rounds, since an umount writes what is left of it.
+        // Write the same data as in Belay's rounds, since an umount flushes dirty pages.
         if is_first {
             data::write(kind, &target, 1)?;
         } else {

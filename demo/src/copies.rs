@@ -1,5 +1,5 @@
-//! A snapshot, a larger volume restored from it, and a clone, all in use at the same time as their
-//! source: which data each of them must hold, and the check that it does.
+//! Tests a snapshot, a larger volume restored from it, and a clone, all in use at the same time as
+//! their source, and checks which data each of them has.
 
 use anyhow::{Result, ensure};
 use belay_bed::requests::{self, of_snapshot, of_volume};
@@ -16,7 +16,7 @@ const STORY: &str = "  \
   A pattern is written, saved in a snapshot, and overwritten with a second pattern. The volume
   restored from the snapshot is twice as large and must hold the first; the clone must hold the
   second, and the volume itself too.";
-/// Records that are written before a copy is made.
+/// The number of records written before a copy is created.
 const RECORDS: u64 = 20;
 /// Set in the seed of the second pattern.
 const SECOND: u64 = 1 << 40;
@@ -26,7 +26,7 @@ impl Steps<'_> {
     /// Runs every round of one kind.
     ///
     /// # Errors
-    /// The first step that fails.
+    /// Fails with the first step that fails.
     pub(crate) async fn copies(&mut self, kind: Kind) -> Result<()> {
         let name = kind.name();
         self.progress
@@ -42,7 +42,8 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Copies a volume to which a pod writes all the time. Returns what was proven of the copies.
+    /// Copies a volume to which a pod writes all the time. Returns what was proven about the
+    /// copies.
     async fn copy(&mut self, kind: Kind, round: u32) -> Result<[String; 2]> {
         let name = |what| format!("{}-{what}", kind.name());
         let mut source = Life::new(self.demo_dir, kind, name("source"), round);
@@ -54,7 +55,7 @@ impl Steps<'_> {
 
         let least = writer.wait_for(RECORDS).await;
         let snapshot = self.snapshot(&source).await?;
-        // One more may have begun.
+        // The writer may already have begun a further record.
         let records = (least, writer.durable() + 1);
         let note = "the second pattern replaces the first";
         self.work(&source, "overwrite, fsync", note, || {
@@ -92,7 +93,7 @@ impl Steps<'_> {
         let of_clone = has_records("clone", &clone, &source, records)?;
 
         writer.stop()?;
-        // Neither copy has changed the other.
+        // The copies have not changed each other or the source.
         data::compare(kind, &source.target, second)?;
         for life in [&restored, &clone, &source] {
             self.end(life).await?;
@@ -117,8 +118,8 @@ impl Steps<'_> {
     }
 }
 
-/// Proves that a copy has every record that was durable before it was made, and none that was begun
-/// afterwards.
+/// Proves that a copy has every record that was durable before the copy was created, and no record
+/// that was begun afterwards.
 fn has_records(
     what: &str,
     copy: &Life,

@@ -1,4 +1,5 @@
-//! The data in a volume: a pattern that reads back, writes that fail, and a pod that keeps writing.
+//! The data on a volume: a pattern that is read back, writes that must fail, and a pod that keeps
+//! writing.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -18,17 +19,17 @@ use rustix::thread::CapabilitySet;
 
 use crate::report::Kind;
 
-/// How many bytes are written and read back.
+/// The size of the pattern, in bytes.
 pub(crate) const DATA_BYTES: usize = 4 << 20;
-/// Size of a record: a block of any filesystem.
+/// The size of a record in bytes, a block of any filesystem.
 const RECORD_BYTES: usize = 4096;
-/// The writer stops there, so that a slow machine does not fill its disk.
+/// The maximum number of records, so that a slow machine does not fill its disk.
 const RECORDS_MAX: u64 = 16 << 10;
-/// Added to the seed of a record: the data next to it has another pattern.
+/// Added to the seed of a record, whose pattern thus differs from that of adjacent data.
 const RECORD_SEED: u64 = 1 << 41;
 
-/// Returns the path of a volume's data, and of its records with their offset: two files in a
-/// filesystem, or two ranges of the device itself.
+/// Returns the path of a volume's data, the path of its records, and the offset of the records: two
+/// files in a filesystem, or two ranges of the device itself.
 fn places(kind: Kind, target: &Path) -> (PathBuf, PathBuf, u64) {
     if kind.is_block() {
         (target.to_owned(), target.to_owned(), DATA_BYTES as u64)
@@ -43,7 +44,7 @@ fn open_to_write(kind: Kind, path: &Path) -> Result<File> {
     file.with_context(|| path.display().to_string())
 }
 
-/// Opens a file or device without its page cache, so that the data comes from the volume.
+/// Opens a file or device without its page cache, so that data is read from the volume.
 fn open_to_read(path: &Path) -> Result<File> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
@@ -53,7 +54,7 @@ fn open_to_read(path: &Path) -> Result<File> {
 /// Writes the pattern of `seed` and makes it durable.
 ///
 /// # Errors
-/// A system call fails.
+/// Fails if a system call fails.
 pub(crate) fn write(kind: Kind, target: &Path, seed: u64) -> Result<Duration> {
     let (path, ..) = places(kind, target);
     let pattern = Chance::seeded(seed).bytes(DATA_BYTES);
@@ -64,10 +65,10 @@ pub(crate) fn write(kind: Kind, target: &Path, seed: u64) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// Reads back and compares with the pattern of `seed`.
+/// Reads the data and compares it with the pattern of `seed`.
 ///
 /// # Errors
-/// A system call fails, or a byte differs.
+/// Fails if a system call fails, or a byte differs.
 pub(crate) fn compare(kind: Kind, target: &Path, seed: u64) -> Result<Duration> {
     let (path, ..) = places(kind, target);
     let mut found = vec![0; DATA_BYTES];
@@ -92,7 +93,7 @@ pub(crate) fn compare(kind: Kind, target: &Path, seed: u64) -> Result<Duration> 
 /// Proves that nothing can be written below `target`.
 ///
 /// # Errors
-/// Writing succeeds, or fails with another errno than EROFS.
+/// Fails if a write succeeds, or fails with another errno than EROFS.
 pub(crate) fn refuses_writes(target: &Path) -> Result<()> {
     let path = target.join("must-not-be");
     match File::create(&path) {
@@ -102,8 +103,8 @@ pub(crate) fn refuses_writes(target: &Path) -> Result<()> {
     }
 }
 
-/// A pod that keeps writing: numbered records, one after the other, each durable before the next.
-/// So any copy of the volume must have all records up to some moment, and none after it.
+/// A pod that keeps writing numbered records, each durable before the next is begun. So a copy of
+/// the volume must have all records up to some number, and none after it.
 pub(crate) struct Writer {
     /// The number of durable records, and whether the thread must stop.
     state: Arc<(AtomicU64, AtomicBool)>,
@@ -114,7 +115,7 @@ impl Writer {
     /// Starts to write to the published volume, next to its other data.
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// Fails if the file cannot be opened.
     pub(crate) fn start(kind: Kind, target: &Path, seed: u64) -> Result<Self> {
         let (_, path, offset) = places(kind, target);
         let file = open_to_write(kind, &path)?;
@@ -137,13 +138,13 @@ impl Writer {
         Ok(Self { state, thread })
     }
 
-    /// Returns how many records must be in a copy made from now on. One more can be in a copy made
-    /// before.
+    /// Returns the number of records that a copy must have if it is created from now on. A copy
+    /// created before can have one more.
     pub(crate) fn durable(&self) -> u64 {
         self.state.0.load(Ordering::SeqCst)
     }
 
-    /// Waits for more durable records. Returns how many there are.
+    /// Waits for this many more durable records. Returns the number of all durable records.
     pub(crate) async fn wait_for(&self, more: u64) -> u64 {
         let enough = self.durable() + more;
         while self.durable() < enough && !self.thread.is_finished() {
@@ -152,10 +153,10 @@ impl Writer {
         self.durable()
     }
 
-    /// Stops writing. Returns how many records are durable.
+    /// Stops writing. Returns the number of durable records.
     ///
     /// # Errors
-    /// A write failed.
+    /// Fails if a write failed.
     pub(crate) fn stop(self) -> Result<u64> {
         self.state.1.store(true, Ordering::SeqCst);
         let panicked = |_| Err(io::Error::other("it panicked"));
@@ -169,10 +170,10 @@ fn record(seed: u64, number: u64) -> Vec<u8> {
     Chance::seeded(RECORD_SEED + (seed << 16 | number)).bytes(RECORD_BYTES)
 }
 
-/// Counts the whole records in the volume, without a gap.
+/// Counts the complete records in the volume, up to the first gap.
 ///
 /// # Errors
-/// The volume cannot be read.
+/// Fails if the volume cannot be read.
 pub(crate) fn count(kind: Kind, target: &Path, seed: u64) -> Result<u64> {
     let (_, path, offset) = places(kind, target);
     let file = open_to_read(&path)?;
@@ -192,13 +193,13 @@ pub(crate) fn count(kind: Kind, target: &Path, seed: u64) -> Result<u64> {
 /// Returns the size in bytes of the filesystem at `path`, or of the device.
 ///
 /// # Errors
-/// A system call fails.
+/// Fails if a system call fails.
 pub(crate) fn size(kind: Kind, path: &Path) -> Result<u64> {
     let size = belay_bed::floor::stats(kind.name(), path);
     size.with_context(|| path.display().to_string())
 }
 
-/// Returns whether a size is nearly twice another. A filesystem uses some of the device itself.
+/// Returns whether the size has nearly doubled. A filesystem uses some of the device itself.
 pub(crate) fn has_grown(before: u64, after: u64) -> bool {
     after >= before / 2 * 3
 }
@@ -206,7 +207,7 @@ pub(crate) fn has_grown(before: u64, after: u64) -> bool {
 /// Returns whether this process cannot grow a mounted filesystem: ext4 requires CAP_SYS_RESOURCE.
 ///
 /// # Errors
-/// A system call fails.
+/// Fails if a system call fails.
 pub(crate) fn cannot_grow(kind: Kind) -> Result<bool> {
     let ours = rustix::thread::capabilities(None)?.effective;
     Ok(kind == Kind::Ext4 && !ours.contains(CapabilitySet::SYS_RESOURCE))
@@ -215,7 +216,7 @@ pub(crate) fn cannot_grow(kind: Kind) -> Result<bool> {
 /// Proves that a path does not exist.
 ///
 /// # Errors
-/// It does.
+/// Fails if the path exists.
 pub(crate) fn is_gone(path: &Path) -> Result<()> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

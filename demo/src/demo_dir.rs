@@ -1,5 +1,5 @@
-//! The demo's directory, all paths in it, and its disk, so that the cleanup removes known names
-//! only and never walks a tree that may be mounted. Does not know volumes.
+//! The demo's directory with its disk and all paths in it. The cleanup removes only known names,
+//! and never walks a tree that may be mounted. Does not know volumes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,37 +15,38 @@ use belay_bed::mounts::mounts_of;
 
 pub(crate) const CONTROLLER: &str = "belay-controller";
 pub(crate) const NODE: &str = "belay-node";
-/// Both programs, in start order: the controller creates the directory that the node needs.
+/// The two programs in the order of their start: the controller creates the directory that the node
+/// agent needs.
 pub(crate) const BINARIES: [&str; 2] = [CONTROLLER, NODE];
 
-/// The filesystem of the controller's state directory: it shares blocks, so volumes in use can be
+/// The filesystem of the controller's state directory. It shares blocks, so volumes in use can be
 /// copied.
 pub(crate) const STATE_FS: &str = "xfs";
-/// Size of the disk image; it is sparse.
+/// The size of the disk image in bytes; it is sparse.
 const DISK_BYTES: u64 = 1 << 40;
 
-/// How long releasing the loop devices may take.
+/// Maximum time for releasing the loop devices.
 const CLEAR_MAX: Duration = Duration::from_secs(20);
-/// Pause between two checks of the loop devices: the kernel has no event for "unbound".
+/// The pause between two checks of the loop devices, since the kernel has no event for "unbound".
 const CHECK_PAUSE: Duration = Duration::from_millis(20);
 
-/// The sparse file that serves as the disk, in the demo's directory.
+/// The name of the sparse file that serves as the disk, in the demo's directory.
 const IMAGE: &str = "disk";
 /// The mount point of the disk.
 pub(crate) const STATE: &str = "state";
 /// The `--state-dir` of the controller.
 pub(crate) const CONTROLLER_STATE: &str = "state/controller";
-/// The `--loop-dir` of the node: the controller's directory of volume files.
+/// The `--loop-dir` of the node agent: the controller's directory of volume files.
 pub(crate) const VOLUMES: &str = "state/controller/volumes";
-/// The directory of all pods, like a kubelet's.
+/// The directory of all pods, with the structure of a kubelet's.
 pub(crate) const POD: &str = "state/pods";
 /// The directory for the bare system calls.
 pub(crate) const BARE: &str = "state/bare";
 
-/// Creates a directory with a new name in `temporary`, for root only.
+/// Creates a directory with a new name in `temporary`, which only root can access.
 ///
 /// # Errors
-/// `temporary` is not writable.
+/// Fails if `temporary` is not writable.
 pub(crate) fn create(temporary: &Path) -> Result<PathBuf> {
     let mut builder = tempfile::Builder::new();
     let made = builder.prefix("belay-demo.").tempdir_in(temporary)?;
@@ -63,12 +64,12 @@ pub(crate) fn log(demo_dir: &Path, binary: &str) -> PathBuf {
 /// Creates the disk and binds it to a loop device.
 ///
 /// # Errors
-/// A system call or a tool fails.
+/// Fails if a system call or a tool fails.
 pub(crate) fn make_disk(demo_dir: &Path) -> Result<()> {
     let image = demo_dir.join(IMAGE);
     fs::create_dir(demo_dir.join(STATE))?;
     File::create_new(&image)?.set_len(DISK_BYTES)?;
-    // A small log: the default for this size would allocate half a gigabyte.
+    // Set a small log, since the default for this size would allocate half a gigabyte.
     mkfs(STATE_FS, &["-q", "-K", "-l", "size=64m"], &image)?;
     devices::bind(&image, &["--nooverlap"], Stdio::null())?;
     Ok(())
@@ -77,17 +78,17 @@ pub(crate) fn make_disk(demo_dir: &Path) -> Result<()> {
 /// Returns the loop device of the disk.
 ///
 /// # Errors
-/// It is not bound.
+/// Fails if the disk is not bound to a loop device.
 pub(crate) fn disk(demo_dir: &Path) -> Result<PathBuf> {
     let (disks, _) = loops(demo_dir)?;
     let disk = disks.into_iter().next().context("the disk is not bound")?;
     Ok(disk.device)
 }
 
-/// Formats a device or file, out of reach of Ctrl-C.
+/// Formats a device or file in a process that Ctrl-C does not reach.
 ///
 /// # Errors
-/// The tool is missing or fails.
+/// Fails if the tool is missing or fails.
 pub(crate) fn mkfs(fs_type: &str, options: &[&str], device: &Path) -> Result<()> {
     let tool = format!("mkfs.{fs_type}");
     let mut mkfs = Command::new(&tool);
@@ -99,7 +100,7 @@ pub(crate) fn mkfs(fs_type: &str, options: &[&str], device: &Path) -> Result<()>
     Ok(())
 }
 
-/// Returns the loop devices that are bound to the disk, and those bound to files on it.
+/// Returns the loop devices bound to the disk, and those bound to files on it.
 fn loops(demo_dir: &Path) -> Result<(Vec<Loop>, Vec<Loop>)> {
     let all = devices::list()?;
     let disks = devices::bound_to(&all, &demo_dir.join(IMAGE))?;
@@ -107,11 +108,11 @@ fn loops(demo_dir: &Path) -> Result<(Vec<Loop>, Vec<Loop>)> {
     Ok((disks, nested))
 }
 
-/// Releases every loop device of the demo and removes its directory. Returns how many were still
-/// bound, not counting the disk.
+/// Releases every loop device of the demo and removes its directory. Returns the number of devices
+/// that were still bound, not counting the disk.
 ///
 /// # Errors
-/// Something could not be removed; the text names it.
+/// Fails if something could not be removed; the text names it.
 pub(crate) async fn clear(demo_dir: &Path) -> Result<usize> {
     let mut seen = BTreeSet::new();
     let deadline = Instant::now() + CLEAR_MAX;
@@ -130,8 +131,8 @@ pub(crate) async fn clear(demo_dir: &Path) -> Result<usize> {
     Ok(seen.len())
 }
 
-/// Removes the names that the demo creates, and then the directory, which fails if anything else is
-/// in it.
+/// Removes the files that the demo creates, and then the directory. The latter fails if it contains
+/// anything else.
 fn remove(demo_dir: &Path) -> Result<()> {
     let files = BINARIES.map(|name| [socket(demo_dir, name), log(demo_dir, name)]);
     for file in files.as_flattened().iter().chain([&demo_dir.join(IMAGE)]) {
@@ -150,10 +151,10 @@ fn forgive_absence(result: io::Result<()>, path: &Path) -> Result<()> {
     }
 }
 
-/// Proves that no mount and no loop device of any volume is left.
+/// Proves that no volume has a mount or loop device left.
 ///
 /// # Errors
-/// One is left; the text names it.
+/// Fails with the name of a mount or loop device that is left.
 pub(crate) fn has_no_volume_in_use(demo_dir: &Path) -> Result<()> {
     let state = demo_dir.join(STATE);
     for mount in mounts_of("self")? {
@@ -163,16 +164,16 @@ pub(crate) fn has_no_volume_in_use(demo_dir: &Path) -> Result<()> {
     none_is_bound(&loops(demo_dir)?.1)
 }
 
-/// Proves that no loop device is bound to that file.
+/// Proves that no loop device is bound to the file.
 ///
 /// # Errors
-/// One is; the text names it.
+/// Fails with the names of the bound loop devices.
 pub(crate) fn none_is_bound_to(file: &Path) -> Result<()> {
     none_is_bound(&devices::bound_to(&devices::list()?, file)?)
 }
 
-/// One check is enough: losetup reads a device by a single ioctl, and neither an unstage nor the
-/// last umount ends before the device is unbound.
+/// Checks that no loop device is left. A single check suffices: losetup reads a device by a single
+/// ioctl, and neither an unstage nor the last umount ends before the device is unbound.
 fn none_is_bound(left: &[Loop]) -> Result<()> {
     let names: Vec<_> = left.iter().map(|l| l.device.to_string_lossy()).collect();
     ensure!(names.is_empty(), "{}: still bound", names.join(", "));

@@ -1,5 +1,5 @@
-//! The first process in the namespaces: mounts the state filesystem, runs the two programs and the
-//! lifecycles. When it exits, everything in its namespaces ends.
+//! The first process in the namespaces: mounts the state filesystem and runs the two programs and
+//! the lifecycles. At its exit, everything in its namespaces ends.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -26,25 +26,25 @@ use crate::report::{Kind, Report};
 use crate::steps::Steps;
 use crate::{DemoArgs, screen};
 
-/// After a failed call, how long to wait for the exit of the program.
+/// The time to wait for a program's exit after a failed call.
 const EXIT_REPORT: Duration = Duration::from_millis(300);
-/// Pause between two checks whether the kept programs still run.
+/// The pause between two checks whether the programs that `--keep` keeps are still running.
 const WATCH_PAUSE: Duration = Duration::from_millis(100);
-/// Limit of the node agent's resident memory, in KiB (benches/BUDGET.md).
+/// The limit of the node agent's resident memory, in KiB (benches/BUDGET.md).
 const NODE_RESIDENT_KIB_MAX: u64 = 5 * 1024;
-/// The metric for the node agent's child processes: one mkfs each.
+/// The metric that counts the node agent's child processes, one mkfs each.
 const FORMATS: &str = "belay_formats_total";
 
-/// Runs the demo in the namespaces that it was started in.
+/// Runs the demo in the current namespaces.
 ///
 /// # Errors
-/// The demo failed; the text says what and where, and has the ends of both logs.
+/// Fails if the demo fails; the text has the step, the error and the ends of both logs.
 pub(crate) async fn run(args: &DemoArgs, demo_dir: &Path) -> Result<ExitCode> {
-    // The outer process closes this pipe to end the demo, or by being killed.
+    // The outer process ends the demo by closing this pipe, also if it is killed.
     let stdin = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let mut leash = pipe::Receiver::from_file(stdin)?;
     let played = tokio::select! {
-        // Nothing is written to it: end of file and error mean the same.
+        // The pipe carries no data: end of file and error mean the same.
         _ = leash.read_u8() => Ok(()),
         played = play(args, demo_dir) => played,
     };
@@ -76,7 +76,7 @@ async fn play(args: &DemoArgs, demo_dir: &Path) -> Result<()> {
         disk(demo_dir)?.display()
     ));
     if let Err(error) = all(&mut steps, copied, &mut agents).await {
-        // If a call failed because its program exited, reports the exit.
+        // If a call failed because its program exited, report the exit.
         tokio::time::sleep(EXIT_REPORT).await;
         let exit = agents.both_run().err();
         let exit = exit.map_or(String::new(), |exit| format!("{exit}; "));
@@ -85,7 +85,7 @@ async fn play(args: &DemoArgs, demo_dir: &Path) -> Result<()> {
     steps.progress.finish(&steps.report);
     if args.keep {
         let lines = kept(&bin_dir, demo_dir, args.outer);
-        // Not cut, whatever the length of the paths.
+        // These lines are never cut, even if the paths are long.
         for line in screen::section("Kept", &lines) {
             steps.progress.line(&line);
         }
@@ -107,13 +107,13 @@ async fn all(steps: &mut Steps<'_>, copied: &[Kind], agents: &mut Agents) -> Res
     }
     steps.foreign_byte_is_refused().await?;
     steps.second_writer_is_refused().await?;
-    // Before the agent is killed: its memory after all these calls.
+    // Measure the agent's memory after all these calls, before it is killed.
     weigh(&mut steps.report, agents)?;
     steps.killed(agents).await?;
     has_no_volume_in_use(steps.demo_dir)
 }
 
-/// Mounts the filesystem for all state, shared within the namespace like a kubelet's directory.
+/// Mounts the filesystem for all state with shared propagation, like a kubelet's directory.
 fn make_state(demo_dir: &Path) -> Result<()> {
     let state = demo_dir.join(STATE);
     mount(STATE_FS, &disk(demo_dir)?, &state).with_context(|| state.display().to_string())?;
@@ -124,8 +124,8 @@ fn make_state(demo_dir: &Path) -> Result<()> {
 /// Records memory, threads and child processes of both programs.
 ///
 /// # Errors
-/// A program does not answer, the node agent exceeds its memory limit, or it formatted more often
-/// than a volume was blank.
+/// Fails if a program does not answer, if the node agent exceeds its memory limit, or if it ran
+/// mkfs more often than blank volumes were staged.
 fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
     let mut weights = Vec::new();
     for agent in [&agents.node, &agents.controller] {
@@ -136,7 +136,7 @@ fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
         };
         let (name, resident) = (agent.name, status(pid, "VmRSS")?);
         weights.push(format!("{name} {}, {threads}", size::show(resident << 10)));
-        // Programs built for debugging are several times as large.
+        // Debug builds of the programs are several times as large.
         ensure!(
             cfg!(debug_assertions) || name != NODE || resident <= NODE_RESIDENT_KIB_MAX,
             "{NODE} has {resident} KiB resident, over its limit of {NODE_RESIDENT_KIB_MAX}; see \
@@ -159,7 +159,7 @@ fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
     Ok(())
 }
 
-/// Returns the commands for the programs that are kept.
+/// Returns the commands for using the kept programs.
 fn kept(bin_dir: &Path, demo_dir: &Path, outer: u32) -> [String; 12] {
     [
         "both programs run until Ctrl-C; in another shell:".to_owned(),

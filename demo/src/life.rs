@@ -1,5 +1,5 @@
-//! A volume's whole lifecycle, step by step, as a cluster would run it: the calls in order, and
-//! after each a check of the kernel's state.
+//! The complete lifecycle of a volume, as a cluster runs it: the calls in order, each followed by a
+//! check of the kernel's state.
 
 use std::path::Path;
 
@@ -19,14 +19,14 @@ use crate::report::{
 use crate::steps::{Life, Steps};
 use crate::{bare, data};
 
-/// Size at creation, and after the online expansion.
+/// The size in bytes at creation, and after the online expansion.
 pub(crate) const BYTES: (i64, i64) = (1 << 30, 2 << 30);
 
 impl Steps<'_> {
     /// Runs all rounds of a kind, each followed by the bare system calls.
     ///
     /// # Errors
-    /// The first step that fails.
+    /// Fails with the first step that fails.
     pub(crate) async fn rounds(&mut self, kind: Kind) -> Result<()> {
         let name = kind.name();
         self.progress.heading(name);
@@ -49,7 +49,7 @@ impl Steps<'_> {
         self.create(&mut life, "create", BYTES.0, None).await?;
         self.fill(&life).await?;
         self.stats(&life).await?;
-        // The cost of a node call that does nothing, among others as in benches/BUDGET.md.
+        // Measure the cost of a node call that does nothing, in between, as in benches/BUDGET.md.
         let request = csi::ProbeRequest {};
         let _: csi::ProbeResponse = self.call(&life, PROBE, "Identity/Probe", request).await?;
         if !kind.is_block() {
@@ -68,7 +68,7 @@ impl Steps<'_> {
         has_no_volume_in_use(self.demo_dir)
     }
 
-    /// Creates the volume with these bytes, and attaches it.
+    /// Creates the volume with a size of `bytes`, and attaches it.
     pub(crate) async fn create(
         &mut self,
         life: &mut Life,
@@ -97,7 +97,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Stages the blank volume, publishes, writes.
+    /// Stages the blank volume, publishes it, and writes data.
     pub(crate) async fn fill(&mut self, life: &Life) -> Result<()> {
         self.mount(life, STAGE_FIRST).await?;
         self.report.blank_stages += u32::from(!life.kind.is_block());
@@ -106,7 +106,7 @@ impl Steps<'_> {
         })
     }
 
-    /// Stages again, which must not format, and compares the data.
+    /// Stages the volume again, which must not format it, and compares the data.
     pub(crate) async fn resume(&mut self, life: &Life) -> Result<()> {
         self.mount(life, STAGE_AGAIN).await?;
         self.work(life, READ, "every byte as written", || {
@@ -120,15 +120,15 @@ impl Steps<'_> {
         self.publish(life, PUBLISH, &life.target).await
     }
 
-    /// Tears down, detaches, deletes.
+    /// Unpublishes, unstages, detaches and deletes the volume.
     pub(crate) async fn end(&mut self, life: &Life) -> Result<()> {
         self.unpublish(life, &life.target).await?;
         self.unstage(life).await?;
         self.delete(life).await
     }
 
-    /// Grows the volume while it is in use: first in the controller, then on the node, which must
-    /// refuse that for ext4 without CAP_SYS_RESOURCE.
+    /// Expands the volume while it is in use, first in the controller, then on the node. The node
+    /// must refuse that for ext4 without CAP_SYS_RESOURCE.
     async fn grow(&mut self, life: &Life) -> Result<()> {
         let before = data::size(life.kind, &life.target)?;
         let request = requests::grow(&life.id, BYTES.1);
@@ -184,7 +184,7 @@ impl Steps<'_> {
             .await
     }
 
-    /// Returns the total bytes of the volume, as the kubelet sees them.
+    /// Returns the total size of the volume in bytes, as the kubelet reads it.
     async fn stats(&mut self, life: &Life) -> Result<u64> {
         let request = requests::stats(&life.id, &life.target, &life.staging);
         let rpc = "Node/NodeGetVolumeStats";

@@ -1,6 +1,7 @@
-//! belay-demo: full volume lifecycles through the two real programs, on real loop devices and
-//! filesystems, in separate namespaces. Three roles of one binary: the outer process that the user
-//! starts, the inner one in the namespaces, and the reaper that cleans up after a killed outer one.
+//! belay-demo: runs full volume lifecycles through the two real programs, on real loop devices and
+//! filesystems, in separate namespaces. The program has three roles: the outer process that the
+//! user starts, the inner process in the namespaces, and the reaper, which cleans up after a killed
+//! outer process.
 
 mod agents;
 mod bare;
@@ -65,7 +66,8 @@ struct DemoArgs {
     reap: Option<PathBuf>,
 }
 
-/// Runs the role that the flags select. One thread is enough: it waits for one response at a time.
+/// Runs the role that the flags select, on a single thread, since each role waits for one response
+/// at a time.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let args = DemoArgs::parse();

@@ -1,6 +1,6 @@
 //! The process that the user starts: checks the requirements, creates the disk, runs the inner
-//! process in its namespaces, cleans up, and shows what is left. The reaper cleans up if this
-//! process is killed.
+//! process in its namespaces, cleans up, and shows leftovers. The reaper cleans up if this process
+//! is killed.
 
 use std::io::{PipeWriter, Read};
 use std::path::Path;
@@ -17,26 +17,26 @@ use crate::DemoArgs;
 use crate::demo_dir::{self, BINARIES, make_disk};
 use crate::progress::Progress;
 
-/// Commands for the directory in which `make demo` was run, and what they do.
+/// Commands for the directory in which `make demo` was run, with descriptions.
 pub(crate) const NEXT: [&str; 4] = [
     "make demo ROUNDS=50      quieter times; VERBOSE=1 prints every step",
     "make demo KEEP=1         keep both programs running, to call them",
     "make cluster             a single-node Kubernetes with Belay in it",
     "less docs/quickstart.md  install Belay in a cluster",
 ];
-/// How long the inner process may take to exit on request.
+/// Maximum time for the inner process to exit on request.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
-/// Exit code after Ctrl-C, as shells have it (128 + SIGINT).
+/// The exit code after Ctrl-C, as shells set it (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
 
-/// Runs the demo and leaves nothing behind.
+/// Runs the demo and removes everything that it created.
 ///
 /// # Errors
-/// A requirement is missing, or the demo fails.
+/// Fails if a requirement is missing, or if the demo fails.
 pub(crate) async fn run(args: &DemoArgs) -> Result<ExitCode> {
     let bin_dir = args.bin_dir()?;
     check_needs(&bin_dir)?;
-    // From here on a signal is an event; by default it would end this process.
+    // From here on, signals are handled; by default they would end this process.
     let interrupt = interrupted()?;
     let demo_dir = demo_dir::create(&std::env::temp_dir())?;
     let (mut reaper, lifeline) = start_reaper(&demo_dir)?;
@@ -51,8 +51,8 @@ pub(crate) async fn run(args: &DemoArgs) -> Result<ExitCode> {
         count => format!("{count} bound loop devices were released"),
     };
     let code = shown.map_err(|error| anyhow!("{error:#}\n  cleaned up: {cleared}"))?;
-    // The directory is removed, which a mount in it would prevent. The reaper has exited, which any
-    // process of the demo would prevent.
+    // The directory is removed, so no mount is left in it. The reaper has exited, so no process of
+    // the demo is left.
     ended.context("left behind: a process of the demo")??;
     let mut progress = Progress::new(args.verbose);
     let nothing = "0 mounts, 0 loop devices, 0 processes, 0 files".to_owned();
@@ -78,9 +78,8 @@ fn check_needs(bin_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Starts the reaper, and returns the end of a pipe that this process and all that it starts later
-/// have open. So the end of the reaper's input shows that all of them have exited, whatever ended
-/// them.
+/// Starts the reaper, and returns the end of a pipe that this process and all its later child
+/// processes keep open. The reaper's input ends when all of them have exited for any reason.
 fn start_reaper(demo_dir: &Path) -> Result<(Child, PipeWriter)> {
     let (input, lifeline) = std::io::pipe()?;
     let reaper = Command::new(std::env::current_exe()?)
@@ -92,21 +91,21 @@ fn start_reaper(demo_dir: &Path) -> Result<(Child, PipeWriter)> {
     Ok((reaper, lifeline))
 }
 
-/// The role of the reaper: waits until all processes of the demo have exited, and removes what they
-/// left, which is nothing unless the outer one was killed. Ctrl-C does not reach it.
+/// Runs the role of the reaper: waits until all processes of the demo have exited, and removes
+/// leftovers, which only exist if the outer process was killed. Ctrl-C does not reach the reaper.
 ///
 /// # Errors
-/// Something could not be removed; the text names it.
+/// Fails if something could not be removed; the text names it.
 pub(crate) async fn reap(demo_dir: &Path) -> Result<ExitCode> {
-    // Fails only for the leader of a process group, which Ctrl-C does not reach either.
+    // setsid(2) fails only for the leader of a process group, which Ctrl-C does not reach either.
     rustix::process::setsid().ok();
-    // Nothing is written to it: end of file and error mean the same.
+    // The pipe carries no data: end of file and error mean the same.
     std::io::stdin().read_to_end(&mut Vec::new()).ok();
     demo_dir::clear(demo_dir).await.context("the reaper")?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the inner process to its end, to Ctrl-C, or to the reaper's unexpected exit.
+/// Runs the inner process until it exits, until Ctrl-C, or until the reaper exits unexpectedly.
 async fn show(
     args: &DemoArgs,
     demo_dir: &Path,
@@ -115,7 +114,7 @@ async fn show(
 ) -> Result<ExitCode> {
     make_disk(demo_dir).context("cannot set up the demo's disk")?;
     let mut inner = start_inner(demo_dir).context("unshare")?;
-    // Closing it stops the inner process, also if this process is killed.
+    // Closing the pipe stops the inner process, also if this process is killed.
     let leash = inner.stdin.take();
     tokio::select! {
         status = inner.wait() => {
@@ -143,8 +142,8 @@ async fn show(
 }
 
 /// Starts the inner process with this process's arguments. `unshare` creates the namespaces,
-/// becomes the parent of their first process, and kills it when it exits. It has its own process
-/// group, so that only this process receives Ctrl-C.
+/// becomes the parent of the first process in them, and kills that process at its own exit. It has
+/// a separate process group, so that only this process receives Ctrl-C.
 fn start_inner(demo_dir: &Path) -> Result<Child> {
     let mut unshare = Command::new("unshare");
     unshare
@@ -160,7 +159,8 @@ fn start_inner(demo_dir: &Path) -> Result<Child> {
     Ok(unshare.spawn()?)
 }
 
-/// Listens for Ctrl-C, SIGTERM, and the loss of the terminal. Returns the wait for the first.
+/// Installs handlers for Ctrl-C, SIGTERM, and the loss of the terminal. Returns a future that waits
+/// for the first of them.
 fn interrupted() -> Result<impl Future<Output = ()>> {
     let mut int = signal(SignalKind::interrupt())?;
     let mut term = signal(SignalKind::terminate())?;

@@ -1,5 +1,5 @@
-//! The demo's output: on a terminal a screen that is drawn in place, elsewhere plain lines, and
-//! with `--verbose` a line per step.
+//! The output of the demo: a screen that is drawn in place on a terminal, plain lines elsewhere,
+//! and a line per step with `--verbose`.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::report::Report;
 use crate::screen::{self, WIDTHS};
 
-/// Between two drawings that show no new tick.
+/// The minimum time between two updates of the screen without a new tick.
 const DRAW_PAUSE: Duration = Duration::from_millis(100);
 
 /// The output of one process.
@@ -16,14 +16,14 @@ pub(crate) struct Progress {
     /// Whether the screen is drawn in place.
     in_place: bool,
     colour: bool,
-    /// Lines of the screen that are on the terminal now.
+    /// The number of lines of the screen that are currently on the terminal.
     drawn: usize,
     drawn_at: Option<Instant>,
 }
 
 impl Progress {
     pub(crate) fn new(verbose: bool) -> Self {
-        // https://no-color.org: set and not empty, whatever its value.
+        // By https://no-color.org, any value counts unless it is empty.
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let capable = io::stdout().is_terminal() && !is_dumb;
@@ -49,7 +49,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line about a part that is done, unless the screen shows it.
+    /// Prints a line about a completed part, unless the screen shows it.
     pub(crate) fn passed(&mut self, text: &str) {
         if !self.in_place {
             self.line(text);
@@ -61,12 +61,12 @@ impl Progress {
         self.detail(&format!("\n{text}"));
     }
 
-    /// Prints a finished step, with its time and result, with `--verbose`.
+    /// With `--verbose`, prints a finished step with its time and result.
     pub(crate) fn step(&mut self, label: &str, took: &str, note: &str) {
         self.detail(format!("  {label:<20}{took:>11}   {note}").trim_end());
     }
 
-    /// Draws the screen in place, as far as it fits the terminal.
+    /// Draws the screen in place, cut to the size of the terminal.
     pub(crate) fn draw(&mut self, report: &Report, now: &str, is_new: bool) {
         let is_due = self.drawn_at.is_none_or(|at| at.elapsed() > DRAW_PAUSE);
         if !self.in_place || !(is_new || is_due) {
@@ -82,7 +82,7 @@ impl Progress {
         self.drawn_at = Some(Instant::now());
     }
 
-    /// Leaves the complete screen.
+    /// Prints the complete screen for the last time.
     pub(crate) fn finish(&mut self, report: &Report) {
         self.passed("");
         self.replace(&screen::render(report, size().0));
@@ -93,7 +93,7 @@ impl Progress {
         self.replace(&screen::section(label, lines));
     }
 
-    /// Writes lines over those that were drawn before.
+    /// Overwrites the lines that were drawn before.
     fn replace(&mut self, lines: &[String]) {
         let mut text = match self.drawn {
             0 => String::new(),
@@ -106,7 +106,7 @@ impl Progress {
             } else {
                 line
             };
-            // Before the text: after a full line, it would erase its last character.
+            // Erase before the text: after a full line, this would erase its last character.
             text.push_str(if self.in_place { "\x1b[2K" } else { "" });
             text.push_str(&painted);
             text.push('\n');
@@ -119,7 +119,8 @@ impl Progress {
     }
 }
 
-/// Returns columns and rows of the terminal. Elsewhere COLUMNS counts, if it is exported.
+/// Returns the columns and rows of the terminal. Without a terminal, uses COLUMNS from the
+/// environment.
 fn size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 => (size.ws_col.into(), size.ws_row.max(2).into()),
@@ -131,8 +132,8 @@ fn size() -> (usize, usize) {
     }
 }
 
-/// Writes to the terminal. Ignores errors, so that a closed screen does not stop a volume half-way;
-/// the outer process gets SIGHUP from a closed terminal.
+/// Writes to the terminal. Ignores errors, so that a closed terminal does not stop a step half-way;
+/// the outer process receives SIGHUP in that case.
 fn write(text: &str) {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes());

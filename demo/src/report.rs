@@ -1,5 +1,5 @@
-//! What the demo has shown so far: the times of all steps, Belay's and the kernel's, and facts.
-//! Knows no terminal.
+//! The results of the demo so far: the times of all steps, with Belay and with bare system calls,
+//! and facts. Knows no terminal.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,13 +14,13 @@ pub(crate) const PUBLISH: &str = "publish";
 pub(crate) const READ_ONLY: &str = "publish read-only";
 pub(crate) const WRITE: &str = "write 4MiB, fsync";
 pub(crate) const READ: &str = "read 4MiB, compare";
-/// A node call that does nothing: the cost of a call itself.
+/// A node call that does nothing, whose time is the cost of a call itself.
 pub(crate) const PROBE: &str = "probe";
 pub(crate) const NODE_EXPAND: &str = "expand, node";
 pub(crate) const UNPUBLISH: &str = "unpublish";
 pub(crate) const UNSTAGE: &str = "unstage";
 
-/// How many kinds have bars, which need the same calls by the kernel alone.
+/// The number of kinds with bars, which need the same calls made by bare system calls.
 const BARS_KINDS_MAX: usize = 2;
 
 /// A kind of volume, in the order of the demo.
@@ -47,25 +47,25 @@ impl Kind {
     }
 }
 
-/// The side whose time was measured.
+/// The side whose time was measured: Belay, or bare system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     Belay,
     Kernel,
 }
 
-/// Everything on the demo's screen.
+/// The contents of the demo's screen.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) rounds: u32,
-    /// The kinds of volume, in order.
+    /// The kinds of volumes, in the order of the demo.
     pub(crate) kinds: Vec<Kind>,
     times: BTreeMap<(Kind, &'static str, Side), Vec<Duration>>,
     /// Whether this machine cannot grow a mounted ext4, for lack of CAP_SYS_RESOURCE.
     pub(crate) cannot_grow_ext4: bool,
     /// Lines, each with the name of its section.
     facts: Vec<(&'static str, String)>,
-    /// Filesystems staged blank, each of which needs a mkfs.
+    /// The number of filesystems staged blank, each of which needs one mkfs.
     pub(crate) blank_stages: u32,
 }
 
@@ -92,8 +92,8 @@ impl Report {
         nth(self.times.get(&(kind, step, side))?, 4)
     }
 
-    /// Returns the kinds that have bars. A raw device has none: the kernel's part of its stage is
-    /// ioctls, which are not measured alone.
+    /// Returns the kinds that have bars. A raw device has none: its stage consists of ioctls for
+    /// the kernel, which are not measured separately.
     pub(crate) fn kinds_with_bars(&self) -> impl Iterator<Item = Kind> {
         let filesystems = self.kinds.iter().copied().filter(|kind| !kind.is_block());
         filesystems.take(BARS_KINDS_MAX)
@@ -111,8 +111,8 @@ impl Report {
     }
 }
 
-/// Returns the time that one in `part` of all does not exceed (nearest rank). So the median, of
-/// two, is the lower one: a time that really occurred.
+/// Returns the time that a fraction of 1/`part` of all times does not exceed (nearest rank). So the
+/// median of two times is the lower one, which was measured.
 fn nth(times: &[Duration], part: usize) -> Option<Duration> {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
@@ -123,7 +123,7 @@ fn nth(times: &[Duration], part: usize) -> Option<Duration> {
 pub(crate) fn show(time: Duration) -> String {
     let us = time.as_micros();
     match us {
-        // Enough digits to compute the same ratios by hand.
+        // Show enough digits to compute the same ratios by hand.
         0..100 => format!("{}.{} µs", us, time.as_nanos() % 1_000 / 100),
         100..1_000 => format!("{us} µs"),
         1_000..1_000_000 => format!("{}.{:02} ms", us / 1_000, us % 1_000 / 10),
@@ -142,7 +142,7 @@ pub(crate) fn show_short(time: Duration) -> String {
     }
 }
 
-/// `whole / part` with one decimal.
+/// Returns `whole / part` with one decimal.
 pub(crate) fn ratio(whole: Duration, part: Duration) -> String {
     let tenths = whole.as_nanos() * 10 / part.as_nanos().max(1);
     format!("{}.{}", tenths / 10, tenths % 10)

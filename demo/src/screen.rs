@@ -1,5 +1,5 @@
-//! The demo's one screen, as lines of text for a width. Knows no terminal and no colours, except
-//! for `paint`.
+//! The screen of the demo, as lines of text for a width. Knows no terminal, and only `paint` knows
+//! colours.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::report::{
     UNPUBLISH, UNSTAGE, WRITE, ratio, show, show_short,
 };
 
-/// The widths between which the screen is laid out.
+/// The minimum and maximum width of the screen, in columns.
 pub(crate) const WIDTHS: (usize, usize) = (80, 120);
 
 /// The columns of the matrix, in the order of a lifecycle, with their steps.
@@ -29,19 +29,19 @@ const COLUMNS: [(&str, &str); 14] = [
     ("detach", "detach"),
     ("delete", "delete"),
 ];
-/// Width of the names at the left.
+/// The width of the names at the left.
 const LABEL: usize = 9;
-/// Width of a column of the matrix, and of one with times.
+/// The width of a column of the matrix, and of a column with times.
 const COLUMN: (usize, usize) = (5, 8);
 
-/// The calls shown as bars, for a volume that is formatted already.
+/// The calls shown as bars, for a volume that is already formatted.
 const BARS: [(&str, &str); 4] = [
     ("stage", STAGE_AGAIN),
     ("publish", PUBLISH),
     ("unpublish", UNPUBLISH),
     ("unstage", UNSTAGE),
 ];
-/// The bare system calls, a Probe on the same kind of connection, and the rest.
+/// The marks for bare system calls, for a Probe on the same kind of connection, and for the rest.
 const MARKS: [char; 3] = ['█', '▒', '░'];
 
 /// Renders the whole screen.
@@ -62,7 +62,7 @@ pub(crate) fn render(report: &Report, width: usize) -> Vec<String> {
     lines.iter().map(|line| fit(line, width)).collect()
 }
 
-/// Ticks a fact, which is the result of a check, unless it continues the previous line.
+/// Adds a tick to a fact, which is the result of a check, unless it continues the previous line.
 fn ticked(text: &String) -> String {
     match text.strip_prefix(' ') {
         Some(more) => format!("  {more}"),
@@ -70,7 +70,8 @@ fn ticked(text: &String) -> String {
     }
 }
 
-/// Returns an empty line, and lines with a name at the left of the first; nothing without lines.
+/// Returns an empty line and the lines, the first with a name at the left. Returns nothing if there
+/// are no lines.
 pub(crate) fn section(label: &str, lines: &[String]) -> Vec<String> {
     let names = std::iter::once(label).chain(std::iter::repeat(""));
     let named = names.zip(lines);
@@ -83,8 +84,8 @@ pub(crate) fn section(label: &str, lines: &[String]) -> Vec<String> {
     section
 }
 
-/// Renders kinds of volume by steps. The names of the columns are wider than the columns, so they
-/// take turns in two lines.
+/// Renders the matrix of kinds of volumes and steps. The names of the columns are wider than the
+/// columns, so they alternate between two lines.
 fn matrix(report: &Report, width: usize) -> Vec<String> {
     let (narrow, wide) = COLUMN;
     let has_times = LABEL + COLUMNS.len() * wide <= width + 1;
@@ -119,7 +120,7 @@ fn matrix(report: &Report, width: usize) -> Vec<String> {
     lines
 }
 
-/// Renders where the time of a call goes, with the ratio to the floor of benches/BUDGET.md.
+/// Renders how the time of each call is composed, with the ratio to the floor of benches/BUDGET.md.
 fn bars(report: &Report, width: usize) -> Vec<String> {
     let [kernel, grpc, belay] = MARKS;
     let legend = format!("{kernel} kernel  {grpc} gRPC, both ends (Probe)  {belay} Belay");
@@ -147,14 +148,14 @@ fn bars(report: &Report, width: usize) -> Vec<String> {
         let why = "below 1.0, the disk or other processes slowed the bare calls";
         lines.push(why.to_owned());
     }
-    // Without a single bar, there is nothing to explain.
+    // Without any bar, omit the explanation.
     if lines.len() == 1 {
         return Vec::new();
     }
     section("Time", &lines)
 }
 
-/// Renders `whole` as a bar: each part with its mark, and the rest with the last.
+/// Renders `whole` as a bar: each part with its mark, and the rest with the last mark.
 fn bar(whole: Duration, parts: [Duration; 2], cells: usize) -> String {
     let whole = whole.as_nanos().max(1);
     let mut text = String::new();
@@ -170,7 +171,7 @@ fn bar(whole: Duration, parts: [Duration; 2], cells: usize) -> String {
     text
 }
 
-/// Cuts a line that is too long, so that a terminal never wraps it.
+/// Cuts a line that is too long, so that a terminal does not wrap it.
 pub(crate) fn fit(line: &str, width: usize) -> String {
     let line = line.trim_end();
     if line.chars().count() <= width {
@@ -180,7 +181,7 @@ pub(crate) fn fit(line: &str, width: usize) -> String {
     format!("{kept}…")
 }
 
-/// Adds colours: names of sections bold, ticks green, and the parts of bars.
+/// Adds colours: sections in bold, ticks in green, and the parts of bars.
 pub(crate) fn paint(line: &str) -> String {
     let name = match line.find("  ") {
         _ if !line.starts_with(char::is_uppercase) => 0,
@@ -219,7 +220,7 @@ mod tests {
 
     const KINDS: [Kind; 4] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Block];
 
-    /// Everything that the screen can show, with long numbers.
+    /// Returns a report with everything that the screen can show, with long numbers.
     fn full() -> Report {
         let mut report = Report::new(1_000, &KINDS);
         let us = Duration::from_micros;
@@ -288,7 +289,7 @@ mod tests {
     #[test]
     fn the_summary_has_at_most_forty_lines() {
         let mut lines = render(&full(), 80);
-        // Below it: what is left, and the next steps.
+        // The sections about leftovers and next steps follow below.
         let next = section("Next", &crate::outer::NEXT.map(str::to_owned));
         for line in &next {
             assert!(line.chars().count() <= 80, "{line}");
@@ -316,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_ratio_is_to_the_floor_of_the_budget() {
-        // 999,999 of 499,999 and 250,000 us.
+        // The times are 999,999, 499,999 and 250,000 us.
         let lines = render(&full(), 80);
         let bar = lines.iter().find(|line| line.contains("ext4 stage"));
         assert!(bar.unwrap().ends_with("1.3 × floor"), "{bar:?}");

@@ -1,6 +1,6 @@
-//! The steps of a volume's lifecycle: each is named, timed, recorded and printed. A node call
-//! connects each time, as the kubelet does, and connecting counts; the controller is called on one
-//! connection, as by a sidecar.
+//! The steps of a volume's lifecycle, each named, timed, recorded and printed. Each node call opens
+//! a new connection, as the kubelet does, and its time includes that; the controller is called on
+//! one connection, as by a sidecar.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -24,14 +24,14 @@ use crate::demo_dir::{NODE, POD, socket};
 use crate::progress::Progress;
 use crate::report::{Kind, Report, Side, show};
 
-/// No call of the demo takes nearly this long.
+/// The timeout of a call, far above the time of any call of the demo.
 const CALL_MAX: Duration = Duration::from_secs(60);
 /// The first pause before a retry, doubled each time; the kubelet's is half a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// How long a call may be ABORTED.
+/// The maximum time for which a call may return ABORTED.
 const REPEAT_MAX: Duration = Duration::from_secs(10);
 
-/// All steps of one run.
+/// The state that the steps of one run share.
 pub(crate) struct Steps<'a> {
     pub(crate) demo_dir: &'a Path,
     pub(crate) controller: Channel,
@@ -41,14 +41,15 @@ pub(crate) struct Steps<'a> {
     pub(crate) now: String,
 }
 
-/// One volume, and its paths, like a kubelet's.
+/// A volume and its paths, which have the structure of a kubelet's.
 pub(crate) struct Life {
     pub(crate) kind: Kind,
     /// The name of the volume and its pod; differs between simultaneous lifecycles.
     pub(crate) name: String,
-    /// From 1, or 0 outside the rounds. Only the first round is printed step by step.
+    /// The number of the round, from 1; 0 outside the rounds. Only the first round is printed step
+    /// by step.
     pub(crate) round: u32,
-    /// Whether its times are in the table.
+    /// Whether the times are in the table.
     pub(crate) is_counted: bool,
     pub(crate) mode: Mode,
     pub(crate) id: String,
@@ -59,7 +60,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// Describes a new volume for one pod, not yet created.
+    /// Describes a new volume for one pod, which is not created yet.
     pub(crate) fn new(demo_dir: &Path, kind: Kind, name: String, round: u32) -> Self {
         let pod = demo_dir.join(POD).join(&name);
         Self {
@@ -96,12 +97,12 @@ struct Refusal {
 }
 
 impl Steps<'_> {
-    /// Calls the controller, or the node on a new connection, as a step. The call is repeated while
-    /// it is ABORTED, as the kubelet does: another process, such as udev, may have a device open at
-    /// that moment. All of it counts.
+    /// Calls the controller, or the node on a new connection, as a step. Repeats the call while it
+    /// returns ABORTED, as the kubelet does, since another process, such as udev, may have the
+    /// device open. The time includes all attempts.
     ///
     /// # Errors
-    /// The program cannot be reached, or returned an error.
+    /// Fails if the program cannot be reached, or returned an error.
     pub(crate) async fn call<R, T>(
         &mut self,
         life: &Life,
@@ -138,10 +139,10 @@ impl Steps<'_> {
         Ok(answer.into_inner())
     }
 
-    /// Does the demo's own work in a volume, as a step.
+    /// Does the demo's own work on a volume, as a step.
     ///
     /// # Errors
-    /// The work fails.
+    /// Fails if the work fails.
     pub(crate) fn work(
         &mut self,
         life: &Life,
@@ -155,7 +156,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Names the step that begins, and draws the screen.
+    /// Records the step that begins, and draws the screen.
     fn begin(&mut self, life: &Life, label: &'static str) {
         let (name, rounds) = (&life.name, self.report.rounds);
         self.now = match life.round {
@@ -175,11 +176,10 @@ impl Steps<'_> {
         }
     }
 
-    /// Proves that a step was refused with FAILED_PRECONDITION, and prints that with the driver's
-    /// message.
+    /// Proves that a step was refused with FAILED_PRECONDITION, and prints the driver's message.
     ///
     /// # Errors
-    /// It was not refused, or for another reason.
+    /// Fails if the step was not refused, or refused for another reason.
     pub(crate) fn must_be_refused(&mut self, life: &Life, result: Result<()>) -> Result<()> {
         let error = result.err().context("was not refused")?;
         match error.downcast_ref::<Refusal>() {

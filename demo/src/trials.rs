@@ -1,5 +1,5 @@
-//! What Belay must refuse, and must not change: a disk that is not blank, and a second writer. And
-//! what a kill of the node agent during writes must not change.
+//! Tests that Belay refuses to format a disk that is not blank, and a second writer; and that
+//! killing the node agent during writes changes no data.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -13,22 +13,22 @@ use crate::life::BYTES;
 use crate::report::{Kind, PUBLISH, STAGE_AGAIN, STAGE_FIRST};
 use crate::steps::{Life, Steps};
 
-/// The foreign byte, in the middle of the disk, where no filesystem keeps a superblock.
+/// A byte that is not zero, in the middle of the disk, where no filesystem has a superblock.
 const FOREIGN: ([u8; 1], u64) = ([0x2A], (512 << 20) + 12_345);
-/// Records before the kill, without an agent, and with the next one.
+/// The number of records to write before the kill, without an agent, and with the next agent.
 const RECORDS: u64 = 50;
 
 impl Steps<'_> {
     /// Proves that a disk with a single byte that is not zero is never formatted.
     ///
     /// # Errors
-    /// It is staged or changed, or another step fails.
+    /// Fails if the disk is staged or changed, or if another step fails.
     pub(crate) async fn foreign_byte_is_refused(&mut self) -> Result<()> {
         self.progress.heading("A disk with one foreign byte");
         let life = self.new_life(Kind::Ext4, "foreign-byte").await?;
         let path = self.demo_dir.join(VOLUMES).join(&life.id);
         let (byte, at) = FOREIGN;
-        // Closed before the stage, which refuses a file that another process has open.
+        // The file is closed before the stage, which refuses a file that another process has open.
         let write = |disk: File| disk.write_all_at(&byte, at).and_then(|()| disk.sync_all());
         let disk = File::options().write(true).open(&path);
         let written = disk.and_then(write);
@@ -55,7 +55,7 @@ impl Steps<'_> {
     /// Proves that a second target of SINGLE_NODE_WRITER is refused, and changes nothing.
     ///
     /// # Errors
-    /// The target is published, or another step fails.
+    /// Fails if the target is published, or if another step fails.
     pub(crate) async fn second_writer_is_refused(&mut self) -> Result<()> {
         self.progress.heading("SINGLE_NODE_WRITER");
         let life = self.new_life(Kind::Ext4, "single-writer").await?;
@@ -70,11 +70,11 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Kills the node agent during writes to a volume, once for each kind: none of them fails, and
-    /// no byte differs.
+    /// Kills the node agent during writes to a volume, once for each kind, and proves that no write
+    /// fails and no byte differs.
     ///
     /// # Errors
-    /// A write fails, a byte differs, or a step fails.
+    /// Fails if a write fails, a byte differs, or a step fails.
     pub(crate) async fn killed(&mut self, agents: &mut Agents) -> Result<()> {
         let kinds = self.report.kinds.clone();
         let (mut meanwhile, mut total) = (0, 0);
@@ -98,7 +98,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Returns how many records were written without an agent, and how many in all.
+    /// Returns the number of records written without an agent, and the number of all records.
     async fn kill(&mut self, kind: Kind, agents: &mut Agents) -> Result<(u64, u64)> {
         self.progress.heading(&format!("kill -9 ({})", kind.name()));
         let life = self
@@ -108,11 +108,11 @@ impl Steps<'_> {
         let writer = Writer::start(kind, &life.target, life.seed())?;
         writer.wait_for(RECORDS).await;
         agents.node.kill()?;
-        // One more may have begun before.
+        // The writer may have begun a further record before the kill.
         let before = writer.durable() + 1;
         let meanwhile = writer.wait_for(RECORDS).await.saturating_sub(before);
         agents.node.start_again()?;
-        // As the kubelet does when its connection broke: the same calls again.
+        // Repeat the same calls, as the kubelet does after its connection broke.
         self.mount(&life, STAGE_AGAIN).await?;
         writer.wait_for(RECORDS).await;
         let total = writer.stop()?;
