@@ -8,7 +8,7 @@ use std::fs::{self, File};
 
 /// The suite attaches to the node whose ID the agent reports. What needs a disk is left out: no
 /// kernel plugs one in here. Filesystems alone: the suite expects volumes of exactly 10 GiB, and no
-/// raw device of Civo has that size (ADR 28).
+/// raw device of Civo has that size.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs csi-sanity and belay-node: make test"]
 async fn csi_sanity_passes_on_the_controller() {

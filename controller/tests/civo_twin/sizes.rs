@@ -1,4 +1,4 @@
-//! Disks are smaller than the volumes that they belong to: which size is promised (ADR 28).
+//! Disks are smaller than the volumes that they belong to: which size is promised.
 
 use crate::site::{Client, Cloud, GIB, Site, block, cloud, create, files, grown, instance, made};
 use belay_bed::requests;

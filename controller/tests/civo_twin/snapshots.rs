@@ -86,7 +86,7 @@ async fn a_snapshot_is_made_once_restored_and_deleted() {
     assert_eq!(made(&mut client, request).await.unwrap(), volume);
 }
 
-/// A raw volume of 10 GiB is one of 11 at Civo, since its disk is smaller (ADR 28).
+/// A raw volume of 10 GiB is one of 11 at Civo, since its disk is smaller.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_of_a_raw_volume_is_restored_with_the_size_of_its_claim() {
     let cloud = cloud(Duration::ZERO);

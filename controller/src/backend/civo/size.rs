@@ -1,4 +1,4 @@
-//! Which size of a volume is promised to its users (ADR 28). Civo's disks are smaller than the
+//! Which size of a volume is promised to its users (README.md). Civo's disks are smaller than the
 //! volumes that they belong to: of 10 GiB, 0.945 were seen. So a capacity is either that of Civo's
 //! volume, as civo-csi has it, or what its disk has at least. Bytes here are those of a promise.
 
