@@ -13,31 +13,25 @@ introduction() {
 <!-- Made by `make manifests` from the comments of values.yaml. Change those instead. -->
 # Belay
 
-CSI drivers with one node agent: volumes as files on the disk of one node (`local`), with snapshots,
-clones and online expansion; volumes of Cinder (`openstack`), attached by Nova; volumes of
-DigitalOcean (`digitalocean`) and Civo (`civo`); and directories of NFS servers (`nfs`). The chart is for
-Kubernetes 1.32 and later, and for Helm 3 and 4.
+CSI drivers with one node agent, for Kubernetes 1.32 and later and Helm 3 and 4. An entry of `drivers` selects the
+backend:
+
+| entry | volumes are | needs | described in |
+|---|---|---|---|
+| `{nodeName: NODE}` | files on the disk of one node | | `docs/quickstart.md` |
+| `{backend: openstack}` | volumes of Cinder | a Secret `cloud-config` | `docs/openstack.md` |
+| `{backend: digitalocean, region: SLUG}` | volumes of DigitalOcean | a Secret `digitalocean` | `docs/digitalocean.md` |
+| `{backend: civo}` | volumes of Civo | a Secret `civo-api-access` | `docs/civo.md` |
+| `{backend: nfs}` | directories of NFS servers | a StorageClass that names a server | `docs/nfs.md` |
 
 ```sh
-kubectl get nodes                       # choose the node that stores the volumes
-printf 'drivers: [{nodeName: NODE}]\n' >belay.yaml
+printf 'drivers: [{nodeName: NODE}]\n' >belay.yaml     # NODE: the node that stores the volumes
 helm install belay CHART --namespace belay-system --create-namespace --values belay.yaml
 ```
 
-With `drivers: [{backend: openstack}]` and a Secret `cloud-config`, volumes are those of Cinder; with
-`drivers: [{backend: digitalocean, region: SLUG}]` and a Secret `digitalocean`, those of DigitalOcean;
-with `drivers: [{backend: civo}]` and a Secret `civo-api-access`, those of Civo. With
-`drivers: [{backend: nfs}]`, volumes are directories of NFS servers, which StorageClasses name, with the
-parameters of csi-driver-nfs. In the repository, `docs/openstack.md`, `docs/digitalocean.md`,
-`docs/civo.md` and `docs/nfs.md` describe them.
-
-Keep your values in a file and pass it to every command: Helm replaces lists as a whole, so with
-`--reuse-values --set 'drivers[0].overcommit=2'` the entry loses all its other values, and
-`--reuse-values` also keeps the defaults of the previously installed chart.
-
-A value that the chart does not know is rejected with its path. In the repository, `docs/helm.md`
-describes what is installed, privileges, several drivers, upgrade and uninstall, and
-`docs/quickstart.md` the way from a clone to a pod with a volume.
+Keep your values in a file and pass it to every command, because Helm replaces lists as a whole. The chart rejects a
+value that it does not know. In the repository, `docs/helm.md` describes images, privileges, several drivers, upgrade
+and uninstall.
 
 ## Values
 END
@@ -83,16 +77,34 @@ FNR == 1 { delete keys; comment = "" }
     comment = ""
 }'
 
+# The rows of an entry with this backend, which are those of `local` in many cases.
+rows_of() {
+    awk "$rows" part=drivers prefix='drivers[].' "$here/backends/$1.yaml" | grep '^| `'
+}
+
+table() {
+    printf '\n### drivers with `backend: %s`\n\n| value | default | meaning |\n|---|---|---|\n' "$1"
+    cat
+}
+
+as_for_local() {
+    printf '\nAs for `local`: %s.\n' \
+        "$(rows_of "$1" | grep -xFf <(rows_of local) | cut -d '`' -f 2 |
+            sed 's/^drivers\[]\.\(.*\)/`\1`/' | paste -sd , | sed 's/,/, /g')"
+}
+
 write_readme() {
     introduction
     awk "$rows" part=drivers "$here/values.yaml" \
         prefix='drivers[].' "$here/backends/local.yaml"
-    local backend
-    for backend in "$here"/backends/*.yaml; do
-        backend=$(basename "$backend" .yaml)
-        [ "$backend" != local ] || continue
-        printf '\n### drivers with `backend: %s`\n' "$backend"
-        awk "$rows" part=drivers prefix='drivers[].' "$here/backends/$backend.yaml"
+    local of_clouds backend
+    of_clouds=$(rows_of openstack | grep -xFf <(rows_of digitalocean) | grep -xFf <(rows_of civo) |
+        grep -vxFf <(rows_of local))
+    table 'openstack`, `digitalocean`, `civo' <<<"$of_clouds"
+    for backend in openstack digitalocean civo nfs; do
+        [ "$backend" != nfs ] || of_clouds=
+        rows_of "$backend" | grep -vxFf <(rows_of local; printf '%s\n' "$of_clouds") | table "$backend"
+        as_for_local "$backend"
     done
     awk "$rows" part=rest "$here/values.yaml"
 }

@@ -77,22 +77,33 @@ func walk(found map[string]string, prefix string, values map[string]any) {
 	}
 }
 
-// A row of the README may be for a value with all that it contains.
+// A row of the README may be for a value with all that it contains, and a table for several backends.
+// A backend's values that are as those of `local` are in one line.
 func TestTheReadmeHasEveryValueWithItsDefault(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (?:`([^`]*)`)? \\| (.*) \\|$")
+	quoted := regexp.MustCompile("`([^`]+)`")
 	rows := map[string]string{}
 	for _, section := range strings.Split(read(t, chart+"/README.md"), "\n### ") {
 		title, _, _ := strings.Cut(section, "\n")
-		_, backend, isBackend := strings.Cut(title, "backend: ")
+		prefixes := []string{""}
+		if _, backends, isBackend := strings.Cut(title, "backend: "); isBackend {
+			prefixes = nil
+			for _, match := range quoted.FindAllStringSubmatch("`"+backends, -1) {
+				prefixes = append(prefixes, match[1]+": ")
+			}
+		}
 		for _, match := range row.FindAllStringSubmatch(section, -1) {
-			path := match[1]
-			if isBackend {
-				path = strings.Trim(backend, "`") + ": " + path
+			for _, prefix := range prefixes {
+				rows[prefix+match[1]] = match[2]
 			}
-			rows[path] = match[2]
 			if match[3] == "" {
-				t.Errorf("%s has no comment in values.yaml", path)
+				t.Errorf("%s has no comment in values.yaml", prefixes[0]+match[1])
 			}
+		}
+		_, shared, _ := strings.Cut(section, "\nAs for `local`: ")
+		shared, _, _ = strings.Cut(shared, "\n")
+		for _, match := range quoted.FindAllStringSubmatch(shared, -1) {
+			rows[prefixes[0]+"drivers[]."+match[1]] = rows["drivers[]."+match[1]]
 		}
 	}
 	values := defaults(t)
