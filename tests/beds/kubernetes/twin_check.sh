@@ -171,13 +171,18 @@ check_the_page_works_as_it_stands() {
     await_empty
 }
 
+# follow_pod NUMBER: that block, which creates a claim and a pod in the default namespace. Removes both.
+follow_pod() {
+    follow "$1" >"$BASE/run/said"
+    tail -n 1 "$BASE/run/said" | grep -q '20[0-9][0-9]$'
+    kubectl delete pod/writer persistentvolumeclaim/data --timeout="${seconds_max}s" >/dev/null
+}
+
 # A claim of the class, which is the cluster's default.
 follow_civo() {
     [ "$(kubectl get storageclass civo-volume --output \
         jsonpath='{.metadata.annotations.storageclass\.kubernetes\.io/is-default-class}')" = true ]
-    request data civo-volume ReadWriteOnce
-    pod user '' data 'sleep 3600'
-    fill user
+    follow_pod 3
 }
 
 # To a restored snapshot.
@@ -186,13 +191,14 @@ follow_digitalocean() {
     await 60 "the droplets of the nodes" has_droplets
     grep -q '^storageclass.*/do-block-storage (default)' "$BASE/run/said"
     grep -q '^volumesnapshotclass.*/do-block-storage ' "$BASE/run/said"
-    block yaml 2 | k apply --filename - >/dev/null
+    follow_pod 4
+    request data "$class" ReadWriteOnce
     pod user "${nodes[0]}" data 'sleep 3600'
     fill user
     before=$(sum user)
-    block yaml 3 | k apply --filename - >/dev/null
+    block yaml 2 | k apply --filename - >/dev/null
     await_snapshot data-1
-    block yaml 4 | k apply --filename - >/dev/null
+    block yaml 3 | k apply --filename - >/dev/null
     pod restored "${nodes[1]}" restored 'sleep 3600'
     [ "$(sum restored)" = "$before" ]
     [ "$(k exec restored -- df -k /data | awk 'END { print $(NF - 4) }')" -gt $((18 << 20)) ]
