@@ -1,5 +1,5 @@
-//! The settings of belay-controller: flags, or environment variables. Opens nothing; only resolves
-//! two paths.
+//! The settings of belay-controller, from flags or environment variables. Only resolves two paths;
+//! opens no file.
 
 mod nfs;
 
@@ -141,12 +141,12 @@ pub struct Config {
     pub nfs: NfsArgs,
 }
 
-/// The variable with the token that csi-digitalocean has, too.
+/// The environment variable with the API token, as for csi-digitalocean.
 const DIGITALOCEAN_TOKEN: &str = "DIGITALOCEAN_ACCESS_TOKEN";
-/// The variable with the key of Civo's API.
+/// The environment variable with the key of Civo's API.
 const CIVO_API_KEY: &str = "CIVO_API_KEY";
 
-/// The kind of driver is called its backend here.
+/// Renames the flag for the kind of driver to `--backend`.
 fn backend(kind: Arg) -> Arg {
     let backends = Kind::BACKENDS.iter().filter_map(Kind::to_possible_value);
     let backends = PossibleValuesParser::new(backends);
@@ -157,7 +157,7 @@ fn backend(kind: Arg) -> Arg {
         .help("Backend of the volumes")
 }
 
-/// The value of a flag that this backend requires.
+/// Returns the value of a flag that this backend requires.
 fn required<T: Clone>(flag: &str, value: Option<&T>, kind: Kind) -> Result<T, String> {
     let missing = || format!("{flag} is required for --backend {}", name(kind));
     value.cloned().ok_or_else(missing)
@@ -169,10 +169,10 @@ fn name(kind: Kind) -> String {
 }
 
 impl Config {
-    /// Parses the flags of this process; on failure, returns the code to exit with, see [`ended`].
+    /// Parses the flags of this process; see [`ended`] for the exit code on failure.
     ///
     /// # Errors
-    /// The exit code.
+    /// Returns the exit code of the process.
     pub fn parse() -> Result<Self, ExitCode> {
         Self::from_arguments(std::env::args_os()).map_err(|error| ended(&error))
     }
@@ -187,10 +187,10 @@ impl Config {
         Ok(config)
     }
 
-    /// The backend to open.
+    /// Returns the backend to open, with its settings.
     ///
     /// # Errors
-    /// The flag that it lacks, or that belongs to another backend.
+    /// Returns a message that names a required flag that is missing, or a flag of another backend.
     pub fn choice(&self) -> Result<Choice, String> {
         let driver = &self.common.driver;
         let kind = driver.kind;
@@ -226,7 +226,7 @@ impl Config {
         }
     }
 
-    /// The flags that have an effect for some backends only, whether each is set, and the backends.
+    /// Returns the flags that only affect some backends, whether each is set, and these backends.
     fn flags_of_backends(&self) -> impl Iterator<Item = (&'static str, bool, &'static [Kind])> {
         const LOCAL: &[Kind] = &[Kind::Local];
         const OPENSTACK: &[Kind] = &[Kind::Openstack];
@@ -250,7 +250,7 @@ impl Config {
         flags.into_iter().chain(of_nfs)
     }
 
-    /// An empty name between commas is that of [Global].
+    /// Returns the names of clouds. An empty name between commas means [Global].
     fn clouds(&self) -> Vec<String> {
         let names = self.cloud_name.iter().flat_map(|names| names.split(','));
         names.map(str::to_owned).collect()
@@ -296,11 +296,11 @@ impl Config {
         })
     }
 
-    /// Refuses a socket in the state directory itself: the lock on the directory, which keeps a
-    /// second controller out, would also prevent creating the socket.
+    /// Refuses a socket directly in the state directory: the lock on the directory, which excludes
+    /// a second controller, would also prevent the creation of the socket.
     ///
     /// # Errors
-    /// Both flags, and what to do.
+    /// Returns a message with both flags and the remedy.
     pub fn refuse_socket_in_state_dir(&self) -> Result<(), String> {
         let socket = &self.common.driver.endpoint.path;
         let real = |path: &Path| path.canonicalize().ok();
@@ -315,10 +315,10 @@ impl Config {
         ))
     }
 
-    /// The rules for the operations.
+    /// Returns the rules for the operations.
     ///
     /// # Errors
-    /// Why the file of [`Config::mark_key_file`] has no keys.
+    /// Returns a message if the file of [`Config::mark_key_file`] has no valid keys.
     pub fn rules(&self) -> Result<Rules, String> {
         let node_limit = usize::try_from(self.common.driver.max_volumes).unwrap_or(usize::MAX);
         let mark_keys = self.mark_key_file.as_deref().map(MarkKeys::read);

@@ -1,6 +1,6 @@
-//! `belay-controller create-key`: creates a Secret of Kubernetes with a new key for format marks.
-//! The chart runs it before an install and an upgrade. It can only create: a Secret that exists is
-//! neither read nor changed, so a key that was used is never replaced.
+//! `belay-controller create-key`: creates a Kubernetes Secret with a new key for format marks. The
+//! chart runs it before installs and upgrades. It can only create: an existing Secret is neither
+//! read nor changed, so a key in use is never replaced.
 
 use crate::http::{Call, Client, TlsFiles};
 use belay_server::config::{ended, parse_from};
@@ -20,16 +20,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The first argument that selects it.
+/// The first argument, which selects the command.
 const COMMAND: &str = "create-key";
-/// Bytes of a key: as many as the output of SHA-256, as RFC 2104 asks for.
+/// The length of a key in bytes: that of the output of SHA-256, as RFC 2104 recommends.
 const KEY_BYTES: usize = 32;
-/// Of the call, with its repetitions.
+/// The deadline of the request, including its repetitions.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// What the API server calls an object that exists already. Other conflicts have the same status.
+/// The reason in the API server's response if the object exists. Other conflicts have the same
+/// status.
 const EXISTS: &str = "AlreadyExists";
-/// What is left to the operator where the Job cannot do it, such as with an API server whose
-/// certificate is its own authority.
+/// The alternative for the operator if the Job fails, for example since the certificate of the API
+/// server is its own authority.
 const OTHERWISE: &str = "or create a Secret yourself, and set formatMark.secretName of the driver \
                          in the chart's values to its name (docs/openstack.md)";
 
@@ -62,7 +63,7 @@ struct Flags {
     port: u16,
 }
 
-/// The part of a refusal that says why.
+/// The fields of an error response that contain its reason.
 #[derive(Deserialize)]
 struct Refusal {
     #[serde(default)]
@@ -95,7 +96,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
 }
 
 impl Flags {
-    /// True if the Secret was created, false if it exists.
+    /// Creates the Secret. Returns true if it was created, and false if it exists.
     fn create(&self) -> Result<bool, Box<dyn Error>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -103,8 +104,8 @@ impl Flags {
         runtime.block_on(self.post())
     }
 
-    /// The answer to a repeated POST may be that the Secret exists, although the first one created
-    /// it: both are a success.
+    /// Sends the request. The response to a repeated POST may be that the Secret exists, although
+    /// the first request created it; both are success.
     async fn post(&self) -> Result<bool, Box<dyn Error>> {
         let (namespace, token) = (self.account("namespace")?, self.account("token")?);
         let files = TlsFiles {
@@ -151,7 +152,7 @@ impl Flags {
         }
     }
 
-    /// The content of a file of the service account.
+    /// Returns the content of a file of the service account.
     fn account(&self, name: &str) -> Result<String, String> {
         let file = self.account_dir.join(name);
         let text = read_text(&file, SECRET_BYTES_MAX);
@@ -160,7 +161,7 @@ impl Flags {
     }
 
     fn uri(&self, namespace: &str) -> Result<Uri, InvalidUri> {
-        // An IPv6 address.
+        // Enclose an IPv6 address in brackets.
         let host = match self.host.contains(':') {
             true => format!("[{}]", self.host),
             false => self.host.clone(),
@@ -170,7 +171,7 @@ impl Flags {
     }
 }
 
-/// In hexadecimal digits.
+/// Returns a new random key as hexadecimal digits.
 fn new_key() -> Result<String, String> {
     let mut random = [0; KEY_BYTES];
     getrandom::fill(&mut random).map_err(|error| format!("getrandom: {error}"))?;

@@ -1,5 +1,6 @@
-//! The memory of the controller's threads. mimalloc keeps what a thread has freed for that thread,
-//! so each of them gives it back itself, when it is idle after calls. Knows no call.
+//! Returns the memory of the controller's threads to the kernel. mimalloc keeps memory that a
+//! thread has freed for that thread, so each thread releases it itself, when it is idle after
+//! calls. Knows no call.
 
 #![expect(unsafe_code, reason = "mi_collect has no safe interface")]
 
@@ -9,32 +10,32 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Threads that run blocking work end after so long without any; their memory becomes free.
+/// The idle time after which threads for blocking work exit, which frees their memory.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// Tasks that wake the workers; several may run on the same one.
+/// The number of tasks that wake the workers; several may run on the same worker.
 const WAKING_TASKS: usize = 16;
 
-/// `mi_option_purge_delay` of mimalloc.h, in milliseconds, which the crate does not name: between
-/// `eager_commit_delay` and `use_numa_nodes`.
+/// `mi_option_purge_delay` of mimalloc.h, in milliseconds, for which the crate has no name. It is
+/// between `eager_commit_delay` and `use_numa_nodes`.
 const PURGE_DELAY: mi_option_t = mi_option_use_numa_nodes - 1;
 
-/// How often [`rest`] was called.
+/// The number of calls of [`rest`].
 static RESTS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Its value when this thread gave back its memory.
+    /// The value of [`RESTS`] when this thread last released its memory.
     static SEEN: Cell<usize> = const { Cell::new(0) };
 }
 
-/// To be called first: pages whose memory is free go back to the kernel at once.
+/// Makes the allocator return free pages to the kernel at once. Must be called first.
 pub(crate) fn begin() {
     // SAFETY: it stores a number, which later calls of the allocator read.
     unsafe { mi_option_set(PURGE_DELAY, 0) }
 }
 
-/// After calls, on a thread of the runtime: gives back the free memory of this thread, and of the
-/// others when they park.
+/// Releases the free memory of this thread, and that of the others when they park. Called after
+/// calls, on a thread of the runtime.
 pub(crate) fn rest() {
     RESTS.fetch_add(1, Ordering::Relaxed);
     collect();
@@ -44,7 +45,7 @@ pub(crate) fn rest() {
     }
 }
 
-/// Each worker calls it before it parks.
+/// Releases the memory of a worker, which calls this before it parks.
 pub(crate) fn park() {
     let rests = RESTS.load(Ordering::Relaxed);
     if SEEN.replace(rests) != rests {

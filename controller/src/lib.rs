@@ -1,6 +1,6 @@
 //! The controller half of the driver: creates, attaches, expands and deletes volumes through a
-//! backend. Opens no device, and mounts nothing outside of the workers of `nfs`; `rpc -> operation
-//! -> backend`, never the other way.
+//! backend. Opens no device, and mounts nothing outside of the workers of `nfs`. Dependencies point
+//! from `rpc` to `operation` to `backend`, never in the other direction.
 
 pub mod backend;
 pub mod config;
@@ -26,21 +26,23 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Deadline for running calls at shutdown; less than the 30 s after which Kubernetes kills.
+/// Deadline for running calls at shutdown; less than the 30 s after which Kubernetes kills the
+/// process.
 const DRAIN: Duration = Duration::from_secs(20);
 
-/// How often the cloud is inspected until it answers, and the pause before the next time.
+/// The number of attempts to inspect the cloud until it responds, and the pause between two
+/// attempts.
 const INSPECTIONS_MAX: usize = 30;
 const INSPECTION_PAUSE: Duration = Duration::from_secs(60);
 
-/// Threads of the runtime, which only dispatch calls. Each costs memory, so they do not grow with
-/// the machine's cores.
+/// Maximum number of the runtime's threads, which only dispatch calls. Each uses memory, so their
+/// number does not grow with the machine's cores.
 const WORKERS_MAX: usize = 4;
 
 /// Opens the backend, which recovers from an earlier crash, and serves until a signal arrives.
 ///
 /// # Errors
-/// The reason why it cannot start or serve.
+/// Returns the reason why the controller cannot start or serve.
 pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     heap::begin();
     let (driver, process) = (&config.common.driver, &config.common.process);
@@ -83,7 +85,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
             rest: heap::rest,
             worked: None,
         };
-        // Free the memory that start-up used.
+        // Free the memory that the start has used.
         memory::give_back();
         tracing::info!(endpoint = %driver.endpoint, "serving");
         tokio::spawn(inspected(operations));
@@ -96,12 +98,12 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         };
         Ok(serve(serving, vec![driver], shutdown).await?)
     });
-    // Drops calls that outlast the deadline: the backend survives a crash at any instant.
+    // Drop calls that exceed the deadline: the backend survives a crash at any instant.
     runtime.shutdown_background();
     served
 }
 
-/// Inspects the clouds once. If one does not answer, all are asked again, for a while.
+/// Inspects the clouds once. If a cloud does not respond, inspects all of them again, for a while.
 async fn inspected(operations: Arc<Operations>) {
     let mut last = None;
     for _ in 0..INSPECTIONS_MAX {

@@ -1,5 +1,5 @@
-//! belay-controller: reads its flags and runs the controller, or creates a key, or makes one call
-//! as a worker process.
+//! belay-controller: runs the controller, creates a key, or serves a single call as a worker
+//! process, as its arguments select.
 
 use belay_controller::config::Config;
 use std::process::ExitCode;

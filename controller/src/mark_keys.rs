@@ -1,4 +1,4 @@
-//! The keys of the driver's format marks, and the secrets of its volumes under them.
+//! The keys of the driver's format marks, from which the secrets of its volumes are derived.
 
 use belay_contract::mark::{MarkSecret, SECRETS_MAX};
 use belay_server::file;
@@ -7,20 +7,20 @@ use ring::hmac;
 use std::fmt;
 use std::path::Path;
 
-/// Shortest key, in bytes: as long as the output of SHA-256, as RFC 2104 asks for.
+/// The minimum length of a key in bytes: that of the output of SHA-256, as RFC 2104 recommends.
 const KEY_BYTES_MIN: usize = 32;
-/// Longest file, in bytes.
+/// The maximum size of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// The keys: the first is used, the others were.
+/// The keys: the first is in use, the others were used earlier.
 #[derive(Clone, Default)]
 pub struct MarkKeys(Vec<hmac::Key>);
 
 impl MarkKeys {
-    /// Reads a file with one key a line.
+    /// Reads a file with one key per line.
     ///
     /// # Errors
-    /// The reason, with the name of the file and without its content.
+    /// Returns a message with the name of the file, but without its content.
     pub fn read(path: &Path) -> Result<Self, String> {
         let bad = |why: &str| format!("--mark-key-file {}: {why}", path.display());
         let text = file::read_text(path, FILE_BYTES_MAX);
@@ -47,7 +47,7 @@ impl MarkKeys {
         Ok(Self(lines.into_iter().map(key).collect()))
     }
 
-    /// The volume's secrets, one for each key.
+    /// Returns the volume's secrets, one for each key.
     #[must_use]
     pub fn secrets(&self, volume: &VolumeId) -> Vec<MarkSecret> {
         let secret = |key| {
@@ -60,7 +60,7 @@ impl MarkKeys {
     }
 }
 
-/// Not the keys, which no log may show.
+/// Omits the keys, which no log may contain.
 impl fmt::Debug for MarkKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} keys", self.0.len())

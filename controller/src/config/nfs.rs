@@ -41,7 +41,7 @@ pub struct NfsArgs {
 }
 
 impl NfsArgs {
-    /// The settings of the backend.
+    /// Returns the settings of the backend.
     pub(super) fn config(&self) -> nfs::Config {
         nfs::Config {
             permissions: self.mount_permissions,
@@ -51,7 +51,7 @@ impl NfsArgs {
         }
     }
 
-    /// The flags, and whether each differs from its default.
+    /// Returns the flags, and whether each differs from its default.
     pub(super) fn set(&self) -> [(&'static str, bool); 4] {
         let default = Self::default();
         [

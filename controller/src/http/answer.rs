@@ -1,4 +1,4 @@
-//! The answer to a call, and the failures that its caller makes of it. Knows no cloud.
+//! The response to a call, and the failures derived from it. Knows no cloud.
 
 use super::words::{self, Secrets};
 use belay_server::call::{Failure, Kind};
@@ -10,28 +10,28 @@ use serde::de::DeserializeOwned;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Longest pause that a service can ask for.
+/// The maximum pause that a service can request.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// An answer, whatever its status. Printed, it has no header and no body: those may be secret.
+/// A response with any status. Its `Debug` output omits headers and body, which may be secret.
 pub struct Answer {
-    /// Its status.
+    /// The status.
     pub status: StatusCode,
-    /// Its headers.
+    /// The headers.
     pub headers: HeaderMap,
     body: Bytes,
     asked: Asked,
-    /// The service's own words, if it has refused the call.
+    /// The error message of the service, if it has refused the call.
     words: String,
     secrets: Secrets,
 }
 
-/// The call, for errors.
+/// The call, for error messages.
 pub(super) struct Asked {
-    /// Method and path.
+    /// The method and path.
     pub(super) what: String,
     pub(super) host: String,
-    /// It changes nothing.
+    /// Whether the call changes nothing.
     pub(super) is_safe: bool,
 }
 
@@ -57,10 +57,11 @@ impl Answer {
         }
     }
 
-    /// The body, read as JSON.
+    /// Parses the body as JSON.
     ///
     /// # Errors
-    /// `Unreachable`, with an unknown state left behind, for any other body: it is not the service
+    /// Returns `Unreachable`, with an unknown state left behind, for any other body: the response
+    /// is not from the service, or is incomplete.
     /// that has answered, or not all of it.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.body).map_err(|error| {
@@ -72,7 +73,7 @@ impl Answer {
         })
     }
 
-    /// Method and path, status, and the service's own words, for an error.
+    /// Returns method and path, the status, and the error message of the service.
     #[must_use]
     pub fn refusal(&self) -> String {
         let reason = self.status.canonical_reason().unwrap_or("");
@@ -83,15 +84,16 @@ impl Answer {
         }
     }
 
-    /// The service's own words, if it has refused the call.
+    /// Returns the error message of the service, if it has refused the call.
     #[must_use]
     pub fn words(&self) -> &str {
         &self.words
     }
 
-    /// The failure of a call that a proxy has answered in the service's stead, or whose endpoint is
-    /// wrong. It says nothing about the object of the call. A proxy may have passed on a change,
-    /// unless it refuses its size or its sender (RFC 9110, 15.5.8 and 15.5.14).
+    /// Returns the failure of a call to which a proxy has responded instead of the service, or
+    /// whose endpoint is wrong. Such a response says nothing about the object of the call. The
+    /// proxy may have forwarded a change, unless it refuses its size or its sender (RFC 9110,
+    /// 15.5.8 and 15.5.14).
     #[must_use]
     pub fn foreign(&self, service: &str) -> Failure {
         let (asked, code, words) = (&self.asked, self.status.as_str(), &self.words);
@@ -114,39 +116,40 @@ impl Answer {
         }
     }
 
-    /// Whether it is a page for people.
+    /// Whether the body is an HTML page.
     fn is_page(&self) -> bool {
         let kind = self.headers.get(CONTENT_TYPE);
         let is_html = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
         is_html || self.body.trim_ascii_start().starts_with(b"<")
     }
 
-    /// Whether it refuses the call by a page for people, which no API of a cloud does: a proxy on
-    /// the way blocks the call, or limits its size. One that limits the pace is obeyed.
+    /// Whether the response is an HTML page that refuses the call. No API of a cloud responds with
+    /// HTML, so a proxy blocks the call or limits its size. A proxy that limits the rate is not
+    /// included: its limit is observed.
     #[must_use]
     pub fn is_refusal_of_proxy(&self) -> bool {
         let is_pace = self.status == StatusCode::TOO_MANY_REQUESTS;
         self.status.is_client_error() && !is_pace && self.is_page()
     }
 
-    /// A text of the body, masked and shortened for an error as [`Self::words`] are.
+    /// Masks and shortens a text of the body for an error, as for [`Self::words`].
     #[must_use]
     pub fn quoted(&self, text: &str) -> String {
         words::quoted(text, &self.secrets)
     }
 
-    /// Whether the same call may succeed a little later.
+    /// Whether the same call may succeed soon.
     pub(super) fn is_overload(&self) -> bool {
         matches!(self.status.as_u16(), 502..=504)
     }
 
-    /// When the service wants to be asked again, if it says so.
+    /// Returns the pause until the next attempt that the service requests, if any.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let after = self.after_header().or_else(|| self.after_reset())?;
         Some(after.min(PAUSE_MAX))
     }
 
-    /// Seconds, or a date (RFC 9110, 10.2.3).
+    /// Parses the header `Retry-After`: seconds, or a date (RFC 9110, 10.2.3).
     fn after_header(&self) -> Option<Duration> {
         let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
         match value.parse() {
@@ -155,7 +158,8 @@ impl Answer {
         }
     }
 
-    /// The time, in seconds since 1970, at which an exhausted budget begins to be filled again.
+    /// Returns the pause until an exhausted rate limit is replenished, from a time in seconds since
+    /// 1970.
     fn after_reset(&self) -> Option<Duration> {
         let number = |name| self.headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
         let reset = number("ratelimit-reset").filter(|_| number("ratelimit-remaining") == Some(0));
@@ -163,12 +167,13 @@ impl Answer {
     }
 }
 
-/// None of it if it is past.
+/// Returns the time until then; zero if it is past.
 fn until(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::now()).unwrap_or_default()
 }
 
-/// The label `code` of the metric: statuses that clouds are known to use, else their class.
+/// Returns the label `code` of the metric: the status if clouds are known to use it, else its
+/// class.
 pub(super) fn code(status: StatusCode) -> &'static str {
     const KNOWN: [(u16, &str); 15] = [
         (200, "200"),

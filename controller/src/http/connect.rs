@@ -1,4 +1,4 @@
-//! Connections: TCP, by a proxy if the environment names one, and TLS.
+//! Connections over TCP and TLS, through a proxy if the environment names one.
 
 use super::proxies::{Proxies, Proxy};
 use super::trust::Trust;
@@ -18,12 +18,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tower::Service;
 
-/// For a connection to one address of a host.
+/// The deadline for a connection to one address of a host.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Makes connections.
+/// Establishes connections.
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
@@ -32,7 +32,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// For connections to services with certificates of these authorities.
+    /// Creates a connector for services with certificates of these authorities.
     pub(super) fn new(trust: Arc<Trust>, proxies: Proxies) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -45,12 +45,12 @@ impl Connector {
         }
     }
 
-    /// The authorities of all later connections.
+    /// Returns the authorities that later connections trust.
     pub(super) fn trust(&self) -> Arc<Trust> {
         Arc::clone(&self.trust)
     }
 
-    /// The proxy by which a service is reached.
+    /// Returns the proxy for a service, if there is one.
     pub(super) fn proxy(&self, uri: &Uri) -> Option<&Proxy> {
         self.proxies.of(uri)
     }
@@ -80,7 +80,7 @@ impl Connector {
     }
 }
 
-/// The proxy cannot be reached.
+/// The error for a proxy that cannot be reached.
 #[derive(Debug, thiserror::Error)]
 #[error("no connection to the proxy")]
 struct NoProxy(#[source] BoxError);
@@ -103,7 +103,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// A connection.
+/// A connection of any type.
 pub(super) enum Stream {
     Plain {
         tcp: TokioIo<TcpStream>,
@@ -119,7 +119,7 @@ impl Connection for Stream {
     }
 }
 
-/// Passes a call on to the stream within.
+/// Forwards a call to the inner stream.
 macro_rules! within {
     ($stream:expr, $io:ident => $call:expr) => {
         match $stream.get_mut() {

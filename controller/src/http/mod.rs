@@ -1,6 +1,6 @@
-//! A small HTTP client for the APIs of clouds: deadlines, repetition where it is safe,
-//! `Retry-After`, a pace that 429 lowers, proxies, TLS, metrics. Knows no cloud. No secret comes
-//! into an error, a log or a metric.
+//! A small HTTP client for the APIs of clouds, with deadlines, safe repetitions, `Retry-After`, a
+//! rate that 429 reduces, proxies, TLS and metrics. Knows no cloud. Secrets never appear in errors,
+//! logs or metrics.
 
 mod answer;
 mod connect;
@@ -37,17 +37,18 @@ use words::Secrets;
 
 const DURATION: &str = "belay_cloud_duration_seconds";
 
-/// Longest body of an answer. A page of a thousand volumes takes 2 MiB in Cinder.
+/// The maximum size of a response's body, in bytes. A page of a thousand volumes takes 2 MiB in
+/// Cinder.
 const BODY_BYTES_MAX: usize = 16 << 20;
-/// How long a connection is kept without a call; less than servers keep theirs (uWSGI: 60 s or
-/// more), so that a call hardly meets one that closes.
+/// The time for which an idle connection is kept. It is shorter than on servers (uWSGI: 60 s or
+/// more), so that a call rarely meets a connection that is being closed.
 const IDLE: Duration = Duration::from_secs(30);
-/// Attempts of a call that fails; those refused for their pace do not count.
+/// Maximum number of attempts of a call that fails, not counting those refused for their rate.
 const ATTEMPTS_MAX: u32 = 4;
-/// Between the first two attempts. Each later pause is twice as long.
+/// The pause between the first two attempts. Each later pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The client of one account of a cloud.
+/// The HTTP client for one account of a cloud.
 pub struct Client {
     pool: Pool<Connector, Full<Bytes>>,
     connector: Connector,
@@ -59,48 +60,48 @@ pub struct Client {
 
 /// A call.
 pub struct Call<'a> {
-    /// What it is for: the label `verb` of the metric.
+    /// The purpose of the call: the label `verb` of the metric.
     pub verb: &'static str,
-    /// Its method.
+    /// The method.
     pub method: Method,
-    /// Its URL, which has no secret.
+    /// The URL, which contains no secret.
     pub uri: Uri,
-    /// Secrets among them must be marked ([`http::HeaderValue::set_sensitive`]).
+    /// The headers. Secrets among them must be marked ([`http::HeaderValue::set_sensitive`]).
     pub headers: HeaderMap,
-    /// Its body, or nothing.
+    /// The body; may be empty.
     pub body: Bytes,
-    /// Secrets in the body: no error quotes them.
+    /// Secrets in the body, which errors must not quote.
     pub secrets: &'a [&'a str],
-    /// A second one does no harm, although its method is POST or PUT.
+    /// Whether the call may be repeated although its method is POST or PUT.
     pub repeats: bool,
-    /// How long it may take, with all attempts and pauses.
+    /// Maximum duration of the call, with all attempts and pauses.
     pub deadline: Duration,
 }
 
-/// Why an attempt has no answer.
+/// The reason why an attempt has no response.
 struct Broken {
-    /// Whether any of it may have arrived.
+    /// Whether the service may have received any part of the request.
     is_sent: bool,
     why: String,
 }
 
-/// A client cannot be made.
+/// Reasons why a client cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BadClient {
-    /// By its certificates.
+    /// The certificates cannot be used.
     #[error(transparent)]
     Certificates(#[from] BadCertificates),
-    /// By the proxies that the environment names.
+    /// A proxy that the environment names cannot be used.
     #[error(transparent)]
     Proxy(#[from] BadProxy),
 }
 
 impl Client {
-    /// A client for the cloud of that name (the label `cloud`), by the proxy that the environment
-    /// names, with these certificates.
+    /// Creates a client for the cloud with this name (the label `cloud`), with these certificates,
+    /// through the proxy that the environment names.
     ///
     /// # Errors
-    /// A file without a certificate or key, or a variable that names no proxy that can be used.
+    /// Fails if a file has no certificate or key, or if a variable does not name a usable proxy.
     pub fn new(cloud: &'static str, files: &TlsFiles) -> Result<Self, BadClient> {
         let proxies = Proxies::read(|name| std::env::var_os(name))?;
         Ok(Self::by_proxy(cloud, files, proxies)?)
@@ -127,14 +128,15 @@ impl Client {
         })
     }
 
-    /// For one of several clouds of that kind: its name, the label `section`.
+    /// Sets the name of one of several clouds of the same kind, the label `section`.
     #[must_use]
     pub fn of_section(self, section: Option<Arc<str>>) -> Self {
         Self { section, ..self }
     }
 
-    /// For a service that has other uses of 429: whether such an answer is about the rate of all
-    /// calls. Any other is the answer to its call, and slows down none.
+    /// Sets a test for services with other uses of 429: whether such a response refers to the rate
+    /// of all calls. Any other such response only concerns its own call, and does not reduce the
+    /// rate.
     #[must_use]
     pub fn too_fast_if(self, is_too_fast: fn(&Answer) -> bool) -> Self {
         Self {
@@ -143,27 +145,27 @@ impl Client {
         }
     }
 
-    /// The authorities that later connections trust.
+    /// Returns the authorities that later connections trust.
     #[must_use]
     pub fn trust(&self) -> Arc<Trust> {
         self.connector.trust()
     }
 
-    /// The answer to a call. It is repeated while it is refused for its pace, if it cannot have
-    /// arrived, or if a second one does no harm.
+    /// Makes a call and returns its response. Repeats the call while it is refused for its rate, if
+    /// it cannot have arrived, or if a repetition is harmless.
     ///
     /// # Errors
-    /// `Unreachable` and `Timeout`; with an unknown state left behind if it may have arrived and
-    /// changes something.
+    /// Returns `Unreachable` or `Timeout`, with an unknown state left behind if the call may have
+    /// arrived and is not read-only.
     pub async fn call(&self, call: &Call<'_>) -> Result<Answer, Failure> {
         self.run(call, false).await
     }
 
-    /// Like [`Self::call`], but before the calls that wait, and one that is refused for its pace is
-    /// not repeated: for a change whose reason may soon not exist any longer.
+    /// Makes a call like [`Self::call`], but before waiting calls, and without repetition if it is
+    /// refused for its rate: for a change that may soon be unnecessary.
     ///
     /// # Errors
-    /// Those of [`Self::call`].
+    /// Returns the errors of [`Self::call`].
     pub async fn call_once(&self, call: &Call<'_>) -> Result<Answer, Failure> {
         self.run(call, true).await
     }
@@ -239,7 +241,7 @@ impl Client {
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = call.uri.clone();
         *request.headers_mut() = call.headers.clone();
-        // Without a tunnel, the proxy sees each request.
+        // Without a tunnel, the proxy reads each request.
         let is_plain = call.uri.scheme_str() == Some("http");
         let relay = proxy.filter(|_| is_plain);
         if let Some(value) = relay.and_then(|proxy| proxy.authorization.as_ref()) {
@@ -278,9 +280,9 @@ impl Client {
         }
     }
 
-    /// The host of a call, and the proxy by which it is reached, for errors.
+    /// Returns the host of a call and its proxy, for errors.
     fn host(&self, call: &Call<'_>) -> String {
-        // Without the user and the password that a URL may have.
+        // Omit the user and the password that a URL may contain.
         let host = call.uri.authority().map_or("", |host| host.as_str());
         let host = host.rsplit('@').next().unwrap_or_default();
         match self.connector.proxy(&call.uri) {
@@ -289,7 +291,7 @@ impl Client {
         }
     }
 
-    /// The failure of a call that has no answer, and may have arrived.
+    /// Returns the failure of a call without a response, which may have arrived.
     fn failed(&self, call: &Call<'_>, kind: Kind, is_sent: bool, why: &str) -> Failure {
         let (what, host) = (call.what(), self.host(call));
         let failure = Failure::new(kind, format!("{what} at {host}: {why}"));
@@ -313,10 +315,11 @@ impl Client {
     }
 }
 
-/// Errors quote paths, so the IDs in them stay as they are (RFC 3986, 2.3).
+/// Characters to encode in URLs. Errors quote paths, so IDs in them must not be encoded (RFC 3986,
+/// 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
-/// The text as part of a URL, whatever it is.
+/// Percent-encodes any text for use in a URL.
 pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
@@ -327,12 +330,12 @@ pub fn describe() {
     metrics::describe_histogram!(DURATION, Unit::Seconds, help);
 }
 
-/// What to do after a status 407.
+/// Returns the remedy for the status 407.
 fn needs_user(proxy: &Proxy) -> String {
     format!("correct the user and password in {}", proxy.variable)
 }
 
-/// An error and its causes, in one line.
+/// Returns an error and its causes in one line.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -351,7 +354,7 @@ impl Call<'_> {
         format!("{} {}", self.method, self.uri.path())
     }
 
-    /// Whether a second one changes no more than the first. Some clouds begin actions by PUT.
+    /// Whether a repetition is harmless. For PUT it may not be: some clouds begin actions by it.
     fn is_harmless(&self) -> bool {
         self.repeats || self.method.is_idempotent() && self.method != Method::PUT
     }

@@ -1,26 +1,26 @@
-//! How fast calls are sent: as they come, until the service says that it is too fast. Callers are
-//! served in their order.
+//! The rate of calls: unlimited until the service refuses one for its rate. Callers are served in
+//! their order.
 
 use belay_server::lock::Lock;
 use std::time::Duration;
 use tokio::sync::Mutex as Fair;
 use tokio::time::{Instant, sleep_until};
 
-/// Between two calls after the first refusal, and at most.
+/// The interval between two calls after the first refusal, and its maximum.
 const INTERVAL_FIRST: Duration = Duration::from_millis(50);
 const INTERVAL_MAX: Duration = Duration::from_secs(2);
-/// A shorter interval is none.
+/// The minimum interval; a shorter one becomes zero.
 const INTERVAL_MIN: Duration = Duration::from_millis(5);
-/// By so many parts is the interval shortened with each call that is answered.
+/// Each call that is not refused shortens the interval by this fraction.
 const RECOVERY: u32 = 32;
 
-/// The pace of one account.
+/// The rate of one account.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Where new callers wait; the first of them goes on to the gate.
+    /// The queue of new callers; its first caller proceeds to the gate.
     line: Fair<()>,
-    /// Where that one and the refused ones wait. Both are fair, and a caller that stops waiting
-    /// leaves nothing behind.
+    /// The queue of that caller and of refused ones. Both queues are fair, and a caller may stop
+    /// waiting at any time.
     gate: Fair<()>,
     state: Lock<State>,
 }
@@ -28,11 +28,11 @@ pub(super) struct Pace {
 #[derive(Debug)]
 struct State {
     interval: Duration,
-    /// When the next call may be sent.
+    /// The earliest time for the next call.
     next: Instant,
-    /// Until when none may, as the service has said.
+    /// The end of the pause that the service has requested.
     pause: Instant,
-    /// When the interval was last lengthened.
+    /// The time at which the interval was last lengthened.
     slowed: Instant,
 }
 
@@ -52,8 +52,8 @@ impl Pace {
         }
     }
 
-    /// Waits until a call may be sent: after the calls that came before it, unless it has had its
-    /// turn, and the service refused it.
+    /// Waits until a call may be sent, after all earlier calls. A call that was sent and refused
+    /// for its rate waits only at the gate.
     pub(super) async fn turn(&self, was_refused: bool) {
         let _line = match was_refused {
             true => None,
@@ -63,13 +63,13 @@ impl Pace {
         loop {
             let at = self.state.lock().begin(Instant::now());
             let Some(at) = at else { return };
-            // A call that is sent meanwhile may be refused.
+            // Another call, which was sent before, may be refused meanwhile and extend the pause.
             sleep_until(at).await;
         }
     }
 
-    /// A call that was sent then was refused for its pace (429); `after` is how long the service
-    /// wants to be left alone. Calls that were sent together are one reason to slow down.
+    /// Records that a call sent at `sent` was refused for its rate (429); `after` is the pause that
+    /// the service requests. Several refused calls that were sent together slow down only once.
     pub(super) fn refused(&self, sent: Instant, after: Duration) {
         let (mut state, now) = (self.state.lock(), Instant::now());
         if sent >= state.slowed {
@@ -79,7 +79,7 @@ impl Pace {
         state.pause = state.pause.max(now + after);
     }
 
-    /// A call was answered.
+    /// Records that a call was not refused.
     pub(super) fn answered(&self) {
         let mut state = self.state.lock();
         let shorter = state.interval - state.interval / RECOVERY;
@@ -91,7 +91,7 @@ impl Pace {
 }
 
 impl State {
-    /// A call begins; or, if it is too early, when to try again.
+    /// Begins a call. If it is too early, returns the time of the next attempt.
     fn begin(&mut self, now: Instant) -> Option<Instant> {
         let at = self.next.max(self.pause);
         if now < at {
@@ -109,7 +109,7 @@ mod tests {
     use tokio::task::JoinSet;
     use tokio::time::{advance, timeout};
 
-    /// How long so many calls take, which all are answered.
+    /// Returns the time for this number of calls, none of which is refused.
     async fn sent(pace: &Pace, calls: u32) -> Duration {
         let begun = Instant::now();
         for _ in 0..calls {
@@ -186,7 +186,7 @@ mod tests {
         assert!(begun.elapsed() >= Duration::from_millis(5500));
     }
 
-    /// A pace at which calls follow each other after the longest interval.
+    /// Returns a pace with the longest interval between calls.
     fn slowest() -> Pace {
         let pace = Pace::new();
         for _ in 0..100 {
@@ -205,7 +205,7 @@ mod tests {
             callers.spawn(async move {
                 pace.turn(false).await;
                 order.lock().push(n);
-                // Each tenth is refused, while the next ones wait already.
+                // Every tenth call is refused, while the next ones are already waiting.
                 if n % 10 == 0 {
                     pace.refused(Instant::now(), Duration::from_secs(7));
                 }
@@ -251,7 +251,7 @@ mod tests {
             });
             tokio::task::yield_now().await;
         }
-        // Only the caller that is next already comes before it.
+        // Only the next caller is still ahead of it.
         pace.turn(true).await;
         let mut before = 0;
         while callers.try_join_next().is_some() {

@@ -11,15 +11,15 @@ use percent_encoding::percent_decode_str;
 use std::ffi::OsString;
 use std::fmt;
 
-/// The variables of each kind. The first that is not empty is read.
+/// The environment variables of each kind. The first that is not empty is used.
 const HTTPS: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
 const HTTP: [&str; 2] = ["HTTP_PROXY", "http_proxy"];
 const NONE: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// Schemes of other proxies. What another variable has before `://` may be a secret.
+/// Schemes of unsupported proxies. In other values, the text before `://` may be a secret.
 const OTHER_SCHEMES: [&str; 5] = ["https", "socks4", "socks4a", "socks5", "socks5h"];
 
-/// A variable of the environment names no proxy that can be used, or excludes nothing.
+/// The error for a variable that does not name a usable proxy, or whose exclusion is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{variable}: {why}")]
 pub struct BadProxy {
@@ -27,7 +27,7 @@ pub struct BadProxy {
     why: String,
 }
 
-/// The proxies of both schemes, and the hosts that are reached directly.
+/// The proxies for both schemes, and the hosts that are reached directly.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Proxies {
     https: Option<Proxy>,
@@ -35,14 +35,14 @@ pub(super) struct Proxies {
     unproxied: Unproxied,
 }
 
-/// A proxy. Displayed, it has no user and no password.
+/// A proxy. Its displayed form omits user and password.
 #[derive(Clone, Debug)]
 pub(super) struct Proxy {
-    /// The variable that names it.
+    /// The variable that names the proxy.
     pub(super) variable: &'static str,
-    /// Its scheme and address alone.
+    /// The scheme and address of the proxy.
     pub(super) uri: Uri,
-    /// The header `Proxy-Authorization`, if it has a user.
+    /// The header `Proxy-Authorization`, if the proxy has a user.
     pub(super) authorization: Option<HeaderValue>,
 }
 
@@ -54,10 +54,10 @@ impl fmt::Display for Proxy {
 }
 
 impl Proxies {
-    /// Returns those that the variables name.
+    /// Returns the proxies that the variables name. Ignores `NO_PROXY` if there is no proxy.
     ///
     /// # Errors
-    /// The name of a variable, and why it cannot be used. `NO_PROXY` is not read without a proxy.
+    /// Returns the name of a variable, and why it cannot be used.
     pub(super) fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, BadProxy> {
         let first = |names: [&'static str; 2]| -> Result<_, BadProxy> {
             let found = names.map(|name| (name, variable(name).unwrap_or_default()));
@@ -87,7 +87,7 @@ impl Proxies {
         })
     }
 
-    /// Returns the proxy for a service. `None` if it is reached without.
+    /// Returns the proxy for a service; `None` if the service is reached directly.
     pub(super) fn of(&self, uri: &Uri) -> Option<&Proxy> {
         let (proxy, port) = match uri.scheme_str()? {
             "https" => (self.https.as_ref()?, "443"),
@@ -114,7 +114,7 @@ impl Proxy {
         proxy.flatten().ok_or_else(|| bad(variable, why.to_owned()))
     }
 
-    /// `None` for an address that cannot be one.
+    /// Parses the address of a proxy; `None` if it is invalid.
     fn at(variable: &'static str, rest: &str) -> Option<Self> {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (user, address) = match rest[..end].rsplit_once('@') {
@@ -143,7 +143,7 @@ impl Proxy {
     }
 }
 
-/// `None` if the user or the password contains an invalid `%` escape.
+/// Returns the header for a user and password; `None` if they contain an invalid `%` escape.
 fn basic(user: &str) -> Option<HeaderValue> {
     let mut escapes = user.split('%').skip(1);
     let is_escape = |it: &str| {
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// `tests/wire/formats` has the answers of Go.
+    /// The results of Go, from `tests/wire/formats`.
     #[derive(serde::Deserialize)]
     struct Table {
         urls: Vec<String>,
@@ -229,7 +229,7 @@ mod tests {
             let among = with(&format!("cloud, {entry},example.org")).unwrap_err();
             assert_eq!(among.to_string(), refused);
         }
-        // Without a proxy it has no effect.
+        // Without a proxy, the variable has no effect.
         assert!(read(&[("NO_PROXY", "10.0.0.0/33")]).is_ok());
     }
 

@@ -1,4 +1,5 @@
-//! The client against a small server on the loopback interface whose behaviour a test sets.
+//! Tests of the client against a small server on the loopback interface, whose behaviour each test
+//! sets.
 
 use super::answer::PAUSE_MAX;
 use super::*;
@@ -14,14 +15,14 @@ use tokio::net::{TcpListener, TcpStream};
 
 const CANARY: &str = "canary-gAAAA";
 
-/// What the server does with a request.
+/// The reaction of the server to a request.
 #[derive(Clone)]
 enum Act {
-    /// Answers so.
+    /// Responds with a status, headers and a body.
     Answer(&'static str, &'static [&'static str], Vec<u8>),
-    /// Writes that, and closes the connection.
+    /// Writes the text, and closes the connection.
     Cut(&'static str),
-    /// Writes that, and nothing more.
+    /// Writes the text, and then nothing.
     Stall(&'static str),
 }
 
@@ -32,7 +33,7 @@ impl Act {
 }
 
 impl Answer {
-    /// That answer to a call, for tests of what a cloud's words mean.
+    /// Creates a response to a call, for tests of the interpretation of a cloud's messages.
     pub(crate) fn example(status: u16, body: &str) -> Self {
         let response = http::Response::builder().status(status).body(()).unwrap();
         let body = Bytes::copy_from_slice(body.as_bytes());
@@ -51,8 +52,8 @@ struct Server {
 }
 
 impl Server {
-    /// Does each act for one request, on as many connections as come; the last one for all later
-    /// requests.
+    /// Starts a server that performs one act for each request, over any number of connections, and
+    /// the last act for all later requests.
     async fn start(acts: impl IntoIterator<Item = Act>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -67,7 +68,7 @@ impl Server {
         Self { address, seen }
     }
 
-    /// How often it was called.
+    /// Returns the number of received calls.
     fn calls(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
@@ -141,7 +142,7 @@ async fn serve(
     }
 }
 
-/// A whole request; none if the client has closed the connection.
+/// Reads a complete request; `None` if the client has closed the connection.
 async fn request(stream: &mut TcpStream) -> Option<String> {
     let mut text = Vec::new();
     loop {
@@ -161,7 +162,7 @@ async fn request(stream: &mut TcpStream) -> Option<String> {
     }
 }
 
-/// A client with these variables in its environment.
+/// Creates a client with these environment variables.
 fn by(variables: &[(&str, &str)]) -> Client {
     let proxies = Proxies::read(|name| {
         let found = variables.iter().find(|(known, _)| *known == name);
@@ -211,7 +212,7 @@ async fn a_refusal_names_the_call_and_the_services_own_words_without_secrets() {
     assert_no_secret(&format!("{answer:?}"));
 }
 
-/// What a call gets from a server that does that: how often it was called, and the failure.
+/// Returns the number of received calls and the failure, for a server with these acts.
 async fn failed(method: Method, acts: Vec<Act>) -> (usize, Failure) {
     let server = Server::start(acts).await;
     let call = Call {
@@ -244,7 +245,7 @@ async fn what_may_have_arrived_is_repeated_only_if_that_changes_nothing() {
         let (calls, failure) = failed(Method::GET, vec![act.clone()]).await;
         assert!(calls > 1);
         assert_eq!(failure.certainty, Certainty::NothingHappened);
-        // Whole at last.
+        // The second response is complete.
         let server = Server::start([act, Act::answer("200 OK", "{}")]).await;
         client().call(&server.call(Method::GET)).await.unwrap();
         assert_eq!(server.calls(), 2);
@@ -376,7 +377,7 @@ async fn an_overload_is_repeated_for_calls_that_change_no_more_then() {
         assert_eq!(server.calls(), calls);
         assert_eq!(answer.status.is_success(), calls == 2);
     }
-    // An end comes even if the overload has none.
+    // The call ends even if the overload continues.
     let server = Server::start([Act::answer("503 Service Unavailable", "later")]).await;
     let answer = client().call(&server.call(Method::GET)).await.unwrap();
     assert!(
@@ -442,7 +443,7 @@ async fn a_proxy_makes_a_tunnel_to_a_secure_service_and_sees_no_call() {
 async fn a_host_with_a_port_in_no_proxy_is_called_without_the_proxy() {
     let proxy = Server::start([Act::answer("403 Forbidden", "")]).await;
     let service = Server::start([Act::answer("200 OK", "{}")]).await;
-    // No loopback address, which would be reached without a proxy in any case.
+    // Not a loopback address, which is always reached without a proxy.
     let uri = format!("http://0.0.0.0:{}/v3/volumes", service.address.port());
     let url = format!("http://{}", proxy.address);
     let call = service.call_to(&uri, Method::POST);
@@ -508,11 +509,11 @@ async fn a_failure_of_the_proxy_names_it_without_its_password() {
     running.join_all().await;
 }
 
-/// A call of a service by that proxy fails, and the failure has that reason.
+/// Checks that a call through the proxy fails, and that the failure has this reason.
 async fn assert_named(proxy: &Server, scheme: &str, why: &str) {
     let url = format!("http://user:canary-of-proxy@{}", proxy.address);
     let client = by(&[("HTTP_PROXY", &url), ("https_proxy", &url)]);
-    // Only the proxy that stalls uses the deadline up.
+    // Only a proxy that stalls uses up the deadline.
     let deadline = match why {
         "no answer within" => Duration::from_millis(2500),
         _ => Duration::from_secs(60),

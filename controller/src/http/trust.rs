@@ -1,5 +1,5 @@
-//! The authorities whose certificates are trusted: those in a PEM file, or those of the system; and
-//! the client's own certificate. Files are read again when they have changed. Knows no connection.
+//! The trusted authorities, from a PEM file or from the system, and the client's own certificate.
+//! Files are read again after a change. Knows no connection.
 
 use belay_server::file;
 use belay_server::lock::Lock;
@@ -12,17 +12,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_rustls::TlsConnector;
 
-/// Where distributions, and our images, have the certificates of public authorities.
+/// The files in which distributions, and Belay's images, store the certificates of public
+/// authorities.
 const SYSTEM_BUNDLES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 ];
 
-/// Longest file, in bytes: a bundle of all public authorities has a quarter of a MiB.
+/// The maximum size of a file, in bytes: a bundle of all public authorities has a quarter of a MiB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// The certificates of a file cannot be used.
+/// The error for certificates in a file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {why}")]
 pub struct BadCertificates {
@@ -33,23 +34,23 @@ pub struct BadCertificates {
 /// The files of a client, all in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The authorities to trust; none = those of the system.
+    /// The trusted authorities; `None` selects those of the system.
     pub authorities: Option<PathBuf>,
-    /// Who the client is, for services that ask: the file of its certificate with those above it,
-    /// and that of its key.
+    /// The identity of the client, for services that request it: the file with its certificate and
+    /// intermediate certificates, and the file with its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// The authorities, and the identity, of all connections of a client.
+/// The authorities and the identity for all connections of a client.
 pub struct Trust(Lock<Known>);
 
 struct Known {
-    /// The files, and what identifies their content.
+    /// The files, each with a fingerprint of its content.
     from: Vec<(PathBuf, Content)>,
     tls: TlsConnector,
 }
 
-/// A file that is written or replaced has another one.
+/// A fingerprint that differs after a file is written or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Content {
     device: u64,
@@ -70,16 +71,16 @@ impl Content {
 }
 
 impl Trust {
-    /// By these files. Blocks.
+    /// Reads these files. Blocks.
     pub(super) fn new(files: &TlsFiles) -> Result<Self, BadCertificates> {
         Known::read(files).map(|known| Self(Lock::new(known)))
     }
 
-    /// Reads the files again if one has changed or another one is named; true if it did.
-    /// Connections that exist are kept. Blocks.
+    /// Reads the files again if one has changed, or if other files are given. Returns whether it
+    /// has read them. Does not affect existing connections. Blocks.
     ///
     /// # Errors
-    /// A file without a certificate or key; all stays as it was.
+    /// Fails if a file has no certificate or key; the previous state is kept.
     pub fn refresh(&self, files: &TlsFiles) -> Result<bool, BadCertificates> {
         let now = files.contents()?;
         if self.0.lock().from == now {
@@ -96,7 +97,7 @@ impl Trust {
 }
 
 impl TlsFiles {
-    /// All of them, and what identifies their content now.
+    /// Returns all files, each with the current fingerprint of its content.
     fn contents(&self) -> Result<Vec<(PathBuf, Content)>, BadCertificates> {
         let identity = self.identity.iter().flat_map(|(chain, key)| [chain, key]);
         let files = self.authorities().into_iter();
@@ -108,7 +109,7 @@ impl TlsFiles {
         files.map(of).collect()
     }
 
-    /// That file, or the system's; none if the system has none.
+    /// Returns the configured file, or that of the system, if it has one.
     fn authorities(&self) -> Option<&Path> {
         let bundles = || SYSTEM_BUNDLES.iter().map(Path::new);
         let own = self.authorities.as_deref();
@@ -118,7 +119,7 @@ impl TlsFiles {
 
 impl Known {
     fn read(files: &TlsFiles) -> Result<Self, BadCertificates> {
-        // Before they are read: one that changes meanwhile is read again.
+        // Take the fingerprints before reading, so that a concurrent change is noticed later.
         let from = files.contents()?;
         let roots = match files.authorities() {
             None => RootCertStore::empty(),
@@ -167,7 +168,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BadCertific
 
 fn roots(path: &Path) -> Result<RootCertStore, BadCertificates> {
     let mut roots = RootCertStore::empty();
-    // A bundle may have one that is too old to be understood.
+    // A bundle may contain a certificate that is too old to be parsed.
     let (added, _) = roots.add_parsable_certificates(certificates(path)?);
     match added {
         0 => Err(bad(path, &"has no certificate in PEM that can be used")),

@@ -1,5 +1,5 @@
-//! A tunnel through a proxy to a service (CONNECT; RFC 9110, 9.3.6). Neither user nor password of
-//! the proxy is in an error.
+//! A tunnel through a proxy to a service (CONNECT; RFC 9110, 9.3.6). Errors contain neither the
+//! user nor the password of the proxy.
 
 use super::proxies::Proxy;
 use bytes::Bytes;
@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Opens the tunnel on a connection to the proxy.
+/// Opens a tunnel on a connection to the proxy.
 ///
 /// # Errors
-/// The proxy has refused it, with the status, or did not answer in HTTP.
+/// Fails if the proxy refuses the tunnel, with its status, or does not respond in HTTP.
 pub(super) async fn open(
     tcp: TokioIo<TcpStream>,
     proxy: &Proxy,
@@ -35,7 +35,7 @@ pub(super) async fn open(
         let answer = sender.send_request(request).await?;
         Ok::<_, hyper::Error>((answer.status(), upgrade::on(answer)))
     };
-    // Its error is also that of the answer.
+    // An error of the connection is also the error of the response.
     let (answer, _) = tokio::join!(answer, connection.with_upgrades());
     let (status, upgraded) = answer.map_err(|error| format!("no answer to CONNECT: {error}"))?;
     if !status.is_success() {

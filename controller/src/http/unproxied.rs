@@ -7,18 +7,19 @@ use std::num::NonZeroU16;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unproxied(Vec<Rule>);
 
-/// An entry.
+/// An entry of `NO_PROXY`.
 #[derive(Clone, Debug)]
 enum Rule {
-    /// `*`: all services.
+    /// All services: `*`.
     All,
-    /// `10.0.0.0/8`.
+    /// A network, such as `10.0.0.0/8`.
     Network { first: IpAddr, bits: u32 },
-    /// `10.0.0.1` or `10.0.0.1:5000`.
+    /// An address, such as `10.0.0.1` or `10.0.0.1:5000`.
     Address { ip: IpAddr, port: Option<String> },
-    /// `example.org`, `.example.org` for names below it alone, and each with a port.
+    /// A domain, such as `example.org`, or only the names below it, such as `.example.org`; each
+    /// optionally with a port.
     Domain {
-        /// With a dot before it.
+        /// The domain with a leading dot.
         suffix: String,
         has_itself: bool,
         port: Option<String>,
@@ -29,12 +30,12 @@ impl Unproxied {
     /// Parses the value of the variable, whose entries are separated by commas.
     ///
     /// # Errors
-    /// The first entry that can exclude no service.
+    /// Returns the first entry that cannot exclude any service.
     pub(super) fn new(value: &str) -> Result<Self, String> {
         let entries = value.split(',').map(str::trim);
         let rule = |entry: &str| {
             let rule = Rule::new(&entry.to_ascii_lowercase());
-            // A URL may have a password.
+            // Omit the part that may contain the password of a URL.
             let shown = entry.rsplit('@').next().unwrap_or_default();
             rule.ok_or_else(|| {
                 format!(
@@ -47,8 +48,8 @@ impl Unproxied {
         rules.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether a service is reached without a proxy: a host name or an address, which may have
-    /// brackets, and a port.
+    /// Whether a service is reached without a proxy. `host` is a name or an address, optionally in
+    /// brackets.
     pub(super) fn has(&self, host: &str, port: &str) -> bool {
         let plain = host.trim_start_matches('[').trim_end_matches(']');
         let ip = plain.parse().ok().map(|ip: IpAddr| ip.to_canonical());
@@ -61,7 +62,7 @@ impl Unproxied {
 }
 
 impl Rule {
-    /// `None` for an entry that can exclude no service.
+    /// Parses an entry; `None` if it cannot exclude any service.
     fn new(entry: &str) -> Option<Self> {
         if entry == "*" {
             return Some(Rule::All);
@@ -91,7 +92,7 @@ impl Rule {
             .filter(|it| it.starts_with('.'))
             .unwrap_or(host);
         let is_name = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
-        // Refuse incomplete addresses such as `10.0.0`.
+        // Refuse incomplete addresses, such as `10.0.0`.
         let is_half = host.contains(|char: char| char.is_ascii_digit())
             && host
                 .chars()
@@ -127,13 +128,13 @@ impl Rule {
     }
 }
 
-/// A network of addresses, by one of them and the length of its prefix.
+/// Returns the rule for a network, from one of its addresses and the length of its prefix.
 fn network(of: IpAddr, bits: &str) -> Option<Rule> {
     let is_number = bits.bytes().all(|byte| byte.is_ascii_digit());
     let bits: u32 = is_number.then(|| bits.parse().ok())??;
     let bits_max = if of.is_ipv4() { 32 } else { 128 };
     let first = network_of(of, (bits <= bits_max).then_some(bits)?);
-    // An IPv4 address may be written as one of IPv6: its first 96 bits are then constant.
+    // An IPv4 address may be written as an IPv6 address, whose first 96 bits are then constant.
     let (first, bits) = match (of, first.to_canonical()) {
         (IpAddr::V6(_), first @ IpAddr::V4(_)) => (first, bits - 96),
         _ => (first, bits),
@@ -141,7 +142,7 @@ fn network(of: IpAddr, bits: &str) -> Option<Rule> {
     Some(Rule::Network { first, bits })
 }
 
-/// The first address with that prefix.
+/// Returns the first address with this prefix.
 fn network_of(ip: IpAddr, bits: u32) -> IpAddr {
     match ip {
         IpAddr::V4(ip) => {

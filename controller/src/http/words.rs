@@ -1,16 +1,15 @@
-//! What a service says of a call that it refuses, without secrets: an error of ours quotes it.
+//! The error message of a service that refuses a call, without secrets, for use in Belay's errors.
 
 use http::HeaderMap;
 use serde_json::Value;
 
-/// Most characters that are quoted.
+/// Maximum number of quoted characters.
 const QUOTED_MAX: usize = 300;
-/// Shorter texts are too common to be a secret.
+/// The minimum length of a secret in bytes, since shorter texts are too common.
 const SECRET_BYTES_MIN: usize = 4;
 const MASK: &str = "***";
 
-/// Texts that must not appear in an error: the values of headers that are marked as sensitive, and
-/// others.
+/// Texts that must not appear in an error: the values of headers marked as sensitive, and others.
 #[derive(Default)]
 pub(super) struct Secrets(Vec<String>);
 
@@ -22,7 +21,7 @@ impl Secrets {
         let plain = plain.filter(|secret| secret.len() >= SECRET_BYTES_MIN);
         let mut secrets = Vec::new();
         for secret in plain {
-            // As a service would quote it in JSON, without the quotes.
+            // The form of the secret in JSON, without the quotes.
             let escaped = Value::from(secret).to_string();
             secrets.push(escaped.trim_matches('"').to_owned());
             secrets.push(secret.to_owned());
@@ -30,15 +29,15 @@ impl Secrets {
         Self(secrets)
     }
 
-    /// The text without them.
+    /// Returns the text with the secrets masked.
     pub(super) fn masked(&self, text: &str) -> String {
         let mask = |text: String, secret: &String| text.replace(secret.as_str(), MASK);
         self.0.iter().fold(text.to_owned(), mask)
     }
 }
 
-/// The service's own words in the body of a refusal: the first `message` or `reason` of its JSON,
-/// else how its text begins.
+/// Returns the service's error message from the body of a refusal: the first `message` or `reason`
+/// of its JSON, or else the start of its text.
 pub(super) fn of(body: &[u8], secrets: &Secrets) -> String {
     let parsed = serde_json::from_slice(body).ok();
     let text = match parsed.as_ref().and_then(message) {
@@ -48,7 +47,7 @@ pub(super) fn of(body: &[u8], secrets: &Secrets) -> String {
     quoted(&text, secrets)
 }
 
-/// In one line, without secrets, not too long.
+/// Returns a text in one line, without secrets, and shortened.
 pub(super) fn quoted(text: &str, secrets: &Secrets) -> String {
     let masked = secrets.masked(text);
     let words = masked.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -59,8 +58,8 @@ pub(super) fn quoted(text: &str, secrets: &Secrets) -> String {
     }
 }
 
-/// `{"badRequest": {"message": "..."}}` (Cinder, Nova), `{"error": {"message": "..."}}` (Keystone),
-/// `{"code": "...", "reason": "..."}` (Civo).
+/// Finds the message in `{"badRequest": {"message": "..."}}` (Cinder, Nova), `{"error": {"message":
+/// "..."}}` (Keystone) or `{"code": "...", "reason": "..."}` (Civo).
 fn message(value: &Value) -> Option<&str> {
     let object = value.as_object()?;
     let own = ["message", "reason"]

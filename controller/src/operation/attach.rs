@@ -1,4 +1,4 @@
-//! Attach a volume to a node, and detach it.
+//! Attaches a volume to a node, and detaches it.
 
 use super::clouds::{Cloud, Clouds};
 use super::engine::{Engine, Patience};
@@ -15,11 +15,12 @@ use std::fmt;
 use std::sync::Arc;
 
 impl Operations {
-    /// Attaches the volume; OK if it is attached with the same terms already.
+    /// Attaches the volume; succeeds if it is already attached with the same terms.
     ///
     /// # Errors
-    /// `Invalid` for an unsupported capability; `NotFound` for volume or node; `Incompatible` if it
-    /// is attached there with other terms; `Precondition` if elsewhere; `Quota` at the node's
+    /// Returns `Invalid` for an unsupported capability, `NotFound` for the volume or node,
+    /// `Incompatible` if the volume is attached there with other terms, `Precondition` if it is
+    /// attached elsewhere, and `Quota` at the node's limit.
     /// limit.
     pub async fn publish(&self, request: ControllerPublish) -> Result<Attachment, Failure> {
         let ControllerPublish {
@@ -73,10 +74,10 @@ impl Operations {
         )))
     }
 
-    /// Detaches the volume from the node, or from all nodes; OK if it is not attached.
+    /// Detaches the volume from the node, or from all nodes; succeeds if it is not attached.
     ///
     /// # Errors
-    /// `Busy` while the node still uses it.
+    /// Returns `Busy` while the node still uses the volume.
     pub async fn unpublish(&self, request: ControllerUnpublish) -> Result<(), Failure> {
         let cloud = self.cloud(&request.secrets)?;
         let same = fingerprint(&(&request.node, &request.secrets));
@@ -100,7 +101,8 @@ impl Operations {
     }
 }
 
-/// The nodes that have the volume. One that none has may have been used: it is marked so.
+/// Returns the nodes to which the volume is attached. If there are none, marks the volume as used,
+/// since a node may have used it.
 async fn nodes_of(
     clouds: &Clouds,
     here: &Cloud,
@@ -113,7 +115,7 @@ async fn nodes_of(
         return Ok(Vec::new());
     };
     match &seen.phase {
-        // It may be on its way to a node.
+        // The volume may be about to be attached to a node.
         Phase::Busy(at) => Err(Failure::busy(format!("volume {id}: {at}; repeat the call"))),
         Phase::Ready | Phase::Failed(_) if seen.nodes.is_empty() => {
             of(backend)?.mark_used(&seen, secrets.clone()).await?;
@@ -131,8 +133,8 @@ async fn attach(
 ) -> Result<Attachment, Failure> {
     let (attachments, id) = (of(backend)?, &order.id);
     loop {
-        // From the second time on it reads the result. Some storage drops an accepted attachment,
-        // or cannot begin it yet; this starts it again then.
+        // From the second iteration on, this reads the result. If the storage has dropped an
+        // accepted attachment, or could not begin it yet, this starts it again.
         if let Progress::Done(attachment) = attachments.attach(Arc::clone(&order)).await? {
             return Ok(attachment);
         }
@@ -178,10 +180,10 @@ async fn detach(
     }
 }
 
-/// The backend's attachments.
+/// Returns the backend's attachments.
 ///
 /// # Errors
-/// `Unsupported`, if it has none.
+/// Returns `Unsupported` if the backend has none.
 fn of(backend: &dyn Backend) -> Result<&dyn Attachments, Failure> {
     let attachments = backend.attachments();
     attachments.ok_or_else(|| Failure::unsupported("this driver does not attach volumes"))

@@ -1,30 +1,30 @@
-//! Capacity for new volumes.
+//! The capacity for new volumes.
 
 use super::{Operations, lookup, size, support};
 use crate::backend::{Planned, Sizes};
 use belay_server::call::Failure;
 use belay_server::request::{GetCapacity, Secrets};
 
-/// Capacity for new volumes, in bytes.
+/// The capacity for new volumes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// In total.
+    /// The total capacity.
     pub available: u64,
-    /// Minimum size of a volume.
+    /// The minimum size of a volume.
     pub smallest: u64,
-    /// Maximum size of a volume; none = unlimited.
+    /// The maximum size of a volume; `None` if it is unlimited.
     pub largest: Option<u64>,
 }
 
 impl Room {
-    /// No volume can be created.
+    /// The capacity if no volume can be created.
     const NONE: Self = Self {
         available: 0,
         smallest: 0,
         largest: Some(0),
     };
 
-    /// Zero if not even the smallest volume fits.
+    /// Returns the capacity; zero if not even the smallest volume fits.
     fn of(available: u64, smallest: u64, sizes: Sizes) -> Self {
         let largest = available.min(sizes.max);
         let largest = largest - largest % sizes.step;
@@ -40,10 +40,12 @@ impl Room {
 }
 
 impl Operations {
-    /// Capacity for volumes with these parameters, capabilities and topology; zero if unsupported.
+    /// Returns the capacity for volumes with these parameters, capabilities and topology; zero if
+    /// these are unsupported.
     ///
     /// # Errors
-    /// `Unsupported` if the backend does not report capacity; those of [`Capacity`].
+    /// Returns `Unsupported` if the backend does not report capacity, and the errors of
+    /// [`Capacity`].
     ///
     /// [`Capacity`]: crate::backend::Capacity
     pub async fn room(&self, request: GetCapacity) -> Result<Room, Failure> {

@@ -1,4 +1,4 @@
-//! Grow and delete a volume.
+//! Expands and deletes a volume.
 
 use super::{Done, Operations, Subject, lookup, mixed_up, size};
 use crate::backend::{DroppedChange, Progress, no_volume};
@@ -8,12 +8,13 @@ use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
 
 impl Operations {
-    /// Grows the volume to the requested size; OK if it is large enough. Returns its size. The node
-    /// must follow in any case: a loop device or disk must reread its size, and a filesystem grow.
+    /// Expands the volume to the requested size, and returns its size; succeeds if it is large
+    /// enough. The node must follow in any case: a loop device or disk must reread its size, and a
+    /// filesystem must grow.
     ///
     /// # Errors
-    /// `NotFound`; `Range` if no size fits; `Quota` if there is no free space; those of
-    /// [`lookup::ready`].
+    /// Returns `NotFound`; `Range` if no size fits; `Quota` if there is no free space; and the
+    /// errors of [`lookup::ready`].
     pub async fn expand(&self, request: ControllerExpand) -> Result<u64, Failure> {
         let ControllerExpand {
             id, range, secrets, ..
@@ -31,7 +32,8 @@ impl Operations {
             let bytes = size::of_grown(volume.bytes, range, expansion.grown_sizes(&volume))?;
             let mut patience = engine.patience();
             loop {
-                // Even if it is large enough: an earlier expansion may be unfinished.
+                // Call this even if the volume is large enough, since an earlier expansion may be
+                // unfinished.
                 let resized = expansion.resize(volume_id.clone(), bytes, secrets.clone());
                 if let Progress::Done(bytes) = resized.await? {
                     return Ok(Done::Grown(bytes));
@@ -58,10 +60,11 @@ impl Operations {
 }
 
 impl Operations {
-    /// Deletes the volume; OK if it does not exist.
+    /// Deletes the volume; succeeds if it does not exist.
     ///
     /// # Errors
-    /// `Precondition` while it is in use, without any change, or if its deletion failed.
+    /// Returns `Precondition` while the volume is in use, without any change, or if its deletion
+    /// failed.
     pub async fn delete(&self, request: DeleteVolume) -> Result<(), Failure> {
         let cloud = self.cloud(&request.secrets)?;
         let (clouds, here) = (Arc::clone(&self.clouds), cloud.clone());

@@ -1,7 +1,7 @@
-//! The clouds of a controller. Where the secrets of calls choose one, their key `cloud` names it,
-//! as in cinder-csi-plugin. The ID of a volume says nothing about its cloud, and a volume that one
-//! cloud does not have may be in another: no change is reported as done because a volume is
-//! missing, unless all clouds say so.
+//! The clouds of a controller. If the secrets of calls select the cloud, their key `cloud` names
+//! it, as in cinder-csi-plugin. The ID of a volume does not identify its cloud, and a volume that
+//! one cloud does not have may be in another. So a change counts as done because the volume is
+//! missing only if all clouds report it missing.
 
 use super::engine::Engine;
 use crate::backend::{Answer, Backend, Backends, Named, Page, Volume};
@@ -10,19 +10,20 @@ use belay_server::request::{Secrets, SnapshotId, VolumeId};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// The key. Without it, or empty, the call is for the cloud without a name.
+/// The key in the secrets. If it is missing or empty, the call is for the cloud without a name.
 const KEY: &str = "cloud";
-/// The field of requests.
+/// The field of requests with the name.
 const FIELD: &str = "secrets[cloud]";
 
-/// Between the marker of a page and the name of its cloud, in tokens of lists of several clouds.
+/// Separates the marker of a page from the name of its cloud, in tokens for lists of several
+/// clouds.
 const SEPARATOR: char = ':';
 
-/// A cloud: a backend, and the engine that waits for it.
+/// A cloud: its backend, and the engine that waits for it.
 #[derive(Clone)]
 pub(super) struct Cloud {
     name: String,
-    /// The name in errors and log lines. `None` if there is no other cloud.
+    /// The name in errors and log lines; `None` if there is only one cloud.
     label: Option<String>,
     pub(super) backend: Arc<dyn Backend>,
     pub(super) engine: Arc<Engine>,
@@ -38,12 +39,12 @@ impl Cloud {
         }
     }
 
-    /// The name for log lines, if there are several clouds.
+    /// Returns the name for log lines if there are several clouds.
     pub(super) fn label(&self) -> Option<&str> {
         self.label.as_deref()
     }
 
-    /// The failure, with the name of its cloud if there are several.
+    /// Adds the name of the cloud to the failure if there are several.
     pub(super) fn failed(&self, failure: Failure) -> Failure {
         match &self.label {
             Some(label) => Failure {
@@ -58,9 +59,9 @@ impl Cloud {
 /// All clouds.
 pub(super) struct Clouds {
     pub(super) first: Cloud,
-    /// In the order of their names, which `first` is part of.
+    /// The other clouds in the order of their names; `first` precedes them.
     others: Vec<Cloud>,
-    /// What the secrets of calls name, in errors; empty if they choose no cloud.
+    /// The names that secrets can contain, for errors; empty if secrets do not select the cloud.
     labels: Vec<String>,
 }
 
@@ -93,11 +94,11 @@ impl Clouds {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// The cloud that the secrets name. The value is not quoted: a Secret of another purpose may
-    /// have the key.
+    /// Returns the cloud that the secrets name. Errors do not quote the value, since a Secret with
+    /// another purpose may have the key.
     ///
     /// # Errors
-    /// `Invalid`, naming the key, if this controller does not have the cloud.
+    /// Returns `Invalid`, naming the key, if this controller does not have the cloud.
     pub(super) fn chosen(&self, secrets: &Secrets) -> Result<&Cloud, Failure> {
         if self.labels.is_empty() {
             return Ok(&self.first);
@@ -119,8 +120,8 @@ impl Clouds {
         })
     }
 
-    /// Fails if the volume, which is missing in that cloud, is in another one, or may be. It is
-    /// called before a change is reported as done because the volume is missing.
+    /// Fails if the volume, which is missing in this cloud, is or may be in another one. Called
+    /// before a change is reported as done because the volume is missing.
     pub(super) async fn no_volume_elsewhere(
         &self,
         here: &Cloud,
@@ -134,7 +135,7 @@ impl Clouds {
         self.nowhere_else(here, &what, seek).await
     }
 
-    /// Fails if the volume is missing in that cloud and is in another one, or may be.
+    /// Fails if the volume is missing in this cloud, and is or may be in another one.
     pub(super) async fn check_missing(
         &self,
         here: &Cloud,
@@ -150,7 +151,7 @@ impl Clouds {
         }
     }
 
-    /// Like [`Self::no_volume_elsewhere`], of a snapshot.
+    /// Fails if the snapshot, which is missing in this cloud, is or may be in another one.
     pub(super) async fn no_snapshot_elsewhere(
         &self,
         here: &Cloud,
@@ -169,8 +170,8 @@ impl Clouds {
         self.nowhere_else(here, &what, seek).await
     }
 
-    /// Fails if what is missing in that cloud is in another one, or may be, because a cloud does
-    /// not answer.
+    /// Fails if an object that is missing in this cloud is in another one, or may be there because
+    /// that cloud does not respond.
     async fn nowhere_else<T, F>(
         &self,
         here: &Cloud,
@@ -198,8 +199,8 @@ impl Clouds {
         }
     }
 
-    /// The volume in whichever cloud has it, for calls that have no secrets. `None` only if all
-    /// clouds have said so.
+    /// Returns the volume from any cloud that has it, for calls that have no secrets. Returns
+    /// `None` only if all clouds have reported it missing.
     pub(super) fn get_anywhere(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
         if self.labels.is_empty() {
             return self.first.backend.get(id, Secrets::default());
@@ -217,7 +218,7 @@ impl Clouds {
         })
     }
 
-    /// A page of the volumes of all clouds, one cloud after the other, for calls that have no
+    /// Returns a page of the volumes of all clouds, one cloud after the other, for calls without
     /// secrets.
     pub(super) fn list_all(&self, after: Option<String>, limit: usize) -> Answer<'_, Page> {
         match self.others.is_empty() {
@@ -256,7 +257,7 @@ impl Clouds {
         Ok(Page::default())
     }
 
-    /// Inspects each cloud. See [`Backend::inspect`].
+    /// Inspects each cloud with [`Backend::inspect`].
     pub(super) async fn inspect(&self) -> Result<(), Failure> {
         let mut last = Ok(());
         for cloud in self.all() {
@@ -268,7 +269,8 @@ impl Clouds {
     }
 }
 
-/// The first of these clouds that has it, all asked at the same time; and why one does not say.
+/// Queries these clouds at the same time. Returns the first cloud that has the object, and the
+/// failure of a cloud that did not respond.
 async fn sought<'a, T, F>(
     clouds: impl Iterator<Item = &'a Cloud>,
     seek: impl Fn(Cloud) -> F,

@@ -1,5 +1,5 @@
-//! Create a volume, empty or from a snapshot or another volume. A volume that has the name already
-//! is returned if it matches the request.
+//! Creates a volume, empty or from a snapshot or another volume. Returns an existing volume with
+//! the name if it matches the request.
 
 use super::clouds::Cloud;
 use super::{Done, Operations, Subject, lookup, mixed_up, modify, size, snapshot, support};
@@ -15,16 +15,17 @@ use belay_server::request::{
 use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
 
-/// The field of the request.
+/// The field of the request with the parameters of the class.
 const PARAMETERS: &str = "parameters";
 
 impl Operations {
-    /// Creates the volume, or returns the one that exists.
+    /// Creates the volume, or returns the existing one.
     ///
     /// # Errors
-    /// `Invalid` for a request that no volume of this driver can meet; `Range` and `Quota` for
-    /// sizes and limits; `Incompatible` if the volume of that name differs; `NotFound` for the
-    /// source; those of [`lookup::ready`] for the volume of that name and for the source.
+    /// Returns `Invalid` for a request that no volume of this driver can satisfy; `Range` and
+    /// `Quota` for sizes and limits; `Incompatible` if the volume with this name differs;
+    /// `NotFound` for the source; and the errors of [`lookup::ready`] for the volume with this name
+    /// and for the source.
     pub async fn create(&self, request: CreateVolume) -> Result<Volume, Failure> {
         let cloud = self.cloud(&request.secrets)?;
         let same = fingerprint(&(
@@ -40,7 +41,7 @@ impl Operations {
             let volume = engine.volume_of(&wanted.order, made).await?;
             let volume = lookup::ready(volume)?;
             let volume = backend.complete(volume, wanted.source.as_ref());
-            // Compares a new volume too: it may be another caller's.
+            // Compare a new volume, too, since it may be that of another caller.
             wanted.agrees(backend.as_ref(), &volume).await?;
             let (mutable, secrets) = (&wanted.mutable, &wanted.order.secrets);
             modify::verify(backend.as_ref(), &volume.id, mutable, secrets).await?;
@@ -54,8 +55,8 @@ impl Operations {
         }
     }
 
-    /// From where the volume is reachable, for the caller of a creation that has asked so; empty =
-    /// from anywhere, or not reported.
+    /// Returns the topologies from which the volume is reachable, for a response to the caller's
+    /// requirement. Empty if it is reachable from anywhere, or if this is not reported.
     #[must_use]
     pub fn reach(&self, volume: &Volume, asked: Option<&TopologyRequirement>) -> Vec<Segments> {
         match (&volume.place, asked) {
@@ -67,7 +68,7 @@ impl Operations {
         }
     }
 
-    /// The usage that decides the smallest size: that of a device with a filesystem.
+    /// Returns the usage that determines the minimum size: that of a device with a filesystem.
     pub(super) fn formatted<'a>(&self, usage: &'a Usage) -> &'a Usage {
         match self.rules.profile.has_device() {
             true => usage,
@@ -101,13 +102,13 @@ impl Operations {
         let default = self.backend().traits().default_bytes;
         let bytes = size::of_new(request.range, default, self.formatted(&usage), sizes)?;
         let format = match &usage {
-            // A filesystem of another system, which the node does not make.
+            // The filesystem belongs to a server; the node does not create it.
             Usage::Filesystem(_) if !self.rules.profile.has_device() => FormatOptions::default(),
             Usage::Filesystem(fs_type) => {
                 format.fit(PARAMETERS, support::filesystem(fs_type), bytes)?;
                 format
             }
-            // A class may serve both.
+            // A class may serve both raw block and filesystems.
             Usage::Block => FormatOptions::default(),
         };
         let order = Order {
@@ -131,7 +132,7 @@ impl Operations {
         })
     }
 
-    /// A parameter that is ignored may be a typo.
+    /// Logs parameters that are ignored, since they may be typos.
     fn warn_of_unknown(&self, name: &Name, parameters: &Context) {
         if self.rules.profile.parameters != ParameterPolicy::Ignore {
             return;
@@ -142,7 +143,7 @@ impl Operations {
         }
     }
 
-    /// The keys of parameters that it understands.
+    /// Returns the known keys of parameters.
     fn known(&self) -> Vec<&'static str> {
         let own = self.backend().parameters();
         match self.rules.profile.has_device() {
@@ -151,10 +152,10 @@ impl Operations {
         }
     }
 
-    /// The sizes that volumes with these parameters may have for that usage.
+    /// Returns the sizes that volumes with these parameters may have for this usage.
     ///
     /// # Errors
-    /// `Invalid` for an unknown parameter, and for a value that no filesystem can have.
+    /// Returns `Invalid` for an unknown parameter, and for a value that no filesystem can have.
     pub(super) fn sizes(&self, parameters: &Context, usage: &Usage) -> Result<Sizes, Failure> {
         let known = self.known();
         match self.rules.profile.parameters {
@@ -169,7 +170,7 @@ impl Operations {
     }
 }
 
-/// A valid request.
+/// A validated request.
 struct Wanted {
     order: Arc<Order>,
     range: Option<CapacityRange>,
@@ -180,7 +181,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Creates the volume. Refuses an answer with another volume than that of the order.
+    /// Creates the volume. Refuses a response with another volume than the ordered one.
     async fn make(&self, backend: &dyn Backend, may_exist: bool) -> Result<Volume, Failure> {
         let order = self.order_from_source(backend, may_exist).await?;
         let made = match &self.source {
@@ -197,8 +198,8 @@ impl Wanted {
         Ok(made)
     }
 
-    /// The order, with a size that its source fits in. `may_exist`: by an earlier call, so that a
-    /// source that is gone says nothing of its copy.
+    /// Returns the order, with a size that fits its source. `may_exist` states whether an earlier
+    /// call may have created the copy; then a missing source does not imply a missing copy.
     async fn order_from_source(
         &self,
         backend: &dyn Backend,
@@ -219,7 +220,7 @@ impl Wanted {
                     return Err(Failure::precondition(format!("snapshot {id}: {damage}")));
                 }
                 let from = match from.phase {
-                    // Whether it is ready is reported below.
+                    // The code below reports whether the snapshot is ready.
                     Phase::Busy(_) => from,
                     _ => lookup::ready(from)?,
                 };
@@ -250,7 +251,7 @@ impl Wanted {
         }
     }
 
-    /// The order for a copy of a volume or snapshot with that many bytes.
+    /// Returns the order for a copy of a volume or snapshot with `taken_over` bytes.
     fn at_least(&self, taken_over: u64) -> Result<Arc<Order>, Failure> {
         let bytes = size::of_copy(self.range, taken_over, &self.order.usage, self.sizes)?;
         Ok(Arc::new(Order {
@@ -259,8 +260,8 @@ impl Wanted {
         }))
     }
 
-    /// Adds to the volume's context how the node formats it. Backends do not store that: a repeated
-    /// request has the same parameters.
+    /// Adds to the volume's context how the node formats it. Backends do not store that, since a
+    /// repeated request has the same parameters.
     fn describe(&self, mut volume: Volume) -> Result<Volume, Failure> {
         if self.format == FormatOptions::default() {
             return Ok(volume);
@@ -274,7 +275,7 @@ impl Wanted {
         Ok(volume)
     }
 
-    /// Compares the request with the volume that has the name; the error lists all differences.
+    /// Compares the request with the volume of the same name; the error lists all differences.
     async fn agrees(&self, backend: &dyn Backend, volume: &Volume) -> Result<(), Failure> {
         let mut differences = self.other_parameters(backend, volume).await?;
         differences.extend(size::outside(volume.bytes, self.range));
@@ -314,8 +315,8 @@ impl Wanted {
 }
 
 impl Wanted {
-    /// The parameters that the volume shows other than they were asked for. A parameter that the
-    /// request does not have may be anything.
+    /// Returns the parameters of the volume that differ from the request. A parameter that the
+    /// request does not have may have any value.
     async fn other_parameters(
         &self,
         backend: &dyn Backend,

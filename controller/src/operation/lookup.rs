@@ -1,5 +1,5 @@
-//! Get and list volumes, and their health. Read-only calls have a deadline: storage that does not
-//! respond is reported, and no longer waited for. Calls that change something are jobs, which
+//! Gets and lists volumes, and their health. Read-only calls have a deadline: if the storage does
+//! not respond, they report that and stop waiting. Calls that change something are jobs, which
 //! continue past their deadline.
 
 use super::Operations;
@@ -12,34 +12,34 @@ use belay_server::request::{
 };
 use std::time::Duration;
 
-/// Maximum number of entries in a page. An entry takes up to some 800 bytes (id, topology, node id
+/// Maximum number of entries in a page. An entry takes up to about 800 bytes (ID, topology, node ID
 /// of 256 bytes), and gRPC clients refuse messages of more than 4 MiB by default.
 pub(super) const PAGE_ENTRIES_MAX: usize = 4096;
 
 impl Operations {
-    /// The volume, in any phase.
+    /// Returns the volume, in any phase.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// Returns `NotFound` if it does not exist.
     pub async fn get(&self, request: GetVolume) -> Result<Volume, Failure> {
         let id = request.id;
         found(&id, self.clouds.get_anywhere(id.clone())).await
     }
 
-    /// The volume, in any phase.
+    /// Returns the volume, in any phase.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// Returns `NotFound` if it does not exist.
     pub(super) async fn volume(&self, id: VolumeId, secrets: Secrets) -> Result<Volume, Failure> {
         let cloud = self.cloud(&secrets)?;
         let volume = found(&id, cloud.backend.get(id.clone(), secrets)).await;
         volume.map_err(|failure| cloud.failed(failure))
     }
 
-    /// A page of volumes.
+    /// Returns a page of volumes.
     ///
     /// # Errors
-    /// `BadToken` for an unknown token.
+    /// Returns `BadToken` for an unknown token.
     pub async fn list(&self, request: ListVolumes) -> Result<Page, Failure> {
         let limit = request
             .max_entries
@@ -58,10 +58,10 @@ async fn found(id: &VolumeId, asked: Answer<'_, Option<Volume>>) -> Result<Volum
 /// Maximum duration of a read-only call, as in the node agent. The sidecars wait 15 s or more.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The backend's response to a query about `what`.
+/// Returns the backend's response to a query about `what`.
 ///
 /// # Errors
-/// `Timeout` at the deadline, else those of the backend.
+/// Returns `Timeout` at the deadline, and the errors of the backend.
 pub(super) async fn in_time<T>(
     what: &str,
     asked: impl Future<Output = Result<T, Failure>>,
@@ -76,11 +76,11 @@ pub(super) async fn in_time<T>(
     })
 }
 
-/// The volume or snapshot, if it is ready.
+/// Returns the volume or snapshot if it is ready.
 ///
 /// # Errors
-/// `Busy`, so that the call is repeated, while the storage changes or deletes it; `Precondition`,
-/// which is final, if it has failed.
+/// Returns `Busy` while the storage changes or deletes it, so that the call is repeated; and
+/// `Precondition`, which is final, if it has failed.
 pub(super) fn ready<I: Item>(item: I) -> Result<I, Failure> {
     let (what, id) = (I::WHAT, item.id());
     Err(match item.phase() {
@@ -92,20 +92,22 @@ pub(super) fn ready<I: Item>(item: I) -> Result<I, Failure> {
 }
 
 impl Operations {
-    /// The health of the volume.
+    /// Returns the health of the volume.
     ///
     /// # Errors
-    /// `NotFound`; `Unsupported` if the backend does not report health.
+    /// Returns `NotFound` if it does not exist, and `Unsupported` if the backend does not report
+    /// health.
     pub async fn health(&self, request: GetVolumeHealth) -> Result<Conditions, Failure> {
         let asked = self.judge()?.health(request.id.clone(), request.secrets);
         let condition = in_time(&format!("volume {}", request.id), asked).await?;
         condition.ok_or_else(|| no_volume(&request.id))
     }
 
-    /// A page of unhealthy volumes.
+    /// Returns a page of unhealthy volumes.
     ///
     /// # Errors
-    /// `BadToken` for an unknown token; `Unsupported` if the backend does not report health.
+    /// Returns `BadToken` for an unknown token, and `Unsupported` if the backend does not report
+    /// health.
     pub async fn list_health(&self, request: ListVolumeHealth) -> Result<UnhealthyPage, Failure> {
         let limit = request
             .max_entries
@@ -116,11 +118,11 @@ impl Operations {
         in_time("the list of unhealthy volumes", asked).await
     }
 
-    /// The health of each of these volumes, in their order; none if the backend does not report
-    /// health. A volume that was deleted meanwhile has no health reasons.
+    /// Returns the health of each of these volumes, in their order; `None` if the backend does not
+    /// report health. A volume that was deleted meanwhile has no health reasons.
     ///
     /// # Errors
-    /// Those of the backend.
+    /// Returns the errors of the backend.
     pub async fn conditions(&self, volumes: &[Volume]) -> Result<Option<Vec<Conditions>>, Failure> {
         let Some(judge) = self.backend().health() else {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! The verbs of the controller, once for all backends: idempotency, comparison with existing
-//! volumes, sizes, topology. Knows no gRPC and no cloud.
+//! The verbs of the controller, implemented once for all backends: idempotency, comparison with
+//! existing volumes, sizes, topology. Knows no gRPC and no cloud.
 
 mod attach;
 mod capacity;
@@ -38,22 +38,23 @@ pub struct Rules {
     pub profile: Profile,
     /// The key of a disk's name in the publish context of the driver that this one replaces.
     pub disk_name_key: Option<String>,
-    /// Maximum number of volumes attached to a node; none = no limit.
+    /// Maximum number of volumes attached to a node; `None` if there is no limit.
     pub node_limit: Option<usize>,
     /// The keys of the format marks on disks.
     pub mark_keys: MarkKeys,
 }
 
-/// The operations on one backend, or on that of each cloud. Concurrent equal calls share one job,
-/// and a volume has one job at a time, for any call; only its snapshots are created in parallel.
-/// Correctness rests on the backend, not on the jobs, because a second controller may be active.
+/// The operations on one backend, or on the backends of several clouds. Concurrent equal calls
+/// share one job, and a volume has one job at a time, for any call; only its snapshots are created
+/// in parallel. Correctness depends on the backend and not on the jobs, since a second controller
+/// may be active.
 pub struct Operations {
     clouds: Arc<Clouds>,
     rules: Rules,
     jobs: Jobs<Subject, Done>,
 }
 
-/// What a call is about.
+/// The object of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Subject {
     /// A volume to create, by name.
@@ -84,19 +85,20 @@ enum Done {
     Deleted,
 }
 
-/// A job has the result of another call: equal fingerprints of unequal calls.
+/// Returns the error for a job with the result of another call, which has an equal fingerprint
+/// although it differs.
 fn mixed_up() -> Failure {
     Failure::bug("the job has another call's result")
 }
 
 impl Operations {
-    /// Operations that follow `rules`, on one backend.
+    /// Creates operations that follow `rules`, on one backend.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, rules: Rules) -> Self {
         Self::on(Backends::One(backend), rules)
     }
 
-    /// Operations that follow `rules`, on these backends.
+    /// Creates operations that follow `rules`, on these backends.
     #[must_use]
     pub fn on(backends: Backends, rules: Rules) -> Self {
         Self {
@@ -106,24 +108,24 @@ impl Operations {
         }
     }
 
-    /// Inspects each cloud once, and logs what an operator must correct.
+    /// Inspects each cloud once, and logs problems that an operator must correct.
     ///
     /// # Errors
-    /// Those of the last cloud that could not be inspected.
+    /// Returns the errors of the last cloud that could not be inspected.
     pub async fn inspect(&self) -> Result<(), Failure> {
         self.clouds.inspect().await
     }
 
-    /// A backend with the constants and abilities of all clouds.
+    /// Returns a backend whose constants and abilities are those of all clouds.
     fn backend(&self) -> &dyn Backend {
         self.clouds.first.backend.as_ref()
     }
 
-    /// The cloud of a call with these secrets, which the call's log line names. All calls that have
-    /// secrets begin with it.
+    /// Returns the cloud of a call with these secrets, and adds it to the call's log line. All
+    /// calls with secrets begin with this.
     ///
     /// # Errors
-    /// `Invalid` for secrets that name a cloud of another controller.
+    /// Returns `Invalid` if the secrets name a cloud of another controller.
     fn cloud(&self, secrets: &Secrets) -> Result<&Cloud, Failure> {
         let cloud = self.clouds.chosen(secrets)?;
         if let Some(label) = cloud.label() {
@@ -132,8 +134,8 @@ impl Operations {
         Ok(cloud)
     }
 
-    /// Runs `job` for that cloud, or awaits the running job of an equal call. Holds no job itself,
-    /// so that a waiting caller is small.
+    /// Runs `job` for this cloud, or awaits the running job of an equal call. The future does not
+    /// contain the job, so a waiting caller is small.
     fn run(
         &self,
         cloud: &Cloud,
@@ -144,32 +146,34 @@ impl Operations {
         async move { done.await.map_err(|failure| cloud.failed(failure)) }
     }
 
-    /// The secrets of the volume's format mark.
+    /// Returns the secrets of the volume's format mark.
     #[must_use]
     pub fn marks(&self, volume: &VolumeId) -> Vec<MarkSecret> {
         self.rules.mark_keys.secrets(volume)
     }
 
-    /// See [`Rules::disk_name_key`].
+    /// Returns [`Rules::disk_name_key`], the key of a disk's name in the publish context of the
+    /// driver that this one replaces.
     #[must_use]
     pub fn disk_name_key(&self) -> Option<&str> {
         self.rules.disk_name_key.as_deref()
     }
 
-    /// Whether volumes are attached to nodes: by the driver's profile, and if the backend can.
+    /// Whether volumes are attached to nodes: the driver's profile says so, and the backend
+    /// supports it.
     #[must_use]
     pub fn attaches(&self) -> bool {
         self.rules.profile.attaches && self.backend().attachments().is_some()
     }
 
-    /// Whether a volume that is attached in one way is not attached in another: writable, and
-    /// read-only.
+    /// Whether an attachment is either writable or read-only, so that a volume attached in one way
+    /// is not attached in the other.
     #[must_use]
     pub fn attaches_read_only(&self) -> bool {
         self.attaches() && self.backend().traits().records_terms
     }
 
-    /// Whether volumes can grow: the driver has it so, and the backend can.
+    /// Whether volumes can be expanded: the driver's profile says so, and the backend supports it.
     #[must_use]
     pub fn grows(&self) -> bool {
         let mut capabilities = self.rules.profile.capabilities.iter();
@@ -182,7 +186,7 @@ impl Operations {
         capabilities.any(grows) && self.backend().expansion().is_some()
     }
 
-    /// Whether growing a volume includes a step on the node.
+    /// Whether expanding a volume includes a step on the node.
     #[must_use]
     pub fn grows_on_node(&self) -> bool {
         self.rules.profile.grows_on_node
@@ -194,7 +198,7 @@ impl Operations {
         self.backend().traits().lists
     }
 
-    /// The longest ID of a volume, in bytes.
+    /// Returns the maximum length of a volume ID, in bytes.
     #[must_use]
     pub fn id_bytes_max(&self) -> usize {
         self.rules.profile.id_bytes_max()

@@ -1,4 +1,4 @@
-//! Change attributes of a volume.
+//! Changes attributes of a volume.
 
 use super::{Done, Operations, Subject, lookup, mixed_up, support};
 use crate::backend::{Backend, Modification, Progress, no_volume};
@@ -7,7 +7,7 @@ use belay_server::request::{Context, ControllerModify, Secrets, VolumeId};
 use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
 
-/// The field of requests.
+/// The field of requests with the attributes.
 pub(super) const FIELD: &str = "mutable_parameters";
 
 impl Operations {
@@ -17,11 +17,11 @@ impl Operations {
         self.backend().modification().is_some()
     }
 
-    /// Changes the attributes of the volume; OK if it has them.
+    /// Changes the attributes of the volume; succeeds if it already has them.
     ///
     /// # Errors
-    /// `Invalid` for attributes that the volume cannot have; `NotFound`; `Precondition` if it
-    /// cannot be changed now; those of [`lookup::ready`].
+    /// Returns `Invalid` for attributes that the volume cannot have; `NotFound`; `Precondition` if
+    /// it cannot be changed now; and the errors of [`lookup::ready`].
     pub async fn modify(&self, request: ControllerModify) -> Result<(), Failure> {
         let ControllerModify {
             id,
@@ -60,7 +60,7 @@ impl Operations {
         support::refuse_unknown(FIELD, parameters, known)
     }
 
-    /// The parameters of a new volume: those of the attributes class come first.
+    /// Returns the parameters of a new volume. Those of the VolumeAttributesClass take precedence.
     pub(super) fn merged(parameters: Context, mutable: &Context) -> Result<Context, Failure> {
         if mutable.is_empty() {
             return Ok(parameters);
@@ -73,10 +73,11 @@ impl Operations {
     }
 }
 
-/// Refuses a volume, found by its name or new, that has other attributes than its request names.
+/// Refuses a volume, new or found by its name, if its attributes differ from the request.
 ///
 /// # Errors
-/// `Incompatible` for other attributes; all others with an unknown state, since the volume exists.
+/// Returns `Incompatible` for other attributes; all other errors have an unknown state, since the
+/// volume exists.
 pub(super) async fn verify(
     backend: &dyn Backend,
     id: &VolumeId,
@@ -93,10 +94,10 @@ pub(super) async fn verify(
     })
 }
 
-/// The backend's modification.
+/// Returns the backend's modification.
 ///
 /// # Errors
-/// `Unsupported`, if it has none.
+/// Returns `Unsupported` if the backend has none.
 fn of(backend: &dyn Backend) -> Result<&dyn Modification, Failure> {
     let modification = backend.modification();
     modification.ok_or_else(|| Failure::unsupported("this driver does not modify volumes"))

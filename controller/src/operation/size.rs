@@ -1,4 +1,4 @@
-//! The size of a volume: rounded up to a size that the backend supports, never above the limit.
+//! The size of a volume, rounded up to a size that the backend supports, but never above the limit.
 
 use super::support;
 use crate::backend::{Sizes, Usage};
@@ -6,7 +6,7 @@ use belay_server::call::Failure;
 use belay_server::request::CapacityRange;
 use belay_server::size::Exact;
 
-/// The smallest volume for that usage.
+/// Returns the minimum size of a volume for this usage, in bytes.
 pub(super) fn smallest(usage: &Usage, sizes: Sizes) -> u64 {
     let needed = match usage {
         Usage::Block => sizes.min,
@@ -15,10 +15,10 @@ pub(super) fn smallest(usage: &Usage, sizes: Sizes) -> u64 {
     needed.max(sizes.min).next_multiple_of(sizes.step)
 }
 
-/// The size of a new volume; `default` bytes if the request has none.
+/// Returns the size of a new volume; `default` bytes if the request has no size.
 ///
 /// # Errors
-/// `Range` if there is no size within the limits.
+/// Returns `Range` if there is no size within the limits.
 pub(super) fn of_new(
     range: Option<CapacityRange>,
     default: u64,
@@ -33,10 +33,10 @@ pub(super) fn of_new(
     rounded(requested.max(smallest(usage, sizes)), limit, sizes)
 }
 
-/// The size of a copy of `taken_over` bytes; the same size if the request has none.
+/// Returns the size of a copy of `taken_over` bytes; the same size if the request has none.
 ///
 /// # Errors
-/// `Range` if there is no size within the limits, or if the requested size is too small.
+/// Returns `Range` if there is no size within the limits, or if the requested size is too small.
 pub(super) fn of_copy(
     range: Option<CapacityRange>,
     taken_over: u64,
@@ -56,10 +56,10 @@ pub(super) fn of_copy(
     )))
 }
 
-/// The size after an expansion; the current one if it is large enough.
+/// Returns the size after an expansion; the current size if it is large enough.
 ///
 /// # Errors
-/// `Range` if there is no size within the limits.
+/// Returns `Range` if there is no size within the limits.
 pub(super) fn of_grown(bytes: u64, range: CapacityRange, sizes: Sizes) -> Result<u64, Failure> {
     let (required, limit) = bounds(Some(range));
     if bytes > limit {
@@ -76,7 +76,7 @@ pub(super) fn of_grown(bytes: u64, range: CapacityRange, sizes: Sizes) -> Result
     rounded(required, limit, sizes)
 }
 
-/// Why a volume of `bytes` is outside the range; none if it is not.
+/// Explains why a volume of `bytes` is outside the range; `None` if it is within.
 pub(super) fn outside(bytes: u64, range: Option<CapacityRange>) -> Option<String> {
     let (required, limit) = bounds(range);
     if bytes < required {

@@ -1,4 +1,4 @@
-//! Snapshots: create, delete, get, list.
+//! Creates, deletes, gets and lists snapshots.
 
 use super::{Done, Operations, Subject, lookup, mixed_up, support};
 use crate::backend::{
@@ -12,18 +12,19 @@ use belay_server::request::{
 use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
 
-/// By which csi-snapshotter remembers that a call may have created a snapshot.
+/// The annotation by which csi-snapshotter remembers that a call may have created a snapshot.
 const BEING_CREATED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
 
 impl Operations {
-    /// Creates the snapshot, or returns the one that exists. It may not be ready yet: the caller
+    /// Creates the snapshot, or returns the existing one. It may not be ready yet: the caller
     /// repeats the call until it is.
     ///
     /// # Errors
-    /// `NotFound` for the volume; `Precondition` if no snapshot can be made now; `Busy` while the
-    /// volume is attached, detached, expanded or deleted; `Incompatible` if the name belongs to a
-    /// snapshot of another volume; `Quota` if there is no free space; `Precondition`, which is not
-    /// final, if the snapshot of that name is damaged; those of [`lookup::ready`] for it.
+    /// Returns `NotFound` for the volume; `Precondition` if no snapshot can be created now; `Busy`
+    /// while the volume is attached, detached, expanded or deleted; `Incompatible` if the name
+    /// belongs to a snapshot of another volume; `Quota` if there is no free space; `Precondition`,
+    /// which is not final, if the snapshot with this name is damaged; and the errors of
+    /// [`lookup::ready`] for it.
     pub async fn cut(&self, request: CreateSnapshot) -> Result<Snapshot, Failure> {
         let cloud = self.cloud(&request.secrets)?;
         let known = of(self.backend())?.snapshot_parameters();
@@ -45,8 +46,8 @@ impl Operations {
         let job = async move {
             let snapshots = of(backend.as_ref())?;
             let made = async {
-                // While the storage is asked, and not while it works: it refuses changes of the
-                // volume that it cannot bear meanwhile.
+                // Hold the share only during requests, and not while the storage works: it refuses
+                // conflicting changes of the volume itself.
                 let volume = || Key::new(Subject::Volume, order.source.as_str());
                 let basis = {
                     let _share = jobs.share(volume(), Rpc::CreateSnapshot)?;
@@ -94,11 +95,11 @@ impl Operations {
         )))
     }
 
-    /// Deletes the snapshot; OK if it does not exist.
+    /// Deletes the snapshot; succeeds if it does not exist.
     ///
     /// # Errors
-    /// `Precondition` while it is in use, without any change, or if its deletion failed; `Busy`
-    /// while it still exists.
+    /// Returns `Precondition` while the snapshot is in use, without any change, or if its deletion
+    /// failed; and `Busy` while it still exists.
     pub async fn discard(&self, request: DeleteSnapshot) -> Result<(), Failure> {
         of(self.backend())?;
         let cloud = self.cloud(&request.secrets)?;
@@ -131,10 +132,10 @@ impl Operations {
             .map(drop)
     }
 
-    /// The snapshot.
+    /// Returns the snapshot.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// Returns `NotFound` if it does not exist.
     pub async fn snapshot(&self, request: GetSnapshot) -> Result<Snapshot, Failure> {
         of(self.backend())?;
         let cloud = self.cloud(&request.secrets)?;
@@ -145,10 +146,10 @@ impl Operations {
         snapshot.ok_or_else(|| not_found(&request.id))
     }
 
-    /// A page of snapshots; empty if none matches the filter.
+    /// Returns a page of snapshots; empty if none matches the filter.
     ///
     /// # Errors
-    /// `BadToken` for an unknown token.
+    /// Returns `BadToken` for an unknown token.
     pub async fn list_snapshots(&self, request: ListSnapshots) -> Result<SnapshotPage, Failure> {
         of(self.backend())?;
         let ListSnapshots {
@@ -184,16 +185,16 @@ impl Operations {
     }
 }
 
-/// The backend's snapshots.
+/// Returns the backend's snapshots.
 ///
 /// # Errors
-/// `Unsupported`, if it has none.
+/// Returns `Unsupported` if the backend has none.
 pub(super) fn of(backend: &dyn Backend) -> Result<&dyn Snapshots, Failure> {
     let snapshots = backend.snapshots();
     snapshots.ok_or_else(|| Failure::unsupported("this driver does not create snapshots"))
 }
 
-/// What to do where a call fails in the same way until an operator acts.
+/// Adds the remedy to failures that recur until an operator acts.
 fn with_advice(rpc: Rpc, failure: Failure) -> Failure {
     match (failure.kind, rpc) {
         (Kind::Denied, _) => denied(rpc, failure),
@@ -202,9 +203,9 @@ fn with_advice(rpc: Rpc, failure: Failure) -> Failure {
     }
 }
 
-/// The specification has RESOURCE_EXHAUSTED here, which is not final for csi-snapshotter: although
-/// nothing was created, it repeats the call until it succeeds, also for a VolumeSnapshot that was
-/// deleted.
+/// Explains a lack of space. The specification requires RESOURCE_EXHAUSTED, which is not final for
+/// csi-snapshotter: although nothing was created, it repeats the call until it succeeds, even for a
+/// VolumeSnapshot that was deleted.
 fn exhausted(failure: Failure) -> Failure {
     let kept = "until it succeeds, its VolumeSnapshot cannot be deleted";
     let message = match failure.certainty {
@@ -218,8 +219,9 @@ fn exhausted(failure: Failure) -> Failure {
     Failure { message, ..failure }
 }
 
-/// What the storage does not permit stays so: then the caller neither has the snapshot nor deletes
-/// what an earlier call may have cut. If none has, it forgets the snapshot.
+/// Explains a lack of permission, which persists. csi-snapshotter then neither has the snapshot,
+/// nor deletes one that an earlier call may have cut; if there was no such call, it forgets the
+/// snapshot.
 fn denied(rpc: Rpc, failure: Failure) -> Failure {
     let is_kept = rpc == Rpc::DeleteSnapshot || failure.certainty == Certainty::MayBeRunning;
     let rest = match is_kept {
@@ -231,14 +233,14 @@ fn denied(rpc: Rpc, failure: Failure) -> Failure {
     Failure { message, ..failure }
 }
 
-/// It will not be ready by waiting. Not final, since the snapshot exists: the snapshotter would
-/// forget it.
+/// Returns the error for a damaged snapshot, which waiting does not make ready. The error is not
+/// final, since the snapshot exists: csi-snapshotter would forget it.
 fn damaged(id: &SnapshotId, damage: &str) -> Failure {
     Failure::precondition(format!("snapshot {id}: {damage}")).may_be_running()
 }
 
-/// The storage has accepted the deletion, and still shows the snapshot: late, or because it keeps
-/// it.
+/// Returns the error for a snapshot that the storage still shows after accepting its deletion,
+/// either with a delay or because it keeps the snapshot.
 fn not_deleted(id: &SnapshotId) -> Failure {
     let message = format!(
         "snapshot {id}: the storage has accepted its deletion, and still has it; repeat the call, \

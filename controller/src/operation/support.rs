@@ -1,5 +1,5 @@
-//! The supported capabilities and filesystems, and the reason if one is not supported. The node
-//! agent supports the same filesystems.
+//! The supported capabilities and filesystems, and the reasons why others are not. The node agent
+//! supports the same filesystems.
 
 use crate::backend::Usage;
 use belay_contract::drivers::Profile;
@@ -7,26 +7,26 @@ use belay_contract::format;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Capability, Context, MountFlags};
 
-/// Prefixes of keys that the external-provisioner adds to the parameters and the context of a
+/// Prefixes of the keys that the external-provisioner adds to the parameters and the context of a
 /// volume.
 const PROVISIONER_PREFIXES: [&str; 2] = ["csi.storage.k8s.io/", "storage.kubernetes.io/"];
 
-/// The filesystem of a blank volume if the request names none.
+/// The filesystem of a blank volume if the request does not name one.
 const DEFAULT_FILESYSTEM: &str = "ext4";
 
-/// Filesystems that the node makes, and the smallest volume for each, in bytes: the mark at byte
-/// 100 MiB must fit, mkfs.xfs refuses less than 300 MiB, and the kernel resizes no btrfs to less
-/// than 256 MiB.
+/// The filesystems that the node can create, each with its minimum volume size in bytes. The mark
+/// at byte 100 MiB must fit, mkfs.xfs refuses less than 300 MiB, and the kernel does not resize a
+/// btrfs to less than 256 MiB.
 const FILESYSTEMS: &[(&str, u64)] = &[
     (DEFAULT_FILESYSTEM, 128 << 20),
     ("xfs", 300 << 20),
     ("btrfs", 256 << 20),
 ];
 
-/// Why several nodes cannot have a volume at once.
+/// The reason why several nodes cannot use a volume at once.
 pub(super) const ONE_NODE: &str = "it can be attached to one node at a time";
 
-/// Why the capability is not supported by volumes of that driver; none if it is.
+/// Explains why volumes of this driver do not support the capability; `None` if they do.
 pub(super) fn refusal(profile: &Profile, capability: &Capability) -> Option<String> {
     if is_shared(profile, capability) && !matches!(capability.access, Access::Block) {
         return Some(format!(
@@ -38,8 +38,8 @@ pub(super) fn refusal(profile: &Profile, capability: &Capability) -> Option<Stri
     unattachable(profile, capability)
 }
 
-/// Why no volume of that driver can be attached with the capability. A filesystem for several nodes
-/// can be: one node at a time has it.
+/// Explains why no volume of this driver can be attached with the capability; `None` if one can. A
+/// filesystem for several nodes can be attached to one node at a time.
 pub(super) fn unattachable(profile: &Profile, capability: &Capability) -> Option<String> {
     if capability.mode.is_multi_node() && !profile.access_modes.contains(&capability.mode) {
         return Some(format!(
@@ -51,7 +51,7 @@ pub(super) fn unattachable(profile: &Profile, capability: &Capability) -> Option
         Access::Block if !profile.raw_block => Some(
             "block: this driver has no raw block volumes; use volumeMode Filesystem".to_owned(),
         ),
-        // The node formats nothing.
+        // The volume is not a device, so the node formats nothing.
         Access::Mount { .. } if !profile.has_device() => None,
         Access::Mount { fs_type, .. } if smallest(fs_type).is_none() => {
             let known: Vec<_> = FILESYSTEMS.iter().map(|(name, _)| *name).collect();
@@ -64,13 +64,13 @@ pub(super) fn unattachable(profile: &Profile, capability: &Capability) -> Option
     }
 }
 
-/// Whether the capability needs a volume that several nodes can have at once, where not every
-/// volume of the driver can be had so.
+/// Whether the capability requires a volume that several nodes can use at once, and only some
+/// volumes of the driver support that.
 pub(super) fn is_shared(profile: &Profile, capability: &Capability) -> bool {
     profile.shares_raw_only && capability.mode.is_multi_node()
 }
 
-/// The filesystem that a blank volume gets. Empty = the default.
+/// Returns the filesystem type for a blank volume; the default if `fs_type` is empty.
 pub(super) fn filesystem(fs_type: &str) -> &str {
     match fs_type {
         "" => DEFAULT_FILESYSTEM,
@@ -78,7 +78,8 @@ pub(super) fn filesystem(fs_type: &str) -> &str {
     }
 }
 
-/// The smallest volume for that filesystem, in bytes; none if it is unknown. Empty = the default.
+/// Returns the minimum size of a volume with this filesystem, in bytes; `None` if the type is
+/// unknown. If `fs_type` is empty, the default applies.
 pub(super) fn smallest(fs_type: &str) -> Option<u64> {
     let name = filesystem(fs_type);
     FILESYSTEMS
@@ -87,7 +88,7 @@ pub(super) fn smallest(fs_type: &str) -> Option<u64> {
         .map(|(_, bytes)| *bytes)
 }
 
-/// The usage that a request's capabilities, which do not conflict, ask for.
+/// Returns the usage that a request's capabilities, which do not conflict, specify.
 pub(super) fn usage(capabilities: &[Capability]) -> Usage {
     let mut usage = Usage::Block;
     for capability in capabilities {
@@ -101,7 +102,7 @@ pub(super) fn usage(capabilities: &[Capability]) -> Usage {
     usage
 }
 
-/// The mount flags that a request's capabilities have.
+/// Returns the mount flags of a request's capabilities.
 pub(super) fn mount_flags(capabilities: &[Capability]) -> MountFlags {
     let flags = capabilities.iter().find_map(|it| match &it.access {
         Access::Mount { flags, .. } => Some(flags.clone()),
@@ -119,7 +120,7 @@ pub(super) fn refuse_unknown(
     refuse_others(field, parameters, known, |key, known| key == known)
 }
 
-/// The same, where the case of a key does not count.
+/// Refuses unknown parameters like [`refuse_unknown`], but ignores the case of keys.
 pub(super) fn refuse_unknown_of_any_case(
     field: &str,
     parameters: &Context,
@@ -128,8 +129,8 @@ pub(super) fn refuse_unknown_of_any_case(
     refuse_others(field, parameters, known, str::eq_ignore_ascii_case)
 }
 
-/// Refuses a request for encryption where unknown parameters are ignored: the data would be stored
-/// as it is.
+/// Refuses a request for encryption if unknown parameters are ignored, since the data would be
+/// stored unencrypted.
 pub(super) fn refuse_encryption(
     field: &str,
     parameters: &Context,

@@ -1,4 +1,4 @@
-//! The operations over a stub backend.
+//! Tests of the operations with a stub backend.
 
 mod modify;
 mod parameters;
@@ -27,7 +27,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 use tokio::task::yield_now;
 
-/// The token that a page starts at, and its maximum number of entries.
+/// The token of a requested page, and its maximum number of entries.
 type Asked = (Option<String>, usize);
 
 fn rules() -> Rules {
@@ -288,7 +288,7 @@ fn volume(phase: Phase) -> Volume {
     }
 }
 
-/// Operations on that volume.
+/// Creates operations on a backend with this volume.
 fn on(volume: Volume) -> Operations {
     let backend = Stub {
         volume: Some(volume),
@@ -313,7 +313,7 @@ fn mount() -> Capability {
     Capability { access, ..block() }
 }
 
-/// A request for a volume of that name, with that capability.
+/// Returns a request for a volume with this name and capability.
 fn named(name: &str, capability: Capability) -> CreateVolume {
     CreateVolume {
         name: Name::new(name).unwrap(),
@@ -327,7 +327,7 @@ fn named(name: &str, capability: Capability) -> CreateVolume {
     }
 }
 
-/// A request to validate the volume with that context.
+/// Returns a request to validate the volume with this context.
 fn judged(capability: Capability, context: &[(&str, &str)]) -> ValidateCapabilities {
     ValidateCapabilities {
         id: id(),
@@ -376,7 +376,7 @@ fn cut(name: &str) -> CreateSnapshot {
     }
 }
 
-/// The results of the calls that need the volume: as a source, by its ID.
+/// Returns the results of the calls that use the volume as a source or by its ID.
 async fn outcomes(operations: &Operations) -> Vec<Result<(), Failure>> {
     let mut copied = named("pvc-2", block());
     copied.source = Some(ContentSource::Volume(id()));
@@ -407,7 +407,7 @@ async fn a_volume_that_is_not_ready_is_repeated_for_or_failed_and_shown_as_it_is
                 assert!(failure.message.contains(named), "{failure}");
             }
         }
-        // By name, the call waits for the volume unless it has failed.
+        // A creation with the name waits for the volume unless it has failed.
         let named = operations.create(named("pvc-1", block())).await;
         let failure = named.unwrap_err();
         let certainty = match kind {
@@ -420,7 +420,7 @@ async fn a_volume_that_is_not_ready_is_repeated_for_or_failed_and_shown_as_it_is
     }
 }
 
-/// A raw volume with that parameter.
+/// Returns a request for a raw volume with this parameter.
 fn classed(key: &str, value: &str) -> CreateVolume {
     let parameters = [(key.to_owned(), value.to_owned())];
     CreateVolume {
@@ -512,7 +512,7 @@ async fn the_volume_context_reaches_the_backend_with_the_attachment() {
     assert_eq!(attachment.transport, Transport::Loop { file });
 }
 
-/// The results of the calls that change or delete the volume.
+/// Returns the results of the calls that change or delete the volume.
 async fn changes(operations: &Operations) -> Vec<Result<(), Failure>> {
     let deleted = DeleteVolume {
         id: id(),

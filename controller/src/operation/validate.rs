@@ -6,12 +6,12 @@ use belay_contract::format::{self, FormatOptions};
 use belay_server::call::Failure;
 use belay_server::request::{Capability, Context, ValidateCapabilities};
 
-/// The result.
+/// The result of a validation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The volume supports all of them.
+    /// The volume supports all capabilities.
     Confirmed,
-    /// It does not; the reason.
+    /// The volume does not support them, with the reason.
     Refused(String),
 }
 
@@ -19,7 +19,7 @@ impl Operations {
     /// Checks whether the volume supports all requested capabilities.
     ///
     /// # Errors
-    /// `NotFound`; those of [`lookup::ready`].
+    /// Returns `NotFound`, and the errors of [`lookup::ready`].
     pub async fn validate(&self, request: ValidateCapabilities) -> Result<Verdict, Failure> {
         let volume = lookup::ready(self.volume(request.id, request.secrets).await?)?;
         for (n, capability) in request.capabilities.iter().enumerate() {
@@ -49,7 +49,7 @@ impl Operations {
     }
 }
 
-/// The field of the request.
+/// The field of the request with the context.
 const FIELD: &str = "volume_context";
 
 /// Refuses a volume context that differs from the volume's own.
@@ -57,7 +57,7 @@ fn agrees(given: &Context, own: &Context) -> Result<(), Failure> {
     let keys = own.iter().map(|(key, _)| key);
     let keys: Vec<_> = keys.chain(format::PARAMETERS.iter().copied()).collect();
     support::refuse_unknown(FIELD, given, &keys)?;
-    // No backend stores them.
+    // Check the format options separately, since backends do not store them.
     FormatOptions::read(FIELD, given)?;
     let differs = |(key, is): &(&str, &str)| given.get(key).is_some_and(|asked| asked != *is);
     match own.iter().find(differs) {
@@ -69,8 +69,9 @@ fn agrees(given: &Context, own: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Why a volume created for that usage does not support the capability; none if it does. As strict
-/// as a repeated `CreateVolume`, except that any filesystem matches if none is named.
+/// Explains why a volume created for `usage` does not support the capability; `None` if it does.
+/// The check is as strict as for a repeated `CreateVolume`, except that any filesystem matches if
+/// none is named.
 fn misused(usage: &Usage, capability: &Capability) -> Option<String> {
     let asked = support::usage(std::slice::from_ref(capability));
     match (usage, &asked) {

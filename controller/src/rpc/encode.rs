@@ -9,7 +9,7 @@ use belay_server::health::Conditions;
 use belay_server::request::{ContentSource, Context, NodeId, Segments};
 use std::collections::HashMap;
 
-/// The volume as a message.
+/// Encodes a volume.
 pub(super) fn volume(volume: &Volume) -> csi::Volume {
     let place = volume.place.as_ref();
     let topology = place.map(|place| topology(place.segments()));
@@ -22,7 +22,7 @@ pub(super) fn volume(volume: &Volume) -> csi::Volume {
     }
 }
 
-/// One topology as a message.
+/// Encodes a topology.
 pub(super) fn topology(segments: Segments) -> csi::Topology {
     csi::Topology {
         segments: segments.into_iter().collect(),
@@ -49,7 +49,7 @@ fn source(source: &ContentSource) -> csi::VolumeContentSource {
     }
 }
 
-/// The snapshot as a message.
+/// Encodes a snapshot.
 pub(super) fn snapshot(snapshot: &Snapshot) -> csi::Snapshot {
     csi::Snapshot {
         size_bytes: bytes(snapshot.bytes),
@@ -61,7 +61,7 @@ pub(super) fn snapshot(snapshot: &Snapshot) -> csi::Snapshot {
     }
 }
 
-/// A page of snapshots.
+/// Encodes a page of snapshots.
 pub(super) fn snapshots(page: &SnapshotPage) -> csi::ListSnapshotsResponse {
     let entry = |listed| csi::list_snapshots_response::Entry {
         snapshot: Some(snapshot(listed)),
@@ -72,8 +72,9 @@ pub(super) fn snapshots(page: &SnapshotPage) -> csi::ListSnapshotsResponse {
     }
 }
 
-/// The publish context of an attached volume, with the secrets of its format mark; and with the
-/// disk's name under that key, so that the driver that this one replaces can take over again.
+/// Encodes the publish context of an attached volume, with the secrets of its format mark. If
+/// `disk_name_key` is set, it also has the disk's name under that key, so that the driver that
+/// Belay replaces can take the volume over again.
 pub(super) fn publish_context(
     attachment: &Attachment,
     marks: Vec<MarkSecret>,
@@ -92,7 +93,7 @@ pub(super) fn publish_context(
     context.entries().chain(name).collect()
 }
 
-/// A page of volumes, each with the nodes it is attached to and, if known, its condition.
+/// Encodes a page of volumes, each with its nodes and, if known, its condition.
 pub(super) fn page(page: &Page, conditions: Option<&[Conditions]>) -> csi::ListVolumesResponse {
     use csi::list_volumes_response::{Entry, VolumeStatus};
     let condition = |at: usize| conditions.and_then(|all| all.get(at));
@@ -109,7 +110,7 @@ pub(super) fn page(page: &Page, conditions: Option<&[Conditions]>) -> csi::ListV
     }
 }
 
-/// A page of unhealthy volumes.
+/// Encodes a page of unhealthy volumes.
 pub(super) fn unhealthy(page: &UnhealthyPage) -> csi::ControllerListVolumeHealthResponse {
     let entry = |volume: &Unhealthy| volume.conditions.volume_health(volume.id.as_str());
     csi::ControllerListVolumeHealthResponse {
@@ -118,7 +119,7 @@ pub(super) fn unhealthy(page: &UnhealthyPage) -> csi::ControllerListVolumeHealth
     }
 }
 
-/// One volume, with the nodes it is attached to and, if known, its condition.
+/// Encodes a volume with its nodes and, if known, its condition.
 pub(super) fn found(
     found: &Volume,
     condition: Option<&Conditions>,
@@ -133,7 +134,7 @@ pub(super) fn found(
     }
 }
 
-/// Capacity for new volumes.
+/// Encodes the capacity for new volumes.
 pub(super) fn room(room: Room) -> csi::GetCapacityResponse {
     csi::GetCapacityResponse {
         available_capacity: bytes(room.available),
@@ -142,7 +143,7 @@ pub(super) fn room(room: Room) -> csi::GetCapacityResponse {
     }
 }
 
-/// Sizes are signed in the protocol; larger ones, which no file has, saturate.
+/// Converts a size to the signed type of the protocol; larger sizes, which no file has, saturate.
 pub(super) fn bytes(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
@@ -186,7 +187,7 @@ mod tests {
         }
     }
 
-    /// With all that a volume can have.
+    /// Returns a volume with all optional properties.
     fn full() -> Volume {
         let context = [("export".to_owned(), "/a".to_owned())];
         let nodes = ["node-1", "node-2"].map(|node| NodeId::new(node).unwrap());
@@ -213,7 +214,7 @@ mod tests {
     fn a_volume_has_what_is_known_of_it_and_nothing_else() {
         let plain = volume(&plain(u64::MAX));
         let expected = csi::Volume {
-            // Larger than the protocol can say.
+            // The size exceeds the range of the protocol.
             capacity_bytes: i64::MAX,
             volume_id: "vol-1".to_owned(),
             ..Default::default()

@@ -1,4 +1,5 @@
-//! The CSI controller service: decode, operate, encode. Decides nothing.
+//! The CSI controller service: decodes requests, calls operations, encodes responses. Decides
+//! nothing.
 
 mod encode;
 mod service;

@@ -1,4 +1,4 @@
-//! The controller service of CSI.
+//! The implementation of CSI's Controller service.
 
 use super::encode;
 use crate::operation::{Operations, Verdict};
@@ -14,19 +14,20 @@ use csi::validate_volume_capabilities_response::Confirmed;
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
-/// Serves the operations.
+/// The Controller service, which serves the operations.
 pub struct Service {
     operations: Arc<Operations>,
 }
 
 impl Service {
-    /// The service for these operations.
+    /// Creates the service for these operations.
     #[must_use]
     pub fn new(operations: Arc<Operations>) -> Self {
         Self { operations }
     }
 
-    /// It creates snapshots, and cannot look for them. Without snapshots, each verb says so.
+    /// Whether the backend creates snapshots but cannot look them up. Without snapshots, each verb
+    /// reports that itself.
     fn lists_no_snapshots(&self) -> bool {
         self.operations.makes_snapshots() && !self.operations.lists_snapshots()
     }
@@ -187,7 +188,7 @@ impl Controller for Service {
             let bytes = self.operations.expand(request).await?;
             Ok(csi::ControllerExpandVolumeResponse {
                 capacity_bytes: encode::bytes(bytes),
-                // Also for raw block: the loop device or disk must reread its size.
+                // Raw block needs the node, too: the loop device or disk must reread its size.
                 node_expansion_required: self.operations.grows_on_node(),
             })
         })
@@ -307,7 +308,7 @@ impl Controller for Service {
     }
 }
 
-/// The response to a call that is not advertised: as if the method did not exist.
+/// Returns the response to a call that is not advertised, as if the method did not exist.
 fn absent<T>(rpc: Rpc) -> Answer<T> {
     Err(Status::unimplemented(format!(
         "{}: not supported by this driver",
@@ -315,8 +316,8 @@ fn absent<T>(rpc: Rpc) -> Answer<T> {
     )))
 }
 
-/// The capabilities of the controller service: exactly those that the backend and the profile
-/// support.
+/// Returns the capabilities of the Controller service: exactly those that the backend and the
+/// profile support.
 fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapability> {
     use csi::controller_service_capability::{Rpc, Type};
     let (attaches, snapshots) = (operations.attaches(), operations.makes_snapshots());

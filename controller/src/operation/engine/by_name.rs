@@ -1,4 +1,4 @@
-//! Finds the volume or snapshot of a name, or creates it.
+//! Finds or creates the volume or snapshot with a name.
 
 use super::contest::Contest;
 use super::item::{Bid, ContestedVolumes, Item, Store};
@@ -9,17 +9,20 @@ use belay_server::call::Failure;
 use belay_server::request::{Name, Secrets};
 
 impl Engine {
-    /// Whether an earlier call may have created the volume, and only a creation finds out.
+    /// Whether an earlier call may have created the volume, which only another creation can
+    /// determine.
     pub(in crate::operation) fn may_exist(&self, name: &Name) -> bool {
         let begun = self.backend.begun();
         begun.is_some_and(|begun| begun.volumes.has(name.as_str()))
     }
 
-    /// The volume of the order's name, ready or failed; `make` creates it if there is none.
+    /// Returns the volume with the order's name, ready or failed; `make` creates it if there is
+    /// none.
     ///
     /// # Errors
-    /// Those of the search, with an unknown state: an earlier call may have created the volume.
-    /// Those of `make`; the reason why creating it failed, rolled back.
+    /// Returns the errors of the search, with an unknown state, since an earlier call may have
+    /// created the volume; the errors of `make`; and the reason why the creation failed, rolled
+    /// back.
     pub(in crate::operation) async fn volume_of(
         &self,
         order: &Order,
@@ -50,8 +53,8 @@ impl Engine {
         self.unless_unfinished(volume, order).await
     }
 
-    /// A volume that has failed before a process could use it has no data, if this process has
-    /// created it: it is deleted, so that the name is free for the next call.
+    /// Deletes a failed volume if this process has created it and no process could have used it
+    /// yet, so that it has no data. This frees the name for the next call.
     async fn unless_unfinished(&self, volume: Volume, order: &Order) -> Result<Volume, Failure> {
         match (&volume.phase, &volume.mark) {
             (Phase::Failed(why), Mark::Open(by)) if by.is_of_the_process_of(&order.attempt) => {
@@ -62,10 +65,10 @@ impl Engine {
         }
     }
 
-    /// The snapshot of the order's name, cut or failed; `make` cuts it if there is none.
+    /// Returns the snapshot with the order's name, cut or failed; `make` cuts it if there is none.
     ///
     /// # Errors
-    /// Like [`Self::volume_of`].
+    /// Returns the errors of [`Self::volume_of`], for the snapshot.
     pub(in crate::operation) async fn snapshot_of(
         &self,
         order: &SnapshotOrder,
@@ -85,10 +88,11 @@ impl Engine {
             .await
     }
 
-    /// The item, once it is ready or failed. Some storage shows the name of a new one only then.
+    /// Returns the item once it is ready or failed, since some storage does not show the name of a
+    /// new item before.
     ///
     /// # Errors
-    /// Those of [`at_rest`] and of [`answered::named`].
+    /// Returns the errors of [`at_rest`] and of [`answered::named`].
     async fn settled_as<S: Store>(
         &self,
         name: &Name,
@@ -108,11 +112,11 @@ impl Engine {
     }
 }
 
-/// Returns the item with that ID as the storage shows it now. If it shows none yet, the ID is at
-/// least not another item's.
+/// Reads the item by its ID and returns it as the storage shows it now. If the storage does not
+/// show it yet, returns the item of the response: then the ID does not belong to another item.
 ///
 /// # Errors
-/// Those of reading it, with an unknown state.
+/// Returns the errors of reading the item, with an unknown state.
 async fn read_back<S: Store>(
     poller: &Poller<S>,
     answered: &S::Item,

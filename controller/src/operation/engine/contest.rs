@@ -1,10 +1,10 @@
-//! Finds the volume or snapshot of a name where the storage accepts a name twice, and several
-//! controllers, or lost responses, have created more than one. See ADR 12 for the proof.
+//! Finds the volume or snapshot with a name if the storage accepts several objects with one name,
+//! and several controllers, or lost responses, have created more than one. ADR 12 has the proof.
 //!
-//! An item is returned only if it is claimed, and claimed only if it is ready and no other is
-//! claimed. Two claims at one time are possible if both calls searched before; so none is returned
-//! until all such claims must have landed, or no other item can be claimed. From then on all
-//! controllers see the same claims, and the lowest ID decides.
+//! An item is returned only if it is claimed, and claimed only if it is ready and no other item is
+//! claimed. Two items can be claimed at the same time if both calls searched before the claims. So
+//! no item is returned until all such claims must be visible, or until no other item can be
+//! claimed. From then on all controllers see the same claims, and the lowest ID decides.
 
 use super::Outage;
 use super::item::{Bid, Contested, Item, Store};
@@ -15,31 +15,32 @@ use belay_server::call::{Certainty, Failure, Kind};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// A claim is sent at most this long after the start of a search that shows no other claim.
+/// Maximum time between the start of a search that shows no other claim, and the claim.
 const CLAIM_WITHIN: Duration = Duration::from_secs(10);
 
-/// After this time a claim sent after such a search is visible or will never be: its request has a
-/// deadline of 10 s, and the rest is for the storage behind it.
+/// The time after which a claim that follows such a search is visible or will never be: its request
+/// has a deadline of 10 s, and the rest is reserved for the storage behind it.
 const CLAIMS_SETTLE: Duration = Duration::from_secs(30);
 
-/// How long to search for an item whose create request got no response.
+/// Maximum duration of the search for an item whose create request got no response.
 const DOUBT_MAX: Duration = Duration::from_secs(60);
 
-/// Between two searches.
+/// The pause between two searches.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 type Id<S> = <<S as Store>::Item as Item>::Id;
 
-/// One call that searches for the item of a name.
+/// A call that searches for the item with a name.
 pub(super) struct Contest<'a, S: Store, C> {
     poller: &'a Poller<S>,
     contested: C,
     bid: Bid<'a>,
     /// The item that this call created.
     own: Option<S::Item>,
-    /// Since when it is unknown whether this call created an item, and why.
+    /// The time since which it is unknown whether this call created an item, and the failure that
+    /// caused the doubt.
     doubt: Option<(Instant, Failure)>,
-    /// When this call first saw a claim.
+    /// The time at which this call first saw a claim.
     claim_seen: Option<Instant>,
     outage: Outage,
 }
@@ -61,11 +62,11 @@ where
         }
     }
 
-    /// The item of the name, ready or failed; `make` creates it if there is none.
+    /// Returns the item with the name, ready or failed; `make` creates it if there is none.
     ///
     /// # Errors
-    /// Why the new item failed, rolled back. Those of `make` that change nothing. All others with
-    /// an unknown state.
+    /// Returns the reason why the new item failed, rolled back; the errors of `make` that change
+    /// nothing; and all other errors with an unknown state.
     pub(super) async fn run(
         mut self,
         make: impl Future<Output = Result<S::Item, Failure>>,
@@ -99,11 +100,11 @@ where
         }
     }
 
-    /// None if the search failed and must be repeated.
+    /// Searches for the items; `None` if the search failed and must be repeated.
     async fn search(&mut self) -> Result<Option<View<S::Item>>, Failure> {
         let view = match View::take(&self.contested, self.bid).await {
             Ok(view) => view,
-            // The caller repeats the call, and this call has done nothing yet.
+            // The caller repeats the call, and this call has not done anything yet.
             Err(failure) if self.is_new() => return Err(failure),
             Err(failure) => {
                 self.outage.bear(failure)?;
@@ -171,7 +172,8 @@ where
         }
     }
 
-    /// No item exists, and this call does not create another.
+    /// Returns an error unless the item in doubt may still appear. Called if no item exists, and
+    /// this call does not create another one.
     fn doubt_ends(&self) -> Result<(), Failure> {
         match &self.doubt {
             Some((since, _)) if since.elapsed() < DOUBT_MAX => Ok(()),
@@ -194,8 +196,8 @@ where
         Ok(leader)
     }
 
-    /// Deletes an item that this call created and does not return. No other call returns it: it is
-    /// not the lowest of the claimed ones, and will not be.
+    /// Deletes an item that this call created but does not return. No other call returns it: it is
+    /// not the lowest of the claimed items, and never will be.
     async fn withdraw(&self, own: &S::Item) {
         let withdrawn = async {
             let is_gone = is_at_work(own) && self.settled(own.id()).await?.is_none();
@@ -216,7 +218,7 @@ where
         }
     }
 
-    /// Deletes the failed items of this process; returns why the first one failed.
+    /// Deletes the failed items of this process; returns the reason why the first one failed.
     async fn clear(&self, view: &View<S::Item>) -> Result<Failure, Failure> {
         let mut first = None;
         for (id, why) in view.failed(self.bid.attempt) {

@@ -1,4 +1,4 @@
-//! The errors for changes that the storage accepts, and does not make or does not end.
+//! The errors for changes that the storage accepts, but does not make or complete.
 
 use super::Engine;
 use super::item::{Item, Store};
@@ -9,13 +9,13 @@ use belay_server::request::{Secrets, VolumeId};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long a call that has failed waits for the cause.
+/// Maximum time that a failed call waits for the cause.
 const CAUSE_WITHIN: Duration = Duration::from_secs(5);
 
 impl Engine {
-    /// For a change that the storage has accepted and that the volume, which is ready, does not
-    /// show: with the cause, if the storage says it soon. The state is unknown, unless the storage
-    /// knows it: it may show a change late.
+    /// Returns the error for a change that the storage has accepted, but that the volume does not
+    /// show although it is ready. Contains the cause if the storage reports it soon. Otherwise the
+    /// state is unknown, since the storage may show the change late.
     pub(in crate::operation) async fn dropped(
         &self,
         id: &VolumeId,
@@ -37,8 +37,8 @@ impl Engine {
 }
 
 impl<S: Store> Poller<S> {
-    /// For a change that the storage had not ended when a job stopped waiting; with its word for
-    /// what it was doing, if it was seen at it.
+    /// Returns the error for a change that the storage had not completed when a job stopped
+    /// waiting. `word` is the storage's last known state.
     pub(super) fn unfinished(&self, id: &<S::Item as Item>::Id, word: Option<String>) -> Failure {
         let what = S::Item::WHAT;
         let state = match word {
@@ -54,7 +54,7 @@ impl<S: Store> Poller<S> {
     }
 }
 
-/// For an item whose deletion the storage has accepted, and that it still has.
+/// Returns the error for an item that still exists although the storage has accepted its deletion.
 pub(super) fn kept<I: Item>(id: &I::Id) -> Failure {
     let what = I::WHAT;
     let message = format!(

@@ -1,5 +1,5 @@
-//! What the engine searches, claims and waits for: volumes and snapshots. The rules are the same
-//! for both, so they are written once, over these traits.
+//! The objects that the engine searches, claims and waits for: volumes and snapshots. Both follow
+//! the same rules, which are implemented once, with these traits.
 
 use crate::backend::{
     Answer, Attempt, Backend, Claims, Mark, Order, Phase, Progress, Snapshot, SnapshotClaims,
@@ -10,24 +10,24 @@ use belay_server::request::{Name, Secrets, SnapshotId, VolumeId};
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// An object of the storage that has a name, and an ID that the storage has given it.
+/// An object of the storage, with a name, and with an ID that the storage has assigned.
 pub(in crate::operation) trait Item: Clone + Send + Sync + 'static {
-    /// Its ID.
+    /// The type of the ID.
     type Id: Clone + Ord + Display + Send + Sync + 'static;
 
-    /// What it is, in messages.
+    /// The name of the type in messages, such as "volume".
     const WHAT: &'static str;
 
     fn id(&self) -> &Self::Id;
 
-    /// The name that the storage shows; `None` if it shows none.
+    /// Returns the name that the storage shows, if it shows one.
     fn name(&self) -> Option<&str>;
 
     fn phase(&self) -> &Phase;
 
     fn mark(&self) -> &Mark;
 
-    /// Adds what the creation returned, and what reading it later may omit.
+    /// Adds properties from the response to the creation, which a later read may omit.
     fn complete(&mut self, _created: &Self) {}
 }
 
@@ -81,20 +81,20 @@ impl Item for Snapshot {
     }
 }
 
-/// A page of items, and where the next one begins.
+/// A page of items, and the token of the next page.
 pub(super) type Items<I> = (Vec<I>, Option<String>);
 
 /// The items of one kind in a backend.
 pub(super) trait Store: Clone + Send + Sync + 'static {
     type Item: Item;
 
-    /// Whose items they are.
+    /// Returns the backend with these items.
     fn backend(&self) -> &dyn Backend;
 
     fn get(&self, id: <Self::Item as Item>::Id, secrets: Secrets)
     -> Answer<'_, Option<Self::Item>>;
 
-    /// Like [`Backend::list`].
+    /// Lists the items as [`Backend::list`] does.
     fn list(
         &self,
         after: Option<String>,
@@ -105,7 +105,7 @@ pub(super) trait Store: Clone + Send + Sync + 'static {
     fn delete(&self, id: <Self::Item as Item>::Id, secrets: Secrets) -> Answer<'_, Progress<()>>;
 }
 
-/// A store that accepts a name twice.
+/// A store that accepts several items with one name.
 pub(super) trait Contested: Send + Sync {
     type Item: Item;
 
@@ -114,7 +114,7 @@ pub(super) trait Contested: Send + Sync {
     fn claim(&self, id: <Self::Item as Item>::Id, secrets: Secrets) -> Answer<'_, ()>;
 }
 
-/// What a call wants to have: the item of that name.
+/// The item that a call requests, by its name.
 #[derive(Clone, Copy)]
 pub(super) struct Bid<'a> {
     pub(super) name: &'a Name,
@@ -142,7 +142,7 @@ impl<'a> From<&'a SnapshotOrder> for Bid<'a> {
     }
 }
 
-/// The volumes of a backend.
+/// The volumes of a backend, as a store.
 #[derive(Clone)]
 pub(super) struct VolumeStore(pub(super) Arc<dyn Backend>);
 
@@ -172,7 +172,7 @@ impl Store for VolumeStore {
     }
 }
 
-/// The volumes of a backend that accepts a name twice.
+/// The volumes of a backend that accepts several volumes with one name.
 pub(super) struct ContestedVolumes<'a> {
     pub(super) backend: &'a dyn Backend,
     pub(super) claims: &'a dyn Claims,
@@ -190,7 +190,7 @@ impl Contested for ContestedVolumes<'_> {
     }
 }
 
-/// The snapshots of a backend.
+/// The snapshots of a backend, as a store.
 #[derive(Clone)]
 pub(super) struct SnapshotStore(pub(super) Arc<dyn Backend>);
 

@@ -1,5 +1,5 @@
 //! Support for storage that responds before it is done, accepts a name twice or loses a response:
-//! finding the volume or snapshot of a name, waiting, queues. Knows no cloud.
+//! finds the volume or snapshot with a name, waits, and queues calls. Knows no cloud.
 
 mod by_name;
 mod contest;
@@ -22,21 +22,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How long the job of a volume waits: less than its caller, so that the volume is free for the
-/// call that reverts this one.
+/// Maximum time that the job of a volume waits. It is shorter than the caller's, so that the volume
+/// is free for the call that reverts this one.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Between two requests for an item that must be deleted.
+/// The pause between two requests for an item that must be deleted.
 const DELETE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a job waits for its change of a volume, and how often it begins the change.
+/// The limits of a job: how long it waits for its change of a volume, and how often it begins the
+/// change.
 pub(super) struct Patience {
     until: Instant,
     begins_left: u32,
 }
 
 impl Patience {
-    /// Whether the change was begun as often as a job does.
+    /// Whether the change was begun the maximum number of times.
     pub(super) fn is_spent(&self) -> bool {
         self.begins_left == 0
     }
@@ -48,7 +49,7 @@ pub(super) struct Engine {
     volumes: Poller<VolumeStore>,
     snapshots: Poller<SnapshotStore>,
     nodes: Queue<NodeId>,
-    /// Random, so that it differs from that of other processes.
+    /// A random number, which distinguishes this process from others.
     process: u64,
     attempts: AtomicU64,
 }
@@ -65,16 +66,16 @@ impl Engine {
         }
     }
 
-    /// A new attempt to create a volume or a snapshot.
+    /// Returns a new attempt to create a volume or a snapshot.
     pub(super) fn attempt(&self) -> Attempt {
         Attempt::new(self.process, self.attempts.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The volume once it is ready or failed; none if it was deleted.
+    /// Waits until the volume is ready or failed, and returns it; `None` if it was deleted.
     ///
     /// # Errors
-    /// `Busy` if the storage takes longer than a job waits; those of reading the volume, if they
-    /// persist. All with an unknown state.
+    /// Returns `Busy` if the storage takes longer than a job waits, and persistent errors of
+    /// reading the volume. The state is unknown in all cases.
     pub(super) async fn settled_soon(
         &self,
         id: &VolumeId,
@@ -83,11 +84,12 @@ impl Engine {
         settled_by(&self.volumes, end_of_patience(), id, secrets).await
     }
 
-    /// The same for a change that was just begun, and may have to be begun again: unless the
-    /// patience is spent then.
+    /// Waits like [`Self::settled_soon`] for a change that was just begun, within the limits of
+    /// `patience`. The change may have to be begun again unless these are spent.
     ///
     /// # Errors
-    /// Also `Busy` if it was begun more often than a job does.
+    /// Returns the errors of [`Self::settled_soon`], and `Busy` if the change was begun more often
+    /// than a job does.
     pub(super) async fn settled_within(
         &self,
         patience: &mut Patience,
@@ -99,7 +101,7 @@ impl Engine {
         settled_by(&self.volumes, patience.until, id, secrets).await
     }
 
-    /// Like [`Self::settled_soon`], of a snapshot.
+    /// Waits like [`Self::settled_soon`], for a snapshot.
     pub(super) async fn snapshot_settled_soon(
         &self,
         id: &SnapshotId,
@@ -108,10 +110,10 @@ impl Engine {
         settled_by(&self.snapshots, end_of_patience(), id, secrets).await
     }
 
-    /// The snapshot, which was just made or found, once it is ready or failed.
+    /// Returns the snapshot, which was just created or found, once it is ready or failed.
     ///
     /// # Errors
-    /// Those of [`at_rest`].
+    /// Returns the errors of [`at_rest`].
     pub(super) async fn snapshot_at_rest(
         &self,
         snapshot: Snapshot,
@@ -120,7 +122,7 @@ impl Engine {
         at_rest(&self.snapshots, snapshot, secrets).await
     }
 
-    /// That of a job that begins now.
+    /// Returns the limits of a job that begins now.
     pub(super) fn patience(&self) -> Patience {
         Patience {
             until: end_of_patience(),
@@ -128,12 +130,12 @@ impl Engine {
         }
     }
 
-    /// Waits for this call's turn to attach to or detach from a node, where a node accepts one
-    /// change at a time. Dropping the result ends the turn.
+    /// Waits for this call's turn to attach to or detach from a node, if a node accepts only one
+    /// change at a time. The turn ends when the result is dropped.
     ///
     /// # Errors
-    /// `Busy` if it does not come in time: a change that begins after its caller has stopped
-    /// waiting would be made for no caller.
+    /// Returns `Busy` if the turn does not come in time, since a change must not begin after its
+    /// caller has stopped waiting.
     pub(super) async fn turn(
         &self,
         node: &NodeId,
@@ -151,12 +153,12 @@ impl Engine {
     }
 }
 
-/// Until when a job that begins now waits for the storage.
+/// Returns the time until which a job that begins now waits for the storage.
 fn end_of_patience() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// The item once it is ready or failed, if it is so by that moment.
+/// Returns the item once it is ready or failed; fails if it is not by `until`.
 async fn settled_by<S: Store>(
     poller: &Poller<S>,
     until: Instant,
@@ -168,12 +170,12 @@ async fn settled_by<S: Store>(
     seen.unwrap_or_else(|_| Err(poller.unfinished(id, last.word())))
 }
 
-/// The item, once it is ready or failed; with what its creation returned, which reading it may
+/// Returns the item once it is ready or failed, with properties from its creation that a read may
 /// omit.
 ///
 /// # Errors
-/// Those of reading the item; `Busy` if it was deleted meanwhile, or the storage takes longer than
-/// a job waits.
+/// Returns the errors of reading the item, and `Busy` if it was deleted meanwhile or if the storage
+/// takes longer than a job waits.
 async fn at_rest<S: Store>(
     poller: &Poller<S>,
     item: S::Item,
@@ -191,12 +193,12 @@ async fn at_rest<S: Store>(
     Ok(settled)
 }
 
-/// Deletes an item that this process created for the name, and waits for the end. Reads it by its
-/// ID before: an answer or a list may have shown another item's ID.
+/// Deletes an item that this process created for the name, and waits until it is deleted. Reads the
+/// item by its ID before, since a response or a list may have shown the ID of another item.
 ///
 /// # Errors
-/// `System` if it is another item; those of reading and deleting it, if they persist; those of
-/// [`settled_by`].
+/// Returns `System` if it is another item; persistent errors of reading and deleting it; and the
+/// errors of [`settled_by`].
 async fn delete<S: Store>(
     poller: &Poller<S>,
     id: &<S::Item as Item>::Id,
@@ -223,19 +225,19 @@ async fn delete<S: Store>(
     deleted(poller, id, progress, bid.secrets).await
 }
 
-/// Whether this process created the item for the name, and no caller can have it.
+/// Whether this process created the item for the name, and no caller can be using it.
 fn is_own(backend: &dyn Backend, item: &impl Item, bid: Bid<'_>) -> bool {
     let name = item.name();
     let is_named = name.is_some_and(|shown| backend.is_name(shown, bid.name));
     match item.mark() {
         Mark::Open(by) => is_named && by.is_of_the_process_of(bid.attempt),
-        // The claim of another call, which does not return it.
+        // Another call has claimed the item, but does not return it.
         Mark::Claimed => is_named,
         Mark::None | Mark::Copied => false,
     }
 }
 
-/// Repeats a request that fails, as long as an [`Outage`] is tolerated.
+/// Repeats a failing request as long as an [`Outage`] is tolerated.
 async fn until_answered<'a, T: 'a>(ask: impl Fn() -> Answer<'a, T>) -> Result<T, Failure> {
     let mut outage = Outage::default();
     loop {
@@ -247,7 +249,7 @@ async fn until_answered<'a, T: 'a>(ask: impl Fn() -> Answer<'a, T>) -> Result<T,
     }
 }
 
-/// Waits for the end of a deletion that has come so far.
+/// Waits for the end of a deletion with this progress.
 async fn deleted<S: Store>(
     poller: &Poller<S>,
     id: &<S::Item as Item>::Id,
@@ -263,19 +265,21 @@ async fn deleted<S: Store>(
     }
 }
 
-/// Longer than a restart of the storage's own services. A call repeated later starts with a search.
+/// The maximum outage, longer than a restart of the storage's services. A call repeated later
+/// starts with a search.
 const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
-/// How long a waiting job tolerates storage that does not respond: consecutive failures, without a
-/// response between them.
+/// The start of an outage, a sequence of failures without a response between them. A waiting job
+/// tolerates it for a limited time.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Option<Instant>);
 
 impl Outage {
-    /// Counts a failure.
+    /// Records a failure.
     ///
     /// # Errors
-    /// The failure, with an unknown state, if it is permanent or has persisted for too long.
+    /// Returns the failure, with an unknown state, if it is permanent or has persisted for too
+    /// long.
     pub(super) fn bear(&mut self, failure: Failure) -> Result<(), Failure> {
         let since = *self.0.get_or_insert_with(Instant::now);
         match passes(failure.kind) && since.elapsed() < OUTAGE_MAX {
@@ -284,7 +288,7 @@ impl Outage {
         }
     }
 
-    /// The storage has responded.
+    /// Ends the outage, since the storage has responded.
     pub(super) fn end(&mut self) {
         self.0 = None;
     }

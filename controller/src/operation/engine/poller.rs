@@ -1,5 +1,5 @@
-//! Waits until the storage has completed its work on volumes or snapshots: one poller for all
-//! waiters of a kind, so that one list can serve many of one account. No other code in the
+//! Waits until the storage has completed its work on volumes or snapshots. One poller serves all
+//! waiters of a kind, so that one list can serve many waiters of one account. No other code of the
 //! controller waits for the storage.
 
 use super::Outage;
@@ -14,15 +14,16 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-/// Longest interval between two polls of an item.
+/// The maximum interval between two polls of an item.
 const INTERVAL_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of concurrent reads of single items.
 const GETS_MAX: usize = 8;
-/// Entries of a page; the default of Cinder's `osapi_max_limit`.
+/// The number of entries in a page; the default of Cinder's `osapi_max_limit`.
 const PAGE_ENTRIES: usize = 1000;
-/// How long the number of pages is cached.
+/// The time for which the number of pages is cached.
 const PAGES_AGE_MAX: Duration = Duration::from_secs(300);
-/// Between the begins of two lists, in times of the answer's time: a slow storage is asked less.
+/// The minimum time between the starts of two lists, as a multiple of the response time, so that
+/// slow storage gets fewer requests.
 const LIST_REST: u32 = 4;
 
 type Id<S> = <<S as Store>::Item as Item>::Id;
@@ -32,16 +33,17 @@ pub(super) struct Poller<S: Store>(Arc<Shared<S>>);
 
 struct Shared<S: Store> {
     store: S,
-    /// First interval between two polls of an item, and the shortest one between two lists.
+    /// The first interval between two polls of an item, and the minimum interval between two lists.
     interval: Duration,
     state: Lock<State<S>>,
-    /// A waiter may be due earlier than those before it.
+    /// Notified when a waiter is added, which may be due earlier than the others.
     added: Notify,
     gets: Semaphore,
 }
 
 struct State<S: Store> {
-    /// By the secrets of the calls: one account may not see the items of another.
+    /// The accounts by the secrets of the calls, since one account may not see the items of
+    /// another.
     accounts: BTreeMap<Secrets, Account<S>>,
     /// Whether a task serves the waiters.
     runs: bool,
@@ -49,11 +51,11 @@ struct State<S: Store> {
 
 struct Account<S: Store> {
     waiters: Vec<Waiter<S>>,
-    /// Minimum number of pages of a list of all items, and when it was counted.
+    /// Minimum number of pages of a list of all items, and the time at which it was determined.
     pages: (usize, Instant),
-    /// The next list is not read earlier.
+    /// The earliest time of the next list.
     next_list: Instant,
-    /// How long the last first page took.
+    /// The response time of the last first page.
     page_took: Duration,
 }
 
@@ -61,7 +63,7 @@ struct Waiter<S: Store> {
     id: Id<S>,
     secrets: Secrets,
     since: Instant,
-    /// When the last poll began, and when the next one is due.
+    /// The start of the last poll, and the time of the next one.
     polled: Instant,
     due: Instant,
     outage: Outage,
@@ -69,12 +71,12 @@ struct Waiter<S: Store> {
     answer: oneshot::Sender<Result<Option<S::Item>, Failure>>,
 }
 
-/// What the storage was doing when a waiter's item was last read.
+/// The state of a waiter's item when it was last read.
 #[derive(Clone, Default)]
 pub(super) struct LastSeen(Arc<Lock<Option<String>>>);
 
 impl LastSeen {
-    /// In the storage's word; none if it has not been read.
+    /// Returns the storage's word for the state; `None` if the item has not been read.
     pub(super) fn word(&self) -> Option<String> {
         self.0.lock().clone()
     }
@@ -113,11 +115,11 @@ impl<S: Store> Poller<S> {
         &self.0.store
     }
 
-    /// The item once it is ready or failed; none if it was deleted. The first poll follows after an
-    /// interval. A caller may stop waiting, and has what was seen `last`.
+    /// Returns the item once it is ready or failed; `None` if it was deleted. The first poll
+    /// follows after an interval. A caller that stops waiting finds the last state in `last`.
     ///
     /// # Errors
-    /// Those of reading the item, if they persist; with an unknown state.
+    /// Returns persistent errors of reading the item, with an unknown state.
     pub(super) async fn settled(
         &self,
         id: &Id<S>,
@@ -141,7 +143,7 @@ impl<S: Store> Poller<S> {
     }
 }
 
-/// Whether the storage is changing it.
+/// Whether the storage is changing the item.
 pub(super) fn is_at_work(item: &impl Item) -> bool {
     matches!(item.phase(), Phase::Busy(_) | Phase::Deleting)
 }
@@ -156,7 +158,8 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Runs rounds until there is no waiter. A round without a response does not delay the next.
+    /// Runs rounds until there is no waiter. A round without a response does not delay the next
+    /// one.
     async fn run(self: Arc<Self>) {
         loop {
             let due = self.state.lock().due();
@@ -184,7 +187,7 @@ impl<S: Store> Shared<S> {
     }
 
     async fn by_get(self: Arc<Self>, waiter: Waiter<S>) {
-        // The semaphore is never closed.
+        // This cannot fail, since the semaphore is never closed.
         let _permit = self.gets.acquire().await;
         match self
             .store
@@ -196,9 +199,9 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Serves waiters from a list while it has fewer pages than there are waiters. Items that the
-    /// list does not have are read one by one: no list says that an item is missing. Several pages
-    /// are read one after another and may miss one, and a list may leave volumes out, such as those
+    /// Serves waiters from a list, as long as it has fewer pages than there are waiters. Reads
+    /// items that are not in the list individually, since a list cannot prove that an item is
+    /// missing: an item may be lost between two pages, and a list may omit volumes, such as those
     /// of another project.
     async fn by_list(self: Arc<Self>, secrets: Secrets, waiters: Vec<Waiter<S>>) {
         let pages_max = waiters.len() - 1;
@@ -259,15 +262,15 @@ impl<S: Store> Shared<S> {
 
     fn again(self: &Arc<Self>, mut waiter: Waiter<S>) {
         let interval = (waiter.since.elapsed() / 4).clamp(self.interval, INTERVAL_MAX);
-        // From poll to poll, so that a caller waits no longer for a change that is complete. A slow
-        // storage rests at least as long as it has worked.
+        // Measure the interval from the start of a poll to the next, so that a caller does not wait
+        // longer for a complete change. Slow storage gets a pause at least as long as its response.
         let rest = waiter.polled.elapsed().min(interval);
         waiter.due = (waiter.polled + interval).max(Instant::now() + rest);
         self.add(waiter);
     }
 }
 
-/// Their polls begin.
+/// Sets the start of the waiters' polls.
 fn polled<S: Store>(waiters: impl Iterator<Item = Waiter<S>>, now: Instant) -> Vec<Waiter<S>> {
     let polled = now;
     waiters.map(|waiter| Waiter { polled, ..waiter }).collect()
@@ -278,7 +281,7 @@ impl<S: Store> State<S> {
         self.accounts.entry(secrets.clone()).or_default()
     }
 
-    /// When the next round is; none if the task ends, because no caller waits.
+    /// Returns the time of the next round; `None` if no caller waits, so that the task ends.
     fn due(&mut self) -> Option<Instant> {
         self.accounts.retain(|_, account| account.is_needed());
         let due = self.accounts.values().filter_map(Account::due).min();
@@ -286,7 +289,7 @@ impl<S: Store> State<S> {
         due
     }
 
-    /// A round for each account with a waiter that is due.
+    /// Returns a round for each account with a waiter that is due.
     fn rounds(&mut self, now: Instant, interval: Duration) -> Vec<(Secrets, Round<S>)> {
         self.accounts
             .iter_mut()
@@ -307,7 +310,8 @@ impl<S: Store> Default for Account<S> {
 }
 
 impl<S: Store> Account<S> {
-    /// Drops the waiters whose callers have stopped waiting.
+    /// Drops the waiters whose callers have stopped waiting. Returns whether the account is still
+    /// needed.
     fn is_needed(&mut self) -> bool {
         self.waiters.retain(|waiter| !waiter.answer.is_closed());
         !self.waiters.is_empty() || self.pages.1.elapsed() < PAGES_AGE_MAX
@@ -318,7 +322,7 @@ impl<S: Store> Account<S> {
         self.waiters.len() > self.pages()
     }
 
-    /// When the next round is; none if no caller waits.
+    /// Returns the time of the next round; `None` if no caller waits.
     fn due(&self) -> Option<Instant> {
         let due = self.waiters.iter().map(|waiter| waiter.due).min()?;
         match self.lists() {
@@ -327,8 +331,8 @@ impl<S: Store> Account<S> {
         }
     }
 
-    /// The waiters to serve now: those whose turn it is, or all if that takes a list. None if it is
-    /// too early.
+    /// Returns the waiters to serve now: those that are due, or all of them if a list serves them.
+    /// Returns `None` if it is too early.
     fn round(&mut self, now: Instant, interval: Duration) -> Option<Round<S>> {
         if self.due()? > now {
             return None;

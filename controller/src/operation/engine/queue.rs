@@ -1,4 +1,4 @@
-//! First come, first served, one at a time for each key.
+//! Queues that serve one caller at a time for each key, in the order of arrival.
 
 use belay_server::lock::Lock;
 use std::collections::HashMap;
@@ -6,14 +6,15 @@ use std::hash::Hash;
 use std::sync::Arc;
 use tokio::sync::{Mutex as Fair, OwnedMutexGuard};
 
-/// The queues. A key without a turn has none; the number of jobs limits the number of callers.
+/// The queues by key. A queue exists only while callers use it; the number of jobs limits the
+/// number of callers.
 pub(super) struct Queue<K>(Arc<Lock<HashMap<K, Arc<Fair<()>>>>>);
 
-/// The turn of a caller, until it is dropped.
+/// A caller's turn, which ends when it is dropped.
 pub(in crate::operation) struct Turn<K: Eq + Hash> {
     queue: Queue<K>,
     key: K,
-    /// None only during drop.
+    /// The lock; `None` only during drop.
     held: Option<OwnedMutexGuard<()>>,
 }
 
@@ -32,8 +33,8 @@ impl<K: Eq + Hash + Clone> Queue<K> {
             key: key.clone(),
             held: None,
         };
-        // tokio's `Mutex` is fair. From here on, dropping `turn` removes the line if this caller
-        // was the last.
+        // The `Mutex` of tokio is fair. From here on, dropping `turn` removes the queue if this
+        // caller was the last.
         turn.held = Some(line.lock_owned().await);
         turn
     }

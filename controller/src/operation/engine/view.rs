@@ -1,4 +1,4 @@
-//! The volumes or snapshots of one name as one search found them, classified by their marks.
+//! The volumes or snapshots with one name, as found by one search and classified by their marks.
 
 use super::item::{Bid, Contested, Item};
 use super::poller::is_at_work;
@@ -9,15 +9,17 @@ use tokio::time::Instant;
 
 /// The result of a search.
 pub(super) struct View<I> {
-    /// When the search started.
+    /// The start of the search.
     pub(super) asked: Instant,
-    /// By id.
+    /// The items, ordered by ID.
     items: Vec<I>,
 }
 
 impl<I: Item> View<I> {
+    /// Searches for the items.
+    ///
     /// # Errors
-    /// Those of the backend; until a search answers, an item of the name may exist.
+    /// Returns the errors of the backend. Until a search succeeds, an item with the name may exist.
     pub(super) async fn take(
         contested: &impl Contested<Item = I>,
         bid: Bid<'_>,
@@ -29,13 +31,13 @@ impl<I: Item> View<I> {
         Ok(Self { asked, items })
     }
 
-    /// The item of the name: the claimed one with the lowest ID.
+    /// Returns the item that the name means: the claimed item with the lowest ID.
     pub(super) fn leader(&self) -> Option<&I> {
         self.with(|item| *item.mark() == Mark::Claimed).next()
     }
 
-    /// The item to claim where none is claimed. One without marks comes first: another program may
-    /// have returned it.
+    /// Returns the item to claim if none is claimed. An item without marks has precedence, since
+    /// another program may have returned it.
     pub(super) fn claimable(&self) -> Option<&I> {
         self.claimables()
             .min_by_key(|item| (*item.mark() != Mark::None, item.id()))
@@ -46,7 +48,7 @@ impl<I: Item> View<I> {
         self.claimables().any(|item| item.id() != leader)
     }
 
-    /// An item that the storage is changing and that may become claimable.
+    /// Returns an item that the storage is changing and that may become claimable.
     pub(super) fn pending(&self) -> Option<&I> {
         self.with(|item| match (item.mark(), item.phase()) {
             (Mark::None, _) => is_at_work(item),
@@ -56,22 +58,22 @@ impl<I: Item> View<I> {
         .next()
     }
 
-    /// A failed item that another program may have returned.
+    /// Returns a failed item that another program may have returned.
     pub(super) fn failed_unmarked(&self) -> Option<&I> {
         let is_failed = |item: &I| matches!(item.phase(), Phase::Failed(_));
         self.with(move |item| *item.mark() == Mark::None && is_failed(item))
             .next()
     }
 
-    /// The only item of that attempt; none if there are several, since one may be a copy.
+    /// Returns the only item of the attempt; `None` if there are several, since one may be a copy.
     pub(super) fn created_by(&self, attempt: &Attempt) -> Option<&I> {
         let mut own = self.with(|item| *item.mark() == Mark::Open(attempt.clone()));
         let only = own.next()?;
         own.next().is_none().then_some(only)
     }
 
-    /// Failed items of all attempts of that process, and why they failed. None was ever returned:
-    /// only a claimed item is.
+    /// Returns the failed items of all attempts of that process, and why they failed. They were
+    /// never returned, since only claimed items are.
     pub(super) fn failed(&self, attempt: &Attempt) -> impl Iterator<Item = (&I::Id, &Failure)> {
         self.items
             .iter()
@@ -83,7 +85,7 @@ impl<I: Item> View<I> {
             })
     }
 
-    /// Logs items that are not used because another one of that name is.
+    /// Logs items that are not used because another item with the name is.
     pub(super) fn report_surplus(&self, name: &Name, used: &I::Id) {
         let surplus = self.with(|item| item.id() != used);
         let surplus: Vec<_> = surplus.map(|item| item.id().to_string()).collect();

@@ -1,11 +1,12 @@
-//! Attributes of volumes: a backend that is at the change when it answers, and may not make it.
+//! Attributes of volumes, with a backend that responds before it has made a change, and may not
+//! make it.
 
 use super::*;
 use crate::backend::Modification;
 use belay_server::request::ControllerModify;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-/// Its volume `vol-1` has the attribute `class` as asked, or refuses it silently.
+/// A backend whose volume `vol-1` gets the requested attribute `class`, or refuses it silently.
 #[derive(Default)]
 struct Changing {
     class: Mutex<String>,

@@ -1,8 +1,8 @@
-//! A volume that has the name of a request, and shows other parameters.
+//! Volumes with the name of a request, but with other parameters.
 
 use super::*;
 
-/// Creates `pvc-1`, whose volume shows these parameters, with that class; none = without a class.
+/// Creates `pvc-1` with a class, on a backend whose volume shows these parameters.
 async fn created(
     shown: &[(&'static str, &str)],
     class: Option<&str>,
@@ -37,12 +37,12 @@ async fn a_volume_that_shows_another_parameter_than_it_was_asked_for_is_incompat
     }
     for (shown, class, meets) in [
         (&[("class", "small")][..], Some("small"), false),
-        // Without the parameter, the storage has chosen.
+        // Without the parameter in the request, the storage has selected the value.
         (&[("class", "large")], None, false),
-        // The storage does not show it.
+        // The storage does not show the parameter.
         (&[], Some("small"), false),
         (&[("other", "large")], Some("small"), false),
-        // By another name, as the storage says.
+        // The storage uses another name for the same value.
         (&[("class", "large")], Some("small"), true),
     ] {
         let answer = created(shown, class, meets).await;

@@ -1,4 +1,5 @@
-//! Volumes for several nodes at once, of a driver that has only some of them, as raw block.
+//! Volumes for several nodes at once, with a driver that supports them only as raw block, and only
+//! for some volumes.
 
 use super::*;
 use belay_contract::drivers::{NFS, OPENSTACK, Profile};
@@ -58,7 +59,7 @@ async fn a_backend_knows_whether_an_order_is_for_several_nodes() {
     for (profile, capability, is_shared) in [
         (OPENSTACK, for_many(block()), true),
         (OPENSTACK, block(), false),
-        // Every volume of the driver can be had by several.
+        // Several nodes can use any volume of this driver.
         (NFS, for_many(mount()), false),
     ] {
         let ordered = Arc::default();
@@ -69,7 +70,7 @@ async fn a_backend_knows_whether_an_order_is_for_several_nodes() {
         let rules = Rules { profile, ..rules() };
         let operations = Operations::new(Arc::new(backend), rules);
         let made = operations.create(named("pvc-2", capability.clone())).await;
-        // The stub's volume is for one node.
+        // The stub's volume is for a single node.
         let is_refused = made.is_err_and(|why| why.message.contains("one node at a time"));
         assert_eq!(is_refused, is_shared, "{capability:?}");
         let orders: Vec<_> = std::mem::take(&mut *ordered.lock().unwrap());
@@ -77,7 +78,7 @@ async fn a_backend_knows_whether_an_order_is_for_several_nodes() {
     }
 }
 
-/// Such a volume of cinder-csi-plugin stays usable; the backend refuses a second node.
+/// Such a volume of cinder-csi-plugin remains usable; the backend refuses a second node.
 #[tokio::test]
 async fn a_filesystem_that_was_created_for_several_nodes_can_still_have_one() {
     let publish = ControllerPublish {

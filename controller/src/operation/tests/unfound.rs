@@ -1,4 +1,5 @@
-//! Storage that cannot search for a name: what an earlier call has created is not forgotten.
+//! Storage that cannot search for a name: objects that an earlier call has created are not
+//! forgotten.
 
 use super::*;
 use crate::backend::{Begun, Clones};
@@ -9,7 +10,7 @@ use std::pin::pin;
 use std::task::{self, Waker};
 use tokio::time::timeout;
 
-/// Creates as scripted; the source of its clones does not exist.
+/// A backend that creates volumes as scripted; the source of its clones does not exist.
 #[derive(Default)]
 struct Unfound(Mutex<VecDeque<Result<Volume, Failure>>>, Begun);
 
@@ -76,7 +77,7 @@ fn unreachable() -> Failure {
     Failure::new(Kind::Unreachable, "why")
 }
 
-/// The certainties of the failures of calls that storage answers so.
+/// Returns the certainties of the failures of calls with these responses of the storage.
 async fn certainties(
     request: &CreateVolume,
     answers: impl IntoIterator<Item = Result<Volume, Failure>>,
@@ -114,7 +115,7 @@ async fn a_server_that_is_away_says_nothing_of_an_earlier_call() {
     assert_eq!(certainties(&request, answers, 5).await, expected);
 }
 
-/// The caller has disconnected before the answer: to it, the volume does not exist.
+/// The caller has disconnected before the response, so it does not know that the volume exists.
 #[tokio::test]
 async fn a_volume_whose_caller_has_left_is_not_forgotten_when_the_server_is_away() {
     let answers = [Ok(volume(Phase::Ready)), Err(unreachable())];
@@ -138,7 +139,7 @@ async fn a_volume_whose_caller_has_left_is_not_forgotten_when_the_server_is_away
     assert_eq!(state, (Kind::Unreachable, Certainty::MayBeRunning));
 }
 
-/// Once an earlier call may have made a copy, only the storage knows.
+/// Once an earlier call may have created a copy, only the storage knows whether it exists.
 #[tokio::test]
 async fn the_copy_of_a_source_that_is_gone_is_looked_for_if_a_call_may_have_made_it() {
     let source = || ContentSource::Volume(VolumeId::new("gone").unwrap());
@@ -156,7 +157,7 @@ async fn the_copy_of_a_source_that_is_gone_is_looked_for_if_a_call_may_have_made
         source: Some(source()),
         ..volume(Phase::Ready)
     };
-    // As after a call for a source that existed then.
+    // The state is that after a call during which the source existed.
     backend.1.volumes.note(request.name.as_str());
     backend.0.lock().unwrap().push_back(Ok(copy));
     operations.create(request.clone()).await.unwrap();
