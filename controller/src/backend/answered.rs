@@ -1,6 +1,6 @@
-//! Compares the answer to a creation with its order. If a cloud, or a proxy before it, answers with
-//! another object, two claims would share one volume. Such an answer is not used: nothing is
-//! claimed, changed or deleted, and a repeated call searches for the name.
+//! Compares the response to a creation with its order. If a cloud, or a proxy in front of it,
+//! responds with another object, two claims would share one volume. Such a response is not used:
+//! nothing is claimed, changed or deleted, and a repeated call searches for the name.
 
 use super::cloud::ids::{quoted, wrong};
 use super::{Backend, Order, Snapshot, SnapshotOrder, Snapshots, Volume};
@@ -9,14 +9,14 @@ use belay_server::request::{ContentSource, Name};
 use belay_server::size::Exact;
 use std::fmt;
 
-/// Names of the objects in error messages.
+/// The name of the object in error messages.
 const VOLUME: &str = "volume";
 const SNAPSHOT: &str = "snapshot";
 
-/// Refuses a volume in the answer to an order if its ID, its name or its size does not match.
+/// Refuses a volume in the response to an order if its ID, its name or its size does not match.
 ///
 /// # Errors
-/// `System`, with an unknown state left behind, naming the order and the answer.
+/// Returns `System`, with an unknown state left behind, naming the order and the response.
 pub(crate) fn volume(
     backend: &dyn Backend,
     order: &Order,
@@ -26,7 +26,7 @@ pub(crate) fn volume(
     let (id, name) = (made.id.as_str(), made.name.as_deref());
     identified(&order.name, VOLUME, id, backend.is_volume_id(&made.id))?;
     named(backend, &order.name, VOLUME, (id, name))?;
-    // An older volume of that name may be smaller. The caller compares it with the whole request.
+    // An older volume with the name may be smaller. The caller compares it with the whole request.
     let is_new = backend.begun().is_none() && made.source.as_ref() == source;
     match is_new && made.bytes > 0 && made.bytes < order.bytes {
         true => {
@@ -38,10 +38,10 @@ pub(crate) fn volume(
     }
 }
 
-/// Refuses a snapshot in the answer to an order if its ID or its name does not match.
+/// Refuses a snapshot in the response to an order if its ID or its name does not match.
 ///
 /// # Errors
-/// `System`, with an unknown state left behind, naming the order and the answer.
+/// Returns `System`, with an unknown state left behind, naming the order and the response.
 pub(crate) fn snapshot(
     backend: &dyn Backend,
     snapshots: &dyn Snapshots,
@@ -54,10 +54,10 @@ pub(crate) fn snapshot(
     named(backend, &order.name, SNAPSHOT, (id, name))
 }
 
-/// Refuses an object whose name is not the requested one.
+/// Refuses an object whose name differs from the requested one.
 ///
 /// # Errors
-/// `System`, with an unknown state left behind, naming the order and the answer.
+/// Returns `System`, with an unknown state left behind, naming the order and the response.
 pub(crate) fn named(
     backend: &dyn Backend,
     asked: &Name,

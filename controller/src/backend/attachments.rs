@@ -1,4 +1,4 @@
-//! What a backend must be able to do to attach volumes to nodes, and what an attachment is.
+//! The trait of backends that attach volumes to nodes, and the types of attachments.
 
 use super::{Answer, Progress, Volume};
 use belay_contract::publish_context::{Content, Transport};
@@ -9,72 +9,74 @@ use std::sync::Arc;
 
 /// A backend that attaches volumes to nodes.
 pub trait Attachments: Send + Sync {
-    /// Makes a volume available on a node. If it is so already, the answer carries the terms of
-    /// then, which may differ from those of the order.
+    /// Attaches a volume to a node. If it is already attached, the result has its existing terms,
+    /// which may differ from those of the order.
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;
 
-    /// The attachment, if a look at the volume shows all of it. Otherwise [`Self::attach`] is
-    /// called again.
+    /// Returns the attachment, if the state of the volume contains all of it. Otherwise the engine
+    /// calls [`Self::attach`] again.
     fn attached(&self, _order: &AttachOrder, _seen: &Volume) -> Option<Attachment> {
         None
     }
 
-    /// Detaches a volume from a node; done if it is not attached.
+    /// Detaches a volume from a node; succeeds if it is not attached.
     fn detach(&self, id: VolumeId, node: NodeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
-    /// Marks a volume that no node has, as just seen, as used, where only marks say so: a node may
-    /// have had it.
+    /// Marks a volume without nodes as used, since a node may have had it. Only needed if marks
+    /// alone record this.
     fn mark_used<'a>(&'a self, _seen: &'a Volume, _secrets: Secrets) -> Answer<'a, ()> {
         Box::pin(async { Ok(()) })
     }
 }
 
-/// A volume to be attached.
+/// An order to attach a volume.
 #[derive(Clone, Debug)]
 pub struct AttachOrder {
-    /// Which volume.
+    /// The volume to attach.
     pub id: VolumeId,
-    /// To which node.
+    /// The node to attach it to.
     pub node: NodeId,
-    /// In which way.
+    /// The terms of the attachment.
     pub terms: Terms,
-    /// The volume context: as its creation answered, or as an administrator wrote it.
+    /// The volume context, from the creation of the volume or written by an administrator.
     pub context: Context,
-    /// The most volumes that the node may have, this one included.
+    /// The maximum number of volumes on the node, including this one.
     pub node_limit: Option<usize>,
-    /// Credentials of the class.
+    /// The credentials of the class.
     pub secrets: Secrets,
 }
 
-/// How a volume is attached. Two attachments with equal terms are the same.
+/// The terms of an attachment. Two attachments with equal terms are the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// The node may not write.
+    /// Whether the node must not write.
     pub read_only: bool,
-    /// As a block device, not as a filesystem.
+    /// Whether the volume is used as a block device, instead of as a filesystem.
     pub block: bool,
-    /// Who may use it.
+    /// The access mode.
     pub mode: AccessMode,
 }
 
-/// An attached volume: all that the node needs to know, in neutral words.
+/// An attached volume, with all that the node must know, independent of the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// How it was attached.
+    /// The terms of the attachment.
     pub terms: Terms,
-    /// How the node reaches it.
+    /// The transport by which the node reaches the volume.
     pub transport: Transport,
-    /// Its size in bytes.
+    /// The size of the volume, in bytes.
     pub bytes: u64,
-    /// What the backend knows of its content at this moment.
+    /// The content of the volume at this moment, as far as the backend knows.
     pub content: Content,
-    /// When the storage attached it, by its clock, in seconds since 1970, if the storage says so.
+    /// The time of the attachment, by the storage's clock, in seconds since 1970; `None` if the
+    /// storage does not report it.
     pub attached_at: Option<u64>,
-    /// The name that the disk has in the cloud, where nodes know it by that.
+    /// The name of the disk in the cloud, if nodes recognise the disk by it.
     pub disk_name: Option<String>,
 }
 
-/// Refuses to attach a volume that another node has; `why` it cannot have it too, or is empty.
+/// Returns the error for a volume that is attached to another node. `why` explains why several
+/// nodes cannot use it; may be empty.
 pub(super) fn attached_elsewhere(id: &VolumeId, node: impl fmt::Display, why: &str) -> Failure {
     Failure::precondition(format!(
         "volume {id}: attached to node {node}{why}; detach it there first"

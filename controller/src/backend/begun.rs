@@ -1,10 +1,11 @@
-//! Names of creations that may have created something, for storage that cannot search for a name.
-//! There a repeated call that does not reach the storage does not know whether something exists:
-//! with a final code, the caller would forget what an earlier call has created.
+//! Names of creations that may have created an object, for storage that cannot search for a name.
+//! With such storage, a repeated call that does not reach the storage does not know whether the
+//! object exists. With a final error code, the caller would forget an object that an earlier call
+//! has created.
 //!
-//! A creation that has succeeded counts as well, since its caller may have left before the answer,
-//! and no answer is known to have arrived. So does one that goes on, or waits, without a call: it
-//! may create something after the last of its calls.
+//! A successful creation counts, too, since its caller may have disconnected before the response.
+//! So does a creation that continues or waits without a call, since it may create the object after
+//! the last of its calls.
 
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::lock::Lock;
@@ -13,30 +14,31 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// So many names are remembered, those of the latest calls: many more than are created between two
-/// calls of one creation (csi-provisioner and csi-snapshotter repeat it within five minutes).
+/// Maximum number of remembered names; the one with the oldest last call is dropped first. Far
+/// fewer objects are created between two calls of one creation, which csi-provisioner and
+/// csi-snapshotter repeat within five minutes.
 const NAMES_MAX: usize = 65_536;
 
-/// See the module.
+/// The names of creations that may have created an object.
 #[derive(Debug, Default)]
 pub struct Begun {
-    /// Of volumes.
+    /// Names of volumes that a call has begun to create.
     pub volumes: Arc<Names>,
-    /// Of snapshots.
+    /// Names of snapshots that a call has begun to create.
     pub snapshots: Arc<Names>,
 }
 
-/// Names of one kind.
+/// Names of objects of one kind.
 #[derive(Debug, Default)]
 pub struct Names(Lock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// When the last call for it was.
+    /// The number of the last call for each name.
     calls: HashMap<Arc<str>, u64>,
     names: BTreeMap<u64, Arc<str>>,
     next: u64,
-    /// Creations that go on without a call: how many, by name.
+    /// The number of creations that continue without a call, by name.
     unattended: HashMap<String, usize>,
 }
 
@@ -61,7 +63,7 @@ impl Known {
     }
 }
 
-/// Notes one name.
+/// A handle for recording one name.
 #[derive(Clone, Debug)]
 pub(super) struct Noting {
     names: Arc<Names>,
@@ -69,7 +71,7 @@ pub(super) struct Noting {
 }
 
 impl Noting {
-    /// A creation of the name starts, and does not depend on its calls.
+    /// Records the start of a creation that does not depend on its calls.
     pub(super) fn start(self) -> Unattended {
         let mut known = self.names.0.lock();
         *known.unattended.entry(self.name.clone()).or_default() += 1;
@@ -81,16 +83,16 @@ impl Noting {
     }
 }
 
-/// A creation that goes on without a call: until it has ended, its name counts.
+/// A creation that continues without a call. Its name counts until the creation has ended.
 #[derive(Debug)]
 pub(super) struct Unattended {
     noting: Noting,
-    /// It may have created something, if it ends now.
+    /// Whether the creation may have created an object, if it ends now.
     has_left: bool,
 }
 
 impl Unattended {
-    /// It has ended; its callers may have left.
+    /// Ends the creation with its result. Its callers may have disconnected.
     pub(super) fn end<T>(mut self, result: &Result<T, Failure>) {
         let is_left = |failure: &Failure| failure.certainty == Certainty::MayBeRunning;
         self.has_left = result.as_ref().err().is_none_or(is_left);
@@ -114,7 +116,7 @@ impl Drop for Unattended {
 }
 
 impl Names {
-    /// For a creation that may outlive its call.
+    /// Returns a handle for a creation that may outlive its call.
     pub(super) fn noting(self: &Arc<Self>, name: &str) -> Noting {
         Noting {
             names: Arc::clone(self),
@@ -122,25 +124,25 @@ impl Names {
         }
     }
 
-    /// Whether an earlier call of that name may have created something, or may yet.
+    /// Whether an earlier call with the name may have created an object, or may still create it.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         let known = self.0.lock();
         known.calls.contains_key(name) || known.unattended.contains_key(name)
     }
 
-    /// A creation of that name may have created something, and its caller may not learn that.
+    /// Records that a creation may have created an object without its caller's knowledge.
     pub fn note(&self, name: &str) {
         self.0.lock().note(name);
     }
 
-    /// The result of a creation. A failure that changed nothing does not say what an earlier call
-    /// of that name has done, unless what it has created is known to be another's; and none says
-    /// what one does that goes on.
+    /// Converts the result of a creation. A failure that changed nothing does not exclude that an
+    /// earlier call has created the object, unless the object with the name is known to be another
+    /// one; and no failure excludes that a creation which continues will create it.
     ///
     /// # Errors
-    /// The failure, with an unknown state if an earlier call may have created something, or may
-    /// yet.
+    /// Returns the failure, with an unknown state if an earlier call may have created the object,
+    /// or may still create it.
     pub fn judge<T>(&self, name: &Name, result: Result<T, Failure>) -> Result<T, Failure> {
         let name = name.as_str();
         let mut known = self.0.lock();
@@ -218,7 +220,7 @@ mod tests {
             (|| Some(Err(Failure::busy("why").rolled_back())), nothing),
             (|| Some(Err(Failure::busy("why").may_be_running())), may_be),
             (|| Some(Ok(())), may_be),
-            // It has panicked.
+            // The creation has panicked.
             (|| None, may_be),
         ];
         for (end, expected) in ends {
@@ -229,7 +231,7 @@ mod tests {
             }
             assert!(names.has("pvc-1") && !names.has("pvc-2"));
             first.end(&Err::<(), _>(Failure::timeout("why")));
-            // They say nothing of the other one.
+            // These failures say nothing about the other creation.
             for other in [
                 Failure::busy("why").rolled_back(),
                 Failure::incompatible("why"),
@@ -246,7 +248,7 @@ mod tests {
         }
     }
 
-    /// A call that is repeated is not forgotten, however many others there are.
+    /// A name that is used repeatedly is not dropped, however many other names there are.
     #[test]
     fn of_too_many_names_the_one_whose_last_call_is_the_oldest_is_forgotten() {
         let names = Names::default();

@@ -1,55 +1,59 @@
-//! Marks of volumes and snapshots, for storage that accepts a name twice: the attempt that created
-//! one, and whether it is *the* one of its name. Knows no rules; those are in `operation/engine`.
+//! Marks of volumes and snapshots, for storage that accepts several objects with one name. A mark
+//! contains the attempt that created the object, or the claim that it is the one that the name
+//! means. Has no rules; those are in `operation/engine`.
 
 use super::Answer;
 use belay_server::request::{Secrets, VolumeId};
 use std::fmt;
 
-/// A backend that accepts a name twice, and stores marks with its volumes.
+/// A backend that accepts several volumes with one name, and stores marks with them.
 pub trait Claims: Send + Sync {
-    /// Claims a volume as the one of its name. The mark contains the volume's ID, so that a copy of
-    /// it is recognised. Fails with [`belay_server::call::Kind::NotFound`] if there is no such
-    /// volume. Any controller may claim any volume; a repeated claim changes nothing.
+    /// Claims a volume as the one that its name means. The mark contains the volume's ID, so that a
+    /// copy of the mark is recognised. Fails with [`belay_server::call::Kind::NotFound`] if the
+    /// volume does not exist. Any controller may claim any volume; a repeated claim changes
+    /// nothing.
     fn claim(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, ()>;
 }
 
 /// The marks of a volume or a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// None of ours: names are unique, or another program created it.
+    /// No mark of Belay: names are unique, or another program created the object.
     None,
-    /// Created by that attempt, and not claimed; where names are unique: not usable since.
+    /// The attempt that created the object, which is not claimed; if names are unique, the object
+    /// has not been usable since.
     Open(Attempt),
-    /// Claimed.
+    /// The object is claimed.
     Claimed,
-    /// It has the claim of another one: the storage copied the marks with the data.
+    /// The object has the claim of another one, since the storage copied the marks with the data.
     Copied,
 }
 
-/// One attempt to create a volume or a snapshot: the process of the controller, and a number in it.
+/// An attempt to create a volume or a snapshot: identifies the controller's process, and has a
+/// number in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt(String);
 
 impl Attempt {
-    /// An attempt of that process.
+    /// Returns the attempt with this number of a process.
     #[must_use]
     pub fn new(process: u64, number: u64) -> Self {
         Self(format!("{process:016x}-{number}"))
     }
 
-    /// The attempt that a mark in the storage names. Any text is accepted: it is only compared.
+    /// Returns the attempt in a mark. Accepts any text, since attempts are only compared.
     #[must_use]
     pub fn of_mark(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// The text of the mark.
+    /// Returns the text of the mark.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether both belong to one process.
+    /// Whether both attempts belong to the same process.
     #[must_use]
     pub fn is_of_the_process_of(&self, other: &Self) -> bool {
         let process = |attempt: &Self| attempt.0.split_once('-').map(|(process, _)| process.len());

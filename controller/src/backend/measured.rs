@@ -1,4 +1,4 @@
-//! How often and how long the verbs of a backend are at work, and how that ends. Knows no backend.
+//! Metrics of the verbs of a backend: number, duration and outcome. Knows no backend.
 
 use super::Answer;
 use belay_server::call::{Failure, Kind};
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 const DURATION: &str = "belay_backend_duration_seconds";
 
-/// A verb of a backend. The label `verb`.
+/// A verb of a backend, used as the label `verb`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Create,
@@ -68,7 +68,7 @@ pub(super) fn describe() {
     );
 }
 
-/// `answer`, measured from now to its end. One that is cancelled before its end is not counted.
+/// Measures a verb from now to its end. A verb that is cancelled before is not counted.
 pub(super) fn measured<'a, T: 'a>(
     verb: Verb,
     answer: impl Future<Output = Result<T, Failure>> + Send + 'a,
@@ -83,7 +83,7 @@ pub(super) fn measured<'a, T: 'a>(
     })
 }
 
-/// How a verb failed. The label `outcome`, which is `ok` for one that did not.
+/// Returns the label `outcome` of a failed verb; that of a successful one is `ok`.
 fn outcome(kind: Kind) -> &'static str {
     match kind {
         Kind::Invalid => "invalid",
@@ -108,7 +108,7 @@ fn outcome(kind: Kind) -> &'static str {
 mod tests {
     use super::*;
 
-    /// The rules of the alerts know an outcome by these words.
+    /// The rules of alerts use these words for outcomes.
     #[test]
     fn an_outcome_is_called_as_the_alerts_and_the_documentation_call_it() {
         let words = Kind::ALL.iter().map(|kind| outcome(*kind));
@@ -145,7 +145,7 @@ mod tests {
             .unwrap();
         let busy = measured::<()>(Verb::Attach, async { Err(Failure::busy("why")) });
         busy.await.unwrap_err();
-        // It is not counted.
+        // A cancelled verb is not counted.
         drop(measured(
             Verb::Create,
             std::future::pending::<Result<(), _>>(),

@@ -1,7 +1,7 @@
-//! What a storage system must be able to do to be driven by Belay, in the words of storage. Knows
-//! no gRPC, no capability rules and no idempotency: "is it done already?" is asked in `operation/`.
-//! A verb looks or starts, and answers at once with what it sees; `operation/engine` alone waits.
-//! Each verb gets the secrets of the call that it serves; empty where the class names none.
+//! The interface to storage systems, independent of CSI. Knows no gRPC, no capability rules and no
+//! idempotency: `operation/` checks whether a change is already made. A verb reads or starts a
+//! change, and returns at once with the state that it finds; only `operation/engine` waits. Each
+//! verb receives the secrets of the call that it serves; they are empty if the class names none.
 
 pub(crate) mod answered;
 mod attachments;
@@ -38,73 +38,74 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What every verb gives back: a future that may be moved between threads.
+/// The result of every verb: a future that may be moved between threads.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 
-/// A storage system. If it assigns the volume ids itself (clouds do), `create` returns them.
+/// A storage system. If it assigns the volume IDs itself, as clouds do, `create` returns them.
 pub trait Backend: Send + Sync + 'static {
-    /// Its constants.
+    /// Returns the constants of the backend.
     fn traits(&self) -> Traits {
         Traits::default()
     }
 
-    /// The keys of the `CreateVolume` parameters that it understands. Unknown keys are handled by
-    /// the driver's `ParameterPolicy`.
+    /// Returns the known keys of the parameters of `CreateVolume`. The driver's `ParameterPolicy`
+    /// determines how unknown keys are handled.
     fn parameters(&self) -> &'static [&'static str];
 
-    /// The sizes that new volumes with these parameters can have.
+    /// Returns the sizes that new volumes with these parameters can have.
     ///
     /// # Errors
-    /// `Invalid`, naming the key, for a value that it does not understand.
+    /// Returns `Invalid`, naming the key, for an unknown value.
     fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure>;
 
-    /// The sizes that new volumes with these parameters can have for that usage, where it matters.
+    /// Returns the sizes that new volumes with these parameters can have for this usage, if they
+    /// depend on it.
     ///
     /// # Errors
-    /// Those of [`Self::sizes`].
+    /// Returns the errors of [`Self::sizes`].
     fn sizes_for(&self, parameters: &Context, _usage: &Usage) -> Result<Sizes, Failure> {
         self.sizes(parameters)
     }
 
-    /// Creates a volume, with the mark of the order's attempt if it has [`Self::claims`]. Without
-    /// claims it may find that the name is taken, decided in one step: then the volume of that name
-    /// is the answer, whatever it looks like. If the requisite topology cannot be satisfied,
-    /// creates nothing and returns [`belay_server::call::Kind::Quota`]. A failure that leaves open
-    /// whether a volume is created has [`belay_server::call::Certainty::MayBeRunning`].
+    /// Creates a volume, with the mark of the order's attempt if the backend has [`Self::claims`].
+    /// A backend without claims may find that the name exists, in one atomic step. Then it returns
+    /// the volume with the name, whatever its properties are. If the requisite topology cannot be
+    /// satisfied, creates nothing and returns [`belay_server::call::Kind::Quota`]. A failure after
+    /// which the volume may exist has [`belay_server::call::Certainty::MayBeRunning`].
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume>;
 
-    /// Removes a volume and its data. One that does not exist is removed already.
+    /// Deletes a volume and its data; succeeds if it does not exist.
     fn delete(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
-    /// For storage where only the answer to a creation says what exists: the names of those. None =
-    /// [`Self::find`] says it.
+    /// Returns the names of begun creations, for storage in which only the response to a creation
+    /// shows whether an object exists. Returns `None` if [`Self::find`] shows it.
     fn begun(&self) -> Option<&Begun> {
         None
     }
 
-    /// All volumes with this name, in any phase.
+    /// Returns all volumes with this name, in any phase.
     fn find(&self, name: Name, secrets: Secrets) -> Answer<'_, Vec<Volume>>;
 
-    /// The volume with that ID, in any phase.
+    /// Returns the volume with this ID, in any phase.
     fn get(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Volume>>;
 
-    /// Whether `id` has the form of the storage's volume IDs. Answers with other IDs are refused.
+    /// Whether `id` has the form of the storage's volume IDs. Responses with other IDs are refused.
     fn is_volume_id(&self, _id: &VolumeId) -> bool {
         true
     }
 
-    /// Whether an object that the storage shows with that name is the one of the requested name.
+    /// Whether the name that the storage shows for an object means the requested name.
     fn is_name(&self, shown: &str, asked: &Name) -> bool {
         shown == asked.as_str()
     }
 
-    /// At most `limit` volumes, beginning after the one that `after` (the `next` of the page
-    /// before) names. A token that was never given out is
-    /// [`belay_server::call::Kind::BadToken`]. `ListVolumes` has no secrets.
+    /// Returns at most `limit` volumes. `after` is the `next` of the previous page; `None` begins
+    /// the list. Returns [`belay_server::call::Kind::BadToken`] for a token that no page has
+    /// returned. `ListVolumes` has no secrets.
     fn list(&self, after: Option<String>, limit: usize, secrets: Secrets) -> Answer<'_, Page>;
 
-    /// Explains why the storage dropped a change that it had accepted, and what to inspect. `None`
-    /// if the storage says no more than the volume shows.
+    /// Explains why the storage dropped a change that it had accepted, and what to inspect. Returns
+    /// `None` if the storage reports no more than the volume shows.
     fn why_dropped(
         &self,
         _id: VolumeId,
@@ -114,62 +115,61 @@ pub trait Backend: Send + Sync + 'static {
         Box::pin(async { Ok(None) })
     }
 
-    /// Inspects the storage once, when the controller serves, and logs what an operator must
-    /// correct.
+    /// Inspects the storage once, after the controller has begun to serve, and logs problems that
+    /// an operator must correct.
     fn inspect(&self) -> Answer<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
-    /// The volume that answers an order for a volume from that source, new or found by its name,
-    /// with what the storage does not remember of it: a name is that of one order, so the order
-    /// determines it.
+    /// Adds properties that the storage does not store to a volume created from `source` or found
+    /// by its name. Since a name belongs to one order, the order determines these properties.
     fn complete(&self, volume: Volume, _source: Option<&ContentSource>) -> Volume {
         volume
     }
 
-    /// Whether the volume may be that of the order although they differ in that parameter:
-    /// storage may have several names for one thing, or may not do as it is asked.
+    /// Whether the volume may satisfy the order although they differ in this parameter. Storage may
+    /// have several names for one value, or may not apply the requested value.
     fn meets(&self, _parameter: Parameter, _secrets: Secrets) -> Answer<'_, bool> {
         Box::pin(async { Ok(false) })
     }
 
-    /// Support for storage that allows several volumes with one name. `None` if the storage
-    /// enforces unique names.
+    /// Returns the support for storage that allows several volumes with one name; `None` if the
+    /// storage enforces unique names.
     fn claims(&self) -> Option<&dyn Claims> {
         None
     }
 
-    /// Whether it attaches volumes to nodes; where it does not, a node reaches them by itself.
+    /// Returns the support for attachments; `None` if a node reaches volumes without them.
     fn attachments(&self) -> Option<&dyn Attachments> {
         None
     }
 
-    /// Whether its volumes can grow.
+    /// Returns the support for expanding volumes, if any.
     fn expansion(&self) -> Option<&dyn Expansion> {
         None
     }
 
-    /// Whether attributes of its volumes can be changed.
+    /// Returns the support for changing attributes of volumes, if any.
     fn modification(&self) -> Option<&dyn Modification> {
         None
     }
 
-    /// Whether it knows how much room is left.
+    /// Returns the support for reporting free capacity, if any.
     fn capacity(&self) -> Option<&dyn Capacity> {
         None
     }
 
-    /// Whether it can keep what a volume held at one instant.
+    /// Returns the support for snapshots, if any.
     fn snapshots(&self) -> Option<&dyn Snapshots> {
         None
     }
 
-    /// Whether it can make a volume from another one.
+    /// Returns the support for creating volumes from other volumes, if any.
     fn clones(&self) -> Option<&dyn Clones> {
         None
     }
 
-    /// Its volume health, if it reports that.
+    /// Returns the support for reporting the health of volumes, if any.
     fn health(&self) -> Option<&dyn Health> {
         None
     }
@@ -178,31 +178,33 @@ pub trait Backend: Send + Sync + 'static {
 /// The constants of a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Traits {
-    /// The size of a new volume if the request has none, in bytes.
+    /// The default size of a new volume, in bytes.
     pub default_bytes: u64,
     /// Whether [`Backend::list`] is supported.
     pub lists: bool,
-    /// Whether the answer to a creation is compared with a read by the ID in it. Storage outside
-    /// this machine may answer with another object's ID under the right name.
+    /// Whether the engine compares the response to a creation with a read by its ID. Storage
+    /// outside this machine may return another object's ID with the right name.
     pub reads_back: bool,
-    /// The shortest time between two reads of a volume that the storage is changing.
+    /// The minimum time between two reads of a volume that the storage is changing.
     pub poll_interval: Duration,
-    /// How often one call begins an attach, detach or expansion that the storage has accepted and
-    /// not made. More than two only for storage that may be unable to begin it yet: meanwhile the
-    /// node's other changes wait.
+    /// Maximum number of times that one call begins an attach, detach or expansion that the storage
+    /// accepts but does not make. More than two are only for storage that may be temporarily unable
+    /// to begin: meanwhile other changes of the node wait.
     pub begins_max: u32,
-    /// Whether a node takes one attach or detach at a time: the calls for a node then queue up.
+    /// Whether a node accepts only one attach or detach at a time, so that calls for a node are
+    /// queued.
     pub attaches_one_by_one: bool,
-    /// Whether the terms of an attachment are recorded. If not, a repeated attach answers with its
-    /// own, so a caller that asks for other terms would not be refused.
+    /// Whether the terms of an attachment are recorded. If not, a repeated attach returns its own
+    /// terms, so a caller that requests other terms would not be refused.
     pub records_terms: bool,
-    /// Whether volumes are reachable from wherever the caller of a creation prefers: they have no
-    /// [`Volume::place`], and the answer has the preferred topologies.
+    /// Whether volumes are reachable from every topology that the caller of a creation prefers.
+    /// They have no [`Volume::place`], and the response has the preferred topologies.
     pub reaches_preferred: bool,
-    /// A hint for the error if a volume is outside the requested topology. `None` if that cannot
+    /// A hint for the error if a volume is outside the requested topology; `None` if that cannot
     /// happen.
     pub elsewhere: Option<&'static str>,
-    /// What an operator can inspect if the storage does not end a change, for the error.
+    /// Advice for the error if the storage does not complete a change: what an operator can
+    /// inspect.
     pub where_to_look: Option<&'static str>,
 }
 
@@ -225,146 +227,151 @@ impl Default for Traits {
 
 /// The backends of a controller.
 pub enum Backends {
-    /// One for all calls, whatever their secrets are.
+    /// One backend for all calls, regardless of their secrets.
     One(Arc<dyn Backend>),
-    /// One for each cloud that the secrets of a call can name, in the order of their names.
+    /// One backend for each cloud that the secrets of a call can name, ordered by name.
     Named {
-        /// The first.
+        /// The first backend.
         first: Named,
-        /// All others.
+        /// The other backends.
         others: Vec<Named>,
     },
 }
 
-/// A backend of a cloud that the secrets of calls name.
+/// A backend of a cloud that the secrets of calls select.
 pub struct Named {
-    /// As the secrets name it; empty for those that name no cloud.
+    /// The name in the secrets; empty if secrets name no cloud.
     pub name: String,
-    /// As errors and log lines name it.
+    /// The name in errors and log lines.
     pub label: String,
-    /// Its verbs.
+    /// The backend of the cloud.
     pub backend: Arc<dyn Backend>,
 }
 
-/// The failure for a volume that does not exist.
+/// Returns the failure for a volume that does not exist.
 pub(crate) fn no_volume(id: &VolumeId) -> Failure {
     Failure::not_found(format!("volume {id}: not found"))
 }
 
-/// Result of a verb: completed, or accepted and still in progress.
+/// The result of a verb: completed, or accepted and still in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<T> {
-    /// It is done.
+    /// The verb is completed.
     Done(T),
     /// The storage is working on it. Until it has finished, the volume is [`Phase::Busy`] or
     /// [`Phase::Deleting`].
     Begun,
 }
 
-/// The sizes that a backend can make, in bytes; all three are multiples of `step`.
+/// The sizes that a backend can create, in bytes; all three are multiples of `step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Sizes are multiples of this.
+    /// The granularity of sizes.
     pub step: u64,
-    /// The smallest volume.
+    /// The minimum size of a volume.
     pub min: u64,
-    /// The largest volume, if there is room.
+    /// The maximum size of a volume, if there is free space.
     pub max: u64,
 }
 
-/// What a volume is made for. Decides its smallest size, and is compared when its name comes again,
-/// if the backend remembers it.
+/// The use for which a volume is created. It determines the minimum size, and is compared when a
+/// request repeats the name, if the backend stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Usage {
-    /// Handed out as a block device.
+    /// The volume is published as a block device.
     Block,
-    /// Handed out as a mounted filesystem of this type; empty where none was asked for.
+    /// The volume is published as a mounted filesystem of this type; empty if the request has no
+    /// type.
     Filesystem(String),
 }
 
-/// A volume to be made.
+/// An order to create a volume.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// The name that makes a repeated order the same order.
     pub name: Name,
-    /// Which attempt this is, for the mark of the new volume.
+    /// The attempt, for the mark of the new volume.
     pub attempt: Attempt,
-    /// A size that [`Backend::sizes`] allows for the parameters.
+    /// The size in bytes, one that [`Backend::sizes`] allows for the parameters.
     pub bytes: u64,
-    /// What it is for.
+    /// The use of the volume.
     pub usage: Usage,
-    /// How a node will mount it.
+    /// The flags with which a node will mount the volume.
     pub mount_flags: MountFlags,
-    /// Those of [`Backend::parameters`], and those that the provisioner adds.
+    /// The parameters: keys of [`Backend::parameters`], and those that the provisioner adds.
     pub parameters: Context,
-    /// Several nodes must be able to have it at once, which only some volumes of this storage can.
+    /// Whether several nodes must be able to use the volume at once, which this storage supports
+    /// only for some volumes.
     pub shared: bool,
-    /// Where it must or should be reachable from; none = anywhere.
+    /// The topology from which the volume must or should be reachable; `None` if it may be
+    /// anywhere.
     pub topology: Option<TopologyRequirement>,
-    /// Credentials of the class.
+    /// The credentials of the class.
     pub secrets: Secrets,
 }
 
-/// A parameter of an order and what a volume shows of it, which differ.
+/// A parameter whose value differs between an order and a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// One of [`Backend::parameters`].
+    /// The key, one of [`Backend::parameters`].
     pub key: &'static str,
-    /// What the volume shows.
+    /// The value that the volume shows.
     pub is: String,
-    /// What the order has.
+    /// The value in the order.
     pub asked: String,
 }
 
-/// What state a volume or a snapshot is in, as its backend sees it now.
+/// The current state of a volume or a snapshot, as its backend reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It can be attached, grown, copied and deleted.
+    /// The object can be attached, expanded, copied and deleted.
     Ready,
-    /// The storage is changing it; the word for that, e.g. `creating`.
+    /// The storage is changing the object; the storage's word for that, e.g. `creating`.
     Busy(String),
-    /// The storage is deleting it.
+    /// The storage is deleting the object.
     Deleting,
-    /// It can be deleted and nothing else. The failure is that of the operation that ended so.
+    /// The object can only be deleted. Contains the failure of the operation that ended in this
+    /// state.
     Failed(Failure),
 }
 
-/// A volume that exists.
+/// An existing volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// Its id, which never changes.
+    /// The ID, which never changes.
     pub id: VolumeId,
-    /// The name that the storage shows; `None` if it shows none. See [`Backend::is_name`].
+    /// The name that the storage shows, if it shows one; [`Backend::is_name`] compares it.
     pub name: Option<String>,
-    /// What state it is in.
+    /// The state of the volume.
     pub phase: Phase,
-    /// What its marks say.
+    /// The mark of the volume.
     pub mark: Mark,
-    /// Its size in bytes; 0 in a list if the backend has lost it.
+    /// The size in bytes; 0 in a list if the backend has lost it.
     pub bytes: u64,
-    /// What it was made for; none = the backend does not remember that.
+    /// The use for which the volume was created; `None` if the backend does not store that.
     pub usage: Option<Usage>,
-    /// The volume context that its creation answered; none = the backend does not remember that.
+    /// The volume context returned by the creation; `None` if the backend does not store that.
     pub context: Option<Context>,
-    /// The nodes it is attached to.
+    /// The nodes to which the volume is attached.
     pub nodes: Vec<NodeId>,
-    /// What it was made from; none = it began empty.
+    /// The source of the volume's data; `None` if it was created empty.
     pub source: Option<ContentSource>,
-    /// Where it can be reached from; none = that is not reported.
+    /// The topology from which the volume is reachable; `None` if it is not reported.
     pub place: Option<Arc<Topology>>,
-    /// What the storage knows of its content; none = only an attach answers that.
+    /// The content of the volume, as far as the storage knows; `None` if only an attach determines
+    /// it.
     pub content: Option<Content>,
-    /// When it was attached; see [`Attachment::attached_at`].
+    /// The time of the attachment, as in [`Attachment::attached_at`].
     pub attached_at: Option<u64>,
-    /// The storage says that several nodes can have it at once.
+    /// Whether several nodes can use the volume at once, as the storage reports it.
     pub shares: bool,
-    /// The parameters that the storage shows of it, by key; those that may have changed since its
-    /// creation are left out. With several values for a key, an order may have either.
+    /// The parameters that the storage shows for the volume, by key, without those that may have
+    /// changed since its creation. If a key has several values, an order may have any of them.
     pub parameters: Vec<(&'static str, String)>,
 }
 
 impl Volume {
-    /// A volume of which nothing is known but its ID and its phase.
+    /// Creates a volume of which only the ID and the phase are known.
     pub(crate) fn new(id: VolumeId, phase: Phase) -> Self {
         Self {
             id,
@@ -388,8 +395,8 @@ impl Volume {
 /// A page of volumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// In the order of the listing.
+    /// The volumes, in the order of the listing.
     pub volumes: Vec<Volume>,
-    /// Where the next page begins, if there is one.
+    /// The token of the next page, if there is one.
     pub next: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! What a backend may be able to do besides creating and attaching volumes: grow, clone and modify
-//! them, and report capacity and health.
+//! Optional abilities of backends: expanding, cloning and modifying volumes, and reporting capacity
+//! and health.
 
 use super::{Answer, Order, Progress, Sizes, Volume};
 use belay_server::health::Conditions;
@@ -8,30 +8,30 @@ use belay_server::size::Exact;
 use std::fmt;
 use std::sync::Arc;
 
-/// A backend whose volumes can grow.
+/// A backend that can expand volumes.
 pub trait Expansion: Send + Sync {
-    /// The sizes that this volume can grow to.
+    /// Returns the sizes to which this volume can be expanded.
     fn grown_sizes(&self, volume: &Volume) -> Sizes;
 
-    /// Grows a volume to at least `bytes`; the answer is the size it has then.
+    /// Expands a volume to at least `bytes`, and returns the new size in bytes.
     fn resize(&self, id: VolumeId, bytes: u64, secrets: Secrets) -> Answer<'_, Progress<u64>>;
 }
 
-/// A backend that makes volumes from other volumes.
+/// A backend that creates volumes from other volumes.
 pub trait Clones: Send + Sync {
-    /// Like [`Backend::create`], with what the other volume holds at one instant of the call; the
-    /// new one is at least as large.
+    /// Creates a volume like [`Backend::create`], with the data that the other volume has at one
+    /// instant of the call. The new volume is at least as large.
     fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume>;
 }
 
-/// A backend that changes attributes of its volumes later: those of a VolumeAttributesClass. A new
-/// volume gets them with the parameters of its order.
+/// A backend that can change attributes of existing volumes, those of a VolumeAttributesClass. A
+/// new volume gets them with the parameters of its order.
 pub trait Modification: Send + Sync {
-    /// The keys of the mutable parameters that it understands.
+    /// Returns the known keys of the mutable parameters.
     fn mutable_parameters(&self) -> &'static [&'static str];
 
-    /// Changes these attributes of a volume; done if it has them already. Nothing is changed if
-    /// the answer is [`belay_server::call::Kind::Invalid`].
+    /// Changes attributes of a volume; succeeds if it already has them. Changes nothing if the
+    /// result is [`belay_server::call::Kind::Invalid`].
     fn modify(
         &self,
         id: VolumeId,
@@ -39,46 +39,48 @@ pub trait Modification: Send + Sync {
         secrets: Secrets,
     ) -> Answer<'_, Progress<()>>;
 
-    /// Fails unless the volume, which the storage is not changing, has these attributes: some
-    /// storage accepts a change, and does not make it.
+    /// Fails unless the volume, which the storage is not changing, has these attributes, since some
+    /// storage accepts a change without making it.
     fn verify(&self, id: VolumeId, parameters: Context, secrets: Secrets) -> Answer<'_, ()>;
 }
 
-/// A backend that knows how much room is left.
+/// A backend that reports free capacity.
 pub trait Capacity: Send + Sync {
-    /// Bytes that can still be promised to such volumes. `GetCapacity` has no secrets.
+    /// Returns the bytes that are available for new volumes of this kind. `GetCapacity` has no
+    /// secrets.
     ///
     /// # Errors
-    /// `Invalid`, naming the key, for parameters with which no volume can be created.
+    /// Returns `Invalid`, naming the key, for parameters with which no volume can be created.
     fn available_bytes(&self, planned: Planned) -> Answer<'_, u64>;
 
-    /// Whether no volume can be larger than what is available.
+    /// Whether the available capacity limits the size of a volume.
     fn limits_sizes(&self) -> bool {
         true
     }
 }
 
-/// The volumes that room is wanted for.
+/// The kind of volumes in a query for capacity.
 #[derive(Clone, Debug, Default)]
 pub struct Planned {
-    /// Those of [`super::Backend::parameters`], and those that the provisioner adds.
+    /// The parameters: keys of [`super::Backend::parameters`], and those that the provisioner adds.
     pub parameters: Context,
-    /// How a node would mount them.
+    /// The flags with which a node would mount the volumes.
     pub mount_flags: MountFlags,
-    /// They must be reachable from there; none = from anywhere.
+    /// The topology from which the volumes must be reachable; `None` if they may be anywhere.
     pub topology: Option<Segments>,
 }
 
 /// A backend that reports the health of its volumes.
 pub trait Health: Send + Sync {
-    /// What is wrong with the volume with that id, once it is complete.
+    /// Returns the health reasons of a volume, once it is completely created; `None` if it does not
+    /// exist.
     fn health(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Conditions>>;
 
-    /// What is wrong with each of these volumes, which exist, given by id and size in bytes; in
-    /// their order. Part of calls that have no secrets.
+    /// Returns the health reasons of each of these existing volumes, given by ID and size in bytes,
+    /// in their order. Used by calls that have no secrets.
     fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Conditions>>;
 
-    /// Like [`super::Backend::list`], of those volumes that something is wrong with.
+    /// Lists unhealthy volumes, with pages as in [`super::Backend::list`].
     fn list_unhealthy(
         &self,
         after: Option<String>,
@@ -87,39 +89,39 @@ pub trait Health: Send + Sync {
     ) -> Answer<'_, UnhealthyPage>;
 }
 
-/// A volume that something is wrong with.
+/// An unhealthy volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unhealthy {
-    /// Which.
+    /// The ID of the volume.
     pub id: VolumeId,
-    /// What; never empty.
+    /// The health reasons; never empty.
     pub conditions: Conditions,
 }
 
-/// A page of volumes that something is wrong with.
+/// A page of unhealthy volumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnhealthyPage {
-    /// In the order of the listing.
+    /// The volumes, in the order of the listing.
     pub volumes: Vec<Unhealthy>,
-    /// Where the next page begins, if there is one.
+    /// The token of the next page, if there is one.
     pub next: Option<String>,
 }
 
-/// A change of a volume that the storage has accepted, and that the volume does not show although
+/// A change of a volume that the storage has accepted, but that the volume does not show although
 /// it is [`super::Phase::Ready`] again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DroppedChange {
-    /// Attach to that node.
+    /// An attach to this node.
     Attach(NodeId),
-    /// Detach from that node.
+    /// A detach from this node.
     Detach(NodeId),
-    /// Expand to so many bytes.
+    /// An expansion to this number of bytes.
     Expand(u64),
-    /// Delete.
+    /// A deletion.
     Delete,
 }
 
-/// How the volume is without the change.
+/// Describes the state of the volume without the change.
 impl fmt::Display for DroppedChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

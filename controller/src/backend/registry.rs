@@ -1,4 +1,4 @@
-//! The one list of backends.
+//! The list of all backends.
 
 use super::Backends;
 use super::civo::{self, Civo};
@@ -11,7 +11,7 @@ use belay_server::facts::Facts;
 use belay_server::readiness::Readiness;
 use std::sync::Arc;
 
-/// The backend to use, with its settings.
+/// The selected backend, with its settings.
 #[derive(Clone, Debug)]
 pub enum Choice {
     /// Files on this node.
@@ -26,18 +26,18 @@ pub enum Choice {
     Nfs(nfs::Config),
 }
 
-/// Open backends.
+/// The backends after opening.
 pub struct Opened {
-    /// Their verbs.
+    /// The backends, one or several.
     pub backends: Backends,
-    /// What it knows about its storage and volumes; none = it would have to query a cloud for it.
+    /// Facts about the storage and its volumes; `None` if they would require queries to a cloud.
     pub facts: Option<Arc<dyn Facts>>,
 }
 
-/// Opens it; from then on it says in `readiness` if it cannot work. Blocks.
+/// Opens a backend. From then on, it reports in `readiness` if it cannot work. Blocks.
 ///
 /// # Errors
-/// Those of the backend.
+/// Returns the errors of the backend.
 pub fn open(choice: Choice, readiness: Readiness) -> Result<Opened, Failure> {
     match choice {
         Choice::Local(config) => {

@@ -1,59 +1,61 @@
-//! What a backend must be able to do for snapshots, and what a snapshot is.
+//! The traits of backends with snapshots, and the types of snapshots.
 
 use super::{Answer, Attempt, Mark, Order, Phase, Progress, Volume};
 use belay_server::request::{Context, Name, Secrets, SnapshotId, VolumeId};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A backend that keeps what volumes held at one instant, and makes volumes from that.
+/// A backend that captures the data of volumes at one instant, and creates volumes from it.
 pub trait Snapshots: Send + Sync {
-    /// The keys of the `CreateSnapshot` parameters it understands; any other is refused.
+    /// Returns the known keys of the parameters of `CreateSnapshot`; others are refused.
     fn snapshot_parameters(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Makes a snapshot, with the mark of the order's attempt where it has
-    /// [`Self::snapshot_claims`]. Without them it may find that the name is taken, decided in one
-    /// step: then the snapshot of that name is the answer, whatever it is of. It is
-    /// [`Phase::Busy`] until the instant is past whose data it holds, which may be before it can be
+    /// Creates a snapshot, with the mark of the order's attempt if the backend has
+    /// [`Self::snapshot_claims`]. A backend without claims may find that the name exists, in one
+    /// atomic step. Then it returns the snapshot with the name, whatever its source is. The
+    /// snapshot is [`Phase::Busy`] until its data is captured, which may be before it can be
     /// restored.
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot>;
 
-    /// What must be complete before [`Self::cut`] of that order: a snapshot, made or found, that it
-    /// copies. None = nothing.
+    /// Returns a snapshot, created or found, that [`Self::cut`] of this order copies and that must
+    /// be completed before. Returns `None` if there is no such snapshot.
     fn basis(&self, _order: SnapshotOrder) -> Answer<'_, Option<Snapshot>> {
         Box::pin(async { Ok(None) })
     }
 
-    /// Removes every [`Self::basis`] of that order, whose snapshot can be restored now.
+    /// Deletes every [`Self::basis`] of this order, whose snapshot can now be restored.
     fn drop_basis(&self, _order: SnapshotOrder) -> Answer<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
-    /// Removes a snapshot. One that does not exist is removed already.
+    /// Deletes a snapshot; succeeds if it does not exist.
     fn discard(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
-    /// The snapshot with that id, in whatever phase it is shown.
+    /// Returns the snapshot with this ID, in any phase.
     fn snapshot(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Option<Snapshot>>;
 
-    /// Whether the storage can give a snapshot such an ID. Any other in an answer is refused.
+    /// Whether `id` has the form of the storage's snapshot IDs. Responses with other IDs are
+    /// refused.
     fn is_snapshot_id(&self, _id: &SnapshotId) -> bool {
         true
     }
 
-    /// Whether it accepts the name of such a snapshot twice, and marks snapshots; none = it refuses
-    /// a second snapshot of a name.
+    /// Returns the support for storage that allows several such snapshots with one name; `None` if
+    /// the storage enforces unique names.
     fn snapshot_claims(&self, _order: &SnapshotOrder) -> Option<&dyn SnapshotClaims> {
         None
     }
 
-    /// Whether [`Self::list_snapshots`] is supported, and [`Self::snapshot`] says of which volume a
-    /// snapshot is.
+    /// Whether [`Self::list_snapshots`] is supported, and [`Self::snapshot`] returns the volume of
+    /// a snapshot.
     fn lists_snapshots(&self) -> bool {
         true
     }
 
-    /// Like [`super::Backend::list`]; only those of the volume `of`, if one is named.
+    /// Lists snapshots, with pages as in [`super::Backend::list`]; only those of the volume `of`,
+    /// if it is set.
     fn list_snapshots(
         &self,
         of: Option<VolumeId>,
@@ -62,63 +64,64 @@ pub trait Snapshots: Send + Sync {
         secrets: Secrets,
     ) -> Answer<'_, SnapshotPage>;
 
-    /// Like [`super::Backend::create`], with what the snapshot holds; the volume is at least as
-    /// large.
+    /// Creates a volume like [`super::Backend::create`], with the data of the snapshot. The volume
+    /// is at least as large as the snapshot.
     fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume>;
 }
 
-/// A backend that accepts a snapshot's name twice, and stores marks with its snapshots.
+/// A backend that accepts several snapshots with one name, and stores marks with them.
 pub trait SnapshotClaims: Send + Sync {
-    /// The snapshots of that name, in whatever phase they are shown.
+    /// Returns all snapshots with this name, in any phase.
     fn find_snapshots(&self, name: Name, secrets: Secrets) -> Answer<'_, Vec<Snapshot>>;
 
-    /// Like [`super::Claims::claim`].
+    /// Claims a snapshot, as [`super::Claims::claim`] does a volume.
     fn claim_snapshot(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, ()>;
 }
 
-/// A snapshot to be made.
+/// An order to create a snapshot.
 #[derive(Clone, Debug)]
 pub struct SnapshotOrder {
     /// The name that makes a repeated order the same order.
     pub name: Name,
-    /// Which attempt this is, for the mark of the new snapshot.
+    /// The attempt, for the mark of the new snapshot.
     pub attempt: Attempt,
-    /// Of which volume.
+    /// The volume to capture.
     pub source: VolumeId,
-    /// Those of [`Snapshots::snapshot_parameters`], and those that the snapshotter adds.
+    /// The parameters: keys of [`Snapshots::snapshot_parameters`], and those that the snapshotter
+    /// adds.
     pub parameters: Context,
-    /// Credentials of the class.
+    /// The credentials of the class.
     pub secrets: Secrets,
 }
 
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its id, which never changes.
+    /// The ID, which never changes.
     pub id: SnapshotId,
-    /// The name that the storage shows; `None` if it shows none. See [`super::Backend::is_name`].
+    /// The name that the storage shows, if it shows one; [`super::Backend::is_name`] compares it.
     pub name: Option<String>,
-    /// What state it is in: [`Phase::Ready`] once it is cut.
+    /// The state of the snapshot: [`Phase::Ready`] once its data is captured.
     pub phase: Phase,
-    /// What its marks say.
+    /// The mark of the snapshot.
     pub mark: Mark,
-    /// The volume it was cut from, which may be gone.
+    /// The volume of which the snapshot was taken; it may have been deleted.
     pub source: VolumeId,
-    /// The smallest volume that it can be restored to, in bytes; 0 if that is not known.
+    /// The minimum size of a volume restored from the snapshot, in bytes; 0 if it is unknown.
     pub bytes: u64,
-    /// The instant whose data it holds.
+    /// The time at which the data was captured.
     pub created: SystemTime,
-    /// Whether it can be restored now.
+    /// Whether the snapshot can be restored now.
     pub ready: bool,
-    /// Why it cannot be restored until it is repaired.
+    /// The damage because of which the snapshot cannot be restored until it is repaired.
     pub damage: Option<String>,
 }
 
 /// A page of snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotPage {
-    /// In the order of the listing.
+    /// The snapshots, in the order of the listing.
     pub snapshots: Vec<Snapshot>,
-    /// Where the next page begins, if there is one.
+    /// The token of the next page, if there is one.
     pub next: Option<String>,
 }

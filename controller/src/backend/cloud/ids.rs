@@ -1,13 +1,13 @@
-//! IDs in the answers of clouds. Each backend defines the form of its IDs.
+//! IDs in responses of clouds. Each backend defines the form of its IDs.
 //!
-//! A caller returns the ID with its next call, and the path of a request contains it. An answer
-//! with an ID of another form is therefore refused where it is read. The answer to a read is also
+//! A caller returns the ID with its next call, and the path of a request contains it. A response
+//! with an ID of another form is therefore refused when it is read. The response to a read is also
 //! refused if it shows another object than the requested one.
 
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 
-/// Longest part of a wrong ID or name that an error quotes, in characters.
+/// Maximum number of characters that an error quotes of a wrong ID or name.
 const QUOTED_MAX: usize = 64;
 
 /// Whether the text has the form of a UUID (RFC 9562), in any case.
@@ -20,10 +20,10 @@ pub(in crate::backend) fn is_uuid(text: &str) -> bool {
             .all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The ID of a volume in an answer.
+/// Returns the ID of a volume in a response.
 ///
 /// # Errors
-/// `System`, with an unknown state left behind, for a text that is no ID of the cloud.
+/// Returns `System`, with an unknown state left behind, for a text that is not an ID of the cloud.
 pub(in crate::backend) fn volume(
     text: &str,
     is_own: impl Fn(&str) -> bool,
@@ -32,10 +32,10 @@ pub(in crate::backend) fn volume(
     VolumeId::new(text).map_err(Failure::may_be_running)
 }
 
-/// The ID of a snapshot in an answer.
+/// Returns the ID of a snapshot in a response.
 ///
 /// # Errors
-/// `System`, with an unknown state left behind, for a text that is no ID of the cloud.
+/// Returns `System`, with an unknown state left behind, for a text that is not an ID of the cloud.
 pub(in crate::backend) fn snapshot(
     text: &str,
     is_own: impl Fn(&str) -> bool,
@@ -44,10 +44,10 @@ pub(in crate::backend) fn snapshot(
     SnapshotId::new(text).map_err(Failure::may_be_running)
 }
 
-/// Refuses an ID in an answer that is none of the cloud.
+/// Refuses a text in a response that is not an ID of the cloud.
 ///
 /// # Errors
-/// `System`, with an unknown state left behind.
+/// Returns `System`, with an unknown state left behind.
 pub(in crate::backend) fn form(
     what: &str,
     text: &str,
@@ -63,10 +63,10 @@ pub(in crate::backend) fn form(
     }
 }
 
-/// Refuses the answer to a read by ID that shows another object. Databases may ignore case.
+/// Refuses the response to a read by ID if it shows another object. Ignores case, as databases may.
 ///
 /// # Errors
-/// `System`, with an unknown state left behind.
+/// Returns `System`, with an unknown state left behind.
 pub(in crate::backend) fn same(what: &str, asked: &str, answered: &str) -> Result<(), Failure> {
     match asked.eq_ignore_ascii_case(answered) {
         true => Ok(()),
@@ -77,7 +77,8 @@ pub(in crate::backend) fn same(what: &str, asked: &str, answered: &str) -> Resul
     }
 }
 
-/// An entry of a list. `None`, with a warning, if it cannot be read: it hides no other entry.
+/// Returns an entry of a list. If it cannot be read, logs a warning and returns `None`, so that the
+/// other entries are still listed.
 pub(in crate::backend) fn listed<T>(read: Result<T, Failure>) -> Option<T> {
     read.inspect_err(
         |failure| tracing::warn!(%failure, "left an object with an invalid ID out of a list"),
@@ -85,7 +86,7 @@ pub(in crate::backend) fn listed<T>(read: Result<T, Failure>) -> Option<T> {
     .ok()
 }
 
-/// The beginning of a text, in quotes.
+/// Returns the start of a text, in quotes.
 pub(in crate::backend) fn quoted(text: &str) -> String {
     match text.char_indices().nth(QUOTED_MAX) {
         Some((end, _)) => format!("{:?}...", &text[..end]),
@@ -93,7 +94,7 @@ pub(in crate::backend) fn quoted(text: &str) -> String {
     }
 }
 
-/// The failure for an answer that must not be used. What the call has done is unknown.
+/// Returns the failure for a response that must not be used. The effect of the call is unknown.
 pub(in crate::backend) fn wrong(message: String) -> Failure {
     Failure::new(Kind::System, message).may_be_running()
 }
@@ -114,7 +115,8 @@ mod tests {
     fn only_a_uuid_is_an_id_of_a_cloud_with_uuids_and_no_path_is() {
         assert!(is_uuid(UUID));
         for at in 0..UUID.len() {
-            // No digit in the place of a dash, and no other character in that of a digit.
+            // Neither a digit in place of a dash, nor another character in place of a digit, is
+            // accepted.
             let wrong = match &UUID[at..=at] {
                 "-" => "0",
                 _ => "g",

@@ -1,4 +1,4 @@
-//! What the backends of clouds share: IDs and times in answers, and reads that calls share.
+//! Code shared by the backends of clouds: IDs and times in responses, and reads shared by calls.
 
 pub(super) mod ids;
 pub(super) mod rounds;

@@ -1,5 +1,5 @@
-//! Reads that calls share. Calls that begin while a round of reads runs are served together by the
-//! next one, so a hundred calls at once need few reads.
+//! Reads shared by calls. Calls that begin during a round of reads are served together by the next
+//! round, so a hundred concurrent calls need few reads.
 
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
@@ -9,21 +9,22 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// How long a round delays the next one. A slow answer is then waited for by its own callers only.
+/// Maximum time that a round delays the next one. Only its own callers wait longer for a slow
+/// response.
 const ROUND_MAX: Duration = Duration::from_secs(1);
 
-/// Storage that serves calls together.
+/// Storage that serves several calls together.
 pub(in crate::backend) trait Reads: Sized + Send + Sync + 'static {
-    /// What a call is for.
+    /// The query of a call.
     type Of: Send;
-    /// What it gets.
+    /// The result of a call.
     type Found: Send;
 
-    /// Serves these, at least one.
+    /// Serves these callers, at least one.
     fn serve(self: Arc<Self>, callers: Vec<Caller<Self>>) -> impl Future<Output = ()> + Send;
 }
 
-/// A call that waits.
+/// A waiting call.
 pub(in crate::backend) struct Caller<R: Reads> {
     pub(in crate::backend) of: R::Of,
     answer: oneshot::Sender<Result<R::Found, Failure>>,
@@ -31,12 +32,12 @@ pub(in crate::backend) struct Caller<R: Reads> {
 
 impl<R: Reads> Caller<R> {
     pub(in crate::backend) fn answer(self, found: Result<R::Found, Failure>) {
-        // It may have stopped waiting.
+        // The caller may have stopped waiting.
         drop(self.answer.send(found));
     }
 }
 
-/// One answer for all of them, also a failure.
+/// Sends the same result to all callers, success or failure.
 pub(in crate::backend) fn answer_all<R>(callers: Vec<Caller<R>>, found: &Result<R::Found, Failure>)
 where
     R: Reads<Found: Clone>,
@@ -46,7 +47,7 @@ where
     }
 }
 
-/// The rounds of reads.
+/// The queue of calls, which are served in rounds.
 pub(in crate::backend) struct Rounds<R: Reads>(Arc<Shared<R>>);
 
 struct Shared<R: Reads> {
@@ -56,7 +57,7 @@ struct Shared<R: Reads> {
 
 struct State<R: Reads> {
     waiting: Vec<Caller<R>>,
-    /// Whether a task serves them.
+    /// Whether a task is serving the calls.
     runs: bool,
 }
 
@@ -71,7 +72,7 @@ impl<R: Reads> Rounds<R> {
         }))
     }
 
-    /// What a read finds. It begins after this call does.
+    /// Returns the result of a read that begins after this call.
     pub(in crate::backend) async fn next(&self, of: R::Of) -> Result<R::Found, Failure> {
         let (answer, found) = oneshot::channel();
         {
@@ -88,21 +89,21 @@ impl<R: Reads> Rounds<R> {
 }
 
 impl<R: Reads> Shared<R> {
-    /// Rounds, until no call waits.
+    /// Runs rounds until no call is waiting.
     async fn run(self: Arc<Self>) {
         loop {
             let Some(callers) = self.state.lock().callers() else {
                 return;
             };
             let round = tokio::spawn(Arc::clone(&self.reads).serve(callers));
-            // What a round failed with, its callers know.
+            // The callers have received the failure of a round.
             drop(timeout(ROUND_MAX, round).await);
         }
     }
 }
 
 impl<R: Reads> State<R> {
-    /// The callers of the next round; none if the task ends.
+    /// Returns the callers of the next round; `None` if there are none and the task ends.
     fn callers(&mut self) -> Option<Vec<Caller<R>>> {
         self.waiting.retain(|caller| !caller.answer.is_closed());
         self.runs = !self.waiting.is_empty();
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
     use tokio::time::{Instant, sleep};
 
-    /// Takes so long, and answers with the number of the round.
+    /// Storage that takes this time and returns the number of the round.
     struct Numbered(Duration, Lock<Vec<Vec<char>>>);
 
     impl Reads for Numbered {

@@ -1,10 +1,10 @@
-//! The times that clouds report.
+//! The format of times in responses of clouds.
 
-/// From the day before which [`seconds`] counts years, to 1970-01-01.
+/// The number of days from the start of the calendar in [`seconds`] to 1970-01-01.
 const DAYS_TO_1970: u64 = 719_469;
 
-/// Seconds since 1970, of a time in UTC such as `2026-11-22T23:10:05.000000Z`, where the last
-/// letter may be missing.
+/// Converts a time in UTC to seconds since 1970. The format is that of
+/// `2026-11-22T23:10:05.000000Z`, where the last letter may be missing.
 pub(in crate::backend) fn seconds(time: &str) -> Option<u64> {
     let (date, clock) = time.split_once('T')?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<u64>().ok());
@@ -14,7 +14,7 @@ pub(in crate::backend) fn seconds(time: &str) -> Option<u64> {
         .splitn(3, ':')
         .map(|part| part.parse::<u64>().ok());
     let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
-    // Days of the Gregorian calendar, with years that begin in March.
+    // Count days of the Gregorian calendar, with years that begin in March.
     let (year, month) = match month {
         1..=2 => (year.checked_sub(1)?, month + 9),
         3..=12 => (year, month - 3),
