@@ -1,5 +1,6 @@
-//! Attachments by Nova. A second server gets a volume only if its type is multiattach, if this
-//! call and those before it have asked for that, and as raw block: two servers damage a filesystem.
+//! Attachments by Nova. A volume is attached to a second server only if its type is multiattach, if
+//! this call and the earlier ones requested it, and as raw block, since two servers would damage a
+//! filesystem.
 
 use super::wire::{self, CinderVolume};
 use super::{Cloud, id as ids};
@@ -14,10 +15,11 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{NodeId, Secrets, VolumeId};
 use std::sync::Arc;
 
-/// Nova records an attachment before Cinder does, and forgets it later: in between, Nova refuses
-/// the call for a volume that is not attached, and accepts it a moment later. If the compute
-/// service is frozen meanwhile, Nova answers 500, and the record stays until the server is deleted:
-/// Nova detaches no volume that Cinder does not call attached.
+/// Adds an explanation if Nova has a record of an attachment that Cinder does not have. Nova
+/// creates the record before Cinder's, and deletes it later. In between, Nova refuses the call for
+/// a volume that is not attached, and accepts it soon after. If the compute service hangs
+/// meanwhile, Nova returns 500, and the record remains until the server is deleted, since Nova only
+/// detaches volumes that are attached in Cinder.
 fn unless_nova_knows(id: &VolumeId, refused: Failure) -> Failure {
     match refused.message.contains(wire::ATTACHED_ALREADY) {
         true => Failure::busy(format!(
@@ -29,12 +31,12 @@ fn unless_nova_knows(id: &VolumeId, refused: Failure) -> Failure {
     }
 }
 
-/// Whether several nodes may have the volume, as far as the order says.
+/// Whether the order allows that several nodes use the volume.
 fn shares(order: &AttachOrder) -> bool {
     order.terms.mode.is_multi_node() && order.terms.block
 }
 
-/// Refuses an attachment next to that of another node, unless it is certain that both may be.
+/// Refuses an attachment in addition to that of another node, unless both are certainly allowed.
 fn refuse_another(
     order: &AttachOrder,
     volume: &Volume,
@@ -58,7 +60,7 @@ fn refuse_another(
 }
 
 impl Cloud {
-    /// Before the first attachment: whether others may follow.
+    /// Records before the first attachment whether other nodes may follow.
     async fn mark_sharing(
         &self,
         order: &AttachOrder,
@@ -73,7 +75,7 @@ impl Cloud {
         }
     }
 
-    /// Before its first detachment: it may hold data then.
+    /// Marks a new volume as used before its first detachment, since it may then contain data.
     async fn mark_as_used(&self, seen: &Volume) -> Result<(), Failure> {
         match seen.content {
             Some(Content::New) => self.client.mark(&seen.id, wire::USED).await,
@@ -97,7 +99,7 @@ impl Attachments for Cloud {
                 Phase::Ready | Phase::Failed(_) => {}
             }
             if let Some(attachment) = self.attached(&order, &volume) {
-                // From now on no node may follow.
+                // From now on, no other node may follow.
                 if !shares(&order) {
                     self.mark_sharing(&order, &volume, &cinder).await?;
                 }
@@ -128,7 +130,7 @@ impl Attachments for Cloud {
             terms: order.terms.clone(),
             transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
             bytes: seen.bytes,
-            // The context of a volume from a backup says so as long as the volume exists.
+            // The context of a volume from a backup contains this entry throughout its lifecycle.
             content: match order.context.get(wire::RESIZE_REQUIRED) {
                 Some("true") => Content::Populated,
                 _ => seen.content.unwrap_or(Content::Unknown),
@@ -140,7 +142,8 @@ impl Attachments for Cloud {
 
     fn detach(&self, id: VolumeId, node: NodeId, _: Secrets) -> Answer<'_, Progress<()>> {
         measured(Verb::Detach, async move {
-            // A node is compared by its ID: another spelling is no proof that it is detached.
+            // Nodes are compared by ID, so another spelling would not prove that the volume is
+            // detached.
             ids::path("node", node.as_str())?;
             let Some((volume, _)) = self.look(&id).await? else {
                 return Ok(Progress::Done(()));
@@ -148,7 +151,7 @@ impl Attachments for Cloud {
             let is_attached = volume.nodes.contains(&node);
             match &volume.phase {
                 Phase::Busy(_) if is_attached => return Ok(Progress::Begun),
-                // It may be on its way to the node.
+                // The volume may be about to be attached to the node.
                 Phase::Busy(what) => {
                     let message = format!("volume {id}: {what}; repeat the call later");
                     return Err(Failure::busy(message));
@@ -156,13 +159,14 @@ impl Attachments for Cloud {
                 Phase::Deleting => return Ok(Progress::Done(())),
                 Phase::Ready | Phase::Failed(_) => {}
             }
-            // Also where it is detached already: Nova does that itself with a deleted server.
+            // Mark the volume even if it is already detached, since Nova detaches the volumes of a
+            // deleted server itself.
             self.mark_as_used(&volume).await?;
             if !is_attached {
                 return Ok(Progress::Done(()));
             }
             match self.client.detach(&id, &node).await {
-                // A server that is gone leaves its volumes a moment later.
+                // The volumes of a deleted server are detached a moment later.
                 Ok(_) => Ok(Progress::Begun),
                 Err(refused) => {
                     let done = |volume: &Volume| {

@@ -1,6 +1,7 @@
-//! Backups, which a class with `type: backup` makes as its snapshots. Cinder copies a backup from
-//! a snapshot of the volume, its basis, so that the volume can be used meanwhile. A basis has the
-//! name of its backup; it is never returned to a caller, and deleted when the backup is complete.
+//! Backups, which a class with `type: backup` creates as its snapshots. Cinder copies a backup from
+//! a snapshot of the volume, its basis, so that the volume remains usable meanwhile. A basis has
+//! the name of its backup. It is never returned to a caller, and is deleted when the backup is
+//! complete.
 
 use super::client::Client;
 use super::hints::labels;
@@ -16,14 +17,14 @@ use belay_server::request::{ContentSource, Name, Secrets, SnapshotId};
 use serde_json::json;
 use std::sync::Arc;
 
-/// A parameter of a class of cinder-csi-plugin: the zone of the backup.
+/// The parameter of a class of cinder-csi-plugin for the zone of the backup.
 pub(super) const AVAILABILITY: &str = "availability";
 
 /// The backups of an account, by name.
 pub(super) struct Backups(pub(super) Arc<Client>);
 
 impl Backups {
-    /// The bases of the backup of that name.
+    /// Returns the bases of the backup with this name.
     async fn bases(&self, name: &str, of: &str) -> Result<Vec<CinderSnapshot>, Failure> {
         let mut found = self.0.snapshots_named(name).await?;
         found.retain(|snapshot| snapshot.is_basis() && snapshot.volume_id == of);
@@ -31,10 +32,10 @@ impl Backups {
         Ok(found)
     }
 
-    /// Deletes the bases of that name.
+    /// Deletes the bases of the backup with this name.
     ///
     /// # Errors
-    /// `Busy` while a backup is copied from one.
+    /// Returns `Busy` while a backup is copied from a basis.
     async fn drop_bases(&self, name: &str, of: &str) -> Result<(), Failure> {
         for basis in self.bases(name, of).await? {
             let id = ids::snapshot(&basis.id)?;
@@ -52,7 +53,7 @@ impl Backups {
 }
 
 impl Cloud {
-    /// The basis of the order's backup: found, or made now.
+    /// Returns the basis of the order's backup; creates it if there is none.
     pub(super) async fn basis_of(
         &self,
         order: &SnapshotOrder,
@@ -64,7 +65,8 @@ impl Cloud {
             match basis.phase {
                 Phase::Ready | Phase::Busy(_) => return Ok(basis),
                 Phase::Deleting => {}
-                // No caller has it, and no backup can be made from it. A refusal changes nothing.
+                // No caller has the snapshot, and no backup can be created from it. If the deletion
+                // is refused, nothing changes.
                 Phase::Failed(_) => drop(self.client.delete_snapshot(&basis.id).await),
             }
         }
@@ -76,7 +78,7 @@ impl Cloud {
         }
     }
 
-    /// Begins the backup, from its basis.
+    /// Begins to create the backup from its basis.
     pub(super) async fn back_up(
         &self,
         order: &SnapshotOrder,
@@ -112,8 +114,8 @@ impl Cloud {
         }
     }
 
-    /// Cinder has refused a backup. If that is final, the basis is of no use, and would keep the
-    /// volume from being deleted.
+    /// Handles Cinder's refusal of a backup. If the refusal is final, deletes the basis, which is
+    /// useless and would prevent the deletion of the volume.
     async fn not_begun(
         &self,
         order: &SnapshotOrder,
@@ -126,20 +128,20 @@ impl Cloud {
         if let Ok(Some(basis)) = self.client.snapshot(basis).await
             && basis.is_at_work()
         {
-            // Another controller makes the backup.
+            // Another controller is creating the backup.
             return Failure::busy(refused.message);
         }
         let name = order.name.as_str();
         if let Err(failure) = self.backups.drop_bases(name, order.source.as_str()).await {
             let cloud = self.client.label();
             tracing::warn!(cloud, %failure, "a snapshot that was made for a backup remains");
-            // A repeated call deletes it.
+            // A repeated call deletes the snapshot.
             return refused.may_be_running();
         }
         refused
     }
 
-    /// Deletes a backup, and its basis if that exists.
+    /// Deletes a backup, and its basis if there is one.
     pub(super) async fn discard_backup(&self, id: &SnapshotId) -> Result<Progress<()>, Failure> {
         let Some(backup) = self.backup(id).await? else {
             return Ok(Progress::Done(()));
@@ -147,7 +149,7 @@ impl Cloud {
         if let Some(name) = backup.name() {
             let dropped = self.backups.drop_bases(name, &backup.volume_id).await;
             match dropped {
-                // Another backup of that name is copied from it.
+                // Another backup with this name is being copied from the basis.
                 Err(busy) if busy.kind == Kind::Busy && !backup.is_at_work() => {}
                 dropped => dropped?,
             }
@@ -164,8 +166,8 @@ impl Cloud {
         self.backups.drop_bases(name, of).await
     }
 
-    /// A volume from a backup. Cinder replaces the metadata of the volume by that of the backup's
-    /// volume, so that the marks are in the description until the volume is claimed.
+    /// Creates a volume from a backup. Cinder replaces the metadata of the volume by those of the
+    /// backup's volume, so the marks are in the description until the volume is claimed.
     pub(super) async fn restore_backup(
         &self,
         order: &Order,
@@ -173,7 +175,7 @@ impl Cloud {
     ) -> Result<Volume, Failure> {
         let carried = match backup.carried() {
             Some(carried) => carried.to_owned(),
-            // Another program has made the backup.
+            // Another program has created the backup.
             None => {
                 let of = ids::volume(&backup.volume_id)?;
                 let of = self.client.volume(&of).await?;

@@ -1,14 +1,14 @@
-//! Where the services of a cloud are, by the catalog in Keystone's answer to a login. They are all
-//! of one region, since a volume of one region is missing in the others.
+//! Finds the endpoints of a cloud's services in the catalog of Keystone's response to a login. All
+//! must be in one region, since volumes of one region do not exist in the others.
 
 use super::conf::CloudConf;
 use belay_server::call::Failure;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 
-/// Types of Cinder, the preferred one first.
+/// The service types of Cinder, the preferred one first.
 const VOLUMES: &[&str] = &["block-storage", "volumev3", "block-store"];
-/// The type of Nova.
+/// The service type of Nova.
 const COMPUTE: &[&str] = &["compute"];
 
 #[derive(Debug, Deserialize)]
@@ -23,7 +23,7 @@ struct Endpoint {
     interface: String,
     #[serde(default)]
     region: Option<String>,
-    /// Newer than `region`, with the same value.
+    /// The newer name of `region`, with the same value.
     #[serde(default)]
     region_id: Option<String>,
     url: String,
@@ -36,19 +36,21 @@ impl Endpoint {
     }
 }
 
-/// The endpoints of both services, without a slash at their ends.
+/// The endpoints of both services, without a trailing slash.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Endpoints {
     pub(super) volumes: String,
     pub(super) compute: String,
-    /// None if the catalog does not name it.
+    /// The region of the endpoints; `None` if the catalog does not have it.
     pub(super) region: Option<String>,
 }
 
 impl Endpoints {
+    /// Finds the endpoints.
+    ///
     /// # Errors
-    /// `Precondition` if a service has no endpoint, and if `cloud.conf` does not say which of
-    /// several regions is meant.
+    /// Returns `Precondition` if a service has no endpoint, or if there are several regions and
+    /// `cloud.conf` does not name one of them.
     pub(super) fn find(catalog: &[Service], conf: &CloudConf) -> Result<Self, Failure> {
         let (volumes, compute) = (
             matches(catalog, VOLUMES, conf)?,
@@ -77,7 +79,8 @@ impl Endpoints {
     }
 }
 
-/// The endpoints of all services of these types, those of the first type first; never empty.
+/// Returns the endpoints of all services of these types, those of the first type first; never
+/// empty.
 fn matches<'a>(
     catalog: &'a [Service],
     types: &[&str],
@@ -115,7 +118,7 @@ mod tests {
         CloudConf::parse(&(text.to_owned() + &region.unwrap_or_default())).unwrap()
     }
 
-    /// A service, with an endpoint for each interface and region.
+    /// Returns a service with one endpoint for each interface and region.
     fn service(kind: &str, name: &str, endpoints: &[(&str, Value)]) -> Value {
         let endpoint = |(interface, region): &(&str, Value)| {
             let url = format!(
@@ -237,7 +240,7 @@ mod tests {
             let refused = find(&services, Some("three")).unwrap_err();
             assert!(refused.message.contains("in region three"), "{refused}");
         }
-        // Attachments of servers elsewhere would fail.
+        // Attachments to servers in another region would fail.
         let apart = json!([
             service("volumev3", "cinder", &[one]),
             service("compute", "nova", &[two])

@@ -1,8 +1,8 @@
-//! Why Cinder or Nova has not done what it was asked, in their own words: a volume or a snapshot
-//! has failed, a volume is not deleted, or a change that was accepted was not made. Both services
-//! answer before they make a change, and report no error later: the volume goes back to its former
-//! status. Cinder has a message for some of these cases (`cinder/message/message_field.py`); the
-//! cause of the others is only in logs.
+//! Finds out why Cinder or Nova has not made a change: a volume or a snapshot has failed, a volume
+//! is not deleted, or an accepted change was dropped. Both services respond before they make a
+//! change, and report no error later: the volume returns to its former status. Cinder has messages
+//! about some of these cases (`cinder/message/message_field.py`); the causes of others are only in
+//! logs.
 
 use super::Cloud;
 use super::wire::{CinderVolume, GIB, Message};
@@ -11,8 +11,8 @@ use crate::backend::{DroppedChange, Phase, Volume};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-/// In Cinder's message if no backend could be chosen for a volume: of its type, in its zone, with
-/// room (`cinder/message/message_field.py`).
+/// A part of Cinder's message if no backend can hold a volume of its type and size in its zone
+/// (`cinder/message/message_field.py`).
 pub(super) const NO_BACKEND: &str = "any available weighted backend";
 
 impl Cloud {
@@ -23,15 +23,16 @@ impl Cloud {
             return;
         };
         if message.contains(NO_BACKEND) {
-            // The scheduler may choose a node elsewhere.
+            // The scheduler may select a node in another zone.
             why.kind = Kind::Quota;
         }
         why.message = format!("{}; the latest says {message:?}", why.message);
     }
 }
 
-/// The text of the latest message. Cinder's times have seconds, and a backend may fail in the
-/// second in which the scheduler finds no other one: its word is the later one.
+/// Returns the text of the latest message. Cinder's times have a resolution of seconds. If a
+/// backend fails in the same second in which the scheduler finds no other backend, the message of
+/// the scheduler is the later one.
 fn latest_text(messages: Vec<Message>) -> Option<String> {
     let newest = messages
         .iter()
@@ -47,8 +48,8 @@ fn latest_text(messages: Vec<Message>) -> Option<String> {
 }
 
 impl Cloud {
-    /// The refusal of a deletion, which lists all reasons that there can be, with the one if the
-    /// volume, as just seen, or its snapshots show one.
+    /// Returns the error for a refused deletion. It names the reason if the volume or its snapshots
+    /// show it, and otherwise lists all possible reasons.
     pub(super) async fn in_use(&self, volume: &Volume, refused: Failure) -> Failure {
         if refused.kind != Kind::Precondition {
             return refused;
@@ -82,14 +83,15 @@ impl Cloud {
 pub(super) const WHERE_TO_LOOK: &str = "the logs of cinder-volume, nova-compute or cinder-backup \
      say why, and an administrator can reset the status";
 
-/// Actions of messages.
+/// Actions in the IDs of messages.
 const ATTACH: &[&str] = &["002", "004"];
 const EXTEND: &[&str] = &["007"];
 
-/// Between a message and the volume's status, which one or another service writes, with its clock.
+/// Maximum difference in seconds between the times of a message and of the volume's status, which
+/// different services may write, by their clocks.
 const APART_MAX: u64 = 60;
 
-/// Whether the volume is still without the change.
+/// Whether the volume still lacks the change.
 fn lacks(volume: &Volume, dropped: &DroppedChange) -> bool {
     volume.phase == Phase::Ready
         && match dropped {
@@ -100,8 +102,8 @@ fn lacks(volume: &Volume, dropped: &DroppedChange) -> bool {
         }
 }
 
-/// The latest message about one of these actions. An older one than the end of the change is that
-/// of another call.
+/// Returns the latest message about one of these actions. Messages from before the end of the
+/// change belong to another call.
 fn latest(messages: Vec<Message>, actions: &[&str], volume: &CinderVolume) -> Option<Message> {
     let ended = volume.updated_at.as_deref().and_then(seconds);
     let is_of_then = |message: &Message| {
@@ -119,7 +121,7 @@ fn latest(messages: Vec<Message>, actions: &[&str], volume: &CinderVolume) -> Op
     meant.max_by(|a, b| a.created_at.cmp(&b.created_at))
 }
 
-/// What Cinder's messages say; empty if they cannot be read.
+/// Returns the text of Cinder's messages; empty if they cannot be read.
 fn words(messages: Option<Vec<Message>>, actions: &[&str], volume: &CinderVolume) -> String {
     let Some(messages) = messages else {
         return String::new();
@@ -137,7 +139,7 @@ fn words(messages: Option<Vec<Message>>, actions: &[&str], volume: &CinderVolume
     }
 }
 
-/// Where the volume is, as Cinder shows it.
+/// Describes status, servers and size of the volume.
 fn place(seen: &Volume, volume: &CinderVolume) -> String {
     let nodes: Vec<_> = seen.nodes.iter().map(ToString::to_string).collect();
     let nodes = match &*nodes {
@@ -149,7 +151,8 @@ fn place(seen: &Volume, volume: &CinderVolume) -> String {
 }
 
 impl Cloud {
-    /// None if the volume shows the change now, or another one.
+    /// Returns the failure for a dropped change; `None` if the volume now shows the change, or
+    /// another one.
     pub(super) async fn cause(
         &self,
         id: &VolumeId,
@@ -166,7 +169,7 @@ impl Cloud {
             DroppedChange::Attach(_) | DroppedChange::Expand(_) => {
                 self.client.messages(id.as_str()).await
             }
-            // Cinder has no message for these.
+            // Cinder has no messages about these changes.
             DroppedChange::Detach(_) | DroppedChange::Delete => None,
         };
         let place = place(&seen, &volume);
@@ -194,7 +197,7 @@ impl Cloud {
             ),
         };
         let message = format!("volume {id}: {message}");
-        // Only if Cinder's message says so.
+        // Report a lack of space only if Cinder's message says so.
         Ok(Some(match message.contains(NO_BACKEND) {
             true => Failure::new(Kind::Quota, message).rolled_back(),
             false => Failure::busy(message).may_be_running(),

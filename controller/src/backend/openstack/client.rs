@@ -1,4 +1,4 @@
-//! Calls of Cinder and Nova, each with its meaning of a refusal.
+//! Calls to Cinder and Nova, and the interpretation of their refusals.
 
 mod backups;
 mod project;
@@ -19,21 +19,22 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Cinder 3.42 extends volumes in use (release Ocata).
+/// Cinder 3.42 can extend volumes in use (release Ocata).
 const VOLUME_VERSION: &str = "volume 3.42";
-/// Cinder 3.47 creates volumes from backups (release Pike).
+/// Cinder 3.47 can create volumes from backups (release Pike).
 const RESTORE_VERSION: &str = "volume 3.47";
-/// Nova 2.60 attaches volumes that several servers may have (release Queens).
+/// Nova 2.60 can attach volumes to several servers (release Queens).
 const COMPUTE_VERSION: &str = "compute 2.60";
 
-/// For a call. An attachment waits for the compute node, by default up to 60 s
-/// (`rpc_response_timeout` of Nova); all others for a database.
+/// The deadline of a call. An attachment waits for the compute node, by default up to 60 s
+/// (`rpc_response_timeout` of Nova); other calls wait for a database.
 const DEADLINE: Duration = Duration::from_secs(30);
 const ATTACH_DEADLINE: Duration = Duration::from_secs(75);
-/// With a login before it or in between. The engine relies on it: see `CLAIMS_SETTLE` there.
+/// The deadline of a claim, including logins before or during it. The engine's `CLAIMS_SETTLE`
+/// relies on it.
 const CLAIM_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The client of an account.
+/// The client for an account.
 pub(super) struct Client(Account);
 
 /// A service of the cloud.
@@ -43,13 +44,13 @@ pub(super) enum Service {
     Compute,
 }
 
-/// A call, before it has a session.
+/// A call that is not yet bound to a session.
 struct Request {
     verb: &'static str,
     service: Service,
     method: Method,
     path: String,
-    /// Instead of that of the service.
+    /// The API version, if it differs from that of the service.
     version: Option<&'static str>,
     body: Option<Value>,
     deadline: Duration,
@@ -104,12 +105,12 @@ impl Client {
         Self(account)
     }
 
-    /// See [`Account::label`].
+    /// Returns the [`Account::label`] for log lines.
     pub(super) fn label(&self) -> Option<&str> {
         self.0.label()
     }
 
-    /// The answer to a call; with a new session if the service refuses the token.
+    /// Makes a call, and repeats it with a new session if the service refuses the token.
     async fn answer(&self, request: Request) -> Result<Answer, Failure> {
         let session = self.0.session(None).await?;
         let answer = self.answer_in(&session, &request).await?;
@@ -120,8 +121,8 @@ impl Client {
         self.answer_in(&session, &request).await
     }
 
-    /// The answer to a call that must not take effect later than [`CLAIM_DEADLINE`] after its
-    /// begin, apart from the time that the service takes.
+    /// Makes a call that takes effect within [`CLAIM_DEADLINE`] after its start, not counting the
+    /// time that the service needs.
     async fn answer_soon(&self, request: Request) -> Result<Answer, Failure> {
         let what = format!("{} {}", request.method, request.path);
         let answer = timeout(CLAIM_DEADLINE, self.answer(request)).await;
@@ -155,16 +156,16 @@ impl Client {
         }
     }
 
-    /// The volumes of that name.
+    /// Returns the volumes with this name.
     pub(super) async fn named(&self, name: &Name) -> Result<Vec<CinderVolume>, Failure> {
         let path = format!("/volumes/detail?name={}", encoded(name.as_str()));
         let mut found = self.page("find_volume", path).await?.volumes;
-        // A cloud may let its users search for similar names.
+        // A cloud may allow searches for similar names.
         found.retain(|volume| volume.is_named(name));
         Ok(found)
     }
 
-    /// A page of volumes, and where the next one begins.
+    /// Returns a page of volumes, and the marker of the next page.
     pub(super) async fn volumes(
         &self,
         after: Option<&str>,
@@ -188,7 +189,7 @@ impl Client {
             .await?;
         match answer.status {
             StatusCode::OK => answer.json(),
-            // The volume that the page begins after is gone.
+            // The volume after which the page begins was deleted.
             StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST
                 if has_marker && wire::is_own(&answer) =>
             {
@@ -199,8 +200,8 @@ impl Client {
         }
     }
 
-    /// The latest messages of Cinder about a volume or snapshot. None if they cannot be read: they
-    /// only explain.
+    /// Returns the latest messages of Cinder about a volume or snapshot; `None` if they cannot be
+    /// read, since they only serve as explanations.
     pub(super) async fn messages(&self, id: &str) -> Option<Vec<Message>> {
         let path = format!("/messages?resource_uuid={}&limit=10", encoded(id));
         let request = Request::new("get_message", Service::Volumes, Method::GET, path);
@@ -211,8 +212,8 @@ impl Client {
         Some(answer.json::<Messages>().ok()?.messages)
     }
 
-    /// An empty volume, or one from that source, which may be a backup, in that zone or where
-    /// Cinder chooses, with hints for its choice.
+    /// Creates an empty volume, or one from a source, which may be a backup. Without `zone`, Cinder
+    /// selects the zone; `hints` influence its choice.
     pub(super) async fn create(
         &self,
         order: &Order,
@@ -270,12 +271,12 @@ impl Client {
         }
     }
 
-    /// Adds to the metadata of a volume, with its ID.
+    /// Sets a key in the metadata of a volume to the volume's ID.
     pub(super) async fn mark(&self, id: &VolumeId, key: &str) -> Result<(), Failure> {
         self.note(id, key, id.as_str()).await
     }
 
-    /// Adds to the metadata of a volume.
+    /// Sets a key in the metadata of a volume.
     pub(super) async fn note(&self, id: &VolumeId, key: &str, is: &str) -> Result<(), Failure> {
         let path = format!("{}/metadata", path_of("volume", id.as_str())?);
         let request = Request {
@@ -290,12 +291,12 @@ impl Client {
         }
     }
 
-    /// Whether there was anything to delete.
+    /// Deletes a volume; returns whether it existed.
     pub(super) async fn delete(&self, id: &VolumeId) -> Result<bool, Failure> {
         self.deleted("delete_volume", "volume", id.as_str()).await
     }
 
-    /// Whether there was such an object to delete.
+    /// Deletes an object; returns whether it existed.
     async fn deleted(&self, verb: &'static str, what: &str, id: &str) -> Result<bool, Failure> {
         let Some(path) = path(what, id)? else {
             return Ok(false);
@@ -323,7 +324,7 @@ impl Client {
         }
     }
 
-    /// The `device` of the answer is a guess of Nova's, and is not read.
+    /// Attaches a volume. Ignores `device` in the response, which is only a guess of Nova.
     pub(super) async fn attach(&self, id: &VolumeId, node: &NodeId) -> Result<(), Failure> {
         let request = Request {
             body: Some(json!({ "volumeAttachment": { "volumeId": id.as_str() } })),
@@ -338,13 +339,13 @@ impl Client {
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::OK | StatusCode::ACCEPTED => Ok(()),
-            // Too many volumes, by quota or by what the guest can have.
+            // There are too many volumes, by the quota or by the limit of the guest.
             _ if wire::is_forbidden(&answer) => Err(Failure::quota(answer.refusal())),
             _ => Err(wire::refused(&answer)),
         }
     }
 
-    /// Whether there was anything to detach.
+    /// Detaches a volume; returns whether it was attached.
     pub(super) async fn detach(&self, id: &VolumeId, node: &NodeId) -> Result<bool, Failure> {
         // Do not send an ID that is not a UUID.
         if path("volume", id.as_str())?.is_none() {
@@ -355,7 +356,7 @@ impl Client {
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(true),
-            // The server, or the volume as one of it.
+            // The server is missing, or the volume is not attached to it.
             _ if wire::is_missing(&answer, node.as_str()) => Ok(false),
             _ if wire::is_missing(&answer, id.as_str()) => Ok(false),
             _ => Err(wire::refused_for(&answer)),
@@ -363,10 +364,10 @@ impl Client {
     }
 }
 
-/// The attachments of a server.
+/// Returns the path of a server's attachments.
 ///
 /// # Errors
-/// Those of [`path_of`].
+/// Returns the errors of [`path_of`].
 fn plugs(node: &NodeId) -> Result<String, Failure> {
     let server = path_of("server", node.as_str())?;
     Ok(format!("{server}/os-volume_attachments"))

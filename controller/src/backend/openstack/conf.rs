@@ -1,6 +1,6 @@
-//! `cloud.conf`, the file of credentials that all drivers of OpenStack for Kubernetes share: a
-//! section `[Global]`, and `[Global "name"]` for each further cloud. What others have in it is
-//! passed over.
+//! `cloud.conf`, the file with credentials that all drivers of OpenStack for Kubernetes share. It
+//! has a section `[Global]`, and `[Global "name"]` for each further cloud. Sections and keys of
+//! other programs are ignored.
 
 mod clouds;
 mod sections;
@@ -14,7 +14,7 @@ use sections::Entry;
 use std::fmt;
 use std::path::PathBuf;
 
-/// A text that no log shows.
+/// A text that must not appear in logs.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Secret(String);
 
@@ -30,25 +30,26 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// How to log in, and where.
+/// The credentials and settings for a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CloudConf {
-    /// Without a slash at its end, and with `/v3`.
+    /// The URL of Keystone without a trailing slash, and with `/v3`.
     pub(super) auth_url: String,
     pub(super) login: Login,
     pub(super) region: Option<String>,
-    /// `public`, `internal` or `admin`.
+    /// The interface of endpoints: `public`, `internal` or `admin`.
     pub(super) interface: String,
-    /// `ca-file`, `cert-file` and `key-file`.
+    /// The files `ca-file`, `cert-file` and `key-file`.
     pub(super) tls: TlsFiles,
-    /// The zones of volumes say nothing about servers.
+    /// Whether the zones of volumes are ignored, because they are independent of the zones of
+    /// servers.
     pub(super) ignores_zones: bool,
-    /// `node-volume-attach-limit`, as written. It is not used, and missed if it differs from the
+    /// The value of `node-volume-attach-limit`. It is not used, but logged if it differs from the
     /// driver's own limit.
     pub(super) attach_limit: Option<String>,
 }
 
-/// One of the ways to log in.
+/// A method to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Login {
     Password {
@@ -56,25 +57,26 @@ pub(super) enum Login {
         password: Secret,
         scope: Scope,
     },
-    /// By its id, or by its name and user.
+    /// An application credential, by its ID, or by its name and user.
     ApplicationCredential {
         id: Option<String>,
         name: Option<(String, User)>,
         secret: Secret,
     },
-    /// A token of another login. Keystone ends one that is made from it at the same time.
+    /// A token from another login. Keystone lets a token that is created from it expire at the same
+    /// time.
     Token { token: Secret, scope: Scope },
 }
 
-/// What a user logs in to.
+/// The scope of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Project(Project),
-    /// The project of a trust, by its id: another user's, whose roles the trust names.
+    /// The project of another user, by the ID of a trust, which names the roles.
     Trust(String),
 }
 
-/// A user, by id or by name and domain.
+/// A user, by ID, or by name and domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) id: Option<String>,
@@ -82,7 +84,7 @@ pub(super) struct User {
     pub(super) domain: Domain,
 }
 
-/// A project, by id or by name and domain.
+/// A project, by ID, or by name and domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Project {
     pub(super) id: Option<String>,
@@ -90,7 +92,7 @@ pub(super) struct Project {
     pub(super) domain: Domain,
 }
 
-/// A domain, by id or by name; with neither it is `default`.
+/// A domain, by ID or by name; `default` if neither is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Domain {
     pub(super) id: Option<String>,
@@ -101,7 +103,7 @@ impl CloudConf {
     /// Reads the files. Blocks.
     ///
     /// # Errors
-    /// `Precondition`, naming the file, and the line or key.
+    /// Returns `Precondition`, naming the file, and the line or key.
     pub(super) fn read(source: &Source) -> Result<Self, Failure> {
         let mut keys = Vec::new();
         for path in &source.files {
@@ -125,7 +127,7 @@ impl CloudConf {
         Self::of(&parse(text)?, "", |_| None)
     }
 
-    /// That cloud's, of all keys. May read `clouds.yaml`.
+    /// Returns the settings of one cloud. May read `clouds.yaml`.
     fn of(
         keys: &[Entry],
         cloud: &str,
@@ -170,7 +172,7 @@ impl CloudConf {
 }
 
 const OFF: [&str; 4] = ["false", "no", "off", "0"];
-/// Keys that are true or false.
+/// Keys with a Boolean value.
 const SWITCHES: [&str; 2] = ["use-clouds", "ignore-volume-az"];
 /// Keys with a text, in addition to those of `clouds.yaml`.
 const TEXTS: [&str; 6] = [
@@ -185,7 +187,7 @@ const TEXTS: [&str; 6] = [
 /// Returns all keys of a file. Checks the values of the keys that Belay uses.
 ///
 /// # Errors
-/// Which line or key is wrong, and why.
+/// Returns a message with the line or key, and the reason.
 fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let keys = sections::parse(text)?;
     let is_read = |it: &&Entry| match it.section.as_str() {
@@ -210,7 +212,7 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
     Ok(keys)
 }
 
-/// The value of a switch, as gcfg reads it. `None` for any other word.
+/// Returns the value of a switch as gcfg reads it; `None` for an unknown word.
 fn switch(entry: &Entry) -> Option<bool> {
     let value = entry.value.as_deref().unwrap_or("true");
     match value.to_ascii_lowercase().as_str() {
@@ -220,7 +222,7 @@ fn switch(entry: &Entry) -> Option<bool> {
     }
 }
 
-/// The name of a section in errors.
+/// Returns the title of a section for errors.
 fn title(name: &str, sub: &str) -> String {
     match (name, sub) {
         ("global", "") => "[Global]".to_owned(),
@@ -229,11 +231,11 @@ fn title(name: &str, sub: &str) -> String {
     }
 }
 
-/// Where the account of a cloud is.
+/// The files and the section with the account of a cloud.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     files: Vec<PathBuf>,
-    /// The name of its section; empty for the one without a name.
+    /// The name of the section; empty for the section without a name.
     cloud: String,
 }
 
@@ -244,12 +246,12 @@ impl Source {
     }
 }
 
-/// The keys of a section; of a repeated one the last counts.
+/// The keys of a section. The last occurrence of a key counts.
 struct Section<'a> {
-    /// As errors name it.
+    /// The title of the section in errors.
     title: String,
     keys: Vec<&'a Entry>,
-    /// What it lacks, with `use-clouds`.
+    /// The account in `clouds.yaml`, with values that the section lacks, if `use-clouds` is set.
     clouds: Option<Account>,
 }
 
@@ -271,14 +273,14 @@ impl<'a> Section<'a> {
         format!("{} {key}: {why}{}", self.title, clouds.unwrap_or_default())
     }
 
-    /// An empty value is none.
+    /// Returns the value of a key; an empty value counts as unset.
     fn get(&self, key: &str) -> Option<&str> {
         let own = self.last(key).and_then(|it| it.value.as_deref());
         let own = own.filter(|value| !value.is_empty());
         own.or_else(|| self.clouds.as_ref()?.get(key))
     }
 
-    /// Whether a switch is on. Without the key it is off.
+    /// Returns the value of a switch; false without the key.
     fn is(&self, key: &str) -> bool {
         self.last(key).and_then(switch).unwrap_or_default()
     }
@@ -349,13 +351,14 @@ impl<'a> Section<'a> {
         let mut user = self.user();
         let mut password = "password";
         if trust.is_some() {
-            // The other names of a trust's user come first, as in cinder-csi-plugin.
+            // The keys `trustee-id` and others have precedence for the user of a trust, as in
+            // cinder-csi-plugin.
             user.id = self.text("trustee-id").or(user.id);
             if self.get("trustee-password").is_some() {
                 password = "trustee-password";
             }
         }
-        // A password comes first, as in cinder-csi-plugin.
+        // A password has precedence over a token, as in cinder-csi-plugin.
         if self.get(password).is_none()
             && let Some(token) = self.get("token")
         {

@@ -1,5 +1,5 @@
-//! Snapshots, and volumes from snapshots and from other volumes. A backup has an ID like that of a
-//! snapshot, and is found, restored and deleted by the same verbs.
+//! Snapshots, and volumes from snapshots and from other volumes. The ID of a backup has the same
+//! form as that of a snapshot, and the same verbs find, restore and delete it.
 
 use super::backups::AVAILABILITY;
 use super::hints::labels;
@@ -22,17 +22,18 @@ use std::sync::Arc;
 /// Parameters of a class of cinder-csi-plugin.
 const TYPE: &str = "type";
 const FORCE: &str = "force-create";
-/// How long cinder-csi-plugin waits for a backup. This driver does not block meanwhile.
+/// The time for which cinder-csi-plugin waits for a backup. This driver does not block, so it
+/// ignores the value.
 const BACKUP_SECONDS: &str = "backup-max-duration-seconds-per-gb";
 
 fn is_backup(parameters: &Context) -> bool {
     parameters.get(TYPE) == Some("backup")
 }
 
-/// Whether a volume in use has snapshots too.
+/// Whether snapshots of a volume in use are allowed.
 ///
 /// # Errors
-/// `Invalid` for a value that is not known.
+/// Returns `Invalid` for an unknown value.
 fn force(parameters: &Context) -> Result<bool, Failure> {
     match parameters.get(TYPE) {
         None | Some("snapshot" | "backup") => {}
@@ -52,7 +53,7 @@ fn force(parameters: &Context) -> Result<bool, Failure> {
 }
 
 impl Cloud {
-    /// The snapshot or backup; and whether it is a backup.
+    /// Returns the snapshot or backup, and whether it is a backup.
     pub(super) async fn kept(
         &self,
         id: &SnapshotId,
@@ -65,7 +66,8 @@ impl Cloud {
         Ok(backup.map(|backup| (backup, true)))
     }
 
-    /// The backup. A snapshot that existed is none, whether backups are shown or not.
+    /// Returns the backup. If the ID is that of a known snapshot, returns `None`, regardless of
+    /// whether backups are shown.
     pub(super) async fn backup(&self, id: &SnapshotId) -> Result<Option<CinderSnapshot>, Failure> {
         match self.client.backup(id).await {
             Err(hidden) if hidden.kind == Kind::Denied && self.plain.has(id) => Ok(None),
@@ -73,8 +75,8 @@ impl Cloud {
         }
     }
 
-    /// Cinder answers 400 to a snapshot of a volume that it is changing, of one that has failed,
-    /// and of an ID that is none.
+    /// Returns the failure for a refused snapshot. Cinder returns 400 for a volume that it is
+    /// changing, for a failed one, and for an invalid ID.
     pub(super) async fn uncut(&self, order: &SnapshotOrder, refused: Failure) -> Failure {
         let id = &order.source;
         match refused.kind {
@@ -92,7 +94,7 @@ impl Cloud {
         }
     }
 
-    /// The end of a deletion that Cinder has refused.
+    /// Returns the result of a deletion that Cinder has refused.
     pub(super) async fn undeleted(
         &self,
         id: &SnapshotId,
@@ -108,7 +110,7 @@ impl Cloud {
             return Ok(Progress::Done(()));
         };
         match snapshot.snapshot()?.phase {
-            // A second call finds the deletion of the first.
+            // A second call finds the deletion that the first one began.
             Phase::Deleting => Ok(Progress::Begun),
             _ if snapshot.is_at_work() => Err(Failure::busy(refused.message)),
             Phase::Busy(_) => Err(Failure::busy(refused.message)),
@@ -174,7 +176,7 @@ impl Snapshots for Cloud {
                 Ok(false) => {}
                 Err(refused) => return self.undeleted(&id, refused).await,
             }
-            // No snapshot has that ID; a backup may.
+            // No snapshot has this ID, but a backup may have it.
             self.discard_backup(&id).await
         })
     }
@@ -208,7 +210,7 @@ impl Snapshots for Cloud {
             let limit = limit.clamp(1, super::PAGE_ENTRIES_MAX);
             let page = self.client.snapshots(of.as_ref(), after.as_deref(), limit);
             let (snapshots, next) = page.await?;
-            // One that cannot be shown, since it has no time, does not hide the others.
+            // An entry without a time cannot be returned, but must not hide the others.
             let snapshots = snapshots.iter().filter(|shown| !shown.is_basis());
             let snapshots = snapshots.filter_map(|shown| listed(shown.snapshot()));
             let snapshots = snapshots.collect();
@@ -220,7 +222,7 @@ impl Snapshots for Cloud {
         measured(Verb::Restore, async move {
             let source = ContentSource::Snapshot(from.clone());
             let refused = match self.make(&order, Some(&source), None).await {
-                // Cinder knows no snapshot of that ID; a backup may have it.
+                // Cinder has no snapshot with this ID, but a backup may have it.
                 Err(refused) if refused.kind == Kind::Invalid => refused,
                 made => return made,
             };
@@ -263,16 +265,18 @@ impl Clones for Cloud {
     }
 }
 
-/// Most IDs that are kept. One that is not costs a right, not data.
+/// Maximum number of remembered IDs. Without a remembered ID, a deletion may be denied, but no data
+/// is at risk.
 const IDS_MAX: usize = 4096;
 
-/// The snapshots, not backups, that this process has seen lately. Old releases of Cinder refuse to
-/// look for a backup before they know whether it exists; snapshots can still be deleted there.
+/// The snapshots, not backups, that this process has seen recently. Old releases of Cinder refuse
+/// to look up a backup before they know whether it exists; with these IDs, snapshots can still be
+/// deleted there.
 #[derive(Default)]
 pub(super) struct Plain(Lock<BTreeSet<SnapshotId>>);
 
 impl Plain {
-    /// Cinder has a snapshot with that ID.
+    /// Records that Cinder has a snapshot with this ID.
     pub(super) fn add(&self, id: &SnapshotId) {
         let mut ids = self.0.lock();
         if ids.contains(id) {

@@ -1,7 +1,7 @@
-//! What Kubernetes adds to the parameters of a class. Scheduler hints name the storage of a new
-//! volume, relative to that of other volumes; the keys are those of the claim's annotations of
-//! cinder-csi-plugin. The names of Kubernetes go into the metadata of volumes and snapshots, under
-//! the keys of the sidecars, as cinder-csi-plugin keeps them.
+//! Parameters that Kubernetes adds to those of a class. Scheduler hints select the storage of a new
+//! volume relative to that of other volumes; the keys are those of the annotations of claims in
+//! cinder-csi-plugin. The names of Kubernetes objects are stored in the metadata of volumes and
+//! snapshots under the keys of the sidecars, as by cinder-csi-plugin.
 
 use super::{Cloud, id};
 use belay_server::call::Failure;
@@ -12,10 +12,10 @@ pub(super) const AFFINITY: &str = "cinder.csi.openstack.org/affinity";
 pub(super) const ANTI_AFFINITY: &str = "cinder.csi.openstack.org/anti-affinity";
 
 impl Cloud {
-    /// The hints for Cinder; none if the parameters have none.
+    /// Returns the hints for Cinder; `None` if the parameters have none.
     ///
     /// # Errors
-    /// `Invalid` for a volume that does not exist; those of searching it.
+    /// Returns `Invalid` for a volume that does not exist, and the errors of the search for it.
     pub(super) async fn hints(&self, parameters: &Context) -> Result<Option<Value>, Failure> {
         let mut hints = Map::new();
         for (key, hint) in [(AFFINITY, "same_host"), (ANTI_AFFINITY, "different_host")] {
@@ -26,7 +26,7 @@ impl Cloud {
         Ok((!hints.is_empty()).then_some(Value::Object(hints)))
     }
 
-    /// The IDs of volumes, which are listed by name or ID.
+    /// Returns the IDs of volumes that are listed by name or ID.
     async fn ids(&self, key: &str, listed: &str) -> Result<Vec<String>, Failure> {
         let field = format!("parameters[{key}]");
         let mut ids = Vec::new();
@@ -56,7 +56,7 @@ impl Cloud {
     }
 }
 
-/// Names of Kubernetes, from a sidecar with `--extra-create-metadata`.
+/// Keys with names of Kubernetes objects, from a sidecar with `--extra-create-metadata`.
 const LABELS: [&str; 6] = [
     "csi.storage.k8s.io/pvc/name",
     "csi.storage.k8s.io/pvc/namespace",
@@ -66,7 +66,7 @@ const LABELS: [&str; 6] = [
     "csi.storage.k8s.io/volumesnapshotcontent/name",
 ];
 
-/// Adds the names of Kubernetes to the metadata.
+/// Adds the names of Kubernetes objects to the metadata.
 pub(super) fn labels(metadata: &mut Value, parameters: &Context) {
     for label in LABELS {
         if let Some(name) = parameters.get(label) {

@@ -1,43 +1,45 @@
-//! The IDs of volumes, snapshots and servers: UUIDs, which Cinder and Nova write in lower case and
-//! with dashes, and look up as texts. A database that ignores case (MariaDB does, by the collation
-//! of most clouds) finds other spellings too; marks, locks and disks would not match them.
+//! The IDs of volumes, snapshots and servers. They are UUIDs, which Cinder and Nova write in lower
+//! case and with dashes, and look up as texts. A database that ignores case, as MariaDB does with
+//! the collation of most clouds, also finds other spellings, which marks, locks and disks would not
+//! match.
 
 use crate::backend::cloud::ids::{self, is_uuid};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 
-/// Whether the services write an ID so.
+/// Whether the ID has the spelling of the services.
 pub(super) fn is_own(id: &str) -> bool {
     is_uuid(id) && !id.bytes().any(|byte| byte.is_ascii_uppercase())
 }
 
-/// The ID of a volume in an answer.
+/// Returns the ID of a volume in a response.
 ///
 /// # Errors
-/// Those of [`ids::volume`].
+/// Returns the errors of [`ids::volume`].
 pub(super) fn volume(text: &str) -> Result<VolumeId, Failure> {
     ids::volume(text, is_own)
 }
 
-/// The ID of a snapshot or a backup in an answer.
+/// Returns the ID of a snapshot or a backup in a response.
 ///
 /// # Errors
-/// Those of [`ids::snapshot`].
+/// Returns the errors of [`ids::snapshot`].
 pub(super) fn snapshot(text: &str) -> Result<SnapshotId, Failure> {
     ids::snapshot(text, is_own)
 }
 
-/// Whether nothing of the services has that ID. Databases ignore blanks at the end, and take some
-/// letters for others.
+/// Whether no object can have the ID. Databases ignore trailing blanks, and treat some letters as
+/// equal.
 fn is_nothing(id: &str) -> bool {
     id.is_ascii() && !is_uuid(id.trim_end())
 }
 
-/// The path of an object, by what it is called: `/volumes/ID` for `volume`. None if it has the ID
-/// of no object; then there is no request, since a server on the way might resolve a path in it.
+/// Returns the path of an object of a kind, such as `/volumes/ID` for `volume`. Returns `None` if
+/// no object can have the ID; then no request is sent, since a server on the way might resolve a
+/// path in it.
 ///
 /// # Errors
-/// `Invalid` for an ID that is spelled in another way: it may be that of an object.
+/// Returns `Invalid` for an ID in another spelling, which may belong to an object.
 pub(super) fn path(what: &str, id: &str) -> Result<Option<String>, Failure> {
     match (is_own(id), is_nothing(id)) {
         (true, _) => Ok(Some(format!("/{what}s/{id}"))),
@@ -52,10 +54,10 @@ pub(super) fn path(what: &str, id: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Like [`path`].
+/// Returns the path of an object like [`path`], and fails if no object can have the ID.
 ///
 /// # Errors
-/// Also `NotFound`, in place of none.
+/// Returns the errors of [`path`], and `NotFound` instead of `None`.
 pub(super) fn path_of(what: &str, id: &str) -> Result<String, Failure> {
     let found = path(what, id)?;
     found.ok_or_else(|| Failure::not_found(format!("{what} {id}: not found: its ID is no UUID")))

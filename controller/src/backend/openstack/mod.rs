@@ -1,4 +1,5 @@
-//! `openstack`: volumes of Cinder, plugged into servers by Nova. See the README of this directory.
+//! `openstack`: volumes of Cinder, attached to servers by Nova. The README of this directory
+//! describes what is stored where.
 
 mod attach;
 mod backups;
@@ -41,16 +42,17 @@ use zones::Zones;
 /// The label `cloud` of the metrics.
 const CLOUD: &str = "openstack";
 
-/// The key under which cinder-csi-plugin records the cluster.
+/// The metadata key under which cinder-csi-plugin records the cluster.
 const CLUSTER: &str = "cinder.csi.openstack.org/cluster";
 
-/// Most entries of a page, by the default of `osapi_max_limit`.
+/// Maximum number of entries of a page, by the default of `osapi_max_limit`.
 const PAGE_ENTRIES_MAX: usize = 1000;
 
-/// Largest volume, in bytes; the cloud's own limit is lower, and its refusal has the reason.
+/// Maximum size of a volume, in bytes. The cloud's own limit is lower, and its refusal has the
+/// reason.
 const BYTES_MAX: u64 = (1 << 30) * GIB;
 
-/// A cloud: an account of `cloud.conf`.
+/// A cloud, with an account in `cloud.conf`.
 pub(super) struct Cloud {
     client: Arc<Client>,
     searches: Searches,
@@ -58,7 +60,7 @@ pub(super) struct Cloud {
     plain: Plain,
     cluster: String,
     zones: Zones,
-    /// The `node-volume-attach-limit` of `cloud.conf`.
+    /// The value of `node-volume-attach-limit` in `cloud.conf`.
     attach_limit: Option<String>,
 }
 
@@ -67,7 +69,8 @@ impl Cloud {
         volume.volume(self.zones.key())
     }
 
-    /// A new volume, empty or from that source. A backup also has marks for the description.
+    /// Creates a volume, empty or from a source. For a backup, `restored` has marks for the
+    /// description.
     async fn make(
         &self,
         order: &Order,
@@ -92,7 +95,7 @@ impl Cloud {
             metadata[wire::ZONE] = zone.into();
         }
         labels(&mut metadata, &order.parameters);
-        // The zone of the class comes first.
+        // The zone of the class has precedence.
         let asked = match of_class {
             Some(_) => None,
             None => self.zones.asked(order.topology.as_ref()).await?,
@@ -108,7 +111,7 @@ impl Cloud {
         self.seen(&made).map_err(Failure::may_be_running)
     }
 
-    /// The volume, and what Cinder says of it.
+    /// Returns the volume in the forms of the backend and of Cinder.
     async fn look(&self, id: &VolumeId) -> Result<Option<(Volume, CinderVolume)>, Failure> {
         let Some(volume) = self.client.volume(id).await? else {
             return Ok(None);
@@ -118,8 +121,9 @@ impl Cloud {
         Ok(Some((seen, volume)))
     }
 
-    /// Cinder and Nova answer 400 for a volume that they are changing, for one that another call
-    /// has changed just so (`done` finds that), and for one that cannot be changed so.
+    /// Interprets a refusal of a change. Cinder and Nova return 400 for a volume that they are
+    /// changing, for one that another call has already changed in this way (which `done` detects),
+    /// and for one that cannot be changed in this way.
     async fn unless<T>(
         &self,
         id: &VolumeId,
@@ -142,7 +146,7 @@ impl Cloud {
 impl Backend for Cloud {
     fn traits(&self) -> Traits {
         Traits {
-            // Nova takes a lock for each server; calls that wait for it time out.
+            // Nova locks each server; calls that wait for the lock time out.
             attaches_one_by_one: true,
             records_terms: false,
             reaches_preferred: self.zones.are_ignored(),
@@ -185,10 +189,10 @@ impl Backend for Cloud {
                 return Ok(Progress::Done(()));
             };
             match volume.phase {
-                // A second call finds the deletion of the first.
+                // A second call finds the deletion that the first one began.
                 Phase::Deleting => Ok(Progress::Begun),
                 Phase::Busy(_) => Err(Failure::busy(refused.message)),
-                // Cinder was changing it, such as by a detach of another controller.
+                // Cinder was changing the volume, for example since another controller detached it.
                 Phase::Ready | Phase::Failed(_) if volume.nodes.is_empty() => {
                     match self.client.delete(&id).await {
                         Err(refused) => Err(self.in_use(&volume, refused).await),
@@ -314,9 +318,9 @@ impl Expansion for Cloud {
 }
 
 impl Capacity for Cloud {
-    /// By the quota for all volume types, which counts snapshots too, unless `no_snapshot_gb_quota`
-    /// is set in `cinder.conf`. Quotas of a volume type, and the room of the storage, are not known
-    /// to the project.
+    /// Returns the free part of the quota for all volume types. It includes snapshots, unless
+    /// `no_snapshot_gb_quota` is set in `cinder.conf`. The project cannot see quotas of volume
+    /// types and the free space of the storage.
     fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
         measured(Verb::Available, async move {
             if !self.zones.may_be(planned.topology.as_ref()).await? {

@@ -1,4 +1,4 @@
-//! Opening the clouds of `cloud.conf`: the settings of the backend, and one account for each cloud.
+//! Opens the clouds in `cloud.conf`: the settings of the backend, and one account for each cloud.
 
 use super::backups::Backups;
 use super::client::Client;
@@ -17,23 +17,23 @@ use std::sync::Arc;
 /// The settings of the backend.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `cloud.conf`, whose keys can be in several files: the last one counts.
+    /// The files of `cloud.conf`; the last occurrence of a key counts.
     pub files: Vec<PathBuf>,
-    /// The names of the sections `[Global "name"]` to use, one for each cloud; empty for the one
-    /// without a name.
+    /// The names of the sections `[Global "name"]` to use, one for each cloud. If empty, the
+    /// section without a name is used.
     pub clouds: Vec<String>,
-    /// The cluster that volumes are marked with.
+    /// The cluster, which is recorded in the metadata of volumes.
     pub cluster: String,
-    /// The topology key of zones; none = zones are not reported.
+    /// The topology key of zones; `None` if zones are not reported.
     pub topology_key: Option<&'static str>,
-    /// `--max-volumes`, to be compared with `cloud.conf`.
+    /// The value of `--max-volumes`, to compare with `cloud.conf`.
     pub volumes_max: u32,
 }
 
 /// Opens all clouds of the settings. Blocks.
 ///
 /// # Errors
-/// `Precondition` for `cloud.conf`, and for the files of the authorities.
+/// Returns `Precondition` for errors in `cloud.conf` or the files of authorities.
 pub(in crate::backend) fn open(config: &Config) -> Result<Backends, Failure> {
     http::describe();
     measured::describe();
@@ -66,11 +66,12 @@ pub(in crate::backend) fn open(config: &Config) -> Result<Backends, Failure> {
 }
 
 impl Cloud {
-    /// Reads `cloud.conf`; logs in with the first call. `label` is for log lines of one of several
-    /// clouds. Blocks.
+    /// Opens a cloud. Reads `cloud.conf` now, and logs in with the first call. `label` is the name
+    /// for log lines if there are several clouds. Blocks.
     ///
     /// # Errors
-    /// `Precondition` for the file, for that of the authorities, and for proxies.
+    /// Returns `Precondition` for errors in `cloud.conf`, in the file of authorities, or in
+    /// proxies.
     pub(super) fn open(
         config: &Config,
         name: &str,
@@ -98,8 +99,8 @@ impl Cloud {
         })
     }
 
-    /// The warning for a limit of cinder-csi-plugin that would be lost: without it, the scheduler
-    /// gives a node more volumes than it can have.
+    /// Returns a warning if the limit of cinder-csi-plugin would be lost. Without that limit, the
+    /// scheduler assigns more volumes to a node than it can have.
     pub(super) fn other_limit(&self, volumes_max: u32) -> Option<String> {
         let limit = self.attach_limit.as_deref()?;
         (limit != volumes_max.to_string()).then(|| {

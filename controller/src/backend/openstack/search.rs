@@ -1,5 +1,5 @@
-//! Searches by name. Those that begin while another one runs are answered together, from one list
-//! of all volumes, if that is short; so a hundred volumes at once need few searches.
+//! Searches by name. Searches that begin while another one is running are served together, from one
+//! list of all volumes if that is short. So a hundred concurrent volumes need few searches.
 
 use super::client::Client;
 use super::wire::CinderVolume;
@@ -10,21 +10,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Entries of a list that cost no more than one search: both are one request, and Cinder spends
-/// milliseconds on each entry.
+/// Number of entries of a list that cost no more than one search. Both are one request, and Cinder
+/// needs milliseconds for each entry.
 const ENTRIES_FOR_A_SEARCH: usize = 32;
-/// Most entries of a page; the default of `osapi_max_limit`.
+/// Maximum number of entries of a page; the default of `osapi_max_limit`.
 const ENTRIES_MAX: usize = 1000;
-/// How long it is remembered that there are more volumes than that.
+/// The time for which the search remembers that the list is too long.
 const LENGTH_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// The searches of an account.
 pub(super) type Searches = Rounds<Search>;
 
-/// Searches for the volumes of a name.
+/// Searches for the volumes with a name.
 pub(super) struct Search {
     client: Arc<Client>,
-    /// There are more volumes than that, and when that was learnt.
+    /// A number that the volumes exceed, and the time at which that was found.
     longer_than: Lock<Option<(usize, Instant)>>,
 }
 
@@ -68,7 +68,7 @@ impl Search {
         }
     }
 
-    /// A search for each. The next round does not wait for them.
+    /// Starts a search for each caller. The next round does not wait for them.
     fn each(self: &Arc<Self>, callers: Vec<Caller<Self>>) {
         for caller in callers {
             tokio::spawn(Arc::clone(self).one(caller));

@@ -1,6 +1,7 @@
-//! A session at Keystone (API v3): a token, and where the services are. It is renewed well before
-//! it ends, since services use it for a while after a call; when a service refuses it; and when
-//! `cloud.conf` has changed. As long as a token is valid, no call but one waits for the next.
+//! A session with Keystone (API v3): a token, and the endpoints of the services. It is renewed well
+//! before it expires, since services use the token for a while after a call; if a service refuses
+//! it; and if `cloud.conf` has changed. As long as a token is valid, at most one call waits for its
+//! renewal.
 
 use super::catalog::Endpoints;
 use super::conf::{CloudConf, Domain, Login, Project, Scope, Source, User};
@@ -17,26 +18,28 @@ use std::time::Duration;
 use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
 
-/// For a login. With a cold cache Keystone takes a second.
+/// The deadline of a login. With a cold cache, Keystone takes a second.
 const LOGIN_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Between two readings of the file, and between two attempts to renew a token that is still valid.
+/// The interval between two reads of the file, and between two attempts to renew a token that is
+/// still valid.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The account of a `cloud.conf`.
 pub(super) struct Account {
     source: Source,
     http: Client,
-    /// For log lines, of one of several clouds.
+    /// The name for log lines if there are several clouds.
     label: Option<String>,
     current: Lock<Option<Current>>,
-    /// Held by the call that reads the file or logs in.
+    /// The lock of the call that reads the file or logs in.
     renewing: Turn<()>,
-    /// That of the first session.
+    /// The project and region of the first session.
     origin: OnceLock<Origin>,
 }
 
-/// What a session sees the volumes of: in another project or region, they are all missing.
+/// The scope of a session, which determines the visible volumes. With another project or region,
+/// all of them would be missing.
 #[derive(Clone, Debug)]
 struct Origin {
     project: Option<String>,
@@ -44,8 +47,10 @@ struct Origin {
 }
 
 impl Origin {
+    /// Compares the scope with that of the first session.
+    ///
     /// # Errors
-    /// `Precondition` if it differs from the first one; what one of both does not have is not
+    /// Returns `Precondition` if project or region differ. A value that one of them lacks is not
     /// compared.
     fn check(&self, first: &Self) -> Result<(), Failure> {
         for (what, own, first) in [
@@ -67,13 +72,13 @@ impl Origin {
 
 struct Current {
     session: Arc<Session>,
-    /// When the file is read again.
+    /// The time of the next read of the file.
     check: Instant,
 }
 
-/// A login.
+/// The result of a login.
 pub(super) struct Session {
-    /// Marked as sensitive.
+    /// The token, marked as sensitive.
     pub(super) token: HeaderValue,
     pub(super) volumes: String,
     pub(super) compute: String,
@@ -83,7 +88,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// What it has logged in with: no error quotes it, whichever service repeats it.
+    /// Returns the secret of the login, which no error may quote, whichever service repeats it.
     pub(super) fn secret(&self) -> &str {
         match &self.conf.login {
             Login::Password { password, .. } => password.expose(),
@@ -113,10 +118,11 @@ impl Account {
         &self.http
     }
 
-    /// The current session, or a new one. `refused` is a session whose token a service has refused.
+    /// Returns the current session, or a new one. `refused` is a session whose token a service has
+    /// refused.
     ///
     /// # Errors
-    /// Those of the file and of the login, if there is no session that can be used instead.
+    /// Returns the errors of the file and of the login, if no other session can be used.
     pub(super) async fn session(
         &self,
         refused: Option<&Arc<Session>>,
@@ -141,7 +147,8 @@ impl Account {
         self.log_in(conf).await
     }
 
-    /// The current session if its token can be used, and whether the file must be read again.
+    /// Returns the current session if its token can be used, and whether the file must be read
+    /// again.
     fn usable(&self, refused: Option<&Arc<Session>>) -> Option<(Arc<Session>, bool)> {
         let current = self.current.lock();
         let Current { session, check } = current.as_ref()?;
@@ -150,8 +157,8 @@ impl Account {
         (!is_refused && now < session.end).then(|| (Arc::clone(session), *check <= now))
     }
 
-    /// A new session if the file has changed or the token is old; else, and if that fails, the
-    /// same: its token is valid.
+    /// Returns a new session if the file has changed or the token is old. Otherwise, or if the
+    /// login fails, returns the same session, whose token is valid.
     async fn checked(&self, session: Arc<Session>) -> Arc<Session> {
         if let Some(current) = self.current.lock().as_mut() {
             current.check = Instant::now() + CHECK_INTERVAL;
@@ -170,7 +177,7 @@ impl Account {
         })
     }
 
-    /// Reads `cloud.conf`, and the file of the authorities if that has changed.
+    /// Reads `cloud.conf`, and the file of authorities if it has changed.
     async fn read(&self) -> Result<CloudConf, Failure> {
         let (source, trust) = (self.source.clone(), self.http.trust());
         let label = self.label.clone();
@@ -198,7 +205,7 @@ impl Account {
         conf.map_err(|error| Failure::bug(format!("reading cloud.conf: {error}")))?
     }
 
-    /// Logs in; from then on the session is the current one, if it is for the same volumes.
+    /// Logs in. The session becomes the current one if its scope is that of the first session.
     async fn log_in(&self, conf: CloudConf) -> Result<Arc<Session>, Failure> {
         let (session, origin) = self.new_session(conf).await?;
         origin.check(self.origin.get_or_init(|| origin.clone()))?;
@@ -230,7 +237,7 @@ impl Account {
             deadline: LOGIN_DEADLINE,
         };
         let begun = Instant::now();
-        // A second token does no harm, so nothing is left behind.
+        // A second token is harmless, so no unknown state is left behind.
         let settled = |failure: Failure| failure.rolled_back();
         let answer = self.http.call(&call).await.map_err(settled)?;
         let is_token = matches!(conf.login, Login::Token { .. });
@@ -254,7 +261,7 @@ impl Account {
             region: found.region,
         };
         let lifetime = body.token.lifetime();
-        // Another login with the same token gains nothing.
+        // Another login with the same token would not extend its lifetime.
         let renew = if is_token { lifetime } else { lifetime * 3 / 4 };
         if is_token {
             tracing::warn!(
@@ -276,7 +283,7 @@ impl Account {
     }
 }
 
-/// The body of a login, and the secret in it.
+/// Returns the body of a login request, and the secret in it.
 fn request(login: &Login) -> (Value, &str) {
     match login {
         Login::Password {

@@ -1,5 +1,6 @@
-//! The backend against a small twin of Keystone, Cinder and Nova on the loopback interface, which
-//! answers as the real services were seen to. It has done everything as soon as it answers.
+//! Tests of the backend against a small twin of Keystone, Cinder and Nova on the loopback
+//! interface. It responds as the real services did, and has completed every change when it
+//! responds.
 
 mod capacity;
 mod hints;
@@ -28,18 +29,18 @@ use tokio::net::{TcpListener, TcpStream};
 
 const PASSWORD: &str = "canary-password";
 
-/// Servers.
+/// IDs of servers.
 const S1: &str = "51000000-0000-4000-8000-000000000001";
 const S2: &str = "51000000-0000-4000-8000-000000000002";
 const S3: &str = "51000000-0000-4000-8000-000000000003";
 const S4: &str = "51000000-0000-4000-8000-000000000004";
 
-/// The ID of the volume that is created as that one, from 0.
+/// Returns the ID of a volume by the order of creation, from 0.
 fn nth(volume: usize) -> String {
     format!("00000000-0000-4000-8000-{volume:012}")
 }
 
-/// As the services say it.
+/// Returns the response of the services for a missing object.
 fn missing(what: &str, id: &str) -> (u16, Value) {
     let message = format!("{what} {id} could not be found.");
     (
@@ -60,21 +61,21 @@ struct State {
     address: String,
     logins: usize,
     password: &'static str,
-    /// Of the token; none if empty.
+    /// The project of the token; omitted if empty.
     project: &'static str,
-    /// What was asked for, method and path.
+    /// The method and path of each request.
     seen: Vec<String>,
-    /// About the first volume.
+    /// The text of the message about the first volume.
     message: &'static str,
-    /// Of the message: what Cinder calls its event, and when.
+    /// The event ID and the time of the message.
     event: Option<(&'static str, &'static str)>,
-    /// By id, as Cinder shows them.
+    /// The volumes by ID, in Cinder's form.
     volumes: BTreeMap<String, Value>,
     snapshots: BTreeMap<String, Value>,
     backups: BTreeMap<String, Value>,
-    /// Extra specs by name, as Cinder shows them; null = it does not.
+    /// The extra specs of types by name, in Cinder's form; null if Cinder does not show them.
     types: BTreeMap<&'static str, Value>,
-    /// The next calls with this in method and path get that status and text instead.
+    /// The next calls whose method and path contain this text get this status and body instead.
     refusals: Vec<(&'static str, &'static str, &'static str)>,
 }
 
@@ -89,7 +90,7 @@ impl Twin {
         Self::with("").await
     }
 
-    /// With further lines of `cloud.conf`.
+    /// Starts a twin with additional lines in `cloud.conf`.
     async fn with(more: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();
@@ -139,7 +140,7 @@ impl Twin {
         self.backend.delete(id.clone(), Secrets::default()).await
     }
 
-    /// A volume that belongs to its name.
+    /// Creates a volume that is claimed for its name.
     async fn claimed(&self, name: &str) -> VolumeId {
         let id = self.created(name).await;
         self.backend
@@ -212,7 +213,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
 }
 
 impl State {
-    /// Status, more headers, body.
+    /// Returns the status, additional headers and the body of a response.
     fn answer(&mut self, head: &str, body: &str) -> (String, String, String) {
         let mut words = head.split(' ');
         let (method, path) = (words.next().unwrap(), words.next().unwrap());
@@ -323,7 +324,7 @@ impl State {
         }
     }
 
-    /// What Nova does.
+    /// Handles a request for attachments as Nova does.
     fn attachment(&mut self, method: &str, server: &str, id: &str) -> (u16, Value) {
         let volume = self.volumes.get_mut(id).unwrap();
         if method == "DELETE" {
@@ -347,7 +348,7 @@ impl State {
         (200, json!({"volumeAttachment": {"device": "/dev/vdz"}}))
     }
 
-    /// A volume, empty or from a snapshot, a volume or a backup.
+    /// Creates a volume, empty or from a snapshot, a volume or a backup.
     fn create(&mut self, head: &str, body: &Value) -> (u16, Value) {
         let id = nth(self.volumes.len());
         let mut volume = body["volume"].clone();
@@ -377,7 +378,7 @@ impl State {
         (202, json!({ "volume": volume }))
     }
 
-    /// Messages, zones, types and snapshots.
+    /// Handles requests for messages, zones, types and snapshots.
     fn except_volumes(
         &mut self,
         method: &str,
@@ -451,7 +452,7 @@ impl State {
     }
 }
 
-/// A page of these, which Cinder calls `kind`.
+/// Returns a page of objects, which Cinder calls `kind`.
 fn list(all: &BTreeMap<String, Value>, kind: &str, query: &str) -> (u16, Value) {
     let asked = |key: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
@@ -554,14 +555,14 @@ async fn only_a_volume_that_we_made_and_that_was_never_attached_is_new() {
     assert_eq!(content(&id).await, Content::Used);
     let others = twin.created("pvc-2").await;
     assert_eq!(content(&others).await, Content::Unknown, "not claimed");
-    // Claimed for its name; another program has created it.
+    // The volume is claimed for its name, but another program has created it.
     let claimed = twin.claimed("pvc-3").await;
     twin.state().volumes.get_mut(claimed.as_str()).unwrap()["metadata"]
         .as_object_mut()
         .unwrap()
         .remove(wire::ATTEMPT);
     assert_eq!(content(&claimed).await, Content::Unknown);
-    // The word on its use is written before it is detached.
+    // The mark of its use is written before the volume is detached.
     let seen = twin.state().seen.join("\n");
     let marked = seen.rfind(&format!("/{id}/metadata")).unwrap();
     assert!(marked < seen.rfind(&format!("volume_attachments/{id}")).unwrap());
@@ -611,7 +612,7 @@ async fn a_volume_is_attached_to_one_node_and_not_deleted_meanwhile() {
             true => assert_eq!(deleted.unwrap_err().kind, Kind::Busy),
             false => assert_eq!(deleted, Ok(Progress::Begun)),
         }
-        // The deletion, and one look at the volume.
+        // The requests are the deletion and one read of the volume.
         assert_eq!(twin.state().seen.len(), 2, "{status}");
     }
 }
@@ -624,7 +625,7 @@ async fn a_volume_that_another_controller_has_just_detached_is_deleted() {
         let mut state = twin.state();
         let volume = state.volumes.get_mut(id.as_str()).unwrap();
         volume["status"] = "detaching".into();
-        // When it has refused the deletion once.
+        // The status changes after the first refused deletion.
         volume["settles"] = true.into();
     }
     assert_eq!(twin.delete(&id).await, Ok(Progress::Begun));
@@ -672,7 +673,7 @@ async fn pages_follow_each_other_and_one_that_begins_nowhere_is_refused() {
     assert_eq!(refused.kind, Kind::BadToken);
 }
 
-/// Searches for that many volumes at once, each of which exists; the requests that it takes.
+/// Searches for this number of existing volumes at once, and returns the requests.
 async fn searched(twin: &Twin, names: usize) -> Vec<String> {
     twin.state().seen.clear();
     let names = (0..names).map(|n| format!("pvc-{n}"));
@@ -703,7 +704,7 @@ async fn searches_at_one_time_share_a_list_unless_it_is_long() {
     for n in 40..70 {
         twin.created(&format!("pvc-{n}")).await;
     }
-    // Too many for two searches, which is then known; not for twenty.
+    // The list is too long for two searches, which is then remembered, but not for twenty.
     assert_eq!(searched(&twin, 2).await.len(), 3);
     assert_eq!(searched(&twin, 2).await.len(), 2);
     assert_eq!(searched(&twin, 20).await.len(), 1);
@@ -727,7 +728,7 @@ async fn a_refused_token_is_renewed_once_and_new_credentials_are_read() {
     assert!(!refused.message.contains("canary"), "{refused}");
 }
 
-/// As if so much time had passed; sockets work again after that.
+/// Advances the clock by this time; sockets work again afterwards.
 async fn later(seconds: u64) {
     tokio::time::pause();
     tokio::time::advance(std::time::Duration::from_secs(seconds)).await;
@@ -843,7 +844,7 @@ async fn a_volume_that_has_failed_has_the_clouds_reason_and_without_room_another
         let name = Name::new("pvc-1").unwrap();
         let found = twin.backend.find(name, Secrets::default()).await;
         assert_eq!(failure(found.unwrap().remove(0)), seen);
-        // There is no message about the other.
+        // There is no message about the other volume.
         let seen = failure(twin.get(&other).await.unwrap().unwrap());
         assert_eq!(seen.kind, Kind::System);
         assert!(!seen.message.contains("the latest"), "{seen}");

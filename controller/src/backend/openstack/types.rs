@@ -1,6 +1,6 @@
-//! Volume types: another type for a volume (retype), and which volumes several servers can have at
-//! once, those of a type that is multiattach. Cinder accepts a retype, and makes it later, or
-//! never: then the volume keeps its type, and no status says so. Data are never moved to other
+//! Volume types: changes of a volume's type (retype), and the types whose volumes several servers
+//! can use at once, which are multiattach. Cinder accepts a retype, and makes it later, or never:
+//! then the volume keeps its type, without a status that says so. Data are never migrated to other
 //! storage.
 
 use super::Cloud;
@@ -14,7 +14,7 @@ use belay_server::request::{ContentSource, Context, Secrets, VolumeId};
 const FIELD: &str = "mutable_parameters[type]";
 
 impl Cloud {
-    /// The volume type that the parameters name.
+    /// Returns the volume type that the parameters name.
     async fn asked_type(&self, parameters: &Context) -> Result<Option<VolumeType>, Failure> {
         let Some(name) = parameters.get(TYPE) else {
             return Ok(None);
@@ -47,7 +47,7 @@ impl Modification for Cloud {
             if volume.volume_type.as_deref() == Some(&*asked.name) {
                 return Ok(Progress::Done(()));
             }
-            // Before the change: a repeated CreateVolume may come at any time.
+            // Write the mark before the change, since CreateVolume may be repeated at any time.
             if !volume.is_retyped() {
                 self.client.mark(&id, wire::RETYPED).await?;
             }
@@ -82,10 +82,10 @@ impl Modification for Cloud {
 
 impl Cloud {
     /// Refuses an order for a volume of several nodes if its type is not multiattach. Older clouds
-    /// do not show that of a type: then the new volume shows it.
+    /// do not show that of a type, only of a new volume.
     ///
     /// # Errors
-    /// `Invalid`; those of reading types.
+    /// Returns `Invalid`, and the errors of reading types.
     pub(super) async fn check_shareable(
         &self,
         order: &Order,
@@ -101,7 +101,7 @@ impl Cloud {
             (None, None) => None,
         };
         let found = self.client.volume_type(name.as_deref()).await?;
-        // Cinder refuses a type that does not exist, and says so.
+        // Cinder refuses a type that does not exist, with the reason.
         let Some(found) = found.filter(|found| found.is_multiattach() == Some(false)) else {
             return Ok(());
         };
@@ -115,7 +115,7 @@ impl Cloud {
         ))
     }
 
-    /// The type that a copy has if its order names none.
+    /// Returns the type of a copy whose order names none.
     async fn type_of(&self, source: &ContentSource) -> Result<Option<String>, Failure> {
         let id = match source {
             ContentSource::Volume(id) => id.clone(),
@@ -130,21 +130,22 @@ impl Cloud {
 }
 
 impl Cloud {
-    /// Whether the volume that has the name of an order may be that of the order, although Cinder
-    /// shows another text for a parameter.
+    /// Whether an existing volume may satisfy an order with its name although Cinder shows another
+    /// value of a parameter.
     ///
-    /// What Cinder shows decides. The type is left out where a VolumeAttributesClass has changed it
-    /// since, which the volume's mark says: then it may be another than that of the storage class.
-    /// The zone is the one that the class named at the creation, if a mark says so: Cinder may
-    /// choose another one (`allow_availability_zone_fallback`), also from one that it has, if that
-    /// is none of the volume type's (`RESKEY:availability_zones`), or not in its cache of zones.
+    /// The value that Cinder shows is decisive. The type is omitted if a VolumeAttributesClass has
+    /// changed it since, as a mark of the volume records; then it may differ from that of the
+    /// StorageClass. If a mark has the zone in the class at the time of the creation, that zone is
+    /// compared. Cinder may have selected another one (`allow_availability_zone_fallback`), even
+    /// for a zone that exists, if that zone is not among those of the volume type
+    /// (`RESKEY:availability_zones`) or not in its cache.
     pub(super) async fn may_be(&self, parameter: Parameter) -> Result<bool, Failure> {
         let Parameter { key, is, asked } = parameter;
         match key {
             TYPE => Ok(match self.client.volume_type(Some(&asked)).await? {
                 // A class may name the type by its ID.
                 Some(found) => found.name == is,
-                // MariaDB ignores case and blanks at the end, and Cinder with it.
+                // MariaDB, and so Cinder, ignores case and trailing blanks.
                 None => is.eq_ignore_ascii_case(asked.trim_end()),
             }),
             // Without a mark, Cinder may have fallen back from a zone that it does not have.

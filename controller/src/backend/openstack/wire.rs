@@ -1,5 +1,5 @@
-//! What Keystone v3, Cinder v3 and Nova v2.1 say, in their words (docs.openstack.org/api-ref), and
-//! what Belay makes of it.
+//! The messages of Keystone v3, Cinder v3 and Nova v2.1 (docs.openstack.org/api-ref), and their
+//! conversion to the types of the backend.
 
 mod project;
 mod refusal;
@@ -27,38 +27,41 @@ pub(super) use snapshot::{
     CinderSnapshot, CinderSnapshots, NewBackup, OneBackup, OneSnapshot, Restored,
 };
 
-/// Parameters of a storage class.
+/// Parameters of a StorageClass.
 pub(super) const TYPE: &str = "type";
 pub(super) const AVAILABILITY: &str = "availability";
 
-/// Keys of ours in a volume's metadata. Cinder limits keys and values to 255 bytes.
+/// Belay's keys in a volume's metadata. Cinder limits keys and values to 255 bytes.
 pub(super) const ATTEMPT: &str = "belay.dev/attempt";
-/// Its value is the id of the volume that was claimed.
+/// The key whose value is the ID of the claimed volume.
 pub(super) const CLAIM: &str = "belay.dev/claim";
-/// Its value is the id of the volume that was attached.
+/// The key whose value is the ID of the volume that was attached.
 pub(super) const USED: &str = "belay.dev/used";
-/// Its value is the id of the volume that several servers may have at once.
+/// The key whose value is the ID of the volume that several servers may use at once.
 pub(super) const SHARED: &str = "belay.dev/shared";
-/// Its value is the id of the volume whose type a VolumeAttributesClass has changed.
+/// The key whose value is the ID of the volume whose type a VolumeAttributesClass has changed.
 pub(super) const RETYPED: &str = "belay.dev/retyped";
-/// Its value is the zone that the class of the volume names. Cinder may have chosen another one.
+/// The key whose value is the zone in the class of the volume. Cinder may have selected another
+/// zone.
 pub(super) const ZONE: &str = "belay.dev/availability";
-/// Its value is what the volume was made from: `snapshot:ID` or `volume:ID`.
+/// The key whose value is the source of the volume: `snapshot:ID` or `volume:ID`.
 pub(super) const SOURCE: &str = "belay.dev/source";
 
 /// Cinder's own key in the metadata of a volume from a backup.
 const FROM_BACKUP: &str = "src_backup_id";
 
-/// In the volume context, by cinder-csi-plugin: the filesystem may be smaller than the volume.
+/// The key of cinder-csi-plugin in the volume context that allows a filesystem smaller than the
+/// volume.
 pub(super) const RESIZE_REQUIRED: &str = "cinder.csi.openstack.org/resizeRequired";
 
-/// In Nova's refusal of an attachment that it has a record of (`nova/compute/api.py`, Nova 34).
+/// A part of Nova's refusal of an attachment of which it has a record (`nova/compute/api.py`, Nova
+/// 34).
 pub(super) const ATTACHED_ALREADY: &str = "is already attached to instances";
 
-/// Bytes of the unit of `size`.
+/// The unit of `size`, in bytes.
 pub(super) const GIB: u64 = 1 << 30;
 
-/// How long a token lasts if its times are not understood.
+/// The assumed lifetime of a token whose times cannot be parsed.
 const LIFETIME_UNKNOWN: Duration = Duration::from_secs(240);
 
 #[derive(Debug, Deserialize)]
@@ -72,7 +75,7 @@ pub(super) struct Token {
     expires_at: String,
     #[serde(default)]
     pub(super) catalog: Vec<Service>,
-    /// What it is for.
+    /// The project of the token.
     #[serde(default)]
     project: Option<Project>,
 }
@@ -83,12 +86,12 @@ struct Project {
 }
 
 impl Token {
-    /// The ID of its project.
+    /// Returns the ID of the token's project.
     pub(super) fn project(&self) -> Option<&str> {
         Some(self.project.as_ref()?.id.as_str())
     }
 
-    /// From both times of the service, since our clock may differ.
+    /// Returns the lifetime, from both times of the service, since the local clock may differ.
     pub(super) fn lifetime(&self) -> Duration {
         let lifetime = || seconds(&self.expires_at)?.checked_sub(seconds(&self.issued_at)?);
         lifetime().map_or(LIFETIME_UNKNOWN, Duration::from_secs)
@@ -103,9 +106,10 @@ pub(super) struct Messages {
 #[derive(Debug, Deserialize)]
 pub(super) struct Message {
     pub(super) user_message: String,
-    /// In seconds, as text that sorts by time.
+    /// The time of the message with a resolution of seconds, as text that sorts by time.
     pub(super) created_at: Option<String>,
-    /// Such as `VOLUME_VOLUME_007_003`: the last two are the action and the detail.
+    /// The ID of the event, such as `VOLUME_VOLUME_007_003`; the last two parts are the action and
+    /// the detail.
     #[serde(default)]
     pub(super) event_id: String,
 }
@@ -128,7 +132,7 @@ pub(super) struct CinderVolume {
     #[serde(default)]
     name: Option<String>,
     pub(super) status: String,
-    /// GiB.
+    /// The size in GiB.
     pub(super) size: u64,
     #[serde(default)]
     metadata: BTreeMap<String, String>,
@@ -142,33 +146,33 @@ pub(super) struct CinderVolume {
     source_volid: Option<String>,
     #[serde(default)]
     description: Option<String>,
-    /// UTC.
+    /// The time of the last change, in UTC.
     #[serde(default)]
     pub(super) updated_at: Option<String>,
-    /// Whether Cinder accepts attachments to several servers: its type had the extra spec when the
+    /// Whether Cinder accepts attachments to several servers: the type had the extra spec when the
     /// volume got that type.
     #[serde(default)]
     multiattach: bool,
-    /// The name of the type.
+    /// The name of the volume's type.
     #[serde(default)]
     pub(super) volume_type: Option<String>,
 }
 
-/// How a volume began.
+/// The origin of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// Created by this driver, from nothing.
+    /// This driver created the volume empty.
     Empty,
-    /// From a snapshot, a volume or a backup.
+    /// The volume was created from a snapshot, a volume or a backup.
     Copy,
-    /// Created by another program.
+    /// Another program created the volume.
     Foreign,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 struct CinderAttachment {
     server_id: String,
-    /// UTC.
+    /// The time of the attachment, in UTC.
     #[serde(default)]
     attached_at: Option<String>,
 }
@@ -182,40 +186,40 @@ impl CinderVolume {
         self.metadata.get(key).map(|value| *value == self.id)
     }
 
-    /// It was attached before, as its own mark says.
+    /// Whether the volume was attached before, as its own mark records.
     pub(super) fn was_used(&self) -> bool {
         self.has(USED) == Some(true)
     }
 
-    /// Its attachments were made for callers that share it.
+    /// Whether the volume was attached for callers that share it.
     pub(super) fn is_shared(&self) -> bool {
         self.has(SHARED) == Some(true)
     }
 
-    /// Its type may be another than it was created with.
+    /// Whether the type may differ from that at the creation.
     pub(super) fn is_retyped(&self) -> bool {
         self.has(RETYPED) == Some(true)
     }
 
-    /// Whether its metadata may be those of the volume that it was copied from.
+    /// Whether the metadata may be those of the volume from which this one was copied.
     fn has_others_metadata(&self) -> bool {
         self.metadata.contains_key(FROM_BACKUP)
             || self.restored().is_some()
             || self.has(CLAIM) == Some(false)
     }
 
-    /// The zone that its class named when it was created.
+    /// Returns the zone in the class at the time of the creation.
     fn asked_zone(&self) -> Option<&String> {
         let mark = self.metadata.get(ZONE);
         mark.filter(|_| !self.has_others_metadata())
     }
 
-    /// Where it is, if Cinder says so.
+    /// Returns the zone of the volume, if Cinder shows it.
     pub(super) fn zone(&self) -> Option<&str> {
         self.availability_zone.as_deref()
     }
 
-    /// See [`Volume::parameters`].
+    /// Returns [`Volume::parameters`] of this volume.
     fn parameters(&self) -> Vec<(&'static str, String)> {
         let kind = self.volume_type.as_ref().filter(|_| !self.is_retyped());
         let (is, asked) = (self.availability_zone.as_ref(), self.asked_zone());
@@ -227,16 +231,16 @@ impl CinderVolume {
             .collect()
     }
 
-    /// When the first of its attachments was made, in seconds since 1970; `None` if that is not
-    /// known of all.
+    /// Returns the time of the first attachment, in seconds since 1970; `None` if an attachment has
+    /// no time.
     fn attached_at(&self) -> Option<u64> {
         let times = self.attachments.iter();
         let times = times.map(|attachment| seconds(attachment.attached_at.as_deref()?));
         times.collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
-    /// Only a volume that we have made empty, and that was not attached before, is new. Of a volume
-    /// that another program has created, nothing is known.
+    /// Returns the content. Only a volume that this driver has created empty, and that was not
+    /// attached before, is new. Nothing is known about volumes of other programs.
     fn content(&self) -> Content {
         match (self.origin(), self.was_used()) {
             (Origin::Empty, false) => Content::New,
@@ -246,8 +250,8 @@ impl CinderVolume {
         }
     }
 
-    /// A volume that another program has created may have a claim of ours, for its name, but no
-    /// attempt.
+    /// Returns the origin. A volume of another program may have a claim of this driver, for its
+    /// name, but no attempt.
     pub(super) fn origin(&self) -> Origin {
         let is_ours = self.metadata.contains_key(ATTEMPT) && self.has(CLAIM) == Some(true);
         match self.snapshot_id.is_some()
@@ -272,13 +276,15 @@ impl CinderVolume {
         }
     }
 
-    /// The claim that a volume from a backup of this one begins with, or its ID.
+    /// Returns the claim that a volume from a backup of this one will have first, or the ID of this
+    /// volume.
     pub(super) fn carried(&self) -> &str {
         self.metadata.get(CLAIM).unwrap_or(&self.id)
     }
 
-    /// The marks in its description. Those of a volume that another program has made from a backup
-    /// of this one, with the description of this one, do not count: that has this one's claim.
+    /// Returns the marks in the description. Marks are ignored if another program has created the
+    /// volume from a backup, with the description of the backup's volume: such a volume also has
+    /// the claim of that volume.
     fn restored(&self) -> Option<Restored> {
         let restored = Restored::read(self.description.as_deref()?)?;
         let claim = self.metadata.get(CLAIM);
@@ -295,7 +301,8 @@ impl CinderVolume {
         }
     }
 
-    /// What it was made from. An ID that CSI does not allow is no ID of this driver.
+    /// Returns the source of the volume. An ID that CSI does not allow cannot belong to this
+    /// driver.
     fn source(&self) -> Option<ContentSource> {
         let snapshot = |id: &str| SnapshotId::new(id).map(ContentSource::Snapshot).ok();
         let volume = |id: &str| VolumeId::new(id).map(ContentSource::Volume).ok();
@@ -313,7 +320,8 @@ impl CinderVolume {
         }
     }
 
-    /// What the node agent of cinder-csi-plugin needs, if the volumes go back to it.
+    /// Returns the context that the node agent of cinder-csi-plugin requires, in case the volumes
+    /// are returned to it.
     fn context(&self) -> Result<Option<Context>, Failure> {
         if self.origin() != Origin::Copy {
             return Ok(None);
@@ -322,15 +330,16 @@ impl CinderVolume {
         Context::new("volume_context", resize).map(Some)
     }
 
-    /// In the words of the backend. The zone is reported under that topology key, if there is one.
+    /// Converts the volume to the type of the backend. Its zone is reported under the topology key,
+    /// if there is one.
     pub(super) fn volume(&self, topology_key: Option<&str>) -> Result<Volume, Failure> {
-        // A live migration has two of one server, and so may one that failed.
+        // During a live migration, or after a failed one, one server may have two attachments.
         let nodes: BTreeSet<_> = self.attachments.iter().map(|it| &it.server_id).collect();
         let nodes = nodes.into_iter().map(|id| NodeId::new(id.as_str()));
         let zone = topology_key.zip(self.availability_zone.as_deref());
         let place = zone.and_then(|(key, zone)| Topology::of_zone(key, zone).ok());
         Ok(Volume {
-            // An unnamed volume cannot be the one that was ordered.
+            // A volume without a name cannot be the ordered one.
             name: Some(self.name.clone().unwrap_or_default()),
             mark: self.mark(),
             bytes: self.size.saturating_mul(GIB),
@@ -347,7 +356,7 @@ impl CinderVolume {
     }
 }
 
-/// The value of [`SOURCE`].
+/// Returns the value of [`SOURCE`] for a source.
 pub(super) fn source_mark(source: &ContentSource) -> String {
     match source {
         ContentSource::Snapshot(id) => format!("snapshot:{id}"),
@@ -355,7 +364,7 @@ pub(super) fn source_mark(source: &ContentSource) -> String {
     }
 }
 
-/// What the marks say of the volume or snapshot with that id.
+/// Returns the mark of the volume or snapshot with this ID.
 fn mark_of(id: &str, metadata: &BTreeMap<String, String>, attempt: &str, claim: &str) -> Mark {
     match (metadata.get(claim), metadata.get(attempt)) {
         (Some(claimed), _) if claimed == id => Mark::Claimed,
@@ -365,8 +374,8 @@ fn mark_of(id: &str, metadata: &BTreeMap<String, String>, attempt: &str, claim: 
     }
 }
 
-/// What a status of failure means for the data. Only `error` itself can be that of a volume whose
-/// creation failed.
+/// Describes the consequence of an error status for the data. Only `error` itself can result from a
+/// failed creation.
 fn failed(status: &str) -> String {
     let reason = "\"openstack volume message list\" has the reason";
     match status {
@@ -471,13 +480,14 @@ mod tests {
         assert_eq!(origin(json!({ATTEMPT: "a-1", CLAIM: V1})), Origin::Empty);
         assert_eq!(origin(json!({})), Origin::Foreign);
         assert_eq!(origin(json!({ATTEMPT: "a-1"})), Origin::Foreign);
-        // Claimed for its name, as another driver had created it.
+        // The volume is claimed for its name, but another driver had created it.
         assert_eq!(origin(json!({CLAIM: V1})), Origin::Foreign);
         assert_eq!(origin(json!({ATTEMPT: "a-1", CLAIM: V2})), Origin::Copy);
         let mut copy = volume("available", json!({ATTEMPT: "a-1", CLAIM: V1}));
         copy.snapshot_id = Some("s-1".to_owned());
         assert_eq!(copy.origin(), Origin::Copy);
-        // Also if Cinder forgets the source, and whichever volume the marks name.
+        // The origin remains the same if Cinder no longer shows the source, and with any volume in
+        // the marks.
         for source in ["snapshot:s-1", "volume:v-2", "\u{7f}", ""] {
             let metadata = json!({ATTEMPT: "a-1", CLAIM: V1, SOURCE: source});
             assert_eq!(origin(metadata), Origin::Copy, "{source:?}");
@@ -502,7 +512,7 @@ mod tests {
             (shown(None, Some(V2), None), of_volume.clone()),
             (shown(None, None, Some("snapshot:s-1")), Some(snapshot())),
             (shown(None, None, Some(&format!("volume:{V2}"))), of_volume),
-            // An ID that no driver can have fails neither a look nor a list.
+            // An ID that no driver can have makes neither a read nor a list fail.
             (shown(Some("s\n1"), None, None), None),
             (shown(None, None, Some("volume:")), None),
             (shown(None, None, Some("image:i-1")), None),
@@ -525,7 +535,7 @@ mod tests {
         assert_eq!(volume.place.unwrap().describe(), "topology/zone=az-a");
     }
 
-    /// As a live migration has them.
+    /// A live migration causes two such attachments.
     #[test]
     fn two_attachments_of_one_server_are_one_node() {
         let mut shown = volume("in-use", json!({}));

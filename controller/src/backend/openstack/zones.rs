@@ -1,6 +1,6 @@
-//! Availability zones. Cinder has zones of volumes, Nova has zones of servers; with topology, a
-//! volume is created in the zone of that name that the caller asks for, and its own zone decides
-//! where its pods run. As in cinder-csi-plugin, the zones of volumes can be ignored.
+//! Availability zones. Cinder has zones of volumes, and Nova has zones of servers. With topology, a
+//! volume is created in the requested zone, and its actual zone determines where its pods can run.
+//! As in cinder-csi-plugin, the zones of volumes can be ignored.
 
 use super::client::{Client, Service};
 use super::wire::{AVAILABILITY, CinderVolume};
@@ -11,20 +11,21 @@ use belay_server::request::{Segments, TopologyRequirement};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Why a volume may be in another zone than any that was asked for, and what to do.
+/// The reason why a volume may be in another zone than the requested ones, with the remedy.
 pub(super) const ELSEWHERE: &str = "Cinder chooses the zone itself, with \
     allow_availability_zone_fallback in cinder.conf, if it or the volume type does not have the \
     requested one; choose another zone or type in the class, or, if servers can attach volumes of \
     other zones, set ignore-volume-az = true in [BlockStorage] of cloud.conf";
 
-/// What is reported as the place of a volume.
+/// The zones that are reported as the topology of volumes.
 pub(super) struct Zones {
     client: Arc<Client>,
-    /// None = zones are not reported.
+    /// The topology key; `None` if zones are not reported.
     key: Option<&'static str>,
-    /// Volumes are then reachable from wherever the caller prefers.
+    /// Whether zones are ignored. Then volumes are reachable from every topology that the caller
+    /// prefers.
     are_ignored: bool,
-    /// The names of Cinder's zones as last read.
+    /// The names of Cinder's zones, as last read.
     names: Lock<BTreeSet<String>>,
 }
 
@@ -39,22 +40,23 @@ impl Zones {
         }
     }
 
-    /// The topology key, if a volume's zone is its place.
+    /// Returns the topology key, if a volume's zone is its topology.
     pub(super) fn key(&self) -> Option<&'static str> {
         self.key.filter(|_| !self.are_ignored)
     }
 
-    /// Whether volumes are reachable from wherever the caller prefers.
+    /// Whether volumes are reachable from every topology that the caller prefers.
     pub(super) fn are_ignored(&self) -> bool {
         self.key.is_some() && self.are_ignored
     }
 
-    /// The zone to create a volume in: the first that is asked for. Nodes have labels, which lack
-    /// some characters, so Cinder's own name for it is looked up.
+    /// Returns the zone in which to create a volume: the first requested one. Labels of nodes lack
+    /// some characters, so this looks up Cinder's own name of the zone.
     ///
     /// # Errors
-    /// `Quota` if Cinder has none of the zones that the caller accepts, so that the scheduler can
-    /// choose another node. Cinder may fall back to another zone, where the volume is of no use.
+    /// Returns `Quota` if Cinder has none of the zones that the caller accepts, so that the
+    /// scheduler can select another node. Cinder could fall back to another zone, where the volume
+    /// would be useless.
     pub(super) async fn asked(
         &self,
         asked: Option<&TopologyRequirement>,
@@ -70,7 +72,7 @@ impl Zones {
             return Ok(Some(name));
         }
         if let Err(failure) = self.read().await {
-            // Cinder judges the label then.
+            // Cinder judges the label in that case.
             let cloud = self.client.label();
             tracing::debug!(cloud, %failure, "the zones of volumes are not known");
             return Ok(Some(label.clone()));
@@ -82,7 +84,7 @@ impl Zones {
         Ok(Some(label.clone()))
     }
 
-    /// Refuses a topology without a zone that Cinder, as last read, has.
+    /// Refuses a topology without any zone of Cinder, as last read.
     fn refuse_unknown(&self, asked: &TopologyRequirement) -> Result<(), Failure> {
         let Some(key) = self.key() else {
             return Ok(());
@@ -102,10 +104,10 @@ impl Zones {
         )))
     }
 
-    /// Whether Cinder has the zone of that topology, if that has one.
+    /// Whether Cinder has the zone of the topology, if it contains one.
     ///
     /// # Errors
-    /// When Cinder does not say which it has.
+    /// Fails if Cinder does not return its zones.
     pub(super) async fn may_be(&self, place: Option<&Segments>) -> Result<bool, Failure> {
         let label = self.key().and_then(|key| Some((key, place?.get(key)?)));
         let Some((key, label)) = label else {
@@ -128,12 +130,11 @@ impl Zones {
         names.clone()
     }
 
-    /// Refuses the zone of a class that is outside every topology that the caller accepts: its
-    /// volume would be of no use. From a zone that Cinder does not have it may fall back to
-    /// another.
+    /// Refuses a zone of a class that is outside every topology that the caller accepts, since the
+    /// volume would be useless. If Cinder does not have the zone, it may fall back to another.
     ///
     /// # Errors
-    /// `Quota`, so that the scheduler can choose another node.
+    /// Returns `Quota`, so that the scheduler can select another node.
     pub(super) async fn check(
         &self,
         zone: &str,
@@ -175,7 +176,7 @@ impl Zones {
         }
     }
 
-    /// Cinder's name of the zone with that label.
+    /// Returns Cinder's name of the zone with this label.
     fn known(&self, key: &str, label: &str) -> Option<String> {
         let names = self.names.lock();
         let is_meant = |name: &&String| {
@@ -185,10 +186,11 @@ impl Zones {
         names.get(label).or(names.iter().find(is_meant)).cloned()
     }
 
-    /// Logs if servers are in zones that no volume can be in: their pods would not find a node.
+    /// Logs if servers are in zones in which no volume can be, since their pods would not find a
+    /// node.
     ///
     /// # Errors
-    /// Those of reading the zones.
+    /// Returns the errors of reading the zones.
     pub(super) async fn inspect(&self) -> Result<(), Failure> {
         if self.key().is_none() {
             return Ok(());
@@ -202,8 +204,8 @@ impl Zones {
     }
 }
 
-/// Cinder has no such zone, or the volume cannot be there, such as a copy of a volume elsewhere:
-/// the scheduler may choose another node.
+/// Converts a refusal to a lack of space if Cinder does not have the zone, or the volume cannot be
+/// there, such as a copy of a volume in another zone. Then the scheduler may select another node.
 pub(super) fn unless_of_zone(refused: Failure, zone: Option<&str>) -> Failure {
     match zone {
         Some(zone) if refused.kind == Kind::Invalid && refused.message.contains("zone") => {
@@ -214,7 +216,7 @@ pub(super) fn unless_of_zone(refused: Failure, zone: Option<&str>) -> Failure {
     }
 }
 
-/// The warning for zones of servers that are no zones of volumes.
+/// Returns a warning for zones of servers that are not zones of volumes.
 fn mismatch(servers: &BTreeSet<String>, volumes: &BTreeSet<String>) -> Option<String> {
     let lacking: Vec<_> = servers.difference(volumes).collect();
     if lacking.is_empty() {

@@ -1,5 +1,5 @@
-//! Calls of Cinder for backups. Their metadata need Cinder 3.43, a volume from one 3.47, and their
-//! zone 3.51.
+//! Calls to Cinder for backups. Metadata of backups require Cinder 3.43, volumes from backups 3.47,
+//! and zones of backups 3.51.
 
 use super::super::id::{self as ids, path, path_of};
 use super::super::wire::{self, CinderBackups, CinderSnapshot, NewBackup, OneBackup};
@@ -24,8 +24,10 @@ fn request(verb: &'static str, method: Method, path: String) -> Request {
 }
 
 impl Client {
+    /// Returns a backup.
+    ///
     /// # Errors
-    /// `Denied` if Cinder does not show backups: it may have this one.
+    /// Returns `Denied` if Cinder does not show backups to this account; the backup may exist.
     pub(in super::super) async fn backup(
         &self,
         id: &SnapshotId,
@@ -43,8 +45,8 @@ impl Client {
                 Ok(Some(backup))
             }
             _ if wire::is_missing(&answer, id.as_str()) => Ok(None),
-            // Current releases of Cinder look for the backup before they apply the policy: it
-            // exists then.
+            // Current releases of Cinder look up the backup before they apply the policy, so it
+            // exists in this case.
             _ if wire::is_forbidden(&answer) => Err(Failure::new(
                 Kind::Denied,
                 format!(
@@ -57,7 +59,7 @@ impl Client {
         }
     }
 
-    /// The backups of that name.
+    /// Returns the backups with this name.
     pub(in super::super) async fn backups_named(
         &self,
         name: &Name,
@@ -70,12 +72,12 @@ impl Client {
             return Err(wire::refused(&answer));
         }
         let mut found = answer.json::<CinderBackups>()?.backups;
-        // A cloud may let its users search for similar names.
+        // A cloud may allow searches for similar names.
         found.retain(|backup| backup.is_named(name.as_str()));
         Ok(found)
     }
 
-    /// The ID of the new backup.
+    /// Creates a backup, and returns its ID.
     pub(in super::super) async fn create_backup(
         &self,
         order: &SnapshotOrder,
@@ -108,8 +110,8 @@ impl Client {
         }
     }
 
-    /// Adds to the metadata of a backup. Cinder replaces them, and two controllers that claim at
-    /// the same time write the same.
+    /// Adds entries to the metadata of a backup. Cinder replaces all metadata, but two controllers
+    /// that claim a backup at the same time write the same.
     pub(in super::super) async fn mark_backup(
         &self,
         id: &SnapshotId,
@@ -138,7 +140,7 @@ impl Client {
         })
     }
 
-    /// Whether there was anything to delete.
+    /// Deletes a backup; returns whether it existed.
     pub(in super::super) async fn delete_backup(&self, id: &SnapshotId) -> Result<bool, Failure> {
         self.deleted("delete_backup", "backup", id.as_str()).await
     }

@@ -1,4 +1,4 @@
-//! Calls about what the project can have: volume types, zones, and its quota.
+//! Calls about the resources of the project: volume types, zones and the quota.
 
 use super::super::id::path_of;
 use super::super::wire::{
@@ -12,7 +12,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 
 impl Client {
-    /// Begins to change the type of a volume, unless that needs a migration.
+    /// Begins to change the type of a volume, unless that requires a migration.
     pub(in super::super) async fn retype(&self, id: &VolumeId, to: &str) -> Result<(), Failure> {
         let path = format!("{}/action", path_of("volume", id.as_str())?);
         let retype = json!({ "new_type": to, "migration_policy": "never" });
@@ -27,7 +27,7 @@ impl Client {
         }
     }
 
-    /// The volume type with that name or ID, or that of volumes without a type.
+    /// Returns the volume type with this name or ID, or the default type.
     pub(in super::super) async fn volume_type(
         &self,
         name: Option<&str>,
@@ -49,7 +49,7 @@ impl Client {
         }
     }
 
-    /// The quota of the project for all volume types, and what is used of it.
+    /// Returns the quota of the project for all volume types together, and its usage.
     pub(in super::super) async fn limits(&self) -> Result<AbsoluteLimits, Failure> {
         let path = "/limits".to_owned();
         let request = Request::new("get_limits", Service::Volumes, Method::GET, path);
@@ -60,7 +60,7 @@ impl Client {
         }
     }
 
-    /// The zones of volumes, or those of servers.
+    /// Returns the zones of volumes or of servers.
     pub(in super::super) async fn zones(&self, of: Service) -> Result<BTreeSet<String>, Failure> {
         let path = "/os-availability-zone".to_owned();
         let answer = self

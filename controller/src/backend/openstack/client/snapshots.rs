@@ -1,4 +1,4 @@
-//! Calls of Cinder for snapshots.
+//! Calls to Cinder for snapshots.
 
 use super::super::id::{path, path_of};
 use super::super::wire::{self, CinderSnapshot, CinderSnapshots, OneSnapshot};
@@ -31,19 +31,19 @@ impl Client {
         }
     }
 
-    /// The snapshots of that name.
+    /// Returns the snapshots with this name.
     pub(in super::super) async fn snapshots_named(
         &self,
         name: &str,
     ) -> Result<Vec<CinderSnapshot>, Failure> {
         let path = format!("/snapshots/detail?name={}", encoded(name));
         let mut found = self.snapshot_page("find_snapshot", path).await?.snapshots;
-        // A cloud may let its users search for similar names.
+        // A cloud may allow searches for similar names.
         found.retain(|snapshot| snapshot.is_named(name));
         Ok(found)
     }
 
-    /// A page of snapshots, of one volume or of all, and where the next one begins.
+    /// Returns a page of snapshots, of one volume or of all, and the marker of the next page.
     pub(in super::super) async fn snapshots(
         &self,
         of: Option<&VolumeId>,
@@ -73,7 +73,7 @@ impl Client {
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::OK => answer.json(),
-            // The snapshot that the page begins after is gone.
+            // The snapshot after which the page begins was deleted.
             StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST
                 if has_marker && wire::is_own(&answer) =>
             {
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// `force`: also of a volume in use. Cinder 3.66 takes that for granted.
+    /// Creates a snapshot. `force` allows one of a volume in use, which Cinder 3.66 always allows.
     pub(in super::super) async fn create_snapshot(
         &self,
         name: &Name,
@@ -111,7 +111,7 @@ impl Client {
         }
     }
 
-    /// Adds to the metadata of a snapshot.
+    /// Adds entries to the metadata of a snapshot.
     pub(in super::super) async fn mark_snapshot(
         &self,
         id: &SnapshotId,
@@ -130,7 +130,7 @@ impl Client {
         }
     }
 
-    /// Whether there was anything to delete.
+    /// Deletes a snapshot; returns whether it existed.
     pub(in super::super) async fn delete_snapshot(&self, id: &SnapshotId) -> Result<bool, Failure> {
         self.deleted("delete_snapshot", "snapshot", id.as_str())
             .await

@@ -1,13 +1,14 @@
-//! `clouds.yaml`, the accounts of OpenStack's own clients, as cinder-csi-plugin reads it for
-//! `use-clouds`: what `cloud.conf` does not have. Next to it, `secure.yaml` may have the secrets.
+//! `clouds.yaml`, the accounts of OpenStack's own clients. With `use-clouds`, it provides values
+//! that `cloud.conf` lacks, as in cinder-csi-plugin. A file `secure.yaml` next to it may contain
+//! the secrets.
 
 use super::yaml::{self, Node};
 use belay_server::file::{SECRET_BYTES_MAX, read_text};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// The keys that are read, and those of `cloud.conf` with the same meaning; of two for one, the
-/// first counts.
+/// The supported keys, each with the key of `cloud.conf` that has the same meaning. If two keys
+/// have the same meaning, the first one counts.
 const KEYS: [(&str, &str); 23] = [
     ("auth.auth_url", "auth-url"),
     ("auth.username", "username"),
@@ -43,12 +44,12 @@ const KEYS: [(&str, &str); 23] = [
     ("key", "key-file"),
 ];
 
-/// Whether `clouds.yaml` may have that key of `cloud.conf`.
+/// Whether `clouds.yaml` may contain this key of `cloud.conf`.
 pub(super) fn has(key: &str) -> bool {
     KEYS.iter().any(|(_, known)| *known == key)
 }
 
-/// The ways to log in that Belay has, by their names.
+/// The names of the supported methods to log in.
 const AUTH_TYPES: [&str; 5] = [
     "password",
     "v3password",
@@ -57,7 +58,7 @@ const AUTH_TYPES: [&str; 5] = [
     "v3applicationcredential",
 ];
 
-/// Where it is without `clouds-file`, unless a variable names it.
+/// The default path of the file, unless `clouds-file` or a variable names another one.
 const FILE: &str = "/etc/openstack/clouds.yaml";
 const FILE_VARIABLE: &str = "OS_CLIENT_CONFIG_FILE";
 const CLOUD_VARIABLE: &str = "OS_CLOUD";
@@ -67,16 +68,16 @@ const CLOUD_VARIABLE: &str = "OS_CLOUD";
 pub(super) struct Account {
     /// The file and the entry, for errors.
     place: String,
-    /// By their names in `cloud.conf`.
+    /// The values, by the names of their keys in `cloud.conf`.
     values: Vec<(&'static str, String)>,
 }
 
 impl Account {
-    /// Reads the file that `cloud.conf` or the environment names, and its entry of that name; of
-    /// a single entry no name is needed. Blocks.
+    /// Reads an entry of the file that `cloud.conf` or the environment names. If the file has only
+    /// one entry, the name may be omitted. Blocks.
     ///
     /// # Errors
-    /// Which file, entry or key is wrong, and why.
+    /// Returns a message with the file, the entry or key, and the reason.
     pub(super) fn read(
         file: Option<&str>,
         cloud: Option<&str>,
@@ -101,7 +102,7 @@ impl Account {
             })
     }
 
-    /// Of the texts of both files.
+    /// Reads the account from the texts of both files.
     fn of(text: &str, secure: Option<&str>, name: Option<&str>) -> Result<Self, String> {
         let all = yaml::parse(text)?;
         let secure = secure.map(yaml::parse).transpose();
@@ -142,13 +143,14 @@ impl Account {
         Ok(Self { place, values })
     }
 
-    /// The value of a key of `cloud.conf`.
+    /// Returns the value of a key of `cloud.conf`.
     pub(super) fn get(&self, key: &str) -> Option<&str> {
         let found = self.values.iter().find(|(known, _)| *known == key);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// What an error about that key, or about these, adds.
+    /// Returns an addition to errors about the keys, which names their counterparts in
+    /// `clouds.yaml`.
     pub(super) fn names(&self, keys: &str) -> String {
         let asked = keys.split([' ', ',']);
         let own = |key: &str| {
@@ -163,7 +165,7 @@ impl Account {
     }
 }
 
-/// The text of `secure.yaml` in the directory of that file, if there is one.
+/// Returns the text of `secure.yaml` in the directory of the file, if it exists.
 fn secure(file: &Path) -> Result<Option<String>, String> {
     let file = file.with_file_name("secure.yaml");
     match read_text(&file, SECRET_BYTES_MAX) {
@@ -173,8 +175,8 @@ fn secure(file: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// The text at that path of the entry, in the first of the files that has it; an empty one is
-/// none.
+/// Returns the text at a path of the entry, from the first file that has it; an empty text counts
+/// as unset.
 fn value(files: &[&Rc<Node>], name: &str, path: &str) -> Result<Option<String>, String> {
     for file in files {
         let entry = file.get("clouds").and_then(|it| it.get(name));
@@ -224,7 +226,7 @@ mod tests {
         let account = of(TWO, Some(secure), Some("one")).unwrap();
         assert_eq!(account.get("password"), Some("other"));
         assert_eq!(account.get("username"), Some("csi"), "an empty one is none");
-        // `endpoint_type` is the older name.
+        // The key `endpoint_type` is the older name.
         let both = "clouds: {a: {interface: admin, endpoint_type: internal}}";
         let both = of(both, None, None).unwrap();
         assert_eq!(both.get("os-endpoint-type"), Some("internal"));

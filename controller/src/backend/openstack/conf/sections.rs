@@ -7,21 +7,21 @@ use std::str::Chars;
 /// A key of a section.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// In lower case, as the key: they have no case.
+    /// The section in lower case; section and key are compared without regard to case.
     pub(super) section: String,
-    /// The second name of the section, as written; empty if it has none.
+    /// The second name of the section, as written; empty if there is none.
     pub(super) sub: String,
     pub(super) key: String,
-    /// `None` for a key without `=`, which turns a switch on.
+    /// The value; `None` for a key without `=`, which sets a switch.
     pub(super) value: Option<String>,
-    /// Its line in the file, from 1.
+    /// The line of the key in the file, from 1.
     pub(super) line: usize,
 }
 
-/// All keys, in their order.
+/// Returns all keys in their order.
 ///
 /// # Errors
-/// Which line is wrong, and why. No text of the file is in it.
+/// Returns a message with the line and the reason, but without text of the file.
 pub(super) fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let mut reader = Reader::new(text);
     let mut entries = Vec::new();
@@ -59,7 +59,7 @@ const UNQUOTED: &str = "has a \\ outside of quotes; write \"VALUE\", and each \\
 const UNKNOWN: &str = "has an unknown escape; in quotes, only \\\\, \\\", \\n and \\t are known";
 const OPEN: &str = "a quote without an end";
 
-/// Reads a file, character by character.
+/// Reads a file character by character.
 struct Reader<'a> {
     rest: Peekable<Chars<'a>>,
     /// The line of the next character, from 1.
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
         next.and_then(|_| self.next())
     }
 
-    /// Skips white space within the line. Returns the next character, which is not read.
+    /// Skips white space within the line. Returns the next character without reading it.
     fn skip_blank(&mut self) -> Option<char> {
         while self.next_if(is_blank).is_some() {}
         self.rest.peek().copied()
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads a name; returns it in lower case.
+    /// Reads a name, and returns it in lower case.
     fn name(&mut self) -> Result<String, &'static str> {
         let mut name = String::new();
         let is_first = |char: char| char.is_ascii_alphabetic();
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
         Ok(name)
     }
 
-    /// Reads both names of a section, and the brackets.
+    /// Reads both names of a section, including the brackets.
     fn header(&mut self) -> Result<(String, String), &'static str> {
         self.next();
         self.skip_blank();
@@ -158,8 +158,8 @@ impl<'a> Reader<'a> {
         Ok((name, value.transpose()?))
     }
 
-    /// Reads a value. Returns it without quotes, escapes, carriage returns, and white space
-    /// around what is not quoted.
+    /// Reads a value. Returns it without quotes, escapes and carriage returns, and without white
+    /// space around unquoted text.
     fn value(&mut self) -> Result<String, &'static str> {
         self.skip_blank();
         let (mut value, mut kept, mut is_quoted) = (String::new(), 0, false);
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
                 '\\' => {
                     self.next_if(|char| char == '\r');
                     match self.next() {
-                        // The value continues in the next line.
+                        // The value continues on the next line.
                         Some('\n') => {}
                         Some('"') => value.push('"'),
                         _ => return Err(UNQUOTED),
@@ -192,7 +192,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the character after a backslash in quotes; returns its meaning.
+    /// Reads the character after a backslash in quotes, and returns its meaning.
     fn escaped(&mut self) -> Option<char> {
         match self.next()? {
             'n' => Some('\n'),

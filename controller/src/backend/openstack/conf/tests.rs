@@ -1,4 +1,4 @@
-//! What is read of `cloud.conf`, and what is refused.
+//! Tests of the accepted and refused contents of `cloud.conf`.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -184,7 +184,7 @@ fn what_is_missing_or_not_supported_is_named() {
     }
 }
 
-/// Texts, and what gcfg makes of them: `tests/wire/formats` has the answers of Go.
+/// Texts with the results of gcfg, from `tests/wire/formats`.
 #[derive(serde::Deserialize)]
 struct Gcfg {
     same: Vec<Answered>,
@@ -194,7 +194,7 @@ struct Gcfg {
 #[derive(serde::Deserialize)]
 struct Answered {
     text: String,
-    /// By section and key; `None` for a refusal.
+    /// The values by section and key; `None` if gcfg refuses the text.
     values: Option<BTreeMap<String, BTreeMap<String, String>>>,
 }
 
@@ -212,7 +212,7 @@ fn a_file_has_the_values_that_gcfg_reads_or_is_refused_as_by_gcfg() {
     }
 }
 
-/// The values of the keys that the table has, without empty ones.
+/// Returns the values of the keys that the table covers, without empty ones.
 fn found(keys: &[Entry]) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
     for Entry { section, sub, .. } in keys {
@@ -335,7 +335,7 @@ fn with_use_clouds_the_account_is_that_of_clouds_yaml_and_keys_of_cloud_conf_com
     ] {
         assert!(refused.contains(part), "{part}: {refused}");
     }
-    // A change of the file is a change of the account.
+    // A changed file changes the account.
     std::fs::write(&file, yaml.replace("canary", "other")).unwrap();
     assert_ne!(read("").unwrap(), plain);
     std::fs::write(&file, yaml.replace("region_name", "token")).unwrap();

@@ -1,30 +1,30 @@
-//! The part of YAML that `clouds.yaml` has: mappings of texts, with anchors and merge keys. The
-//! text of a value is kept as written: a password of digits is no number. Errors quote nothing. An
-//! alias costs a few bytes and can repeat all that is above it, so what is nested or merged by
-//! aliases has the same limits as what is written out.
+//! The subset of YAML that `clouds.yaml` uses: mappings of texts, with anchors and merge keys.
+//! Values remain texts as written, so a password of digits is not converted to a number. Errors
+//! quote nothing. An alias takes a few bytes and can repeat all of the preceding text, so content
+//! nested or merged by aliases has the same limits as explicit content.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Levels of mappings and lists, those of aliases included.
+/// Maximum nesting of mappings and lists, including those of aliases.
 const DEPTH_MAX: usize = 32;
-/// Mappings that one lookup may search.
+/// Maximum number of mappings that one lookup may search.
 const SEARCHED_MAX: usize = 1000;
-/// The key that merges another mapping, or several.
+/// The key that merges one or several other mappings.
 const MERGE: &str = "<<";
 
 /// A value.
 #[derive(Debug)]
 pub(super) enum Node {
-    /// None for `null`, `~` and nothing.
+    /// A text; `None` for `null`, `~` or an empty value.
     Text(Option<String>),
     Map(Vec<(String, Rc<Node>)>),
     List(Vec<Rc<Node>>),
 }
 
 impl Node {
-    /// The value of a key, if this is a mapping that has it, or merges one that has it.
+    /// Returns the value of a key, if this is a mapping that has or merges it.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Map(pairs) = self else { return None };
         let own = pairs.iter().rev().find(|(known, _)| known == key);
@@ -38,7 +38,7 @@ impl Node {
         })
     }
 
-    /// The keys of a mapping, without those that it merges.
+    /// Returns the keys of a mapping, without merged ones.
     pub(super) fn keys(&self) -> Vec<&str> {
         match self {
             Self::Map(pairs) => pairs.iter().map(|(key, _)| key.as_str()).collect(),
@@ -47,10 +47,10 @@ impl Node {
     }
 }
 
-/// The first document of the text.
+/// Parses the first document of a text.
 ///
 /// # Errors
-/// Where it is no YAML, or not of this part.
+/// Returns the position of invalid or unsupported YAML.
 pub(super) fn parse(text: &str) -> Result<Rc<Node>, String> {
     let mut reader = Reader {
         events: Parser::new_from_str(text),
@@ -70,22 +70,22 @@ struct Reader<I> {
     anchors: BTreeMap<usize, Read>,
 }
 
-/// A value that was read.
+/// A parsed value.
 #[derive(Clone)]
 struct Read {
     node: Rc<Node>,
-    /// Levels of mappings and lists in it.
+    /// The levels of mappings and lists in the value.
     levels: usize,
-    /// Mappings that a lookup in it may search: itself, and those that it merges.
+    /// The number of mappings that a lookup may search: the value itself and those that it merges.
     searched: usize,
 }
 
-/// The mappings that a lookup in one of these may search.
+/// Returns the number of mappings that a lookup in one of these values may search.
 fn searched<'a>(all: impl Iterator<Item = &'a Read>) -> usize {
     all.fold(0, |sum, read| sum.saturating_add(read.searched))
 }
 
-/// The levels of a mapping or a list of these.
+/// Returns the number of levels of a mapping or list with these values.
 fn levels<'a>(all: impl Iterator<Item = &'a Read>) -> usize {
     1 + all.map(|read| read.levels).max().unwrap_or(0)
 }
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// A lookup of a key that is missing would search all of them.
+    /// A lookup of a missing key would search all mappings.
     #[test]
     fn what_aliases_repeat_is_limited_as_if_it_were_written_out() {
         let mut doubling = "m0: &m0 {a: b}\n".to_owned();
@@ -239,7 +239,7 @@ mod tests {
             chain += &format!("m{n}: &m{n} {{<<: *m{before}}}\n");
             nested += &format!("m{n}: &m{n} {{a: *m{before}}}\n");
         }
-        // The tenth one searches 1023 mappings, the ninth 511.
+        // A lookup in the tenth mapping searches 1023 mappings, and in the ninth 511.
         for (text, first) in [(&doubling, 9), (&chain, 31), (&nested, 31)] {
             let refused = parse(text).unwrap_err();
             let line = format!("line {}: ", first + 1);
@@ -250,7 +250,7 @@ mod tests {
             let last = format!("m{}", first - 1);
             assert_eq!(super::tests::text(&node, &[&last, "none"]), None);
         }
-        // A list counts where it is merged.
+        // A list is only limited if it is merged.
         for (key, is_refused) in [("all", false), ("<<", true)] {
             let list = parse(&format!("{key}: [{}]", "{a: b}, ".repeat(1000)));
             assert_eq!(list.is_err(), is_refused, "{key}");

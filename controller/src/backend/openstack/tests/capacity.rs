@@ -1,4 +1,4 @@
-//! What the quota of the project leaves.
+//! The capacity that the quota of the project leaves.
 
 use super::*;
 use crate::backend::{Backend as _, Planned};

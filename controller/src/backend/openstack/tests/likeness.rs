@@ -1,5 +1,5 @@
-//! What a volume that has the name of an order shows of its type and zone, and whether it may be
-//! that of the order. The rules are those of `operation/create`.
+//! The type and zone that an existing volume shows, and whether these may satisfy an order with its
+//! name. The rules are those of `operation/create`.
 
 use super::*;
 use crate::backend::{Modification, Parameter};
@@ -11,7 +11,7 @@ async fn with_types() -> Twin {
 }
 
 impl Twin {
-    /// What the volume of the name shows of that parameter.
+    /// Returns the value of the parameter that the volume with this name shows.
     async fn shown(&self, name: &str, key: &str) -> Option<String> {
         let name = Name::new(name).unwrap();
         let found = self.backend.find(name, Secrets::default()).await.unwrap();
@@ -45,7 +45,7 @@ async fn a_volume_shows_its_type_by_its_name_and_is_met_by_its_id_and_as_the_dat
     ] {
         assert_eq!(twin.meets("type", "fast", asked).await, meets, "{asked:?}");
     }
-    // Where the database of the cloud keeps both.
+    // The database of this cloud distinguishes case.
     twin.state().types.insert("FAST", json!({}));
     assert!(!twin.meets("type", "fast", "FAST").await);
 }
@@ -66,7 +66,7 @@ async fn another_zone_is_met_only_where_cinder_has_fallen_back_from_one_that_it_
     assert_eq!(unknown.unwrap_err().kind, Kind::Denied);
 }
 
-/// The zone that a class named counts too, but not that of a volume whose metadata were copied.
+/// The zone in the class is also shown, unless the metadata were copied from another volume.
 #[tokio::test]
 async fn the_zone_of_the_class_at_the_creation_is_shown_where_cinder_has_chosen_another() {
     let twin = with_types().await;
@@ -116,13 +116,13 @@ async fn a_type_that_an_attributes_class_has_changed_is_not_shown_and_a_copy_sho
         let marks = state.seen.iter().filter(|call| call.ends_with("/metadata"));
         marks.count()
     };
-    // It has that type, and nothing is changed.
+    // The volume already has this type, so nothing is changed.
     assert_eq!(change("fast").await, Ok(Progress::Done(())));
     assert_eq!(
         (twin.shown("pvc-1", "type").await.as_deref(), marks()),
         (Some("fast"), 0)
     );
-    // The mark precedes the change.
+    // The mark is written before the change.
     twin.state().refusals = vec![("/metadata", "503", "{}")];
     assert!(change("slow").await.is_err());
     assert_eq!(twin.state().volumes[id.as_str()]["volume_type"], "fast");

@@ -1,12 +1,12 @@
-//! Answers of another server than Cinder and Nova, such as a load balancer while a service
-//! restarts; and IDs that are none.
+//! Responses of other servers than Cinder and Nova, such as a load balancer during the restart of a
+//! service, and invalid IDs.
 
 use super::*;
 use crate::backend::Snapshots as _;
 use belay_server::request::SnapshotId;
 use snapshots::{BACKUP, cut};
 
-/// What a proxy answers, and what the router of Cinder answers to a path that it does not know.
+/// Responses of a proxy, and of Cinder's router to an unknown path.
 const FOREIGN: [(&str, &str); 6] = [
     ("404", "<html>\n<h1>404 Not Found</h1>\nnginx</html>"),
     ("404", ""),
@@ -14,7 +14,7 @@ const FOREIGN: [(&str, &str); 6] = [
         "404",
         r#"{"message": "The resource could not be found.", "code": "404 Not Found"}"#,
     ),
-    // By Cinder, which has no such method for the version of the call.
+    // The response of Cinder if it does not have the method in the version of the call.
     (
         "404",
         r#"{"itemNotFound": {"code": 404, "message": "The resource could not be found."}}"#,
@@ -24,7 +24,7 @@ const FOREIGN: [(&str, &str); 6] = [
 ];
 
 impl Twin {
-    /// From now on, so many calls are answered so.
+    /// From now on, makes three calls get this response.
     fn answers(&self, part: &'static str, (status, text): (&'static str, &'static str)) {
         self.state().refusals = vec![(part, status, text); 3];
     }
@@ -36,7 +36,8 @@ impl Twin {
     }
 }
 
-/// It is a fault, which names the host if it is another server's; nothing is said to be missing.
+/// Checks that the result is a failure that does not report a missing object, and that names the
+/// host if another server responded.
 fn assert_fault<T: std::fmt::Debug>(answered: Result<T, Failure>, case: &str) {
     let failure = answered.unwrap_err();
     if case.contains("itemNotFound") {

@@ -1,4 +1,4 @@
-//! New sessions are for the volumes of the first one.
+//! New sessions must have the scope of the first one.
 
 use super::*;
 
@@ -11,7 +11,7 @@ impl Twin {
         std::fs::write(self.dir.path().join("cloud.conf"), text).unwrap();
     }
 
-    /// As if the token had been revoked.
+    /// Makes the next call fail as if the token had been revoked.
     fn refuse_token(&self) {
         self.state().refusals = vec![("/volume", "401", "")];
     }
@@ -45,7 +45,7 @@ async fn credentials_of_another_project_are_not_used_and_those_of_the_same_are()
         twin.refuse_token();
     }
 
-    // Other credentials; a token may not name its project.
+    // Test other credentials; a token may omit its project.
     for project in ["project-1", ""] {
         twin.state().project = project;
         twin.state().password = "other-canary";

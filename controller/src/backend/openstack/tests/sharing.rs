@@ -1,10 +1,10 @@
-//! Volumes that several servers have at once.
+//! Volumes that several servers use at once.
 
 use super::*;
 use crate::backend::{Clones, Snapshots};
 
-/// A type whose volumes several servers can have, one whose volumes they cannot, and one of which
-/// the cloud does not say.
+/// Starts a twin with a multiattach type, a type that is not multiattach, and a type whose extra
+/// specs are hidden.
 async fn with_types() -> Twin {
     let twin = Twin::start().await;
     twin.state().types = BTreeMap::from([
@@ -16,7 +16,7 @@ async fn with_types() -> Twin {
     twin
 }
 
-/// For several nodes, of that type.
+/// Returns an order for a volume of this type for several nodes.
 fn shared(name: &str, kind: Option<&str>) -> Arc<Order> {
     let kind = kind.map(|kind| ("type".to_owned(), kind.to_owned()));
     Arc::new(Order {
@@ -43,7 +43,7 @@ fn by_many(id: &VolumeId, node: &str) -> Arc<AttachOrder> {
 }
 
 impl Twin {
-    /// Attaches, and answers with what the second call finds.
+    /// Attaches a volume, and returns the result of the second call.
     async fn plugged(&self, order: Arc<AttachOrder>) -> Result<Attachment, Failure> {
         for _ in 0..2 {
             let attached = self.backend.attach(Arc::clone(&order)).await?;
@@ -68,7 +68,7 @@ impl Twin {
         volume.nodes.iter().map(NodeId::to_string).collect()
     }
 
-    /// How often Nova was asked to attach.
+    /// Returns the number of attach requests to Nova.
     fn attaches(&self) -> usize {
         let state = self.state();
         let posts = state.seen.iter().filter(|call| call.starts_with("POST"));
@@ -160,7 +160,7 @@ async fn no_second_node_gets_a_volume_unless_its_type_and_all_calls_say_so() {
         }
         assert_eq!(twin.attaches(), before, "{n}: nova was asked");
         assert_eq!(twin.nodes(&id).await, [S1], "{n}");
-        // The first node keeps it.
+        // The first node keeps the volume.
         twin.plugged(as_asked(S1, first)).await.unwrap();
     }
 }
@@ -194,7 +194,7 @@ async fn a_call_for_one_node_ends_sharing_also_if_the_volume_is_attached_there()
         refused.message.contains("by a call for one node"),
         "{refused}"
     );
-    // Nor does a further call for several nodes begin it again.
+    // A further call for several nodes does not enable sharing again.
     twin.plugged(by_many(&id, S1)).await.unwrap();
     twin.plugged(by_many(&id, S2)).await.unwrap_err();
     assert_eq!(twin.nodes(&id).await, [S1]);
@@ -227,7 +227,8 @@ async fn a_volume_for_several_nodes_is_not_created_with_a_type_that_forbids_it()
         (Some("fast"), false),
         (Some("id-of-fast"), false),
         (Some("off"), false),
-        // The new volume shows it, or Cinder refuses the type.
+        // For a hidden type, the new volume shows whether it is multiattach, or Cinder refuses the
+        // type.
         (Some("hidden"), true),
         (Some("unknown"), true),
         (None, true),
@@ -244,7 +245,7 @@ async fn a_volume_for_several_nodes_is_not_created_with_a_type_that_forbids_it()
     let refused = twin.backend.create(shared("pvc-1", None)).await;
     let refused = refused.unwrap_err();
     assert!(refused.message.contains(r#""default""#), "{refused}");
-    // A volume of one node may have any type.
+    // A volume for one node may have any type.
     twin.created("pvc-2").await;
 }
 

@@ -6,18 +6,18 @@ use crate::backend::{
 };
 use belay_server::request::SnapshotId;
 
-/// Cinder's refusal by a quota.
+/// The response of Cinder if a quota is exceeded.
 const OVER_LIMIT: &str = r#"{"overLimit": {"code": 413, "message": "no gigabytes left"}}"#;
-/// A backup of another program.
+/// The ID of a backup of another program.
 pub(super) const BACKUP: &str = "bac00000-0000-4000-8000-000000001000";
 
-/// The ID of the snapshot that is made as that one, from 0.
+/// Returns the ID of a snapshot by the order of creation, from 0.
 fn nth_snapshot(snapshot: usize) -> String {
     format!("5a000000-0000-4000-8000-{snapshot:012}")
 }
 
 impl State {
-    /// A request for a snapshot or a backup.
+    /// Handles a request for a snapshot or a backup.
     pub(super) fn snapshot(
         &mut self,
         method: &str,
@@ -74,7 +74,7 @@ impl State {
                     return unknown(id);
                 };
                 for (key, value) in body["metadata"].as_object().unwrap() {
-                    // As the real one: a key that is added later.
+                    // The real Cinder refuses such a key if it is added later.
                     assert!(!key.contains('/'), "{key}");
                     shown["metadata"][key] = value.clone();
                 }
@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// A backup that is being copied from its snapshot.
+    /// Creates a backup that is being copied from its snapshot.
     fn back_up(&mut self, body: &Value) -> (u16, Value) {
         let mut backup = body["backup"].clone();
         let basis = backup["snapshot_id"].as_str().unwrap();
@@ -98,7 +98,7 @@ impl State {
         backup["id"] = id.clone().into();
         backup["size"] = basis["size"].clone();
         backup["status"] = "creating".into();
-        // The real one keeps them out of sight, with the data.
+        // The real Cinder stores these metadata with the data, where they are not visible.
         let of = &self.volumes[backup["volume_id"].as_str().unwrap()];
         backup["carries"] = of["metadata"].clone();
         backup["data_timestamp"] = basis["created_at"].clone();
@@ -110,7 +110,7 @@ impl State {
         )
     }
 
-    /// All copies are complete.
+    /// Completes all backups.
     fn end_backups(&mut self) {
         for kept in self.snapshots.values_mut().chain(self.backups.values_mut()) {
             kept["status"] = "available".into();
@@ -247,7 +247,7 @@ async fn a_volume_from_a_snapshot_or_a_volume_names_its_source_and_is_populated(
         ),
     ] {
         assert_eq!(copy.source, Some(source.clone()));
-        // Also if Cinder should forget it.
+        // The volume keeps its source even if Cinder no longer shows it.
         twin.state().volumes.get_mut(copy.id.as_str()).unwrap()[key] = Value::Null;
         twin.backend
             .claim(copy.id.clone(), Secrets::default())
@@ -304,7 +304,7 @@ async fn a_backup_of_the_other_driver_is_found_restored_and_deleted_as_a_snapsho
         .await
         .unwrap_err();
     assert_eq!(refused.kind, Kind::Invalid);
-    // Whether it is gone only the backups say.
+    // Only the list of backups shows whether the ID is gone.
     twin.state().refusals = vec![("GET /volume/v3/backups", "500", "")];
     assert_eq!(twin.discard(&id).await.unwrap_err().kind, Kind::Unreachable);
     assert_eq!(twin.discard(&id).await, Ok(Progress::Begun));
@@ -344,7 +344,7 @@ async fn a_backup_is_copied_from_a_snapshot_that_no_caller_sees_and_that_ends_wi
     let claims = &twin.backend;
     let shown = claims.find_snapshots(name(), Secrets::default()).await;
     assert!(shown.unwrap().is_empty());
-    // Another controller asks at the same time: a snapshot serves one backup.
+    // Another controller requests the backup at the same time; a snapshot serves only one backup.
     assert_eq!(twin.cut(order()).await.unwrap_err().kind, Kind::Busy);
 
     let asked = order();
@@ -418,7 +418,7 @@ async fn a_backup_that_cinder_refuses_leaves_no_snapshot_and_one_that_fails_says
     let undeleted = Some(("DELETE /volume/v3/snapshots", "500", "{}"));
     for (status, text, then, kind, certainty, left) in [
         ("413", OVER_LIMIT, None, Kind::Quota, nothing, 0),
-        // A caller that forgot the backup would leave that snapshot.
+        // A caller that forgot the backup would leave the snapshot behind.
         ("413", OVER_LIMIT, undeleted, Kind::Quota, may_run, 1),
         ("503", "{}", None, Kind::Unreachable, may_run, 1),
     ] {
@@ -430,7 +430,7 @@ async fn a_backup_that_cinder_refuses_leaves_no_snapshot_and_one_that_fails_says
         assert_eq!(twin.state().snapshots.len(), left, "{status}");
         assert!(twin.state().refusals.is_empty());
     }
-    // One that failed is replaced.
+    // A failed snapshot is replaced.
     let failed = twin.backend.basis(order()).await.unwrap().unwrap().id;
     let set = |id: &SnapshotId, status: &str| {
         let mut state = twin.state();
@@ -453,7 +453,7 @@ async fn a_backup_that_cinder_refuses_leaves_no_snapshot_and_one_that_fails_says
     assert!(why.message.contains("no room on the tape"), "{why}");
 }
 
-/// Cinder replaces the metadata of a volume by those that the backup's volume had.
+/// Cinder replaces the metadata of the volume by those of the backup's volume.
 #[tokio::test]
 async fn a_volume_from_a_backup_is_known_by_its_description_until_it_is_claimed() {
     let twin = Twin::start().await;
@@ -494,7 +494,7 @@ async fn a_volume_from_a_backup_is_known_by_its_description_until_it_is_claimed(
         assert_eq!((shown.mark, shown.source), (Mark::Claimed, Some(source)));
         assert_eq!(shown.content, Some(Content::Populated));
 
-        // Another program restores a backup of it: Cinder copies the description too.
+        // Another program restores a backup of the volume: Cinder also copies the description.
         let copy = {
             let mut state = twin.state();
             let mut copy = state.volumes[made.id.as_str()].clone();
@@ -508,7 +508,7 @@ async fn a_volume_from_a_backup_is_known_by_its_description_until_it_is_claimed(
             (copy.mark, copy.content),
             (Mark::Copied, Some(Content::Populated))
         );
-        // Its description is a user's.
+        // The description belongs to the user.
         twin.state().volumes.get_mut(made.id.as_str()).unwrap()["description"] = Value::Null;
         let attached = twin.backend.attach(to(&made.id, S1)).await.unwrap();
         assert_eq!(attached, Progress::Begun);
@@ -545,7 +545,7 @@ async fn a_deletion_that_cinder_refuses_is_judged_by_the_state_of_the_snapshot()
     }
 }
 
-/// A claim must not land later than the engine reckons: see `CLAIMS_SETTLE` there.
+/// A claim must take effect within the time that `CLAIMS_SETTLE` of the engine assumes.
 #[tokio::test]
 async fn a_claim_and_a_login_in_between_have_one_deadline() {
     let twin = Twin::start().await;

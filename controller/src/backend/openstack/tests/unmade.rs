@@ -1,9 +1,9 @@
-//! Changes that Nova or Cinder has accepted and not made, and volumes that Cinder keeps.
+//! Changes that Nova or Cinder has accepted but not made, and volumes that Cinder does not delete.
 
 use super::*;
 use crate::backend::DroppedChange;
 
-/// When the change ended, by Cinder's clock.
+/// The time at which the change ended, by Cinder's clock.
 const ENDED: &str = "2026-11-28T03:00:30.000000";
 const SOON: &str = "2026-11-28T03:00:28.000000";
 const EARLIER: &str = "2026-11-28T02:59:29.000000";
@@ -16,7 +16,7 @@ fn server(id: &str) -> NodeId {
 }
 
 impl Twin {
-    /// A volume of 2 GiB with that status, on these servers.
+    /// Creates a volume with this status, attached to these servers.
     async fn left(&self, status: &str, servers: &[&str]) -> VolumeId {
         let id = self.created("pvc-1").await;
         self.show(&id, status, servers);
@@ -74,7 +74,7 @@ async fn an_attachment_that_nova_has_dropped_says_so_and_how_the_volume_is() {
             "repeat the call",
         ],
     );
-    // One that others share.
+    // Other servers share the volume.
     twin.show(&id, "in-use", &[S2, S3]);
     let why = twin.why(&id, attach()).await.unwrap();
     let others = format!("the volume is in-use, attached to server {S2}, {S3}");
@@ -102,7 +102,7 @@ async fn a_message_of_cinder_counts_if_it_is_of_the_change_and_of_its_time() {
         let has_none = why.message.contains("Cinder has no message about it");
         assert_eq!(has_none, !is_meant, "{why}");
     }
-    // Nothing is said of messages that cannot be read.
+    // If the messages cannot be read, the error does not mention them.
     twin.state().refusals = vec![("GET /volume/v3/messages", "403", "{}")];
     let why = twin.why(&id, attach()).await.unwrap();
     assert!(!why.message.contains("message"), "{why}");
@@ -229,7 +229,7 @@ async fn a_volume_that_cinder_keeps_has_the_servers_or_the_snapshots_that_keep_i
     assert_eq!(refused.kind, Kind::Precondition);
     let snapshots = format!("volume {id}: has snapshots, such as {snapshot}; delete them first: ");
     assert_says(&refused, &[&snapshots, "must not have snapshots"]);
-    // The reason is Cinder's own if the snapshots cannot be read.
+    // If the snapshots cannot be read, the error has Cinder's own reason.
     refuse();
     twin.state()
         .refusals

@@ -10,7 +10,7 @@ fn segments(label: &str) -> Segments {
     ])
 }
 
-/// An order for the first of these zones, or for any that a class names.
+/// Returns an order for the first of these zones, or for the zone of a class.
 fn placed(preferred: &[&str], class: Option<&str>) -> Arc<Order> {
     let class = class.map(|zone| ("availability".to_owned(), zone.to_owned()));
     let segments: Vec<_> = preferred.iter().map(|label| segments(label)).collect();
@@ -43,9 +43,9 @@ async fn a_volume_is_created_in_the_first_zone_that_is_asked_for_unless_its_clas
             "zone a/1",
             "zone-a-1",
         ),
-        // From one that it does not have it may fall back to another.
+        // Cinder may fall back from a zone that it does not have to another one.
         (&["nova"], Some("other"), "other", "other"),
-        // From the first one it may fall back to the second.
+        // Cinder may fall back from the first zone to the second.
         (&["elsewhere", "nova"], None, "elsewhere", "elsewhere"),
     ] {
         let made = twin.backend.create(placed(preferred, class)).await;

@@ -1,5 +1,5 @@
-//! What a project can have: volume types, its quota (Block Storage API, *Limits*), and availability
-//! zones.
+//! The resources of a project: volume types, its quota (Block Storage API, *Limits*), and
+//! availability zones.
 
 use super::super::BYTES_MAX;
 use super::GIB;
@@ -20,23 +20,23 @@ pub(in super::super) struct VolumeTypes {
 pub(in super::super) struct VolumeType {
     id: String,
     pub(in super::super) name: String,
-    /// Only those that users may see, of which `multiattach` is one since the release Xena; before,
-    /// users see none of them, not even an empty list.
+    /// The extra specs that users may see. Since the release Xena, `multiattach` is one of them;
+    /// before, users see no extra specs, not even an empty list.
     #[serde(default)]
     extra_specs: Option<BTreeMap<String, Option<String>>>,
 }
 
 impl VolumeType {
-    /// Whether it has that name or ID.
+    /// Whether the type has this name or ID.
     pub(in super::super) fn is(&self, name: &str) -> bool {
         self.name == name || self.id == name
     }
 
-    /// Whether its volumes can have several servers; none = the cloud does not show that.
+    /// Whether several servers can use volumes of this type; `None` if the cloud does not show it.
     pub(in super::super) fn is_multiattach(&self) -> Option<bool> {
         let specs = self.extra_specs.as_ref()?;
         let value = specs.get("multiattach").and_then(Option::as_deref);
-        // `<is> True`, in any case.
+        // The value is `<is> True`, in any case.
         Some(value.is_some_and(|value| value.to_ascii_lowercase().ends_with("true")))
     }
 }
@@ -51,7 +51,7 @@ pub(in super::super) struct Kinds {
     pub(in super::super) absolute: AbsoluteLimits,
 }
 
-/// For all volume types together; a negative maximum is none.
+/// The limits for all volume types together; a negative maximum means no limit.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in super::super) struct AbsoluteLimits {
@@ -62,7 +62,7 @@ pub(in super::super) struct AbsoluteLimits {
 }
 
 impl AbsoluteLimits {
-    /// What new volumes can have, in GiB.
+    /// Returns the free space for new volumes, in GiB.
     pub(in super::super) fn free_gib(&self) -> u64 {
         let unlimited = BYTES_MAX / GIB;
         let left = |max: i64, used: i64| match max {
@@ -96,7 +96,7 @@ struct ZoneState {
 }
 
 impl AvailabilityZones {
-    /// The names of those that can be used.
+    /// Returns the names of the available zones.
     pub(in super::super) fn names(self) -> BTreeSet<String> {
         let usable = |zone: &AvailabilityZone| zone.state.as_ref().is_none_or(|it| it.available);
         let usable = self.zones.into_iter().filter(usable);

@@ -1,6 +1,6 @@
-//! What the services say of a call that they refuse. An object is missing only if its service says
-//! so by name: a 404 may also be that of a proxy, of a wrong endpoint, or of a service that does
-//! not have the method, and all of these say nothing about the object.
+//! The interpretation of refused calls. An object counts as missing only if its service says so by
+//! name. A 404 may also come from a proxy, from a wrong endpoint, or from a service without the
+//! method, and says nothing about the object in these cases.
 
 use crate::http::Answer;
 use belay_server::call::{Failure, Kind};
@@ -12,51 +12,52 @@ use std::collections::BTreeMap;
 const MISSING: &str = "itemNotFound";
 const FORBIDDEN: &str = "forbidden";
 
-/// Whose answers count; see [`Answer::foreign`].
+/// The services whose responses are valid, for [`Answer::foreign`].
 const SERVICES: &str = "Cinder or Nova";
 const LOGIN: &str = "Keystone";
 
-/// `{"itemNotFound": {"code": 404, "message": "Volume ID could not be found."}}`; in Keystone the
-/// name is `error`.
+/// The body of a refusal, such as `{"itemNotFound": {"code": 404, "message": "Volume ID could not
+/// be found."}}`. With Keystone, the name is `error`.
 #[derive(Deserialize)]
 struct Fault {
     code: u16,
     message: String,
 }
 
-/// The name and message of the fault that a service has answered; none if the answer is another
-/// server's.
+/// Returns the name and message of a service's fault; `None` if the response is from another
+/// server.
 fn fault(answer: &Answer) -> Option<(String, String)> {
     let named: BTreeMap<String, Fault> = answer.json().ok()?;
     let (name, fault) = named.into_iter().next()?;
     (fault.code == answer.status.as_u16()).then_some((name, fault.message))
 }
 
-/// Whether the service itself has answered.
+/// Whether the response is from the service itself.
 pub(in super::super) fn is_own(answer: &Answer) -> bool {
     fault(answer).is_some()
 }
 
-/// Whether the service does not let this account do that.
+/// Whether the service denies the call to this account.
 pub(in super::super) fn is_forbidden(answer: &Answer) -> bool {
     fault(answer).is_some_and(|(name, _)| name == FORBIDDEN)
 }
 
-/// Whether the service says that it has nothing with that ID. A service that lacks the method has
-/// the same fault, without the ID.
+/// Whether the service reports that it has no object with this ID. A service without the method
+/// returns the same fault, without the ID.
 pub(in super::super) fn is_missing(answer: &Answer, id: &str) -> bool {
     answer.status == StatusCode::NOT_FOUND
         && fault(answer).is_some_and(|(name, message)| name == MISSING && message.contains(id))
 }
 
-/// A refusal that has no other meaning for its call. After a 5xx the call may have been begun.
+/// Returns the failure for a refusal without a special meaning for its call. After a 5xx, the call
+/// may have been begun.
 pub(in super::super) fn refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
         _ if answer.is_refusal_of_proxy() => return answer.foreign(SERVICES),
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
-        // That of a proxy is about the size of the request.
+        // With this status, a proxy refuses the size of the request.
         StatusCode::PAYLOAD_TOO_LARGE if is_own(answer) => Kind::Quota,
-        // The middleware of Keystone answers in plain text.
+        // The middleware of Keystone responds in plain text.
         StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
         status if status.is_server_error() => {
             let failure = Failure::new(Kind::Unreachable, answer.refusal());
@@ -70,8 +71,8 @@ pub(in super::super) fn refused(answer: &Answer) -> Failure {
     Failure::new(kind, answer.refusal())
 }
 
-/// The refusal of a call for an object, by a service that does not say that it misses that one: it
-/// misses another, or the method.
+/// Returns the failure for a refused call for an object, if the service does not report that object
+/// as missing: another object, or the method, is missing.
 pub(in super::super) fn refused_for(answer: &Answer) -> Failure {
     let failure = refused(answer);
     let kind = match failure.kind {
@@ -81,13 +82,14 @@ pub(in super::super) fn refused_for(answer: &Answer) -> Failure {
     Failure { kind, ..failure }
 }
 
-/// The refusal of a login, which no volume is missing for. A second login does no harm.
+/// Returns the failure for a refused login, which never means that a volume is missing. A second
+/// login is harmless.
 pub(in super::super) fn login_refused(answer: &Answer, is_token: bool) -> Failure {
     let kind = match answer.status {
         _ if answer.is_refusal_of_proxy() => return answer.foreign(LOGIN).rolled_back(),
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
         StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
-        // So Keystone answers a login with a token that it no longer accepts.
+        // Keystone responds to a login with a token that is no longer valid with this status.
         StatusCode::NOT_FOUND if is_token && is_own(answer) => Kind::Unauthenticated,
         status if status.is_server_error() => Kind::Unreachable,
         _ if is_own(answer) => Kind::Precondition,
@@ -120,7 +122,7 @@ mod tests {
             text(404, ""),
             text(404, "<html><h1>404 Not Found</h1></html>"),
             text(404, &format!("<html>GET /volumes/{ID}: not found</html>")),
-            // Of the router of Cinder, for a wrong path, with and without `Accept`.
+            // Responses of Cinder's router to a wrong path, with and without `Accept`.
             text(404, "404 Not Found\n\nThe resource could not be found.\n"),
             text(
                 404,
@@ -134,7 +136,7 @@ mod tests {
             text(404, &other_code),
             text(404, "[]"),
             text(404, r#""itemNotFound""#),
-            // The service has no such method, or has missed something else.
+            // The service has no such method, or another object is missing.
             own("itemNotFound", 404, "The resource could not be found."),
             own("itemNotFound", 404, "Volume type 9 could not be found."),
             own("badRequest", 400, &volume),
@@ -175,7 +177,7 @@ mod tests {
         for status in [200, 302, 400, 401, 403, 404, 405, 409, 410, 413, 418] {
             let failure = refused(&Answer::example(status, proxy));
             assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
-            // What it stands before may have got the call, unless it was too large.
+            // The server behind the proxy may have received the call, unless it was too large.
             let is_open = failure.certainty == Certainty::MayBeRunning;
             assert_eq!(is_open, status != 413, "{failure}");
             let code = status.to_string();

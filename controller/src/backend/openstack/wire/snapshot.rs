@@ -1,4 +1,4 @@
-//! Snapshots and backups of Cinder, in its words, and what Belay makes of them.
+//! Snapshots and backups of Cinder, and their conversion to the types of the backend.
 
 use super::super::id;
 use super::{GIB, failed, mark_of};
@@ -9,13 +9,14 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-/// Keys of ours in a snapshot's metadata. Cinder refuses a slash in a key that is added later.
+/// Belay's keys in a snapshot's metadata. Cinder refuses a slash in a key that is added later.
 pub(in super::super) const ATTEMPT: &str = "belay.dev.attempt";
-/// Its value is the id of the snapshot that was claimed.
+/// The key whose value is the ID of the claimed snapshot.
 pub(in super::super) const CLAIM: &str = "belay.dev.claim";
-/// In a snapshot that a backup is copied from: the name of the backup.
+/// The key in a snapshot from which a backup is copied; its value is the name of the backup.
 pub(in super::super) const BASIS: &str = "belay.dev.basis";
-/// In a backup: the claim that its volume had, or the ID of the volume. See [`Restored`].
+/// The key in a backup whose value is the claim of its volume, or the ID of the volume, for
+/// [`Restored`].
 pub(in super::super) const CARRIED: &str = "belay.dev.carried";
 
 #[derive(Debug, Deserialize)]
@@ -40,7 +41,7 @@ pub(in super::super) struct CinderBackups {
     pub(in super::super) backups: Vec<CinderSnapshot>,
 }
 
-/// The answer to a creation.
+/// The response to a creation.
 #[derive(Debug, Deserialize)]
 pub(in super::super) struct NewBackup {
     pub(in super::super) backup: NewBackupId,
@@ -51,26 +52,26 @@ pub(in super::super) struct NewBackupId {
     pub(in super::super) id: String,
 }
 
-/// A snapshot; or a backup, which has more fields.
+/// A snapshot, or a backup, which has more fields.
 #[derive(Clone, Debug, Deserialize)]
 pub(in super::super) struct CinderSnapshot {
     pub(in super::super) id: String,
     #[serde(default)]
     name: Option<String>,
     status: String,
-    /// GiB.
+    /// The size in GiB.
     size: u64,
     pub(in super::super) volume_id: String,
-    /// UTC.
+    /// The time of the creation, in UTC.
     #[serde(default)]
     created_at: Option<String>,
-    /// Of a backup, UTC: when its data were those of the volume.
+    /// For a backup, the time at which its data were captured, in UTC.
     #[serde(default)]
     data_timestamp: Option<String>,
-    /// Of a backup: the snapshot that it is copied from.
+    /// For a backup, the snapshot from which it is copied.
     #[serde(default)]
     snapshot_id: Option<String>,
-    /// Of a backup.
+    /// For a backup, the reason why it failed.
     #[serde(default)]
     fail_reason: Option<String>,
     #[serde(default)]
@@ -86,17 +87,17 @@ impl CinderSnapshot {
         self.name.as_deref()
     }
 
-    /// It was made only for a backup to be copied from it.
+    /// Whether the snapshot was created only as the source of a backup.
     pub(in super::super) fn is_basis(&self) -> bool {
         self.mark_named(BASIS).is_some()
     }
 
-    /// See [`CARRIED`].
+    /// Returns the value of [`CARRIED`].
     pub(in super::super) fn carried(&self) -> Option<&str> {
         self.mark_named(CARRIED)
     }
 
-    /// Whether Cinder is changing it, or copies it.
+    /// Whether Cinder is changing or copying the object.
     pub(in super::super) fn is_at_work(&self) -> bool {
         !self.status.starts_with("error") && self.status != "available"
     }
@@ -109,10 +110,10 @@ impl CinderSnapshot {
         self.metadata.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// In the words of the backend.
+    /// Converts the object to the type of the backend.
     ///
     /// # Errors
-    /// `System` for a time that is missing or not understood, which CSI requires.
+    /// Returns `System` if the time, which CSI requires, is missing or cannot be parsed.
     pub(in super::super) fn snapshot(&self) -> Result<Snapshot, Failure> {
         let created = self.data_timestamp.as_ref().or(self.created_at.as_ref());
         let created = created.and_then(|time| seconds(time));
@@ -139,7 +140,7 @@ impl CinderSnapshot {
         match self.status.as_str() {
             "available" => Phase::Ready,
             "deleting" => Phase::Deleting,
-            // The snapshot holds the data of the instant.
+            // The data is already captured by the snapshot.
             "creating" if self.snapshot_id.is_some() => Phase::Ready,
             status if status.starts_with("error") => {
                 let reason = self
@@ -163,15 +164,14 @@ impl CinderSnapshot {
 }
 
 /// Marks in the description of a volume that this driver creates from a backup. Cinder replaces the
-/// metadata of such a volume by those that the backup's volume had, and leaves the description as
-/// it is.
+/// metadata of such a volume by those of the backup's volume, but keeps the description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Restored {
-    /// Which attempt has created the volume.
+    /// The attempt that created the volume.
     pub(in super::super) attempt: String,
     /// The ID of the backup.
     pub(in super::super) backup: String,
-    /// The claim in the metadata of the backup's volume, or its ID.
+    /// The claim in the metadata of the backup's volume, or the ID of that volume.
     pub(in super::super) carried: String,
 }
 
