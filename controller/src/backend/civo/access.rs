@@ -1,22 +1,22 @@
-//! The access to an account of Civo, from the places where civo-csi has it: a Secret as a directory
-//! of files, and variables of the environment. Opens no connection.
+//! The access to an account of Civo, in the forms that civo-csi uses: a Secret as a directory of
+//! files, and environment variables. Opens no connection.
 
 use belay_server::call::Failure;
 use belay_server::file;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where the API is by default.
+/// The default URL of the API.
 const URL: &str = "https://api.civo.com";
-/// Longest file, in bytes.
+/// The maximum size of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// The API key, which no log shows.
+/// The API key, which must not appear in logs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(String);
 
 impl ApiKey {
-    /// A key.
+    /// Creates a key from its text.
     #[must_use]
     pub fn new(key: &str) -> Self {
         Self(key.trim().to_owned())
@@ -33,29 +33,29 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// Where the values come from. A file of the directory takes precedence over a value here.
+/// The sources of the values. A file in the directory takes precedence over the other values.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// The Secret `civo-api-access` as a directory: `api-key`, `api-url`, `region`, `cluster-id`,
     /// `namespace`.
     pub dir: Option<PathBuf>,
-    /// `CIVO_API_KEY`.
+    /// The value of `CIVO_API_KEY`.
     pub key: Option<ApiKey>,
-    /// `CIVO_API_URL`.
+    /// The value of `CIVO_API_URL`.
     pub url: Option<String>,
-    /// `CIVO_REGION`.
+    /// The value of `CIVO_REGION`.
     pub region: Option<String>,
-    /// `CIVO_CLUSTER_ID`.
+    /// The value of `CIVO_CLUSTER_ID`.
     pub cluster: Option<String>,
-    /// `CIVO_NAMESPACE`.
+    /// The value of `CIVO_NAMESPACE`.
     pub namespace: Option<String>,
 }
 
-/// The values, without white space around them.
+/// The values, without surrounding white space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Access {
     pub(super) key: ApiKey,
-    /// Without a slash at its end.
+    /// The URL of the API, without a trailing slash.
     pub(super) url: String,
     pub(super) region: String,
     pub(super) cluster: String,
@@ -63,10 +63,11 @@ pub(super) struct Access {
 }
 
 impl Sources {
-    /// Reads the files. Blocks.
+    /// Reads all values. Blocks.
     ///
     /// # Errors
-    /// `Precondition`, naming the value that is missing or wrong, or the file that cannot be read.
+    /// Returns `Precondition`, naming the value that is missing or wrong, or the file that cannot
+    /// be read.
     pub(super) fn read(&self) -> Result<Access, Failure> {
         let url = self.value("api-url", self.url.as_deref())?;
         let url = url.unwrap_or_else(|| URL.to_owned());
@@ -91,10 +92,10 @@ impl Sources {
         })
     }
 
-    /// Reads the key alone. Blocks.
+    /// Reads only the key. Blocks.
     ///
     /// # Errors
-    /// Those of [`Self::read`].
+    /// Returns the errors of [`Self::read`].
     pub(super) fn key(&self) -> Result<ApiKey, Failure> {
         let key = self.key.as_ref().map(ApiKey::expose);
         Ok(ApiKey::new(&self.needed("api-key", "CIVO_API_KEY", key)?))
@@ -121,7 +122,7 @@ impl Sources {
     }
 }
 
-/// The text of a file; none if there is no such file.
+/// Returns the text of a file; `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
     match file::read_text(path, FILE_BYTES_MAX) {
         Ok(text) => Ok(Some(text)),
@@ -172,7 +173,7 @@ mod tests {
             ("other-canary", "FRA1")
         );
         assert_eq!(access.cluster, "cluster-1");
-        // Of a Secret that is half written, the key is read all the same.
+        // The key is read even if the Secret is only partly written.
         std::fs::write(dir.path().join("region"), "").unwrap();
         assert_eq!(sources.key().unwrap().expose(), "other-canary");
         assert!(!format!("{access:?} {sources:?}").contains("canary"));

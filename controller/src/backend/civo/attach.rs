@@ -1,5 +1,5 @@
-//! Attach and detach. Each reads the volume first: Civo detaches without the name of an instance,
-//! so a late call could take the volume from the node that has it now.
+//! Attach and detach. Both read the volume first: Civo detaches without the name of an instance, so
+//! a delayed call could detach the volume from the node that now uses it.
 
 use super::changes::Change;
 use super::wire::{CivoVolume, Status};
@@ -17,16 +17,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long it counts which instance has a volume. For a second controller, detach and attach take
-/// longer, and so they do for Kubernetes.
+/// The time for which a read instance of a volume is trusted. A detach and attach by a second
+/// controller, or by Kubernetes, takes longer.
 const SEEN_AGE_MAX: Duration = Duration::from_secs(2);
 /// Maximum re-reads while Civo is rate-limiting.
 const TURNS_MAX: usize = 5;
-/// After that time, the volume is read again before it is detached.
+/// The time after which the volume is read again before it is detached.
 const SEEN_AGE_FRESH: Duration = Duration::from_secs(1);
 
 impl Civo {
-    /// What an attach to that instance finds; none if it must be begun.
+    /// Returns the state of an attach to this instance; `None` if it must be begun.
     fn found(
         &self,
         order: &AttachOrder,
@@ -76,7 +76,7 @@ impl Civo {
             }
             Err(refused) => refused,
         };
-        // Another controller may have come first, and an answer may be lost.
+        // Another controller may have attached the volume, or a response may have been lost.
         if let Ok(Some(volume)) = self.look(id).await
             && let Some(found) = self.found(order, &volume, instance)?
         {
@@ -110,7 +110,7 @@ impl Civo {
         )))
     }
 
-    /// None if the volume must be read again.
+    /// Detaches the volume; returns `None` if it must be read again.
     async fn detach_now(
         &self,
         id: &VolumeId,
@@ -124,7 +124,7 @@ impl Civo {
         }
         let Some(instance) = volume.instance() else {
             return Ok(Some(match volume.status() {
-                // It may be on its way to the node.
+                // The volume may be about to be attached to the node.
                 Status::Attaching => Progress::Begun,
                 Status::Other(word) if word == "attached" => Progress::Begun,
                 _ => Progress::Done(()),
@@ -148,7 +148,7 @@ impl Civo {
                 return Ok(Some(Progress::Begun));
             }
             Status::Deleting => return Ok(Some(Progress::Done(()))),
-            // Let Civo decide whether it can be detached.
+            // Civo decides whether such a volume can be detached.
             Status::Attached | Status::Available | Status::Failed(_) => {}
         }
         let change = Change::Detach(instance.to_owned());
@@ -165,7 +165,7 @@ impl Civo {
         }
     }
 
-    /// What a detach that has failed has left.
+    /// Returns the state of the volume after a failed detach.
     async fn left(
         &self,
         id: &VolumeId,
@@ -184,8 +184,9 @@ impl Civo {
     }
 }
 
-/// The disk has the volume's ID as its serial. Only a context of ours knows how the volume began,
-/// and none knows whether it was attached before: a new one has all of its disk read.
+/// Returns the attachment. The serial number of the disk is the volume's ID. Only a context of this
+/// driver records how the volume was created, and none records whether it was attached before; so
+/// the node reads all of a new volume's disk.
 fn attachment(order: &AttachOrder, bytes: u64, volume: &CivoVolume) -> Attachment {
     let content = match order.context.get(BEGAN) {
         Some(EMPTY) => Content::Used,

@@ -1,10 +1,10 @@
-//! Changes of volumes that Civo has accepted from this process. Its reads may be stale: a volume
-//! that looks as if a change had not begun is waited for, and not asked for the change again. A
-//! second detach could take it from the instance that has it by then.
+//! Changes of volumes that Civo has accepted from this process. Its reads may be stale. If a volume
+//! looks as if a change had not begun, the driver waits and does not request the change again,
+//! since a second detach could detach the volume from the instance that uses it by then.
 //!
 //! A volume whose creation was accepted, and that no read has shown as usable since, was never
-//! answered to a caller here, so it has no data. Civo has no place for a mark, so another process
-//! does not know this.
+//! returned to a caller, so it has no data. Civo cannot store marks, so other processes do not know
+//! this.
 
 use super::wire::{CivoVolume, Status};
 use crate::backend::{Attempt, Mark};
@@ -15,28 +15,28 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a volume may look as it did before a change that Civo has accepted; then the change is
-/// begun again.
+/// Maximum time for which a volume may look unchanged after Civo has accepted a change; then the
+/// change is begun again.
 pub(super) const STALE_MAX: Duration = Duration::from_secs(10);
-/// The same for a change whose answer is lost: it may not have begun.
+/// The same time for a change whose response was lost, since it may not have begun.
 const LOST_MAX: Duration = Duration::from_secs(2);
-/// After that time another controller may have answered a new volume that was not read here.
+/// The time after which another controller may have returned a new volume that was not read here.
 const NEW_MAX: Duration = Duration::from_secs(3600);
 
-/// What a volume was asked to become.
+/// A requested change of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Created by that attempt with that name, unless Civo has answered with another volume's ID.
+    /// Creation by this attempt with this name, unless Civo has responded with another volume's ID.
     Create(String, Attempt),
-    /// Attached to that instance.
+    /// Attachment to this instance.
     Attach(String),
-    /// Detached from that instance.
+    /// Detachment from this instance.
     Detach(String),
-    /// Of so many GiB.
+    /// Expansion to this number of GiB.
     Resize(u64),
 }
 
-/// What a volume shows of a change.
+/// The progress of a change that a volume shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Nothing,
@@ -52,9 +52,9 @@ pub(super) struct Changes(Lock<BTreeMap<String, Entry>>);
 #[derive(Debug)]
 struct Entry {
     change: Change,
-    /// A read may hide it until then.
+    /// The time until which a read may hide the change.
     until: Instant,
-    /// A read has shown that it is done; the next one may hide that again.
+    /// Whether a read has shown that the change is done; the next read may hide it again.
     is_done: bool,
 }
 
@@ -63,7 +63,7 @@ impl Changes {
         let now = Instant::now();
         let mut all = self.0.lock();
         all.retain(|_, entry| now < entry.until);
-        // Civo may have answered a creation with the ID of a volume that is being changed.
+        // Civo may have responded to a creation with the ID of a volume that is being changed.
         let is_creation = |change: &Change| matches!(change, Change::Create(..));
         let known = all.get(id.as_str());
         if is_creation(&change) && known.is_some_and(|known| !is_creation(&known.change)) {
@@ -77,7 +77,7 @@ impl Changes {
         all.insert(id.to_string(), entry);
     }
 
-    /// Civo has accepted the change.
+    /// Records a change that Civo has accepted.
     pub(super) fn accepted(&self, id: &VolumeId, change: Change) {
         let known = match change {
             Change::Create(..) => NEW_MAX,
@@ -86,14 +86,14 @@ impl Changes {
         self.add(id, change, known);
     }
 
-    /// The call has failed, and Civo may have accepted the change nonetheless.
+    /// Records a change whose call has failed, if Civo may have accepted it nevertheless.
     pub(super) fn failed(&self, id: &VolumeId, change: Change, failure: &Failure) {
         if failure.certainty == Certainty::MayBeRunning {
             self.add(id, change, LOST_MAX);
         }
     }
 
-    /// The word for a change of the volume that was begun a short time ago and does not show.
+    /// Returns the word for a recent change of the volume that the volume does not show.
     pub(super) fn hidden(&self, volume: &CivoVolume) -> Option<&'static str> {
         let mut all = self.0.lock();
         let entry = all.get_mut(&volume.id)?;
@@ -111,8 +111,8 @@ impl Changes {
         None
     }
 
-    /// The mark of a volume that is still being created or has failed; none from then on once it
-    /// is seen in any other state.
+    /// Returns the mark of a volume that is still being created or has failed. Once the volume was
+    /// seen in another state, there is no mark from then on.
     pub(super) fn mark(&self, volume: &CivoVolume) -> Mark {
         let mut all = self.0.lock();
         let entry = all
@@ -149,7 +149,7 @@ impl Change {
     fn shown(&self, volume: &CivoVolume) -> Shown {
         match (self, volume.status(), volume.instance()) {
             (Self::Attach(to), Status::Attached, Some(on)) if to == on => Shown::Done,
-            // Another instance may have had it before.
+            // Another instance may have used the volume before.
             (Self::Attach(_), Status::Available | Status::Attached, _) => Shown::Nothing,
             (Self::Detach(from), Status::Attached, Some(on)) if from == on => Shown::Nothing,
             (Self::Detach(_), Status::Available | Status::Attached, _) => Shown::Done,
@@ -215,7 +215,7 @@ mod tests {
                 assert_eq!(changes.hidden(seen), hidden, "{change:?} {seen:?}");
             }
             tokio::time::advance(STALE_MAX).await;
-            // From then on it is another change that it waits for.
+            // From then on, the volume is waiting for another change.
             assert_eq!(changes.hidden(&before), None);
             changes.accepted(&id, change.clone());
             tokio::time::advance(STALE_MAX).await;
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(Changes::default().mark(&failed), Mark::None);
     }
 
-    /// Civo may answer a creation with the ID of another volume, which may have data.
+    /// Civo may respond to a creation with the ID of another volume, which may have data.
     #[tokio::test(start_paused = true)]
     async fn a_volume_of_another_name_has_no_mark() {
         let (changes, _) = created();

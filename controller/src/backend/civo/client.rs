@@ -1,5 +1,5 @@
-//! Calls of Civo's API, each with its meaning of a refusal. A change is never repeated here: what
-//! became of it is read back by its caller.
+//! Calls to Civo's API, and the interpretation of its refusals. A change is never repeated here:
+//! its caller reads the result.
 
 mod clusters;
 mod keys;
@@ -25,31 +25,31 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For a call, with all attempts of one that is repeated.
+/// The deadline of a call, including the attempts of a repeated one.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// The description of a snapshot.
+/// The description of new snapshots.
 const BY: &str = "Created by Belay";
-/// Snapshots of volumes only; instances have others.
+/// A filter for snapshots of volumes, since instances have snapshots, too.
 const OF_VOLUMES: &str = "&resource_type=volume";
 
-/// The client of an account in a region.
+/// The client for an account in a region.
 pub(super) struct Client {
     http: http::Client,
     sources: Sources,
     access: Lock<Arc<Access>>,
-    /// Whether Civo has shown the cluster to its key.
+    /// Whether Civo has shown the cluster to the account's key.
     is_confirmed: AtomicBool,
 }
 
-/// A call, before it has a key.
+/// A call that is not yet bound to a key.
 struct Request {
     verb: &'static str,
     method: Method,
     path: String,
-    /// More of the query, beginning with `&`.
+    /// Additional query parameters, beginning with `&`.
     query: Cow<'static, str>,
     body: Option<Value>,
-    /// It is right until then only, and not sent later.
+    /// The time until which the call may be sent, since it is only valid until then.
     until: Option<Instant>,
 }
 
@@ -116,12 +116,13 @@ impl Client {
         }
     }
 
-    /// The values that are used now.
+    /// Returns the values in use.
     pub(super) fn access(&self) -> Arc<Access> {
         Arc::clone(&self.access.lock())
     }
 
-    /// The answer to a call; with the key of the file if Civo refuses this one and it differs.
+    /// Makes a call, and repeats it with the key of the file if Civo refuses the current key and
+    /// the two differ.
     async fn answer(&self, request: Request) -> Result<Answer, Failure> {
         let access = self.access();
         self.confirm(&access).await?;
@@ -144,7 +145,7 @@ impl Client {
         }
     }
 
-    /// What a request for an object or a list answers.
+    /// Requests an object or a list, and parses the response.
     async fn read<T: DeserializeOwned>(&self, request: Request) -> Result<T, Failure> {
         let answer = self.answer(request).await?;
         match answer.status.is_success() {
@@ -153,7 +154,8 @@ impl Client {
         }
     }
 
-    /// Like [`Self::read`]; none only if Civo says that it has no such object.
+    /// Requests an object like [`Self::read`]; returns `None` only if Civo reports that it does not
+    /// exist.
     async fn find<T: DeserializeOwned>(
         &self,
         object: Object,
@@ -162,7 +164,7 @@ impl Client {
         wire::found(object, &self.answer(request).await?)
     }
 
-    /// Whether there was such an object to delete.
+    /// Deletes an object; returns whether it existed.
     async fn remove(&self, object: Object, request: Request) -> Result<bool, Failure> {
         let answer = self.answer(request).await?;
         match wire::accepted(&answer) {
@@ -179,7 +181,7 @@ impl Client {
         self.read(Request::get("get_quota", "/v2/quota")).await
     }
 
-    /// All volumes of the account in the region.
+    /// Returns all volumes of the account in the region.
     pub(super) async fn volumes(&self) -> Result<Vec<CivoVolume>, Failure> {
         self.read(Request::get("list_volumes", "/v2/volumes")).await
     }
@@ -196,7 +198,7 @@ impl Client {
         Ok(found)
     }
 
-    /// The new volume; none if its name is taken.
+    /// Creates a volume; returns `None` if its name exists.
     pub(super) async fn create(&self, mut volume: Value) -> Result<Option<Made>, Failure> {
         let access = self.access();
         volume["namespace"] = access.namespace.clone().into();
@@ -218,7 +220,7 @@ impl Client {
         }
     }
 
-    /// Whether there was anything to delete. Its snapshots stay.
+    /// Deletes a volume; returns whether it existed. Its snapshots remain.
     pub(super) async fn delete(&self, id: &VolumeId) -> Result<bool, Failure> {
         let Ok(path) = path_of(id) else {
             return Ok(false);
@@ -227,16 +229,17 @@ impl Client {
         self.remove(Object::Volume, request).await
     }
 
-    /// At once: with `attach_at_boot` it would wait until the instance starts again.
+    /// Attaches a volume at once. With `attach_at_boot`, Civo would wait until the instance is
+    /// restarted.
     pub(super) async fn attach(&self, id: &VolumeId, instance: &str) -> Result<(), Failure> {
         let body = json!({"instance_id": instance, "attach_at_boot": false});
         let request = self.put("attach_volume", id, "attach", body)?;
         self.change(request).await
     }
 
-    /// From whatever instance it is attached to: its caller has read which that is, and until when
-    /// that counts. It is not sent later, and not repeated; false if Civo has not taken it up: it
-    /// was too late, or refused for its pace.
+    /// Detaches a volume from its current instance. The caller has read that instance, and sets the
+    /// time until which this is valid. The call is neither sent later nor repeated. Returns false
+    /// if Civo has not accepted it, because it was too late or was refused for its rate.
     pub(super) async fn detach(&self, id: &VolumeId, until: Instant) -> Result<bool, Failure> {
         let request = Request {
             until: Some(until),
@@ -275,7 +278,7 @@ impl Client {
         })
     }
 
-    /// All snapshots of volumes.
+    /// Returns all snapshots of volumes.
     pub(super) async fn snapshots(&self) -> Result<Vec<CivoSnapshot>, Failure> {
         self.read(Request {
             query: OF_VOLUMES.into(),
@@ -299,7 +302,7 @@ impl Client {
         Ok(found)
     }
 
-    /// The new snapshot, if the answer shows it.
+    /// Creates a snapshot; returns it if the response contains it.
     pub(super) async fn cut(
         &self,
         of: &VolumeId,
@@ -317,7 +320,7 @@ impl Client {
         Ok(answer.json().ok())
     }
 
-    /// Whether there was anything to delete.
+    /// Deletes a snapshot; returns whether it existed.
     pub(super) async fn discard(&self, id: &SnapshotId) -> Result<bool, Failure> {
         let Ok(path) = path_of_snapshot(id) else {
             return Ok(false);
@@ -327,11 +330,11 @@ impl Client {
     }
 }
 
-/// Whatever stands before the API may read an encoded `../` as a path, so an ID from a request
-/// comes into no path unless it can be one of Civo.
+/// Returns the path of a volume. A server in front of the API may resolve an encoded `../`, so IDs
+/// in requests are only used in paths if they have the form of Civo's.
 ///
 /// # Errors
-/// `NotFound` for an ID that no volume has.
+/// Returns `NotFound` for an ID that no volume can have.
 fn path_of(id: &VolumeId) -> Result<String, Failure> {
     match is_uuid(id.as_str()) {
         true => Ok(format!("/v2/volumes/{id}")),
@@ -341,7 +344,7 @@ fn path_of(id: &VolumeId) -> Result<String, Failure> {
     }
 }
 
-/// See [`path_of`].
+/// Returns the path of a snapshot, as [`path_of`] does for a volume.
 fn path_of_snapshot(id: &SnapshotId) -> Result<String, Failure> {
     match is_word(id.as_str()) {
         true => Ok(format!("/v2/snapshots/{id}")),

@@ -1,4 +1,5 @@
-//! Creation: Civo accepts a name once, so the volume of a name that is taken is the answer.
+//! Creation of volumes. Civo enforces unique names, so an existing volume with the name is
+//! returned.
 
 use super::changes::Change;
 use super::size::Promise;
@@ -11,7 +12,7 @@ use belay_server::request::{Name, SnapshotId, TopologyRequirement};
 use serde_json::json;
 
 impl Civo {
-    /// The volumes of that name, sorted by ID, whatever is promised of their size.
+    /// Returns the volumes with this name for either promise of their size, sorted by ID.
     pub(super) async fn named(&self, name: &Name) -> Result<Vec<CivoVolume>, Failure> {
         let names = name::of_any(name);
         let all = self.lists.all().await?;
@@ -41,7 +42,7 @@ impl Civo {
         let mut volume = json!({
             "name": name,
             "size_gb": promise.gib(order.bytes),
-            // That of the cluster.
+            // An empty ID selects the network of the cluster.
             "network_id": "",
             "bootable": false,
             "volume_type": volume_type.unwrap_or_default(),
@@ -52,7 +53,7 @@ impl Civo {
         let Some(made) = self.client.create(volume).await? else {
             return self.owner_of(&order.name).await;
         };
-        // A status may be null in the answer, and it may have no name: the volume is read then.
+        // In the response, the status may be null and the name empty, so the volume is read.
         let id = ids::volume(&made.id, ids::is_uuid)?;
         let change = Change::Create(name, order.attempt.clone());
         self.changes.accepted(&id, change);
@@ -62,7 +63,7 @@ impl Civo {
         })
     }
 
-    /// The volume that has the name already.
+    /// Returns the volume that already has the name.
     async fn owner_of(&self, name: &Name) -> Result<Volume, Failure> {
         let found = self.named(name).await.map_err(Failure::may_be_running)?;
         let shown = name.as_str();
@@ -73,7 +74,7 @@ impl Civo {
                     "name {shown:?}: belongs to volume {} of another cluster",
                     other.id
                 )),
-                // A list may lag behind.
+                // A list may be stale.
                 None => Failure::busy(format!(
                     "name {shown:?}: Civo has a volume of that name, and does not list it yet; \
                      repeat the call"
@@ -83,7 +84,7 @@ impl Civo {
         }
     }
 
-    /// Refuses what cannot be had in this region.
+    /// Refuses topologies outside this region.
     fn refuse_topology(&self, asked: Option<&TopologyRequirement>) -> Result<(), Failure> {
         match (&self.place, asked) {
             (Some(here), Some(asked)) if !here.satisfies(asked) => Err(Failure::quota(format!(

@@ -1,4 +1,4 @@
-//! Growing a volume, which Civo does only while it is attached to no instance. The node grows the
+//! Expansion of volumes, which Civo supports only while a volume is detached. The node expands the
 //! filesystem at the next stage.
 
 use super::Civo;
@@ -14,7 +14,8 @@ use belay_server::call::Failure;
 use belay_server::request::{Secrets, VolumeId};
 
 impl Expansion for Civo {
-    /// A capacity is that of the volume exactly where it is a number of GiB.
+    /// Returns the sizes for the volume's promise. A capacity in whole GiB is that of Civo's
+    /// volume; any other is that of the disk.
     fn grown_sizes(&self, volume: &Volume) -> Sizes {
         match volume.bytes % GIB {
             0 => Promise::Volume.sizes(),
@@ -53,7 +54,7 @@ impl Expansion for Civo {
                 }
                 Err(refused) => refused,
             };
-            // Another controller may have come first, and an answer may be lost.
+            // Another controller may have expanded the volume, or a response may have been lost.
             if let Ok(Some(now)) = self.look(&id).await {
                 let has = promise.bytes(now.gib());
                 if has >= bytes {

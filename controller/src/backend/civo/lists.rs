@@ -1,4 +1,4 @@
-//! The list of all volumes, which Civo has no search for.
+//! The list of all volumes, since Civo has no search for volumes.
 
 use super::client::Client;
 use super::wire::CivoVolume;
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the pages after the first one come from its list.
+/// The time for which the later pages of a list are taken from the list of its first page.
 const PAGES_AGE_MAX: Duration = Duration::from_secs(30);
 
-/// Sorted by ID.
+/// Volumes, sorted by ID.
 type Volumes = Arc<Vec<CivoVolume>>;
 
-/// Reads it.
+/// Reads the list.
 struct All(Arc<Client>);
 
 impl All {
@@ -39,7 +39,7 @@ impl Reads for All {
 /// The lists of an account in a region.
 pub(super) struct Lists {
     rounds: Rounds<All>,
-    /// A list of which not all pages have been read, and when it was.
+    /// A list of which not all pages have been read, and the time at which it was read.
     paged: Lock<Option<(Instant, Volumes)>>,
 }
 
@@ -51,12 +51,12 @@ impl Lists {
         }
     }
 
-    /// All volumes. The request begins after this call does.
+    /// Returns all volumes. The request begins after this call.
     pub(super) async fn all(&self) -> Result<Volumes, Failure> {
         self.rounds.next(()).await
     }
 
-    /// At most `limit` volumes after that ID, and whether there are more.
+    /// Returns at most `limit` volumes after an ID, and whether there are more.
     pub(super) async fn page(
         &self,
         after: Option<&str>,

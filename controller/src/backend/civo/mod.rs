@@ -1,5 +1,5 @@
-//! `civo`: volumes of Civo, attached to the instances of a cluster. See the README of this
-//! directory.
+//! `civo`: volumes of Civo, attached to the instances of a cluster. The README of this directory
+//! describes what is stored where.
 
 mod access;
 mod attach;
@@ -40,19 +40,19 @@ use wire::{CivoVolume, Cluster, Status};
 /// The label `cloud` of the metrics.
 const CLOUD: &str = "civo";
 
-/// The parameter of a class that names the volume type.
+/// The parameter of a class that selects the volume type.
 const TYPE: &str = "type";
 
-/// The key of the volume context that says how a volume began, and the words for one that we have
-/// created from nothing, and for a copy. Civo cannot store it.
+/// The key of the volume context that records how a volume was created, and its values for an empty
+/// volume of this driver and for a copy. Civo cannot store this.
 const BEGAN: &str = "belay.dev/began";
 const EMPTY: &str = "empty";
 const COPY: &str = "copy";
 
-/// Begins a token of a page; the ID of the last volume or snapshot before it follows.
+/// The start of a page's token, followed by the ID of the last volume or snapshot before the page.
 const AFTER: &str = "after:";
 
-/// For the call that checks the key at the start.
+/// The deadline of the call that checks the key at the start.
 const CHECK_MAX: Duration = Duration::from_secs(10);
 
 /// The settings of the backend.
@@ -60,11 +60,11 @@ const CHECK_MAX: Duration = Duration::from_secs(10);
 pub struct Config {
     /// The account, the region and the cluster.
     pub sources: Sources,
-    /// The topology key of regions; none = the region is not reported.
+    /// The topology key of regions; `None` if the region is not reported.
     pub topology_key: Option<&'static str>,
 }
 
-/// See the module. Secrets of calls are not used.
+/// The backend for Civo. It does not use the secrets of calls.
 pub struct Civo {
     client: Arc<Client>,
     lists: Lists,
@@ -75,10 +75,10 @@ pub struct Civo {
 }
 
 impl Civo {
-    /// Reads the settings. Makes no call. Blocks.
+    /// Reads the settings without a call to Civo. Blocks.
     ///
     /// # Errors
-    /// `Precondition`, naming what is missing.
+    /// Returns `Precondition`, naming a missing setting.
     pub fn open(config: Config) -> Result<Self, Failure> {
         let access = config.sources.read()?;
         let http = http::Client::new(CLOUD, &http::TlsFiles::default());
@@ -101,14 +101,14 @@ impl Civo {
         })
     }
 
-    /// Opens it, and checks key, region and cluster by a call. One that gets no answer is no
-    /// reason not to serve. Blocks, in no runtime.
+    /// Opens the backend, and checks key, region and cluster by a call to Civo. The controller
+    /// serves even if Civo does not respond. Blocks; must not be called in a runtime.
     ///
     /// # Errors
-    /// Those of [`Self::open`]; `Unauthenticated` or `Denied` if Civo refuses the key;
-    /// `Precondition` if it has no such cluster.
+    /// Returns the errors of [`Self::open`]; `Unauthenticated` or `Denied` if Civo refuses the key;
+    /// and `Precondition` if it has no such cluster.
     pub fn open_checked(config: Config) -> Result<Self, Failure> {
-        // Its connections end with this runtime.
+        // The connections of the probe end with this runtime.
         let probe = Self::open(config.clone())?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -126,12 +126,13 @@ impl Civo {
         Ok(civo)
     }
 
-    /// The volume as Civo shows it.
+    /// Returns the volume as Civo shows it.
     async fn look(&self, id: &VolumeId) -> Result<Option<CivoVolume>, Failure> {
         self.client.volume(id).await
     }
 
-    /// In the words of the backend. One that is available is attached nowhere.
+    /// Converts a volume to the type of the backend. An available volume is not attached to any
+    /// instance.
     fn seen(&self, volume: &CivoVolume) -> Result<Volume, Failure> {
         let status = volume.status();
         let instance = match status {
@@ -178,7 +179,7 @@ impl CivoVolume {
     }
 }
 
-/// Whether a repeated call would fail too, until an operator changes the settings.
+/// Whether a repeated call would fail, too, until an operator changes the settings.
 fn is_final(kind: Kind) -> bool {
     matches!(
         kind,
@@ -186,7 +187,7 @@ fn is_final(kind: Kind) -> bool {
     )
 }
 
-/// The ID in a token.
+/// Returns the ID in a token.
 fn after(token: Option<&str>) -> Result<Option<&str>, Failure> {
     let id = token.map(|token| token.strip_prefix(AFTER).ok_or(token));
     id.transpose().map_err(|token| {
@@ -200,7 +201,7 @@ impl Backend for Civo {
         Traits {
             default_bytes: size::DEFAULT_BYTES,
             reads_back: true,
-            // The first time may only wait for another change.
+            // The first attempt may only wait for another change.
             begins_max: 3,
             records_terms: false,
             ..Traits::default()
@@ -236,7 +237,7 @@ impl Backend for Civo {
             let Some(volume) = self.look(&id).await? else {
                 return Ok(Progress::Done(()));
             };
-            // What Civo does with the disk of an instance is not known.
+            // It is unknown what Civo does with an attached disk whose volume is deleted.
             if let Some(instance) = volume.instance() {
                 let message = format!(
                     "volume {id}: instance {instance} has it; detach it there first, and delete it \
@@ -313,7 +314,7 @@ impl Backend for Civo {
 }
 
 impl Capacity for Civo {
-    /// By the quota, which counts GiB of volumes; a disk has less.
+    /// Returns the free part of the quota, which counts GiB of volumes; disks are smaller.
     fn available_bytes(&self, planned: Planned) -> Answer<'_, u64> {
         measured(Verb::Available, async move {
             if let (Some(here), Some(asked)) = (&self.place, planned.topology)
@@ -327,7 +328,7 @@ impl Capacity for Civo {
     }
 }
 
-/// Its status is that word, after which nothing more happens.
+/// Returns the failure for a volume whose status is this word, which is final.
 pub(super) fn failed(word: &str) -> Failure {
     Failure::precondition(format!(
         "Civo reports the status {word:?}; ask Civo, or delete the volume if none of its data is \
@@ -335,14 +336,14 @@ pub(super) fn failed(word: &str) -> Failure {
     ))
 }
 
-/// Its creation has ended with that word.
+/// Returns the failure for a volume whose creation has ended with this word.
 pub(super) fn not_created(id: &str, word: &str) -> Failure {
     let message =
         format!("volume {id}: Civo has not created it: its status was {word:?}; repeat the call");
     Failure::new(Kind::System, message)
 }
 
-/// With the ID of the volume in front.
+/// Adds the ID of the volume to the start of a failure.
 pub(super) fn about(id: &VolumeId, failure: Failure) -> Failure {
     Failure {
         message: format!("volume {id}: {}", failure.message),
@@ -359,7 +360,7 @@ mod tests {
     fn civo() -> Civo {
         let sources = Sources {
             key: Some(ApiKey::new("key")),
-            // Nothing answers there.
+            // No server listens on this port.
             url: Some("http://127.0.0.1:1".to_owned()),
             region: Some("LON1".to_owned()),
             cluster: Some("cluster-1".to_owned()),

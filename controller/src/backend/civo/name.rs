@@ -1,21 +1,21 @@
-//! The name of a volume at Civo: that of the request, as civo-csi has it, with a suffix that
-//! records the promise of its class. Civo stores nothing else that we could write into.
+//! The name of a volume at Civo: the name in the request, as with civo-csi, with a suffix that
+//! records the promise of its class. Civo stores nothing else that this driver can set.
 
 use super::size::Promise;
 use belay_server::request::Name;
 use ring::digest::{SHA256, digest};
 
-/// Ends the name of a volume whose capacity is that of its disk.
+/// The end of a volume's name if its capacity is that of its disk.
 const DISK_SUFFIX: &str = "-disk";
-/// Begins the name of a volume whose request has a name that Civo may refuse.
+/// The start of a volume's name if Civo may refuse the name in the request.
 const HASHED_PREFIX: &str = "csi-";
-/// Longest name that is used as it is, in bytes. Civo's limit is not known; that of a host name
-/// holds everywhere.
+/// Maximum length of a name that is not hashed, in bytes. Civo's limit is unknown, but the limit of
+/// host names is safe.
 const BYTES_MAX: usize = 63 - DISK_SUFFIX.len();
-/// Bytes of the hash in a name.
+/// The number of bytes of the hash in a name.
 const HASH_BYTES: usize = 16;
 
-/// The name of a volume for that request.
+/// Returns the name of the volume for a request.
 pub(super) fn of_volume(name: &Name, promise: Promise) -> String {
     let name = plain(name.as_str());
     match promise {
@@ -24,18 +24,18 @@ pub(super) fn of_volume(name: &Name, promise: Promise) -> String {
     }
 }
 
-/// The names that a volume of this request can have, for either promise of its size.
+/// Returns the names that the volume of a request can have, one for each promise of its size.
 pub(super) fn of_any(name: &Name) -> [String; 2] {
     [Promise::Volume, Promise::Disk].map(|promise| of_volume(name, promise))
 }
 
-/// The name of a snapshot for that request.
+/// Returns the name of the snapshot for a request.
 pub(super) fn of_snapshot(name: &Name) -> String {
     plain(name.as_str())
 }
 
-/// The promise that a name records. A volume of another program has none: its capacity is the one
-/// that its program sees.
+/// Returns the promise that a name records. A volume of another program has no promise, so its
+/// capacity is the size that its program sees.
 pub(super) fn promise(name: &str) -> Promise {
     match name.ends_with(DISK_SUFFIX) {
         true => Promise::Disk,
@@ -43,8 +43,8 @@ pub(super) fn promise(name: &str) -> Promise {
     }
 }
 
-/// The name itself where Civo accepts it and it cannot be mistaken for one of the others, else a
-/// hash of it.
+/// Returns the name itself if Civo accepts it and it cannot be mistaken for another one, or else
+/// its hash.
 fn plain(name: &str) -> String {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric();
     let is_plain = name.len() <= BYTES_MAX

@@ -1,7 +1,7 @@
-//! Which instance of Civo a node is. A node agent reports the ID of its instance, or the name of
-//! its node where it has found no ID; then the instance of the cluster with that host name is
-//! meant. A name that is only similar is another node's: civo-csi takes that too. So is the same
-//! name in another cluster of the account.
+//! Finds the instance of Civo for a node. A node agent reports the ID of its instance, or the name
+//! of its node if it has not found an ID; that name selects the instance of the cluster with the
+//! same host name. A similar name, which civo-csi would accept, belongs to another node, and so
+//! does the same name in another cluster of the account.
 
 use super::changes::STALE_MAX;
 use super::client::{Client, Owner};
@@ -27,25 +27,25 @@ impl Reads for Instances {
     }
 }
 
-/// What an instance is, by what Civo shows of it.
+/// The relation of an instance to a node, as Civo shows it.
 enum Shown {
-    /// The node.
+    /// The instance is the node.
     Node,
-    /// Another one, or of another cluster.
+    /// The instance is another node, or belongs to another cluster.
     Other,
-    /// Neither the account nor a cluster has it.
+    /// Neither the account nor any cluster has the instance.
     Nowhere,
 }
 
 /// The nodes of a cluster.
 pub(super) struct Nodes {
     client: Arc<Client>,
-    /// The names by which calls have named instances, so that volumes are reported with the ID that
-    /// Kubernetes has for their node.
+    /// The names by which calls have named instances. Volumes are reported with these, so that the
+    /// IDs of nodes match those in Kubernetes.
     names: Lock<BTreeMap<String, NodeId>>,
-    /// The instances that are in no other cluster; none moves to another one.
+    /// The instances that belong to no other cluster; an instance never moves to another cluster.
     ours: Lock<BTreeSet<String>>,
-    /// What calls for new nodes at the same time share.
+    /// The reads shared by concurrent calls for new nodes.
     lists: Rounds<Instances>,
 }
 
@@ -59,10 +59,10 @@ impl Nodes {
         }
     }
 
-    /// The instance of a node; none if the cluster has none of that name.
+    /// Returns the instance of a node; `None` if the cluster has no instance with that name.
     ///
     /// # Errors
-    /// `NotFound` if it belongs to another cluster.
+    /// Returns `NotFound` if the instance belongs to another cluster.
     pub(super) async fn instance(&self, node: &NodeId) -> Result<Option<String>, Failure> {
         if is_uuid(node.as_str()) {
             self.names.lock().remove(node.as_str());
@@ -72,7 +72,8 @@ impl Nodes {
         self.named(node, &self.client.instances().await?)
     }
 
-    /// An ID does not say of which cluster it is: a node agent may be configured for another one.
+    /// Refuses an ID of another cluster's instance. The node agent may be configured for another
+    /// cluster, which an ID does not show.
     async fn refuse_another_cluster(&self, node: &NodeId) -> Result<(), Failure> {
         let ours = || self.ours.lock();
         let id = node.as_str();
@@ -97,7 +98,7 @@ impl Nodes {
         }
     }
 
-    /// The one that is called like the node.
+    /// Returns the instance with the host name of the node.
     fn named(&self, node: &NodeId, all: &[Instance]) -> Result<Option<String>, Failure> {
         let mut found = all.iter().filter(|instance| {
             let host = instance.hostname.as_deref();
@@ -117,11 +118,12 @@ impl Nodes {
         Ok(Some(instance.id.clone()))
     }
 
-    /// Whether an instance that has a volume is that node, also after it has left the cluster. An
-    /// instance that neither Civo's instances nor its clusters have is: it is deleted, and no
-    /// volume can be in use there. One of another cluster is not, whatever its name is.
+    /// Whether an instance with a volume is this node, even after it has left the cluster. An
+    /// instance that neither the account nor any cluster has counts as the node: it was deleted, so
+    /// no volume can be in use there. An instance of another cluster does not count, regardless of
+    /// its name.
     pub(super) async fn is(&self, node: &NodeId, instance: &str) -> Result<bool, Failure> {
-        // It was, when a call named it last, and the volume is still there.
+        // The last call that named the instance meant this node, and the volume is still there.
         if self.names.lock().get(instance) == Some(node) {
             return Ok(true);
         }
@@ -139,24 +141,24 @@ impl Nodes {
         };
         let is_it = !matches!(shown, Shown::Other);
         if is_it {
-            // The end of its detach is found by that name.
+            // The end of the detach is recognised by this name.
             self.names.lock().insert(instance.to_owned(), node.clone());
         }
         Ok(is_it)
     }
 
-    /// What Civo shows of an instance that may be that node.
+    /// Returns what Civo shows about an instance that may be this node.
     async fn shown(&self, node: &NodeId, instance: &str) -> Result<Shown, Failure> {
         let all = self.client.instances().await?;
         if self.named(node, &all)?.as_deref() == Some(instance) {
             return Ok(Shown::Node);
         }
         if all.iter().any(|other| other.id == instance) {
-            // It has another name.
+            // The instance has another name.
             return Ok(Shown::Other);
         }
-        // The cluster may have a new instance of that name. Civo may list those of clusters only
-        // with their cluster, so the clusters decide which instances are deleted.
+        // The cluster may have a new instance with this name. Civo may list instances of clusters
+        // only with their cluster, so the clusters determine which instances were deleted.
         let shown = match self.client.instance(instance).await? {
             Some(left) => match left.hostname.is_some_and(|it| is_called(&it, node)) {
                 true => Shown::Node,
@@ -179,20 +181,20 @@ impl Nodes {
         }
     }
 
-    /// Whether calls have named it as another node.
+    /// Whether calls have named the instance as another node.
     fn is_another(&self, instance: &str, node: &NodeId) -> bool {
         let names = self.names.lock();
         names.get(instance).is_some_and(|name| name != node)
     }
 
-    /// The node, as calls name it.
+    /// Returns the node of an instance by the name that calls use.
     pub(super) fn node(&self, instance: &str) -> Result<NodeId, Failure> {
         let known = self.names.lock().get(instance).cloned();
         known.map_or_else(|| NodeId::new(instance), Ok)
     }
 }
 
-/// A host name may have a domain, and no case.
+/// Whether the host name is that of the node. It may include a domain, and case is ignored.
 fn is_called(host: &str, node: &NodeId) -> bool {
     let node = node.as_str();
     let first = host.split('.').next().unwrap_or_default();

@@ -1,48 +1,51 @@
-//! Which size of a volume is promised to its users (README.md). Civo's disks are smaller than the
-//! volumes that they belong to: of 10 GiB, 0.945 were seen. So a capacity is either that of Civo's
-//! volume, as civo-csi has it, or what its disk has at least. Bytes here are those of a promise.
+//! The size of a volume that is promised to its users (README.md). Civo's disks are smaller than their
+//! volumes: a volume of 10 GiB had a disk of 0.945 times its size. So a capacity is either that of
+//! Civo's volume, as with civo-csi, or the minimum size of its disk. Bytes in this module are those
+//! of a promise.
 
 use crate::backend::{Sizes, Usage};
 use belay_server::call::Failure;
 use belay_server::request::Context;
 
-/// The parameter of a class.
+/// The parameter of a class that selects the promise.
 pub(super) const CAPACITY: &str = "capacity";
 const OF_VOLUME: &str = "volume";
 pub(super) const OF_DISK: &str = "disk";
 
-/// Bytes of the unit of `size_gb`.
+/// The unit of `size_gb`, in bytes.
 pub(super) const GIB: u64 = 1 << 30;
 
 const MIB: u64 = 1 << 20;
 
-/// The size of a volume whose claim has none, as in civo-csi.
+/// The size of a volume without a requested size, as with civo-csi.
 pub(super) const DEFAULT_BYTES: u64 = 10 * GIB;
 
-/// What a disk has at least for each GiB of its volume: 0.945 of it, in whole pages of 4 KiB.
+/// The minimum size of a disk for each GiB of its volume, in bytes: 0.945 GiB in whole pages of 4
+/// KiB.
 const DISK_STEP: u64 = GIB * 945 / 1000 / 4096 * 4096;
 
-/// A disk with less than so many thousandths of its volume is another volume's.
+/// The minimum size of a volume's disk, in thousandths of the volume. A smaller disk belongs to
+/// another volume.
 pub(super) const LEAST_PER_MILLE: u64 = 900;
 
-/// Largest volume, in GiB; the quota is lower, and Civo's refusal has the reason.
+/// The maximum size of a volume, in GiB. The quota is lower, and Civo's refusal has the reason.
 const GIB_MAX: u64 = 1 << 16;
 
-/// What the capacity of a volume is that of.
+/// The object whose size is the capacity of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Promise {
-    /// Civo's volume; the disk is smaller.
+    /// The capacity is that of Civo's volume; the disk is smaller.
     Volume,
-    /// The disk; Civo's volume is larger.
+    /// The capacity is that of the disk; Civo's volume is larger.
     Disk,
 }
 
 impl Promise {
-    /// That of the class; without one, a filesystem gets the size that civo-csi makes, and a raw
-    /// device has at least the requested size, as CSI demands.
+    /// Returns the promise of a class. Without a parameter, a filesystem gets the size that
+    /// civo-csi creates, and a raw device has at least the requested size, as CSI requires.
     ///
     /// # Errors
-    /// `Invalid` for a value of the parameter that is not known.
+    /// Returns `Invalid` for an unknown value of the parameter.
     pub(super) fn of(parameters: &Context, usage: &Usage) -> Result<Self, Failure> {
         match (parameters.get(CAPACITY), usage) {
             (Some(OF_VOLUME), _) | (None, Usage::Filesystem(_)) => Ok(Self::Volume),
@@ -61,7 +64,7 @@ impl Promise {
         }
     }
 
-    /// The capacities that can be promised, in bytes.
+    /// Returns the capacities that can be promised, in bytes.
     pub(super) fn sizes(self) -> Sizes {
         let step = self.step();
         Sizes {
@@ -71,13 +74,14 @@ impl Promise {
         }
     }
 
-    /// The capacity of a volume of so many GiB, in bytes.
+    /// Returns the capacity of a volume of `gib` GiB, in bytes.
     pub(super) fn bytes(self, gib: u64) -> u64 {
         gib.saturating_mul(self.step())
     }
 
-    /// The smallest capacity that a claim for a copy must request, in bytes. Of a disk, the least
-    /// for which a volume of so many GiB is created: the source may have been claimed with that.
+    /// Returns the minimum capacity that a claim for a copy must request, in bytes. For a disk,
+    /// this is the smallest capacity for which a volume of `gib` GiB is created, since the source
+    /// may have been created for it.
     pub(super) fn least_of_copy(self, gib: u64) -> u64 {
         match (self, gib.checked_sub(1)) {
             (Self::Volume, _) | (Self::Disk, None) => self.bytes(gib),
@@ -85,13 +89,13 @@ impl Promise {
         }
     }
 
-    /// The smallest volume with that capacity, in GiB.
+    /// Returns the size of the smallest volume with this capacity, in GiB.
     pub(super) fn gib(self, bytes: u64) -> u64 {
         bytes.div_ceil(self.step())
     }
 
-    /// What the disk of a volume of so many GiB must have, in bytes. One that has less is another
-    /// volume's disk, or breaks the promise.
+    /// Returns the minimum size of the disk of a volume of `gib` GiB, in bytes. A smaller disk
+    /// belongs to another volume, or breaks the promise.
     pub(super) fn least_of_disk(self, gib: u64) -> u64 {
         match self {
             Self::Volume => self.bytes(gib) / 1000 * LEAST_PER_MILLE / 4096 * 4096,
@@ -129,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_promised_disk_is_not_larger_than_the_disk_of_any_volume() {
-        // As the vendor's guide shows it for 10 GB.
+        // The size of the disk of 10 GB in the vendor's guide.
         let seen = 10_146_860_544;
         assert!(Promise::Disk.bytes(10) <= seen);
         assert!(Promise::Disk.bytes(10) > seen - 10 * 8192);
@@ -138,7 +142,7 @@ mod tests {
             let disk = u128::from(gib) * u128::from(GIB) * 945 / 1000;
             assert!(disk >= u128::from(requested), "{requested}: {gib} GiB");
             let less = u128::from(gib - 1) * u128::from(GIB) * 945 / 1000;
-            // A few pages of the last GiB are the price of whole pages.
+            // Rounding to whole pages costs a few pages of the last GiB.
             assert!(less < u128::from(requested) + 1000 * 8192, "{requested}");
         }
         assert_eq!(Promise::Disk.gib(10 * GIB), 11);

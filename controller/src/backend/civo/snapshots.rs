@@ -1,6 +1,6 @@
-//! Snapshots. Whether Civo accepts a name twice is not known: the name is searched first, and of
-//! two snapshots that two controllers have made at once, the lowest ID is the one of the name. The
-//! other one stays, since its ID may have been answered.
+//! Snapshots. It is unknown whether Civo accepts several snapshots with one name, so the name is
+//! searched first. If two controllers have created two snapshots at the same time, the name means
+//! the one with the lowest ID. The other one is kept, since its ID may have been returned.
 
 use super::size::{CAPACITY, OF_DISK, Promise};
 use super::wire::is_word;
@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 impl Civo {
-    /// Those that are of a volume, sorted by ID. Size and name that one does not say are those of
-    /// its volume; the size is 0 if that is gone.
+    /// Converts the snapshots of volumes, sorted by ID. If a snapshot lacks the size or the name,
+    /// those of its volume are used; without the volume, the size is 0.
     async fn described(&self, found: Vec<CivoSnapshot>) -> Result<Vec<Snapshot>, Failure> {
         let is_whole = |of: &CivoSnapshot| of.gib().is_some() && of.volume_name().is_some();
         let volumes = match found.iter().all(is_whole) {
@@ -48,7 +48,7 @@ impl Civo {
                 name: snapshot.name.clone(),
                 phase: match snapshot.is_ready() || damage.is_some() {
                     true => Phase::Ready,
-                    // When in between it is cut, Civo does not say.
+                    // Civo does not show when in between the data is captured.
                     false => Phase::Busy("creating".to_owned()),
                 },
                 mark: Mark::None,
@@ -63,15 +63,15 @@ impl Civo {
         Ok(all)
     }
 
-    /// The one of that name.
+    /// Returns the snapshot that the name means.
     async fn snapshot_named(&self, name: &str) -> Result<Option<Snapshot>, Failure> {
         let mut found = self.client.snapshots().await?;
         found.retain(|snapshot| snapshot.name.as_deref() == Some(name));
         Ok(self.described(found).await?.into_iter().next())
     }
 
-    /// Refuses a volume of fewer GiB than its source: a class that promises volumes asks for fewer
-    /// than one that promises disks, and what Civo makes of that is not documented.
+    /// Refuses a volume with fewer GiB than its source. A class that promises volumes requests
+    /// fewer GiB than one that promises disks, and Civo does not document its response.
     async fn refuse_smaller(&self, order: &Order, from: &SnapshotId) -> Result<(), Failure> {
         let promise = Promise::of(&order.parameters, &order.usage)?;
         if promise == Promise::Disk {
@@ -93,7 +93,7 @@ impl Civo {
     async fn cut_now(&self, order: &SnapshotOrder) -> Result<Snapshot, Failure> {
         let (id, name) = (&order.source, name::of_snapshot(&order.name));
         let found = self.snapshot_named(&name).await;
-        // An earlier call may have made it.
+        // An earlier call may have created the snapshot.
         if let Some(found) = found.map_err(Failure::may_be_running)? {
             return Ok(found);
         }
@@ -109,7 +109,7 @@ impl Civo {
             }
         }
         let cut = self.client.cut(id, &name).await;
-        // Another controller may have come first, and an answer may be lost.
+        // Another controller may have created the snapshot, or a response may have been lost.
         let listed = self.snapshot_named(&name).await;
         match (listed, cut) {
             (Ok(Some(listed)), _) => Ok(listed),
@@ -129,7 +129,7 @@ fn unlisted(id: &VolumeId) -> Failure {
     Failure::busy(message).may_be_running()
 }
 
-/// By Civo's clock. A snapshot without a time has just been made.
+/// Returns the time of creation, by Civo's clock. A snapshot without a time was just created.
 fn created(snapshot: &CivoSnapshot) -> SystemTime {
     let time = snapshot.creation_time.as_deref().and_then(time::seconds);
     let time = time.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));

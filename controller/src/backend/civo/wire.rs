@@ -1,5 +1,6 @@
-//! What the API of Civo says, and what Belay makes of it. Members may be null or absent, lists are
-//! arrays, and a refusal has a `code` that decides; its HTTP status is not documented.
+//! The messages of Civo's API, and their conversion to the types of the backend. Members may be
+//! null or absent, and lists are arrays. The `code` of a refusal is decisive, since HTTP statuses
+//! are not documented.
 
 use crate::backend::cloud::ids;
 use crate::http::Answer;
@@ -10,10 +11,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A code of a refusal, or a part of several.
+/// Codes of refusals, or parts of them.
 pub(super) const DUPLICATE_NAME: &str = "database_volume_duplicate_name";
 const AUTHENTICATION: &str = "requires_authentication";
-/// The `result` of a change that was accepted.
+/// The `result` of an accepted change.
 const SUCCESS: &str = "success";
 
 #[derive(Clone, Debug, Deserialize)]
@@ -31,19 +32,19 @@ pub(super) struct CivoVolume {
     size_gb: Option<u64>,
 }
 
-/// What Civo is doing with a volume.
+/// The state of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Status {
-    /// Attached to no instance.
+    /// The volume is not attached to any instance.
     Available,
     Attached,
     Attaching,
     Detaching,
     Deleting,
-    /// The word for one that no change will make usable.
+    /// The volume is permanently unusable. Contains Civo's word.
     Failed(String),
-    /// Another word, such as `creating` or `resizing`. Which other words there are is not known: a
-    /// volume with one is waited for.
+    /// Another word, such as `creating` or `resizing`. The possible words are not documented, so
+    /// the driver waits for a change.
     Other(String),
 }
 
@@ -52,14 +53,14 @@ impl CivoVolume {
         self.size_gb.unwrap_or(0)
     }
 
-    /// The instance, which stays until a volume is detached. Free is `""`, null, and in old answers
-    /// the text `null`.
+    /// Returns the instance, which remains set until a volume is detached. A detached volume has
+    /// `""`, null, or in old responses the text `null`.
     pub(super) fn instance(&self) -> Option<&str> {
         let id = self.instance_id.as_deref();
         id.filter(|id| !matches!(*id, "" | "null"))
     }
 
-    /// Its cluster, if it has one.
+    /// Returns the cluster of the volume, if it has one.
     pub(super) fn cluster(&self) -> Option<&str> {
         self.cluster_id.as_deref().filter(|id| !id.is_empty())
     }
@@ -67,7 +68,7 @@ impl CivoVolume {
     pub(super) fn status(&self) -> Status {
         match self.status.as_deref().unwrap_or_default() {
             "available" => Status::Available,
-            // Which instance follows later.
+            // The instance is shown later.
             "attached" if self.instance().is_none() => Status::Other("attached".to_owned()),
             "attached" => Status::Attached,
             "attaching" => Status::Attaching,
@@ -80,13 +81,13 @@ impl CivoVolume {
     }
 }
 
-/// `failed`, `error`, `error_deleting` and the like.
+/// Whether the word is `failed`, `error`, `error_deleting` or similar.
 fn is_failure(word: &str) -> bool {
     let word = word.to_ascii_lowercase();
     word == "failed" || word.starts_with("error")
 }
 
-/// The answer to a creation. Its other members may be null, and its name may be empty.
+/// The response to a creation. Its other members may be null, and its name may be empty.
 #[derive(Debug, Deserialize)]
 pub(super) struct Made {
     pub(super) id: String,
@@ -95,7 +96,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// The name, if it is shown.
+    /// Returns the name, if it is shown.
     pub(super) fn name(self) -> Option<String> {
         self.name.filter(|name| !name.is_empty())
     }
@@ -122,20 +123,21 @@ impl CivoSnapshot {
     /// Returns the snapshot's ID and, if known, the ID of its source volume.
     ///
     /// # Errors
-    /// Those of [`ids::snapshot`].
+    /// Returns the errors of [`ids::snapshot`].
     pub(super) fn ids(&self) -> Result<(SnapshotId, Option<VolumeId>), Failure> {
         let of = self.volume_id.as_deref().filter(|id| !id.is_empty());
         let of = of.map(|id| ids::volume(id, ids::is_uuid)).transpose()?;
         Ok((ids::snapshot(&self.snapshot_id, is_word)?, of))
     }
 
-    /// The size of the volume in GiB, if that is the unit: a larger number would be one of bytes.
+    /// Returns the size of the volume in GiB, if that is the unit. A larger number would be in
+    /// bytes.
     pub(super) fn gib(&self) -> Option<u64> {
         const NO_GIB: u64 = 1 << 20;
         self.restore_size.filter(|size| (1..NO_GIB).contains(size))
     }
 
-    /// The name that its volume had, which records the promise of its class.
+    /// Returns the former name of the volume, which records the promise of its class.
     pub(super) fn volume_name(&self) -> Option<&str> {
         let name = self.source_volume_name.as_deref();
         name.filter(|name| !name.is_empty())
@@ -150,7 +152,7 @@ impl CivoSnapshot {
         words.any(|word| self.state().eq_ignore_ascii_case(word))
     }
 
-    /// The word for a snapshot that will not be ready.
+    /// Returns the word for a snapshot that will never be ready.
     pub(super) fn damage(&self) -> Option<&str> {
         Some(self.state()).filter(|word| is_failure(word))
     }
@@ -162,7 +164,7 @@ pub(super) struct Cluster {
     pub(super) volume_type: Option<String>,
 }
 
-/// A page of the clusters of the account in the region.
+/// A page of the account's clusters in the region.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Clusters {
     #[serde(default)]
@@ -174,12 +176,12 @@ pub(super) struct Clusters {
 #[derive(Debug, Deserialize)]
 pub(super) struct ClusterId {
     pub(super) id: String,
-    /// Perhaps not all.
+    /// The instances, perhaps incomplete.
     #[serde(default)]
     instances: Option<Vec<Member>>,
 }
 
-/// An instance as the list of clusters has it.
+/// An instance in the list of clusters.
 #[derive(Debug, Deserialize)]
 pub(super) struct Member {
     #[serde(default)]
@@ -189,7 +191,7 @@ pub(super) struct Member {
 }
 
 impl ClusterId {
-    /// That instance, if the cluster is shown with it.
+    /// Returns an instance, if the cluster is shown with it.
     pub(super) fn member(&self, instance: &str) -> Option<&Member> {
         let mut all = self.instances.iter().flatten();
         all.find(|it| it.id.as_deref() == Some(instance))
@@ -197,7 +199,7 @@ impl ClusterId {
 }
 
 impl Member {
-    /// Its host name, if it is shown.
+    /// Returns the host name, if it is shown.
     pub(super) fn hostname(&self) -> Option<&str> {
         self.hostname.as_deref().filter(|name| !name.is_empty())
     }
@@ -210,7 +212,7 @@ pub(super) struct Instance {
     pub(super) hostname: Option<String>,
 }
 
-/// Of the whole account, in all regions; minutes behind.
+/// The quota of the whole account, in all regions; it is updated with a delay of minutes.
 #[derive(Debug, Deserialize)]
 pub(super) struct Quota {
     disk_gb_limit: u64,
@@ -220,7 +222,7 @@ pub(super) struct Quota {
 }
 
 impl Quota {
-    /// What new volumes can have, in GiB.
+    /// Returns the free space for new volumes, in GiB.
     pub(super) fn free_gib(&self) -> u64 {
         match self.disk_volume_count_usage < self.disk_volume_count_limit {
             true => self.disk_gb_limit.saturating_sub(self.disk_gb_usage),
@@ -229,25 +231,25 @@ impl Quota {
     }
 }
 
-/// The text of a member of a body, if it has it.
+/// Returns the text of a member of a body, if there is one.
 fn member(answer: &Answer, key: &str) -> Option<String> {
     let body: Value = answer.json().ok()?;
     body.get(key)?.as_str().map(str::to_owned)
 }
 
-/// The `code` of a refusal; empty if it has none.
+/// Returns the `code` of a refusal; empty if there is none.
 pub(super) fn code(answer: &Answer) -> String {
     member(answer, "code").unwrap_or_default()
 }
 
-/// Whether the key is refused.
+/// Whether Civo refuses the key.
 pub(super) fn refuses_key(answer: &Answer) -> bool {
     answer.status == StatusCode::UNAUTHORIZED && !answer.is_refusal_of_proxy()
         || !answer.status.is_success()
             && member(answer, "result").is_some_and(|result| result == AUTHENTICATION)
 }
 
-/// What Civo can miss.
+/// The kinds of objects that Civo reports as missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Object {
     Volume,
@@ -257,10 +259,10 @@ pub(super) enum Object {
 }
 
 impl Object {
-    /// Part of the codes about it, and what these do not have.
+    /// Returns the part of a code that names the object, and a part that excludes it.
     fn words(self) -> (&'static str, Option<&'static str>) {
         match self {
-            // A snapshot of a volume is not that volume.
+            // A code about a snapshot of a volume is not about the volume.
             Object::Volume => ("volume", Some("snapshot")),
             Object::Snapshot => ("snapshot", None),
             Object::Instance => ("instance", None),
@@ -269,8 +271,8 @@ impl Object {
     }
 }
 
-/// Whether it is such an object that Civo has not found, by its code: of the region, the network or
-/// the account, too, Civo says that it is not found.
+/// Whether the code reports that an object of this kind is missing. Civo also reports regions,
+/// networks and accounts as missing.
 pub(super) fn has_no(object: Object, answer: &Answer) -> bool {
     let (word, other) = object.words();
     let code = code(answer);
@@ -279,10 +281,10 @@ pub(super) fn has_no(object: Object, answer: &Answer) -> bool {
     kind(&code) == Kind::NotFound && lower.contains(word) && !is_other
 }
 
-/// The object of an answer; none only if Civo says that it has no such object.
+/// Returns the object in a response; `None` only if Civo reports that it does not exist.
 ///
 /// # Errors
-/// Those of [`refused`].
+/// Returns the errors of [`refused`].
 pub(super) fn found<T: DeserializeOwned>(
     object: Object,
     answer: &Answer,
@@ -294,10 +296,11 @@ pub(super) fn found<T: DeserializeOwned>(
     }
 }
 
-/// A change that was accepted: also a success names one.
+/// Checks that a change was accepted. A response with a successful status may contain another
+/// result.
 ///
 /// # Errors
-/// Those of [`refused`].
+/// Returns the errors of [`refused`].
 pub(super) fn accepted(answer: &Answer) -> Result<(), Failure> {
     if !answer.status.is_success() {
         return Err(refused(answer));
@@ -312,7 +315,7 @@ pub(super) fn accepted(answer: &Answer) -> Result<(), Failure> {
     }
 }
 
-/// A refusal. After a 5xx the change may have begun.
+/// Returns the failure for a refusal. After a 5xx the change may have begun.
 pub(super) fn refused(answer: &Answer) -> Failure {
     if answer.is_refusal_of_proxy() {
         return answer.foreign("Civo");
@@ -328,7 +331,7 @@ pub(super) fn refused(answer: &Answer) -> Failure {
         return Failure::new(Kind::Unauthenticated, message);
     }
     let kind = match (kind(&code), answer.status) {
-        // Civo names what it has not found.
+        // If an object is missing, Civo has a code that names it.
         (Kind::Precondition, StatusCode::NOT_FOUND) if code.is_empty() => {
             return answer.foreign("Civo");
         }
@@ -344,7 +347,7 @@ pub(super) fn refused(answer: &Answer) -> Failure {
     }
 }
 
-/// What a code means, whatever its status; `Precondition` for one that is not known.
+/// Returns the meaning of a code, whatever the status is; `Precondition` for an unknown code.
 fn kind(code: &str) -> Kind {
     let lower = code.to_ascii_lowercase();
     let has = |part: &str| lower.contains(part);
@@ -354,7 +357,8 @@ fn kind(code: &str) -> Kind {
             Kind::Range
         }
         "database_quota_lock_failed" | "database_snapshot_create_already_in_process" => Kind::Busy,
-        // The caller has read the volume: if that does not explain the refusal, it is old.
+        // The caller has read the volume, so a refusal that does not match it means that the read
+        // was stale.
         "database_volume_cannot_multiple_attach"
         | "database_volume_not_attached"
         | "parameter_volume_size_must_increase" => Kind::Busy,
@@ -366,7 +370,7 @@ fn kind(code: &str) -> Kind {
     }
 }
 
-/// Whether it may be an ID whose form is not documented.
+/// Whether the text may be an ID, whose form is not documented.
 pub(super) fn is_word(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     !text.is_empty() && text.bytes().all(is_plain)

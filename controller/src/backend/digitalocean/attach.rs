@@ -1,5 +1,5 @@
-//! Attach to a droplet, and detach. The cloud changes one volume of a droplet at a time, and
-//! refuses others meanwhile.
+//! Attaches volumes to droplets, and detaches them. The cloud changes one volume of a droplet at a
+//! time, and refuses other changes meanwhile.
 
 use super::client::Refused;
 use super::pending::{Change, Found, Look};
@@ -13,7 +13,7 @@ use belay_server::call::Failure;
 use belay_server::request::{NodeId, Secrets, VolumeId};
 use std::sync::Arc;
 
-/// The droplet ID, or `None` if the node ID is not a number.
+/// Returns the droplet ID, or `None` if the node ID is not a number.
 fn droplet(node: &NodeId) -> Option<u64> {
     node.as_str().parse().ok()
 }
@@ -92,8 +92,9 @@ impl Attachments for DigitalOcean {
 }
 
 impl DigitalOcean {
-    /// The attachment of a volume that shows the droplet where it shall be, although this process
-    /// knows of no action: one that another controller has begun may take it away again.
+    /// Returns the attachment of a volume that is attached to the requested droplet without a known
+    /// action. If another action is running, waits for it, since another controller may be
+    /// detaching the volume.
     async fn found_here(
         &self,
         order: &AttachOrder,
@@ -107,7 +108,7 @@ impl DigitalOcean {
         self.attached_here(order, look).await
     }
 
-    /// The attachment of a volume that is attached where it shall be.
+    /// Returns the attachment of a volume that is attached to the requested droplet.
     async fn attached_here(
         &self,
         order: &AttachOrder,
@@ -115,7 +116,7 @@ impl DigitalOcean {
     ) -> Result<Progress<Attachment>, Failure> {
         let (id, volume) = (&order.id, &look.volume);
         let (content, began) = self.word(id, &look).await?;
-        // Before a node may format the volume: for the next one it is a used one.
+        // Tag the volume before a node may format it, so that it is used for the next node.
         if volume.content() == Content::New {
             let tagged = self.client.tag(id, USED).await;
             tagged.map_err(Failure::may_be_running)?;
@@ -128,9 +129,9 @@ impl DigitalOcean {
         Ok(Progress::Done(attachment(order, volume, content, began)))
     }
 
-    /// The word on the content, and since when it is attached. A volume is new where it was
-    /// attached for the first time by this process, and by no other action since; so a repeated
-    /// call has the word of the first.
+    /// Returns the content of the volume, and the time of the attachment. A volume is new if this
+    /// process has attached it for the first time, and no other action followed; so a repeated call
+    /// returns the same content as the first one.
     async fn word(&self, id: &VolumeId, look: &Look) -> Result<(Content, Option<u64>), Failure> {
         let content = look.volume.content();
         if !matches!(content, Content::New | Content::Used) {
@@ -152,7 +153,7 @@ impl DigitalOcean {
         }
     }
 
-    /// The cloud says that the volume is attached, and not where.
+    /// Handles a refusal because the volume is already attached, which does not name the droplet.
     async fn attached_already(
         &self,
         order: &AttachOrder,
@@ -163,7 +164,7 @@ impl DigitalOcean {
         let id = &order.id;
         let look = self.look(id).await?;
         match look.volume.droplets() {
-            // It is on its way to a droplet, or was detached meanwhile.
+            // The volume is being attached to a droplet, or was detached meanwhile.
             [] => {
                 self.pending.wait(id, change, tries);
                 Ok(Progress::Begun)
@@ -173,8 +174,8 @@ impl DigitalOcean {
         }
     }
 
-    /// The cloud says that there is nothing to detach; but it may be on its way to the droplet, by
-    /// a controller that was killed.
+    /// Handles a refusal because there is nothing to detach. The volume may be about to be attached
+    /// to the droplet by a controller that was killed.
     async fn unless_coming(
         &self,
         id: &VolumeId,
@@ -197,7 +198,8 @@ impl DigitalOcean {
     }
 }
 
-/// After so many refusals the caller gets the cloud's own words; with the pauses, a minute.
+/// Maximum number of refusals before the caller gets the cloud's message; with the pauses, this
+/// takes a minute.
 const TRIES_MAX: u32 = 8;
 
 fn attached_elsewhere(id: &VolumeId, droplets: &[u64]) -> Failure {

@@ -1,4 +1,4 @@
-//! Calls of the API, each with its meaning of a refusal.
+//! Calls to the API, and the interpretation of its refusals.
 
 mod team;
 
@@ -19,36 +19,36 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use team::Team;
 
-/// For a call. All are answered from a database: actions go on after their answers. But the limit
-/// of calls in a minute may have to pass first.
+/// The deadline of a call. Responses come from a database, since actions continue after the
+/// response. But a call may have to wait until the rate limit per minute is replenished.
 const DEADLINE: Duration = Duration::from_secs(75);
 
-/// Most entries of a page.
+/// Maximum number of entries of a page.
 pub(super) const PAGE_ENTRIES_MAX: usize = 200;
 
 const AGENT: &str = concat!("belay-controller/", env!("CARGO_PKG_VERSION"));
 
-/// The client of an account.
+/// The client for an account.
 pub(super) struct Client {
     http: http::Client,
-    /// Without a slash at the end.
+    /// The URL of the API, without a trailing slash.
     url: String,
     region: String,
     token: Token,
     team: Team,
 }
 
-/// A call, before it has a token.
+/// A call that is not yet bound to a token.
 struct Request {
     verb: &'static str,
     method: Method,
-    /// After the version of the API.
+    /// The path after the version of the API.
     path: String,
     body: Bytes,
     deadline: Duration,
 }
 
-/// A call that the cloud has refused, or that failed.
+/// A refused or failed call.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) why: Refusal,
@@ -68,7 +68,7 @@ impl Refused {
         Self { why, failure }
     }
 
-    /// As the cloud refuses the ID of no volume.
+    /// Returns the same refusal as that of the cloud, for an ID that no volume can have.
     fn no_volume(id: &VolumeId) -> Self {
         let (why, failure) = (Refusal::NotFound, no_volume(id));
         Self { why, failure }
@@ -90,7 +90,8 @@ impl Client {
         &self.region
     }
 
-    /// The answer to a call; with the token of the file, if the cloud refuses the one before.
+    /// Makes a call, and repeats it with the token of the file if the cloud refuses the current
+    /// token.
     async fn answer(
         &self,
         verb: &'static str,
@@ -168,7 +169,7 @@ impl Client {
         }
     }
 
-    /// The volume of that name in the region.
+    /// Returns the volume with this name in the region.
     pub(super) async fn named(&self, name: &str) -> Result<Option<DoVolume>, Failure> {
         let path = format!(
             "volumes?name={}&region={}",
@@ -186,7 +187,8 @@ impl Client {
         }
     }
 
-    /// A page of the region's volumes, counted from 1; and whether another follows.
+    /// Returns a page of the region's volumes, and whether another page follows. Pages are counted
+    /// from 1.
     pub(super) async fn volumes(
         &self,
         page: usize,
@@ -264,7 +266,7 @@ impl Client {
         }
     }
 
-    /// An action; none if the cloud has none of that ID.
+    /// Returns an action; `None` if the cloud has no action with this ID.
     pub(super) async fn action(
         &self,
         id: &VolumeId,
@@ -286,7 +288,7 @@ impl Client {
         }
     }
 
-    /// Tags a volume. Creates the tag if there is none of that name.
+    /// Tags a volume. Creates the tag if it does not exist.
     pub(super) async fn tag(&self, id: &VolumeId, tag: &str) -> Result<(), Failure> {
         if !is_uuid(id.as_str()) {
             return Err(no_volume(id));
@@ -338,7 +340,7 @@ impl Client {
         }
     }
 
-    /// Deletes a snapshot of a volume. Those of droplets have numbers as IDs.
+    /// Deletes a snapshot of a volume. Snapshots of droplets have numbers as IDs.
     pub(super) async fn discard(&self, id: &SnapshotId) -> Result<(), Failure> {
         let Some(path) = path("snapshot", id.as_str()) else {
             return Ok(());
@@ -349,8 +351,8 @@ impl Client {
         wire::deleted(&answer)
     }
 
-    /// A page of the snapshots of all volumes of the account, or of one volume, counted from 1; and
-    /// whether another follows.
+    /// Returns a page of the snapshots of one volume, or of all volumes of the account, and whether
+    /// another page follows. Pages are counted from 1.
     pub(super) async fn snapshots(
         &self,
         of: Option<&VolumeId>,
@@ -369,17 +371,17 @@ impl Client {
                 let list: DoSnapshots = answer.json()?;
                 Ok((list.snapshots, wire::has_next(list.links.as_ref())))
             }
-            // A volume that is missing has none.
+            // A missing volume has no snapshots.
             _ if of.is_some() && wire::is_missing(&answer) => Ok((Vec::new(), false)),
             _ => Err(wire::refused(&answer)),
         }
     }
 }
 
-/// The path of an object; none if it has the ID of no object. Volumes and their snapshots have
-/// UUIDs, and nothing else in the account that a path of this client could reach. Other
-/// IDs are never put into a path: `../` would lead elsewhere, and a server on the way may resolve
-/// it even if it is encoded.
+/// Returns the path of an object; `None` if no object can have the ID. Volumes and their snapshots
+/// have UUIDs, as does nothing else in the account that a path of this client could reach. Other
+/// IDs are never used in paths, since `../` would lead elsewhere, and a server on the way may
+/// resolve it even if it is encoded.
 pub(super) fn path(what: &str, id: &str) -> Option<String> {
     is_uuid(id).then(|| format!("{what}s/{id}"))
 }

@@ -1,5 +1,5 @@
-//! The actions of a volume, as far as the cloud keeps them: whether one runs, and whether the
-//! volume was attached before.
+//! The actions of a volume, as far as the cloud stores them. They show whether an action is
+//! running, and whether the volume was attached before.
 
 use super::client::{Client, PAGE_ENTRIES_MAX, path};
 use super::wire::{self, Action, Actions, Status};
@@ -11,7 +11,7 @@ use http::StatusCode;
 #[derive(Debug, Default)]
 pub(super) struct History {
     actions: Vec<Action>,
-    /// There are others in between.
+    /// Whether there are other actions in between.
     is_partial: bool,
 }
 
@@ -25,8 +25,8 @@ impl History {
         self.actions.iter().find(|action| action.id == id)
     }
 
-    /// Whether no action but that one may have attached the volume, by whatever program it was
-    /// begun. One that ended `errored` may have done so, too.
+    /// Whether no action except this one may have attached the volume, whatever program began it.
+    /// An action with the status `errored` may have attached it, too.
     pub(super) fn is_only_attach(&self, id: u64) -> bool {
         let mut others = self.actions.iter().filter(|action| action.id != id);
         !self.is_partial && self.action(id).is_some() && !others.any(Action::is_attach)
@@ -34,8 +34,8 @@ impl History {
 }
 
 impl Client {
-    /// The actions of a volume; none of one that does not exist. The latest are on the first page
-    /// or on the last.
+    /// Returns the actions of a volume; none if it does not exist. The latest actions are on the
+    /// first page or on the last.
     pub(super) async fn history(&self, id: &VolumeId) -> Result<History, Failure> {
         let first = self.actions(id, 1).await?;
         let (mut actions, mut is_partial) = (first.actions, false);
@@ -88,7 +88,7 @@ mod tests {
             action(4, "attach_volume", "errored"),
             action(5, "attach_volume", "completed"),
             action(6, "attach", "in-progress"),
-            // A word that is not known may be that of an attach.
+            // An unknown word may be that of an attach.
             action(8, "", "completed"),
         ];
         let alone = history(json!([own, resized, detached]));

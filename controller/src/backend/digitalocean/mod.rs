@@ -1,4 +1,5 @@
-//! `digitalocean`: volumes of DigitalOcean, attached to droplets. See the README of this directory.
+//! `digitalocean`: volumes of DigitalOcean, attached to droplets. The README of this directory
+//! describes what is stored where.
 
 mod attach;
 mod client;
@@ -34,51 +35,52 @@ use wire::{DoVolume, GIB, Refusal};
 /// The label `cloud` of the metrics.
 const CLOUD: &str = "digitalocean";
 
-/// Where the API is.
+/// The URL of the API.
 pub const URL: &str = "https://api.digitalocean.com";
 
-/// Largest volume; if the cloud's own limit is lower, its refusal has the reason.
+/// The maximum size of a volume, in GiB. If the cloud's own limit is lower, its refusal has the
+/// reason.
 const GIB_MAX: u64 = 16384;
 
-/// The size of a volume whose claim has none, as in csi-digitalocean.
+/// The size of a volume without a requested size, in bytes, as with csi-digitalocean.
 const DEFAULT_BYTES: u64 = 16 * GIB;
 
-/// The tag of volumes of a cluster begins so.
+/// The start of the tag with the cluster of a volume.
 const CLUSTER: &str = "belay-cluster";
 
 /// The settings of the backend.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the API is.
+    /// The URL of the API.
     pub url: String,
-    /// Its credentials.
+    /// The source of the API token.
     pub token: TokenSource,
     /// The region of the volumes.
     pub region: String,
-    /// The cluster that volumes are tagged with.
+    /// The cluster, which is recorded in a tag of each volume.
     pub cluster: String,
-    /// A further tag of the operator's choice.
+    /// An additional tag, which the operator selects.
     pub tag: Option<String>,
     /// The topology key of regions.
     pub topology_key: &'static str,
 }
 
-/// See the module. The account is that of the token; secrets of calls are not used.
+/// The backend for DigitalOcean. The token determines the account; secrets of calls are not used.
 pub struct DigitalOcean {
     client: Client,
     pending: Pending,
     place: Topology,
     topology_key: &'static str,
-    /// Of new volumes and snapshots.
+    /// The tags of new volumes and snapshots.
     tags: Vec<String>,
     tag: Option<String>,
 }
 
 impl DigitalOcean {
-    /// Reads the token; calls no cloud. Blocks.
+    /// Reads the token without a call to the cloud. Blocks.
     ///
     /// # Errors
-    /// `Precondition` for the token, and `Invalid` for a region or tag that cannot be one.
+    /// Returns `Precondition` for the token, and `Invalid` for an impossible region or tag.
     pub fn open(config: Config) -> Result<Self, Failure> {
         let http = http::Client::new(CLOUD, &http::TlsFiles::default());
         let http = http.map_err(|error| Failure::precondition(error.to_string()))?;
@@ -104,8 +106,8 @@ impl DigitalOcean {
         })
     }
 
-    /// The volume of that name, to which the cloud has refused a second one, or whose creation has
-    /// lost its answer.
+    /// Returns the volume with the name after the cloud has refused a second one, or after the
+    /// response to a creation was lost.
     async fn taken(&self, order: &Order) -> Result<Option<DoVolume>, Failure> {
         let in_cloud = names::in_cloud(&order.name);
         let found = self.client.named(&in_cloud).await;
@@ -121,7 +123,7 @@ impl DigitalOcean {
         }
     }
 
-    /// A new volume, or that which has the name already.
+    /// Creates a volume, or returns the existing one with the name.
     async fn create_from(&self, order: &Order, about: About) -> Result<DoVolume, Failure> {
         if let Some(asked) = &order.topology
             && !self.place.satisfies(asked)
@@ -154,13 +156,13 @@ impl DigitalOcean {
         if refused.why != Refusal::NameTaken && !is_lost {
             return Err(refused.failure);
         }
-        // Where a list may be late, the call is repeated.
+        // A list may be stale, so the call is repeated.
         let failure = refused.failure.may_be_running();
         self.taken(order).await?.ok_or(failure)
     }
 }
 
-/// Whether a volume of its name in the cloud has that CSI name.
+/// Whether a volume with its name in the cloud has this CSI name.
 fn is_of(volume: &DoVolume, name: &Name) -> bool {
     let recorded = volume.about().and_then(|about| about.name);
     // Without a recorded CSI name, a hashed name matches nothing.
@@ -183,9 +185,9 @@ impl Backend for DigitalOcean {
         Traits {
             default_bytes: DEFAULT_BYTES,
             reads_back: true,
-            // Actions take seconds, and calls are rationed.
+            // Actions take seconds, and the rate of calls is limited.
             poll_interval: Duration::from_secs(1),
-            // [`pending`] counts, and pauses longer each time.
+            // [`pending`] counts the attempts, with increasing pauses.
             begins_max: u32::MAX,
             attaches_one_by_one: true,
             records_terms: false,
@@ -221,7 +223,8 @@ impl Backend for DigitalOcean {
         })
     }
 
-    /// A volume from a snapshot that has yet to grow is not found: creating it again goes on.
+    /// Does not find a volume from a snapshot that has not been expanded yet: a repeated creation
+    /// continues it.
     fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
         measured(Verb::Find, async move {
             let found = self.client.named(&names::in_cloud(&name)).await?;
@@ -320,7 +323,7 @@ impl Expansion for DigitalOcean {
 }
 
 impl DigitalOcean {
-    /// The volume as it is now, for a verb that begins with it.
+    /// Returns the current state of the volume, for a verb that begins with it.
     async fn look(&self, id: &VolumeId) -> Result<Look, Failure> {
         let found = self.client.volume(id).await?;
         let volume = found.ok_or_else(|| no_volume(id))?;
@@ -332,8 +335,8 @@ impl DigitalOcean {
         })
     }
 
-    /// A change that could not begin, since another actor changes the volume or its droplet, is
-    /// begun again; so is one whose answer is lost, once the volume was read.
+    /// Waits before a change is begun again, if it could not begin since another actor changes the
+    /// volume or its droplet, or if its response was lost and the volume was read since.
     fn waits_after<T>(
         &self,
         refused: client::Refused,
@@ -352,5 +355,5 @@ impl DigitalOcean {
     }
 }
 
-/// Answers of one change that may be lost before the caller gets an error.
+/// Maximum number of lost responses of one change before the caller gets an error.
 const LOST_MAX: u32 = 3;

@@ -1,19 +1,20 @@
-//! The name that a volume or snapshot has in the cloud, and what the description of a volume says
-//! of its creation. Names of the sidecars are used as they are; others become a hash, always the
-//! same. The cloud sets the description with the volume, in one step, and never changes it.
+//! The name of a volume or snapshot in the cloud, and the description of a volume, which records
+//! its creation. Names from sidecars are used unchanged; others are hashed, always to the same
+//! value. The cloud sets the description together with the volume, atomically, and never changes
+//! it.
 
 use belay_server::request::{ContentSource, Name, SnapshotId};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use ring::digest::{SHA256, digest};
 
-/// Longest name of a volume.
+/// The maximum length of a volume's name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// What a hash follows.
+/// The prefix of a hash.
 const PREFIX: &str = "csi-";
-/// Bytes of the hash.
+/// The number of bytes of the hash.
 const HASH_BYTES: usize = 20;
 
-/// The name in the cloud.
+/// Returns the name in the cloud.
 pub(super) fn in_cloud(name: &Name) -> String {
     let name = name.as_str();
     if is_plain(name) {
@@ -25,8 +26,8 @@ pub(super) fn in_cloud(name: &Name) -> String {
     PREFIX.to_owned() + &digits.collect::<String>()
 }
 
-/// Whether the cloud accepts it (a letter, then letters, digits and dashes, in lower case), and it
-/// cannot be mistaken for the hash of another one. Snapshots may have any name.
+/// Whether the cloud accepts the name (a lower-case letter, then lower-case letters, digits and
+/// dashes), and it cannot be mistaken for the hash of another one. Snapshots may have any name.
 fn is_plain(name: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     name.len() <= NAME_BYTES_MAX
@@ -40,26 +41,26 @@ fn is_hash(name: &str) -> bool {
     digits.len() == 2 * HASH_BYTES && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// How the description of a volume of Belay begins.
+/// The start of the description of a volume that Belay has created.
 const BELAY: &str = "Created by Belay";
 const SEPARATOR: &str = "; ";
 const SNAPSHOT: &str = "snapshot";
 const GIB: &str = "gib";
 const NAME: &str = "name";
 
-/// How Belay created a volume.
+/// The properties of a creation by Belay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct About {
-    /// The snapshot that its data is from; none = it began empty.
+    /// The snapshot with the volume's data; `None` if it was created empty.
     pub(super) snapshot: Option<SnapshotId>,
-    /// The size that it must grow to before it is complete, in GiB.
+    /// The size to which the volume must be expanded before it is complete, in GiB.
     pub(super) gib: Option<u64>,
-    /// Its CSI name, where its name in the cloud is another.
+    /// The CSI name, if it differs from the name in the cloud.
     pub(super) name: Option<String>,
 }
 
 impl About {
-    /// Of a volume of that CSI name.
+    /// Describes a volume with this CSI name.
     pub(super) fn new(name: &Name, in_cloud: &str) -> Self {
         Self {
             name: (name.as_str() != in_cloud).then(|| name.as_str().to_owned()),
@@ -67,7 +68,7 @@ impl About {
         }
     }
 
-    /// What a description says; none for a volume that Belay has not created.
+    /// Parses a description; `None` if Belay has not created the volume.
     pub(super) fn read(description: &str) -> Option<Self> {
         let mut parts = description.split(SEPARATOR);
         if parts.next() != Some(BELAY) {
@@ -88,7 +89,7 @@ impl About {
         Some(about)
     }
 
-    /// The description.
+    /// Returns the description as text.
     pub(super) fn text(&self) -> String {
         let name = self.name.as_deref();
         let name = name.map(|name| utf8_percent_encode(name, NON_ALPHANUMERIC).to_string());
@@ -133,11 +134,11 @@ mod tests {
             assert_eq!(mapped, super::in_cloud(&Name::new(name).unwrap()));
         }
         assert_ne!(mapped("A"), mapped("B"));
-        // A name that looks like a hash is hashed too, so names cannot collide.
+        // A name that looks like a hash is hashed, too, so names cannot collide.
         assert_ne!(mapped(&mapped("A")), mapped("A"));
         let other = "csi-7f8b1c2d-1111-4222-8333-444455556666";
         assert_eq!(mapped(other), other);
-        // Volumes in the field have these names.
+        // Existing volumes have these names.
         assert_eq!(
             mapped("PVC-1"),
             "csi-fda6d975a1d042d343286af74e638951c4988071"
@@ -164,7 +165,7 @@ mod tests {
         ] {
             assert_eq!(About::read(other), None, "{other}");
         }
-        // Of a later version.
+        // The description is from a later version.
         let later = About::read("Created by Belay; colour=red; gib=3").unwrap();
         assert_eq!(later.gib, Some(3));
     }

@@ -1,21 +1,21 @@
-//! Pages of the API, which are counted, by a token that counts entries.
+//! Converts tokens, which count entries, to pages of the API, which are numbered.
 
 use super::client::PAGE_ENTRIES_MAX;
 use belay_server::call::{Failure, Kind};
 
-/// The entries from one on, which are on one page of the API, or on two.
+/// Consecutive entries, which are on one or two pages of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
     first: usize,
-    /// At most so many; and of a page.
+    /// The maximum number of entries, also of a page.
     pub(super) entries: usize,
 }
 
 impl Slice {
-    /// At most `limit` entries, from the one that the token counts.
+    /// Selects at most `limit` entries, from the one that the token counts.
     ///
     /// # Errors
-    /// `BadToken`.
+    /// Returns `BadToken` for a token that is not a number.
     pub(super) fn new(token: Option<&str>, limit: usize) -> Result<Self, Failure> {
         let first = token.map_or(Ok(0), str::parse).map_err(|_| {
             let token = token.unwrap_or_default();
@@ -26,7 +26,7 @@ impl Slice {
         Ok(Self { first, entries })
     }
 
-    /// The pages that have them, counted from 1.
+    /// Returns the numbers of the pages with the entries, from 1.
     pub(super) fn pages(self) -> impl Iterator<Item = usize> {
         let page = self.first / self.entries + 1;
         let last = match self.first.is_multiple_of(self.entries) {
@@ -36,15 +36,15 @@ impl Slice {
         page..=last
     }
 
-    /// Them, of the entries of these pages, and the token of what follows; `has_more` of the list
-    /// follows those.
+    /// Returns the selected entries from those of [`Self::pages`], and the token of the next ones.
+    /// `has_more` states whether the list continues after these pages.
     pub(super) fn of_pages<T>(self, read: Vec<T>, has_more: bool) -> (Vec<T>, Option<String>) {
         let skipped = self.first % self.entries;
         let rest = read.len().saturating_sub(skipped + self.entries);
         self.cut(read, skipped, has_more || rest > 0)
     }
 
-    /// Them, of a list that was read as a whole, and the token of what follows.
+    /// Returns the selected entries from a complete list, and the token of the next ones.
     pub(super) fn of_all<T>(self, all: Vec<T>) -> (Vec<T>, Option<String>) {
         let rest = all.len().saturating_sub(self.first + self.entries);
         self.cut(all, self.first, rest > 0)
@@ -61,7 +61,7 @@ impl Slice {
 mod tests {
     use super::*;
 
-    /// The entries of a page of a list, as the API has them, and whether another follows.
+    /// Returns the entries of a page of a list, and whether another page follows, as the API does.
     fn page(all: &[usize], page: usize, entries: usize) -> (Vec<usize>, bool) {
         let from = ((page - 1) * entries).min(all.len());
         let to = (from + entries).min(all.len());

@@ -1,6 +1,7 @@
-//! Changes of volumes that this process has asked for. The API shows a volume as if no action ran,
-//! so what runs is remembered here until the verb that has begun it reads the result. Nothing
-//! depends on it after a restart: the volume and the refusals of the cloud then say the same.
+//! Changes of volumes that this process has requested. The API shows a volume as if no action were
+//! running, so running actions are recorded here until the verb that began them reads the result.
+//! Nothing depends on this after a restart, since the volume and the refusals of the cloud then
+//! contain the same information.
 
 use super::wire::DoVolume;
 use belay_server::call::{Failure, Kind};
@@ -10,29 +11,31 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For how long a result is that of the verb that comes to read it.
+/// The time for which a result is available to its verb.
 const RESULT_AGE_MAX: Duration = Duration::from_secs(10);
-/// For how long a repeated attach repeats that the volume is new; the word itself holds no longer.
+/// The time for which a repeated attach reports again that the volume is new; the content itself is
+/// not valid for longer.
 const FIRST_AGE_MAX: Duration = Duration::from_secs(600);
-/// How long a volume may show a change later than its action does.
+/// Maximum delay between the completion of an action and its visibility in the volume.
 const LAG_MAX: Duration = Duration::from_secs(10);
-/// Between two looks at an action that runs; calls are rationed. The first is after a pause.
+/// The interval between two reads of a running action, since the rate of calls is limited. The
+/// first read follows after a pause.
 const ASK: Duration = Duration::from_secs(5);
-/// Before a change is begun again that the cloud could not begin, at first and at most.
+/// The first and the maximum pause before a change that could not begin is begun again.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(8);
 
-/// What a volume is to become.
+/// A requested change of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Attach(u64),
     Detach(u64),
-    /// To so many GiB.
+    /// Expansion to this number of GiB.
     Resize(u64),
 }
 
 impl Change {
-    /// Whether the volume is so.
+    /// Whether the volume shows the change.
     pub(super) fn is_done(self, volume: &DoVolume) -> bool {
         match self {
             Change::Attach(droplet) => volume.droplets().contains(&droplet),
@@ -41,7 +44,7 @@ impl Change {
         }
     }
 
-    /// The word for a volume that is being changed so.
+    /// Describes the state of a volume during the change.
     pub(super) fn word(self) -> String {
         match self {
             Change::Attach(droplet) => format!("being attached to droplet {droplet}"),
@@ -51,14 +54,14 @@ impl Change {
     }
 }
 
-/// A change that was asked for.
+/// A change that was requested.
 #[derive(Debug)]
 struct Entry {
     change: Change,
-    /// See [`Look`].
+    /// The value for [`Look::began`].
     began: Option<u64>,
     tries: u32,
-    /// See [`Look`].
+    /// The value for [`Look::is_first`].
     is_first: bool,
     state: State,
 }
@@ -66,29 +69,32 @@ struct Entry {
 #[derive(Debug)]
 enum State {
     Running(Running),
-    /// The cloud could not begin it, or its answer is lost; it is begun again then.
+    /// The cloud could not begin the change, or its response was lost. The change is begun again at
+    /// this time.
     Waiting(Instant),
-    /// The volume is so; or the change has to be begun again; or the action has failed.
+    /// The change is visible in the volume, must be begun again, or its action has failed.
     Ended(Instant, Outcome),
-    /// The action has failed, and no verb comes to read that. The volume is incomplete.
+    /// The action has failed, and no verb will read the result. The volume is incomplete.
     Broken(String),
 }
 
-/// An action that runs, as far as is known.
+/// An action that is running, as far as is known.
 #[derive(Debug)]
 struct Running {
     action: u64,
-    /// When the action is asked next.
+    /// The time of the next read of the action.
     next: Instant,
-    /// The volume has shown the wanted state once. The action may still be running: a volume may
-    /// show a change when it is accepted.
+    /// Whether the volume has shown the change once. The action may still be running, since a
+    /// volume may show a change once it is accepted.
     is_shown: bool,
-    /// Since when it is known to be completed, although the volume is not so yet.
+    /// The time since which the action is known to be completed, although the volume does not show
+    /// it yet.
     completed: Option<Instant>,
 }
 
 impl Running {
-    /// How the change stands, now that a volume was seen that is as it shall be, or is not.
+    /// Returns the state of the change after a read of the volume; `is_done` states whether the
+    /// volume shows the change.
     fn seen(&mut self, change: Change, is_done: bool) -> Seen {
         let now = Instant::now();
         match self.completed {
@@ -106,19 +112,19 @@ impl Running {
     }
 }
 
-/// How a change ended, for the verb that has begun it: the volume was seen, which may not be as it
-/// was asked for; or the action has failed, and has changed nothing.
+/// The result of a change for the verb that began it: the volume, which may not show the change; or
+/// the error of the failed action, which has changed nothing.
 type Outcome = Result<Look, String>;
 
-/// A volume that was seen, for the verb that goes on from there.
+/// The state of a volume, with which the verb continues.
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) volume: DoVolume,
     /// When the action began, by the cloud's clock, in seconds since 1970.
     pub(super) began: Option<u64>,
-    /// How often the change could not begin.
+    /// The number of times that the change could not begin.
     pub(super) tries: u32,
-    /// It was just attached for the first time, as the cloud says too.
+    /// Whether the volume was just attached for the first time, as the cloud also reports.
     pub(super) is_first: bool,
 }
 
@@ -126,19 +132,19 @@ pub(super) struct Look {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct First {
     pub(super) action: u64,
-    /// See [`Look`].
+    /// The time at which the action began, by the cloud's clock, in seconds since 1970.
     pub(super) began: Option<u64>,
     seen: Instant,
 }
 
-/// What a verb finds of the change that it is to make.
+/// The state of the change that a verb must make.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// Nothing: it must look.
+    /// There is no record of the change; the verb must read the volume.
     Nothing,
-    /// It goes on, or another change of the volume does.
+    /// The change, or another one of the volume, is still in progress.
     Running,
-    /// The change has ended, and the volume was seen. It may not be as it was asked for.
+    /// The change has ended, and the volume was read. The volume may not show the change.
     Ended(Look),
 }
 
@@ -150,7 +156,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// That action attaches the volume for the first time.
+    /// Records that this action attaches the volume for the first time.
     pub(super) fn is_first(&self, id: &VolumeId, action: u64) {
         let began = match self.entries.lock().get_mut(id) {
             Some(entry) => {
@@ -172,22 +178,22 @@ impl Pending {
         );
     }
 
-    /// The first attach of the volume, if it was a short time ago.
+    /// Returns the first attach of the volume, if it was recent.
     pub(super) fn first(&self, id: &VolumeId) -> Option<First> {
         let first = self.firsts.lock().get(id).copied();
         first.filter(|first| first.seen.elapsed() < FIRST_AGE_MAX)
     }
 
-    /// The volume is to leave the droplet of its first attach.
+    /// Drops the record of the first attach, before the volume is detached from that droplet.
     pub(super) fn forget_first(&self, id: &VolumeId) {
         self.firsts.lock().remove(id);
     }
 
-    /// What is known of that change. Another one of the volume is forgotten once it has ended:
-    /// until then the volume may show what will not be so.
+    /// Returns the state of this change. The record of another change of the volume is dropped once
+    /// that has ended; until then the volume may show a temporary state.
     ///
     /// # Errors
-    /// `Unreachable` if the action of the change has failed; it has changed nothing.
+    /// Returns `Unreachable` if the action of the change has failed; it has changed nothing.
     pub(super) fn take(&self, id: &VolumeId, change: Change) -> Result<Found, Failure> {
         let mut all = self.entries.lock();
         let Some(entry) = all.get(id) else {
@@ -205,7 +211,7 @@ impl Pending {
         }
     }
 
-    /// An action runs.
+    /// Records a running action.
     pub(super) fn begin(&self, id: &VolumeId, change: Change, action: u64, began: Option<u64>) {
         let entry = Entry {
             change,
@@ -222,7 +228,8 @@ impl Pending {
         self.entries.lock().insert(id.clone(), entry);
     }
 
-    /// The change could not begin: the next try is later each time.
+    /// Records that the change could not begin. The pause before the next attempt increases each
+    /// time.
     pub(super) fn wait(&self, id: &VolumeId, change: Change, tries: u32) {
         let pause = PAUSE.saturating_mul(1 << tries.min(8)).min(PAUSE_MAX);
         let entry = Entry {
@@ -235,13 +242,13 @@ impl Pending {
         self.entries.lock().insert(id.clone(), entry);
     }
 
-    /// What runs is no longer of interest: the volume is gone.
+    /// Drops all records of a deleted volume.
     pub(super) fn forget(&self, id: &VolumeId) {
         self.entries.lock().remove(id);
         self.forget_first(id);
     }
 
-    /// How the change of a volume stands, now that it was seen.
+    /// Returns the state of a volume's change after a read of the volume.
     pub(super) fn seen(&self, id: &VolumeId, volume: &DoVolume) -> Seen {
         let mut all = self.entries.lock();
         let Some(entry) = all.get_mut(id) else {
@@ -262,7 +269,7 @@ impl Pending {
         }
     }
 
-    /// The action is completed; the volume does not show it yet.
+    /// Records that the action is completed, although the volume does not show it yet.
     pub(super) fn completed(&self, id: &VolumeId) {
         if let Some(entry) = self.entries.lock().get_mut(id)
             && let State::Running(running) = &mut entry.state
@@ -271,9 +278,9 @@ impl Pending {
         }
     }
 
-    /// The change has ended, or must be begun again: the verb goes on from this volume. A volume
-    /// that is detached needs no further step, and a later detach must not find the end of this
-    /// one.
+    /// Records that the change has ended or must be begun again, so that the verb continues with
+    /// this state of the volume. The record of a completed detach is dropped, since it requires no
+    /// further step, and a later detach must not find its result.
     pub(super) fn ended(&self, id: &VolumeId, volume: DoVolume) {
         let mut all = self.entries.lock();
         let Some(entry) = all.get_mut(id) else { return };
@@ -290,7 +297,7 @@ impl Pending {
         }
     }
 
-    /// The action that should have completed the volume has failed.
+    /// Records that the action that should have completed the volume has failed.
     pub(super) fn broke(&self, id: &VolumeId, why: String) {
         if let Some(entry) = self.entries.lock().get_mut(id) {
             entry.state = State::Broken(why);
@@ -303,7 +310,7 @@ impl Pending {
             .is_some_and(|entry| matches!(entry.state, State::Broken(_)))
     }
 
-    /// The action has failed.
+    /// Records that the action has failed.
     pub(super) fn failed(&self, id: &VolumeId, why: String) {
         if let Some(entry) = self.entries.lock().get_mut(id) {
             entry.state = State::Ended(Instant::now(), Err(why));
@@ -311,19 +318,19 @@ impl Pending {
     }
 }
 
-/// How the change of a volume stands.
+/// The state of a volume's change.
 #[derive(Debug)]
 pub(super) enum Seen {
-    /// None runs.
+    /// No change is in progress.
     Idle,
     Busy(Change),
-    /// It is done, or must be begun again.
+    /// The change is done, or must be begun again.
     Ended,
-    /// Only the action says.
+    /// Only the action shows the state.
     Unknown(Change, u64),
-    /// The volume is as it shall be, and an action that this process does not know may change that.
+    /// The volume shows the change, but an action that this process does not know may undo that.
     Unsure(Change),
-    /// The volume stays incomplete.
+    /// The volume remains incomplete.
     Broken(String),
 }
 
@@ -484,7 +491,7 @@ mod tests {
         pending.begin(&id(), ATTACH, 7, Some(5));
         pending.completed(&id());
         tokio::time::advance(LAG_MAX - Duration::from_millis(1)).await;
-        // Again: it counts from the first time.
+        // The time counts from the first report.
         pending.completed(&id());
         let seen = pending.seen(&id(), &volume(&[]));
         assert!(matches!(seen, Seen::Busy(ATTACH)), "{seen:?}");

@@ -1,4 +1,4 @@
-//! The phase of a volume: what has become of the change that this process has begun.
+//! The phase of a volume, which depends on the change that this process has begun.
 
 use super::DigitalOcean;
 use super::pending::{Change, Seen};
@@ -17,10 +17,11 @@ impl DigitalOcean {
         volume.volume(Phase::Busy(change.word()), self.topology_key)
     }
 
-    /// The volume, in the phase that the change which this process has begun puts it into.
+    /// Returns the volume in the phase that results from the change that this process has begun.
     ///
     /// # Errors
-    /// Those of reading it; and that of the action which should have completed it.
+    /// Returns the errors of reading the volume, and the failure of the action that should have
+    /// completed it.
     pub(super) async fn judged(&self, volume: DoVolume) -> Result<Option<Volume>, Failure> {
         let id = volume.id()?;
         match self.pending.seen(&id, &volume) {
@@ -36,9 +37,10 @@ impl DigitalOcean {
         }
     }
 
-    /// Like [`Self::judged`], in a list, which fails for no single volume: one whose change cannot
-    /// be read now is busy. One whose creation has failed is left out until it is created again or
-    /// deleted, so that its waiters read it by itself.
+    /// Returns the volume like [`Self::judged`] for a list, which must not fail because of a single
+    /// volume. If its change cannot be read now, the volume is busy. If its creation has failed,
+    /// the volume is omitted until it is created again or deleted, so that waiters read it
+    /// separately.
     pub(super) async fn listed(&self, volume: DoVolume) -> Result<Option<Volume>, Failure> {
         let (id, shown) = (volume.id()?, self.shown(&volume)?);
         match self.judged(volume).await {
@@ -52,7 +54,7 @@ impl DigitalOcean {
         }
     }
 
-    /// The volume, after what its action says.
+    /// Returns the volume in the phase that its action determines.
     async fn asked(
         &self,
         id: &VolumeId,
@@ -72,8 +74,9 @@ impl DigitalOcean {
         }
     }
 
-    /// The action; none if the cloud has none of that ID. That of a volume which may be new is read
-    /// from the list of all, which shows too whether another program has attached it before.
+    /// Returns the action; `None` if the cloud does not have it. For a volume that may be new, this
+    /// reads the list of all actions, which also shows whether another program has attached the
+    /// volume before.
     async fn status(
         &self,
         id: &VolumeId,
@@ -99,7 +102,7 @@ impl DigitalOcean {
         Ok(shown)
     }
 
-    /// The volume after an action that has failed, which may have changed it nonetheless.
+    /// Returns the volume after a failed action, which may have changed the volume nevertheless.
     async fn errored(
         &self,
         id: &VolumeId,
@@ -119,7 +122,7 @@ impl DigitalOcean {
             change.word()
         );
         if volume.is_incomplete() {
-            // No verb reads the result of this one.
+            // No verb reads the result of this action.
             self.pending.broke(id, why.clone());
             return Err(Failure::precondition(why).may_be_running());
         }

@@ -1,5 +1,5 @@
-//! Snapshots of volumes, which are full copies; and volumes from them, which may have to grow
-//! before they are complete.
+//! Snapshots of volumes, which are full copies; and volumes from snapshots, which may have to be
+//! expanded before they are complete.
 
 use super::client::PAGE_ENTRIES_MAX;
 use super::names::About;
@@ -17,7 +17,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most pages that are read of a list.
+/// Maximum number of pages that are read of a list.
 const PAGES_MAX: usize = 500;
 
 impl Snapshots for DigitalOcean {
@@ -28,7 +28,8 @@ impl Snapshots for DigitalOcean {
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
         measured(Verb::Cut, async move {
             let (name, source) = (names::in_cloud(&order.name), &order.source);
-            // First: a second one within ten minutes is refused for that, not for its name.
+            // Search first: a second snapshot within ten minutes is refused for that reason, not
+            // for its name.
             let of_source = self.all_snapshots(Some(source)).await;
             let of_source = of_source.map_err(Failure::may_be_running)?;
             let is_named = |snapshot: &&DoSnapshot| snapshot.name == name;
@@ -42,7 +43,7 @@ impl Snapshots for DigitalOcean {
             };
             let is_lost = refused.failure.certainty == Certainty::MayBeRunning;
             let found = match refused.why {
-                // By the snapshot of another volume.
+                // The name belongs to the snapshot of another volume.
                 Refusal::NameTaken => self.all_snapshots(None).await,
                 Refusal::Other if is_lost => self.all_snapshots(Some(source)).await,
                 _ => return Err(refused.failure),
@@ -81,7 +82,7 @@ impl Snapshots for DigitalOcean {
         measured(Verb::ListSnapshots, async move {
             let slice = Slice::new(after.as_deref(), limit)?;
             let (found, next) = match &of {
-                // Those of a volume that is deleted are not listed with it.
+                // The cloud does not list the snapshots of a deleted volume by that volume.
                 Some(of) => {
                     let mut all = self.all_snapshots(None).await?;
                     all.retain(|snapshot| snapshot.resource_id == of.as_str());
@@ -109,7 +110,8 @@ impl Snapshots for DigitalOcean {
         })
     }
 
-    /// The cloud may create it with the size of the snapshot; it is complete when it has grown.
+    /// Restores a snapshot. The cloud may create the volume with the size of the snapshot; then it
+    /// is complete once it is expanded.
     fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume> {
         measured(Verb::Restore, async move {
             let gib = order.bytes.div_ceil(GIB);
@@ -138,8 +140,8 @@ impl Snapshots for DigitalOcean {
 }
 
 impl DigitalOcean {
-    /// Reads the volume before a restore expands it: the answer to the creation may have had
-    /// another volume's ID.
+    /// Reads the volume before a restore expands it, since the response to the creation may have
+    /// contained another volume's ID.
     async fn refuse_other(&self, order: &Order, id: &VolumeId) -> Result<(), Failure> {
         let read = self.client.volume(id).await;
         let read = read.map_err(Failure::may_be_running)?;
@@ -147,8 +149,8 @@ impl DigitalOcean {
         answered::named(self, &order.name, "volume", (id.as_str(), name))
     }
 
-    /// All snapshots of a volume, or of the account's volumes. Pages of a list that changes may
-    /// repeat one.
+    /// Returns all snapshots of a volume, or of all volumes of the account. If a list changes
+    /// meanwhile, its pages may repeat an entry.
     async fn all_snapshots(&self, of: Option<&VolumeId>) -> Result<Vec<DoSnapshot>, Failure> {
         let (mut all, mut ids) = (Vec::new(), BTreeSet::new());
         for page in 1..=PAGES_MAX {
@@ -165,7 +167,7 @@ impl DigitalOcean {
     }
 }
 
-/// A snapshot of a volume, as an answer to a request for one.
+/// Converts a snapshot of a volume in a response to a request for one.
 fn known(snapshot: &DoSnapshot) -> Result<Snapshot, Failure> {
     let known = snapshot.snapshot()?;
     known.ok_or_else(|| Failure::bug(format!("snapshot {}: of no volume", snapshot.id)))

@@ -1,5 +1,5 @@
-//! The token of the account. It may be exchanged at any time: a file is read again when the cloud
-//! refuses what was read before.
+//! The token of the account. It may be replaced at any time: the file is read again when the cloud
+//! refuses the current token.
 
 use belay_server::call::Failure;
 use belay_server::file;
@@ -8,18 +8,18 @@ use http::HeaderValue;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The scheme, before the token.
+/// The authentication scheme before the token.
 pub(super) const BEARER: &str = "Bearer ";
 
-/// Longest file, in bytes.
+/// The maximum size of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// Where the token is.
+/// The source of the token.
 #[derive(Clone)]
 pub enum TokenSource {
-    /// In a file, alone.
+    /// A file that contains only the token.
     File(PathBuf),
-    /// This is it, from the environment.
+    /// The token itself, from the environment.
     Given(String),
 }
 
@@ -32,17 +32,17 @@ impl fmt::Debug for TokenSource {
     }
 }
 
-/// The token, as a header that no error quotes.
+/// The token, as a header that errors do not quote.
 pub(super) struct Token {
     source: TokenSource,
     header: Lock<HeaderValue>,
 }
 
 impl Token {
-    /// Reads it. Blocks.
+    /// Reads the token. Blocks.
     ///
     /// # Errors
-    /// `Precondition`, naming the file.
+    /// Returns `Precondition`, naming the file.
     pub(super) fn open(source: TokenSource) -> Result<Self, Failure> {
         let header = match &source {
             TokenSource::File(path) => read(path)?,
@@ -60,7 +60,7 @@ impl Token {
         header.clone()
     }
 
-    /// The token of the file, if it is another than that one, which the cloud has refused.
+    /// Returns the token of the file, if it differs from the token that the cloud has refused.
     pub(super) async fn newer(&self, refused: &HeaderValue) -> Option<HeaderValue> {
         let TokenSource::File(path) = &self.source else {
             return None;
@@ -73,7 +73,7 @@ impl Token {
         read.ok().filter(|newer| newer != refused)
     }
 
-    /// Calls have that token from now on.
+    /// Sets the token for all further calls.
     pub(super) fn replace(&self, by: HeaderValue) {
         *self.header.lock() = by;
     }

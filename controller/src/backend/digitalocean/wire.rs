@@ -1,5 +1,5 @@
-//! What the API says (docs.digitalocean.com/reference/api), in its words, and what Belay makes of
-//! it.
+//! The messages of the API (docs.digitalocean.com/reference/api), and their conversion to the types
+//! of the backend.
 
 use super::names::About;
 use crate::backend::cloud::ids::{self, is_uuid};
@@ -15,13 +15,13 @@ use serde::Deserialize;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Bytes of the unit of sizes.
+/// The unit of sizes, in bytes.
 pub(super) const GIB: u64 = 1 << 30;
 
-/// The tag of volumes that a node was given.
+/// The tag of volumes that were attached to a node.
 pub(super) const USED: &str = "belay-used";
 
-/// Words of refusals, as parts of messages.
+/// Parts of messages, which distinguish refusals.
 const CAPACITY: &str = "capacity limit exceeded";
 const SNAPSHOT_RATE: &str = "one request per";
 const PENDING: &str = "pending event";
@@ -31,7 +31,7 @@ const NOT_ATTACHED: &str = "attachment not found";
 const SIZE: &str = "invalid size";
 const NO_SNAPSHOT: &str = "not a snapshot";
 
-/// The `id` of a refusal for an object that does not exist.
+/// The `id` of a refusal for a missing object.
 const NOT_FOUND: &str = "not_found";
 
 #[derive(Debug, Deserialize)]
@@ -39,13 +39,13 @@ pub(super) struct Region {
     slug: String,
 }
 
-/// A volume. It has no state: an action that runs does not show.
+/// A volume. It has no state, so it does not show a running action.
 #[derive(Debug, Deserialize)]
 pub(super) struct DoVolume {
     pub(super) id: String,
     pub(super) name: String,
     region: Region,
-    /// GiB.
+    /// The size in GiB.
     pub(super) size_gigabytes: u64,
     #[serde(default)]
     description: Option<String>,
@@ -81,7 +81,7 @@ struct Pages {
     last: Option<String>,
 }
 
-/// The last page, where there are more; its address says which.
+/// Returns the number of the last page, from its URL, if there are several pages.
 pub(super) fn last(links: Option<&Links>) -> Option<usize> {
     let last = links?.pages.as_ref()?.last.as_deref()?;
     let (_, query) = last.split_once('?')?;
@@ -126,7 +126,7 @@ pub(super) struct DoSnapshot {
     pub(super) name: String,
     pub(super) resource_id: String,
     resource_type: String,
-    /// GiB of the volume when it was cut.
+    /// The size of the volume when its data was captured, in GiB.
     min_disk_size: u64,
     #[serde(default)]
     created_at: Option<String>,
@@ -144,7 +144,7 @@ pub(super) struct DoSnapshots {
     pub(super) links: Option<Links>,
 }
 
-/// How far an action is.
+/// The progress of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     Running,
@@ -153,7 +153,7 @@ pub(super) enum Status {
 }
 
 impl Action {
-    /// A word that is not known is that of an action that runs.
+    /// Returns the progress; an unknown word means that the action is running.
     pub(super) fn status(&self) -> Status {
         match self.status.as_str() {
             "completed" => Status::Completed,
@@ -162,21 +162,24 @@ impl Action {
         }
     }
 
-    /// A word that is not known is that of an attach, too: only detach and resize are not.
+    /// Whether the action may be an attach. An unknown word may mean an attach, too; only detach
+    /// and resize do not.
     pub(super) fn is_attach(&self) -> bool {
         let others = ["detach", "resize"];
         !others.iter().any(|other| self.kind.starts_with(other))
     }
 
-    /// When it began, by the cloud's clock, in seconds since 1970.
+    /// Returns the time at which the action began, by the cloud's clock, in seconds since 1970.
     pub(super) fn began(&self) -> Option<u64> {
         seconds(self.started_at.as_deref()?)
     }
 }
 
 impl DoVolume {
+    /// Returns the ID.
+    ///
     /// # Errors
-    /// Those of [`ids::volume`].
+    /// Returns the errors of [`ids::volume`].
     pub(super) fn id(&self) -> Result<VolumeId, Failure> {
         ids::volume(&self.id, is_uuid)
     }
@@ -189,7 +192,7 @@ impl DoVolume {
         &self.region.slug
     }
 
-    /// What Belay wrote of it when it created it.
+    /// Returns what Belay recorded at the creation.
     pub(super) fn about(&self) -> Option<About> {
         About::read(self.description.as_deref()?)
     }
@@ -198,14 +201,15 @@ impl DoVolume {
         self.droplet_ids.as_deref().unwrap_or_default()
     }
 
-    /// Tags are equal in any case: the cloud spells them as they were first written.
+    /// Whether the volume has a tag. Case is ignored, since the cloud keeps the spelling of a tag's
+    /// first use.
     pub(super) fn has_tag(&self, tag: &str) -> bool {
         let mut tags = self.tags.iter().flatten();
         tags.any(|own| own.eq_ignore_ascii_case(tag))
     }
 
-    /// Only a volume that Belay has created empty, and that no node was given, is new. Of a volume
-    /// that another program has created, nothing is known.
+    /// Returns the content. Only a volume that Belay has created empty, and that no node has used,
+    /// is new. Nothing is known about volumes of other programs.
     pub(super) fn content(&self) -> Content {
         match self.about() {
             None => Content::Unknown,
@@ -215,13 +219,13 @@ impl DoVolume {
         }
     }
 
-    /// It is from a snapshot, and has not grown yet to the size that it was created for.
+    /// Whether the volume is from a snapshot, and not yet expanded to the size of its order.
     pub(super) fn is_incomplete(&self) -> bool {
         let about = self.about().unwrap_or_default();
         about.gib.is_some_and(|gib| self.size_gigabytes < gib)
     }
 
-    /// In the words of the backend.
+    /// Converts the volume to the type of the backend.
     pub(super) fn volume(&self, phase: Phase, topology_key: &str) -> Result<Volume, Failure> {
         let nodes = self.droplets().iter();
         let nodes = nodes.map(|droplet| NodeId::new(droplet.to_string().as_str()));
@@ -240,7 +244,8 @@ impl DoVolume {
 }
 
 impl DoSnapshot {
-    /// In the words of the backend; none if it is not of a volume. It can be restored at once.
+    /// Converts the snapshot to the type of the backend; `None` if it is not of a volume. It can be
+    /// restored at once.
     pub(super) fn snapshot(&self) -> Result<Option<Snapshot>, Failure> {
         if self.resource_type != "volume" {
             return Ok(None);
@@ -260,10 +265,10 @@ impl DoSnapshot {
     }
 }
 
-/// A refusal that matters to the call that it answers.
+/// A refusal that requires special handling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// An event of the droplet, or of the volume, runs.
+    /// An event of the droplet or of the volume is running.
     Pending,
     AttachedAlready,
     NotAttached,
@@ -272,7 +277,7 @@ pub(super) enum Refusal {
     Other,
 }
 
-/// The body of a refusal; of some services it is in a member `error`, with the ID as `code`.
+/// The body of a refusal. With some services it is in a member `error`, with the ID as `code`.
 #[derive(Deserialize)]
 struct Fault {
     #[serde(alias = "code")]
@@ -280,29 +285,30 @@ struct Fault {
     error: Option<Box<Fault>>,
 }
 
-/// The ID of a refusal, which is its status in words; none if it is not the cloud's.
+/// Returns the ID of a refusal, which names its status; `None` if the response is not from the
+/// cloud.
 fn fault(answer: &Answer) -> Option<String> {
     let fault: Fault = answer.json().ok()?;
     fault.id.or_else(|| fault.error?.id)
 }
 
-/// Whether a refusal is the cloud's, and not that of a proxy.
+/// Whether a refusal is from the cloud and not from a proxy.
 pub(super) fn is_own(answer: &Answer) -> bool {
     fault(answer).is_some()
 }
 
-/// Whether the cloud itself says that it has no such object. A 404 may also be that of a proxy.
+/// Whether the cloud itself reports that the object is missing. A 404 may also be from a proxy.
 pub(super) fn is_missing(answer: &Answer) -> bool {
     let is_said = || fault(answer).is_some_and(|id| id == NOT_FOUND);
     answer.status == StatusCode::NOT_FOUND && is_said()
 }
 
-/// Whether the cloud itself says that the ID is that of something else than a snapshot.
+/// Whether the cloud itself reports that the ID does not belong to a snapshot.
 pub(super) fn is_no_snapshot(answer: &Answer) -> bool {
     answer.status == StatusCode::BAD_REQUEST && fault(answer).is_some() && says(answer, NO_SNAPSHOT)
 }
 
-/// Which refusal it is. The cloud's errors have no codes: the words of its messages decide.
+/// Classifies a refusal by its message, since the cloud's errors have no codes.
 pub(super) fn refusal(answer: &Answer) -> Refusal {
     let says = |words| says(answer, words);
     match answer.status {
@@ -319,16 +325,16 @@ fn says(answer: &Answer, words: &str) -> bool {
     answer.words().to_lowercase().contains(words)
 }
 
-/// Whether a 429 is about the rate of all calls. The cloud also uses it for limits of one volume,
+/// Whether a 429 refers to the rate of all calls. The cloud also uses it for limits of one volume,
 /// and for quotas.
 pub(super) fn is_too_fast(answer: &Answer) -> bool {
     !says(answer, CAPACITY) && !says(answer, SNAPSHOT_RATE)
 }
 
-/// Whether the answer to a deletion says that the object no longer exists.
+/// Checks that the response to a deletion means that the object no longer exists.
 ///
 /// # Errors
-/// Those of [`refused`].
+/// Returns the errors of [`refused`].
 pub(super) fn deleted(answer: &Answer) -> Result<(), Failure> {
     match answer.status {
         StatusCode::NO_CONTENT => Ok(()),
@@ -337,8 +343,8 @@ pub(super) fn deleted(answer: &Answer) -> Result<(), Failure> {
     }
 }
 
-/// The failure of a refused call. After a 5xx the call may have been begun. A success that is not
-/// the one of its call is a proxy's.
+/// Returns the failure of a refused call. After a 5xx the call may have begun. An unexpected
+/// success is from a proxy.
 pub(super) fn refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
         status if status.is_success() => return answer.foreign("DigitalOcean"),
@@ -525,7 +531,7 @@ mod tests {
         }
     }
 
-    /// Statuses with the words of the cloud, and what they mean.
+    /// Statuses with messages of the cloud, and their meaning.
     const REFUSALS: [(u16, &str, Refusal, Kind); 16] = [
         (
             401,

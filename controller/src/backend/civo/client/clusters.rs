@@ -1,4 +1,4 @@
-//! Calls about clusters and instances.
+//! Calls for clusters and instances.
 
 use super::{Client, Request};
 use crate::backend::civo::wire::is_word;
@@ -7,33 +7,33 @@ use crate::backend::cloud::ids;
 use crate::http::encoded;
 use belay_server::call::{Failure, Kind};
 
-/// Most pages of clusters, and clusters of a page.
+/// Maximum number of pages of clusters, and of clusters per page.
 const PAGES_MAX: u64 = 100;
 const CLUSTERS_A_PAGE: u64 = 100;
 
-/// Whose an instance is.
+/// The owner of an instance.
 pub(in super::super) enum Owner {
-    /// The cluster's, although the list of its instances lacks it: with its host name, if it has
-    /// one there.
+    /// This cluster, although the list of its instances lacks the instance. Contains the host name,
+    /// if the list of clusters shows it.
     Ours(Option<String>),
-    /// That of another cluster.
+    /// Another cluster, with this ID.
     Another(String),
 }
 
 impl Client {
-    /// The instances of the cluster.
+    /// Returns the instances of the cluster.
     pub(in super::super) async fn instances(&self) -> Result<Vec<Instance>, Failure> {
         let path = instances_of(&self.access().cluster);
         self.read(Request::get("list_instances", path)).await
     }
 
-    /// Whose an instance is that the list of the cluster's instances lacks; none if no cluster of
-    /// the account has it. A cluster that cannot be read hides no instance of the others. Civo
-    /// shows the instances of a cluster in the list of clusters and in that of its instances:
-    /// either counts.
+    /// Returns the owner of an instance that is not in the list of the cluster's instances; `None`
+    /// if no cluster of the account has it. Civo shows the instances of a cluster in the list of
+    /// clusters and in the list of its instances; an instance in either list counts. A cluster that
+    /// cannot be read does not hide instances of others.
     ///
     /// # Errors
-    /// Those of a cluster that cannot be read, if none is seen to have the instance.
+    /// Returns the errors of a cluster that cannot be read, if no other cluster has the instance.
     pub(in super::super) async fn owner(&self, instance: &str) -> Result<Option<Owner>, Failure> {
         let own = self.access().cluster.clone();
         let mut unread = None;
@@ -72,7 +72,8 @@ impl Client {
         ))
     }
 
-    /// A cluster that is deleted meanwhile has none, and one without any may be `null`.
+    /// Whether the cluster has the instance. A cluster that was deleted meanwhile has no instances,
+    /// and the list of a cluster without instances may be `null`.
     async fn has_instance(&self, cluster: &str, instance: &str) -> Result<bool, Failure> {
         let request = Request::get("list_instances", instances_of(cluster));
         let all: Option<Option<Vec<Instance>>> = self.find(Object::Cluster, request).await?;
@@ -80,8 +81,8 @@ impl Client {
         Ok(all.any(|it| it.id == instance))
     }
 
-    /// None only if Civo says that it has no such instance: the caller acts on that. An ID that
-    /// Civo cannot have is an error.
+    /// Returns an instance; `None` only if Civo reports that it does not exist, since callers rely
+    /// on that. Fails if Civo cannot have the ID.
     pub(in super::super) async fn instance(&self, id: &str) -> Result<Option<Instance>, Failure> {
         if !is_word(id) {
             let message = format!("instance {id:?}: not the ID of an instance of Civo");

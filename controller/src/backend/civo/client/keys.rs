@@ -1,6 +1,7 @@
-//! Whether a key is of the account of the cluster. With the key of another account all volumes are
-//! missing: DeleteVolume would succeed, and CreateVolume create a second one. Civo shows a cluster
-//! to the keys of its account only, so a key that does not see it is not used.
+//! Checks whether a key belongs to the account of the cluster. With the key of another account, all
+//! volumes would be missing: DeleteVolume would succeed, and CreateVolume would create a second
+//! volume. Civo shows a cluster only to the keys of its account, so a key that cannot see the
+//! cluster is not used.
 
 use super::{Client, Request};
 use crate::backend::civo::access::Access;
@@ -10,18 +11,18 @@ use belay_server::call::Failure;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Whether a key can be used.
+/// The result of the check of a key.
 enum Judged {
     Ours(Cluster),
-    /// Civo refuses it.
+    /// Civo refuses the key.
     Refused,
 }
 
 impl Client {
-    /// The cluster. Confirms the key.
+    /// Returns the cluster, and confirms the key.
     ///
     /// # Errors
-    /// `Precondition` if the account has no such cluster in the region.
+    /// Returns `Precondition` if the account has no such cluster in the region.
     pub(in super::super) async fn cluster(&self) -> Result<Cluster, Failure> {
         let access = self.access();
         let answer = self.answer_with(&access, &about(&access)).await?;
@@ -37,7 +38,7 @@ impl Client {
         }
     }
 
-    /// Uses the key of that client, which has been confirmed, without asking Civo again.
+    /// Takes over the confirmation of another client with the same key, without a call to Civo.
     pub(in super::super) fn confirmed_by(&self, other: &Self) {
         if *self.access() == *other.access() {
             let is_confirmed = other.is_confirmed.load(Ordering::Acquire);
@@ -45,8 +46,8 @@ impl Client {
         }
     }
 
-    /// Before the first call, if Civo has not answered at the start. One that is refused is left
-    /// to the caller.
+    /// Confirms the key before the first call, if Civo did not respond at the start. If Civo
+    /// refuses the key, the call fails by itself.
     pub(super) async fn confirm(&self, access: &Access) -> Result<(), Failure> {
         if self.is_confirmed.load(Ordering::Acquire) {
             return Ok(());
@@ -58,12 +59,13 @@ impl Client {
         Ok(())
     }
 
-    /// That with the key of the file, from now on, if it differs from a refused one, and the
-    /// cluster that it sees; none if Civo refuses it too. The region and the cluster stay: what
-    /// has been read before is of them.
+    /// Reads the key from the file, and uses it from now on if it differs from the refused one and
+    /// Civo accepts it. Returns the new values and the cluster; `None` if Civo refuses the new key,
+    /// too. Region and cluster remain, since earlier reads refer to them.
     ///
     /// # Errors
-    /// `Precondition` if it is the key of another account; those of asking Civo.
+    /// Returns `Precondition` if the key belongs to another account, and the errors of the call to
+    /// Civo.
     pub(super) async fn new_access(
         &self,
         refused: &Access,
@@ -95,7 +97,7 @@ impl Client {
     }
 }
 
-/// The call that only the keys of the account can make.
+/// Returns the call that only succeeds with keys of the account.
 fn about(access: &Access) -> Request {
     let path = format!("/v2/kubernetes/clusters/{}", encoded(&access.cluster));
     Request::get("get_cluster", path)

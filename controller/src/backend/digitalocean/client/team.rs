@@ -1,8 +1,8 @@
-//! Whose volumes a token sees. With the token of another team all volumes are missing: DeleteVolume
-//! would succeed, and CreateVolume create a second one. So the team of the first token is learned
-//! at the start, also by a replica that has no calls, and a token that replaces a refused one is
-//! used only if it is of that team. A token may lack the scope for that (`account:read`), which no
-//! other call needs.
+//! Checks which team a token belongs to. With the token of another team, all volumes would be
+//! missing: DeleteVolume would succeed, and CreateVolume would create a second volume. So the team
+//! of the first token is read at the start, even by a replica without calls, and a token that
+//! replaces a refused one is used only if it belongs to the same team. A token may lack the scope
+//! for this (`account:read`), which no other call requires.
 
 use super::{Client, Request, wire};
 use belay_server::call::{Failure, Kind};
@@ -13,9 +13,9 @@ use serde::Deserialize;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The first call waits no longer.
+/// The deadline of the query, since the first call waits for it.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Between two attempts to learn it.
+/// The interval between two attempts to read the team.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// The team of the controller's volumes.
@@ -25,25 +25,25 @@ pub(super) struct Team(Lock<State>);
 #[derive(Default)]
 struct State {
     known: Option<Owner>,
-    /// When it was asked for.
+    /// The time of the last query.
     asked: Option<Instant>,
-    /// The missing scope has been logged.
+    /// Whether the missing scope has been logged.
     is_hidden: bool,
 }
 
-/// Whose a token is: the team's, or of an account without teams the user's.
+/// The owner of a token: a team, or the user of an account without teams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owner {
     Team(String),
     User(String),
 }
 
-/// What the cloud says of a token.
+/// The cloud's response about a token.
 enum Said {
     Owner(Owner),
-    /// It may not ask.
+    /// The token lacks the scope for the query.
     Hidden,
-    /// It is refused.
+    /// The token is refused.
     Refused,
 }
 
@@ -73,7 +73,7 @@ impl Account {
 }
 
 impl Team {
-    /// Whether this call asks for it.
+    /// Whether this call must query the team.
     fn is_to_ask(&self) -> bool {
         let mut state = self.0.lock();
         let is_recent = |asked: Instant| asked.elapsed() < INTERVAL;
@@ -84,13 +84,13 @@ impl Team {
         true
     }
 
-    /// Whether no token that was in use has shown it, or may show it.
+    /// Whether the team is unknown, and may still become known.
     fn is_open(&self) -> bool {
         let state = self.0.lock();
         state.known.is_none() && !state.is_hidden
     }
 
-    /// The team as known before, or from now on.
+    /// Records the team if it is unknown, and returns the known one.
     fn learned(&self, owner: Owner) -> Owner {
         self.0.lock().known.get_or_insert(owner).clone()
     }
@@ -106,10 +106,10 @@ impl Team {
 }
 
 impl Client {
-    /// Asks for it at the start, which waits for no answer.
+    /// Queries the team at the start, which does not wait for the response.
     ///
     /// # Errors
-    /// `Unauthenticated` if the token is refused; those of asking the cloud.
+    /// Returns `Unauthenticated` if the token is refused, and the errors of the query.
     pub(in super::super) async fn inspect_team(&self) -> Result<(), Failure> {
         if !self.team.is_open() {
             return Ok(());
@@ -124,18 +124,18 @@ impl Client {
         }
     }
 
-    /// Before a call, if it is not known. A failure delays no other call.
+    /// Queries the team before a call, if it is unknown. A failure delays no other call.
     pub(super) async fn learn_team(&self, token: &HeaderValue) {
         if !self.team.is_to_ask() {
             return;
         }
-        // Of a token that is refused, its call says so.
+        // If the token is refused, its call reports that.
         if let Err(failure) = self.learn_of(token).await {
             tracing::debug!(%failure, "the team of the token is not known yet");
         }
     }
 
-    /// Learns the team from a token in use; false if the cloud refuses it.
+    /// Reads the team of a token in use; returns false if the cloud refuses the token.
     async fn learn_of(&self, token: &HeaderValue) -> Result<bool, Failure> {
         match self.owner(token).await? {
             Said::Owner(owner) => drop(self.team.learned(owner)),
@@ -145,17 +145,19 @@ impl Client {
         Ok(true)
     }
 
-    /// Uses the token from now on, if it is of the same team; false if the cloud refuses it. If no
-    /// token before has shown its team, there is nothing to compare with, and it is used.
+    /// Uses the new token from now on if it belongs to the same team; returns false if the cloud
+    /// refuses it. If no earlier token has shown its team, there is nothing to compare with, and
+    /// the token is used.
     ///
     /// # Errors
-    /// `Precondition` if it is of another team, or hides it; those of asking the cloud.
+    /// Returns `Precondition` if the token belongs to another team or hides its team, and the
+    /// errors of the query.
     pub(super) async fn takes(&self, newer: &HeaderValue) -> Result<bool, Failure> {
         let older = self.token.header();
         if older == *newer {
             return Ok(true);
         }
-        // It may be too late for that.
+        // The query may fail, since the older token may already be invalid.
         if self.team.is_open() {
             self.learn_of(&older).await?;
         }
@@ -204,7 +206,7 @@ impl Client {
         let answer = self.answer_with(token, &request).await?;
         match answer.status {
             StatusCode::OK => Ok(Said::Owner(answer.json::<OneAccount>()?.account.owner())),
-            // A proxy on the way says nothing of a token.
+            // A response of a proxy says nothing about the token.
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !wire::is_own(&answer) => {
                 Err(answer.foreign("DigitalOcean"))
             }
