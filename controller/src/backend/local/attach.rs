@@ -1,5 +1,6 @@
-//! Attaching and detaching. For files on the node itself this is bookkeeping, but with guarantees:
-//! an attached volume is not deleted, and one that the node still has bound is not detached.
+//! Attaching and detaching. For files on the node itself this only changes records, but it
+//! guarantees that an attached volume is not deleted, and that a volume bound on the node is not
+//! detached.
 
 use super::loops::Device;
 use super::record::{Attached, Record};
@@ -27,7 +28,7 @@ impl Store {
             self.finish_growth(id, &backing)?;
         }
         backing.leave_there()?;
-        // Nothing to write, as in most repeated calls.
+        // There is nothing to write, as in most repeated calls.
         if let Some(terms) = record.terms_on(&order.node)?
             && !record.observe(data, self.tells_holes)
         {
@@ -52,7 +53,7 @@ impl Store {
                         return Err(being_copied(id, &target));
                     }
                     within_limit(changes.attached_to(order.node.as_str())?, order)?;
-                    // Only now, when nothing can be staged yet: later, another file may be.
+                    // Wait until nothing can be staged yet: later, another file may be at the path.
                     self.remember_file(id)?;
                     record
                         .attached
@@ -74,7 +75,8 @@ impl Store {
         }
         let device = self.device_of(id, &record)?;
         let backing = self.files.get(id)?;
-        // Locked until the record is updated: the node cannot bind the file in between.
+        // Hold the lock until the record is updated, so that the node cannot bind the file in
+        // between.
         if !backing.try_lock()? {
             backing.want_back();
             return Err(Failure::busy(format!(
@@ -82,7 +84,8 @@ impl Store {
                  no pod uses it there and it is unstaged"
             )));
         }
-        // A device holds the lock of the file it was bound to, which may since have been replaced.
+        // A device holds the lock of the file to which it was bound, which may have been replaced
+        // since.
         let replaced = self.replaced_file(id, &backing)?;
         if let Some(replaced) = &replaced
             && replaced.is_locked()?
@@ -113,7 +116,8 @@ impl Store {
             record.observe(data, self.tells_holes);
             changes.put(id, &record)
         })?;
-        // Only now: while the volume is attached, it protects from a replaced file.
+        // Wait until now: while the volume is attached, the second name protects it from a replaced
+        // file.
         self.forget_file(id);
         Ok(())
     }
@@ -143,7 +147,7 @@ fn within_limit(attached: usize, order: &AttachOrder) -> Result<(), Failure> {
     }
 }
 
-/// The source must not change until the copy is complete.
+/// Returns the failure for a source that must not change until its copy is complete.
 fn being_copied(id: &str, target: &str) -> Failure {
     Failure::busy(format!(
         "volume {id}: {target} is being copied from it; repeat the call when {target} is ready"

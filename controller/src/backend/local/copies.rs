@@ -1,6 +1,6 @@
 //! The copies in progress, with source and target. A volume that is being read can be neither
-//! attached nor deleted; once the copy has failed, it can. Kept in memory only, because one process
-//! has the state directory; the start enters the copies again from the ledger.
+//! attached nor deleted; once the copy has failed, it can. The list is kept in memory only, because
+//! a single process uses the state directory; the start adds the copies again from the ledger.
 
 use super::files::Backing;
 use belay_server::call::Failure;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
-/// Gauge of the copies by `state`.
+/// The gauge of copies, by `state`.
 pub(super) const COPIES: &str = "belay_controller_copies";
 
 /// All copies, by the ID of the target.
@@ -30,16 +30,16 @@ struct Copy {
     source: String,
     stage: Stage,
     cancelled: bool,
-    /// Prevents the node from binding the source; none if no process could bind it.
+    /// The lock that prevents the node from binding the source; `None` if no process could bind it.
     lock: Option<Arc<Backing>>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// Waits for the copier.
+    /// The copy waits for the copier.
     Queued,
     Running,
-    /// Ended early, for this reason.
+    /// The copy has failed, for this reason.
     Failed(Failure),
 }
 
@@ -60,12 +60,12 @@ impl All {
 }
 
 impl Copies {
-    /// Enters a copy that the caller performs itself.
+    /// Adds a copy that the caller performs itself.
     pub(super) fn begin(&self, target: &str, source: &str, lock: Option<Arc<Backing>>) {
         self.enter(target, source, lock, Stage::Running);
     }
 
-    /// Enters a copy for the copier.
+    /// Adds a copy for the copier.
     pub(super) fn queue(&self, target: &str, source: &str, lock: Option<Arc<Backing>>) {
         self.enter(target, source, lock, Stage::Queued);
     }
@@ -82,7 +82,7 @@ impl Copies {
         self.tell(&all);
     }
 
-    /// The target that is being copied from that volume or snapshot, if any.
+    /// Returns the target that is being copied from this volume or snapshot, if any.
     pub(super) fn reading(&self, source: &str) -> Option<String> {
         let all = self.all.lock();
         let mut copies = all.by_target.iter();
@@ -91,14 +91,14 @@ impl Copies {
         found.map(|(target, _)| target.clone())
     }
 
-    /// The lock of that volume, if a copy holds it: a second lock would be refused.
+    /// Returns the lock of this volume if a copy holds it, since a second lock would be refused.
     pub(super) fn lock_of(&self, source: &str) -> Option<Arc<Backing>> {
         let all = self.all.lock();
         let mut copies = all.by_target.values();
         copies.find_map(|copy| copy.lock.clone().filter(|_| copy.source == source))
     }
 
-    /// Whether that copy itself holds a lock: then no process has written to its source since the
+    /// Whether the copy itself holds a lock, so that no process has written to its source since the
     /// cut.
     pub(super) fn has_lock(&self, target: &str) -> bool {
         let all = self.all.lock();
@@ -106,14 +106,14 @@ impl Copies {
         copy.is_some_and(|copy| copy.lock.is_some())
     }
 
-    /// Gives a copy its missing lock.
+    /// Sets the missing lock of a copy.
     pub(super) fn keep_lock(&self, target: &str, lock: Arc<Backing>) {
         if let Some(copy) = self.all.lock().by_target.get_mut(target) {
             copy.lock = Some(lock);
         }
     }
 
-    /// Waits for the next queued copy; none once [`Self::close`] was called.
+    /// Waits for the next queued copy; returns `None` once [`Self::close`] was called.
     pub(super) fn next(&self) -> Option<String> {
         let mut all = self.all.lock();
         loop {
@@ -134,7 +134,7 @@ impl Copies {
         }
     }
 
-    /// Waits until that copy has ended, for at most `patience`.
+    /// Waits until the copy has ended, for at most `patience`.
     pub(super) fn await_end(&self, target: &str, patience: Duration) {
         let running = |all: &mut All| {
             let copy = all.by_target.get(target);
@@ -147,7 +147,7 @@ impl Copies {
         );
     }
 
-    /// Whether to continue that copy.
+    /// Whether the copy must be continued.
     pub(super) fn wanted(&self, target: &str) -> bool {
         let all = self.all.lock();
         let copy = all.by_target.get(target);
@@ -161,8 +161,8 @@ impl Copies {
         self.tell(&all);
     }
 
-    /// Marks a copy as failed and releases its source, which must stay usable however often the
-    /// copy fails; a retry makes a new cut.
+    /// Marks a copy as failed and releases its source, which must remain usable however often the
+    /// copy fails. A retry makes a new cut.
     pub(super) fn fail(&self, target: &str, failure: Failure) {
         let mut all = self.all.lock();
         if let Some(copy) = all.by_target.get_mut(target) {
@@ -172,7 +172,7 @@ impl Copies {
         self.tell(&all);
     }
 
-    /// Queues that copy again if it has failed, and returns why.
+    /// Queues the copy again if it has failed, and returns the failure.
     pub(super) fn repeat(&self, target: &str) -> Option<Failure> {
         let mut all = self.all.lock();
         let copy = all.by_target.get_mut(target)?;
@@ -187,7 +187,7 @@ impl Copies {
         }
     }
 
-    /// Cancels a copy; returns when no thread works on it, after one piece at the latest.
+    /// Cancels a copy, and waits until no thread is working on it, which takes at most one piece.
     pub(super) fn cancel(&self, target: &str) {
         let mut all = self.all.lock();
         while let Some(copy) = all.by_target.get_mut(target) {
@@ -207,7 +207,7 @@ impl Copies {
         self.all.lock().show();
     }
 
-    /// Stops the copier, and the copies at their next piece; the next start resumes them.
+    /// Stops the copier, and running copies at their next piece. The next start resumes them.
     pub(super) fn close(&self) {
         self.all.lock().closed = true;
         self.changed.notify_all();

@@ -1,5 +1,5 @@
-//! Creating a volume: one transaction looks up the name and writes the intent; then the file is
-//! created, and filled if there is a source; then the volume is ready.
+//! Creating a volume. One transaction looks up the name and writes the intent. Then the file is
+//! created, and filled if there is a source. Then the volume becomes ready.
 
 use super::fault::unread;
 use super::files::Backing;
@@ -12,11 +12,11 @@ use belay_server::request::ContentSource;
 
 /// The result of looking up the name.
 pub(super) enum Intent {
-    /// A ready volume.
+    /// A ready volume has the name.
     Exists(Volume),
-    /// No volume: this ID is now reserved for it.
+    /// No volume has the name, and this ID is now reserved for it.
     Made(String),
-    /// A volume whose creation or deletion was started and failed.
+    /// The name belongs to a volume whose creation or deletion was started and failed.
     Remains(String, Record),
 }
 
@@ -38,7 +38,7 @@ impl Store {
                 Ok(populated) => self.complete(&id, populated),
                 Err(failure) => Err(give_up(failure, self.give_up(&id))),
             },
-            // No file of ours exists, so none may be removed.
+            // No file of this volume exists, so none may be removed.
             Err(failure) => Err(give_up(
                 failure,
                 self.ledger.change(|changes| changes.forget(&id)),
@@ -46,7 +46,7 @@ impl Store {
         }
     }
 
-    /// The first step, once what a failed call has left is completed or removed.
+    /// Performs the first step, after completing or removing the remains of a failed call.
     fn intended(&self, order: &Order, source: Option<&ContentSource>) -> Result<Intent, Failure> {
         let intent = self.intend(order, source)?;
         let Intent::Remains(old, record) = intent else {
@@ -59,7 +59,7 @@ impl Store {
         self.intend(order, source)
     }
 
-    /// The second step; returns whether the source holds data.
+    /// Performs the second step; returns whether the source holds data.
     fn make(
         &self,
         id: &str,
@@ -79,14 +79,14 @@ impl Store {
         Ok(populated)
     }
 
-    /// The first step.
+    /// Performs the first step.
     pub(super) fn intend(
         &self,
         order: &Order,
         source: Option<&ContentSource>,
     ) -> Result<Intent, Failure> {
         let name = order.name.as_str();
-        // First, since a `Quota` from below would scan all files for more space.
+        // Check this first, since a `Quota` from below would scan all files for more space.
         if let Err(refusal) = self.refuse_elsewhere(order)
             && self.ledger.find(name)?.is_none()
         {
@@ -100,7 +100,7 @@ impl Store {
                 })?;
                 return match record.state {
                     State::Ready => Ok(Intent::Exists(self.volume(&id, &record)?)),
-                    // Its creator is no longer running: a name has one at a time.
+                    // The creator is no longer running, since a name has only one at a time.
                     State::Creating | State::Deleting => Ok(Intent::Remains(id, record)),
                 };
             }
@@ -113,10 +113,10 @@ impl Store {
         })
     }
 
-    /// Refuses a new volume that must be accessible from elsewhere only.
+    /// Refuses a new volume that must be accessible only from other topologies.
     ///
     /// # Errors
-    /// `Quota`, so that the scheduler chooses another node.
+    /// Returns `Quota`, so that the scheduler selects another node.
     fn refuse_elsewhere(&self, order: &Order) -> Result<(), Failure> {
         match (&self.place, &order.topology) {
             (Some(here), Some(asked)) if !here.satisfies(asked) => Err(Failure::quota(format!(
@@ -127,7 +127,7 @@ impl Store {
         }
     }
 
-    /// The last step. If it fails, record and file remain.
+    /// Performs the last step. If it fails, the record and the file remain.
     pub(super) fn complete(&self, id: &str, populated: bool) -> Result<Volume, Failure> {
         let completed = self.ledger.change(|changes| {
             let mut record = changes
@@ -142,9 +142,9 @@ impl Store {
         completed.map_err(Failure::may_be_running)
     }
 
-    /// The last step for a volume whose file is marked as complete: a crash prevented that step, or
-    /// the record is older than the file because state.redb was restored from a backup. None if the
-    /// file has no such mark.
+    /// Performs the last step for a volume whose file is marked as complete: a crash prevented that
+    /// step, or the record is older than the file because state.redb was restored from a backup.
+    /// Returns `None` if the file has no such mark.
     pub(super) fn complete_whole(
         &self,
         id: &str,
@@ -163,7 +163,7 @@ impl Store {
         self.complete(id, populated).map(Some)
     }
 
-    /// Removes the remains of a failed creation. If that fails too, the volume stays marked for
+    /// Removes the remains of a failed creation. If that fails, too, the volume remains marked for
     /// deletion, and the next call for its name, or the next start, deletes it.
     fn give_up(&self, id: &str) -> Result<(), Failure> {
         self.begin_delete(id)?;

@@ -1,4 +1,4 @@
-//! Deleting a volume: mark it in the ledger, unlink the file, remove the record.
+//! Deleting a volume: marks it in the ledger, unlinks the file, and removes the record.
 
 use super::files::Backing;
 use super::loops::Device;
@@ -22,7 +22,7 @@ impl Store {
         self.remove_and_forget(id)
     }
 
-    /// The first step: from here on the volume no longer exists for callers.
+    /// Performs the first step, after which the volume no longer exists for callers.
     pub(super) fn begin_delete(&self, id: &str) -> Result<(), Failure> {
         self.ledger.change(|changes| {
             let Some(mut record) = changes.get(id)? else {
@@ -35,7 +35,7 @@ impl Store {
         })
     }
 
-    /// A volume that is being copied must stay.
+    /// Refuses to delete a volume that is being copied.
     fn refuse_copied(&self, id: &str) -> Result<(), Failure> {
         match self.copies.reading(id) {
             None => Ok(()),
@@ -49,7 +49,7 @@ impl Store {
     fn lock_unused(&self, id: &str, record: &Record) -> Result<Backing, Failure> {
         let device = self.device_of(id, record)?;
         let backing = self.files.get(id)?;
-        // Before its lock, which the other volume may have.
+        // Check this before the lock, which the other volume may hold.
         self.refuse_linked(id, &backing)?;
         if !backing.try_lock()? {
             return Err(Failure::precondition(format!(
@@ -67,7 +67,7 @@ impl Store {
         }
     }
 
-    /// The remaining steps, which may have been started before.
+    /// Performs the remaining steps, some of which may already have been done.
     pub(super) fn finish_delete(&self, id: &str) -> Result<(), Failure> {
         let backing = self.files.find(id)?;
         if let Some(backing) = &backing {
@@ -84,7 +84,8 @@ impl Store {
     }
 
     fn remove_and_forget(&self, id: &str) -> Result<(), Failure> {
-        // First: a second name that a power cut restores would be the last one of its file.
+        // Keep the last name first: a second name that a power cut restores would be the last one
+        // of its file.
         self.keep_last(id).map_err(Failure::may_be_running)?;
         self.attached.remove(id).map_err(Failure::may_be_running)?;
         let bytes = self.files.allocated(id);

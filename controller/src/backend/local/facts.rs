@@ -1,5 +1,5 @@
-//! The facts about `local` on `/metrics` and the status page: its volumes, their health, and the
-//! filesystem that contains them. Changes nothing.
+//! The facts about `local` on `/metrics` and the status page: the volumes, their health, and their
+//! filesystem. Changes nothing.
 
 use super::Local;
 use super::store::Store;
@@ -9,7 +9,7 @@ use belay_server::facts::{Facts, Known, Measuring, Space};
 use belay_server::lock::Lock;
 use std::sync::Arc;
 
-/// Unhealthy volumes that are listed in one read of the ledger.
+/// Number of unhealthy volumes that one read of the ledger lists.
 const PAGE_ENTRIES: usize = 500;
 
 /// The last measurement.
@@ -27,12 +27,12 @@ impl Last {
 }
 
 impl Store {
-    /// Counts and inspects all volumes, listing at most so many at once. May wait for a disk.
+    /// Counts and inspects all volumes, in pages of this many entries. May wait for a disk.
     ///
     /// # Errors
-    /// Those of reading the state.
+    /// Returns the errors of reading the state.
     pub(super) fn facts(&self, page_entries: usize) -> Result<Known, Failure> {
-        // If this fails, it is a condition of every volume.
+        // A failure here is also a health reason of every volume.
         let space = self.files.statvfs().ok().map(|stat| Space {
             free_bytes: stat.f_bfree.saturating_mul(stat.f_frsize),
             size_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
@@ -68,7 +68,8 @@ impl Facts for Local {
 
     fn measure(self: Arc<Self>) -> Measuring {
         Box::pin(async move {
-            // Without a free slot, many read-only calls wait already; the next page tries again.
+            // Without a free slot, many read-only calls are already waiting; the next request of
+            // the page tries again.
             let Ok(slot) = self.slots.questions.take().await else {
                 return;
             };
@@ -79,7 +80,7 @@ impl Facts for Local {
             };
             match tokio::task::spawn_blocking(work).await {
                 Ok(Ok(known)) => self.last.set(known),
-                // Readiness or the calls report why; the last values stay.
+                // Readiness or the calls report the reason; the last values are kept.
                 Ok(Err(failure)) => tracing::debug!("cannot measure storage and health: {failure}"),
                 Err(error) => tracing::error!("measuring storage and health: {error}"),
             }

@@ -1,5 +1,6 @@
-//! The backing files: `<state-dir>/volumes/<id>` and `snapshots/<id>`, sparse, mode 0600. The
-//! effect of a verb is on disk when it returns, unless noted. Knows no records and decides nothing.
+//! The backing files `<state-dir>/volumes/<id>` and `snapshots/<id>`: sparse, with mode 0600. The
+//! effect of a verb is on disk when it returns, unless noted otherwise. Knows no records and
+//! decides nothing.
 
 mod attributes;
 mod copy;
@@ -29,10 +30,10 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Counts copies of files for which the kernel does not report other writers.
+/// The counter of copies from files for which the kernel does not report other writers.
 pub(super) const UNCHECKED: &str = "belay_controller_unchecked_copies_total";
 
-/// How often to retry while another program uses a file: for a second in total.
+/// Maximum number of attempts while another program uses a file, which take a second in total.
 const TRIES: u32 = 50;
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
@@ -44,20 +45,20 @@ pub(super) struct Files {
     is_btrfs: bool,
 }
 
-/// The size of the filesystem that holds the files, in bytes.
+/// The size and usage of the filesystem with the files, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Total size.
+    /// The total size.
     pub(super) total: u64,
-    /// Used for data or metadata of any owner, or reserved for root.
+    /// The space used for data or metadata of any owner, or reserved for root.
     pub(super) taken: u64,
 }
 
 impl Files {
-    /// Opens the directory; creates it (0700) if it is missing.
+    /// Opens the directory; creates it with mode 0700 if it is missing.
     ///
     /// # Errors
-    /// `Unreachable`, naming the path.
+    /// Returns `Unreachable`, naming the path.
     pub(super) fn open(path: PathBuf) -> Result<Self, Failure> {
         DirBuilder::new()
             .mode(0o700)
@@ -78,15 +79,15 @@ impl Files {
         })
     }
 
-    /// The path of that ID's file.
+    /// Returns the path of the file with this ID.
     pub(super) fn path_of(&self, id: &str) -> PathBuf {
         self.path.join(id)
     }
 
-    /// Creates an empty file; a power cut may lose it until [`Self::sync`].
+    /// Creates an empty file. A power cut may lose it until [`Self::sync`].
     ///
     /// # Errors
-    /// `Quota` or `Unreachable`; no file is created then.
+    /// Returns `Quota` or `Unreachable`; in both cases no file is created.
     pub(super) fn begin(&self, id: &str) -> Result<Backing, Failure> {
         let path = self.path_of(id);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
@@ -105,14 +106,14 @@ impl Files {
         Ok(file)
     }
 
-    /// Bytes allocated to the file of that ID; 0 if it does not exist.
+    /// Returns the number of bytes allocated to the file with this ID; 0 if it does not exist.
     pub(super) fn allocated(&self, id: &str) -> u64 {
         let stat = rustix::fs::statat(&self.dir, id, AtFlags::SYMLINK_NOFOLLOW);
-        // stat(2): st_blocks counts units of 512 bytes, whatever the block size.
+        // By stat(2), st_blocks counts units of 512 bytes, regardless of the block size.
         stat.map_or(0, |stat| stat.st_blocks.unsigned_abs().saturating_mul(512))
     }
 
-    /// Removes the file of that ID; OK if it does not exist.
+    /// Removes the file with this ID; succeeds if it does not exist.
     pub(super) fn remove(&self, id: &str) -> Result<(), Failure> {
         self.unlink(id)?;
         #[cfg(test)]
@@ -120,14 +121,14 @@ impl Files {
         self.sync()
     }
 
-    /// Calls `see` with every name in the directory and its allocated bytes.
+    /// Calls `see` with every name in the directory and the number of its allocated bytes.
     pub(super) fn each(&self, mut see: impl FnMut(&str, u64)) -> Result<(), Failure> {
         let failed = |error: &std::io::Error| at("readdir", &self.path, error);
         for entry in std::fs::read_dir(&self.path).map_err(|error| failed(&error))? {
             let entry = entry.map_err(|error| failed(&error))?;
             // A file that was removed between the two calls has no blocks.
             let blocks = entry.metadata().map_or(0, |metadata| metadata.blocks());
-            // stat(2): st_blocks counts units of 512 bytes, whatever the block size.
+            // By stat(2), st_blocks counts units of 512 bytes, regardless of the block size.
             see(
                 &entry.file_name().to_string_lossy(),
                 blocks.saturating_mul(512),
@@ -136,23 +137,23 @@ impl Files {
         Ok(())
     }
 
-    /// The size of the filesystem, and the used space.
+    /// Returns the size and usage of the filesystem.
     pub(super) fn room(&self) -> Result<Room, Failure> {
         Ok(Room::of(&self.statvfs()?))
     }
 
-    /// The statistics of the filesystem.
+    /// Returns the statistics of the filesystem.
     pub(super) fn statvfs(&self) -> Result<StatVfs, Failure> {
         rustix::fs::fstatvfs(&self.dir).map_err(|errno| os("statvfs", &self.path, errno))
     }
 
-    /// The open directory.
+    /// Returns the open directory.
     pub(super) fn dir(&self) -> &File {
         &self.dir
     }
 
-    /// Maximum size of a file on this filesystem: the last offset that lseek(2) accepts. The limit
-    /// is the filesystem's, so any of its files will do.
+    /// Returns the maximum size of a file on this filesystem: the last offset that lseek(2)
+    /// accepts. The limit is that of the filesystem, so any of its files will do.
     pub(super) fn largest(&self, any: &File) -> u64 {
         last_accepted(|offset| rustix::fs::seek(any, SeekFrom::Start(offset)).is_ok())
     }
@@ -165,7 +166,7 @@ impl Files {
     }
 }
 
-/// The last offset of a file that is accepted; those before it are, too.
+/// Returns the last accepted offset of a file; all offsets before it are accepted, too.
 fn last_accepted(is_accepted: impl Fn(u64) -> bool) -> u64 {
     let (mut good, mut bad) = (0, i64::MAX.unsigned_abs());
     if is_accepted(bad) {
@@ -197,7 +198,7 @@ fn patiently(mut is_so: impl FnMut() -> bool) {
 
 impl Room {
     fn of(stat: &StatVfs) -> Self {
-        // statvfs(3): f_bfree includes the space reserved for root, f_bavail does not.
+        // By statvfs(3), f_bfree includes the space reserved for root, and f_bavail does not.
         let taken = stat.f_blocks.saturating_sub(stat.f_bavail);
         Self {
             total: stat.f_blocks.saturating_mul(stat.f_frsize),
@@ -211,17 +212,17 @@ impl Room {
 pub(super) struct Backing {
     file: File,
     path: PathBuf,
-    /// The number of its names when it was opened.
+    /// The number of names (hard links) when the file was opened.
     names: u64,
 }
 
 impl Backing {
-    /// Its path.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub(super) fn bytes(&self) -> Result<u64, Failure> {
         Ok(self.stat()?.st_size.unsigned_abs())
     }
@@ -230,7 +231,7 @@ impl Backing {
         rustix::fs::fstat(&self.file).map_err(|errno| os("fstat", &self.path, errno))
     }
 
-    /// The time of the last change of its content.
+    /// Returns the time of the last change of the content.
     pub(super) fn modified(&self) -> Result<SystemTime, Failure> {
         let modified = self
             .file
@@ -239,10 +240,11 @@ impl Backing {
         modified.map_err(|error| at("fstat", &self.path, &error))
     }
 
-    /// Refuses a file that is smaller than required: growing or copying it would hide the loss.
+    /// Refuses a file that is smaller than required, since growing or copying it would hide the
+    /// loss.
     ///
     /// # Errors
-    /// `Precondition`.
+    /// Returns `Precondition`.
     pub(super) fn refuse_truncated(&self, least_bytes: u64) -> Result<(), Failure> {
         match self.bytes()? {
             bytes if bytes < least_bytes => Err(Failure::precondition(truncated(
@@ -254,25 +256,26 @@ impl Backing {
         }
     }
 
-    /// Writes all of its data to disk, including that of other writers.
+    /// Writes all data of the file to disk, including that of other writers.
     pub(super) fn sync(&self) -> Result<(), Failure> {
         #[cfg(test)]
         journal::note(Call::Sync(self.path.clone()));
         rustix::fs::fsync(&self.file).map_err(|errno| os("fsync", &self.path, errno))
     }
 
-    /// Whether any data was ever written to it, even zeros.
+    /// Whether any data was ever written to the file, even zeros.
     pub(super) fn holds_data(&self) -> Result<bool, Failure> {
         match rustix::fs::seek(&self.file, SeekFrom::Data(0)) {
             Ok(_) => Ok(true),
-            // lseek(2): no data at or after the offset.
+            // By lseek(2), there is no data at or after the offset.
             Err(Errno::NXIO) => Ok(false),
             Err(errno) => Err(os("lseek", &self.path, errno)),
         }
     }
 
-    /// Whether another program keeps it open for writing, for more than a moment. False if the
-    /// filesystem does not report that, which is counted. This must be open read-only.
+    /// Whether another program keeps the file open for writing, for more than a moment. Returns
+    /// false, and counts that, if the filesystem does not report it. The file must be open
+    /// read-only.
     pub(super) fn has_writer(&self) -> bool {
         let mut writers = Writers::Some;
         patiently(|| {
@@ -287,13 +290,14 @@ impl Backing {
         writers == Writers::Some
     }
 
-    /// Whether another program may have it open for writing now. This must be open read-only.
+    /// Whether another program may have the file open for writing now. The file must be open
+    /// read-only.
     pub(super) fn may_be_written(&self) -> bool {
         lease::writers(&self.file) != Writers::None
     }
 
-    /// Locks the file until this is dropped; false if it is locked already. The node agent locks a
-    /// file before it binds it, and the loop device holds that lock while bound.
+    /// Locks the file until this is dropped; returns false if it is already locked. The node agent
+    /// locks a file before it binds it, and the loop device holds that lock while it is bound.
     pub(super) fn try_lock(&self) -> Result<bool, Failure> {
         match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
@@ -303,7 +307,7 @@ impl Backing {
     }
 
     /// Reports a pending detach to the node agent, which then unstages a volume that no pod uses
-    /// and the kubelet has forgotten. Each call is an event, even if the attribute exists.
+    /// and the kubelet has forgotten. Each call triggers an event, even if the attribute exists.
     pub(super) fn want_back(&self) {
         let wanted = rustix::fs::fsetxattr(&self.file, DETACH, b"1", XattrFlags::empty());
         if let Err(errno) = wanted {
@@ -312,9 +316,9 @@ impl Backing {
         }
     }
 
-    /// Removes that attribute, durably.
+    /// Removes the attribute for a pending detach, durably.
     pub(super) fn leave_there(&self) -> Result<(), Failure> {
-        // Usually there is none.
+        // Usually there is no attribute.
         match rustix::fs::fgetxattr(&self.file, DETACH, &mut [0; 0]) {
             Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
             Err(errno) => Err(os("fgetxattr", &self.path, errno)),

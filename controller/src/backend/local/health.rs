@@ -1,7 +1,7 @@
-//! Volume health: does the file exist, complete and of the right type, and is there space for the
-//! data that can still be written? Changes nothing and reads no data; for a file with almost
-//! nothing on disk, it only queries whether there is any. A file that cannot be inspected is a
-//! health reason of its volume, never an error of the call.
+//! Volume health: checks whether the file exists, is complete and has the right type, and whether
+//! there is space for all data that can still be written. Changes nothing and reads no data; only
+//! for a file with few bytes on disk it checks whether there is any data. A file that cannot be
+//! inspected is a health reason of its volume, and not an error of the call.
 
 use super::fault::{emptied, os, truncated};
 use super::files::{Files, foreign, names_of};
@@ -18,20 +18,20 @@ use rustix::fs::{AtFlags, FileType, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// A file with more bytes on disk than this is not opened to check whether it holds data: an empty
-/// one has at most its attributes there. (Opening it would break the lease that the node agent may
-/// be taking.)
+/// A file with more bytes on disk than this is not opened to check whether it holds data, since
+/// only attributes use space in an empty file. (Opening the file would break a lease that the node
+/// agent may be taking.)
 pub(super) const HARDLY_ANY: u64 = 64 << 10;
 
-/// The fraction of the filesystem that should stay free: 5 %.
+/// The divisor for the fraction of the filesystem that should remain free: 5 %.
 const RESERVE_PART: u64 = 20;
-/// Maximum reserve, for large filesystems: 10 GiB.
+/// The maximum reserve in bytes, for large filesystems: 10 GiB.
 const RESERVE_BYTES_MAX: u64 = 10 << 30;
 
 /// The filesystem that holds the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Storage {
-    /// Free bytes, including those reserved for root, as whom loop devices write.
+    /// Free bytes, including those reserved for root, the user as which loop devices write.
     free: u64,
     /// Bytes that should be free.
     reserve: u64,
@@ -42,19 +42,19 @@ struct Storage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
     Nothing,
-    /// A directory, a link, a device.
+    /// A directory, link or device.
     Other,
     File {
         bytes: u64,
-        /// Of these, allocated on disk.
+        /// The number of bytes allocated on disk.
         allocated: u64,
         names: u64,
     },
 }
 
 impl Named {
-    /// Explains why it may be the file of another volume or snapshot too; `None` if it has at most
-    /// `allowed` names.
+    /// Explains why the file may also be that of another volume or snapshot; `None` if it has at
+    /// most `allowed` names.
     pub(super) fn linked(&self, path: &Path, allowed: u64) -> Option<String> {
         match self {
             Self::File { names, .. } => names_refusal(path, *names, allowed),
@@ -63,20 +63,20 @@ impl Named {
     }
 }
 
-/// The properties that the file of a healthy volume must have.
+/// The properties of the file of a healthy volume.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     least_bytes: u64,
-    /// The maximum number of its names.
+    /// The maximum number of names.
     names: u64,
 }
 
 impl Store {
-    /// The health of that volume, if it is ready.
+    /// Returns the health of the volume, if it is ready.
     ///
     /// # Errors
-    /// `Unreachable` if the state cannot be read. Files or a filesystem that cannot be read are no
-    /// error, but health reasons.
+    /// Returns `Unreachable` if the state cannot be read. Files or a filesystem that cannot be read
+    /// are not errors, but health reasons.
     pub(super) fn health(&self, id: &VolumeId) -> Result<Option<Conditions>, Failure> {
         match self.get(id) {
             Ok(None) => Ok(None),
@@ -85,7 +85,7 @@ impl Store {
         }
     }
 
-    /// Like [`Store::list`], for unhealthy volumes only.
+    /// Lists unhealthy volumes, with pages as in [`Store::list`].
     pub(super) fn list_unhealthy(
         &self,
         after: Option<&str>,
@@ -114,11 +114,11 @@ impl Store {
         Ok(page)
     }
 
-    /// The health of each of these volumes, given with their sizes. They existed a moment ago; a
-    /// volume that no longer exists has no health reasons.
+    /// Returns the health of each of these volumes, given with their sizes. They existed a moment
+    /// ago; a volume that no longer exists has no health reasons.
     ///
     /// # Errors
-    /// Those of [`Store::health`].
+    /// Returns the errors of [`Store::health`].
     pub(super) fn conditions(
         &self,
         volumes: &[(VolumeId, u64)],
@@ -129,15 +129,15 @@ impl Store {
             .collect()
     }
 
-    /// The health of a volume that was ready a moment ago, with that size; `None` if it was deleted
-    /// since.
+    /// Returns the health of a volume that was ready with this size a moment ago; `None` if it was
+    /// deleted since.
     fn condition_of(
         &self,
         id: &VolumeId,
         bytes: u64,
         storage: &Result<Storage, Failure>,
     ) -> Result<Option<Conditions>, Failure> {
-        // No volume is that small: its record could not be read.
+        // No volume is that small, so its record could not be read.
         if bytes == 0
             && let Err(failure) = self.get(id)
         {
@@ -160,15 +160,15 @@ impl Store {
         if conditions.is_empty() && !is_suspect && !may_be_replaced {
             return Ok(Some(conditions));
         }
-        // The record is read before the file is inspected again: a file that has yet to follow its
-        // record is not short, and one that has followed since is large enough. Nor is a file
-        // linked that an attachment has given its second name in between.
+        // Read the record before inspecting the file again. Then a file that is still to be
+        // enlarged does not count as short, and one enlarged in between is large enough. Nor does a
+        // second name count that an attachment has created in between.
         let Some(record) = self.ledger.get(id.as_str())? else {
             return Ok(None);
         };
         let least_bytes = match record.growing_from {
             None => record.bytes,
-            // If that cannot be read, the file cannot be inspected either, which is reported.
+            // If this cannot be read, the file cannot be inspected either, which is reported.
             Some(from) => record.least_bytes(self.files.grown_to(id.as_str()).unwrap_or(from)),
         };
         let (mut conditions, is_suspect, _) = judged(least_bytes);
@@ -180,7 +180,7 @@ impl Store {
         let replaced = self.replaced_in_use(id.as_str(), &record);
         judge_replaced(replaced, &mut conditions);
         // The file of a volume that is being deleted is not lost. The record is marked before the
-        // file is removed, so it is read after the file.
+        // file is removed, so read it after the file.
         if !conditions.is_empty() && self.get(id)?.is_none() {
             return Ok(None);
         }
@@ -199,13 +199,14 @@ impl Files {
         })
     }
 
-    /// The object that has that name now; opens nothing.
+    /// Returns the object that currently has the name, without opening it.
     pub(super) fn named(&self, id: &str) -> Result<Named, Failure> {
         match rustix::fs::statat(self.dir(), id, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
                 Ok(Named::File {
                     bytes: stat.st_size.unsigned_abs(),
-                    // stat(2): st_blocks counts units of 512 bytes, whatever the block size.
+                    // By stat(2), st_blocks counts units of 512 bytes, regardless of the block
+                    // size.
                     allocated: stat.st_blocks.unsigned_abs().saturating_mul(512),
                     names: names_of(&stat),
                 })
@@ -217,10 +218,10 @@ impl Files {
     }
 }
 
-/// The health of a volume whose record cannot be read.
+/// Returns the health of a volume whose record cannot be read.
 ///
 /// # Errors
-/// A failure of the whole state.
+/// Returns a failure that affects the whole state.
 fn record_unreadable(failure: Failure) -> Result<Conditions, Failure> {
     if failure.kind != Kind::Bug {
         return Err(failure);
@@ -230,7 +231,8 @@ fn record_unreadable(failure: Failure) -> Result<Conditions, Failure> {
     Ok(conditions)
 }
 
-/// The health of a volume whose file must be as expected. `path` is for messages only.
+/// Determines the health of a volume from its file and the expected properties. `path` is only for
+/// messages.
 fn judge(
     path: &str,
     expected: Expected,
@@ -271,7 +273,7 @@ fn judge_file(path: &str, expected: Expected, named: Named, conditions: &mut Con
     }
 }
 
-/// The health of the file of a filesystem that was in use.
+/// Adds the health reason for the file of a filesystem that was in use.
 fn judge_data(path: &str, holds_data: Result<bool, Failure>, conditions: &mut Conditions) {
     match holds_data {
         Ok(true) => {}
@@ -282,8 +284,8 @@ fn judge_data(path: &str, holds_data: Result<bool, Failure>, conditions: &mut Co
     }
 }
 
-/// The health of a volume whose name another file may have. The next call asks again if the file in
-/// use cannot be opened, as for the moment of a lease.
+/// Adds the health reason for a volume whose name may belong to another file. If the file in use
+/// cannot be opened, for example during a lease, the next call checks again.
 fn judge_replaced(replaced: Result<Option<String>, Failure>, conditions: &mut Conditions) {
     if let Ok(Some(replaced)) = replaced {
         let message = format!("{replaced}; copy the data out of them first (docs/health.md)");
@@ -435,7 +437,7 @@ mod tests {
         let nearly = [volume::STORAGE_NEARLY_FULL];
         assert_eq!(told(file(64 * MIB, 0), full), nearly);
         assert_eq!(told(file(64 * MIB, 62 * MIB), full), nearly);
-        // The unwritten rest fits.
+        // The data that is not written yet fits.
         assert_eq!(told(file(64 * MIB, 63 * MIB), full), []);
         assert_eq!(told(file(64 * MIB, 65 * MIB), full), []);
     }

@@ -1,10 +1,11 @@
-//! The file that a volume had when it was attached, even if another file has its name now. It has a
-//! second name until the volume is detached, `<state-dir>/attached/<id>`; the lock that the node's
-//! loop device holds shows whether it is in use. (The inode behind a device is visible only to
-//! processes that can open the device; a container cannot, and the query waits for the disk.)
+//! Tracks the file that a volume had when it was attached, even if another file has its name now.
+//! Until the volume is detached, the file has a second name, `<state-dir>/attached/<id>`. The lock
+//! that the node's loop device holds shows whether the file is in use. (The inode behind a device
+//! is visible only to processes that can open the device; a container cannot, and the query would
+//! wait for the disk.)
 //!
 //! Without a second name, as on a filesystem without hard links, the names of the devices' files
-//! decide, and a file that may be the volume's counts as the volume's.
+//! are decisive, and a file that may belong to the volume counts as the volume's.
 
 use super::files::Backing;
 use super::loops::{self, Device};
@@ -17,11 +18,11 @@ use std::collections::HashSet;
 use std::path::Path;
 
 impl Store {
-    /// Gives the file that a volume is attached with its second name. If the filesystem has no hard
-    /// links, the volume is attached all the same.
+    /// Creates the second name for the file with which a volume is attached. If the filesystem has
+    /// no hard links, the volume is attached nevertheless.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Returns the errors of the disk.
     pub(super) fn remember_file(&self, id: &str) -> Result<(), Failure> {
         if let Some(earlier) = self.attached.find(id)? {
             if earlier.is_locked()? {
@@ -45,11 +46,11 @@ impl Store {
         self.attached.unlink(id)
     }
 
-    /// Before the second name of the volume's file is removed: if it is the file's last one, the
-    /// file gets another, since its data is nowhere else.
+    /// Called before the second name of the volume's file is removed. If it is the file's last
+    /// name, creates another one, since the data is nowhere else.
     ///
     /// # Errors
-    /// Those of the disk; `Precondition` if too many such files are kept.
+    /// Returns the errors of the disk, and `Precondition` if too many such files are kept.
     pub(super) fn keep_last(&self, id: &str) -> Result<(), Failure> {
         if !self.attached.is_last_name(id)? {
             return Ok(());
@@ -64,15 +65,15 @@ impl Store {
         Ok(())
     }
 
-    /// Retries a link that an earlier attachment could not create; the volume may be in use.
+    /// Retries a link that an earlier attachment could not create. The volume may be in use.
     pub(super) fn remember_late(&self, id: &str, present: &Backing) {
         if let Err(failure) = self.remember_used_file(id, present) {
             tracing::warn!(volume = id, "cannot link its file in attached/: {failure}");
         }
     }
 
-    /// Whether `present` is the file that the volume was attached with, if known. The result holds
-    /// while `present` is open.
+    /// Whether `present` is the file with which the volume was attached, if known. The result is
+    /// valid while `present` is open.
     fn is_remembered(&self, id: &str, present: &Backing) -> Result<Option<bool>, Failure> {
         match self.attached.inode(id)? {
             Some(attached) => Ok(Some(attached == present.inode()?)),
@@ -80,8 +81,9 @@ impl Store {
         }
     }
 
-    /// The same for an attached volume that has no second name or another file's: it could not be
-    /// linked, or its file was restored since. Only a file in use is the right one.
+    /// Creates or replaces the second name of an attached volume that has none, or one for another
+    /// file, because the file could not be linked, or was restored since. Only a file in use is the
+    /// right one.
     pub(super) fn remember_used_file(&self, id: &str, present: &Backing) -> Result<(), Failure> {
         if self.is_remembered(id, present)? != Some(true) && present.is_locked()? {
             self.remember_file(id)?;
@@ -96,7 +98,7 @@ impl Store {
         }
     }
 
-    /// The file that the volume was attached with, if `present` has replaced it.
+    /// Returns the file with which the volume was attached, if `present` has replaced it.
     pub(super) fn replaced_file(
         &self,
         id: &str,
@@ -108,19 +110,19 @@ impl Store {
         }
     }
 
-    /// Whether the second name leads to the file that has the volume's name now, by inode; opens
-    /// nothing. `None` if one of the names is missing or cannot be inspected.
+    /// Whether the second name leads to the same inode as the volume's name. Opens no file. Returns
+    /// `None` if one of the names is missing or cannot be inspected.
     pub(super) fn second_name(&self, id: &str) -> Option<bool> {
         let attached = self.attached.inode(id).ok()??;
         let present = self.files.inode(id).ok()??;
         Some(attached == present)
     }
 
-    /// Refuses `present` as the file of an attached volume if the node uses another one, which
+    /// Refuses `present` as the file of an attached volume if the node uses another file, which
     /// `present` has replaced.
     ///
     /// # Errors
-    /// `Precondition`.
+    /// Returns `Precondition`.
     pub(super) fn refuse_replaced(
         &self,
         id: &str,
@@ -134,7 +136,8 @@ impl Store {
             return Ok(());
         }
         let is_used = self.uses_remembered(id)?
-            // Restored before it was staged, or attached without a second name.
+            // The file was restored before it was staged, or the volume was attached without a
+            // second name.
             || !loops::named(id)?.is_empty() && !present.is_locked()?;
         if !is_used {
             return Ok(());
@@ -147,21 +150,21 @@ impl Store {
         )))
     }
 
-    /// Refuses the volume's file if it may be another volume's or a snapshot's too: it has other
-    /// names than its own and its second one.
+    /// Refuses the volume's file if it may also be that of another volume or a snapshot, since it
+    /// has other names than its own and its second one.
     ///
     /// # Errors
-    /// `Precondition`, with the remedy.
+    /// Returns `Precondition`, with the remedy.
     pub(super) fn refuse_linked(&self, id: &str, present: &Backing) -> Result<(), Failure> {
         if present.refuse_linked(1).is_ok() {
             return Ok(());
         }
-        // In this order: a detach that removes the second name meanwhile is no reason.
+        // This order prevents a refusal if a detach removes the second name meanwhile.
         let has_second = self.is_remembered(id, present)? == Some(true);
         present.refuse_linked(1 + u64::from(has_second))
     }
 
-    /// Whether a node uses the file that the volume was attached with.
+    /// Whether a node uses the file with which the volume was attached.
     fn uses_remembered(&self, id: &str) -> Result<bool, Failure> {
         match self.attached.find_for_reading(id)? {
             Some(attached) => attached.is_locked(),
@@ -169,8 +172,8 @@ impl Store {
         }
     }
 
-    /// What to report of an attached volume whose node uses another file than the one that has its
-    /// name. Not by names of devices, which outlive their locks for a moment.
+    /// Returns a message if the node uses another file than the one with the name of the attached
+    /// volume. Does not rely on the names of devices, which remain for a moment after their locks.
     pub(super) fn replaced_in_use(
         &self,
         id: &str,
@@ -184,8 +187,8 @@ impl Store {
         }
     }
 
-    /// A loop device that uses the volume's file, or one that had its name; found by the file name
-    /// in sysfs. Call this before the file is opened for writing or locked.
+    /// Returns a loop device that uses the volume's file, or one that had its name, by the file
+    /// name in sysfs. Must be called before the file is opened for writing or locked.
     pub(super) fn device_of(&self, id: &str, record: &Record) -> Result<Option<Device>, Failure> {
         let mut devices = loops::named(id)?.into_iter();
         if devices.len() == 0 {
@@ -197,7 +200,7 @@ impl Store {
         if !is_known || present.may_be_written() {
             return Ok(devices.next());
         }
-        // No process writes to the volume's file: the devices use other files, of similar names.
+        // No process writes to the volume's file: the devices use other files with similar names.
         let path = self.files.path_of(id);
         Ok(devices.find(|device| {
             path.as_os_str() == device.file.as_str()
@@ -205,11 +208,11 @@ impl Store {
         }))
     }
 
-    /// The second name of a volume that is attached at a start. A power loss loses a name that
-    /// was not on the disk yet, and all devices.
+    /// Restores the second name of a volume that is attached at a start. A power loss removes a
+    /// name that was not on the disk yet, and all devices.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Returns the errors of the disk.
     pub(super) fn recover_file(&self, id: &str, present: &Backing) -> Result<(), Failure> {
         if self.attached.inode(id)?.is_none() && loops::named(id)?.is_empty() {
             return self.remember_file(id);
@@ -217,8 +220,8 @@ impl Store {
         self.remember_used_file(id, present)
     }
 
-    /// Removes the second names of files whose volumes are not attached, except a last name and
-    /// those of files in use.
+    /// Removes the second names of files whose volumes are not attached, except last names and
+    /// names of files in use.
     pub(super) fn recover_held(
         &self,
         known: &HashSet<String>,

@@ -1,18 +1,18 @@
-//! The IDs of `local`: `vol-` or `snap-`, and 32 lowercase hex digits. Random, so that no ID is
-//! ever reused, even after the state was lost.
+//! The IDs of `local`: `vol-` or `snap-`, and 32 lowercase hexadecimal digits. They are random, so
+//! no ID is ever reused, even if the state was lost.
 
 use belay_server::call::Failure;
 
-/// Prefix of volume IDs.
+/// The prefix of volume IDs.
 pub(super) const VOLUME: &str = "vol-";
-/// Prefix of snapshot IDs.
+/// The prefix of snapshot IDs.
 pub(super) const SNAPSHOT: &str = "snap-";
 const RANDOM_BYTES: usize = 16;
 
-/// A new id of that kind.
+/// Returns a new ID with this prefix.
 ///
 /// # Errors
-/// `Bug` if the kernel returns no random bytes.
+/// Returns `Bug` if the kernel returns no random bytes.
 pub(super) fn fresh(prefix: &str) -> Result<String, Failure> {
     let mut random = [0; RANDOM_BYTES];
     getrandom::fill(&mut random)
@@ -23,7 +23,7 @@ pub(super) fn fresh(prefix: &str) -> Result<String, Failure> {
     }))
 }
 
-/// Whether that may be an ID of ours, of that kind.
+/// Whether the text has the form of an ID with this prefix.
 pub(super) fn is_ours(prefix: &str, text: &str) -> bool {
     text.strip_prefix(prefix).is_some_and(|digits| {
         digits.len() == 2 * RANDOM_BYTES

@@ -1,5 +1,5 @@
-//! The database of volumes and snapshots: `<state-dir>/state.redb`. Keeps records and their indexes
-//! consistent: each change is in one transaction. Knows no file but its own; does not interpret
+//! The database of volumes and snapshots, `<state-dir>/state.redb`. Keeps records and their indexes
+//! consistent, since each change is in one transaction. Knows no other file; does not interpret
 //! states.
 
 #[cfg(test)]
@@ -21,34 +21,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use totals::{TOTALS, Totals};
 
-/// Volume id to [`Record`].
+/// Maps volume IDs to [`Record`]s.
 const VOLUMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("volumes");
-/// Volume name to volume id.
+/// Maps volume names to volume IDs.
 const NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("names");
-/// Node and volume id, for every attachment.
+/// Contains node and volume ID for every attachment.
 const ATTACHED: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("attached");
-/// Snapshot id to [`SnapshotRecord`](super::snapshot_record::SnapshotRecord).
+/// Maps snapshot IDs to [`SnapshotRecord`](super::snapshot_record::SnapshotRecord)s.
 const SNAPSHOTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("snapshots");
-/// Snapshot name to snapshot id.
+/// Maps snapshot names to snapshot IDs.
 const SNAPSHOT_NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("snapshot_names");
-/// Source volume and snapshot id, for every snapshot.
+/// Contains source volume and snapshot ID for every snapshot.
 const SNAPSHOTS_OF: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("snapshots_of");
 /// The open database.
 #[derive(Debug)]
 pub(super) struct Ledger {
     file: StateFile,
-    /// None if reopening it failed.
+    /// The database; `None` if reopening it failed.
     database: RwLock<Option<Database>>,
     callers: Callers,
-    /// A panic has interrupted redb, so the database is used again only once it was reopened.
+    /// Whether a panic has interrupted redb. Then the database must be reopened before further use.
     is_suspect: AtomicBool,
 }
 
 impl Ledger {
-    /// Opens the database in that directory, or creates it. The caller holds the directory's lock.
+    /// Opens or creates the database in this directory. The caller must hold the directory's lock.
     ///
     /// # Errors
-    /// `Unreachable` if it cannot be read or written.
+    /// Returns `Unreachable` if it cannot be read or written.
     pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
         if !Self::is_in(dir)? {
             begin(dir)?;
@@ -67,7 +67,7 @@ impl Ledger {
         }
     }
 
-    /// Refuses a database that another program wrote: the tables of a ledger are created together.
+    /// Refuses a database of another program. All tables of a ledger are created together.
     fn check_tables(&self) -> Result<(), Failure> {
         self.read(|transaction| match transaction.open_table(SNAPSHOTS) {
             Ok(_) => Ok(()),
@@ -79,17 +79,17 @@ impl Ledger {
         })
     }
 
-    /// Whether that directory has a database.
+    /// Whether the directory has a database.
     pub(super) fn is_in(dir: &Path) -> Result<bool, Failure> {
         let remedy = "move it away and restore state.redb from a backup";
         state_file::is_there(&path_in(dir), remedy)
     }
 
-    /// Checks that changes can be written, and reopens the database if necessary: after one failed
+    /// Checks that changes can be written, and reopens the database if necessary. After one failed
     /// read or write, redb refuses all others until then.
     ///
     /// # Errors
-    /// `Unreachable` if nothing can be written; reads may still work.
+    /// Returns `Unreachable` if nothing can be written; reads may still work.
     pub(super) fn mend(&self) -> Result<(), Failure> {
         self.file.refuse_replaced()?;
         let mut database = self
@@ -110,11 +110,11 @@ impl Ledger {
     }
 
     fn reopen(&self, database: &mut Option<Database>) -> Result<(), Failure> {
-        // Closed first: redb has a lock on the file.
+        // Close it first, since redb holds a lock on the file.
         let before = database.take();
         state_file::caught(|| drop(before))?;
         *database = Some(state_file::caught(|| self.file.open()).flatten()?);
-        // No other call has it open.
+        // No other call has the database open.
         self.is_suspect.store(false, Ordering::Relaxed);
         Ok(())
     }
@@ -127,12 +127,12 @@ impl Ledger {
     /// Runs `work`, which uses the database.
     ///
     /// # Errors
-    /// If it panics; then [`Self::mend`] must reopen the database.
+    /// Fails if `work` panics; then [`Self::mend`] must reopen the database.
     fn caught<T>(&self, work: impl FnOnce() -> T) -> Result<T, Failure> {
         state_file::caught(work).inspect_err(|_| self.is_suspect.store(true, Ordering::Relaxed))
     }
 
-    /// The record of that volume.
+    /// Returns the record of a volume.
     pub(super) fn get(&self, id: &str) -> Result<Option<Record>, Failure> {
         self.read(|transaction| {
             let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
@@ -143,7 +143,7 @@ impl Ledger {
         })
     }
 
-    /// The id and record of the volume of that name.
+    /// Returns the ID and record of the volume with this name.
     pub(super) fn find(&self, name: &str) -> Result<Option<(String, Record)>, Failure> {
         self.read(|transaction| {
             let names = transaction.open_table(NAMES).map_err(failed)?;
@@ -163,7 +163,7 @@ impl Ledger {
         })
     }
 
-    /// Removes all records, and leaves their index entries.
+    /// Removes all records, but not their index entries.
     #[cfg(test)]
     pub(super) fn lose_records(&self) {
         let all = |_: &str, _: &[u8]| false;
@@ -180,12 +180,12 @@ impl Ledger {
         self.read(|_| panic!("as redb at some damage"))
     }
 
-    /// The totals.
+    /// Returns the totals.
     pub(super) fn totals(&self) -> Result<Totals, Failure> {
         self.read(|transaction| Totals::read(&transaction.open_table(TOTALS).map_err(failed)?))
     }
 
-    /// The ids of all volumes.
+    /// Returns the IDs of all volumes.
     pub(super) fn ids(&self) -> Result<HashSet<String>, Failure> {
         self.keys(VOLUMES)
     }
@@ -204,8 +204,8 @@ impl Ledger {
         })
     }
 
-    /// Runs `work`, which sees the last transaction that is on disk. It must not use the ledger
-    /// again: behind a waiting [`Self::mend`], it would wait for itself.
+    /// Runs `work` with the last transaction that is on disk. It must not use the ledger again: if
+    /// [`Self::mend`] is waiting, it would wait for itself.
     fn read<T>(
         &self,
         work: impl FnOnce(&ReadTransaction) -> Result<T, Failure>,
@@ -218,7 +218,8 @@ impl Ledger {
             .flatten()
     }
 
-    /// Checks before a read too: a volume that a replaced database lacks may still exist.
+    /// Returns the open database. Checks the file before a read, too, since a volume that a
+    /// replaced database lacks may still exist.
     fn opened(&self) -> Result<RwLockReadGuard<'_, Option<Database>>, Failure> {
         self.file.refuse_replaced()?;
         let opened = self.database.read().unwrap_or_else(PoisonError::into_inner);
@@ -229,7 +230,7 @@ impl Ledger {
     }
 }
 
-/// An open transaction. It sees its own changes.
+/// An open transaction, which sees its own changes.
 pub(super) struct Changes<'t> {
     volumes: Table<'t, &'static str, &'static [u8]>,
     names: Table<'t, &'static str, &'static str>,
@@ -257,7 +258,7 @@ impl<'t> Changes<'t> {
 }
 
 impl Changes<'_> {
-    /// The record of that volume.
+    /// Returns the record of a volume.
     pub(super) fn get(&self, id: &str) -> Result<Option<Record>, Failure> {
         let bytes = self.volumes.get(id).map_err(failed)?;
         bytes
@@ -265,7 +266,7 @@ impl Changes<'_> {
             .transpose()
     }
 
-    /// The id of the volume of that name.
+    /// Returns the ID of the volume with this name.
     pub(super) fn id_of(&self, name: &str) -> Result<Option<String>, Failure> {
         Ok(self
             .names
@@ -274,7 +275,7 @@ impl Changes<'_> {
             .map(|id| id.value().to_owned()))
     }
 
-    /// The number of volumes attached to that node.
+    /// Returns the number of volumes attached to a node.
     pub(super) fn attached_to(&self, node: &str) -> Result<usize, Failure> {
         let mut count = 0;
         for entry in self
@@ -290,7 +291,7 @@ impl Changes<'_> {
         Ok(count)
     }
 
-    /// The current totals.
+    /// Returns the current totals.
     pub(super) fn totals(&self) -> Result<Totals, Failure> {
         Totals::read(&self.totals)
     }
@@ -346,8 +347,8 @@ impl Changes<'_> {
     }
 }
 
-/// Creates an empty database under another name and renames it: one whose creation was interrupted
-/// could not be opened again.
+/// Creates an empty database under another name and renames it, since a database whose creation was
+/// interrupted could not be opened.
 fn begin(dir: &Path) -> Result<(), Failure> {
     let (file, draft) = state_file::draft(dir)?;
     let made = builder().create_file(file).map_err(failed)?;
@@ -358,7 +359,7 @@ fn begin(dir: &Path) -> Result<(), Failure> {
     state_file::give_name(dir, &draft)
 }
 
-/// The smallest possible change.
+/// Makes the smallest possible change.
 fn rewrite_totals(database: &Database) -> Result<(), Failure> {
     let transaction = database.begin_write().map_err(failed)?;
     let mut changes = Changes::of(&transaction)?;

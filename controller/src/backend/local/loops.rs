@@ -1,5 +1,5 @@
-//! The loop devices of this machine in sysfs, which does not query the storage behind them. Opens
-//! no device.
+//! The loop devices of this machine, from sysfs, which does not query the storage behind them.
+//! Opens no device.
 
 use super::fault::at;
 use belay_server::call::Failure;
@@ -16,18 +16,18 @@ pub(super) const DELETED: &str = " (deleted)";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) path: String,
-    /// The path of its file in sysfs. The directory may have another path in the mount namespace of
-    /// the node agent.
+    /// The path of the backing file in sysfs. The directory may have another path in the mount
+    /// namespace of the node agent.
     pub(super) file: String,
 }
 
-/// The bound loop devices whose file, by its name, is or was the file of that volume. IDs are
-/// random; an operator who replaces a file moves the old one aside (`vol-….bad`) or removes it
-/// (`vol-… (deleted)`), and the device continues to use it. Empty without sysfs; then only the lock
-/// on the file shows its use.
+/// Returns the bound loop devices whose file, by its name, is or was that of the volume. IDs are
+/// random. An operator who replaces a file moves the old one aside (`vol-….bad`) or removes it
+/// (`vol-… (deleted)`), and the device continues to use it. Returns nothing without sysfs; then
+/// only the lock on the file shows its use.
 ///
 /// # Errors
-/// `Unreachable` if sysfs cannot be read, which does not mean that there are none.
+/// Returns `Unreachable` if sysfs cannot be read, which does not mean that there are no devices.
 pub(super) fn named(id: &str) -> Result<Vec<Device>, Failure> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(SYSFS) {
@@ -51,7 +51,7 @@ pub(super) fn named(id: &str) -> Result<Vec<Device>, Failure> {
     Ok(found)
 }
 
-/// The backing file of a device, if it is bound.
+/// Returns the backing file of a device, if it is bound.
 fn backing_file(name: &str) -> Result<Option<String>, Failure> {
     let path = format!("{SYSFS}/{name}/loop/backing_file");
     match fs::read_to_string(&path) {
@@ -61,7 +61,7 @@ fn backing_file(name: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Missing, or removed while it was read.
+/// Whether the entry is missing, or was removed while it was read.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

@@ -1,5 +1,5 @@
 //! The embedded backend: volumes are sparse files in one directory of one node, thinly provisioned.
-//! This file moves the verbs of [`Store`], which block, off the runtime's threads.
+//! This file runs the verbs of [`Store`], which block, outside of the runtime's threads.
 
 mod attach;
 mod copies;
@@ -47,26 +47,27 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use store::Store;
 
-/// The sizes of volumes are multiples of this, in bytes.
+/// The granularity of volume sizes, in bytes.
 const STEP_BYTES: u64 = 1 << 20;
 
 /// The settings of `local`.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The directory of `state.redb`, `lock`, `volumes/`, `snapshots/` and `attached/`. It must
-    /// exist; they are created if missing.
+    /// The directory of `state.redb`, `lock`, `volumes/`, `snapshots/` and `attached/`. The
+    /// directory must exist; its content is created if it is missing.
     pub state_dir: PathBuf,
-    /// The node that this controller runs on, and the only one its volumes can be attached to.
+    /// The node of this controller, the only one to which its volumes can be attached.
     pub node: NodeId,
-    /// The topology of that node, if volumes report it.
+    /// The topology of the node, if volumes report it.
     pub place: Option<Topology>,
-    /// How many times over the space may be provisioned.
+    /// The ratio of provisioned to actual space.
     pub overcommit: Overcommit,
-    /// The state must exist: it was created earlier, and if it is missing, its disk is not mounted.
+    /// Whether the state must exist. If it was created earlier and is missing, its disk is not
+    /// mounted.
     pub require_state: bool,
 }
 
-/// The backend.
+/// The backend for files on the controller's node.
 #[derive(Debug)]
 pub struct Local {
     store: Arc<Store>,
@@ -76,13 +77,13 @@ pub struct Local {
 }
 
 impl Local {
-    /// Takes the state directory for this process, and recovers from an earlier crash. Blocks; call
-    /// it before the runtime serves. From then on `readiness` reports whether the state can be read
-    /// and written.
+    /// Takes the state directory for this process, and recovers from an earlier crash. Blocks; must
+    /// be called before the runtime serves. From then on `readiness` reports whether the state can
+    /// be read and written.
     ///
     /// # Errors
-    /// `Precondition` if the directory is missing, incomplete or used by another process; else
-    /// those of reading it.
+    /// Returns `Precondition` if the directory is missing, incomplete or used by another process,
+    /// and otherwise the errors of reading it.
     pub fn open(config: Config, readiness: Readiness) -> Result<Self, Failure> {
         describe_metrics();
         let store = Arc::new(unless_damaged(|| Store::start(config))?);
@@ -104,7 +105,7 @@ impl Local {
         })
     }
 
-    /// Runs a read-only verb. A caller that stops waiting for its slot has started nothing.
+    /// Runs a read-only verb. If a caller stops waiting for its slot, the verb is not started.
     fn ask<T: Send + 'static>(
         &self,
         verb: Verb,
@@ -121,7 +122,7 @@ impl Local {
         self.run(&self.slots.changes, verb, work)
     }
 
-    /// A change that may copy for a long time.
+    /// Runs a change that may copy for a long time.
     fn copy<T: Send + 'static>(
         &self,
         verb: Verb,
@@ -152,7 +153,8 @@ impl Local {
     }
 }
 
-/// Runs `verb`. One failed read or write of the state must not stop all later ones.
+/// Runs `verb`, and reopens the state if necessary, so that one failed read or write does not stop
+/// all later ones.
 fn checked<T>(
     store: &Store,
     readiness: &Readiness,
@@ -185,7 +187,7 @@ fn mend(store: &Store, readiness: &Readiness) {
     }
 }
 
-/// Performs the copies that run in the background, one after the other, because they share a disk.
+/// Performs the copies in the background, one after the other, because they share a disk.
 fn copy_all(copies: &Copies, store: &Weak<Store>, readiness: &Readiness) {
     while let Some(snapshot) = copies.next() {
         let Some(store) = store.upgrade() else { return };

@@ -1,4 +1,4 @@
-//! The record of one volume, and its stored form: JSON, with the version of the format in each
+//! The record of a volume, and its stored form: JSON, with the version of the format in each
 //! record. Opens nothing.
 
 use crate::backend::{Phase, Terms, Usage, Volume};
@@ -10,10 +10,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Version of the format. Records of any other version are refused.
+/// The version of the format. Records of any other version are refused.
 pub(super) const VERSION: u32 = 2;
 
-/// One volume.
+/// The record of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     version: u32,
@@ -21,15 +21,15 @@ pub(super) struct Record {
     pub(super) bytes: u64,
     pub(super) usage: StoredUsage,
     pub(super) state: State,
-    /// Data may have been written to it; never reset.
+    /// Whether data may have been written to the volume; never reset.
     pub(super) used: bool,
     pub(super) attached: Vec<Attached>,
-    /// Its source.
+    /// The source of the volume.
     pub(super) source: Option<StoredSource>,
-    /// It was created from data, or data was observed in it; never reset.
+    /// Whether the volume was created from data, or data was observed in it; never reset.
     pub(super) populated: bool,
-    /// An expansion to `bytes` is recorded and not complete: its file had at least this size
-    /// before, and may still have it.
+    /// The size before an expansion to `bytes` that is recorded but not complete; the file may
+    /// still have that size.
     pub(super) growing_from: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum StoredSource {
     Volume(String),
 }
 
-/// The version alone, which is checked before the rest of a record is read.
+/// The version, which is checked before the rest of a record is read.
 #[derive(Deserialize)]
 struct Header {
     version: u32,
@@ -51,11 +51,13 @@ struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
-    /// Intended; its file may exist or not. Not returned to any caller yet.
+    /// The creation of the volume is recorded, and its file may exist or not. No caller has
+    /// received the volume yet.
     Creating,
-    /// Its file exists and is at least as large as recorded.
+    /// The file exists and is at least as large as recorded.
     Ready,
-    /// Being deleted; its file may exist or not. No longer returned to callers.
+    /// The volume is being deleted, and its file may exist or not. No caller receives it any
+    /// longer.
     Deleting,
 }
 
@@ -67,18 +69,19 @@ pub(super) enum StoredUsage {
     Filesystem(String),
 }
 
-/// A node that the volume is attached to. Mount flags are not stored: they may contain secrets.
+/// The node to which the volume is attached. Mount flags are not stored, since they may contain
+/// secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Attached {
     pub(super) node: String,
     read_only: bool,
     block: bool,
-    /// The specification's name of the access mode.
+    /// The name of the access mode in the specification.
     mode: String,
 }
 
 impl Record {
-    /// The intent to create a volume.
+    /// Creates the record of a volume before its file is created.
     pub(super) fn creating(
         name: &str,
         bytes: u64,
@@ -103,15 +106,15 @@ impl Record {
         }
     }
 
-    /// The minimum size of its file, in bytes, if it was last enlarged to `grown_to`; a smaller
-    /// file has been truncated.
+    /// Returns the minimum size of the file, in bytes, if it was last enlarged to `grown_to`. A
+    /// smaller file has been truncated.
     pub(super) fn least_bytes(&self, grown_to: u64) -> u64 {
         let promised = |from| grown_to.min(self.bytes).max(from);
         self.growing_from.map_or(self.bytes, promised)
     }
 
-    /// Records whether its file holds data. `certain` is false if the filesystem does not
-    /// distinguish data from holes. Returns whether the record changed.
+    /// Records whether the file holds data. `certain` is false if the filesystem does not
+    /// distinguish data from holes. Returns whether the record has changed.
     pub(super) fn observe(&mut self, data: bool, certain: bool) -> bool {
         let before = (self.used, self.populated);
         self.used |= data;
@@ -119,24 +122,24 @@ impl Record {
         (self.used, self.populated) != before
     }
 
-    /// Whether data may have been written to it.
+    /// Whether data may have been written to the volume.
     pub(super) fn was_written(&self) -> bool {
         self.used || self.populated
     }
 
-    /// Whether its file is damaged if it holds no data: a filesystem that was in use has at least
-    /// its superblock, while the user of a raw volume may have discarded all of it. `certain` is
-    /// false if the filesystem does not distinguish data from holes.
+    /// Whether a file without data is damaged. A filesystem that was in use has at least its
+    /// superblock, while the user of a raw volume may have discarded all of it. `certain` is false
+    /// if the filesystem does not distinguish data from holes.
     pub(super) fn must_hold_data(&self, certain: bool) -> bool {
         certain && self.was_written() && self.is_filesystem()
     }
 
-    /// Whether it is a filesystem volume, not a raw one.
+    /// Whether the volume has a filesystem, and is not raw.
     pub(super) fn is_filesystem(&self) -> bool {
         matches!(self.usage, StoredUsage::Filesystem(_))
     }
 
-    /// The known content.
+    /// Returns the content, as far as it is known.
     pub(super) fn content(&self) -> Content {
         match (self.populated, self.used) {
             (true, _) => Content::Populated,
@@ -148,23 +151,23 @@ impl Record {
     /// Decodes the result of [`Self::encode`].
     ///
     /// # Errors
-    /// `Bug`, with the volume's ID, for an invalid record or one of another version.
+    /// Returns `Bug`, with the volume's ID, for an invalid record or one of another version.
     pub(super) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
         decode(&format!("volume {id}"), bytes)
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     ///
     /// # Errors
-    /// `Bug` if it cannot be encoded as JSON.
+    /// Returns `Bug` if it cannot be encoded as JSON.
     pub(super) fn encode(&self) -> Result<Vec<u8>, Failure> {
         serde_json::to_vec(self).map_err(|error| Failure::bug(format!("state.redb: {error}")))
     }
 
-    /// The volume as callers see it.
+    /// Returns the volume for callers.
     ///
     /// # Errors
-    /// `Bug` if a stored ID breaks the present rules.
+    /// Returns `Bug` if a stored ID violates the current rules.
     pub(super) fn volume(&self, id: &str, place: Option<Arc<Topology>>) -> Result<Volume, Failure> {
         let usage = match &self.usage {
             StoredUsage::Block => Usage::Block,
@@ -190,10 +193,10 @@ impl Record {
         })
     }
 
-    /// The terms of its attachment to that node, if it is attached.
+    /// Returns the terms of the attachment to this node, if there is one.
     ///
     /// # Errors
-    /// `Bug` if the stored access mode is unknown.
+    /// Returns `Bug` if the stored access mode is unknown.
     pub(super) fn terms_on(&self, node: &NodeId) -> Result<Option<Terms>, Failure> {
         let attached = self
             .attached
@@ -202,12 +205,12 @@ impl Record {
         attached.map(Attached::terms).transpose()
     }
 
-    /// 1 if it counts as a volume, else 0: only ready volumes count.
+    /// Returns 1 if the record counts as a volume, else 0. Only ready volumes count.
     pub(super) fn counts(&self) -> u64 {
         u64::from(self.state == State::Ready)
     }
 
-    /// The first node that it is attached to.
+    /// Returns the first node to which the volume is attached.
     pub(super) fn node(&self) -> Option<&str> {
         self.attached.first().map(|attached| attached.node.as_str())
     }
@@ -216,7 +219,7 @@ impl Record {
 /// Decodes a record of any kind; `whose` is for the error.
 ///
 /// # Errors
-/// `Bug` for an invalid record or one of another version.
+/// Returns `Bug` for an invalid record or one of another version.
 pub(super) fn decode<T: DeserializeOwned>(whose: &str, bytes: &[u8]) -> Result<T, Failure> {
     let unreadable = |why: String| Failure::bug(format!("state.redb: {whose}: {why}"));
     let damaged = |error: serde_json::Error| {
@@ -236,7 +239,7 @@ pub(super) fn decode<T: DeserializeOwned>(whose: &str, bytes: &[u8]) -> Result<T
 }
 
 impl StoredUsage {
-    /// Whether it is a filesystem whose type was requested.
+    /// Whether the usage is a filesystem whose type was requested.
     pub(super) fn has_type(&self) -> bool {
         matches!(self, Self::Filesystem(fs_type) if !fs_type.is_empty())
     }
@@ -372,7 +375,7 @@ mod tests {
         assert!(!record.observe(false, true) && record.observe(true, false));
         assert_eq!(record.content(), Content::Used);
         assert!(!record.observe(true, false) && !record.observe(false, false));
-        // Moved to a filesystem that reports holes.
+        // The file was moved to a filesystem that reports holes.
         assert!(record.observe(false, true));
         assert_eq!(record.content(), Content::Populated);
         assert!(!record.observe(false, true) && !record.observe(false, false));

@@ -1,7 +1,7 @@
 //! Crash recovery at start. A volume that was being created was never returned, so it is deleted,
-//! unless its file is marked as complete: then it is ready. A deletion is completed, and so is a
-//! recorded expansion, if the file was not truncated meanwhile. A file of an unfinished creation
-//! that holds data all the same is kept, and no stray file is touched.
+//! unless its file is marked as complete; then it becomes ready. Deletions are completed, and so
+//! are recorded expansions, if the file was not truncated meanwhile. The file of an unfinished
+//! creation is kept if it holds data nevertheless, and stray files are not touched.
 
 use super::record::{Record, State};
 use super::store::{Store, whole_bytes};
@@ -11,24 +11,25 @@ use std::collections::HashSet;
 /// The results of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recovered {
-    /// Creations whose files were complete.
+    /// The number of creations whose files were complete.
     pub(super) completed: usize,
-    /// Creations that were rolled back.
+    /// The number of creations that were rolled back.
     pub(super) undone: usize,
-    /// Deletions that were completed.
+    /// The number of deletions that were completed.
     pub(super) deleted: usize,
-    /// Expansions that were completed.
+    /// The number of expansions that were completed.
     pub(super) grown: usize,
-    /// Copies that start again.
+    /// The number of copies that were started again.
     pub(super) resumed: usize,
-    /// Volumes that may need more space than their size, because btrfs copies them on write.
+    /// The number of volumes that may need more space than their size, because btrfs copies them on
+    /// write.
     pub(super) copy_on_write: usize,
-    /// Problems that need an operator; each is logged.
+    /// The number of problems that require an operator; each is logged.
     pub(super) troubles: usize,
 }
 
 impl Recovered {
-    /// Counts and logs a record that cannot be read.
+    /// Counts and logs an unreadable record.
     pub(super) fn report(&mut self, id: &str, failure: &Failure) {
         tracing::error!(id, "recovery: {failure}");
         self.troubles += 1;
@@ -36,10 +37,10 @@ impl Recovered {
 }
 
 impl Store {
-    /// Recovers the state. A problem with one volume does not keep the others from being served.
+    /// Recovers the state. A problem with one volume does not prevent the others from being served.
     ///
     /// # Errors
-    /// Only if the ledger or the directory cannot be read.
+    /// Fails only if the ledger or the directory cannot be read.
     pub(super) fn recover(&self) -> Result<Recovered, Failure> {
         let mut done = Recovered::default();
         let (mut volumes, mut known) = (Vec::new(), HashSet::new());
@@ -148,10 +149,10 @@ impl Store {
     /// Removes the remains of an interrupted creation or deletion.
     ///
     /// # Errors
-    /// `Precondition` if the volume was never returned, but its file holds data that exists nowhere
-    /// else.
+    /// Returns `Precondition` if the volume was never returned, but its file holds data that exists
+    /// nowhere else.
     pub(super) fn clear(&self, id: &str, record: &Record) -> Result<(), Failure> {
-        // A file that was being filled holds data, but its source still has it.
+        // A file that was being filled holds data, but its source still has the same data.
         if record.state == State::Creating
             && record.source.is_none()
             && let Some(backing) = self.files.find(id)?

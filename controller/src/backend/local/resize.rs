@@ -1,7 +1,7 @@
-//! Expanding a volume: record the new size in the ledger, enlarge the file, record that this is
-//! done. An expansion that a crash interrupted is completed by the next start, expansion or
-//! attachment. A truncated file is never enlarged: that would hide the loss. Nor is a file that
-//! replaced the one in use.
+//! Expanding a volume: records the new size in the ledger, enlarges the file, and records that this
+//! is done. The next start, expansion or attachment completes an expansion that a crash
+//! interrupted. Neither a truncated file nor a file that replaced the one in use is ever enlarged,
+//! since that would hide the loss.
 
 use super::files::Backing;
 use super::store::{Store, fits, ready, whole_bytes};
@@ -13,7 +13,7 @@ pub(super) struct Promise {
     growing_from_before: Option<u64>,
     /// The recorded size.
     pub(super) now: u64,
-    /// The file may have to be enlarged.
+    /// Whether the file may have to be enlarged.
     unfinished: bool,
 }
 
@@ -28,7 +28,7 @@ impl Store {
         self.follow(id, bytes, &backing)
     }
 
-    /// Completes an earlier expansion, if one is unfinished.
+    /// Completes an earlier expansion if it is unfinished.
     pub(super) fn finish_growth(&self, id: &str, backing: &Backing) -> Result<(), Failure> {
         self.follow(id, 0, backing).map(drop)
     }
@@ -45,10 +45,10 @@ impl Store {
         }
     }
 
-    /// The first step: records the size. A volume that is large enough stays as it is.
+    /// Performs the first step: records the size. Does not change a volume that is large enough.
     ///
     /// # Errors
-    /// `Precondition` if the file was truncated; `Quota` if there is no free space.
+    /// Returns `Precondition` if the file was truncated, and `Quota` if there is no free space.
     pub(super) fn promise(
         &self,
         id: &str,
@@ -74,11 +74,11 @@ impl Store {
         })
     }
 
-    /// The last step: the file has that size.
+    /// Performs the last step, after the file has this size.
     fn fulfil(&self, id: &str, bytes: u64) -> Result<u64, Failure> {
         let fulfilled = self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
-            // Another call may have recorded more meanwhile.
+            // Another call may have recorded a larger size meanwhile.
             if record.bytes == bytes && record.growing_from.take().is_some() {
                 changes.put(id, &record)?;
             }
@@ -87,8 +87,8 @@ impl Store {
         fulfilled.map_err(Failure::may_be_running)
     }
 
-    /// Rolls the recorded size back after a failure, unless the file is large enough all the same,
-    /// if perhaps not on disk: callers may have seen that size already.
+    /// Restores the recorded size after a failure, unless the file is large enough nevertheless,
+    /// even if not on disk, since callers may already have seen that size.
     pub(super) fn settle(
         &self,
         id: &str,
@@ -105,7 +105,7 @@ impl Store {
     fn take_back(&self, id: &str, promise: &Promise, failure: Failure) -> Failure {
         let taken_back = self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
-            // Another call may have recorded more meanwhile.
+            // Another call may have recorded a larger size meanwhile.
             if record.bytes == promise.now {
                 record.bytes = promise.before;
                 record.growing_from = promise.growing_from_before;

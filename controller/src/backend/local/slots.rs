@@ -1,6 +1,6 @@
-//! Limits the verbs that run concurrently, each on its own thread: a disk that does not answer
-//! keeps those threads, and each costs memory. More verbs wait in a bounded queue. Also knows the
-//! names that the threads are working on. Knows no verb.
+//! Limits the verbs that run concurrently, each on its own thread: a disk that does not respond
+//! blocks those threads, and each uses memory. Further verbs wait in a bounded queue. Also tracks
+//! the names on which threads are working. Knows no verb.
 
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
@@ -13,18 +13,18 @@ pub(super) const QUESTIONS_MAX: usize = 16;
 /// Maximum number of concurrent changes, which may share one commit of the ledger.
 const CHANGES_MAX: usize = 16;
 /// Maximum number of concurrent snapshots, restores and clones. Each may copy for a long time, and
-/// must not block the other changes.
+/// must not block other changes.
 const COPIES_MAX: usize = 8;
-/// Threads for all verbs.
+/// The number of threads for all verbs.
 pub(crate) const THREADS_MAX: usize = QUESTIONS_MAX + CHANGES_MAX + COPIES_MAX;
-/// Maximum number of waiting verbs of one kind. A sidecar has some ten calls in progress, so this
-/// serves many of them.
+/// Maximum number of waiting verbs of one kind. A sidecar has about ten calls in progress, so this
+/// serves many sidecars.
 const WAITING_MAX: usize = 512;
 
-/// Slots for one kind of verb, and its queue.
+/// The slots for one kind of verb, and their queue.
 #[derive(Debug)]
 pub(super) struct Slots {
-    /// Running and waiting verbs.
+    /// The permits of running and waiting verbs.
     pub(super) admitted: Arc<Semaphore>,
     pub(super) at_work: Arc<Semaphore>,
 }
@@ -37,7 +37,7 @@ pub(super) struct AllSlots {
     pub(super) copies: Slots,
 }
 
-/// The permission to run, until it is dropped.
+/// The permission to run, valid until it is dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     _admitted: OwnedSemaphorePermit,
@@ -65,7 +65,7 @@ impl Slots {
     /// Waits for a slot. A caller that stops waiting leaves the queue.
     ///
     /// # Errors
-    /// `Busy` if too many callers are waiting; nothing has started then.
+    /// Returns `Busy` if too many callers are waiting; the verb has not started.
     pub(super) async fn take(&self) -> Result<Slot, Failure> {
         let refused = || {
             Failure::busy(format!(
@@ -75,7 +75,7 @@ impl Slots {
         };
         let admitted = Arc::clone(&self.admitted).try_acquire_owned();
         let admitted = admitted.map_err(|_| refused())?;
-        // The semaphore is never closed.
+        // This cannot fail, since the semaphore is never closed.
         let at_work = Arc::clone(&self.at_work).acquire_owned().await;
         Ok(Slot {
             _admitted: admitted,
@@ -84,14 +84,14 @@ impl Slots {
     }
 }
 
-/// The names that a thread of this process is working on. If the ledger has an unfinished creation
-/// or deletion of any other name, it has failed, and its cleanup too.
+/// The names on which threads of this process are working. If the ledger has an unfinished creation
+/// or deletion with another name, it has failed, and so has its cleanup.
 #[derive(Debug, Default)]
 pub(super) struct InProgress {
     names: Lock<HashSet<String>>,
 }
 
-/// The only holder of its name until it is dropped.
+/// The exclusive use of a name until it is dropped.
 #[derive(Debug)]
 pub(super) struct InProgressGuard<'m> {
     in_progress: &'m InProgress,
@@ -99,7 +99,7 @@ pub(super) struct InProgressGuard<'m> {
 }
 
 impl InProgress {
-    /// Takes the name; none if another thread has it.
+    /// Takes a name; returns `None` if another thread has it.
     pub(super) fn begin(&self, name: &str) -> Option<InProgressGuard<'_>> {
         let name = name.to_owned();
         let free = self.names.lock().insert(name.clone());

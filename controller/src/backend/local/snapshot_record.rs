@@ -1,4 +1,4 @@
-//! The record of one snapshot, stored like that of a volume. Opens nothing.
+//! The record of a snapshot, stored like that of a volume. Opens nothing.
 
 use crate::backend::local::record::{Record, VERSION, decode};
 use crate::backend::{Mark, Phase, Snapshot};
@@ -7,7 +7,7 @@ use belay_server::request::{SnapshotId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// One snapshot.
+/// The record of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::backend::local) struct SnapshotRecord {
     version: u32,
@@ -16,11 +16,11 @@ pub(in crate::backend::local) struct SnapshotRecord {
     pub(in crate::backend::local) source: String,
     pub(in crate::backend::local) bytes: u64,
     pub(in crate::backend::local) state: SnapshotState,
-    /// Time of the cut, in nanoseconds since 1970; 0 before.
+    /// The time of the cut, in nanoseconds since 1970; 0 before the cut.
     created_ns: u64,
-    /// The volume was not new at the cut.
+    /// Whether the volume was no longer new at the cut.
     pub(in crate::backend::local) populated: bool,
-    /// The volume had a filesystem.
+    /// Whether the volume had a filesystem.
     filesystem: bool,
 }
 
@@ -28,18 +28,21 @@ pub(in crate::backend::local) struct SnapshotRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::backend::local) enum SnapshotState {
-    /// Intended; its file may exist or not. Not returned to any caller yet.
+    /// The cut of the snapshot is recorded, and its file may exist or not. No caller has received
+    /// the snapshot yet.
     Cutting,
-    /// Cut; its file is being filled from the volume's, to which no process may write until then.
+    /// The snapshot was cut, and its file is being filled from the volume's, to which no process
+    /// may write until then.
     Copying,
-    /// Its file is complete.
+    /// The file is complete.
     Ready,
-    /// Being deleted; its file may exist or not. No longer returned to callers.
+    /// The snapshot is being deleted, and its file may exist or not. No caller receives it any
+    /// longer.
     Deleting,
 }
 
 impl SnapshotRecord {
-    /// The intent to cut a snapshot of that volume.
+    /// Creates the record of a snapshot before it is cut from this volume.
     pub(in crate::backend::local) fn cutting(name: &str, source: &str, volume: &Record) -> Self {
         Self {
             version: VERSION,
@@ -60,7 +63,7 @@ impl SnapshotRecord {
         self.created_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// Whether its file is damaged if it holds no data; as [`Record::must_hold_data`].
+    /// Whether a file without data is damaged, as for volumes in [`Record::must_hold_data`].
     pub(super) fn must_hold_data(&self, certain: bool) -> bool {
         certain && self.populated && self.filesystem
     }
@@ -68,28 +71,28 @@ impl SnapshotRecord {
     /// Decodes the result of [`Self::encode`].
     ///
     /// # Errors
-    /// `Bug`, with the snapshot's ID, for an invalid record or one of another version.
+    /// Returns `Bug`, with the snapshot's ID, for an invalid record or one of another version.
     pub(in crate::backend::local) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
         decode(&format!("snapshot {id}"), bytes)
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     ///
     /// # Errors
-    /// `Bug` if it cannot be encoded as JSON.
+    /// Returns `Bug` if it cannot be encoded as JSON.
     pub(in crate::backend::local) fn encode(&self) -> Result<Vec<u8>, Failure> {
         serde_json::to_vec(self).map_err(|error| Failure::bug(format!("state.redb: {error}")))
     }
 
-    /// 1 if it counts as a snapshot, else 0: only ready snapshots count.
+    /// Returns 1 if the record counts as a snapshot, else 0. Only ready snapshots count.
     pub(in crate::backend::local) fn counts(&self) -> u64 {
         u64::from(self.state == SnapshotState::Ready)
     }
 
-    /// The snapshot as callers see it, without a check of its file; none if it is hidden.
+    /// Returns the snapshot for callers, without a check of its file; `None` if it is hidden.
     ///
     /// # Errors
-    /// `Bug` if a stored ID breaks the present rules.
+    /// Returns `Bug` if a stored ID violates the current rules.
     pub(super) fn snapshot(&self, id: &str) -> Result<Option<Snapshot>, Failure> {
         let ready = match self.state {
             SnapshotState::Cutting | SnapshotState::Deleting => return Ok(None),

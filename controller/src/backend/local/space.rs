@@ -1,6 +1,7 @@
-//! The bytes that may be provisioned. With overcommit 1 every provisioned byte can be written: the
-//! sizes of all volumes and snapshots together never exceed the filesystem less foreign files and
-//! its own metadata. Shared blocks count for each file: any of them may be rewritten.
+//! The maximum number of bytes that may be provisioned. With overcommit 1, every provisioned byte
+//! can be written: the sizes of all volumes and snapshots together never exceed the filesystem
+//! without foreign files and its own metadata. Shared blocks count for each file, since any of them
+//! may be rewritten.
 
 use super::files::Files;
 use super::ledger::Ledger;
@@ -10,26 +11,29 @@ use std::collections::HashSet;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// For so long after its end, a scan of all files says enough.
+/// The time for which a scan of all files is recent.
 const RECENT: Duration = Duration::from_secs(60);
 
-/// Queries scan no sooner than after this many times the duration of the last scan, or [`RECENT`]:
-/// they spend at most 1 % of the time on it, or with a scan of more than 0.6 s, its duration in
-/// each minute. Beyond that, they may scan once after each removal of a file.
+/// Queries do not scan again before this multiple of the last scan's duration has passed, or
+/// [`RECENT`] if that is shorter. So they spend at most 1 % of the time on scans, or with scans of
+/// more than 0.6 s, one scan per minute. In addition, they may scan once after each removal of a
+/// file.
 const PAUSE: u32 = 100;
 
 /// The maximum number of bytes of all volumes and snapshots together. Foreign space, which is used
 /// but not by their files, cannot be provisioned. Shared blocks seem to be used once per file, so
 /// they can hide foreign files; a dedicated filesystem has none.
 ///
-/// Which space is foreign is known from a scan of all files, 18 ms for 10,000 of them. Between two
-/// scans the maximum is estimated: all that was taken since counts as foreign, so it is too small
-/// by what volumes wrote. What volumes discarded since, and foreign files took instead, is not
-/// noticed before the next scan: until then it is too large by that, for creates, too.
+/// A scan of all files determines the foreign space; it takes 18 ms for 10,000 files. Between two
+/// scans the maximum is estimated. All space allocated since the last scan counts as foreign, so
+/// the estimate is too small by the data that volumes have written. Space that volumes have
+/// discarded since, and that foreign files have taken instead, is only noticed by the next scan.
+/// Until then the estimate is too large by that space, for creations, too.
 #[derive(Debug)]
 pub(super) struct Ceiling {
     overcommit: Overcommit,
-    /// Never held during a scan: a disk may not answer, and a delete needs it.
+    /// The state of scans. The lock is never held during a scan, since a disk may not respond, and
+    /// a deletion requires the lock.
     known: Lock<Known>,
     #[cfg(test)]
     scans: std::sync::atomic::AtomicU32,
@@ -39,41 +43,41 @@ pub(super) struct Ceiling {
 struct Known {
     last: Option<Scan>,
     removed: Removed,
-    /// A query scans.
+    /// Whether a query is scanning.
     is_asked: bool,
 }
 
-/// Files that were removed since the start.
+/// The files that were removed since the start.
 #[derive(Clone, Copy, Debug, Default)]
 struct Removed {
-    /// Of those with blocks.
+    /// The number of removed files with allocated blocks.
     files: u64,
-    /// Their allocated bytes.
+    /// The number of bytes allocated to removed files.
     bytes: u64,
 }
 
 /// A scan of all files.
 #[derive(Clone, Copy, Debug)]
 struct Scan {
-    /// When it ended.
+    /// The time at which the scan ended.
     at: Instant,
     took: Duration,
-    /// The used space of the filesystem, just before.
+    /// The used space of the filesystem just before the scan, in bytes.
     taken: u64,
-    /// Of this, by files of volumes and snapshots.
+    /// The space used by files of volumes and snapshots during the scan, in bytes.
     ours: u64,
-    /// A file was removed since. It may have shared blocks, which are taken still.
+    /// Whether a file was removed since. It may have shared blocks, which are still in use.
     is_off: bool,
 }
 
-/// What gives a maximum.
+/// The basis for determining a maximum.
 #[derive(Debug)]
 enum Query<'a> {
     Use(Scan),
     Scan(Option<Turn<'a>>),
 }
 
-/// The scan of a query, until this is dropped.
+/// The exclusive right of a query to scan, until it is dropped.
 #[derive(Debug)]
 struct Turn<'a>(&'a Ceiling);
 
@@ -93,7 +97,8 @@ impl Ceiling {
         }
     }
 
-    /// The exact maximum. Scans unless the filesystem is as full as at the last scan.
+    /// Returns the exact maximum. Scans unless the usage of the filesystem is that of a recent
+    /// scan.
     pub(super) fn exact(
         &self,
         volumes: &Files,
@@ -107,8 +112,8 @@ impl Ceiling {
         })
     }
 
-    /// For queries: the maximum as [`Ceiling::exact`], or as [`Ceiling::estimate`] just after a
-    /// scan, and while another query scans.
+    /// Returns the maximum for queries: like [`Ceiling::exact`], but like [`Ceiling::estimate`]
+    /// shortly after a scan, and while another query is scanning.
     pub(super) fn shortly(
         &self,
         volumes: &Files,
@@ -118,7 +123,8 @@ impl Ceiling {
         self.maximum(volumes, snapshots, ledger, |taken| self.query(taken))
     }
 
-    /// The maximum by the scan that `decide` selects for the used space, or by a new one.
+    /// Returns the maximum from the scan that `decide` selects for the used space, or from a new
+    /// one.
     fn maximum<'a>(
         &'a self,
         volumes: &Files,
@@ -135,8 +141,9 @@ impl Ceiling {
         Ok(self.shown(room.total, scan.foreign(room.taken)))
     }
 
-    /// One query at a time scans again; the others use the last scan, whatever its age. Before the
-    /// first scan each of them scans, so that none waits for another whose disk does not answer.
+    /// Lets one query at a time scan again; the others use the last scan, whatever its age. Before
+    /// the first scan, each query scans, so that none waits for another one whose disk does not
+    /// respond.
     fn query(&self, taken: u64) -> Query<'_> {
         let mut known = self.known.lock();
         match known.last {
@@ -149,7 +156,8 @@ impl Ceiling {
         }
     }
 
-    /// Scans all files. `before` it: the used space, and before that, the removed files.
+    /// Scans all files. `before` contains the used space before the scan, and the files removed
+    /// before that.
     fn scan(
         &self,
         volumes: &Files,
@@ -171,7 +179,7 @@ impl Ceiling {
             is_off: false,
         };
         let mut known = self.known.lock();
-        // Some of them may have been scanned before they were removed.
+        // Some files may have been scanned before they were removed.
         if known.removed.files > before.files {
             scan.free(known.removed.bytes - before.bytes);
         }
@@ -179,7 +187,8 @@ impl Ceiling {
         Ok(scan)
     }
 
-    /// A maximum that is not above the exact one as far as a recent scan shows; `None` without one.
+    /// Returns a maximum that, by a recent scan, does not exceed the exact one; `None` without such
+    /// a scan.
     pub(super) fn estimate(&self, volumes: &Files) -> Result<Option<u64>, Failure> {
         let Some(scan) = self.known.lock().last.filter(Scan::is_recent) else {
             return Ok(None);
@@ -194,8 +203,8 @@ impl Ceiling {
         ceiling
     }
 
-    /// A file of ours with so many allocated bytes was removed: what is taken instead is foreign,
-    /// unless it shared them.
+    /// Records that a file of a volume or snapshot with `bytes` allocated was removed. If the space
+    /// is used again, it counts as foreign, unless the file shared it.
     pub(super) fn freed(&self, bytes: u64) {
         if bytes == 0 {
             return;
@@ -208,7 +217,7 @@ impl Ceiling {
         }
     }
 
-    /// As if the last scan had found foreign files everywhere.
+    /// Sets the state as if the last scan had found only foreign files.
     #[cfg(test)]
     pub(super) fn seem_full(&self) {
         self.known.lock().last = Some(Scan {
@@ -220,24 +229,24 @@ impl Ceiling {
         });
     }
 
-    /// As if the last scan had taken that long, and the used space had changed since: other users
-    /// of the filesystem may free what a test has written.
+    /// Sets the state as if the last scan had taken this time, and the used space had changed
+    /// since. Other users of the filesystem may free space that a test has used.
     #[cfg(test)]
     pub(super) fn seem_slow(&self, took: Duration) {
         if let Some(scan) = &mut self.known.lock().last {
             scan.took = took;
-            // No filesystem has an odd number of bytes in use.
+            // The number of used bytes of a filesystem is never odd.
             scan.taken |= 1;
         }
     }
 
-    /// Bytes of removed files.
+    /// Returns the number of bytes of removed files.
     #[cfg(test)]
     pub(super) fn freed_bytes(&self) -> u64 {
         self.known.lock().removed.bytes
     }
 
-    /// The number of scans.
+    /// Returns the number of scans.
     #[cfg(test)]
     pub(super) fn scans(&self) -> u32 {
         self.scans.load(std::sync::atomic::Ordering::Relaxed)
@@ -249,7 +258,7 @@ impl Scan {
         self.at.elapsed() < RECENT
     }
 
-    /// For a query, while so much is taken.
+    /// Whether the scan suffices for a query with this used space.
     fn says_enough(&self, taken: u64) -> bool {
         let is_fresh = !self.is_off && self.at.elapsed() < self.took.saturating_mul(PAUSE);
         self.is_recent() && (self.taken == taken || is_fresh)
@@ -261,14 +270,14 @@ impl Scan {
         self.ours = self.ours.saturating_sub(bytes);
     }
 
-    /// Space that may be foreign while so much is taken.
+    /// Returns the space that may be foreign with this used space.
     fn foreign(&self, taken: u64) -> u64 {
         taken.max(self.taken).saturating_sub(self.ours)
     }
 }
 
-/// Bytes allocated to files with these IDs. Stray files are foreign, whatever their names, and so,
-/// for once, is a file that was created after the IDs were read.
+/// Returns the number of bytes allocated to files with these IDs. Stray files count as foreign,
+/// whatever their names are, and so does, temporarily, a file created after the IDs were read.
 pub(super) fn ours(files: &Files, ids: &HashSet<String>) -> Result<u64, Failure> {
     let mut ours = 0_u64;
     files.each(|name, allocated| {
@@ -279,17 +288,17 @@ pub(super) fn ours(files: &Files, ids: &HashSet<String>) -> Result<u64, Failure>
     Ok(ours)
 }
 
-/// How many times over the space may be provisioned.
+/// The ratio of provisioned to actual space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overcommit {
     permille: u64,
 }
 
-/// Bounds of the factor: below, almost no volume fits; above, the limit is meaningless.
+/// The bounds of the factor: below, almost no volume fits; above, the limit is meaningless.
 const FACTOR_MIN: f64 = 0.1;
 const FACTOR_MAX: f64 = 1_000_000.0;
 
-/// An invalid factor.
+/// The error for an invalid factor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("overcommit {0:?}: not a number from {FACTOR_MIN} to {FACTOR_MAX}, such as 1 or 2.5")]
 pub struct OvercommitError(String);
@@ -319,7 +328,8 @@ impl FromStr for Overcommit {
 }
 
 impl Overcommit {
-    /// The bytes that may be provisioned, of a filesystem of which foreign files take so many.
+    /// Returns the number of bytes that may be provisioned on a filesystem of `total` bytes, of
+    /// which foreign files use `foreign`.
     pub(super) fn of(self, total: u64, foreign: u64) -> u64 {
         let usable = u128::from(total.saturating_sub(foreign));
         let ceiling = usable * u128::from(self.permille) / 1000;
@@ -334,14 +344,14 @@ mod tests {
     #[test]
     fn foreign_files_are_not_promised_and_ours_do_not_count_twice() {
         let cases = [
-            // total, taken, ours, factor -> ceiling
+            // The values are total, taken, ours, factor and the expected ceiling.
             ((1000, 0, 0, "1"), 1000),
             ((1000, 300, 0, "1"), 700),
             ((1000, 300, 300, "1"), 1000),
             ((1000, 300, 100, "1.0"), 800),
             ((1000, 300, 100, "2.5"), 2000),
             ((1000, 0, 0, "0.5"), 500),
-            // Compressed or shared blocks: more seems allocated than is used.
+            // With compressed or shared blocks, more seems allocated than is used.
             ((1000, 100, 400, "1"), 1000),
             ((u64::MAX, 0, 0, "1000"), u64::MAX),
         ];
@@ -362,7 +372,7 @@ mod tests {
         }
     }
 
-    /// A query while so much is taken scans, and those after it are not its turn.
+    /// Whether a query with this used space scans. Ends the query at once.
     fn scans(ceiling: &Ceiling, taken: u64) -> bool {
         matches!(ceiling.query(taken), Query::Scan(Some(_)))
     }
@@ -377,7 +387,7 @@ mod tests {
             let other = ceiling.query(taken);
             assert!(matches!(other, Query::Use(_)), "{taken}: {other:?}");
         }
-        // Its scan failed, too.
+        // The scan of that query failed, too.
         drop(turn);
         assert!(scans(&ceiling, 301));
         assert!(!scans(&ceiling, 300), "nothing was written");
@@ -390,7 +400,7 @@ mod tests {
         assert!(matches!(first, Query::Scan(Some(_))), "{first:?}");
         let second = ceiling.query(300);
         assert!(matches!(second, Query::Scan(None)), "{second:?}");
-        // The end of the second one is not that of the first.
+        // The end of the second query is not that of the first.
         drop(second);
         ceiling.known.lock().last = Some(scan(300, 200));
         assert!(matches!(ceiling.query(301), Query::Use(_)));
@@ -407,7 +417,7 @@ mod tests {
             ..last
         });
         assert!(!scans(&ceiling, 301));
-        // Never written, so it shared nothing.
+        // The file was never written, so it shared nothing.
         ceiling.freed(0);
         assert!(!scans(&ceiling, 301));
         ceiling.freed(50);
@@ -423,7 +433,7 @@ mod tests {
         }
         let ceiling = Ceiling::new(Overcommit::default());
         ceiling.known.lock().last = Some(scan);
-        // Ours was removed, and a foreign file of that size was created.
+        // A file of a volume was removed, and a foreign file of the same size was created.
         ceiling.freed(50);
         let after = |taken| ceiling.known.lock().last.unwrap().foreign(taken);
         assert_eq!([after(250), after(300)], [100, 150]);

@@ -1,5 +1,5 @@
 //! `state.redb` as a file: its path, creating and opening it, reserving its space on disk, and
-//! detecting that it was replaced. Must not know its content.
+//! detecting its replacement. Must not know its content.
 
 use super::fault::{at, os};
 use super::files::{Inode, is_copied_on_write, set_nocow};
@@ -13,18 +13,20 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-/// Size of the cache; redb's default of 1 GiB is for larger databases than a list of volumes.
+/// The size of the cache in bytes. The default of redb, 1 GiB, is for larger databases than a list
+/// of volumes.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Minimum space on disk reserved for the file, so that a full disk does not prevent a small
-/// change.
+/// The minimum space on disk reserved for the file, in bytes, so that a full disk does not prevent
+/// small changes.
 const RESERVE_BYTES: u64 = 4 << 20;
 
-/// Whether a file of the state directory exists. Asked before it is opened by its name: the open of
-/// a FIFO waits for another process, and that of a device may change it.
+/// Whether a file of the state directory exists. Must be called before it is opened by its name,
+/// since the open of a FIFO waits for another process, and that of a device may change it.
 ///
 /// # Errors
-/// `Precondition`, with the `remedy`, if it is no regular file, nor a symbolic link to one.
+/// Returns `Precondition`, with the `remedy`, if it is neither a regular file nor a symbolic link
+/// to one.
 pub(super) fn is_there(path: &Path, remedy: &str) -> Result<bool, Failure> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => Ok(true),
@@ -47,19 +49,19 @@ fn described(special: FileType) -> &'static str {
     }
 }
 
-/// The file that this process uses.
+/// The file of the database that this process uses.
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
-    /// Kept open, so that the kernel does not reuse its inode number.
+    /// The file, kept open so that the kernel does not reuse its inode number.
     file: File,
 }
 
 impl StateFile {
-    /// Opens the file in that directory.
+    /// Opens the file in this directory.
     ///
     /// # Errors
-    /// `Unreachable`, naming the path.
+    /// Returns `Unreachable`, naming the path.
     pub(super) fn find(dir: &Path) -> Result<Self, Failure> {
         let path = path_in(dir);
         let file = OpenOptions::new().read(true).write(true).open(&path);
@@ -75,7 +77,7 @@ impl StateFile {
         Ok(Self { path, file })
     }
 
-    /// Opens the database. An empty file is an error: its content was lost.
+    /// Opens the database. Fails if the file is empty, since its content was lost.
     pub(super) fn open(&self) -> Result<Database, Failure> {
         self.reserve()?;
         let database = builder().open(&self.path).map_err(failed)?;
@@ -83,10 +85,10 @@ impl StateFile {
         Ok(database)
     }
 
-    /// Refuses a file that has lost its name: the next start would not see changes written into it.
+    /// Refuses a file that has lost its name, since the next start would not see changes in it.
     ///
     /// # Errors
-    /// `Unreachable`.
+    /// Returns `Unreachable`.
     pub(super) fn refuse_replaced(&self) -> Result<(), Failure> {
         let opened = rustix::fs::fstat(&self.file);
         let opened = opened.map_err(|errno| os("fstat", &self.path, errno))?;
@@ -102,7 +104,7 @@ impl StateFile {
         let metadata = self.file.metadata();
         let metadata = metadata.map_err(|error| at("stat", &self.path, &error))?;
         if let Err(errno) = allocate(&self.file, metadata.len()) {
-            // Needed only once the disk is full.
+            // The space is only needed once the disk is full.
             tracing::warn!("{}", os("fallocate", &self.path, errno));
         }
         Ok(())
@@ -114,10 +116,10 @@ fn allocate(file: &File, bytes: u64) -> Result<(), Errno> {
     rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes)
 }
 
-/// An empty file under another name, and its path. [`give_name`] gives it its name.
+/// Creates an empty file under another name; returns it with its path. [`give_name`] renames it.
 ///
 /// # Errors
-/// `Unreachable`, naming the path.
+/// Returns `Unreachable`, naming the path.
 pub(super) fn draft(dir: &Path) -> Result<(File, PathBuf), Failure> {
     let path = dir.join("state.redb.new");
     is_there(&path, "remove it")?;
@@ -131,16 +133,16 @@ pub(super) fn draft(dir: &Path) -> Result<(File, PathBuf), Failure> {
     Ok((file, path))
 }
 
-/// Sets NOCOW on an empty file if a btrfs would give new blocks to its overwrites.
+/// Sets NOCOW on an empty file if a btrfs would allocate new blocks for overwrites.
 ///
 /// # Errors
-/// `Unreachable`, with what to do.
+/// Returns `Unreachable`, with the remedy.
 fn keep_in_place(file: &File, path: &Path) -> Result<(), Failure> {
     let kept = match is_copied_on_write(file) {
         Ok(true) => set_nocow(file),
         is => is.map(|_| ()),
     };
-    // What chattr(1) calls `c` excludes NOCOW, and new files inherit it.
+    // The attribute that chattr(1) calls `c` excludes NOCOW, and new files inherit it.
     let remedy = "if the state directory is compressed, end that for new files (`btrfs property \
                   set DIR compression none`)";
     kept.map_err(|errno| {
@@ -150,24 +152,24 @@ fn keep_in_place(file: &File, path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Gives the draft, whose content is on disk, the name of the database.
+/// Renames the draft, whose content is on disk, to the database.
 ///
 /// # Errors
-/// `Unreachable`, naming the path.
+/// Returns `Unreachable`, naming the path.
 pub(super) fn give_name(dir: &Path, draft: &Path) -> Result<(), Failure> {
     let renamed = std::fs::rename(draft, path_in(dir));
     renamed.map_err(|error| at("rename", draft, &error))?;
     sync_names(dir)
 }
 
-/// The settings of redb.
+/// Returns the settings of redb.
 pub(super) fn builder() -> redb::Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
     builder
 }
 
-/// Its path in the state directory.
+/// Returns the path of the database in a state directory.
 pub(super) fn path_in(dir: &Path) -> PathBuf {
     dir.join("state.redb")
 }
@@ -175,13 +177,13 @@ pub(super) fn path_in(dir: &Path) -> PathBuf {
 /// Writes the names in the state directory to disk.
 ///
 /// # Errors
-/// `Unreachable`, naming the directory.
+/// Returns `Unreachable`, naming the directory.
 pub(super) fn sync_names(dir: &Path) -> Result<(), Failure> {
     let opened = File::open(dir).map_err(|error| at("open", dir, &error))?;
     rustix::fs::fsync(&opened).map_err(|errno| os("fsync", dir, errno))
 }
 
-/// An error of redb, with advice.
+/// Converts an error of redb, and adds the remedy.
 pub(super) fn failed(error: impl Into<redb::Error>) -> Failure {
     let error = error.into();
     Failure::new(
@@ -193,16 +195,16 @@ pub(super) fn failed(error: impl Into<redb::Error>) -> Failure {
     )
 }
 
-/// Runs `start`, which reads the database for the first time. redb panics at some damage.
+/// Runs `start`, which reads the database for the first time. redb panics on some damage.
 ///
 /// # Errors
-/// Those of `start`; `Unreachable`, naming the file, if it panics.
+/// Returns the errors of `start`, and `Unreachable`, naming the file, if it panics.
 pub(super) fn unless_damaged<T>(start: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // What a panic leaves is dropped: it has no effect on another start.
+    // The state that a panic leaves is dropped, so it does not affect another start.
     catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|_logged| Err(damaged()))
 }
 
-/// The failure of a start during which redb has panicked.
+/// Returns the failure of a start during which redb has panicked.
 pub(super) fn damaged() -> Failure {
     Failure::new(
         Kind::Unreachable,
@@ -211,15 +213,15 @@ pub(super) fn damaged() -> Failure {
     )
 }
 
-/// Runs `work`, which uses the open database. redb panics at some damage.
+/// Runs `work`, which uses the open database. redb panics on some damage.
 ///
 /// # Errors
-/// [`panicked`] if it panics. The database must then be reopened.
+/// Returns [`panicked`] if it panics. The database must then be reopened.
 pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_logged| panicked())
 }
 
-/// The failure of a call during a panic, or after it, until the database was reopened.
+/// Returns the failure of a call during a panic, or after it, until the database is reopened.
 pub(super) fn panicked() -> Failure {
     Failure::new(
         Kind::Unreachable,
@@ -229,8 +231,8 @@ pub(super) fn panicked() -> Failure {
     )
 }
 
-/// Only the next start reads the file of that name, so no final code may be returned: the caller
-/// would conclude that nothing remains.
+/// Returns the failure for a replaced file. Only the next start reads the file with the name, so
+/// the error must not be final: the caller would conclude that nothing remains.
 fn replaced(path: &Path) -> Failure {
     let failure = Failure::new(
         Kind::Unreachable,

@@ -1,5 +1,5 @@
-//! The state directory: taken for one process, and read. The verbs that change it are in separate
-//! files.
+//! The state directory: locks it for one process, and reads it. The verbs that change it are in
+//! separate files.
 
 use super::copies::Copies;
 use super::fault::{at, emptied, os};
@@ -23,8 +23,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The state of `local`. A volume changes by intent (in the ledger), action (on its file), commit
-/// (in the ledger), so that [`Store::recover`] knows the interrupted change after any crash.
+/// The state of `local`. A change of a volume consists of the intent (in the ledger), the action
+/// (on its file) and the commit (in the ledger), so that [`Store::recover`] finds the interrupted
+/// change after any crash.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) ledger: Ledger,
@@ -32,7 +33,7 @@ pub(super) struct Store {
     pub(super) files: Files,
     /// The files of snapshots.
     pub(super) snapshots: Files,
-    /// The files that attached volumes were attached with: see `held.rs`.
+    /// The files with which volumes were attached, described in `held.rs`.
     pub(super) attached: Files,
     pub(super) copies: Arc<Copies>,
     pub(super) node: NodeId,
@@ -44,11 +45,12 @@ pub(super) struct Store {
     pub(super) in_progress: InProgress,
     /// Names of snapshots that a thread is working on.
     pub(super) cutting: InProgress,
-    /// The filesystem reports holes, so any data in a file was written.
+    /// Whether the filesystem reports holes, so that any data in a file was written.
     pub(super) tells_holes: bool,
-    /// Held until the process exits.
+    /// The lock of the directory, held until the process exits.
     _lock: File,
-    /// Likewise: a restore replaces the lock file, and the new one is not locked.
+    /// A second lock, on the directory itself: a restore replaces the lock file, and the new file
+    /// is not locked.
     _dir_lock: File,
 }
 
@@ -56,7 +58,7 @@ impl Store {
     /// Opens the state directory, and recovers from an earlier crash.
     ///
     /// # Errors
-    /// Those of [`Store::open`] and [`Store::recover`].
+    /// Returns the errors of [`Store::open`] and [`Store::recover`].
     pub(super) fn start(config: Config) -> Result<Self, Failure> {
         let store = Self::open(config)?;
         store.copies.show();
@@ -82,7 +84,7 @@ impl Store {
             refuse_orphans(dir, &files, id::VOLUME)?;
             refuse_orphans(dir, &snapshots, id::SNAPSHOT)?;
         }
-        // Before anything is stored in them, whichever start created them.
+        // Sync before anything is stored in the directories, whichever start created them.
         sync_names(dir)?;
         Ok(Self {
             ledger: Ledger::open(dir)?,
@@ -118,12 +120,13 @@ impl Store {
             .transpose()
     }
 
-    /// The volume as callers see it.
+    /// Returns the volume for callers.
     pub(super) fn volume(&self, id: &str, record: &Record) -> Result<Volume, Failure> {
         record.volume(id, self.place.clone())
     }
 
-    /// The token is the last ID of the previous page; that volume may have been deleted.
+    /// Lists volumes. The token is the last ID of the previous page; that volume may have been
+    /// deleted.
     pub(super) fn list(&self, after: Option<&str>, limit: usize) -> Result<Page, Failure> {
         refuse_foreign_token(after)?;
         let mut page = Page::default();
@@ -147,7 +150,8 @@ impl Store {
         Ok(page)
     }
 
-    /// The list entry of a volume whose record cannot be read: only its ID is known.
+    /// Returns the list entry of a volume whose record cannot be read, so that only its ID is
+    /// known.
     fn unreadable(&self, id: &str, failure: Failure) -> Result<Volume, Failure> {
         if failure.kind != Kind::Bug {
             return Err(failure);
@@ -159,19 +163,19 @@ impl Store {
         })
     }
 
-    /// The file of a volume that was ready a moment ago.
+    /// Opens the file of a volume that was ready a moment ago.
     pub(super) fn backing(&self, id: &str) -> Result<Backing, Failure> {
         self.own(id, self.files.get(id))
     }
 
-    /// The same, read-only.
+    /// Opens the file of a volume that was ready a moment ago, read-only.
     pub(super) fn backing_for_reading(&self, id: &str) -> Result<Backing, Failure> {
         self.own(id, self.files.get_for_reading(id))
     }
 
     fn own(&self, id: &str, found: Result<Backing, Failure>) -> Result<Backing, Failure> {
         let file = found.or_else(|missing| {
-            // Deleted with its volume, rather than lost?
+            // Check whether the file was deleted with its volume, and not lost.
             ready(id, self.ledger.get(id)?)?;
             Err(missing)
         })?;
@@ -179,10 +183,10 @@ impl Store {
         Ok(file)
     }
 
-    /// Whether that file, which is the volume's or was cut from it, holds data.
+    /// Whether a file, which is the volume's or was cut from it, holds data.
     ///
     /// # Errors
-    /// `Precondition` if it does not but must.
+    /// Returns `Precondition` if it does not, but must.
     pub(super) fn data_in(
         &self,
         file: &Backing,
@@ -219,14 +223,14 @@ impl Store {
         }
     }
 
-    /// Bytes that may be provisioned in total.
+    /// Returns the maximum number of bytes that may be provisioned in total.
     pub(super) fn ceiling(&self) -> Result<u64, Failure> {
         self.ceiling
             .exact(&self.files, &self.snapshots, &self.ledger)
     }
 
-    /// Makes a change that provisions space, and that [`fits`] under the number of bytes that may
-    /// be provisioned in total. It is made again with the exact number if an estimate refuses it.
+    /// Makes a change that provisions space, and that [`fits`] under the maximum number of
+    /// provisioned bytes. If an estimate refuses it, makes it again with the exact maximum.
     pub(super) fn provision<T>(
         &self,
         change: impl Fn(&mut Changes<'_>, u64) -> Result<T, Failure>,
@@ -242,7 +246,7 @@ impl Store {
     }
 }
 
-/// Refuses a token that no page of volumes ended with.
+/// Refuses a token that is not the end of a page of volumes.
 pub(super) fn refuse_foreign_token(after: Option<&str>) -> Result<(), Failure> {
     let Some(token) = after.filter(|token| !id::is_ours(id::VOLUME, token)) else {
         return Ok(());
@@ -251,10 +255,10 @@ pub(super) fn refuse_foreign_token(after: Option<&str>) -> Result<(), Failure> {
     Err(Failure::new(Kind::BadToken, message))
 }
 
-/// The record of a ready volume.
+/// Returns the record of a ready volume.
 ///
 /// # Errors
-/// `NotFound`; `Busy` while it is being created or deleted.
+/// Returns `NotFound`, and `Busy` while the volume is being created or deleted.
 pub(super) fn ready(id: &str, record: Option<Record>) -> Result<Record, Failure> {
     let record = record.ok_or_else(|| Failure::not_found(format!("volume {id}: not found")))?;
     match record.state {
@@ -270,7 +274,7 @@ pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(),
     if more <= left {
         return Ok(());
     }
-    // What is left must not read as if it were enough.
+    // The remaining space must not look sufficient after rounding.
     let left = match Rounded(left).to_string() {
         rounded if rounded == Rounded(more).to_string() => Exact(left).to_string(),
         rounded => rounded,
@@ -283,8 +287,8 @@ pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(),
     )))
 }
 
-/// The directory is not created: if it is missing, its filesystem may not be mounted, and all
-/// volumes would seem to be deleted.
+/// Checks that the directory exists. It is not created: if it is missing, its filesystem may not be
+/// mounted, and all volumes would seem to be deleted.
 fn present(dir: &Path) -> Result<(), Failure> {
     if dir.try_exists().map_err(|error| at("stat", dir, &error))? {
         return Ok(());
@@ -296,7 +300,8 @@ fn present(dir: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// No state is created there: it would be hidden once the disk is mounted.
+/// Returns the failure for a directory whose disk may not be mounted. State created there would be
+/// hidden once the disk is mounted.
 fn not_mounted(dir: &Path) -> Failure {
     Failure::precondition(format!(
         "{}: has no state.redb, which --require-state demands; mount the disk that holds it, or \
@@ -305,8 +310,8 @@ fn not_mounted(dir: &Path) -> Failure {
     ))
 }
 
-/// If volumes or snapshots exist without a ledger, the ledger was lost; with an empty one, they
-/// would count as deleted.
+/// Refuses files of volumes or snapshots without a ledger, which was lost. With an empty ledger,
+/// they would count as deleted.
 fn refuse_orphans(dir: &Path, files: &Files, kind: &str) -> Result<(), Failure> {
     let mut orphan = None;
     files.each(|name, _| {
@@ -323,8 +328,8 @@ fn refuse_orphans(dir: &Path, files: &Files, kind: &str) -> Result<(), Failure> 
     )))
 }
 
-/// Whether lseek(2) distinguishes data from holes here; if not, all is data. The lock file, which
-/// is empty, serves as the sample.
+/// Whether lseek(2) distinguishes data from holes here; if not, everything counts as data. The lock
+/// file, which is empty, serves as the sample.
 fn tells_holes(lock: &File) -> bool {
     let found = rustix::fs::ftruncate(lock, STEP_BYTES)
         .and_then(|()| rustix::fs::seek(lock, SeekFrom::Data(0)));
@@ -341,7 +346,7 @@ fn tells_holes(lock: &File) -> bool {
     tells
 }
 
-/// Ensures that no other process uses the directory.
+/// Locks the lock file, so that no other process uses the directory.
 fn lock(dir: &Path) -> Result<File, Failure> {
     let path = dir.join("lock");
     is_there(&path, "remove it")?;
@@ -357,7 +362,7 @@ fn lock(dir: &Path) -> Result<File, Failure> {
     Ok(lock)
 }
 
-/// The same with the directory itself.
+/// Locks the directory itself for the same purpose.
 fn lock_dir(dir: &Path) -> Result<File, Failure> {
     let opened = File::open(dir).map_err(|error| at("open", dir, &error))?;
     take(&opened, dir)?;
@@ -375,10 +380,10 @@ fn take(lock: &File, path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The minimum size of that file, the volume's, which must have it.
+/// Returns the minimum size of the volume's file, after checking that it has it.
 ///
 /// # Errors
-/// `Precondition` if it is smaller.
+/// Returns `Precondition` if the file is smaller.
 pub(super) fn whole_bytes(file: &Backing, record: &Record) -> Result<u64, Failure> {
     let least_bytes = record.least_bytes(file.grown_to()?);
     file.refuse_truncated(least_bytes)?;

@@ -1,7 +1,7 @@
-//! What a file records of itself in its attributes (xattr(7)): the size that it was enlarged to,
-//! and whether it is complete. From the first on, all of the file may be in use, and if it is
-//! smaller, it was truncated. A complete file is never copied again, even if its record is older
-//! than the file; a copy of the file, by reflink or not, does not have that mark.
+//! Properties that a file records about itself in extended attributes (xattr(7)): the size to which
+//! it was enlarged, and whether it is complete. Once a size is recorded, all of the file may be in
+//! use, and a smaller file was truncated. A complete file is never copied again, even if its record
+//! is older than the file. A copy of the file, by reflink or not, does not have that mark.
 
 #[cfg(test)]
 use super::journal::{self, Call};
@@ -11,17 +11,17 @@ use belay_server::call::Failure;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-/// Attribute (xattr(7)) of a file: the size that it was last enlarged to, in bytes.
+/// The extended attribute with the size to which the file was last enlarged, in bytes.
 const GROWN: &str = "user.belay.grown";
-/// Number of digits of 2^64.
+/// The number of digits of 2^64.
 const DIGITS_MAX: usize = 20;
 
 impl Backing {
-    /// Enlarges it to at least that size; never shrinks it.
+    /// Enlarges the file to at least `bytes`; never shrinks it.
     ///
     /// # Errors
-    /// `Range` if the filesystem does not support a file of that size, else `Quota` or
-    /// `Unreachable`.
+    /// Returns `Range` if the filesystem does not support a file of this size, and otherwise
+    /// `Quota` or `Unreachable`.
     pub(in crate::backend::local) fn grow(&self, bytes: u64) -> Result<(), Failure> {
         let before = self.bytes()?;
         if before < bytes {
@@ -30,8 +30,9 @@ impl Backing {
             #[cfg(test)]
             journal::note(Call::Change(self.path.clone()));
         }
-        // After the size, on disk too: a crash in between leaves an expansion that the next call
-        // completes. The other way round, the file would look truncated. A new file needs no note.
+        // Record the size after the change is on disk: a crash in between leaves an expansion that
+        // the next call completes. In the opposite order, the file would look truncated. A new file
+        // needs no record.
         if before > 0 && self.grown_to()? < bytes {
             self.sync()?;
             self.note_grown(bytes)?;
@@ -44,13 +45,13 @@ impl Backing {
         #[cfg(test)]
         journal::note(Call::Mark(self.path.clone()));
         match rustix::fs::fsetxattr(&self.file, GROWN, value.as_bytes(), XattrFlags::empty()) {
-            // A filesystem without extended attributes records nothing.
+            // On a filesystem without extended attributes, nothing is recorded.
             Ok(()) | Err(Errno::NOTSUP) => Ok(()),
             Err(errno) => Err(os("fsetxattr", &self.path, errno)),
         }
     }
 
-    /// The size that it was last enlarged to; 0 if it never was.
+    /// Returns the size to which the file was last enlarged, in bytes; 0 if it never was.
     pub(in crate::backend::local) fn grown_to(&self) -> Result<u64, Failure> {
         let mut value = [0; DIGITS_MAX];
         let read = rustix::fs::fgetxattr(&self.file, GROWN, &mut value);
@@ -59,7 +60,7 @@ impl Backing {
 }
 
 impl Files {
-    /// The same for the file of that ID, without opening it.
+    /// Returns the size to which the file with this ID was last enlarged, without opening it.
     pub(in crate::backend::local) fn grown_to(&self, id: &str) -> Result<u64, Failure> {
         let path = self.path_of(id);
         let mut value = [0; DIGITS_MAX];
@@ -81,15 +82,16 @@ fn grown(read: Result<usize, Errno>, value: &[u8]) -> Result<u64, Errno> {
     }
 }
 
-/// Attribute (xattr(7)) of the file of a volume or snapshot that was created from a source.
+/// The extended attribute that marks the complete file of a volume or snapshot that was created
+/// from a source.
 const COMPLETE: &str = "user.belay.complete";
-/// Its values: whether the source was in use, or new.
+/// Values of the attribute: whether the source was in use, or new.
 const POPULATED: &[u8] = b"populated";
 const NEW: &[u8] = b"new";
 
 impl Backing {
-    /// Marks the file, whose data is on disk, as complete; the mark is on disk when this returns.
-    /// Without effect on a filesystem without extended attributes.
+    /// Marks the file, whose data is on disk, as complete. The mark is on disk when this returns.
+    /// Has no effect on a filesystem without extended attributes.
     pub(in crate::backend::local) fn mark_complete(&self, populated: bool) -> Result<(), Failure> {
         let value = if populated { POPULATED } else { NEW };
         match rustix::fs::fsetxattr(&self.file, COMPLETE, value, XattrFlags::empty()) {
@@ -103,12 +105,12 @@ impl Backing {
         }
     }
 
-    /// Whether the file was created from data, if it is marked as complete.
+    /// Returns whether the file was created from data, if it is marked as complete.
     pub(in crate::backend::local) fn completed(&self) -> Result<Option<bool>, Failure> {
         let mut value = [0; POPULATED.len()];
         match rustix::fs::fgetxattr(&self.file, COMPLETE, &mut value) {
             Ok(length) => Ok(Some(value.get(..length) != Some(NEW))),
-            // Longer than both values: assume data.
+            // The value is longer than both known ones, so assume data.
             Err(Errno::RANGE) => Ok(Some(true)),
             Err(Errno::NODATA | Errno::NOTSUP) => Ok(None),
             Err(errno) => Err(os("fgetxattr", &self.path, errno)),

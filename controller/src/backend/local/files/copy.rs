@@ -1,5 +1,5 @@
-//! Filling a backing file from another: by sharing blocks where the filesystem can, else by copying
-//! the data without the holes.
+//! Fills a backing file from another one, by sharing blocks if the filesystem can, or else by
+//! copying the data without the holes.
 
 use super::Backing;
 #[cfg(test)]
@@ -14,25 +14,26 @@ use std::os::unix::fs::FileExt as _;
 /// Bytes copied between two checks for cancellation.
 const PIECE_BYTES: u64 = 64 << 20;
 
-/// Counts the bytes copied.
+/// The counter of copied bytes.
 pub(in crate::backend::local) const COPIED_BYTES: &str = "belay_controller_copied_bytes_total";
 
-/// How a copy ended.
+/// The end of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend::local) enum Copied {
-    /// All of it.
+    /// The copy is complete.
     Whole,
-    /// Cancelled.
+    /// The copy was cancelled.
     Stopped,
 }
 
 impl Backing {
-    /// Takes on the content that the other file has at one instant, by sharing its blocks; no write
-    /// can fall in between. False, without effect, if the filesystem cannot share.
+    /// Takes over the content that the other file has at one instant, by sharing its blocks. No
+    /// write can fall in between. Returns false, without effect, if the filesystem cannot share
+    /// blocks.
     ///
     /// # Errors
-    /// `Precondition` if the other file was smaller than `least_bytes` at that instant; `Quota` or
-    /// `Unreachable`.
+    /// Returns `Precondition` if the other file was smaller than `least_bytes` at that instant, and
+    /// otherwise `Quota` or `Unreachable`.
     pub(in crate::backend::local) fn share(
         &self,
         from: &Self,
@@ -50,18 +51,19 @@ impl Backing {
                 ))),
                 _ => Ok(true),
             },
-            // ioctl_ficlone(2): no reflink support, two filesystems, or files that cannot share.
+            // By ioctl_ficlone(2), these mean no reflink support, two filesystems, or files that
+            // cannot share.
             Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY) => Ok(false),
             Err(errno) => Err(os("ioctl FICLONE", &self.path, errno)),
         }
     }
 
     /// Replaces the content by the first `bytes` of the other file, to which no process may write
-    /// meanwhile; holes stay holes. Calls `go_on` before every piece.
+    /// meanwhile. Holes remain holes. Calls `go_on` before every piece.
     ///
     /// # Errors
-    /// `Precondition` if the other file is smaller; `Busy` if it changed all the same; `Quota` or
-    /// `Unreachable`.
+    /// Returns `Precondition` if the other file is smaller, `Busy` if it changed nevertheless, and
+    /// otherwise `Quota` or `Unreachable`.
     pub(in crate::backend::local) fn copy(
         &self,
         from: &Self,
@@ -93,7 +95,7 @@ impl Backing {
             }
             at = end;
         }
-        // If it was truncated meanwhile, the rest of the copy is a hole.
+        // If the file was truncated meanwhile, the rest of the copy is a hole.
         from.refuse_truncated(bytes)?;
         if from.version()? != before {
             return Err(Failure::busy(format!(
@@ -106,7 +108,7 @@ impl Backing {
         Ok(Copied::Whole)
     }
 
-    /// Whether the file has these bytes at that offset.
+    /// Whether the file has these bytes at this offset.
     pub(in crate::backend::local) fn has_at(&self, at: u64, bytes: &[u8]) -> Result<bool, Failure> {
         let mut found = vec![0; bytes.len()];
         match self.file.read_exact_at(&mut found, at) {
@@ -116,9 +118,9 @@ impl Backing {
         }
     }
 
-    /// Differs after every change of the content: size and ctime, with nanoseconds. Not mtime,
-    /// which can be set back (utimensat(2)). A change of an attribute changes ctime too; the copy
-    /// is then repeated needlessly.
+    /// Returns a value that differs after every change of the content: the size, and the ctime with
+    /// nanoseconds. The mtime can be set to an earlier time (utimensat(2)). A change of an
+    /// attribute changes the ctime, too; the copy is then repeated unnecessarily.
     fn version(&self) -> Result<(i64, i64, i64), Failure> {
         let stat = self.stat()?;
         let nanoseconds = i64::try_from(stat.st_ctime_nsec).unwrap_or_default();
@@ -139,7 +141,7 @@ impl Backing {
         .map_err(|errno| os("copy_file_range", &self.path, errno))
     }
 
-    /// Start and end of the next data, from `at` on and before `limit`.
+    /// Returns the start and end of the next data from `at` on and before `limit`.
     fn data_after(&self, at: u64, limit: u64) -> Result<Option<(u64, u64)>, Failure> {
         if at >= limit {
             return Ok(None);
@@ -147,7 +149,7 @@ impl Backing {
         let failed = |errno| os("lseek", &self.path, errno);
         let begin = match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
             Ok(begin) if begin < limit => begin,
-            // lseek(2): no data at or after the offset.
+            // By lseek(2), there is no data at or after the offset.
             Ok(_) | Err(Errno::NXIO) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         };

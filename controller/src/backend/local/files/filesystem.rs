@@ -1,10 +1,10 @@
-//! The peculiarities of filesystems. btrfs writes overwritten blocks elsewhere, and keeps an old
-//! extent while any block of it is in use: a full volume that is overwritten at random takes far
-//! more space than its size. Files with the attribute NOCOW (chattr(1), C) are overwritten in
-//! place.
+//! Special properties of filesystems. btrfs writes overwritten blocks to new locations, and keeps
+//! an old extent while any block of it is in use. So a full volume that is overwritten at random
+//! uses far more space than its size. Files with the attribute NOCOW (chattr(1), C) are overwritten
+//! in place.
 //!
-//! ext4 stops all writes after an error of it. Since Linux 6.15, statvfs(3) does not report that;
-//! the options in proc_pid_mountinfo(5) do.
+//! ext4 stops all writes after an internal error. Since Linux 6.15, statvfs(3) does not report
+//! that, but the options in proc_pid_mountinfo(5) do.
 
 use super::{Backing, Files};
 use crate::backend::local::fault::os;
@@ -13,10 +13,10 @@ use rustix::fs::{AtFlags, IFlags, StatxFlags};
 use rustix::io::Errno;
 use std::fs::File;
 
-/// `BTRFS_SUPER_MAGIC` of statfs(2).
+/// The magic number of btrfs, `BTRFS_SUPER_MAGIC` of statfs(2).
 const BTRFS: u64 = 0x9123_683e;
 
-/// Whether the filesystem of that directory is a btrfs.
+/// Whether the filesystem of the directory is a btrfs.
 pub(super) fn is_btrfs(dir: &File) -> Result<bool, Errno> {
     let magic = rustix::fs::fstatfs(dir)?.f_type;
     Ok(u64::try_from(magic).is_ok_and(|magic| magic == BTRFS))
@@ -30,14 +30,14 @@ pub(in crate::backend::local) fn is_copied_on_write(file: &File) -> Result<bool,
     }
 }
 
-/// Sets NOCOW on a file that is empty and on a btrfs.
+/// Sets NOCOW on an empty file if it is on a btrfs.
 pub(in crate::backend::local) fn set_nocow(file: &File) -> Result<(), Errno> {
     let attributes = rustix::fs::ioctl_getflags(file)?;
     rustix::fs::ioctl_setflags(file, attributes | IFlags::NOCOW)
 }
 
 impl Backing {
-    /// Sets NOCOW on the file, which is empty.
+    /// Sets NOCOW on this file, which is empty.
     pub(super) fn write_in_place(&self) {
         if let Err(errno) = set_nocow(&self.file) {
             let why = os("ioctl FS_IOC_SETFLAGS NOCOW", &self.path, errno);
@@ -45,8 +45,8 @@ impl Backing {
         }
     }
 
-    /// Sets NOCOW on the file, which is empty, as on the other file: files that differ in it cannot
-    /// share blocks. If this fails, they do not.
+    /// Sets NOCOW on this file, which is empty, to the value of the other file. Files that differ
+    /// in it cannot share blocks; if the call fails, they do not.
     pub(super) fn overwrite_like(&self, from: &Self) {
         let (Ok(ours), Ok(theirs)) = (self.attributes(), from.attributes()) else {
             return;
@@ -61,10 +61,10 @@ impl Backing {
         }
     }
 
-    /// Whether an overwrite allocates space on its btrfs.
+    /// Whether an overwrite allocates space, on a btrfs.
     ///
     /// # Errors
-    /// `Unreachable`.
+    /// Returns `Unreachable`.
     pub(in crate::backend::local) fn is_copied_on_write(&self) -> Result<bool, Failure> {
         is_copied_on_write(&self.file)
             .map_err(|errno| os("ioctl FS_IOC_GETFLAGS", &self.path, errno))
@@ -75,16 +75,17 @@ impl Backing {
     }
 }
 
-/// `EXT4_SUPER_MAGIC` of statfs(2).
+/// The magic number of ext4, `EXT4_SUPER_MAGIC` of statfs(2).
 const EXT4: u64 = 0xef53;
 
-/// The option of a filesystem that was stopped.
+/// The option that shows that a filesystem was stopped.
 const STOPPED: &[u8] = b"emergency_ro";
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
 impl Files {
-    /// Whether it is an ext4 that was stopped. False if that is not known: writing will show.
+    /// Whether the filesystem is an ext4 that was stopped. Returns false if this is unknown, since
+    /// writes will show it.
     pub(in crate::backend::local) fn is_stopped(&self) -> bool {
         let magic = rustix::fs::fstatfs(&self.dir).map(|stat| u64::try_from(stat.f_type));
         if magic != Ok(Ok(EXT4)) {
@@ -98,7 +99,7 @@ impl Files {
     }
 }
 
-/// Whether the options of that mount's filesystem, the last field of its line, have the word.
+/// Whether the options of a mount's filesystem, the last field of its line, contain the word.
 fn is_stopped(mounts: &[u8], id: u64) -> bool {
     let id = id.to_string();
     let mut lines = mounts.split(|&byte| byte == b'\n');

@@ -1,27 +1,28 @@
-//! In tests: which files this thread has changed, synced and marked, in their order. A power loss
-//! keeps only what was synced, in any order, so that a missing sync shows here on any filesystem.
-//! Another call can come in at any of them.
+//! For tests: records the order in which this thread has changed, synced and marked files. A power
+//! loss keeps only synced changes, in any order, so a missing sync is detected here on any
+//! filesystem. Tests can run another call before any of these steps.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// What was done to a file or directory, or to the database.
+/// A step on a file or directory, or on the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::backend::local) enum Call {
-    /// Its content or names.
+    /// A change of content or names.
     Change(PathBuf),
-    /// An attribute that describes the content.
+    /// A change of an attribute that describes the content.
     Mark(PathBuf),
     Sync(PathBuf),
     Commit,
-    /// Another thread has tried to commit this one's change with its own; whether it has.
+    /// Another thread has tried to commit this thread's change with its own; contains whether it
+    /// has succeeded.
     Share(bool),
-    /// Opening it, if it exists.
+    /// The file is opened, if it exists.
     Open(PathBuf),
 }
 
-/// What comes in, and right before which call.
+/// The step before which an action runs, and the action.
 type Meanwhile = (Call, Box<dyn FnOnce()>);
 
 thread_local! {
@@ -29,12 +30,12 @@ thread_local! {
     static MEANWHILE: RefCell<Option<Meanwhile>> = const { RefCell::new(None) };
 }
 
-/// Runs `act` right before the next such call of this thread.
+/// Runs `act` immediately before the next such step of this thread.
 pub(in crate::backend::local) fn before(call: Call, act: impl FnOnce() + 'static) {
     MEANWHILE.set(Some((call, Box::new(act))));
 }
 
-/// Adds a call.
+/// Records a step.
 pub(in crate::backend::local) fn note(call: Call) {
     let due = MEANWHILE.with_borrow_mut(|due| due.take_if(|(awaited, _)| *awaited == call));
     if let Some((_, act)) = due {
@@ -47,8 +48,8 @@ fn is_commit(call: &Call) -> bool {
     matches!(call, Call::Commit | Call::Share(true))
 }
 
-/// Runs `work`, and returns how many transactions this thread has committed, and how many of its
-/// changes others have.
+/// Runs `work`, and returns the number of transactions that this thread has committed, and the
+/// number of its changes that other threads have committed.
 pub(in crate::backend::local) fn commits<T>(work: impl FnOnce() -> T) -> (T, [usize; 2]) {
     CALLS.take();
     let result = work();
@@ -57,8 +58,8 @@ pub(in crate::backend::local) fn commits<T>(work: impl FnOnce() -> T) -> (T, [us
     (result, [count(Call::Commit), count(Call::Share(true))])
 }
 
-/// Runs `work`, and checks that a power loss keeps what it did: content that is marked is on disk
-/// before its mark, and everything before the last commit.
+/// Runs `work`, and checks that its effect survives a power loss: content is on disk before its
+/// mark, and everything is on disk before the last commit.
 pub(in crate::backend::local) fn expect_durable<T>(what: &str, work: impl FnOnce() -> T) -> T {
     CALLS.take();
     let result = work();

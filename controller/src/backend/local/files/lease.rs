@@ -1,27 +1,27 @@
-//! Whether another program can write to a file: `mount -o loop`, `e2fsck` and `qemu-img` take no
-//! lock, but the kernel grants no read lease while any descriptor for writing is open (fcntl(2)).
-//! Has unsafe code, and decides nothing.
+//! Detects whether another program can write to a file. `mount -o loop`, `e2fsck` and `qemu-img`
+//! take no lock, but the kernel grants no read lease while any descriptor for writing is open
+//! (fcntl(2)). Contains unsafe code, and decides nothing.
 
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::sync::Once;
 
-/// The other programs that can write to a file.
+/// Whether other programs can write to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writers {
-    /// No process has it open for writing.
+    /// No process has the file open for writing.
     None,
-    /// A process has.
+    /// A process has the file open for writing.
     Some,
-    /// The filesystem grants no leases (NFS, FUSE), or not to this user.
+    /// The filesystem grants no leases (NFS, FUSE), or none to this user.
     Unknown(Errno),
 }
 
 /// Takes a read lease and releases it at once; the descriptor must be read-only.
 pub(super) fn writers(file: &File) -> Writers {
     static IGNORE: Once = Once::new();
-    // An open for writing in between sends SIGIO, which would end this process.
+    // If the file is opened for writing in between, SIGIO is sent, which would end this process.
     IGNORE.call_once(ignore_sigio);
     match set_lease(file, libc::F_RDLCK).and_then(|()| set_lease(file, libc::F_UNLCK)) {
         Ok(()) => Writers::None,
@@ -67,7 +67,7 @@ mod tests {
         let reader = File::open(&path).unwrap();
         flock(&reader, FlockOperation::LockExclusive).unwrap();
         assert_eq!(writers(&file), Writers::None);
-        // Released: otherwise this would wait for the lease to break.
+        // The lease is released; otherwise this would wait for the lease to break.
         File::options().write(true).open(&path).unwrap();
         assert_eq!(writers(&file), Writers::None);
     }

@@ -1,5 +1,5 @@
-//! Files by inode: whether two names refer to the same file, how many do, and a second name that
-//! keeps a file whose first name is removed.
+//! Files by inode: checks whether two names refer to the same file and how many names it has, and
+//! creates a second name that keeps a file whose first name is removed.
 
 #[cfg(test)]
 use super::journal::{self, Call};
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// Maximum number of earlier files of one volume that are kept for an operator.
 const ASIDE_MAX: u32 = 100;
 
-/// Identifies a file while it is open; numbers change at a reboot.
+/// The identity of a file while it is open; the numbers change at a reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend::local) struct Inode {
     dev: u64,
@@ -30,7 +30,7 @@ impl From<Stat> for Inode {
     }
 }
 
-/// The number of names of that file; its type depends on the processor.
+/// Returns the number of names of a file. The type of the field depends on the architecture.
 pub(in crate::backend::local) fn names_of(stat: &Stat) -> u64 {
     fn widened(names: impl Into<u64>) -> u64 {
         names.into()
@@ -39,18 +39,18 @@ pub(in crate::backend::local) fn names_of(stat: &Stat) -> u64 {
 }
 
 impl Files {
-    /// Links the file of that ID in the other directory into this one, under the same name; false
-    /// if the filesystem does not support that.
+    /// Links the file with this ID from the other directory into this one, under the same name.
+    /// Returns false if the filesystem does not support that.
     pub(in crate::backend::local) fn link(&self, from: &Self, id: &str) -> Result<bool, Failure> {
         match rustix::fs::linkat(&from.dir, id, &self.dir, id, AtFlags::empty()) {
             Ok(()) => Ok(true),
-            // link(2): no hard links at all, none to another mount, or too many.
+            // By link(2), these mean no hard links at all, none to another mount, or too many.
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::XDEV | Errno::MLINK) => Ok(false),
             Err(errno) => Err(os("link", &self.path_of(id), errno)),
         }
     }
 
-    /// Gives the file of that ID another name in the same directory; returns its path.
+    /// Creates another name for the file with this ID in the same directory; returns its path.
     pub(in crate::backend::local) fn set_aside(&self, id: &str) -> Result<PathBuf, Failure> {
         for number in 1..=ASIDE_MAX {
             let name = format!("{id}.{number}");
@@ -72,7 +72,7 @@ impl Files {
         )))
     }
 
-    /// Removes that name, if it exists; a power cut may restore it.
+    /// Removes the name, if it exists; a power cut may restore it.
     pub(in crate::backend::local) fn unlink(&self, id: &str) -> Result<(), Failure> {
         match rustix::fs::unlinkat(&self.dir, id, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -80,7 +80,7 @@ impl Files {
         }
     }
 
-    /// The inode of that name; opens nothing.
+    /// Returns the inode of the name, without opening the file.
     pub(in crate::backend::local) fn inode(&self, id: &str) -> Result<Option<Inode>, Failure> {
         match rustix::fs::statat(&self.dir, id, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat.into())),
@@ -89,7 +89,7 @@ impl Files {
         }
     }
 
-    /// Whether removing that name would delete the content of a file; opens nothing.
+    /// Whether removing the name would delete the content of a file. Does not open the file.
     pub(in crate::backend::local) fn is_last_name(&self, id: &str) -> Result<bool, Failure> {
         match rustix::fs::statat(&self.dir, id, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(stat.st_nlink == 1),
@@ -100,16 +100,16 @@ impl Files {
 }
 
 impl Backing {
-    /// Its inode.
+    /// Returns the inode of the file.
     pub(in crate::backend::local) fn inode(&self) -> Result<Inode, Failure> {
         self.stat().map(Inode::from)
     }
 
-    /// Refuses a file with more than `allowed` names, since it may be the file of another volume or
-    /// snapshot too. Inspects it again only if it had more when it was opened.
+    /// Refuses a file with more than `allowed` names, since it may also be the file of another
+    /// volume or snapshot. Reads the number again only if there were more when the file was opened.
     ///
     /// # Errors
-    /// `Precondition`, with the remedy.
+    /// Returns `Precondition`, with the remedy.
     pub(in crate::backend::local) fn refuse_linked(&self, allowed: u64) -> Result<(), Failure> {
         if self.names <= allowed {
             return Ok(());
@@ -120,8 +120,8 @@ impl Backing {
         }
     }
 
-    /// Whether another process holds its lock. Takes it shared for a moment: calls that ask at the
-    /// same time do not see each other.
+    /// Whether another process holds the lock of the file. Takes the lock shared for a moment, so
+    /// concurrent checks do not notice each other.
     pub(in crate::backend::local) fn is_locked(&self) -> Result<bool, Failure> {
         let flock = |operation| rustix::fs::flock(&self.file, operation);
         match flock(FlockOperation::NonBlockingLockShared) {

@@ -1,4 +1,4 @@
-//! Opening a backing file, if there is one, and nothing else that has its name.
+//! Opens backing files, and refuses other objects with their names.
 
 #[cfg(test)]
 use super::journal::{self, Call};
@@ -10,19 +10,19 @@ use rustix::io::Errno;
 use std::path::Path;
 
 impl Files {
-    /// Opens the file of that ID; `None` if it does not exist.
+    /// Opens the file with this ID; `None` if it does not exist.
     ///
     /// # Errors
-    /// `Precondition` if it is not a regular file; `Busy` while another program holds a lease on
-    /// it, as the node agent does for a moment.
+    /// Returns `Precondition` if it is not a regular file, and `Busy` while another program holds a
+    /// lease on it, as the node agent does for a moment.
     pub(in crate::backend::local) fn find(&self, id: &str) -> Result<Option<Backing>, Failure> {
         self.find_for(id, OFlags::RDWR)
     }
 
-    /// The same, read-only.
+    /// Opens the file with this ID read-only; `None` if it does not exist.
     ///
     /// # Errors
-    /// As for [`Self::find`].
+    /// Returns the errors of [`Self::find`].
     pub(in crate::backend::local) fn find_for_reading(
         &self,
         id: &str,
@@ -30,10 +30,10 @@ impl Files {
         self.find_for(id, OFlags::RDONLY)
     }
 
-    /// Opens the file of that ID read-only.
+    /// Opens the file with this ID read-only.
     ///
     /// # Errors
-    /// `Precondition` if it does not exist; else as for [`Self::find`].
+    /// Returns `Precondition` if it does not exist, and the errors of [`Self::find`].
     pub(in crate::backend::local) fn get_for_reading(&self, id: &str) -> Result<Backing, Failure> {
         self.find_for_reading(id)?
             .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
@@ -41,7 +41,7 @@ impl Files {
 
     fn find_for(&self, id: &str, access: OFlags) -> Result<Option<Backing>, Failure> {
         let path = self.path_of(id);
-        // With NONBLOCK, open(2) fails at once if there is a lease; without, it waits up to 45 s.
+        // With NONBLOCK, open(2) fails at once if there is a lease; otherwise it waits up to 45 s.
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let mut opened = Err(Errno::WOULDBLOCK);
         #[cfg(test)]
@@ -65,7 +65,8 @@ impl Files {
                 }
             }
             Err(Errno::NOENT) => Ok(None),
-            // open(2): a link with NOFOLLOW; a directory for writing; a socket.
+            // By open(2), these mean a link with NOFOLLOW, a directory opened for writing, or a
+            // socket.
             Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
                 Err(Failure::precondition(foreign(&path)))
             }
@@ -77,17 +78,17 @@ impl Files {
         }
     }
 
-    /// Opens the file of that ID.
+    /// Opens the file with this ID.
     ///
     /// # Errors
-    /// `Precondition` if it does not exist; else as for [`Self::find`].
+    /// Returns `Precondition` if it does not exist, and the errors of [`Self::find`].
     pub(in crate::backend::local) fn get(&self, id: &str) -> Result<Backing, Failure> {
         self.find(id)?
             .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
     }
 }
 
-/// The message for a missing file.
+/// Returns the message for a missing file.
 pub(in crate::backend::local) fn missing(path: &Path) -> String {
     format!(
         "{}: the file is missing; mount the filesystem that holds it, or restore it (to abandon \
@@ -96,7 +97,7 @@ pub(in crate::backend::local) fn missing(path: &Path) -> String {
     )
 }
 
-/// The message for a directory, a link or a device that has the name of a file.
+/// Returns the message for a directory, link or device with the name of a file.
 pub(in crate::backend::local) fn foreign(path: &Path) -> String {
     format!(
         "{}: is not a regular file; move it away and restore the file",

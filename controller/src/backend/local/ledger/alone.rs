@@ -1,5 +1,5 @@
-//! Detects calls that use the ledger within a call that does. Only while another thread waits to
-//! reopen the database would they wait for themselves.
+//! Detects calls that use the ledger from within such a call. They would wait for themselves, but
+//! only while another thread waits to reopen the database.
 
 use std::cell::Cell;
 
@@ -7,11 +7,13 @@ thread_local! {
     static IS_OPEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Until it is dropped, this thread has the database open.
+/// Exists while this thread has the database open.
 pub(super) struct Alone;
 
+/// Records that this thread opens the database.
+///
 /// # Panics
-/// If this thread has the database open.
+/// Panics if this thread already has the database open.
 pub(super) fn begin() -> Alone {
     assert!(
         !IS_OPEN.replace(true),

@@ -1,6 +1,7 @@
-//! Changes share transactions: those that wait while one transaction is written go into the next
-//! one, with one flush for all of them. Each caller makes its change itself, one after the other,
-//! and the last one commits; a caller that meets no other commits at once. Knows no table.
+//! Shares transactions between changes: those that wait while one transaction is written are
+//! combined in the next one, with a single flush. Each caller makes its change itself, one after
+//! the other, and the last one commits; without other callers, a caller commits at once. Knows no
+//! table.
 
 use super::totals::Totals;
 use super::{Changes, Ledger, closed};
@@ -14,34 +15,34 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
 
-/// The callers of [`Ledger::change`].
+/// The state of concurrent callers of [`Ledger::change`].
 #[derive(Debug, Default)]
 pub(super) struct Callers {
-    /// Those that have yet to make their change.
+    /// The number of callers that have yet to make their change.
     waiting: AtomicUsize,
-    /// Locked by the caller that makes its change or commits. The batch is that of the caller
-    /// before, left for the next one: there is none without waiting callers.
+    /// The lock of the caller that makes its change or commits. It contains the batch that the
+    /// previous caller has left for the next one; without waiting callers there is none.
     turn: Lock<Option<Batch>>,
 }
 
 /// A transaction with the changes of callers.
 struct Batch {
     transaction: WriteTransaction,
-    /// After the last change.
+    /// The totals after the last change.
     totals: Totals,
-    /// For the callers that have left their changes in it, if any.
+    /// The outcome for callers that have left their changes in the batch, if any.
     outcome: Option<Arc<Outcome>>,
 }
 
-/// Whether a batch is on disk, once that is known.
+/// Whether a batch is on disk, once this is known.
 type Outcome = OnceLock<Result<(), Failure>>;
 
-/// What a caller has done to its batch.
+/// The effect of a caller on its batch.
 enum Changed<T> {
     Made(T),
-    /// Nothing, for this reason.
+    /// The caller has changed nothing, for this reason.
     Refused(Failure),
-    /// Perhaps a part of its change.
+    /// The caller may have made a part of its change.
     Broken(Failure),
 }
 
@@ -52,12 +53,14 @@ impl fmt::Debug for Batch {
 }
 
 impl Callers {
-    /// Waits for the turn. A batch waits for all who wait here, so they must need nothing else: the
-    /// caller has the database open, since [`Ledger::mend`] closes it after the last change only.
+    /// Waits for the turn. A batch waits for all callers that wait here, so they must not wait for
+    /// anything else. The caller has the database open, since [`Ledger::mend`] only closes it after
+    /// the last change.
     fn turn(&self, _open: &Database) -> MutexGuard<'_, Option<Batch>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let turn = self.turn.lock();
-        // With the turn: then a batch that is left for a waiting caller is not left for this one.
+        // Count down with the turn, so that a batch left for a waiting caller is not left for this
+        // one.
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         turn
     }
@@ -96,40 +99,41 @@ impl Batch {
 }
 
 impl Ledger {
-    /// The number of callers that have yet to make their change.
+    /// Returns the number of callers that have yet to make their change.
     #[cfg(test)]
     pub(in crate::backend::local) fn waiting(&self) -> usize {
         self.callers.waiting()
     }
 
     /// Runs `work` in a transaction, which is on disk when this returns, or has no effect. The
-    /// transaction may have the changes of others, which `work` sees; all are written, or none.
-    /// `work` must not use the ledger again, see [`Ledger::read`].
+    /// transaction may contain the changes of other callers, which `work` sees; either all are
+    /// written, or none. `work` must not use the ledger again, for the same reason as in
+    /// [`Ledger::read`].
     ///
     /// # Errors
-    /// Those of `work`, once the changes that it has seen are on disk; `Unreachable` if the
-    /// database cannot be written, is damaged or was replaced, may be running if the outcome is
-    /// unknown.
+    /// Returns the errors of `work`, once the changes that it has seen are on disk. Returns
+    /// `Unreachable` if the database cannot be written, is damaged or was replaced; if the outcome
+    /// is unknown, the change may be running.
     pub(in crate::backend::local) fn change<T>(
         &self,
         work: impl FnOnce(&mut Changes<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         #[cfg(test)]
         let _alone = super::alone::begin();
-        // Held to the end, so that the database is not closed during the transaction.
+        // Hold it to the end, so that the database is not closed during the transaction.
         let database = self.opened()?;
         let database = database.as_ref().ok_or_else(closed)?;
         let mut turn = self.callers.turn(database);
         let mut batch = match turn.take() {
             Some(batch) => batch,
-            // redb's lock of the one transaction may not be free.
+            // After a panic, redb may still hold the lock of its single transaction.
             None if self.is_suspect() => return Err(panicked()),
             None => self.caught(|| Batch::begin(database)).flatten()?,
         };
         let changed = self.caught(|| batch.make(work));
         match changed.unwrap_or_else(Changed::Broken) {
             Changed::Made(made) => self.end(turn, batch).map(|()| made),
-            // Perhaps because of changes that are not on disk yet.
+            // The refusal may depend on changes that are not on disk yet.
             Changed::Refused(failure) if batch.outcome.is_some() => {
                 self.end(turn, batch).and(Err(failure))
             }
@@ -139,7 +143,7 @@ impl Ledger {
         }
     }
 
-    /// Leaves the batch to a waiting caller and waits for its outcome, or commits it.
+    /// Leaves the batch to a waiting caller and waits for its outcome, or commits the batch.
     fn end(
         &self,
         mut turn: MutexGuard<'_, Option<Batch>>,
@@ -164,7 +168,8 @@ impl Ledger {
         written
     }
 
-    /// Called with the turn: older totals must not be shown after newer ones.
+    /// Commits a batch. Must be called with the turn, since older totals must not be shown after
+    /// newer ones.
     fn commit(&self, batch: Batch) -> Result<(), Failure> {
         batch.transaction.commit().map_err(failed)?;
         #[cfg(test)]
@@ -174,7 +179,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Undoes all changes of the batch. Called with the turn; returns the failure of the caller.
+    /// Rolls back all changes of the batch, and returns the failure of the caller. Must be called
+    /// with the turn.
     fn roll_back(&self, batch: Batch, why: Failure) -> Failure {
         let Batch {
             transaction,

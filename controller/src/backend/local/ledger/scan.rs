@@ -1,5 +1,5 @@
-//! Passing all records on. They are read in pieces, and passed on while the database is not in use:
-//! the receiver may use the ledger, and wait for files.
+//! Passes all records to a receiver. They are read in pieces, and passed while the database is not
+//! in use, so the receiver may use the ledger, and wait for files.
 
 use super::snapshots::read;
 use super::{Ledger, SNAPSHOTS, SNAPSHOTS_OF, VOLUMES, failed};
@@ -9,17 +9,17 @@ use belay_server::call::Failure;
 use redb::{ReadTransaction, TableDefinition};
 use std::ops::Bound;
 
-/// The records of the first piece; each further one has twice as many, up to [`PIECE_MAX`]. Few
-/// calls need more than a page.
+/// The number of records in the first piece. Each further piece has twice as many, up to
+/// [`PIECE_MAX`]. Few calls need more than a page.
 const FIRST_PIECE: usize = 32;
 const PIECE_MAX: usize = 1024;
 
-/// Records by id. A record that cannot be read is the error.
+/// Records by ID. For an unreadable record, it contains the error.
 type Piece<T> = Vec<(String, Result<T, Failure>)>;
 
 impl Ledger {
-    /// Passes the records after `after`, by id, to `take` until it returns false. For a record that
-    /// cannot be read, it passes the error. A record may have changed meanwhile.
+    /// Passes the records after `after`, ordered by ID, to `take` until it returns false. For an
+    /// unreadable record, it passes the error. Records may have changed meanwhile.
     pub(in crate::backend::local) fn scan(
         &self,
         after: Option<&str>,
@@ -31,7 +31,8 @@ impl Ledger {
         by_pieces(after, piece, take)
     }
 
-    /// The same for snapshots; only those of the volume `of`, if given.
+    /// Passes the records of snapshots like [`Self::scan`]; only those of the volume `of`, if it is
+    /// set.
     pub(in crate::backend::local) fn scan_snapshots(
         &self,
         of: Option<&str>,
@@ -75,7 +76,7 @@ fn by_pieces<T>(
     }
 }
 
-/// At most `most` records after `after`.
+/// Returns at most `most` records after `after`.
 fn rows<T>(
     transaction: &ReadTransaction,
     table: TableDefinition<'_, &'static str, &'static [u8]>,
@@ -94,7 +95,7 @@ fn rows<T>(
     Ok(rows)
 }
 
-/// At most `most` snapshots of the volume, after `after`.
+/// Returns at most `most` snapshots of the volume, after `after`.
 fn rows_of(
     transaction: &ReadTransaction,
     volume: &str,

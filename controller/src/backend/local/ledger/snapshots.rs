@@ -7,7 +7,7 @@ use redb::ReadableTable as _;
 use std::collections::HashSet;
 
 impl Ledger {
-    /// The record of that snapshot.
+    /// Returns the record of a snapshot.
     pub(in crate::backend::local) fn snapshot(
         &self,
         id: &str,
@@ -15,14 +15,14 @@ impl Ledger {
         self.read(|transaction| read(&transaction.open_table(SNAPSHOTS).map_err(failed)?, id))
     }
 
-    /// The ids of all snapshots.
+    /// Returns the IDs of all snapshots.
     pub(in crate::backend::local) fn snapshot_ids(&self) -> Result<HashSet<String>, Failure> {
         self.keys(SNAPSHOTS)
     }
 }
 
 impl Changes<'_> {
-    /// The record of that snapshot.
+    /// Returns the record of a snapshot.
     pub(in crate::backend::local) fn snapshot(
         &self,
         id: &str,
@@ -30,7 +30,7 @@ impl Changes<'_> {
         read(&self.snapshots, id)
     }
 
-    /// The id of the snapshot of that name.
+    /// Returns the ID of the snapshot with this name.
     pub(in crate::backend::local) fn snapshot_named(
         &self,
         name: &str,

@@ -1,10 +1,10 @@
-//! Totals over all records, stored with them so that no call has to read them all.
+//! Totals over all records, stored with them so that no call must read all records.
 
 use crate::backend::local::state_file::failed;
 use belay_server::call::Failure;
 use redb::{ReadableTable, Table, TableDefinition};
 
-/// [`BYTES`], [`VOLUMES`] and [`SNAPSHOTS`].
+/// The stored totals, with the keys [`BYTES`], [`VOLUMES`] and [`SNAPSHOTS`].
 pub(super) const TOTALS: TableDefinition<'_, &str, u64> = TableDefinition::new("totals");
 const BYTES: &str = "bytes";
 const VOLUMES: &str = "volumes";
@@ -13,11 +13,11 @@ const SNAPSHOTS: &str = "snapshots";
 /// Totals over the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::backend::local) struct Totals {
-    /// Volumes that are ready.
+    /// The number of ready volumes.
     pub(in crate::backend::local) volumes: u64,
-    /// Snapshots that are ready.
+    /// The number of ready snapshots.
     pub(in crate::backend::local) snapshots: u64,
-    /// Bytes provisioned for both, including those that are being created or deleted.
+    /// The bytes provisioned for both, including those being created or deleted.
     pub(in crate::backend::local) bytes: u64,
 }
 
@@ -29,7 +29,7 @@ impl Totals {
         metrics::gauge!("belay_controller_provisioned_bytes").set(self.bytes as f64);
     }
 
-    /// Reads the totals; one that was never written is 0.
+    /// Reads the totals; a missing one is 0.
     pub(super) fn read(table: &impl ReadableTable<&'static str, u64>) -> Result<Self, Failure> {
         let sum = |key| {
             let value = table.get(key).map_err(failed)?;

@@ -1,6 +1,6 @@
-//! Cutting a snapshot: write the intent, share the volume's blocks with the snapshot's file, mark
-//! the snapshot ready. Where blocks cannot be shared, the cut is the moment from which no process
-//! can write to the volume, and the file is filled in the background.
+//! Cutting a snapshot: writes the intent, shares the volume's blocks with the snapshot's file, and
+//! marks the snapshot as ready. If blocks cannot be shared, the cut is the moment from which no
+//! process can write to the volume, and the file is filled in the background.
 
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::local::fault::unread;
@@ -15,11 +15,11 @@ use std::time::SystemTime;
 
 /// The result of looking up the name.
 pub(in crate::backend::local) enum Intent {
-    /// A snapshot that was cut.
+    /// A snapshot that was cut has the name.
     Exists(Snapshot),
-    /// No snapshot: this ID is now reserved for it.
+    /// No snapshot has the name, and this ID is now reserved for it.
     Made(String),
-    /// A snapshot whose cut or deletion was started and failed.
+    /// The name belongs to a snapshot whose cut or deletion was started and failed.
     Remains(String),
 }
 
@@ -36,7 +36,7 @@ impl Store {
             Intent::Exists(snapshot) => {
                 return match self.copies.repeat(snapshot.id.as_str()) {
                     None => Ok(snapshot),
-                    // It was cut, so the caller must not conclude that nothing happened.
+                    // The snapshot was cut, so the caller must not conclude that nothing happened.
                     Some(failure) => Err(failure.may_be_running()),
                 };
             }
@@ -44,7 +44,7 @@ impl Store {
         self.fill_or_discard(&id, order.source.as_str())
     }
 
-    /// The first step, once what a failed call has left is completed or removed.
+    /// Performs the first step, after completing or removing the remains of a failed call.
     fn intended_snapshot(&self, order: &SnapshotOrder) -> Result<Intent, Failure> {
         let intent = self.intend_snapshot(order)?;
         let Intent::Remains(old) = intent else {
@@ -57,7 +57,7 @@ impl Store {
         self.intend_snapshot(order)
     }
 
-    /// Completes a snapshot whose id is new, or removes what was made of it.
+    /// Completes a snapshot with a new ID, or removes its remains.
     pub(in crate::backend::local) fn fill_or_discard(
         &self,
         id: &str,
@@ -73,7 +73,7 @@ impl Store {
             })
     }
 
-    /// The first step.
+    /// Performs the first step.
     pub(in crate::backend::local) fn intend_snapshot(
         &self,
         order: &SnapshotOrder,
@@ -88,7 +88,7 @@ impl Store {
                 })?;
                 return Ok(match record.snapshot(&id)? {
                     Some(snapshot) => Intent::Exists(snapshot),
-                    // Its creator is no longer running: a name has one at a time.
+                    // The creator is no longer running, since a name has only one at a time.
                     None => Intent::Remains(id),
                 });
             }
@@ -102,20 +102,20 @@ impl Store {
     }
 
     fn fill_snapshot(&self, id: &str, source: &str) -> Result<Snapshot, Failure> {
-        // Volumes do not shrink, so the minimum size of its file now also holds at the cut.
+        // Volumes do not shrink, so the current minimum size of the file also applies at the cut.
         let volume = ready(source, self.ledger.get(source)?)?;
         let from = self.backing_for_reading(source)?;
         let least_bytes = whole_bytes(&from, &volume)?;
         self.refuse_replaced(source, &volume, &from)?;
-        // FICLONE writes dirty data back with the file locked, which blocks the volume's users:
-        // most of it is written before.
+        // FICLONE writes dirty data back with the file locked, which blocks the volume's users, so
+        // write most of it before.
         from.sync()?;
         let file = self.snapshots.begin(id)?;
         if !file.share(&from, least_bytes)? {
             return self.leave_to_copier(id, source, &from);
         }
         let cut_at = SystemTime::now();
-        // Otherwise the mark could reach the disk before the data.
+        // Without this, the mark could reach the disk before the data.
         file.sync()?;
         if let Some(volume) = self.ledger.get(source)? {
             let written = self.data_in(&file, source, &volume)?;
@@ -125,7 +125,7 @@ impl Store {
         self.complete_snapshot(id, source, &file, cut_at)
     }
 
-    /// The last step: records the properties of the file.
+    /// Performs the last step: records the properties of the file.
     pub(in crate::backend::local) fn complete_snapshot(
         &self,
         id: &str,
@@ -140,7 +140,7 @@ impl Store {
             record.state = SnapshotState::Ready;
             record.bytes = bytes;
             let snapshot = visible(id, &record)?;
-            // Inspected after the cut: a volume never becomes new again.
+            // Inspect the volume after the cut: a volume never becomes new again.
             record.populated = match changes.get(source)? {
                 None => file.holds_data()?,
                 Some(volume) => {
@@ -154,15 +154,15 @@ impl Store {
         })
     }
 
-    /// The last step for a snapshot whose file is marked as complete: a crash prevented that step,
-    /// or the record is older than the file because state.redb was restored from a backup. None if
-    /// the file has no such mark.
+    /// Performs the last step for a snapshot whose file is marked as complete: a crash prevented
+    /// that step, or the record is older than the file because state.redb was restored from a
+    /// backup. Returns `None` if the file has no such mark.
     pub(in crate::backend::local) fn complete_whole_snapshot(
         &self,
         id: &str,
     ) -> Result<Option<Snapshot>, Failure> {
         let Some(record) = self.ledger.snapshot(id)? else {
-            // A deletion has ended since the name was looked up.
+            // The deletion of the snapshot has ended since the name was looked up.
             return Ok(None);
         };
         let is_copied = match record.state {
@@ -176,7 +176,7 @@ impl Store {
         let Some(populated) = file.completed()? else {
             return Ok(None);
         };
-        // The time of the cut was not recorded yet; the file's mtime is the closest.
+        // The time of the cut is not recorded yet; the file's mtime is the closest.
         let (bytes, modified) = (file.bytes()?, file.modified()?);
         let completed = self.ledger.change(|changes| {
             let mut record = known(id, changes.snapshot(id)?)?;
@@ -193,7 +193,8 @@ impl Store {
         completed.map(Some)
     }
 
-    /// The last step for now where blocks cannot be shared; from here on the volume is locked.
+    /// Hands a snapshot whose blocks cannot be shared over to the copier. From here on the volume
+    /// is locked.
     pub(in crate::backend::local) fn leave_to_copier(
         &self,
         id: &str,
@@ -208,7 +209,7 @@ impl Store {
             let mut record = known(id, changes.snapshot(id)?)?;
             record.cut_at(SystemTime::now());
             record.state = SnapshotState::Copying;
-            // An expansion may be recorded and not complete.
+            // An expansion may be recorded but not complete.
             record.bytes = volume.bytes.min(from.bytes()?);
             let snapshot = visible(id, &record)?;
             let written = self.data_in(from, source, &volume)?;
@@ -220,7 +221,7 @@ impl Store {
         });
         match held {
             Ok(snapshot) => {
-                // Only now: the copier must find the record written.
+                // Queue the copy only now, since the copier must find the record written.
                 let lock = self.copies.lock_of(source);
                 self.copies.queue(id, source, lock);
                 Ok(snapshot)
@@ -232,7 +233,7 @@ impl Store {
         }
     }
 
-    /// Copies one snapshot; called by the copier.
+    /// Copies a snapshot. Called by the copier.
     pub(in crate::backend::local) fn copy_snapshot(&self, id: &str) -> Result<(), Failure> {
         match self.try_copy_snapshot(id) {
             Ok(Copied::Whole) => {
@@ -293,8 +294,8 @@ impl Store {
 }
 
 impl Store {
-    /// Locks a volume for its copy, unless the copy has held the lock since the cut. Without it,
-    /// the volume may have been used since, and is cut again.
+    /// Locks a volume for its copy, unless the copy has held the lock since the cut. Without the
+    /// lock, the volume may have been used since, and is cut again.
     fn lock_cut(
         &self,
         id: &str,
@@ -308,7 +309,7 @@ impl Store {
                 return Ok((record, volume, lock));
             }
             whole_bytes(&lock, &volume)?;
-            // An expansion may be recorded and not complete.
+            // An expansion may be recorded but not complete.
             let bytes = volume.bytes.min(lock.bytes()?);
             fits(changes, ceiling, bytes.saturating_sub(record.bytes))?;
             let written = self.data_in(&lock, source, &volume)?;

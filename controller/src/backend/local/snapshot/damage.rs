@@ -11,7 +11,7 @@ use belay_server::call::Failure;
 use belay_server::size::Exact;
 
 impl Store {
-    /// The snapshot as callers see it, with its file checked; none if it is hidden.
+    /// Returns the snapshot for callers, after a check of its file; `None` if it is hidden.
     pub(in crate::backend::local) fn visible(
         &self,
         id: &str,
@@ -21,7 +21,8 @@ impl Store {
             return Ok(None);
         };
         let damage = || self.damage(id, record);
-        // The file of a snapshot that is being deleted is not lost. Its record is marked before.
+        // The file of a snapshot that is being deleted is not lost; the record is marked before the
+        // file is removed.
         if record.state == SnapshotState::Ready
             && let Some(damage) = damage()
         {
@@ -64,11 +65,11 @@ impl Store {
     }
 }
 
-/// Refuses the file of a finished snapshot if its size has changed since the cut, or if it may be
-/// the file of a volume or of another snapshot too.
+/// Refuses the file of a finished snapshot if its size has changed since the cut, or if it may also
+/// be the file of a volume or of another snapshot.
 ///
 /// # Errors
-/// `Precondition`.
+/// Returns `Precondition`.
 pub(super) fn refuse_changed(file: &Backing, recorded: u64) -> Result<(), Failure> {
     file.refuse_linked(1)?;
     match file.bytes()? {

@@ -1,5 +1,5 @@
-//! Deleting a snapshot: mark it in the ledger, unlink the file, remove the record. Volumes restored
-//! from it are not affected.
+//! Deleting a snapshot: marks it in the ledger, unlinks the file, and removes the record. Volumes
+//! restored from it are not affected.
 
 use super::SnapshotState;
 use crate::backend::local::store::Store;
@@ -17,11 +17,11 @@ impl Store {
         self.finish_discard(id)
     }
 
-    /// All steps; some may have been done before.
+    /// Performs all steps, some of which may already have been done.
     ///
     /// # Errors
-    /// `Precondition`, before the first step, if the file may be that of a volume or of another
-    /// snapshot too.
+    /// Returns `Precondition`, before the first step, if the file may also be that of a volume or
+    /// of another snapshot.
     pub(in crate::backend::local) fn finish_discard(&self, id: &str) -> Result<(), Failure> {
         let named = self.snapshots.named(id)?;
         if let Some(linked) = named.linked(&self.snapshots.path_of(id), 1) {
@@ -37,7 +37,7 @@ impl Store {
             .map_err(Failure::may_be_running)
     }
 
-    /// The first step: from here on the snapshot no longer exists for callers.
+    /// Performs the first step, after which the snapshot no longer exists for callers.
     pub(in crate::backend::local) fn begin_discard(&self, id: &str) -> Result<(), Failure> {
         self.ledger.change(|changes| {
             let Some(mut record) = changes.snapshot(id)? else {

@@ -1,29 +1,32 @@
-//! Whether the filesystem that a new volume takes over from its source can be the requested one.
-//! The node agent never formats a volume again, so it would refuse each stage of another.
+//! Checks whether the filesystem that a new volume takes over from its source can be the requested
+//! one. The node agent never formats such a volume, so it would refuse to stage it with another
+//! filesystem.
 
 use crate::backend::local::files::Backing;
 use crate::backend::local::record::StoredUsage;
 use crate::backend::local::store::Store;
 use belay_server::call::Failure;
 
-/// Each filesystem, the byte of its magic number, and the number as it is on the disk.
+/// The filesystems, each with the offset of its magic number in bytes, and the magic number on
+/// disk.
 const MAGIC: [(&str, u64, &[u8]); 3] = [
-    // Linux: Documentation/filesystems/ext4/super.rst, `s_magic`. ext2 and ext3 have it too.
+    // Source: Documentation/filesystems/ext4/super.rst of Linux, `s_magic`. Also that of ext2 and
+    // ext3.
     ("ext4", 1024 + 0x38, &[0x53, 0xef]),
-    // Linux: fs/xfs/libxfs/xfs_format.h, `XFS_SB_MAGIC`.
+    // Source: fs/xfs/libxfs/xfs_format.h of Linux, `XFS_SB_MAGIC`.
     ("xfs", 0, b"XFSB"),
-    // Linux: include/uapi/linux/btrfs_tree.h, `BTRFS_MAGIC`; fs/btrfs/fs.h,
+    // Source: include/uapi/linux/btrfs_tree.h of Linux, `BTRFS_MAGIC`; fs/btrfs/fs.h,
     // `BTRFS_SUPER_INFO_OFFSET`.
     ("btrfs", (64 << 10) + 0x40, b"_BHRfS_M"),
 ];
 
 impl Store {
-    /// Refuses a source with another filesystem than is requested for the volume `id`; `origin` is
-    /// the source's file. One with the magic number of the requested filesystem, or with none, is
-    /// left to the node agent.
+    /// Refuses a source with another filesystem than requested for the volume `id`; `origin` is the
+    /// source's file. If the source has the magic number of the requested filesystem, or none, the
+    /// node agent decides.
     ///
     /// # Errors
-    /// `Invalid`, as the CSI specification requires for an incompatible source.
+    /// Returns `Invalid`, as the CSI specification requires for an incompatible source.
     pub(super) fn refuse_other_filesystem(
         &self,
         id: &str,

@@ -1,4 +1,4 @@
-//! Filling the file of a new volume from a snapshot or from another volume.
+//! Fills the file of a new volume from a snapshot or from another volume.
 
 use super::damage::refuse_changed;
 use super::{SnapshotRecord, SnapshotState};
@@ -17,8 +17,8 @@ impl Store {
     /// the source holds data.
     ///
     /// # Errors
-    /// `NotFound` for the source; `Precondition` if it cannot be read now; `Invalid` if it has
-    /// another filesystem than is requested.
+    /// Returns `NotFound` for the source, `Precondition` if it cannot be read now, and `Invalid` if
+    /// it has another filesystem than requested.
     pub(in crate::backend::local) fn fill(
         &self,
         id: &str,
@@ -45,7 +45,7 @@ impl Store {
     fn fill_from_snapshot(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
         let record = cut(from, self.ledger.snapshot(from)?)?;
         let origin = self.snapshots.get_for_reading(from).or_else(|missing| {
-            // Deleted with its snapshot, rather than lost?
+            // Check whether the file was deleted with its snapshot, and not lost.
             cut(from, self.ledger.snapshot(from)?)?;
             Err(missing)
         })?;
@@ -65,10 +65,10 @@ impl Store {
     }
 
     /// Refuses the file of a snapshot that has lost all its data, if the volume `id` has a
-    /// filesystem: a raw volume may have been discarded before the cut.
+    /// filesystem. A raw volume may have been discarded before the cut.
     ///
     /// # Errors
-    /// `Precondition`.
+    /// Returns `Precondition`.
     fn refuse_emptied(
         &self,
         id: &str,
@@ -84,21 +84,21 @@ impl Store {
     }
 
     fn fill_from_volume(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
-        // Volumes do not shrink, so the minimum size of its file now also holds at the cut.
+        // Volumes do not shrink, so the current minimum size of the file also applies at the cut.
         let volume = ready(from, self.ledger.get(from)?)?;
         let origin = self.backing_for_reading(from)?;
         let least_bytes = whole_bytes(&origin, &volume)?;
         self.refuse_replaced(from, &volume, &origin)?;
         self.refuse_other_filesystem(id, &format!("volume {from}"), &origin)?;
-        // FICLONE writes dirty data back with the file locked, which blocks the volume's users:
-        // most of it is written before.
+        // FICLONE writes dirty data back with the file locked, which blocks the volume's users, so
+        // write most of it before.
         origin.sync()?;
         if !file.share(&origin, least_bytes)? {
             self.refuse_writer(from, &origin)?;
             let bytes = self.ledger.change(|changes| {
                 let record = ready(from, changes.get(from)?)?;
                 let lock = self.lock_source(from, &record)?;
-                // An expansion may be recorded and not complete.
+                // An expansion may be recorded but not complete.
                 let least_bytes = record.least_bytes(origin.grown_to()?);
                 let bytes = record.bytes.min(origin.bytes()?).max(least_bytes);
                 self.copies.begin(id, from, Some(lock));
@@ -106,7 +106,7 @@ impl Store {
             })?;
             self.copy_volume(id, file, &origin, bytes)?;
         }
-        // Inspected after the cut: a volume never becomes new again.
+        // Inspect the volume after the cut: a volume never becomes new again.
         let Some(mut record) = self.ledger.get(from)? else {
             return Ok(true);
         };
@@ -120,7 +120,7 @@ impl Store {
         Ok(record.was_written())
     }
 
-    /// Records whether that volume holds data; returns the updated record.
+    /// Records whether the volume holds data; returns the updated record.
     pub(in crate::backend::local) fn note_data(
         &self,
         changes: &mut Changes<'_>,
@@ -134,7 +134,7 @@ impl Store {
         Ok(record)
     }
 
-    /// Performs a copy that [`Copies::begin`](super::super::copies::Copies::begin) has entered.
+    /// Performs a copy that was added by [`Copies::begin`](super::super::copies::Copies::begin).
     fn copy_volume(
         &self,
         id: &str,
@@ -154,14 +154,14 @@ impl Store {
     /// Refuses to copy a volume while another program, which takes no lock, can write to it.
     ///
     /// # Errors
-    /// `Precondition`.
+    /// Returns `Precondition`.
     pub(in crate::backend::local) fn refuse_writer(
         &self,
         id: &str,
         from: &Backing,
     ) -> Result<(), Failure> {
-        // Then the lock decides, and this process may have the file open for writing itself, even
-        // for a call that started since.
+        // In these cases the lock is decisive, and this process may have the file open for writing
+        // itself, even for a call that started since.
         let is_ours = || {
             let record = ready(id, self.ledger.get(id)?)?;
             Ok::<_, Failure>(record.node().is_some() || self.copies.lock_of(id).is_some())
@@ -175,11 +175,11 @@ impl Store {
         ))
     }
 
-    /// Locks a volume for copying, or shares the lock of another copy. Called within a change of
-    /// the ledger, so that no attachment can come in between.
+    /// Locks a volume for copying, or shares the lock of another copy. Must be called within a
+    /// change of the ledger, so that no attachment can be made in between.
     ///
     /// # Errors
-    /// `Precondition` if another process may write to it.
+    /// Returns `Precondition` if another process may write to the volume.
     pub(in crate::backend::local) fn lock_source(
         &self,
         id: &str,
@@ -200,7 +200,7 @@ impl Store {
     }
 }
 
-/// The record of a snapshot that can be restored.
+/// Returns the record of a snapshot that can be restored.
 fn cut(id: &str, record: Option<SnapshotRecord>) -> Result<SnapshotRecord, Failure> {
     let record = record.filter(|record| {
         !matches!(

@@ -1,4 +1,4 @@
-//! Getting and listing snapshots.
+//! Gets and lists snapshots.
 
 use crate::backend::local::id;
 use crate::backend::local::store::Store;
@@ -7,10 +7,10 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use std::time::Duration;
 
-/// How long a call waits for a copy, so that a small one needs no second call.
+/// Maximum time that a call waits for a copy, so that small copies need no second call.
 const COPY_PATIENCE: Duration = Duration::from_secs(1);
 
-/// None for a record that cannot be read.
+/// Returns the snapshot; `None` if its record cannot be read.
 fn known(found: Result<Option<Snapshot>, Failure>) -> Result<Option<Snapshot>, Failure> {
     match found {
         Err(failure) if failure.kind == Kind::Bug => Ok(None),
@@ -29,7 +29,7 @@ impl Store {
         }
     }
 
-    /// The snapshot after a short wait, if it was not ready.
+    /// Returns the snapshot after a short wait, if it was not ready.
     pub(in crate::backend::local) fn settled(&self, cut: Snapshot) -> Result<Snapshot, Failure> {
         if cut.ready {
             return Ok(cut);
@@ -38,7 +38,8 @@ impl Store {
         Ok(self.snapshot(&cut.id)?.unwrap_or(cut))
     }
 
-    /// The token is the last ID of the previous page; that snapshot may have been deleted.
+    /// Lists snapshots. The token is the last ID of the previous page; that snapshot may have been
+    /// deleted.
     pub(in crate::backend::local) fn list_snapshots(
         &self,
         of: Option<&VolumeId>,
@@ -53,8 +54,8 @@ impl Store {
         let mut page = SnapshotPage::default();
         let of = of.map(VolumeId::as_str);
         self.ledger.scan_snapshots(of, after, |id, record| {
-            // A record that cannot be read has no source and no time, which an entry requires; the
-            // start has reported it.
+            // An unreadable record has no source and no time, which an entry requires. The start
+            // has reported it.
             let Some(snapshot) = known(record.and_then(|record| self.visible(id, &record)))? else {
                 return Ok(true);
             };

@@ -1,6 +1,6 @@
 //! Crash recovery of snapshots at start. A snapshot that was being cut was never returned, so it is
-//! deleted; a deletion is completed; a copy starts again. If the file is marked as complete, the
-//! snapshot is ready instead.
+//! deleted; a deletion is completed; a copy is started again. If the file is marked as complete,
+//! the snapshot becomes ready instead.
 
 use super::damage::refuse_changed;
 use super::{SnapshotRecord, SnapshotState};
@@ -10,10 +10,11 @@ use belay_server::call::Failure;
 use std::collections::HashSet;
 
 impl Store {
-    /// Recovers the snapshots. A problem with one does not keep the others from being served.
+    /// Recovers the snapshots. A problem with one snapshot does not prevent the others from being
+    /// served.
     ///
     /// # Errors
-    /// Only if the ledger or the directory cannot be read.
+    /// Fails only if the ledger or the directory cannot be read.
     pub(in crate::backend::local) fn recover_snapshots(
         &self,
         done: &mut Recovered,
@@ -73,7 +74,7 @@ impl Store {
                 done.deleted += 1;
             }
             SnapshotState::Copying => {
-                // The record kept the volume from being used; the copier locks it.
+                // The record has prevented the use of the volume; the copier locks it.
                 self.copies.queue(id, &record.source, None);
                 done.resumed += 1;
             }

@@ -1,4 +1,4 @@
-//! The calls that are refused while a volume is attached or its file is in use.
+//! Calls that are refused while a volume is attached or its file is in use.
 
 use super::{Bed, MIB, attach_order, node, opened, order};
 use crate::backend::AttachOrder;
@@ -28,7 +28,7 @@ fn a_file_that_a_loop_device_has_is_neither_deleted_nor_detached() {
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
-    // As the node agent and the loop device do.
+    // The node agent and the loop device lock the file in this way.
     let bound = File::open(bed.file(id)).unwrap();
     bound.try_lock().unwrap();
     assert_eq!(store.delete(id).unwrap_err().kind, Kind::Precondition);
@@ -67,7 +67,7 @@ fn content_is_populated_from_the_first_data_on_and_stays_so() {
         "a repeated call returns the present state"
     );
     store.detach(id, &node("node-1")).unwrap();
-    // A discard leaves only holes, but the volume stays not new.
+    // A discard leaves only holes, but does not make the volume new again.
     let file = OpenOptions::new().write(true).open(bed.file(id)).unwrap();
     file.set_len(0).unwrap();
     file.set_len(MIB).unwrap();
@@ -163,7 +163,7 @@ fn the_second_name_of_a_file_goes_when_its_volume_is_detached_or_with_the_next_s
     store.detach(first.id.as_str(), &node("node-1")).unwrap();
     assert_eq!(names(), 1);
     drop(store);
-    // A crash between the two steps of a detach, and a volume unknown to state.redb.
+    // Test a crash between the two steps of a detach, and a volume unknown to state.redb.
     let lost = bed.dir.path().join("lost");
     fs::write(&lost, b"data").unwrap();
     for (file, id) in [
@@ -200,8 +200,8 @@ fn a_second_name_that_is_the_last_one_or_in_use_is_left() {
     assert_eq!(fs::read(dir.join("vol-last")).unwrap(), b"data");
 }
 
-/// Its file was replaced by another one while it was attached: by a detach, and by a deletion after
-/// a detach that died before its last step.
+/// The file was replaced by another one while the volume was attached. Tests a detach, and a
+/// deletion after a detach that was interrupted before its last step.
 #[test]
 fn a_replaced_file_is_kept_by_the_detach_and_by_the_deletion() {
     for has_died in [false, true] {

@@ -1,5 +1,5 @@
-//! Changes that share a transaction: which do, and that each is on disk or fails when one of the
-//! others, or the commit, fails.
+//! Changes that share a transaction: which changes do, and that each is on disk, or fails if
+//! another one or the commit fails.
 
 use super::metrics::measured;
 use super::{Bed, MIB, opened, order};
@@ -17,7 +17,8 @@ use std::thread;
 
 /// The change of one caller.
 type Change = fn(&mut Changes<'_>) -> Result<(), Failure>;
-/// Its result, and how many transactions its thread has committed, and others for it.
+/// The result, the number of transactions that the thread has committed, and the number of its
+/// changes that others have committed.
 type Changed = (Result<(), Failure>, [usize; 2]);
 
 const COMMITS_ITSELF: [usize; 2] = [1, 0];
@@ -56,7 +57,7 @@ fn await_waiting(store: &Store, callers: usize) {
     });
 }
 
-/// Makes the first change when all others wait for their turn.
+/// Makes the first change once all others are waiting for their turn.
 fn together<const N: usize>(
     store: &Store,
     first: impl FnOnce(&mut Changes<'_>) -> Result<(), Failure>,
@@ -80,7 +81,7 @@ fn together<const N: usize>(
     })
 }
 
-/// The failure, which says to repeat the call.
+/// Returns the message of the failure, and checks that it requests a repetition.
 fn failed((result, commits): Changed, certainty: Certainty) -> String {
     let failure = result.unwrap_err();
     assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
@@ -173,7 +174,7 @@ fn a_change_sees_those_before_it_in_its_transaction() {
     let (first, [(result, commits)]) = together(&store, put_one, [sees]);
     assert_eq!(first, (Ok(()), IS_COMMITTED));
     let failure = result.unwrap_err();
-    // On disk now, so this is true.
+    // The change that was seen is now on disk, so the failure is correct.
     assert_eq!(failure.kind, Kind::Precondition, "{failure}");
     assert_eq!(commits, COMMITS_ITSELF);
     assert_eq!(volumes(&store), ["vol-1"]);

@@ -1,4 +1,4 @@
-//! A volume or snapshot that was ready once stays complete although its record is older, as after a
+//! A volume or snapshot that was once ready remains complete although its record is older, after a
 //! restore of state.redb or a crash between the last two steps.
 
 use super::emptied::{empty, written};
@@ -10,7 +10,7 @@ use crate::backend::local::store::Store;
 use std::fs;
 use std::path::Path;
 
-/// Makes a record say that its volume is still being created.
+/// Changes a record to that of a volume that is still being created.
 fn forget_clone(store: &Store, id: &str) {
     let forgotten = store.ledger.change(|changes| {
         let mut record = changes.get(id)?.unwrap();
@@ -21,7 +21,7 @@ fn forget_clone(store: &Store, id: &str) {
     forgotten.unwrap();
 }
 
-/// The same for a snapshot.
+/// Changes a record to that of a snapshot in this state.
 fn forget_snapshot(store: &Store, id: &str, state: SnapshotState) {
     let forgotten = store.ledger.change(|changes| {
         let mut record = changes.snapshot(id)?.unwrap();
@@ -101,7 +101,7 @@ fn a_snapshot_that_was_ready_once_is_not_copied_again(folder: &Path) {
     }
 }
 
-/// Where blocks are shared, a crash between the cut and its record leaves nothing but this mark.
+/// If blocks are shared, a crash between the cut and its record leaves only this mark.
 #[test]
 #[ignore = "mounts an xfs; needs root: make test"]
 fn the_mark_of_a_shared_snapshot_says_populated_for_data_that_is_or_was_in_the_volume() {
@@ -110,7 +110,7 @@ fn the_mark_of_a_shared_snapshot_says_populated_for_data_that_is_or_was_in_the_v
     let raw = |name| order(name, MIB);
     let [now, never] = ["now", "never"].map(|name| store.create(&raw(name), None).unwrap());
     bed.write(now.id.as_str());
-    // Its user has discarded all blocks since.
+    // The user of the volume has discarded all blocks since.
     let once = written(&bed, &store, &raw("once"));
     empty(&bed.file(once.id.as_str()));
     for (volume, populated) in [(now, true), (once, true), (never, false)] {

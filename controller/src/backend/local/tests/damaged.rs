@@ -1,5 +1,5 @@
-//! Snapshots whose files were changed, and records that cannot be read: each is reported, and
-//! affects no other volume or snapshot.
+//! Snapshots with changed files, and unreadable records: each is reported, and affects no other
+//! volume or snapshot.
 
 use super::emptied::{empty, filesystem, written};
 use super::snapshots::left_to_copier;
@@ -43,13 +43,13 @@ fn a_snapshot_whose_file_has_another_size_is_not_ready_and_not_restored() {
             ..Recovered::default()
         };
         assert_eq!(recovered, one);
-        // Restored from a backup.
+        // The file was restored from a backup.
         file.set_len(MIB).unwrap();
         assert!(store.snapshot(&snapshot.id).unwrap().unwrap().ready);
     }
 }
 
-/// A list inspects the names of files only, but for those with hardly any blocks.
+/// A list only inspects the names of files, except for files with hardly any blocks.
 #[test]
 fn a_snapshot_is_inspected_for_data_only_if_its_file_has_hardly_any_blocks() {
     let bed = Bed::new();
@@ -59,7 +59,7 @@ fn a_snapshot_is_inspected_for_data_only_if_its_file_has_hardly_any_blocks() {
     let path = bed.snapshot_file(snapshot.id.as_str());
     empty(&path);
     let file = File::options().write(true).open(&path).unwrap();
-    // Blocks without data, as after fallocate(1).
+    // The blocks have no data, as after fallocate(1).
     let allocate = |bytes| {
         rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes).unwrap();
     };
@@ -152,7 +152,7 @@ fn a_stray_file_among_the_snapshots_is_counted_and_kept() {
     assert_eq!(fs::read(&stray).unwrap(), b"precious");
 }
 
-/// redb panics at some damage.
+/// redb panics on some damage.
 #[test]
 fn a_damaged_database_is_named_and_ends_no_start_without_a_reason() {
     const PAGE_BYTES: usize = 4096;

@@ -1,5 +1,6 @@
-//! The order of syncs, marks and commits: a power loss keeps what a call has acknowledged. The
-//! power losses of tests/blackbox are on real filesystems, which sync more than they have to.
+//! The order of syncs, marks and commits: a power loss keeps everything that a call has
+//! acknowledged. The power losses of tests/blackbox are on real filesystems, which sync more than
+//! required.
 
 use super::{Bed, MIB, cut, of_snapshot, of_volume, order, snapshot_order};
 use crate::backend::local::files::Files;

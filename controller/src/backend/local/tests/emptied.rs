@@ -16,14 +16,14 @@ pub(super) fn filesystem(name: &str) -> Order {
     }
 }
 
-/// As `truncate -s 0` and `truncate -s SIZE` do.
+/// Empties a file like `truncate -s 0` and `truncate -s SIZE`.
 pub(super) fn empty(file: &Path) {
     let file = OpenOptions::new().write(true).open(file).unwrap();
     file.set_len(0).unwrap();
     file.set_len(MIB).unwrap();
 }
 
-/// A detached volume that is known to have been written to.
+/// Creates a detached volume that is known to have been written to.
 pub(super) fn written(bed: &Bed, store: &Store, order: &Order) -> Volume {
     let volume = store.create(order, None).unwrap();
     bed.write(volume.id.as_str());
@@ -76,7 +76,7 @@ fn an_emptied_filesystem_gives_no_snapshot_and_no_clone_and_is_reported(folder: 
         unhealthy[0].conditions.iter().next().unwrap().reason.name(),
         lost.1
     );
-    // Restored from a backup.
+    // The file was restored from a backup.
     bed.write(id);
     assert_eq!(reasons(&store, &volume), []);
     store.cut(&snapshot_order("s", &volume)).unwrap();
@@ -92,7 +92,7 @@ fn a_volume_that_is_emptied_before_its_copy_begins_makes_no_snapshot_ready(folde
         let copied = store.copy_snapshot(&store.copies.next().unwrap());
         assert_lost(&copied.unwrap_err(), volume.id.as_str());
         assert!(!store.snapshot(&snapshot).unwrap().unwrap().ready);
-        // The next retry.
+        // This is the next retry.
         store.cut(&snapshot_order("snap", &volume)).unwrap_err();
     }
 }

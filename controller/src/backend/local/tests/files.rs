@@ -1,4 +1,4 @@
-//! Backing files: which are opened and how, their sizes, and their second names.
+//! Backing files: which of them are opened and how, their sizes, and their second names.
 
 use super::{Bed, attach_order, order};
 use crate::backend::local::files::Files;
@@ -19,7 +19,7 @@ fn files() -> (tempfile::TempDir, Files) {
     (dir, files)
 }
 
-/// What is called as a volume's file is, and is none.
+/// Creates an object with the name of a volume's file that is not a regular file.
 fn foreign(kind: &str, path: &Path) {
     match kind {
         "directory" => fs::create_dir(path).unwrap(),
@@ -77,7 +77,7 @@ fn no_call_changes_a_volume_whose_file_gave_way_to_another_kind() {
     }
 }
 
-/// The flags of this process's descriptors of that file, see proc(5).
+/// Returns the flags of this process's descriptors of the file (proc(5)).
 fn flags_of(path: &Path) -> Vec<u32> {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap().flatten();
     let ours = descriptors.filter(|entry| fs::read_link(entry.path()).is_ok_and(|to| to == path));
@@ -202,7 +202,7 @@ fn a_copy_of_a_file_that_is_truncated_before_or_meanwhile_is_refused() {
     fs::write(files.path_of("to"), b"kept").unwrap();
     let refused = to.copy(&from, MIB, || true).unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition, "{refused}");
-    // It was found before anything was written.
+    // The object was found before anything was written.
     assert_eq!(fs::read(files.path_of("to")).unwrap(), b"kept");
 }
 
@@ -216,7 +216,7 @@ fn a_query_of_the_lock_does_not_keep_it() {
     assert_eq!(backing.is_locked(), Ok(true));
 }
 
-/// A change of the time stamps would pass for a change of the content while the file is copied.
+/// A change of the time stamps would look like a change of the content while the file is copied.
 #[test]
 fn a_file_that_has_the_size_is_not_touched_by_growing_it() {
     let (_dir, files) = files();
@@ -225,7 +225,7 @@ fn a_file_that_has_the_size_is_not_touched_by_growing_it() {
         let stat = fs::metadata(files.path_of("vol-1")).unwrap();
         (stat.ctime(), stat.ctime_nsec())
     };
-    // The second enlargement notes the size.
+    // The second enlargement records the size.
     backing.grow(MIB).unwrap();
     backing.grow(2 * MIB).unwrap();
     let before = changed();

@@ -1,4 +1,4 @@
-//! Health of volumes whose files cannot be inspected, or are removed meanwhile.
+//! The health of volumes whose files cannot be inspected, or are removed meanwhile.
 
 use super::{Bed, MIB, attach_order, node, order};
 use crate::backend::Volume;
@@ -15,8 +15,8 @@ fn told(conditions: &Conditions) -> Told {
         .collect()
 }
 
-/// A volume whose name is under another's file, so that inspecting it fails with ENOTDIR, even for
-/// root.
+/// Returns the ID of a volume whose path is under another volume's file, so that inspecting it
+/// fails with ENOTDIR, even for root.
 fn unreadable(store: &Store, beneath: &Volume) -> VolumeId {
     let id = VolumeId::new(format!("{}/beneath", beneath.id)).unwrap();
     let record = store.ledger.get(beneath.id.as_str()).unwrap().unwrap();
@@ -63,7 +63,7 @@ fn a_file_that_replaced_the_one_in_use_is_not_the_volume() {
     store.attach(&attach_order(&volume, "node-1")).unwrap();
     let health = || told(&store.health(&volume.id).unwrap().unwrap());
     let of_all = || store.list_unhealthy(None, usize::MAX).unwrap().volumes;
-    // As the node agent and the loop device do.
+    // The node agent and the loop device lock the file in this way.
     let bound = fs::File::open(bed.file(id)).unwrap();
     bound.try_lock().unwrap();
     assert_eq!(health(), []);
@@ -83,14 +83,14 @@ fn a_file_that_replaced_the_one_in_use_is_not_the_volume() {
     let listed = [(volume.id.clone(), MIB)];
     assert_eq!(told(&store.conditions(&listed).unwrap()[0]), gone);
 
-    // Other calls that ask at the same time do not count as a use.
+    // The shared locks of concurrent checks do not count as a use.
     drop(bound);
     let asking = fs::File::open(&aside).unwrap();
     asking.try_lock_shared().unwrap();
     assert_eq!(health(), []);
     drop(asking);
 
-    // At its place again; and restored before it was staged.
+    // Test the file under its name again, and a file that was restored before it was staged.
     let restored = bed.dir.path().join("restored");
     fs::rename(bed.file(id), &restored).unwrap();
     fs::rename(&aside, bed.file(id)).unwrap();

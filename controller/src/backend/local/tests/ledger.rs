@@ -1,4 +1,4 @@
-//! The database file: created once, never created again in place of a lost one.
+//! The database file, which is created once, and never created again in place of a lost one.
 
 use super::{Bed, MIB, opened, order, snapshot_order};
 use crate::backend::Usage;
@@ -89,7 +89,7 @@ fn a_change_during_which_the_book_was_replaced_is_not_acknowledged() {
     assert_eq!(store.ledger.mend(), Err(failure));
 }
 
-/// What has the name cannot be looked up, so an earlier call may have created it.
+/// The owner of the name cannot be looked up, so an earlier call may have created it.
 #[test]
 fn a_creation_whose_name_cannot_be_looked_up_may_have_an_earlier_result() {
     let bed = Bed::new();
@@ -113,15 +113,15 @@ fn a_creation_whose_name_cannot_be_looked_up_may_have_an_earlier_result() {
     store.ledger.mend().unwrap();
     let found = store.create(&order("pvc-1", MIB), None).unwrap();
     assert_eq!(found.id, volume.id);
-    // An index that names a record which is lost.
+    // The index names a record that is lost.
     store.ledger.lose_records();
     expect(Kind::Bug);
 }
 
-/// More than two pieces.
+/// The number of records, more than two pieces.
 const MANY: usize = 100;
 
-/// What a list passes on, up to `most`, if `change` happens after each.
+/// Returns the IDs that a scan passes, up to `most`, if `change` happens after each.
 fn passed(
     scan: impl FnOnce(&mut dyn FnMut(&str) -> bool) -> Result<(), Failure>,
     most: usize,

@@ -1,4 +1,4 @@
-//! Files that another program has given further names, as a deduplicating tool does.
+//! Files to which another program has added names, as a deduplicating tool does.
 
 use super::{Bed, MIB, attach_order, cut, node, of_snapshot, of_volume, order, snapshot_order};
 use crate::backend::local::store::Store;
@@ -8,13 +8,13 @@ use belay_server::call::{Failure, Kind};
 use std::fs;
 use std::path::Path;
 
-/// Makes one file of two.
+/// Replaces a file by a hard link to another one.
 fn dedup(kept: &Path, replaced: &Path) {
     fs::remove_file(replaced).unwrap();
     fs::hard_link(kept, replaced).unwrap();
 }
 
-/// Makes a separate file of it, as the message says.
+/// Replaces a hard link by a separate file, as the message says.
 fn separate(file: &Path) {
     let new = file.with_extension("new");
     fs::copy(file, &new).unwrap();
@@ -69,7 +69,7 @@ fn two_volumes_that_are_one_file_are_refused_by_every_verb_until_they_are_two_ag
     assert!(bed.files().is_empty());
 }
 
-/// The controller's own second name is allowed, and one more is not, until the detach.
+/// The controller's own second name is allowed, but no further name, until the detach.
 #[test]
 fn an_attached_volume_whose_file_has_a_third_name_can_be_detached_and_nothing_else() {
     let bed = Bed::new();
@@ -90,7 +90,7 @@ fn an_attached_volume_whose_file_has_a_third_name_can_be_detached_and_nothing_el
     store.delete(id).unwrap();
 }
 
-/// Its file is given another name between the two steps, whether a call or a start repeats them.
+/// The file gets another name between the two steps, whether a call or a start repeats them.
 #[test]
 fn a_deletion_that_died_keeps_a_file_that_may_be_another_volumes() {
     let bed = Bed::new();

@@ -1,4 +1,4 @@
-//! Another call comes in between two steps of one.
+//! Calls that are made between two steps of another call.
 
 use super::{Bed, MIB, cut, of_snapshot, order, snapshot_order};
 use crate::backend::local::files::Files;
@@ -14,7 +14,7 @@ super::everywhere! {
     a_snapshot_that_is_deleted_before_its_copy_begins_is_not_copied,
 }
 
-/// With a snapshot of a volume with data.
+/// Opens a store with a snapshot of a volume with data.
 fn with_snapshot(bed: &Bed) -> (Arc<Store>, SnapshotId) {
     let store = Arc::new(bed.open());
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
@@ -23,7 +23,7 @@ fn with_snapshot(bed: &Bed) -> (Arc<Store>, SnapshotId) {
     (store, snapshot.id)
 }
 
-/// Another call deletes it right before that one.
+/// Lets another call delete the snapshot immediately before this step.
 fn discard_before(call: Call, store: &Arc<Store>, id: &SnapshotId) {
     let (store, id) = (Arc::clone(store), id.clone());
     before(call, move || store.discard(id.as_str()).unwrap());
@@ -47,7 +47,7 @@ fn a_snapshot_that_is_deleted_before_its_copy_begins_is_not_copied(folder: &Path
     let (store, id) = with_snapshot(&bed);
     let snapshot = store.snapshot(&id).unwrap().unwrap();
     let source = of_snapshot(&snapshot).unwrap();
-    // No block is shared with a file of another filesystem.
+    // Blocks are not shared with a file of another filesystem.
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let elsewhere = Files::open(memory.path().join("files")).unwrap();
     let file = elsewhere.begin("vol-2").unwrap();
@@ -57,7 +57,7 @@ fn a_snapshot_that_is_deleted_before_its_copy_begins_is_not_copied(folder: &Path
     assert_eq!(file.bytes(), Ok(0));
 }
 
-/// Between two steps of a call that creates one of the same name.
+/// The deletion ends between two steps of a call that creates a snapshot with the same name.
 #[test]
 fn a_snapshot_whose_deletion_has_ended_is_no_snapshot_to_complete() {
     let bed = Bed::new();

@@ -15,11 +15,11 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt as _;
 
-/// The metrics of this thread, as Prometheus sees them.
+/// The metrics of this thread, in the format for Prometheus.
 pub(super) struct Page(PrometheusHandle);
 
 impl Page {
-    /// The value of that series; none if it does not exist.
+    /// Returns the value of a series; `None` if it does not exist.
     pub(super) fn value(&self, series: &str) -> Option<f64> {
         let page = self.0.render();
         let mut samples = page.lines().filter_map(|line| line.rsplit_once(' '));
@@ -31,7 +31,7 @@ impl Page {
         series.map(|series| self.value(series))
     }
 
-    /// The series of that metric.
+    /// Returns the series of a metric.
     fn series(&self, metric: &str) -> BTreeSet<String> {
         let page = self.0.render();
         let samples = page.lines().filter_map(|line| line.rsplit_once(' '));
@@ -218,7 +218,7 @@ fn each_verb_of_the_backend_is_measured_by_its_name_and_outcome() {
             assert!(page.series(metric).contains(&series), "{series}");
             seen.borrow_mut().insert(series);
             let mut shown = page.series(metric);
-            // Repeated until the snapshot is ready.
+            // The call is repeated until the snapshot is ready.
             shown.insert(format!("{metric}{{verb=\"snapshot\",outcome=\"ok\"}}"));
             assert_eq!(shown, *seen.borrow(), "after {verb}");
         };

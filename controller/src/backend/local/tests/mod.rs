@@ -1,4 +1,4 @@
-//! `local` on real directories.
+//! Tests of `local` on real directories.
 
 /// Runs each of these tests twice: in the temporary directory, on any filesystem, and as root on an
 /// xfs, so that shared blocks are tested everywhere.
@@ -61,8 +61,9 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// One xfs for all tests of this process, created by the first. Creating it starts children, and a
-/// child has copies of the files that other tests have locked, and so their locks, until its exec.
+/// Returns an xfs for all tests of this process, created by the first one. Its creation starts
+/// child processes, and until its exec a child has copies of the files that other tests have
+/// locked, and so their locks.
 fn xfs() -> &'static Path {
     static ROOT: LazyLock<(File, PathBuf)> = LazyLock::new(|| {
         let root = Xfs::new().hidden();
@@ -72,8 +73,8 @@ fn xfs() -> &'static Path {
     &ROOT.1
 }
 
-/// The store of a directory that no other process of the test has. A child of another test may have
-/// its lock for a moment.
+/// Opens the store of a directory that no other process of the test uses. A child process of
+/// another test may hold its lock for a moment.
 fn opened(config: &Config) -> Result<Store, Failure> {
     let end = Instant::now() + Duration::from_secs(30);
     let is_held = |failure: &Failure| failure.message.contains("held by another");
@@ -182,7 +183,7 @@ fn snapshot_order(name: &str, volume: &Volume) -> SnapshotOrder {
     }
 }
 
-/// A snapshot that is ready.
+/// Creates a snapshot that is ready.
 fn cut(store: &Store, order: &SnapshotOrder) -> Snapshot {
     let snapshot = store.cut(order).unwrap();
     if !snapshot.ready {

@@ -1,5 +1,5 @@
-//! Read-only calls on a disk that does not answer: their number is limited, and they block no
-//! change.
+//! Read-only calls on a disk that does not respond: their number is limited, and they do not block
+//! changes.
 
 use super::super::Local;
 use super::super::slots::QUESTIONS_MAX;

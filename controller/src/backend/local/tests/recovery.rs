@@ -135,14 +135,14 @@ fn a_name_that_is_being_made_or_whose_volume_is_being_deleted_is_busy() {
     let order = order("pvc-1", MIB);
     let old = store.create(&order, None).unwrap();
     let id = old.id.as_str();
-    // The state during another thread's DeleteVolume.
+    // This is the state during another thread's DeleteVolume.
     let deleting = store.files.get(id).unwrap();
     assert!(deleting.try_lock().unwrap());
     store.begin_delete(id).unwrap();
     assert_eq!(store.create(&order, None).unwrap_err().kind, Kind::Busy);
     assert_eq!(store.delete(id).unwrap_err().kind, Kind::Busy);
     drop(deleting);
-    // And during a CreateVolume.
+    // This is the state during another thread's CreateVolume.
     let guard = store.in_progress.begin("pvc-1").unwrap();
     assert_eq!(store.create(&order, None).unwrap_err().kind, Kind::Busy);
     drop(guard);
@@ -175,7 +175,7 @@ fn a_promised_growth_follows_at_the_next_start() {
     assert_eq!(store.get(&volume.id).unwrap().unwrap().bytes, 3 * MIB);
 }
 
-/// The first step of an expansion, and a crash.
+/// Performs the first step of an expansion, without the others.
 fn promise(store: &Store, volume: &Volume, bytes: u64) {
     let id = volume.id.as_str();
     let backing = store.files.get(id).unwrap();
@@ -245,7 +245,7 @@ fn a_file_that_an_unfinished_growth_had_enlarged_is_not_enlarged_again_once_it_w
     promise(&store, &volume, 2 * MIB);
     store.files.get(id).unwrap().grow(2 * MIB).unwrap();
     drop(store);
-    // The node stages it with its full size, a pod fills it, and then it is truncated.
+    // The node stages the volume with its full size, a pod fills it, and then it is truncated.
     let file = File::options().write(true).open(bed.file(id)).unwrap();
     file.set_len(MIB).unwrap();
     let (store, recovered) = bed.recover();
@@ -261,7 +261,7 @@ fn a_file_that_an_unfinished_growth_had_enlarged_is_not_enlarged_again_once_it_w
     }
     assert_eq!(file.metadata().unwrap().len(), MIB);
     assert!(!store.health(&volume.id).unwrap().unwrap().is_empty());
-    // Restored, or enlarged by hand.
+    // The file was restored, or enlarged by hand.
     file.set_len(2 * MIB).unwrap();
     assert_eq!(store.resize(id, 3 * MIB).unwrap(), 3 * MIB);
     assert!(store.health(&volume.id).unwrap().unwrap().is_empty());
@@ -289,7 +289,7 @@ fn a_short_file_whose_record_knows_of_no_growth_is_left_as_it_is() {
     let volume = store.create(&order("pvc-1", 2 * MIB), None).unwrap();
     let id = volume.id.as_str();
     promise(&store, &volume, 3 * MIB);
-    // As if the file was truncated after the expansion.
+    // The state is as if the file was truncated after the expansion.
     let old = store.ledger.change(|changes| {
         let mut record = changes.get(id)?.unwrap();
         record.growing_from = None;
@@ -304,7 +304,7 @@ fn a_short_file_whose_record_knows_of_no_growth_is_left_as_it_is() {
         store.resize(id, 3 * MIB).unwrap_err().kind,
         Kind::Precondition
     );
-    // The remedy in the documentation.
+    // This is the remedy in the documentation.
     let file = File::options().write(true).open(bed.file(id)).unwrap();
     file.set_len(3 * MIB).unwrap();
     assert_eq!(store.resize(id, 3 * MIB).unwrap(), 3 * MIB);
@@ -340,7 +340,7 @@ fn a_volume_without_its_file_is_kept_and_every_verb_names_the_path() {
             "{failure}"
         );
     }
-    // The remedy in the message.
+    // This is the remedy in the message.
     File::create(bed.file(id)).unwrap();
     store.detach(id, &node("node-1")).unwrap();
     store.delete(id).unwrap();
@@ -387,7 +387,7 @@ fn a_database_without_the_tables_of_this_release_is_refused() {
     assert!(refused.message.contains("run the release"), "{refused}");
 }
 
-/// The attachment is on the disk, and its second name was not.
+/// The attachment is on the disk, but its second name is not.
 #[test]
 fn a_second_name_that_a_power_loss_has_taken_is_there_after_the_start() {
     let bed = Bed::new();
@@ -401,7 +401,7 @@ fn a_second_name_that_a_power_loss_has_taken_is_there_after_the_start() {
     let (store, _) = bed.recover();
     let inode = |path: &std::path::Path| fs::metadata(path).unwrap().ino();
     assert_eq!(inode(&second), inode(&bed.file(id)));
-    // It is staged, and its file replaced.
+    // The volume is staged, and its file is replaced.
     let bound = fs::File::open(bed.file(id)).unwrap();
     bound.try_lock().unwrap();
     let restored = bed.dir.path().join("restored");

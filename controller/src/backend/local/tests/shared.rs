@@ -1,4 +1,4 @@
-//! Tests that need shared blocks; on an xfs that they create.
+//! Tests that need shared blocks, on an xfs that they create.
 
 use super::metrics::measured;
 use super::{Bed, MIB, cut, of_snapshot, of_volume, order, snapshot_order, xfs};
@@ -67,7 +67,7 @@ fn a_source_that_was_cut_short_gives_nothing() {
     assert_eq!((bed.files().len(), bed.snapshot_files()), (1, 1));
 }
 
-/// As if it is truncated after its size was read.
+/// The source seems to be truncated after its size was read.
 #[test]
 #[ignore = "mounts an xfs; needs root: make test"]
 fn what_was_shared_is_refused_if_it_is_less_than_was_promised() {
@@ -82,7 +82,7 @@ fn what_was_shared_is_refused_if_it_is_less_than_was_promised() {
     }
 }
 
-/// A crash before the ledger has the cut leaves the mark, which completes it at the next start.
+/// A crash before the ledger has the cut leaves the mark, by which the next start completes it.
 #[test]
 #[ignore = "mounts an xfs; needs root: make test"]
 fn the_file_of_a_cut_is_marked_with_what_it_holds() {

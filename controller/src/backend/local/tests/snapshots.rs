@@ -1,5 +1,5 @@
-//! Snapshots and clones, on the filesystem of the temporary directory; where it cannot share
-//! blocks, the tests do the work of the copier.
+//! Snapshots and clones, on the filesystem of the temporary directory. If it cannot share blocks,
+//! the tests do the work of the copier.
 
 use super::{
     Bed, MIB, attach_order, cut, ids, intended_snapshot, node, of_snapshot, of_volume, order,
@@ -24,7 +24,7 @@ fn content(store: &Store, volume: &Volume) -> Content {
     content
 }
 
-/// A state that does not occur with reflink: a snapshot that waits for the copier.
+/// Creates a snapshot that waits for the copier, which does not happen with reflink.
 pub(super) fn left_to_copier(bed: &Bed, store: &Store, volume: &Volume) -> SnapshotId {
     let order = snapshot_order("snap", volume);
     let id = intended_snapshot(store, &order);
@@ -95,7 +95,7 @@ fn the_same_name_finds_the_same_cut_and_its_instant_stays(folder: &Path) {
         store.cut(&snapshot_order("snap", &one)),
         Ok(snapshot.clone())
     );
-    // The caller checks whether that is another volume's.
+    // The caller checks whether the snapshot belongs to another volume.
     assert_eq!(
         store.cut(&snapshot_order("snap", &other)),
         Ok(snapshot.clone())
@@ -128,7 +128,7 @@ fn what_is_made_from_a_new_volume_is_new_and_from_any_other_populated(folder: &P
     bed.write(volume.id.as_str());
     assert_eq!(made("written"), [Content::Populated; 2]);
     assert_eq!(content(&store, &volume), Content::Populated);
-    // All holes again, but not new.
+    // The file has only holes again, but the volume is not new.
     fs::File::create(bed.file(volume.id.as_str()))
         .unwrap()
         .set_len(MIB)
@@ -399,7 +399,7 @@ fn a_failed_copy_keeps_its_volume_from_nobody_and_is_cut_anew_when_repeated(fold
     store.attach(&attach_order(&volume, "node-1")).unwrap();
     fs::write(bed.file(volume.id.as_str()), vec![7; 1 << 20]).unwrap();
     store.resize(volume.id.as_str(), 2 * MIB).unwrap();
-    // Repeated while the volume is attached, it fails again and releases the volume again.
+    // A repetition while the volume is attached fails again, and releases the volume again.
     store.cut(&again).unwrap_err();
     let copied = store.copy_snapshot(&store.copies.next().unwrap());
     assert_eq!(copied.unwrap_err().kind, Kind::Precondition);

@@ -1,4 +1,4 @@
-//! The file that a cut or a clone reads is truncated, replaced or opened by another program.
+//! The file that a cut or a clone reads is truncated, replaced, or opened by another program.
 
 use super::snapshots::left_to_copier;
 use super::{
@@ -23,7 +23,7 @@ fn shorten(bed: &Bed, volume: &Volume) {
     file.set_len(MIB - 1).unwrap();
 }
 
-/// Why a cut and a clone are refused.
+/// Returns the refusals of a cut and of a clone.
 fn refusals(store: &Store, volume: &Volume) -> [Failure; 2] {
     let cut = store.cut(&snapshot_order("snap", volume));
     let clone = store.create(&order("pvc-2", MIB), of_volume(volume).as_ref());
@@ -36,7 +36,7 @@ fn a_file_that_has_replaced_the_one_in_use_is_neither_cut_nor_cloned() {
     let (store, volume) = made(&bed);
     let id = volume.id.as_str();
     store.attach(&attach_order(&volume, "node-1")).unwrap();
-    // As the node agent and the loop device do.
+    // The node agent and the loop device lock the file in this way.
     let bound = File::open(bed.file(id)).unwrap();
     bound.try_lock().unwrap();
     let other = bed.dir.path().join("other");
@@ -46,7 +46,7 @@ fn a_file_that_has_replaced_the_one_in_use_is_neither_cut_nor_cloned() {
         assert_eq!(refused.kind, Kind::Precondition, "{refused}");
         assert!(refused.message.contains("was replaced"), "{refused}");
     }
-    // No process uses the old file: the one with the name is the volume's.
+    // No process uses the old file, so the file with the name is the volume's.
     drop(bound);
     let record = store.ledger.get(id).unwrap().unwrap();
     let present = store.files.get_for_reading(id).unwrap();
@@ -96,7 +96,7 @@ fn a_file_that_another_program_writes_to_when_its_copy_resumes_is_not_copied() {
     assert!(store.snapshot(&id).unwrap().unwrap().ready);
 }
 
-/// The magic numbers as mkfs writes them.
+/// The magic numbers, as mkfs writes them.
 const SUPERBLOCKS: [(&str, u64, &[u8]); 3] = [
     ("ext4", 1080, b"\x53\xef"),
     ("xfs", 0, b"XFSB"),
@@ -150,7 +150,7 @@ fn a_copy_of_a_source_that_may_have_the_requested_filesystem_is_left_to_the_node
     let bed = Bed::new();
     let (store, volume) = made(&bed);
     let create = |asked| store.create(&as_filesystem("copy", asked), of_volume(&volume).as_ref());
-    // Without any magic number.
+    // The source has no known magic number.
     store.delete(create("xfs").unwrap().id.as_str()).unwrap();
     for (_, at, magic) in SUPERBLOCKS {
         write_at(&bed, &volume, at, magic);

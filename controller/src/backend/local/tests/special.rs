@@ -1,4 +1,4 @@
-//! FIFOs, directories, sockets and devices that have the name of a file of the state directory.
+//! FIFOs, directories, sockets and devices with the name of a file of the state directory.
 
 use super::{Bed, opened};
 use belay_server::call::Kind;
@@ -12,8 +12,8 @@ fn mkfifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
-/// Without the check, the start would wait for a writer of the FIFO. There is one, so that a test
-/// ends that fails.
+/// Opens a FIFO for writing. Without the check, the start would wait for a writer; with this one, a
+/// failing test ends.
 fn writer_of(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
@@ -73,7 +73,7 @@ fn a_start_refuses_a_fifo_in_the_place_of_a_directory_at_once() {
     }
 }
 
-/// As an operator makes it who keeps the file on another disk.
+/// An operator may create such a link to keep the file on another disk.
 #[test]
 fn a_link_to_a_file_is_followed() {
     let bed = Bed::new();

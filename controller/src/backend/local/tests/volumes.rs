@@ -72,7 +72,7 @@ fn more_than_the_filesystem_holds_is_not_promised() {
     };
     let store = bed.open();
     let available = store.available_bytes(None).unwrap();
-    // Far more than can change while the test runs.
+    // This is far more than can change while the test runs.
     let most = available / 2;
     let failure = store
         .create(&order("pvc-1", available.saturating_mul(2)), None)
@@ -132,7 +132,7 @@ fn a_create_for_another_node_is_refused_without_a_scan() {
     assert_eq!(refused.kind, Kind::Quota);
     assert!(refused.message.contains("accessibility_requirements"));
     assert_eq!(store.ceiling.scans(), before);
-    // It exists, so there is nothing to refuse here.
+    // The volume exists, so there is nothing to refuse.
     let found = store.create(&elsewhere("pvc-1"), None).unwrap();
     assert_eq!(found.id, volume.id);
 }
@@ -144,14 +144,14 @@ fn a_query_soon_after_a_scan_needs_none() {
     store.create(&order("pvc-1", MIB), None).unwrap();
     store.ceiling().unwrap();
     let before = store.ceiling.scans();
-    // So the next 100 s are soon.
+    // With this duration, the next 100 s count as shortly after the scan.
     store.ceiling.seem_slow(Duration::from_secs(1));
     store.available_bytes(None).unwrap();
     assert_eq!(store.ceiling.scans(), before);
     store.ceiling.seem_slow(Duration::ZERO);
     store.available_bytes(None).unwrap();
     assert_eq!(store.ceiling.scans(), before + 1);
-    // A create that an estimate refuses needs an exact one at any time.
+    // A creation that an estimate refuses requires an exact maximum at any time.
     store.ceiling.seem_slow(Duration::from_secs(1));
     store.ceiling().unwrap();
     assert_eq!(store.ceiling.scans(), before + 2);
@@ -191,7 +191,7 @@ fn a_size_that_the_filesystem_has_not_is_undone_and_frees_the_name() {
     let store = bed.open();
     let too_large = store.largest_file_bytes + 1;
     if too_large > i64::MAX.unsigned_abs() {
-        // A filesystem without its own limit.
+        // The filesystem has no limit.
         return;
     }
     let failure = store.create(&order("pvc-1", too_large), None).unwrap_err();
@@ -217,7 +217,7 @@ fn the_largest_volume_is_the_last_multiple_of_the_step_that_the_filesystem_has()
     assert_eq!((step, min, max % step), (MIB, MIB, 0));
     let largest = local.store.largest_file_bytes;
     assert!(max <= largest && largest - max < MIB, "{max} of {largest}");
-    // A filesystem without its own limit supports more than may be provisioned.
+    // A filesystem without a limit supports larger files than may be provisioned.
     if max < 1 << 62 {
         let volume = local.store.create(&order("pvc-1", max), None).unwrap();
         assert_eq!(volume.bytes, max);
