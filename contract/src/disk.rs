@@ -35,7 +35,7 @@ pub struct NameTemplate {
 pub enum IdPart {
     /// The whole ID or name.
     Whole,
-    /// At most this many bytes from the start.
+    /// At most this many bytes from the start of the ID or name.
     First(usize),
     /// The hexadecimal digits: everything except the dashes.
     Digits,

@@ -77,9 +77,9 @@ pub struct FormatOptions {
 /// The number of inodes of an ext4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inodes {
-    /// One inode for this many bytes of the volume.
+    /// The number of bytes of the volume for each inode.
     PerBytes(u64),
-    /// This many inodes; the number grows in proportion when the volume grows.
+    /// The number of inodes, which increases in proportion when the volume grows.
     Count(u64),
 }
 

@@ -227,9 +227,9 @@ impl Default for Traits {
 
 /// The backends of a controller.
 pub enum Backends {
-    /// One backend for all calls, regardless of their secrets.
+    /// A single backend for all calls, regardless of their secrets.
     One(Arc<dyn Backend>),
-    /// One backend for each cloud that the secrets of a call can name, ordered by name.
+    /// A backend for each cloud that the secrets of a call can name, ordered by name.
     Named {
         /// The first backend.
         first: Named,

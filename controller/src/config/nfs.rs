@@ -2,7 +2,7 @@
 
 use crate::backend::nfs::{self, Mode, MountOptions, OnDelete};
 
-/// See the module.
+/// The flags of the backend `nfs`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NfsArgs {
     /// Backend nfs: mode of the directory of a new volume, octal, for classes without

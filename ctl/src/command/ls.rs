@@ -15,7 +15,7 @@ use crate::render::{Answer, Cell, Rows};
 /// The timeout for a driver; a slower one is listed without its name.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where to look for sockets.
+/// The directories to search for sockets.
 #[derive(Args, Clone)]
 pub(crate) struct Search {
     /// Search this directory instead of the usual ones; may be repeated

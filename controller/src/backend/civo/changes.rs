@@ -18,7 +18,7 @@ use tokio::time::Instant;
 /// Maximum time for which a volume may look unchanged after Civo has accepted a change; then the
 /// change is begun again.
 pub(super) const STALE_MAX: Duration = Duration::from_secs(10);
-/// The same time for a change whose response was lost, since it may not have begun.
+/// Maximum time for which a volume may look unchanged if the response to a change was lost.
 const LOST_MAX: Duration = Duration::from_secs(2);
 /// The time after which another controller may have returned a new volume that was not read here.
 const NEW_MAX: Duration = Duration::from_secs(3600);

@@ -25,7 +25,7 @@ Examples:
 
 The last kubectl fails in a cluster without snapshots; the objects of the others suffice there.";
 
-/// What to check.
+/// The flags of `belayctl doctor`.
 #[derive(Args, Clone)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {

@@ -50,9 +50,9 @@ pub(super) enum Form {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Presence {
     Always,
-    /// Only in wide tables and documents, after the others.
+    /// The value is only shown in wide tables and documents, after the others.
     Wide,
-    /// Only if the driver has returned the value.
+    /// The value is only shown if the driver has returned it.
     IfSent,
 }
 

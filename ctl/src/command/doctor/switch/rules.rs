@@ -41,7 +41,7 @@ pub(super) enum Good {
     /// A finding with this text, in which `{0}` is the number of objects that the first rule is
     /// about.
     IfAllHold(&'static str),
-    /// The same finding, even if there are warnings.
+    /// A finding with this text, even if there are warnings.
     IfNoneIsWrong(&'static str),
 }
 
