@@ -1,5 +1,5 @@
-//! `belay-controller create-key` against an API server of a few lines, by TLS: what it sends, and
-//! that a key which exists stays, whatever happens to a call.
+//! `belay-controller create-key` against a small API server over TLS: the request that it sends,
+//! and that an existing key is kept whatever happens to a call.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -17,12 +17,12 @@ use std::sync::{Arc, Mutex};
 
 const TOKEN: &str = "canary-token";
 
-/// What happens to a request.
+/// A fault of a request.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// The API server answers so, and does nothing.
+    /// The API server returns this error, and does nothing.
     Refuse(u16, &'static str),
-    /// It creates the Secret, and the answer is lost.
+    /// The API server creates the Secret, and the response is lost.
     LoseAnswer,
 }
 
@@ -30,9 +30,9 @@ enum Fault {
 struct Cluster {
     /// The Secrets by their paths.
     secrets: Mutex<BTreeMap<String, Value>>,
-    /// Method, path and Authorization of each request.
+    /// The method, path and Authorization of each request.
     requests: Mutex<Vec<String>>,
-    /// For the next requests.
+    /// The faults of the next requests.
     faults: Mutex<Vec<Fault>>,
 }
 
@@ -96,7 +96,7 @@ impl ApiServer {
         (status.code(), said)
     }
 
-    /// The key in the cluster.
+    /// Returns the key in the cluster.
     fn key(&self) -> Option<String> {
         let secrets = self.cluster.secrets.lock().unwrap();
         let secret = secrets.get("/api/v1/namespaces/belay-system/secrets/belay-format-mark")?;
@@ -138,7 +138,7 @@ impl Cluster {
             if matches!(fault, Some(Fault::LoseAnswer)) {
                 return Ok(());
             }
-            // A server that quotes what it was sent.
+            // The server quotes the request.
             let sent = format!("{} {TOKEN}", String::from_utf8_lossy(&body));
             let answer = json!({ "kind": "Status", "reason": reason, "message": sent }).to_string();
             let length = answer.len();
@@ -201,7 +201,7 @@ fn a_refusal_is_a_failure_and_quotes_no_secret() {
         (401, "Unauthorized"),
         (403, "Forbidden"),
         (404, "NotFound"),
-        // A quota that was changed meanwhile: there may be no such Secret.
+        // A quota was changed meanwhile, so the Secret may not exist.
         (409, "Conflict"),
         (409, ""),
         (422, "Invalid"),
@@ -227,7 +227,7 @@ fn a_stranger_in_the_servers_place_gets_no_token() {
     for certificate in ["elsewhere.pem", "server.pem"] {
         let server = ApiServer::new(certificate);
         if certificate == "server.pem" {
-            // Of another authority.
+            // The certificate is from another authority.
             fs::copy(
                 certificates::file("elsewhere.pem"),
                 server.account.path().join("ca.crt"),

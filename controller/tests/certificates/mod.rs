@@ -1,4 +1,4 @@
-//! The certificates of servers in tests, which `openstack_twin/tls/README.md` describes.
+//! The certificates of servers in tests, described in `openstack_twin/tls/README.md`.
 
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
@@ -6,14 +6,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file of the authority.
+/// Returns the path of a file of the authority.
 pub(crate) fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/openstack_twin/tls")
         .join(name)
 }
 
-/// Of a server with the certificate in that file.
+/// Returns the configuration of a server with the certificate in this file.
 pub(crate) fn server(certificate: &str) -> Arc<ServerConfig> {
     let chain = CertificateDer::from_pem_file(file(certificate)).unwrap();
     let key = PrivateKeyDer::from_pem_file(file("server.key")).unwrap();

@@ -1,5 +1,5 @@
-//! Answers about another object than that of the call, and with IDs that are none: no caller gets
-//! them, nothing is changed, and the repeated call finds what Civo has made.
+//! Responses about another object than that of the call, and with invalid IDs: no caller receives
+//! them, nothing is changed, and the repeated call finds the object that Civo has created.
 
 use crate::site::{Site, attached, cloud, created, instance};
 use belay_bed::requests;
@@ -28,7 +28,7 @@ async fn a_creation_that_is_answered_with_another_volume_fails_and_its_retry_fin
     let mut client = site.client().await;
     let other = created(&mut client, "pvc-1").await.unwrap();
     for (n, (values, words)) in [
-        // An answer need not have a name: the volume is read then.
+        // A response may lack the name: the volume is read then.
         (
             vec![("/id", json!(other)), ("/name", Value::Null)],
             "whose name is \"pvc-1\"",
@@ -53,7 +53,7 @@ async fn a_creation_that_is_answered_with_another_volume_fails_and_its_retry_fin
     assert_eq!(cloud.count(DELETE), 0);
 }
 
-/// One that has failed is deleted only by the process that has created it.
+/// A failed volume is deleted only by the process that has created it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_volume_that_a_creation_is_answered_with_is_not_deleted() {
     let cloud = cloud(Duration::ZERO);
@@ -93,7 +93,7 @@ async fn a_read_of_another_object_is_no_word_on_this_one_and_a_list_hides_no_oth
     refused(answer, &format!("has answered with volume \"{other}\""));
     attached(&mut client, &id, &instance(1)).await.unwrap();
     for kind in ["POST /v2/volumes/ID/snapshots", "GET /v2/snapshots"] {
-        // The list is what a cut is read back from.
+        // The result of a cut is read from the list.
         let place = if kind.starts_with("GET") {
             "/0/snapshot_id"
         } else {

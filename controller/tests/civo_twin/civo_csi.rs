@@ -1,5 +1,5 @@
-//! Known defects of civo-csi. The name of a test is the defect that it excludes; those on the node
-//! are in the tests of the node agent.
+//! Known defects of civo-csi. The name of a test is the defect that it excludes; the tests of the
+//! node agent cover those on the node.
 
 use crate::site::{
     Client, Cloud, GIB, Site, attached, block, cloud, create, created, deleted, detached, files,
@@ -18,7 +18,7 @@ const CREATE: &str = "POST /v2/volumes";
 const LIST: &str = "GET /v2/volumes";
 const GET: &str = "GET /v2/volumes/ID";
 
-/// A cloud whose changes take so long, and a controller that serves.
+/// Starts a cloud whose changes take this time, and a controller that serves.
 async fn begin(delay: Duration) -> (Cloud, Site, belay_bed::programs::Running, Client) {
     let cloud = cloud(delay);
     let site = Site::new(&cloud);
@@ -56,7 +56,8 @@ async fn c5_an_attach_waits_five_seconds_and_is_unavailable() {
     cloud.service().twin().settings.delay = Duration::from_secs(7);
     cloud.forget();
     attached(&mut client, &id, &instance(1)).await.unwrap();
-    // One before, and from then on after 0.25 s, growing with the time that has passed.
+    // There is one poll before, and then one after 0.25 s, at intervals that grow with the elapsed
+    // time.
     let polls = cloud.count(GET) - 1;
     assert!((4..=16).contains(&polls), "{:?}", cloud.kinds());
     assert_eq!(cloud.count(ATTACH), 1);
@@ -93,7 +94,7 @@ async fn c6_a_volume_that_is_attached_elsewhere_is_unavailable() {
     let refused = attached(&mut client, &id, &instance(2)).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains(&instance(1)), "{refused}");
-    // So also if another controller comes first in between.
+    // The result is the same if another controller attaches the volume in between.
     detached(&mut client, &id, &instance(1)).await.unwrap();
     let other = instance(3);
     let lag = Duration::from_secs(3600);
@@ -126,7 +127,7 @@ async fn c8_a_quota_is_out_of_range_and_other_refusals_are_unknown() {
     let (cloud, _site, _running, mut client) = begin(Duration::ZERO).await;
     let id = created(&mut client, "pvc-1").await.unwrap();
     cloud.service().twin().settings.quota.gib = 1;
-    // Whatever the status of the response.
+    // The status of the response does not matter.
     for status in [None, Some(400), Some(409), Some(422)] {
         cloud.service().twin().settings.refusal_status = status;
         let refused = created(&mut client, "pvc-2").await.unwrap_err();
@@ -195,7 +196,7 @@ async fn c9_the_key_is_in_the_log_and_a_probe_calls_the_cloud() {
     assert_eq!(cloud.count(""), 0, "an idle driver: {:?}", cloud.kinds());
     let id = created(&mut client, "pvc-1").await.unwrap();
     attached(&mut client, &id, &instance(1)).await.unwrap();
-    // A service that repeats the key in its refusal.
+    // The service repeats the key in its refusal.
     cloud.service().twin().settings.key = "another".to_owned();
     let words = serde_json::json!({"code": "x", "reason": format!("bearer {KEY} is old: {KEY}")});
     let refusal = belay_twins::http::Response::json(401, &words);
@@ -212,7 +213,7 @@ async fn c9_a_new_key_needs_a_restart() {
     let (cloud, site, _running, mut client) = begin(Duration::ZERO).await;
     cloud.service().twin().settings.key = "a-new-key".to_owned();
     let refused = created(&mut client, "pvc-1").await.unwrap_err();
-    // An earlier call may have created it.
+    // An earlier call may have created the volume.
     assert_eq!(refused.code(), Code::Aborted, "{refused}");
     assert!(refused.message().contains("CIVO_API_KEY"), "{refused}");
     let refused = grown(&mut client, &instance(1), GIB).await.unwrap_err();
@@ -288,11 +289,11 @@ async fn c12_a_bad_key_at_the_start_is_logged_without_an_exit() {
     let site = Site::new(&cloud);
     site.start_by_variables("").unwrap_err();
     assert!(site.log().contains("CIVO_API_KEY"), "{}", site.log());
-    // Values are trimmed.
+    // Surrounding white space is removed from the values.
     let site = Site::new(&cloud);
     let _running = site.start_by_variables(KEY).unwrap();
     created(&mut site.client().await, "pvc-1").await.unwrap();
-    // A cloud that does not answer is no reason to exit.
+    // The controller does not exit if the cloud does not respond.
     let site = Site::new(&cloud);
     let url = site.key_file().with_file_name("api-url");
     std::fs::write(url, nowhere()).unwrap();
@@ -323,7 +324,7 @@ async fn a_late_unpublish_detaches_the_new_node() {
 async fn an_attached_volume_says_how_it_began_and_a_static_one_nothing() {
     let (cloud, _site, _running, mut client) = begin(Duration::ZERO).await;
     let volume = made(&mut client, create("pvc-1")).await.unwrap();
-    // Both answers are equal.
+    // Both responses are equal.
     let again = made(&mut client, create("pvc-1")).await.unwrap();
     assert_eq!(volume, again);
     let publish = |id: &str, context: &csi::Volume| csi::ControllerPublishVolumeRequest {
@@ -369,7 +370,7 @@ async fn a_volume_has_the_type_of_its_class_or_of_the_cluster() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_class_and_a_claim_of_civo_csi_keep_their_meaning() {
     let (_cloud, site, _running, mut client) = begin(Duration::ZERO).await;
-    // Without a size, and with a parameter that civo-csi ignores.
+    // The request has no size, and a parameter that civo-csi ignores.
     let request = csi::CreateVolumeRequest {
         capacity_range: None,
         parameters: [("colour".to_owned(), "red".to_owned())].into(),

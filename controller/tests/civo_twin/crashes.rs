@@ -1,5 +1,5 @@
-//! Two controllers at work at the same time, each killed at random instants: an answered volume
-//! stays, none is attached twice, each repeated call ends well.
+//! Two controllers that work at the same time, and are killed at random instants: a returned volume
+//! is kept, no volume is attached twice, and each repeated call succeeds.
 
 use crate::site::{
     CHANGE, Client, Cloud, Site, attached, cloud, created, deleted, detached, instance,
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
-/// Kills of a run, in sum of both controllers; 200 in the nightly run.
+/// Returns the number of kills of both controllers in a run; 200 in the nightly run.
 fn kills() -> usize {
     match std::env::var_os("BELAY_NIGHTLY") {
         Some(_) => 200,
@@ -21,22 +21,22 @@ fn kills() -> usize {
     }
 }
 
-/// Callers at one time, each with one volume after another.
+/// The number of concurrent callers, each with one volume after another.
 const CALLERS: usize = 8;
-/// A controller serves at most so long before it is killed.
+/// The maximum time for which a controller serves before it is killed, in milliseconds.
 const UPTIME_MAX_MS: u64 = 1200;
-/// Far more than a call needs after the last kill.
+/// The maximum time for a call, far more than it needs after the last kill.
 const PATIENCE: Duration = Duration::from_secs(150);
 
-/// Both controllers; a call goes to either.
+/// Both controllers; a call may use either.
 struct Pair {
     cloud: Cloud,
     sites: [Site; 2],
     over: AtomicBool,
 }
 
-/// Codes after which a caller repeats its call: those of a call that may still be running, and of
-/// a controller that was killed.
+/// Whether a caller repeats its call after this error: the call may still be running, or the
+/// controller was killed.
 fn repeats(status: &Status) -> bool {
     matches!(
         status.code(),
@@ -49,7 +49,7 @@ fn repeats(status: &Status) -> bool {
 }
 
 impl Pair {
-    /// Repeats a call, each time at a controller of chance, until it is answered.
+    /// Repeats a call, each time at a random controller, until there is a response.
     async fn call<T>(
         &self,
         chance: &mut Chance,
@@ -80,7 +80,7 @@ impl Pair {
         twin.state().volumes[id].instance.clone()
     }
 
-    /// A pod uses the volume on that node; or none does.
+    /// Records that a pod uses the volume on a node, or that no pod uses it.
     fn uses(&self, id: &str, node: Option<&str>) {
         let in_use = &mut self.cloud.service().twin().in_use;
         match node {
@@ -89,8 +89,8 @@ impl Pair {
         }
     }
 
-    /// One volume: created, created again, attached to one node and to the next, and deleted,
-    /// unless it is kept.
+    /// Runs the lifecycle of one volume: creates it, creates it again, attaches it to one node and
+    /// then to the next, and deletes it, unless it is kept.
     async fn life(&self, chance: &mut Chance, name: &str, nodes: [&str; 2]) {
         let create = async |mut client: Client| created(&mut client, name).await;
         let id = &self.call(chance, &format!("create {name}"), create).await;
@@ -143,7 +143,7 @@ async fn two_controllers_that_are_killed_lose_and_duplicate_no_volume() {
         });
     }
     let mut killed = 0;
-    // A caller that has failed says why; the others would never end.
+    // A failed caller reports the reason; the other callers would never end.
     while killed < kills() && callers.try_join_next().is_none() {
         sleep(Duration::from_millis(chance.below(UPTIME_MAX_MS))).await;
         let at = usize::try_from(chance.below(2)).unwrap();
@@ -159,7 +159,7 @@ async fn two_controllers_that_are_killed_lose_and_duplicate_no_volume() {
     let twin = pair.cloud.service().twin();
     let left: BTreeSet<_> = twin.state().volumes.keys().cloned().collect();
     eprintln!("{killed} kills, {lives} volumes, {} kept", twin.kept.len());
-    // A name is that of one volume, so none is left over.
+    // Each name belongs to one volume, so none is left over.
     assert_eq!(left, twin.kept);
     assert_eq!(twin.broken, [] as [&str; 0]);
 }

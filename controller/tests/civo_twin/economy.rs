@@ -1,18 +1,18 @@
-//! Calls: few for each volume, however many volumes there are at once; and a cloud that limits
-//! their rate.
+//! Calls to the cloud: a small number for each volume, even with many volumes at once; and a cloud
+//! that limits the rate of calls.
 
 use crate::site::{CHANGE, Client, Site, attached, cloud, created, deleted, detached, instance};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 const VOLUMES: usize = 50;
-/// Calls that a volume costs from its creation to its deletion, apart from waiting: four changes,
-/// and the reads before and after them.
+/// The number of calls for a volume from its creation to its deletion, apart from polls: four
+/// changes, and the reads before and after them.
 const CALLS: usize = 9;
-/// Of the cluster, once.
+/// The number of additional calls, once per cluster.
 const MORE: usize = 2;
-/// A list of all volumes, and a read of one, every 250 ms: waiting costs that, however many volumes
-/// wait and however long the cloud takes.
+/// The number of polls per second: a list of all volumes and a read of one every 250 ms, regardless
+/// of the number of waiting volumes and the time that the cloud takes.
 const POLLS_PER_SECOND: u64 = 8;
 
 async fn life(mut client: Client, n: usize) {

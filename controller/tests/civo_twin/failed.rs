@@ -1,5 +1,5 @@
-//! Creations that Civo accepts, and that end in an error: the volume is deleted if this process has
-//! created it and has never seen it usable. Any other one stays, since it may have data.
+//! Creations that Civo accepts but that end in an error. The volume is deleted if this process has
+//! created it and has never seen it usable. Other volumes are kept, since they may have data.
 
 use crate::site::{CHANGE, Cloud, Site, asked, cloud, created, deleted};
 use belay_twins::Fault;
@@ -10,12 +10,12 @@ use tonic::Code;
 
 const DELETE: &str = "DELETE /v2/volumes/ID";
 
-/// Whether creations end in an error from now on.
+/// Sets whether creations end in an error from now on.
 fn fail(cloud: &Cloud, creation_fails: bool) {
     cloud.service().twin().settings.creation_fails = creation_fails;
 }
 
-/// The IDs of all volumes.
+/// Returns the IDs of all volumes.
 fn volumes(cloud: &Cloud) -> Vec<String> {
     let twin = cloud.service().twin();
     twin.state().volumes.keys().cloned().collect()
@@ -34,7 +34,7 @@ async fn a_creation_that_fails_leaves_no_volume_and_the_next_call_creates_anothe
         assert!(refused.message().contains(part), "{part}: {refused}");
     }
     assert_eq!(volumes(&cloud), [] as [&str; 0]);
-    // A deletion that fails is repeated.
+    // A failing deletion is repeated.
     cloud.disturb(DELETE, 1, Fault::Refused(Refusal::Rate.response(None)));
     created(&mut client, "pvc-1").await.unwrap_err();
     assert_eq!(volumes(&cloud), [] as [&str; 0]);

@@ -1,5 +1,5 @@
-//! Lost answers, late truth, refusals for the rate, failing services, members that are null: every
-//! call ends well, perhaps when it is repeated, and nothing is done twice.
+//! Lost responses, stale reads, rate limits, failing services, and null members: every call
+//! succeeds, perhaps after a repetition, and nothing is done twice.
 
 use crate::site::{
     CHANGE, Client, Cloud, GIB, Site, asked, attached, cloud, created, deleted, detached, grown,
@@ -15,9 +15,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::{Code, Status as Failed};
 
-/// Codes after which a caller repeats its call.
+/// Whether a caller repeats its call after this error.
 fn repeats(what: &str, status: &Failed) -> bool {
-    // A volume may be seen, or known, to be attached for a while after it was detached.
+    // A volume may look attached, or be known as attached, for a while after it was detached.
     let is_late = ["grow", "delete"].contains(&what);
     is_late && status.code() == Code::FailedPrecondition
         || matches!(
@@ -26,7 +26,7 @@ fn repeats(what: &str, status: &Failed) -> bool {
         )
 }
 
-/// Repeats a call as a sidecar does, at most so often; the answer, and how many calls it took.
+/// Repeats a call as a sidecar does, up to a maximum; returns the response and the number of calls.
 async fn repeated<T>(what: &str, mut call: impl AsyncFnMut() -> Result<T, Failed>) -> (T, usize) {
     const CALLS_MAX: usize = 30;
     let mut failed = None;
@@ -43,8 +43,8 @@ async fn repeated<T>(what: &str, mut call: impl AsyncFnMut() -> Result<T, Failed
     panic!("{what}: {failed:?}");
 }
 
-/// The life of one volume, each call repeated until it succeeds; the changes that the cloud was
-/// asked for are as many as needed, plus those that it was asked for in vain.
+/// Runs the lifecycle of one volume, repeating each call until it succeeds. Checks that the cloud
+/// received no more changes than needed, plus those that failed.
 async fn life(cloud: &Cloud, client: &mut Client, name: &str) -> String {
     let mut own = client.clone();
     let (id, _) = repeated("create", async || created(&mut own, name).await).await;
@@ -88,7 +88,7 @@ async fn an_answer_that_is_lost_is_read_back_and_the_change_is_not_repeated() {
     }
     for kind in CHANGES {
         let most = match kind {
-            // A second one finds that there is nothing left.
+            // A second deletion finds that the volume is already deleted.
             "DELETE /v2/volumes/ID" => CHANGES.len() + 1,
             _ => CHANGES.len(),
         };
@@ -108,7 +108,7 @@ async fn a_call_that_fails_before_or_after_it_was_served_ends_well_when_it_is_re
     all.join_all().await;
 }
 
-/// A volume for each way in which a call of that kind can fail, in a cloud for all.
+/// Runs the lifecycle of a volume for each way in which a call of this kind can fail, in one cloud.
 async fn failing(kind: &'static str) {
     let cloud = cloud(Duration::from_millis(50));
     let site = Site::new(&cloud);
@@ -219,7 +219,7 @@ async fn a_late_detach_and_a_stale_read_take_the_volume_from_no_other_node() {
 }
 
 const DETACH: &str = "PUT /v2/volumes/ID/detach";
-/// Far longer than a detach may wait for its turn.
+/// The delay in seconds, far longer than a detach may wait for its turn.
 const HOLD: &str = "4";
 
 fn too_fast() -> Fault {
@@ -228,7 +228,7 @@ fn too_fast() -> Fault {
     Fault::Refused(refusal)
 }
 
-/// One detach was requested, and none after another controller had attached the volume.
+/// Checks that one detach was requested, and none after another controller had attached the volume.
 fn assert_on_the_other_node(cloud: &Cloud, id: &str) {
     assert_eq!(cloud.count(DETACH), 1, "{:?}", cloud.kinds());
     let at = cloud.service().twin().state().volumes[id].clone();
@@ -238,7 +238,7 @@ fn assert_on_the_other_node(cloud: &Cloud, id: &str) {
     );
 }
 
-/// As another controller does it.
+/// Moves the volume to another node, as another controller does.
 fn moved(cloud: &Cloud, id: &str) {
     let mut twin = cloud.service().twin();
     let volume = twin.change().volumes.get_mut(id).unwrap();
@@ -274,7 +274,7 @@ async fn a_detach_that_has_waited_long_for_its_turn_is_not_sent() {
     let id = created(&mut client, "pvc-1").await.unwrap();
     attached(&mut client, &id, &instance(1)).await.unwrap();
     cloud.forget();
-    // While the answer to its look is on its way, another call is refused.
+    // While the response to its read is delayed, another call is refused.
     let (look, other) = ("GET /v2/volumes/ID", "GET /v2/quota");
     cloud.disturb(look, 1, Fault::Slow(SHORT * 4));
     cloud.disturb(other, 1, too_fast());
@@ -311,7 +311,7 @@ async fn an_attached_volume_grows_when_it_is_detached() {
     assert_eq!(cloud.count("PUT /v2/volumes/ID/resize"), 0);
     detached(&mut client, &id, &instance(1)).await.unwrap();
     assert_eq!(grown(&mut client, &id, 2 * GIB).await.unwrap(), 2 * GIB);
-    // A second call finds that it is done, also while the volume is attached.
+    // A second call finds that the expansion is done, even while the volume is attached.
     attached(&mut client, &id, &instance(1)).await.unwrap();
     assert_eq!(grown(&mut client, &id, 2 * GIB).await.unwrap(), 2 * GIB);
     assert_eq!(cloud.count("PUT /v2/volumes/ID/resize"), 1);
@@ -377,7 +377,7 @@ async fn a_volume_that_is_growing_is_waited_for() {
     let lost = grown(&mut client, &id, 2 * GIB);
     let lost = tokio::time::timeout(Duration::from_secs(1), lost).await;
     assert!(lost.is_err(), "{lost:?}");
-    // The volume's own job is still at it.
+    // The job of the volume is still running.
     let busy = attached(&mut client, &id, &instance(1)).await.unwrap_err();
     assert_eq!(busy.code(), Code::Aborted, "{busy}");
     cloud.service().twin().settings.is_stuck = false;
@@ -427,7 +427,7 @@ async fn an_object_that_cannot_exist_is_deleted_and_detached_without_a_call() {
         assert_eq!(refused.code(), Code::NotFound, "{id}");
         let refused = client.create_snapshot(requests::cut("s", id)).await;
         assert_eq!(refused.unwrap_err().code(), Code::NotFound, "{id}");
-        // No snapshot exists; the list is searched for the name.
+        // No snapshot has the ID; the list is searched for the name.
         client.delete_snapshot(requests::discard(id)).await.unwrap();
         let paths = cloud.kinds().into_keys();
         let paths: Vec<_> = paths

@@ -9,7 +9,7 @@ use tonic::Code;
 const OTHER: &str = "canary-of-another-account";
 const CLUSTER: &str = "GET /v2/kubernetes/clusters/ID";
 
-/// The cloud has another key from now on, and that of another account.
+/// Makes the cloud accept another key from now on, and also that of another account.
 fn exchange(cloud: &Cloud, key: &str) {
     let mut twin = cloud.service().twin();
     twin.settings.key = key.to_owned();
@@ -30,11 +30,11 @@ async fn a_new_key_of_another_account_is_not_used() {
     for part in ["the new key is not used", "in the account of CIVO_API_KEY"] {
         assert!(refused.message().contains(part), "{part}: {refused}");
     }
-    // An earlier call may have created it.
+    // An earlier call may have created the volume.
     let refused = created(&mut client, "pvc-1").await.unwrap_err();
     assert_eq!(refused.code(), Code::Aborted, "{refused}");
     assert_eq!(cloud.count("POST /v2/volumes"), 1);
-    // A key that is refused too changes nothing, and one of the account is used.
+    // A new key that is also refused changes nothing, and a key of the account is used.
     fs::write(site.key_file(), "a-typo").unwrap();
     let refused = deleted(&mut client, &id).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");

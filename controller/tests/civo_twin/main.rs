@@ -1,5 +1,5 @@
 //! The real `belay-controller --backend civo` against a twin of Civo's API on the loopback
-//! interface: known defects of civo-csi, faults, crashes, limits of the rate.
+//! interface: known defects of civo-csi, faults, crashes and rate limits.
 
 #![expect(
     clippy::panic,

@@ -23,11 +23,11 @@ async fn a_node_is_named_by_its_instance_or_by_its_host_name() {
     attached(&mut client, &id, NAME).await.unwrap();
     let at = cloud.service().twin().state().volumes[&id].instance.clone();
     assert_eq!(at, Some(instance(1)));
-    // It is reported by the name that Kubernetes knows.
+    // The node is reported with the name that Kubernetes knows.
     let listed = client.list_volumes(csi::ListVolumesRequest::default());
     let listed = listed.await.unwrap().into_inner().entries.remove(0);
     assert_eq!(listed.status.unwrap().published_node_ids, [NAME]);
-    // A part of a name is another node's.
+    // A name that is only a part of the instance's name belongs to another node.
     let refused = attached(&mut client, &id, "k3s-twin-node-pool").await;
     assert_eq!(refused.unwrap_err().code(), Code::NotFound);
     detached(&mut client, &id, "k3s-twin-node-pool")
@@ -52,7 +52,7 @@ async fn only_civo_itself_says_that_an_instance_or_a_volume_does_not_exist() {
     let id = created(&mut client, "pvc-1").await.unwrap();
     attached(&mut client, &id, &instance(1)).await.unwrap();
     let before = || Fault::Refused(Refusal::NoSuchPath.response(None));
-    // It has left the cluster, so it is asked for itself.
+    // The instance has left the cluster, so it is read separately.
     let set = |is_in_cluster: bool| {
         let mut twin = cloud.service().twin();
         let first = twin.change().instances.get_mut(&instance(1));
@@ -69,7 +69,7 @@ async fn only_civo_itself_says_that_an_instance_or_a_volume_does_not_exist() {
     cloud.disturb("GET /v2/volumes/ID", 1, before());
     let refused = deleted(&mut client, &id).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
-    // It is in the list under another name.
+    // The instance is in the list under another name.
     set(true);
     cloud.forget();
     detached(&mut client, &id, "another-node").await.unwrap();
@@ -103,7 +103,7 @@ async fn a_node_that_has_left_the_cluster_loses_its_volumes_by_its_name_too() {
     let _running = site.start();
     let mut client = site.client().await;
     let first = instance(1);
-    // It is switched off and taken from the cluster, and still exists.
+    // The instance is switched off and removed from the cluster, but still exists.
     let leave = |twin: &mut belay_twins::civo::Twin| {
         twin.change()
             .instances
@@ -113,7 +113,7 @@ async fn a_node_that_has_left_the_cluster_loses_its_volumes_by_its_name_too() {
     };
     leave(&mut cloud.service().twin());
     detached(&mut client, &ids[0], NAME).await.unwrap();
-    // It is deleted, and Civo has left its volumes as they are.
+    // The instance is deleted, and Civo has not changed its volumes.
     drop(cloud.service().twin().change().instances.remove(&first));
     detached(&mut client, &ids[1], NAME).await.unwrap();
     detached(&mut client, &ids[2], &first).await.unwrap();
@@ -140,7 +140,7 @@ async fn a_node_that_has_left_the_cluster_is_still_meant_when_a_new_one_has_its_
         instances.get_mut(&instance(1)).unwrap().is_in_cluster = false;
         instances.get_mut(&instance(2)).unwrap().hostname = NAME.to_owned();
     }
-    // Civo accepts the first detach, and does not do it.
+    // Civo accepts the first detach, but does not make it.
     let accepted = Response::json(200, &json!({"result": "success"}));
     cloud.disturb(DETACH, 1, Fault::Refused(accepted));
     detached(&mut client, &id, NAME).await.unwrap();
@@ -149,8 +149,8 @@ async fn a_node_that_has_left_the_cluster_is_still_meant_when_a_new_one_has_its_
     assert_eq!(cloud.count(DETACH), 2, "{:?}", cloud.kinds());
 }
 
-/// Makes an instance, with the host name of a node, that of another cluster, which is not on the
-/// first page.
+/// Moves an instance, with the host name of a node, to another cluster, which is not on the first
+/// page.
 fn another_cluster(cloud: &Cloud, n: usize) {
     let mut twin = cloud.service().twin();
     twin.settings.clusters_a_page = 1;
@@ -184,14 +184,14 @@ async fn keeps_its_volume(is_hidden: bool) {
         assert_eq!(volume.instance, Some(instance(2)));
         assert_eq!(cloud.count(DETACH), 0);
     };
-    // No proof that it is another's.
+    // A failed read does not prove that the instance belongs to another cluster.
     let failed = Fault::Refused(Refusal::Rate.response(Some(500)));
     cloud.disturb("GET /v2/kubernetes/clusters", 100, failed);
     let refused = detached(&mut client, &id, NAME).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
     is_kept();
     cloud.calm();
-    // It is not attached to the node of that name in this cluster.
+    // The volume is not attached to the node with this name in this cluster.
     detached(&mut client, &id, NAME).await.unwrap();
     is_kept();
     let refused = attached(&mut client, &id, NAME).await.unwrap_err();
@@ -222,7 +222,7 @@ async fn a_node_that_has_another_name_keeps_its_volume_while_no_list_has_it() {
     assert_eq!(cloud.count(DETACH), 0);
     let at = cloud.service().twin().state().volumes[&id].instance.clone();
     assert_eq!(at, second.map(|it| it.id));
-    // It is deleted.
+    // The instance is deleted.
     detached(&mut client, &id, node).await.unwrap();
     assert_eq!(cloud.count(DETACH), 1);
 }
@@ -248,7 +248,7 @@ async fn is_not_attached(is_hidden: bool) {
         assert!(refused.message().contains(part), "{part}: {refused}");
     }
     assert_eq!(cloud.count("PUT /v2/volumes/ID/attach"), 0);
-    // The other one of that name is in this cluster, and known from then on.
+    // The other instance with this name is in this cluster, and known from then on.
     for node in [NAME, &instance(1)] {
         attached(&mut client, &id, node).await.unwrap();
         detached(&mut client, &id, node).await.unwrap();
@@ -258,7 +258,7 @@ async fn is_not_attached(is_hidden: bool) {
     assert_eq!(cloud.count("GET /v2/kubernetes/clusters/ID/instances"), 0);
 }
 
-/// Whether Civo shows an instance of a cluster only with its cluster.
+/// Sets whether Civo shows an instance of a cluster only with its cluster.
 fn hide(cloud: &Cloud, is_hidden: bool) {
     let mut twin = cloud.service().twin();
     twin.settings.hides_instances_of_clusters = is_hidden;
@@ -270,7 +270,7 @@ fn set_in_cluster(cloud: &Cloud, n: usize, is_in_cluster: bool) {
     instance.unwrap().is_in_cluster = is_in_cluster;
 }
 
-/// The volume is attached to that instance, and not by this controller.
+/// Attaches the volume to an instance as another controller does.
 fn attached_by_another(cloud: &Cloud, id: &str, n: usize) {
     let mut twin = cloud.service().twin();
     let volume = twin.change().volumes.get_mut(id).unwrap();
@@ -297,7 +297,7 @@ async fn a_cluster_that_cannot_be_read_hides_no_instance_of_another_one() {
     detached(&mut client, &id, NAME).await.unwrap();
     let volume = cloud.service().twin().state().volumes[&id].clone();
     assert_eq!(volume.instance, Some(instance(2)));
-    // One that no cluster is seen to have may be of that cluster.
+    // An instance that is in no known cluster may belong to the unreadable one.
     drop(running);
     set_in_cluster(&cloud, 3, false);
     let _running = site.start();
@@ -305,7 +305,7 @@ async fn a_cluster_that_cannot_be_read_hides_no_instance_of_another_one() {
     let id = created(&mut client, "pvc-2").await.unwrap();
     let refused = attached(&mut client, &id, &instance(3)).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
-    // It has none.
+    // The cluster has no instances.
     cloud.calm();
     let null = Response {
         body: "null".to_owned(),
@@ -357,10 +357,10 @@ async fn an_instance_that_only_the_list_of_clusters_shows_with_the_cluster_is_no
         let at = cloud.service().twin().state().volumes[&id].instance.clone();
         assert_eq!((at, cloud.count(DETACH)), (Some(instance(2)), 0));
     };
-    // It is shown there with the name of another node.
+    // The instance is shown there with the name of another node.
     detached(&mut client, &id, NAME).await.unwrap();
     is_kept();
-    // Without a name, it may be any node of the cluster.
+    // Without a name, the instance may be any node of the cluster.
     let members = json!([{"id": instance(2)}]);
     let members = json!({"pages": 1, "items": [{"id": CLUSTER, "instances": members}]});
     cloud.disturb("GET /v2/kubernetes/clusters", 1000, response(members));
@@ -369,7 +369,7 @@ async fn an_instance_that_only_the_list_of_clusters_shows_with_the_cluster_is_no
     assert!(refused.message().contains(&instance(2)), "{refused}");
     is_kept();
     assert_eq!(cloud.service().twin().broken, [] as [&str; 0]);
-    // Its own node is known by either list.
+    // The node of this cluster is found in either list.
     cloud.calm();
     drop(cloud.service().twin().in_use.remove(&id));
     cloud.disturb(INSTANCES, 1000, lacks_it());
@@ -421,7 +421,7 @@ async fn a_new_node_that_the_list_of_its_cluster_shows_late_keeps_its_volume() {
     let of = id.clone();
     let late = tokio::spawn(async move { detached(&mut client, &of, NAME).await });
     asked(&cloud, "GET /v2/kubernetes/clusters").await;
-    // Lists lag behind for a while.
+    // Lists are stale for a while.
     tokio::time::sleep(Duration::from_secs(1)).await;
     {
         let mut twin = cloud.service().twin();
@@ -435,7 +435,7 @@ async fn a_new_node_that_the_list_of_its_cluster_shows_late_keeps_its_volume() {
 }
 
 const INSTANCES: &str = "GET /v2/kubernetes/clusters/ID/instances";
-/// At once, each of another volume.
+/// The number of concurrent attaches, each of another volume.
 const ATTACHES: usize = 8;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -453,7 +453,7 @@ async fn attaches_to_new_nodes_share_a_list_and_its_failure() {
         let mut client = client.clone();
         all.spawn(async move { attached(&mut client, &instance(n), &instance(1 + n % 3)).await });
     }
-    // The list of the first one hangs, and the others do not wait for its end.
+    // The list of the first call hangs, and the others do not wait for it.
     assert!(cloud.wait_for(2, Duration::from_secs(20)));
     cloud.hold(false);
     for refused in all.join_all().await {

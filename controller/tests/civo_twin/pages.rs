@@ -1,4 +1,4 @@
-//! Pages of lists: Civo has none, so the controller cuts its lists.
+//! Pages of lists. Civo has no pages, so the controller divides its lists.
 
 use crate::site::{Client, Cloud, Site, cloud};
 use belay_proto::csi::v1 as csi;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tonic::Code;
 
 const ENTRIES: usize = 25;
-/// `max_entries`, and the number of entries of each page.
+/// The values of `max_entries`, each with the number of entries of each page.
 const PAGES: [(i32, &[usize]); 5] = [
     (0, &[25]),
     (1, &[1; ENTRIES]),
@@ -16,7 +16,7 @@ const PAGES: [(i32, &[usize]); 5] = [
     (1000, &[25]),
 ];
 
-/// The IDs of all pages, and how many entries each has.
+/// The IDs of all pages, and the number of entries of each page.
 type Listed = (Vec<String>, Vec<usize>);
 
 async fn volumes(client: &mut Client, max_entries: i32) -> Listed {
@@ -56,7 +56,7 @@ async fn snapshots(client: &mut Client, max_entries: i32) -> Listed {
     }
 }
 
-/// As many volumes, each with a snapshot; the IDs of both.
+/// Creates volumes, each with a snapshot; returns the IDs of both.
 fn filled(cloud: &Cloud) -> (Vec<String>, Vec<String>) {
     let mut twin = cloud.service().twin();
     let state = twin.change();
@@ -96,7 +96,7 @@ async fn each_page_of_a_list_has_as_many_entries_as_were_asked_for_and_the_last_
             (all_volumes.clone(), sizes.to_vec()),
             "{max_entries}"
         );
-        // Pages after the first are of the list that was read for it.
+        // Later pages are taken from the list that was read for the first page.
         assert_eq!(cloud.count(""), 1, "{max_entries}: {:?}", cloud.kinds());
         let listed = snapshots(&mut client, max_entries).await;
         assert_eq!(

@@ -1,5 +1,5 @@
-//! A proxy answers 404 in the stead of Civo, or Civo misses something else: nothing is reported as
-//! deleted or detached that exists.
+//! A proxy returns 404 instead of Civo, or Civo misses another object: no existing object is
+//! reported as deleted or detached.
 
 use crate::site::{Client, Cloud, Site, attached, cloud, created, deleted, detached, instance};
 use belay_bed::requests;
@@ -10,7 +10,7 @@ use serde_json::json;
 use std::time::Duration;
 use tonic::{Code, Status};
 
-/// What is not Civo's word that a volume or a snapshot is missing.
+/// Returns responses that do not mean that a volume or a snapshot is missing.
 fn others() -> Vec<Fault> {
     let words = |code: &str| {
         let body = json!({ "code": code, "reason": "not found" });

@@ -1,4 +1,4 @@
-//! csi-sanity, the official suite, on the controller and an agent that knows its instance by the
+//! csi-sanity, the official suite, on the controller, and an agent that reads its instance from the
 //! node's file.
 
 use crate::site::{CHANGE, REGION, Site, cloud, instance};
@@ -6,9 +6,9 @@ use belay_bed::programs::{Running, binary, server};
 use belay_bed::sanity;
 use std::fs::{self, File};
 
-/// The suite attaches to the node whose ID the agent reports. What needs a disk is left out: no
-/// kernel plugs one in here. Filesystems alone: the suite expects volumes of exactly 10 GiB, and no
-/// raw device of Civo has that size.
+/// The suite attaches to the node whose ID the agent reports. Tests that need a disk are omitted,
+/// since no kernel attaches one here. Only filesystems are tested: the suite expects volumes of
+/// exactly 10 GiB, and no raw device of Civo has that size.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs csi-sanity and belay-node: make test"]
 async fn csi_sanity_passes_on_the_controller() {

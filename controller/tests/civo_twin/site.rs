@@ -1,4 +1,4 @@
-//! A real belay-controller for the twin: started, called through its socket, killed.
+//! Starts a real belay-controller for the twin, calls it through its socket, and kills it.
 
 use belay_bed::patience::PATIENCE;
 use belay_bed::programs::{Running, server};
@@ -22,20 +22,21 @@ pub(crate) type Client = ControllerClient<Channel>;
 pub(crate) type Cloud = Server<Civo>;
 
 pub(crate) const GIB: i64 = 1 << 30;
-/// How long a change takes where that matters: some requests fit in, and so do kills.
+/// The duration of a change in tests that depend on it: several requests, and kills, fall in
+/// between.
 pub(crate) const CHANGE: Duration = Duration::from_millis(300);
 
-/// A twin whose changes take so long, with three instances.
+/// Starts a twin with three instances whose changes take this time.
 pub(crate) fn cloud(delay: Duration) -> Cloud {
     Server::start(Civo::new(delay, 3)).unwrap()
 }
 
-/// The ID of an instance, from 1.
+/// Returns the ID of an instance, from 1.
 pub(crate) fn instance(n: usize) -> String {
     format!("00000000-0000-4000-8000-{n:012}")
 }
 
-/// Waits until there was such a call.
+/// Waits until the cloud has received such a call.
 pub(crate) async fn asked(cloud: &Cloud, kind: &str) {
     let called = async {
         while cloud.count(kind) == 0 {
@@ -46,16 +47,16 @@ pub(crate) async fn asked(cloud: &Cloud, kind: &str) {
     assert!(called.is_ok(), "timed out after {PATIENCE:?}: {kind}");
 }
 
-/// Where a controller keeps socket, credentials and log. It outlives the process.
+/// The directory with a controller's socket, credentials and log, which outlives the process.
 pub(crate) struct Site {
     dir: tempfile::TempDir,
     url: String,
-    /// More flags.
+    /// Additional flags.
     pub(crate) flags: Vec<&'static str>,
 }
 
 impl Site {
-    /// For that cloud. The credentials are the files of the Secret of civo-csi.
+    /// Creates a site for this cloud. The credentials are files of the Secret of civo-csi.
     pub(crate) fn new(cloud: &Cloud) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let access = dir.path().join("access");
@@ -74,7 +75,7 @@ impl Site {
         Self { dir, url, flags }
     }
 
-    /// The file of the key.
+    /// Returns the file with the key.
     pub(crate) fn key_file(&self) -> PathBuf {
         self.dir.path().join("access/api-key")
     }
@@ -95,7 +96,7 @@ impl Site {
         self.dir.path().join("csi.sock")
     }
 
-    /// Starts the controller that cargo has built, and waits until it serves.
+    /// Starts the controller built by cargo, and waits until it serves.
     pub(crate) fn start(&self) -> Running {
         let access = self.dir.path().join("access");
         let mut command = self.command();
@@ -103,7 +104,7 @@ impl Site {
         Running::serving(&mut command, &self.socket()).unwrap()
     }
 
-    /// Starts it with the variables of civo-csi, and without files.
+    /// Starts the controller with the variables of civo-csi, and without files.
     pub(crate) fn start_by_variables(&self, key: &str) -> std::io::Result<Running> {
         let mut command = self.command();
         command
@@ -114,13 +115,15 @@ impl Site {
         Running::serving(&mut command, &self.socket())
     }
 
-    /// All that its controllers have logged.
+    /// Returns all log lines of its controllers.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
+    /// Connects to the controller.
+    ///
     /// # Errors
-    /// No controller serves.
+    /// Fails if no controller serves.
     pub(crate) async fn try_client(&self) -> Result<Client, Status> {
         let channel = dial(&self.socket()).await;
         let down = |error: belay_proto::dial::DialError| Status::unavailable(error.to_string());
@@ -128,8 +131,8 @@ impl Site {
     }
 
     pub(crate) async fn client(&self) -> Client {
-        // The server closes a connection that says nothing for three seconds, and the thread may
-        // be starting other controllers for as long.
+        // The server closes a connection that is silent for three seconds, and the thread may need
+        // that time to start other controllers.
         for _ in 0..9 {
             if let Ok(client) = self.try_client().await {
                 return client;
@@ -143,22 +146,22 @@ impl Site {
     }
 }
 
-/// A port at which nothing answers.
+/// Returns a URL on which no server listens.
 pub(crate) fn nowhere() -> String {
     format!("http://{}", scrape::free_port().unwrap())
 }
 
-/// For one pod, as a filesystem.
+/// Returns the capability for one pod and a filesystem.
 pub(crate) fn files() -> csi::VolumeCapability {
     requests::capability("ext4", Mode::SingleNodeWriter)
 }
 
-/// For one pod, as a raw device.
+/// Returns the capability for one pod and a raw device.
 pub(crate) fn block() -> csi::VolumeCapability {
     requests::capability("block", Mode::SingleNodeWriter)
 }
 
-/// A filesystem of 1 GiB.
+/// Returns a request for a filesystem of 1 GiB.
 pub(crate) fn create(name: &str) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
         capacity_range: requests::range(GIB, 0),
@@ -166,10 +169,10 @@ pub(crate) fn create(name: &str) -> csi::CreateVolumeRequest {
     }
 }
 
-/// The volume, which is created or found.
+/// Creates a volume, or finds it; returns it.
 ///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn made(
     client: &mut Client,
     request: csi::CreateVolumeRequest,
@@ -178,18 +181,18 @@ pub(crate) async fn made(
     Ok(answer.into_inner().volume.unwrap())
 }
 
-/// The ID of the volume, which is created or found.
+/// Creates a volume, or finds it; returns its ID.
 ///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn created(client: &mut Client, name: &str) -> Result<String, Status> {
     Ok(made(client, create(name)).await?.volume_id)
 }
 
-/// The publish context.
+/// Attaches a volume, and returns the publish context.
 ///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn attached(
     client: &mut Client,
     id: &str,
@@ -200,21 +203,27 @@ pub(crate) async fn attached(
     Ok(answer.into_inner().publish_context)
 }
 
+/// Detaches a volume.
+///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn detached(client: &mut Client, id: &str, node: &str) -> Result<(), Status> {
     let request = requests::detach(id, node);
     client.controller_unpublish_volume(request).await.map(drop)
 }
 
+/// Deletes a volume.
+///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn deleted(client: &mut Client, id: &str) -> Result<(), Status> {
     client.delete_volume(requests::delete(id)).await.map(drop)
 }
 
+/// Expands a volume, and returns its size.
+///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn grown(client: &mut Client, id: &str, bytes: i64) -> Result<i64, Status> {
     let answer = client
         .controller_expand_volume(requests::grow(id, bytes))

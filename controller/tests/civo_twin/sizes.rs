@@ -1,4 +1,4 @@
-//! Disks are smaller than the volumes that they belong to: which size is promised.
+//! Disks are smaller than their volumes: tests of the promised size.
 
 use crate::site::{Client, Cloud, GIB, Site, block, cloud, create, files, grown, instance, made};
 use belay_bed::requests;
@@ -20,14 +20,14 @@ fn sized(name: &str, gib: i64, kind: &str, capacity: Option<&str>) -> csi::Creat
     }
 }
 
-/// GiB of the volume at Civo, and bytes of its disk.
+/// Returns the size of the volume at Civo in GiB, and of its disk in bytes.
 fn at_civo(cloud: &Cloud, id: &str) -> (u64, i64) {
     let twin = cloud.service().twin();
     let volume = &twin.state().volumes[id];
     (volume.gib, i64::try_from(volume.disk_bytes()).unwrap())
 }
 
-/// What the node demands of the disk.
+/// Returns the minimum size of the disk that the node requires.
 async fn demanded(client: &mut Client, id: &str) -> i64 {
     let request = requests::attach(id, &instance(1), block());
     let answer = client.controller_publish_volume(request).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_raw_device_has_what_was_asked_for_and_a_filesystem_what_its_class_say
             );
             assert_eq!(demanded, volume.capacity_bytes);
         }
-        // It grows by the same promise, which the request does not repeat.
+        // The volume is expanded with the same promise, which the request does not repeat.
         let bytes = grown(&mut client, id, 20 * GIB).await.unwrap();
         let (made, disk) = at_civo(&cloud, id);
         assert_eq!(made, if gib == 11 { 22 } else { 20 });

@@ -42,7 +42,8 @@ async fn a_snapshot_is_made_once_restored_and_deleted() {
     );
     let id = id.await.unwrap().volume_id;
     attached(&mut client, &id, &instance(1)).await.unwrap();
-    // When it is cut is not documented: the answer follows when it is ready.
+    // Civo does not document when the data is captured, so the call returns once the snapshot is
+    // ready.
     let snapshot = cut(&mut client, "snapshot-1", &id).await.unwrap();
     assert!(snapshot.ready_to_use);
     assert_eq!(cut(&mut client, "snapshot-1", &id).await.unwrap(), snapshot);
@@ -81,12 +82,12 @@ async fn a_snapshot_is_made_once_restored_and_deleted() {
     assert_eq!(cloud.service().twin().state().snapshots.len(), 0);
     let gone = made(&mut client, restored("pvc-3", &snapshot.snapshot_id, 5)).await;
     assert_eq!(gone.unwrap_err().code(), Code::NotFound);
-    // What exists is found all the same.
+    // An existing volume is found nevertheless.
     let request = restored("pvc-2", &snapshot.snapshot_id, 5);
     assert_eq!(made(&mut client, request).await.unwrap(), volume);
 }
 
-/// A raw volume of 10 GiB is one of 11 at Civo, since its disk is smaller.
+/// A raw volume of 10 GiB has 11 GiB at Civo, since its disk is smaller.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_of_a_raw_volume_is_restored_with_the_size_of_its_claim() {
     let cloud = cloud(Duration::ZERO);
@@ -106,7 +107,7 @@ async fn a_snapshot_of_a_raw_volume_is_restored_with_the_size_of_its_claim() {
         let snapshot = cut(&mut client, &format!("s-{n}"), &source.volume_id).await;
         let snapshot = snapshot.unwrap();
         assert!(snapshot.size_bytes <= bytes, "{bytes}: {snapshot:?}");
-        // The snapshot has recorded what its volume was promised.
+        // The snapshot has recorded the promise of its volume.
         deleted(&mut client, &source.volume_id).await.unwrap();
         for asked in [0, bytes, snapshot.size_bytes] {
             let name = format!("copy-{n}-{asked}");
@@ -118,7 +119,7 @@ async fn a_snapshot_of_a_raw_volume_is_restored_with_the_size_of_its_claim() {
             );
         }
     }
-    // Of 9 GiB it would be smaller, and so it would in a class that promises the volume.
+    // With 9 GiB the volume would be smaller, and also with a class that promises the volume.
     let list = client.list_snapshots(csi::ListSnapshotsRequest::default());
     let listed = list.await.unwrap().into_inner().entries;
     let largest = listed.into_iter().filter_map(|entry| entry.snapshot);
@@ -165,7 +166,7 @@ async fn a_snapshot_of_unknown_size_is_not_restored() {
         twin.change().snapshots.get_mut(&snapshot).unwrap().gib = gib;
     };
     set(0);
-    // By its volume, as long as that exists.
+    // The size is that of the volume as long as it exists.
     made(&mut client, restored("pvc-2", &snapshot, 1))
         .await
         .unwrap();
@@ -180,7 +181,8 @@ async fn a_snapshot_of_unknown_size_is_not_restored() {
         .unwrap();
 }
 
-/// A final code would let the snapshotter forget what an earlier call may have made.
+/// With a final code, csi-snapshotter would forget a snapshot that an earlier call may have
+/// created.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_that_fails_is_no_final_word_on_a_snapshot() {
     let cloud = cloud(Duration::ZERO);
@@ -201,7 +203,7 @@ async fn a_read_that_fails_is_no_final_word_on_a_snapshot() {
     cut(&mut client, "a", &id).await.unwrap();
 }
 
-/// A call that reads it finds that it will never be ready.
+/// A call that reads the snapshot finds that it will never be ready.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_snapshot_is_an_error_that_names_it_until_it_is_deleted() {
     let cloud = cloud(Duration::ZERO);
@@ -217,7 +219,7 @@ async fn a_failed_snapshot_is_an_error_that_names_it_until_it_is_deleted() {
     let listed = belay_twins::http::Response::json(200, &failed);
     cloud.disturb("GET /v2/snapshots", 1, Fault::Refused(listed));
     let refused = cut(&mut client, "a", &id).await.unwrap_err();
-    // Not final: the snapshotter would forget what exists.
+    // The code is not final, since csi-snapshotter would forget the existing snapshot.
     assert_eq!(refused.code(), Code::Aborted, "{refused}");
     let part =
         "snapshot 5a000000-0000-4000-8000-000000000001: Civo reports the state Failed; delete";
@@ -246,14 +248,14 @@ async fn a_lost_answer_and_equal_calls_at_once_make_one_snapshot() {
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     assert_eq!(cloud.service().twin().state().snapshots.len(), 2);
     assert_eq!(cloud.count(CUT), 2);
-    // The name belongs to one volume.
+    // The name belongs to a snapshot of one volume.
     let other = created(&mut client, "pvc-2").await.unwrap();
     let refused = cut(&mut client, "a", &other).await.unwrap_err();
     assert_eq!(refused.code(), Code::AlreadyExists);
     cloud.service().twin().settings.quota.snapshots = 2;
     let refused = cut(&mut client, "c", &other).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    // A snapshot outlives its volume.
+    // A snapshot remains after its volume is deleted.
     deleted(&mut client, &id).await.unwrap();
     let request = csi::GetSnapshotRequest {
         snapshot_id: first.snapshot_id.clone(),

@@ -1,5 +1,6 @@
-//! A cloud unlike `local`: it accepts a name twice, responds before it is done, and stores neither
-//! the usage of a volume nor its context. On tokio's clock. Any request can have a bad fate.
+//! A simulated cloud that differs from `local`: it accepts a name twice, responds before a change
+//! is made, and stores neither the usage of a volume nor its context. It uses the clock of tokio.
+//! Any request can have a bad fate.
 
 use crate::fate::{Fate, Fates, Verb};
 use crate::kept::Kept;
@@ -14,17 +15,17 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 pub(crate) const GIB: u64 = 1 << 30;
-/// The zone of every volume.
+/// The topology key of every volume's zone.
 pub(crate) const ZONE: &str = "zone.example.org";
 
-/// The whole cloud, for all its controllers.
+/// The cloud, shared by all its controllers.
 pub(crate) struct Cloud {
     state: Mutex<State>,
     fates: Fates,
     /// The number of reads of single volumes by ID, and of pages.
     pub(crate) looks: AtomicUsize,
     pub(crate) pages: AtomicUsize,
-    /// How long each change takes.
+    /// The duration of each change.
     pub(crate) delay: Duration,
 }
 
@@ -32,21 +33,21 @@ pub(crate) struct Cloud {
 pub(crate) struct State {
     held: Vec<Held>,
     pub(crate) kept: Vec<Kept>,
-    /// IDs that callers were given, and those that they asked to delete.
+    /// The IDs that callers have received, and those whose deletion they have requested.
     pub(crate) answered: HashSet<String>,
     pub(crate) condemned: HashSet<String>,
     pub(crate) made: usize,
     pub(crate) broken: Vec<String>,
-    /// Changes of volumes that were accepted.
+    /// The number of accepted changes of volumes.
     pub(crate) begun: usize,
-    /// So many more changes of volumes are accepted and not made.
+    /// The number of further changes of volumes that are accepted but not made.
     pub(crate) drops: usize,
-    /// Creations are answered with another object, or with an ID that none has.
+    /// Whether creations return another object, or an invalid ID.
     pub(crate) is_strange: bool,
     pub(crate) cause: Cause,
 }
 
-/// What the cloud says of a change that it has not made.
+/// The cloud's explanation of a change that it has not made.
 #[derive(Clone, Default)]
 pub(crate) enum Cause {
     #[default]
@@ -58,12 +59,12 @@ pub(crate) enum Cause {
 
 struct Held {
     name: Name,
-    /// Whose list shows it; none = all lists.
+    /// The account whose list shows the volume; `None` if all lists do.
     account: Option<String>,
     attempt: Option<Attempt>,
     claim: Option<VolumeId>,
     volume: Volume,
-    /// The next state, and when; none = removed.
+    /// The next state and its time; a state of `None` means removal.
     next: Option<(Instant, Option<Volume>)>,
 }
 
@@ -106,7 +107,7 @@ impl Cloud {
         self.looks.load(Ordering::Relaxed)
     }
 
-    /// All volumes and snapshots, for messages.
+    /// Describes all volumes and snapshots, for messages.
     pub(crate) fn describe(&self) -> String {
         let state = self.state();
         let volumes = state.held.iter().map(|held| {
@@ -117,14 +118,14 @@ impl Cloud {
         volumes.chain(snapshots).collect()
     }
 
-    /// The IDs of all existing volumes and snapshots.
+    /// Returns the IDs of all existing volumes and snapshots.
     pub(crate) fn ids(&self) -> Vec<String> {
         let state = self.state();
         let volumes = state.held.iter().map(|held| held.volume.id.to_string());
         volumes.chain(state.kept.iter().map(Kept::id)).collect()
     }
 
-    /// A caller was given that volume or snapshot.
+    /// Records that a caller has received the volume or snapshot.
     pub(crate) fn answered(&self, id: &str) {
         let mut state = self.state();
         let volumes = state.held.iter();
@@ -141,17 +142,17 @@ impl Cloud {
         state.answered.insert(id.to_owned());
     }
 
-    /// A caller asks to delete that volume or snapshot.
+    /// Records that a caller requests the deletion of the volume or snapshot.
     pub(crate) fn condemn(&self, id: &str) {
         self.state().condemned.insert(id.to_owned());
     }
 
-    /// Violations so far.
+    /// Returns the violations so far.
     pub(crate) fn broken(&self) -> Vec<String> {
         self.state().broken.clone()
     }
 
-    /// Adds a volume that another program created and may have lost.
+    /// Adds a volume that another program has created and may have lost.
     pub(crate) fn leave(&self, id: &str, name: &str, phase: Phase) {
         let volume = Volume {
             phase,
@@ -167,7 +168,8 @@ impl Cloud {
         });
     }
 
-    /// Another program restores a backup of the first volume of that name, with its marks.
+    /// Restores a backup of the first volume with this name, including its marks, as another
+    /// program.
     pub(crate) fn copy(&self, name: &str, id: &str) {
         let mut state = self.state();
         let is_meant =
@@ -190,7 +192,7 @@ impl Cloud {
         state.held.push(copy);
     }
 
-    /// The present state.
+    /// Returns the current state.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap();
         let now = Instant::now();
@@ -207,8 +209,8 @@ impl Cloud {
         state
     }
 
-    /// A request of that controller. The effect follows some time after the request, and the
-    /// response some time after the effect, so its content is old on arrival.
+    /// Makes a request of a controller. The effect follows some time after the request, and the
+    /// response some time after the effect, so its content is stale on arrival.
     pub(crate) async fn request<T: Send + 'static>(
         self: &Arc<Self>,
         verb: Verb,
@@ -256,10 +258,10 @@ impl Cloud {
     }
 }
 
-/// The end of a request.
+/// The result of a request.
 pub(crate) enum Ended<T> {
     Answer(Result<T, Failure>),
-    /// The controller crashed meanwhile.
+    /// The controller has crashed meanwhile.
     Dead,
 }
 
@@ -292,7 +294,7 @@ impl State {
         named.map(Held::seen).collect()
     }
 
-    /// Those that the account sees; none = all.
+    /// Returns the volumes that an account can see; all if it is `None`.
     pub(crate) fn all(&self, account: Option<&str>) -> Vec<Volume> {
         let own = |held: &&Held| match (account, &held.account) {
             (Some(asks), Some(owns)) => asks == owns,
@@ -306,7 +308,7 @@ impl State {
         held.map(Held::seen)
     }
 
-    /// The new volume, being created, empty or from that source.
+    /// Creates a volume, empty or from a source, and returns it in the state of being created.
     pub(crate) fn create(
         &mut self,
         order: &Order,
@@ -318,7 +320,7 @@ impl State {
         let asked = order.topology.as_ref();
         let zone = asked.and_then(|asked| asked.requisite.first()?.get(ZONE));
         let zone = zone.map(|zone| Arc::new(Topology::new(ZONE, zone).unwrap()));
-        // The last digits make IDs unique; the first decide the order.
+        // The last digits make IDs unique, and the first ones determine the order.
         let id = VolumeId::new(format!("id-{id:05}-{}", self.made)).unwrap();
         let begun = Volume {
             phase: busy("creating"),
@@ -367,7 +369,8 @@ impl State {
         held.ok_or_else(|| Failure::not_found(format!("volume {id}: not found")))
     }
 
-    /// Starts a change of a volume at rest; returns whether there is anything to do.
+    /// Starts a change of a volume that is not being changed; returns whether there is anything to
+    /// do.
     fn change(
         &mut self,
         id: &VolumeId,
@@ -399,12 +402,12 @@ impl State {
         self.drops = self.drops.saturating_sub(1);
     }
 
-    /// A caller was given it, and has not asked to delete it.
+    /// Whether a caller has received the object, and has not requested its deletion.
     pub(crate) fn is_wanted(&self, id: &str) -> bool {
         self.answered.contains(id) && !self.condemned.contains(id)
     }
 
-    /// Returns whether there is anything to delete.
+    /// Starts a deletion; returns whether there is anything to delete.
     pub(crate) fn delete(&mut self, id: &VolumeId, at: Instant) -> Result<bool, Failure> {
         let is_wanted = self.is_wanted(id.as_str());
         let is_dropped = self.drops > 0;
@@ -427,7 +430,7 @@ impl State {
         Ok(true)
     }
 
-    /// The cloud may drop an attachment after it has accepted it.
+    /// Starts an attachment, which the cloud may drop after accepting it.
     pub(crate) fn attach(
         &mut self,
         id: &VolumeId,

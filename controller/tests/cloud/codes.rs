@@ -1,5 +1,5 @@
-//! The code on the wire of each failure of the backend, in each call: through the operations, the
-//! service and the layer around it, to a client.
+//! The gRPC code for each failure of the backend in each call, from the operations through the
+//! service and its layer to a client.
 
 use crate::refusing::Refusing;
 use crate::{PROFILE, on};
@@ -16,7 +16,7 @@ use tower::Layer as _;
 
 type Client = ControllerClient<CallService<ControllerServer<belay_controller::rpc::Service>>>;
 
-/// A call, and the verb of the backend that it needs.
+/// A call, and the backend's verb that it uses.
 type Way = (Rpc, &'static str);
 
 const WAYS: &[Way] = &[
@@ -46,7 +46,7 @@ const WAYS: &[Way] = &[
     (Rpc::ControllerGetVolumeHealth, "health"),
 ];
 
-/// Reads of a call that finds, or has made, what it was asked for.
+/// Reads in calls that have already found or created the requested object.
 const READS_OF_A_RESULT: &[Way] = &[
     (Rpc::CreateVolume, "find"),
     (Rpc::CreateVolume, "meets"),
@@ -54,10 +54,10 @@ const READS_OF_A_RESULT: &[Way] = &[
     (Rpc::CreateSnapshot, "drop_basis"),
 ];
 
-/// The source of the new volume is read, and nothing is created before.
+/// Reads of the source of a new volume, before anything is created.
 const READS_OF_A_SOURCE: &[Way] = &[(Rpc::CreateVolume, "snapshot"), (Rpc::CreateVolume, "get")];
 
-/// The code of a failure that has left nothing.
+/// Returns the code of a failure that has left nothing.
 fn settled(rpc: Rpc, kind: Kind) -> Code {
     use Rpc::{
         ControllerExpandVolume, ControllerListVolumeHealth, ControllerModifyVolume,
@@ -72,14 +72,14 @@ fn settled(rpc: Rpc, kind: Kind) -> Code {
         (Kind::Unauthenticated, _) => Code::Unauthenticated,
         (Kind::Denied, _) => Code::PermissionDenied,
         (Kind::System | Kind::Bug, _) => Code::Internal,
-        // "Exists, but differs": only where the caller names something.
+        // An object exists but differs, only if the caller names an object.
         (Kind::Incompatible, CreateVolume | CreateSnapshot | ControllerPublishVolume) => {
             Code::AlreadyExists
         }
         (Kind::Incompatible, _) => Code::FailedPrecondition,
         (Kind::Range, CreateVolume | ControllerExpandVolume) => Code::OutOfRange,
         (Kind::Range, _) => Code::FailedPrecondition,
-        // Final, or the caller would keep an object that was never begun.
+        // The code is final, since the caller would otherwise keep an object that was never begun.
         (Kind::Unreachable | Kind::Timeout, CreateVolume | CreateSnapshot) => Code::Internal,
         (Kind::Unreachable, _) => Code::Unavailable,
         (Kind::Timeout, _) => Code::DeadlineExceeded,
@@ -88,13 +88,14 @@ fn settled(rpc: Rpc, kind: Kind) -> Code {
         }
         (Kind::Unsupported, ControllerPublishVolume) => Code::FailedPrecondition,
         (Kind::Unsupported, _) => Code::Unimplemented,
-        // The list is begun again.
+        // The caller begins the list again.
         (Kind::BadToken, ListVolumes | ListSnapshots | ControllerListVolumeHealth) => Code::Aborted,
         (Kind::BadToken, _) => Code::Internal,
     }
 }
 
-/// The code of a failure after which something may be left, or still be running: never final.
+/// Returns the code of a failure after which a change may exist or still be running; it is never
+/// final.
 fn unsettled(kind: Kind) -> Code {
     match kind {
         Kind::Timeout => Code::DeadlineExceeded,
@@ -234,7 +235,8 @@ async fn assert_code(
     let status = send(client, way).await.unwrap_err();
     let what = format!("{way:?} {kind:?} {certainty:?}: {status}");
     assert_eq!(status.code(), expected, "{what}");
-    // More is said of snapshots, and the more so where a VolumeSnapshot cannot be deleted.
+    // Messages about snapshots have additional text, especially if a VolumeSnapshot cannot be
+    // deleted.
     let more = match (way.0, kind, expected) {
         (Rpc::CreateSnapshot, Kind::Denied, Code::Aborted)
         | (Rpc::DeleteSnapshot, Kind::Denied, _) => {
@@ -242,7 +244,7 @@ async fn assert_code(
              be deleted either"
         }
         (Rpc::CreateSnapshot, Kind::Denied, _) => "; permit this to the credentials of the driver",
-        // For csi-snapshotter, it is not final.
+        // For csi-snapshotter, this code is not final.
         (Rpc::CreateSnapshot, Kind::Quota, Code::ResourceExhausted) => {
             "; until it succeeds, its VolumeSnapshot cannot be deleted, unless the annotation \
              snapshot.storage.kubernetes.io/volumesnapshot-being-created is removed from its \
@@ -287,7 +289,7 @@ async fn a_result_that_cannot_be_read_may_exist() {
         for &kind in Kind::ALL {
             for &certainty in Certainty::ALL {
                 let expected = match (way.1, kind) {
-                    // It has other attributes.
+                    // The volume has other attributes.
                     ("verify", Kind::Invalid) => Code::AlreadyExists,
                     _ => unsettled(kind),
                 };
@@ -311,7 +313,7 @@ async fn a_source_that_cannot_be_read_leaves_nothing() {
     }
 }
 
-/// The call without a table needs no backend.
+/// The only call that is not in the table needs no backend.
 #[test]
 fn each_call_of_the_controller_is_in_the_table() {
     let of_controller = Rpc::ALL

@@ -106,11 +106,12 @@ async fn two_controllers_make_one_snapshot_of_a_name() {
     assert_eq!(cloud.ids(), [of, id]);
 }
 
-/// A read of the source changes nothing: the failure is final at once, and no volume is waited for.
+/// A read of the source changes nothing, so its failure is final at once, and no volume is waited
+/// for.
 #[tokio::test(start_paused = true)]
 async fn a_source_that_cannot_be_read_fails_the_create_at_once_and_finally() {
     for fate in [Fate::Refused, Fate::Lost] {
-        // The search for the name comes first.
+        // The search for the name is the first request.
         let cloud = Cloud::with(Duration::from_secs(5), Fates::chosen(1, fate));
         cloud.leave_snapshot("snap-other", "snap-1", "id-other");
         let begun = Instant::now();
@@ -125,7 +126,7 @@ struct Life {
     cloud: Arc<Cloud>,
     seats: [Arc<Seat>; 2],
     answers: Answers,
-    /// The volume that all snapshots are of.
+    /// The volume of all snapshots.
     of: String,
 }
 
@@ -146,7 +147,7 @@ impl Life {
         self.answers.given(&self.cloud, name, &volume.volume_id);
     }
 
-    /// Some callers at both controllers, and a program that knows no marks.
+    /// Starts callers at both controllers, and a program that knows no marks.
     async fn begin(self: &Arc<Self>, random: &mut Random) {
         let mut callers = JoinSet::new();
         for name in ["snap-1", "snap-2", "snap-3"] {
@@ -188,7 +189,8 @@ impl Life {
         assert!(!self.cloud.ids().contains(&id.to_owned()), "{id} exists");
     }
 
-    /// One snapshot: requested again, restored, deleted, with a clone of its volume meanwhile.
+    /// Runs the lifecycle of a snapshot: it is requested again, restored and deleted, with a clone
+    /// of its volume meanwhile.
     async fn lead(self: Arc<Self>, name: &'static str, mut random: Random) {
         let id = self.answers.of(name);
         tokio::join!(self.cut(0, name), self.cut(1, name));

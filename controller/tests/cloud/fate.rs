@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// One-way latency of a good cloud.
+/// The one-way latency of a good cloud.
 const WAY: Duration = Duration::from_millis(5);
 
 /// The purpose of a request.
@@ -12,8 +12,8 @@ pub(crate) enum Verb {
     Read,
     Create,
     Claim,
-    /// Attach or detach. No driver can detect one that takes effect after the response to the next;
-    /// so none comes late here.
+    /// An attach or detach. No driver can detect one that takes effect after the response to the
+    /// next one, so none is delayed that much here.
     Plug,
     Change,
 }
@@ -22,15 +22,15 @@ pub(crate) enum Verb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Answered,
-    /// No effect; 503 or 429.
+    /// The request has no effect, and returns 503 or 429.
     Refused,
     Throttled,
-    /// It takes effect, and the response is lost; the effect may come later.
+    /// The request takes effect, perhaps later, and the response is lost.
     Lost,
     Late(Duration),
-    /// A proxy repeats it.
+    /// A proxy repeats the request.
     Twice,
-    /// It takes effect; a creation is answered with another object.
+    /// The request takes effect, and a creation returns another object.
     Strange,
     /// The controller crashes before the effect, or after it.
     DeadBefore,
@@ -38,7 +38,7 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// Every bad fate; the delay is the longest for [`Verb::Claim`].
+    /// Every bad fate; the delay is the longest one for [`Verb::Claim`].
     pub(crate) const BAD: [Fate; 8] = [
         Fate::Refused,
         Fate::Throttled,
@@ -58,11 +58,11 @@ struct State {
     random: Option<Random>,
     /// The number of requests in a thousand that have a bad fate.
     bad: u64,
-    /// Half of the longest duration of a request.
+    /// Half of the maximum duration of a request.
     slow: Duration,
-    /// The fate of one request, by its number.
+    /// The fate of a single request, given by its number.
     chosen: Option<(usize, Fate)>,
-    /// No claim gets a response, and each comes late.
+    /// Whether claims get no response and are delayed.
     late_claims: bool,
     requests: usize,
     deaths: usize,
@@ -83,31 +83,33 @@ impl Fates {
         }))
     }
 
-    /// Every request gets a response.
+    /// Returns fates in which every request gets a response.
     pub(crate) fn good() -> Self {
         Self::new(None, 0, None)
     }
 
-    /// Every request but that one gets a response.
+    /// Returns fates in which every request except one gets a response.
     pub(crate) fn chosen(request: usize, fate: Fate) -> Self {
         Self::new(None, 0, Some((request, fate)))
     }
 
-    /// Of a thousand requests `bad` have a bad fate; each takes up to twice `slow`.
+    /// Returns fates in which `bad` of a thousand requests have a bad fate, and each request takes
+    /// up to twice `slow`.
     pub(crate) fn random(seed: u64, bad: u64, slow: Duration) -> Self {
         let fates = Self::new(Some(Random(seed)), bad, None);
         fates.state().slow = slow.max(WAY);
         fates
     }
 
-    /// Like [`Self::random`], but the only bad fate is that claims come late and get no response.
+    /// Returns fates like [`Self::random`], except that the only bad fate is that claims are
+    /// delayed and get no response.
     pub(crate) fn late_claims(seed: u64, slow: Duration) -> Self {
         let fates = Self::random(seed, 0, slow);
         fates.state().late_claims = true;
         fates
     }
 
-    /// The latency of a request or response.
+    /// Returns the latency of a request or response.
     pub(crate) fn way(&self) -> Duration {
         let mut state = self.state();
         let slow = u64::try_from(state.slow.as_millis()).unwrap();
@@ -125,14 +127,14 @@ impl Fates {
         self.state().requests
     }
 
-    /// The maximum number of surplus volumes: one for each creation that was repeated or got no
-    /// response, and one per name for a crash.
+    /// Returns the maximum number of surplus volumes: one for each creation that was repeated or
+    /// got no response, and one per name for a crash.
     pub(crate) fn surplus_max(&self, names: usize) -> usize {
         let state = self.state();
         state.deaths * names + state.lost
     }
 
-    /// A number below `end`; without a seed they descend, from `end - 1`.
+    /// Returns a number below `end`. Without a seed, the numbers descend from `end - 1`.
     pub(crate) fn below(&self, end: u32) -> u32 {
         let mut state = self.state();
         let falling = u32::try_from(state.requests).unwrap() + 1;
@@ -181,7 +183,7 @@ impl State {
             return Fate::Answered;
         }
         let late = match verb {
-            // A controller waits for this long; see `CLAIMS_SETTLE`.
+            // `CLAIMS_SETTLE` is the time for which a controller waits for this.
             Verb::Read | Verb::Claim => 14_000,
             Verb::Plug => 1,
             Verb::Change => 20_000,
@@ -200,12 +202,12 @@ impl State {
     }
 }
 
-/// A small random generator (splitmix64): a seed repeats a run.
+/// A small random number generator (splitmix64); its seed repeats a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// A random index below `end`.
+    /// Returns a random index below `end`.
     pub(crate) fn index(&mut self, end: u64) -> usize {
         usize::try_from(self.below(end)).unwrap()
     }

@@ -1,4 +1,4 @@
-//! The snapshots of the simulated cloud. It accepts their names twice too.
+//! The snapshots of the simulated cloud, which accepts their names twice, too.
 
 use crate::cloud::{Cloud, GIB, State, busy};
 use belay_controller::backend::{Attempt, Mark, Phase, Snapshot, SnapshotOrder};
@@ -12,9 +12,9 @@ pub(crate) struct Kept {
     attempt: Option<Attempt>,
     claim: Option<SnapshotId>,
     snapshot: Snapshot,
-    /// The cloud accepts its deletion and then keeps it.
+    /// Whether the cloud accepts the deletion but keeps the snapshot.
     is_needed: bool,
-    /// The next phase, and when; none = removed.
+    /// The next phase and its time; a phase of `None` means removal.
     next: Option<(Instant, Option<Phase>)>,
 }
 
@@ -75,7 +75,7 @@ fn ready(id: SnapshotId, source: VolumeId) -> Snapshot {
 }
 
 impl Cloud {
-    /// Adds a snapshot that another program cut.
+    /// Adds a snapshot that another program has cut.
     pub(crate) fn leave_snapshot(&self, id: &str, name: &str, of: &str) {
         let id = SnapshotId::new(id).unwrap();
         self.state().kept.push(Kept {
@@ -88,7 +88,7 @@ impl Cloud {
         });
     }
 
-    /// Another program copies the first snapshot of that name, with its marks.
+    /// Copies the first snapshot with this name, including its marks, as another program.
     pub(crate) fn copy_snapshot(&self, name: &str, id: &str) {
         let mut state = self.state();
         let mut named = state.kept.iter().filter(|kept| kept.name.as_str() == name);
@@ -124,7 +124,7 @@ impl State {
         self.snapshots().into_iter().find(|kept| kept.id == *id)
     }
 
-    /// The new snapshot, being cut.
+    /// Creates a snapshot, and returns it in the state of being cut.
     pub(crate) fn cut(
         &mut self,
         order: &SnapshotOrder,
@@ -181,7 +181,7 @@ impl State {
         Ok(())
     }
 
-    /// Returns whether there is anything to delete.
+    /// Starts a deletion; returns whether there is anything to delete.
     pub(crate) fn discard(&mut self, id: &SnapshotId, at: Instant) -> Result<bool, Failure> {
         let is_wanted = self.is_wanted(id.as_str());
         let mut all = self.kept.iter_mut();

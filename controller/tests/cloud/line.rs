@@ -1,4 +1,4 @@
-//! A controller's connection to the simulated cloud: its backend.
+//! The connection of a controller to the simulated cloud, which is its backend.
 
 use crate::cloud::{Cause, Cloud, Ended, GIB, State};
 use crate::fate::Verb;
@@ -16,10 +16,10 @@ use std::sync::atomic::Ordering;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Entries of a page.
+/// The number of entries of a page.
 pub(crate) const PAGE: usize = 40;
 
-/// See the module.
+/// The backend over the simulated cloud.
 pub(crate) struct Line {
     cloud: Arc<Cloud>,
     crashed: watch::Sender<bool>,
@@ -35,7 +35,7 @@ impl Line {
         })
     }
 
-    /// To a cloud that can neither cut nor copy.
+    /// Connects to a cloud that can neither create snapshots nor copies.
     pub(crate) fn without_snapshots(cloud: &Arc<Cloud>) -> Arc<Self> {
         let line = Self::new(cloud);
         Arc::new(Self {
@@ -44,7 +44,7 @@ impl Line {
         })
     }
 
-    /// Returns when the controller crashes.
+    /// Waits until the controller crashes.
     pub(crate) async fn crashed(&self) {
         let mut crashed = self.crashed.subscribe();
         crashed.wait_for(|crashed| *crashed).await.unwrap();
@@ -69,7 +69,7 @@ impl Line {
         }
     }
 
-    /// When a change that starts now completes.
+    /// Returns the time at which a change that starts now is complete.
     fn at(&self) -> Instant {
         Instant::now() + self.cloud.delay
     }
@@ -81,7 +81,7 @@ impl Line {
     ) -> Result<Volume, Failure> {
         assert!(!format!("{order:?}").contains("hunter2"));
         let fates = self.cloud.fates();
-        // One volume takes longer than another.
+        // The changes of different volumes take different times.
         let (at, id) = (self.at() + fates.way(), fates.below(99_999));
         account(&order.secrets)?;
         let create = move |state: &mut State| Ok(state.create(&order, source.clone(), at, id));
@@ -100,7 +100,7 @@ impl Line {
     }
 }
 
-/// The account of a call. Searches and lists need none.
+/// Returns the account of a call. Searches and lists do not require one.
 fn account(secrets: &Secrets) -> Result<&str, Failure> {
     let unknown = || Failure::precondition("the cloud says 401");
     secrets.get("token").ok_or_else(unknown)

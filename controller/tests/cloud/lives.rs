@@ -1,6 +1,7 @@
-//! Thousands of random volume lifecycles, through two controllers that crash, over a cloud that
-//! loses, delays, repeats and refuses requests, while other programs create and copy volumes. Each
-//! has a number: `BELAY_LIFE=NUMBER` repeats one, `BELAY_LIVES=COUNT` runs more of them.
+//! Thousands of random volume lifecycles, with two controllers that crash, and a cloud that loses,
+//! delays, repeats and refuses requests, while other programs create and copy volumes. Each
+//! lifecycle has a number: `BELAY_LIFE=NUMBER` repeats one, and `BELAY_LIVES=COUNT` runs more of
+//! them.
 
 use crate::cloud::Cloud;
 use crate::fate::{Fates, Random};
@@ -17,10 +18,10 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
-/// How long a caller repeats a call before the test reports that it does not converge.
+/// The time for which a caller repeats a call before the test reports that it does not converge.
 const CONVERGES_WITHIN: Duration = Duration::from_secs(3600);
 
-/// A seat for a controller: when it crashes, another one starts there.
+/// The position of a controller: when it crashes, another one is started there.
 pub(crate) struct Seat {
     cloud: Arc<Cloud>,
     running: Mutex<(Arc<Line>, Arc<Service>)>,
@@ -40,7 +41,7 @@ impl Seat {
         (line, service)
     }
 
-    /// One call; a crash breaks its connection.
+    /// Makes one call; a crash breaks its connection.
     pub(crate) async fn call<T>(
         &self,
         call: impl AsyncFnOnce(&Service) -> Result<T, Status>,
@@ -58,7 +59,7 @@ impl Seat {
         }
     }
 
-    /// Repeats the call until it succeeds or `is_enough` of its failure.
+    /// Repeats a call until it succeeds, or `is_enough` accepts its failure.
     pub(crate) async fn insist<T>(
         &self,
         what: &str,
@@ -83,7 +84,7 @@ impl Seat {
     }
 }
 
-/// Whether the call is no longer running.
+/// Whether the failed call is certainly not running any longer.
 pub(crate) fn is_final(status: &Status) -> bool {
     let code = status.code();
     !matches!(
@@ -96,7 +97,7 @@ pub(crate) fn never(_: &Status) -> bool {
     false
 }
 
-/// The IDs that callers were given, by name.
+/// The IDs that callers have received, by name.
 #[derive(Default)]
 pub(crate) struct Answers(Mutex<HashMap<String, String>>);
 
@@ -129,7 +130,7 @@ impl Life {
         self.answers.given(&self.cloud, name, &volume.volume_id);
     }
 
-    /// Some callers at both controllers, and a program that knows no marks.
+    /// Starts callers at both controllers, and a program that knows no marks.
     async fn begin(self: &Arc<Self>, random: &mut Random) {
         let mut callers = JoinSet::new();
         for name in ["pvc-1", "pvc-2", "pvc-3"] {
@@ -159,7 +160,7 @@ impl Life {
         callers.join_all().await;
     }
 
-    /// One volume: used, requested again, deleted.
+    /// Runs the lifecycle of a volume: it is used, requested again, and deleted.
     async fn lead(self: Arc<Self>, name: &'static str, mut random: Random) {
         let id = &self.answers.of(name);
         for round in 0..random.index(3) {
@@ -185,7 +186,7 @@ impl Life {
     }
 }
 
-/// A cloud as bad as chance has it.
+/// Returns a cloud with random faults.
 pub(crate) fn unreliable(random: &mut Random) -> Arc<Cloud> {
     let bad = [0, 30, 100, 250][random.index(4)];
     let delay = Duration::from_millis(random.below(8000));
@@ -195,8 +196,8 @@ pub(crate) fn unreliable(random: &mut Random) -> Arc<Cloud> {
     Cloud::with(delay, fates)
 }
 
-/// Late requests have taken effect: nothing that must not happen has happened, and there is no more
-/// surplus than requests without a response and crashes explain.
+/// Waits until late requests have taken effect. Checks that there was no violation, and that
+/// requests without a response, and crashes, explain all surplus objects.
 pub(crate) async fn judge(cloud: &Cloud) {
     sleep(Duration::from_secs(600)).await;
     assert_eq!(cloud.broken(), Vec::<String>::new());
@@ -224,7 +225,7 @@ async fn live(number: u64) {
     judge(&life.cloud).await;
 }
 
-/// The numbers of the lives to run.
+/// Returns the numbers of the lifecycles to run.
 pub(crate) fn numbers() -> Range<u64> {
     let number = |variable: &str| std::env::var(variable).ok()?.parse::<u64>().ok();
     match number("BELAY_LIFE") {
@@ -233,7 +234,7 @@ pub(crate) fn numbers() -> Range<u64> {
     }
 }
 
-/// Runs each of these numbers in a runtime with its own clock.
+/// Runs each of these numbers in a runtime with a separate clock.
 pub(crate) fn each(numbers: Range<u64>, run: impl AsyncFn(u64)) {
     for number in numbers {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -252,7 +253,7 @@ fn random_lives_lose_no_answered_volume_and_give_one_answer_for_a_name() {
     each(numbers(), live);
 }
 
-/// Two controllers create one volume at about the same time, and claim different ones.
+/// Two controllers create one volume at about the same time, and claim different objects.
 #[test]
 fn two_late_claims_of_one_name_have_one_answer() {
     each(0..1000, async |number| {

@@ -1,5 +1,5 @@
-//! The controller's service over a cloud: operations on storage that is slow, accepts a name twice,
-//! and forgets.
+//! The controller's service over a simulated cloud: operations on storage that is slow, accepts a
+//! name twice, and loses properties.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -48,7 +48,7 @@ const PROFILE: Profile = Profile {
     ..LOCAL
 };
 
-/// A separate controller on that cloud.
+/// Creates a separate controller for this cloud.
 fn controller(cloud: &Arc<Cloud>) -> Arc<Service> {
     on(Line::new(cloud), PROFILE)
 }
@@ -67,7 +67,7 @@ fn map(key: &str, value: &str) -> HashMap<String, String> {
     HashMap::from([(key.to_owned(), value.to_owned())])
 }
 
-/// Credentials that the cloud accepts.
+/// Returns credentials that the cloud accepts.
 fn token() -> HashMap<String, String> {
     map("token", "hunter2")
 }
@@ -76,7 +76,7 @@ fn mount() -> csi::VolumeCapability {
     requests::capability("", Mode::SingleNodeWriter)
 }
 
-/// A volume of the smallest size of that class.
+/// Returns a request for a volume of the minimum size, with this class.
 fn create(name: &str, class: &str) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
         capacity_range: requests::range(1, 0),
@@ -104,7 +104,7 @@ async fn created(
     Ok(answer?.into_inner().volume.unwrap())
 }
 
-/// A volume from that source.
+/// Returns a request for a volume from this source.
 fn restore(name: &str, source: csi::volume_content_source::Type) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
         volume_content_source: Some(csi::VolumeContentSource {
@@ -175,7 +175,7 @@ async fn grown(service: &Service, id: &str, bytes: i64) -> Result<i64, Status> {
     Ok(answer.await?.into_inner().capacity_bytes)
 }
 
-/// The nodes of the only volume in the list.
+/// Returns the nodes of the only volume in the list.
 async fn nodes(service: &Service) -> Vec<String> {
     let answer = service.list_volumes(Request::new(csi::ListVolumesRequest::default()));
     let entry = answer.await.unwrap().into_inner().entries.remove(0);
@@ -199,7 +199,7 @@ async fn a_create_waits_for_the_cloud_and_a_repeated_one_finds_the_volume() {
     );
     assert_eq!(volume.accessible_topology, [zone()]);
     assert_eq!(volume.volume_context, map("export", "/a"));
-    // The interval is a quarter of the age, from 250 ms to 2 s.
+    // The interval is a quarter of the elapsed time, from 250 ms to 2 s.
     let looks = cloud.looks();
     assert!((30..50).contains(&looks), "{looks}");
 
@@ -255,7 +255,7 @@ async fn a_volume_that_fails_is_deleted_by_who_made_it_and_the_reason_is_final()
     assert!(refused.message().contains("no host has room"), "{refused}");
     assert!(cloud.ids().is_empty());
 
-    // A volume without a mark may have been used: it is not ours to replace.
+    // A volume without a mark may have been used, so the driver must not replace it.
     let failed = Phase::Failed(Failure::quota("no host has room"));
     cloud.leave("id-left", "pvc-2", failed);
     let found = created(&service, create("pvc-2", "doomed")).await;
@@ -279,7 +279,7 @@ async fn a_volume_is_attached_grown_detached_and_deleted_when_the_cloud_has_done
     assert_eq!(nodes(&service).await, ["node-1"]);
     assert_eq!(grown(&service, &id, 5 << 30).await.unwrap(), 5 << 30);
 
-    // One job per volume: in this controller, and in the cloud for another one.
+    // There is one job per volume, in this controller and for another controller in the cloud.
     let (detach, busy) = tokio::join!(detached(&service, &id), async {
         sleep(Duration::from_secs(1)).await;
         [deleted(&service, &id).await, deleted(&other, &id).await]

@@ -1,4 +1,4 @@
-//! One lifecycle of a volume, and one of a snapshot, with each bad fate at each of its requests.
+//! The lifecycles of a volume and of a snapshot, with each bad fate at each of their requests.
 
 use crate::cloud::Cloud;
 use crate::fate::{Fate, Fates};
@@ -14,7 +14,7 @@ use tonic::Code;
 
 const DELAY: Duration = Duration::from_secs(3);
 
-/// A whole lifecycle on that cloud, each call repeated until it succeeds.
+/// Runs a complete lifecycle, repeating each call until it succeeds.
 async fn life(cloud: &Arc<Cloud>) {
     let seat = Seat::new(cloud);
     let volume = seat
@@ -37,7 +37,7 @@ async fn life(cloud: &Arc<Cloud>) {
             }
             _ => detached(service, id).await,
         };
-        // A grown volume agrees with the request for a smaller one.
+        // An expanded volume matches the request for a smaller one.
         seat.insist(what, |_| false, call).await.unwrap();
     }
     cloud.condemn(id);
@@ -46,7 +46,7 @@ async fn life(cloud: &Arc<Cloud>) {
     assert!(!cloud.ids().contains(id));
 }
 
-/// Repeats the creation of a volume that fails, until the code is final.
+/// Repeats a failing creation of a volume until the code is final.
 async fn doom(cloud: &Arc<Cloud>) {
     let seat = Seat::new(cloud);
     let call = async |service: &Service| created(service, create("pvc-1", "doomed")).await;
@@ -55,7 +55,7 @@ async fn doom(cloud: &Arc<Cloud>) {
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
 }
 
-/// A whole lifecycle of a snapshot and of volumes from it.
+/// Runs a complete lifecycle of a snapshot and of volumes from it.
 async fn copies(cloud: &Arc<Cloud>) {
     let seat = Seat::new(cloud);
     let make = async |service: &Service| created(service, create("pvc-1", "fast")).await;
@@ -90,7 +90,7 @@ async fn copies(cloud: &Arc<Cloud>) {
     assert!(!cloud.ids().iter().any(|id| condemned.contains(id)));
 }
 
-/// Repeats the creation of a snapshot that fails, until the code is final.
+/// Repeats a failing creation of a snapshot until the code is final.
 async fn doomed_snapshot(cloud: &Arc<Cloud>) {
     let seat = Seat::new(cloud);
     let make = async |service: &Service| created(service, create("pvc-1", "fast")).await;
@@ -107,13 +107,13 @@ async fn doomed_snapshot(cloud: &Arc<Cloud>) {
     seat.insist("delete", never, delete).await.unwrap();
 }
 
-/// The cloud was not reached, and nothing has happened: callers repeat such a call too.
+/// Whether the cloud was not reached and nothing has happened; callers repeat such a call, too.
 fn is_refusal(status: &tonic::Status) -> bool {
     status.code() == Code::Internal && status.message().contains("503")
 }
 
 /// Runs `whole` with each fate at each request. Only a crash, or a creation that was repeated or
-/// got no response, may leave volumes.
+/// got no response, may leave volumes behind.
 async fn with_each_fate(whole: impl AsyncFn(&Arc<Cloud>)) {
     let undisturbed = Cloud::with(DELAY, Fates::good());
     whole(&undisturbed).await;

@@ -1,4 +1,4 @@
-//! How often the cloud is polled for many waiters, and in which order they are served.
+//! The number of polls of the cloud for many waiters, and the order in which waiters are served.
 
 use crate::cloud::Cloud;
 use crate::fate::Fates;
@@ -32,16 +32,16 @@ async fn many_that_wait_share_a_list_and_few_among_many_volumes_are_asked_for_on
     };
     let asked = || [&cloud.looks, &cloud.pages].map(|count| count.swap(0, Ordering::Relaxed));
 
-    // One waiter: no list.
+    // A single waiter uses no list.
     create_all(1, 0).await;
     let [looks, pages] = asked();
     assert!(looks > 10 && pages == 0, "{looks} {pages}");
-    // Many waiters, few pages: hardly any single read.
+    // With many waiters and few pages, there are hardly any single reads.
     let ids = create_all(PAGE * 5, 1).await;
     let [looks, pages] = asked();
     assert!(looks < 20, "{looks} looks at {} volumes", ids.len());
     assert!(pages < 6 * 40, "{pages} pages in 30 s");
-    // Few waiters, many pages: the list is tried once.
+    // With few waiters and many pages, the list is tried once.
     create_all(3, 1000).await;
     let [looks, pages] = asked();
     assert!(looks > 30 && pages <= 2, "{looks} {pages}");
@@ -66,7 +66,7 @@ async fn volumes_that_are_deleted_together_are_looked_at_once_each_after_they_le
         deleting.spawn(async move { deleted(&service, &id).await.unwrap() });
     }
     deleting.join_all().await;
-    // No list says that a volume is missing.
+    // A list cannot prove that a volume is missing.
     assert_eq!(cloud.looks(), looks + PAGE / 2);
 }
 
@@ -93,7 +93,8 @@ async fn volumes_of_two_accounts_are_waited_for_by_two_lists() {
     }
     living.join_all().await;
     assert!(cloud.ids().is_empty());
-    // Each list has all the volumes that it is read for: none is read by itself until it is gone.
+    // Each list has all the volumes for which it is read, so each is read separately only once it
+    // is deleted.
     assert_eq!(cloud.looks(), PAGE / 2);
 }
 
@@ -122,7 +123,7 @@ async fn attachments_of_a_node_come_one_after_another_in_their_order() {
         let served = order.iter().filter(|n| node.contains(n));
         assert!(served.eq(&node), "{order:?}");
     }
-    // Three per node, ten seconds each, and the interval of the poller.
+    // There are three changes per node, of ten seconds each, plus the interval of the poller.
     let seconds = begun.elapsed().as_secs();
     assert!((30..40).contains(&seconds), "{seconds} s");
 }
@@ -160,7 +161,7 @@ async fn an_attach_whose_turn_does_not_come_in_time_is_never_begun() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_answered_within_one_interval_after_the_cloud_is_done() {
-    // Requests and responses of the call, before the change and after it.
+    // The time for requests and responses of the call, before and after the change.
     let ways = Duration::from_millis(40);
     for delay in (0..85_000).step_by(70).map(Duration::from_millis) {
         let cloud = Cloud::with(delay, Fates::good());
@@ -170,7 +171,7 @@ async fn a_call_is_answered_within_one_interval_after_the_cloud_is_done() {
         let begun = Instant::now();
         attached(&service, &id, "node-1").await.unwrap();
         let late = begun.elapsed() - delay;
-        // Longer with the age of the change.
+        // The interval grows with the elapsed time of the change.
         let interval = (delay / 4).clamp(Duration::from_millis(250), Duration::from_secs(2));
         assert!(late <= interval + ways, "{delay:?}: {late:?}");
     }

@@ -1,4 +1,4 @@
-//! A backend one of whose verbs fails, with any failure. All its other verbs succeed.
+//! A backend in which one verb fails with a given failure, and all others succeed.
 
 use crate::cloud::{GIB, blank};
 use belay_contract::publish_context::{Content, Transport};
@@ -13,7 +13,7 @@ use belay_server::request::{ContentSource, Context, Name, NodeId, Secrets, Snaps
 use std::sync::{Arc, Mutex};
 use std::time::UNIX_EPOCH;
 
-/// See the module.
+/// A backend in which one verb fails.
 #[derive(Default)]
 pub(crate) struct Refusing(Mutex<Option<(&'static str, Failure)>>);
 
@@ -24,7 +24,7 @@ const SIZES: Sizes = Sizes {
 };
 
 impl Refusing {
-    /// From now on that verb fails so.
+    /// Makes a verb fail from now on.
     pub(crate) fn refuse(&self, verb: &'static str, failure: &Failure) {
         *self.0.lock().unwrap() = Some((verb, failure.clone()));
     }
@@ -37,7 +37,7 @@ impl Refusing {
     }
 }
 
-/// Its type is shown, and may be called otherwise.
+/// Returns a volume whose type is shown, and may have another name.
 fn volume() -> Volume {
     Volume {
         parameters: vec![("type", "silver".to_owned())],

@@ -1,4 +1,5 @@
-//! The secrets of each call reach every verb of the backend that serves it, and no log shows them.
+//! The secrets of each call reach every verb of the backend that serves it, and do not appear in
+//! logs.
 
 use crate::{PROFILE, map, mount, on};
 use belay_bed::requests;
@@ -23,7 +24,7 @@ use tonic::{Request, Response, Status};
 
 const BYTES: u64 = 1 << 30;
 
-/// A backend with one volume that notes the verbs and the token of each. Every change takes a
+/// A backend with one volume that records the verbs, each with its token. Every change takes a
 /// moment, so that the engine reads the volume.
 #[derive(Default)]
 struct Witness {
@@ -60,7 +61,7 @@ impl Witness {
         self.volume.lock().unwrap().clone()
     }
 
-    /// The new volume, which is ready at the next look.
+    /// Creates a volume, which is ready at the next read.
     fn make(
         &self,
         verb: &'static str,
@@ -268,7 +269,8 @@ fn secrets() -> HashMap<String, String> {
     map("token", "canary")
 }
 
-/// Makes a call with secrets, over a backend that has the volume; it must come by these verbs.
+/// Makes a call with secrets, with a backend that has the volume, and checks that it uses these
+/// verbs.
 async fn expect<T: Debug>(
     verbs: &[&'static str],
     token: Option<&str>,

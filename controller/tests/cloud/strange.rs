@@ -1,5 +1,5 @@
-//! Creations that the cloud answers with another object: its own is found by the name, and the
-//! other one is neither returned nor changed.
+//! Creations to which the cloud responds with another object: the created object is found by its
+//! name, and the other one is neither returned nor changed.
 
 use crate::cloud::Cloud;
 use crate::{controller, create, created, cut, requests, restore};
@@ -9,7 +9,7 @@ async fn a_creation_that_is_answered_with_another_object_returns_its_own_and_del
     let cloud = Cloud::new(1);
     let service = controller(&cloud);
     let mut all = Vec::new();
-    // The first answer has an ID that no volume has.
+    // The first response has an ID that no volume can have.
     cloud.state().is_strange = true;
     for name in ["pvc-1", "pvc-2", "pvc-3"] {
         let made = created(&service, create(name, "fast")).await.unwrap();

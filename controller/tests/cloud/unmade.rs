@@ -1,4 +1,4 @@
-//! Changes that the cloud accepts, and does not make or does not end.
+//! Changes that the cloud accepts, but does not make or complete.
 
 use crate::cloud::{Cause, Cloud};
 use crate::{attached, controller, create, created, deleted, detached, grown};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
-/// The changes that were accepted since this was asked last.
+/// Returns the number of changes accepted since the last call.
 fn begun(cloud: &Cloud) -> usize {
     std::mem::take(&mut cloud.state().begun)
 }
@@ -17,7 +17,7 @@ fn drops(cloud: &Cloud, count: usize) {
     cloud.state().drops = count;
 }
 
-/// The error says how the volume is, and that nothing is in progress.
+/// Checks that the error describes the state of the volume, and that nothing is in progress.
 #[track_caller]
 fn assert_unmade(answer: Result<(), Status>, is: &str) {
     let status = answer.unwrap_err();
@@ -34,7 +34,7 @@ async fn a_change_that_the_cloud_accepts_and_drops_is_begun_twice_and_not_said_t
     let id = &id.volume_id;
     begun(&cloud);
 
-    // Dropped once, it is begun again by the same call.
+    // The same call begins a change again that was dropped once.
     drops(&cloud, 1);
     attached(&service, id, "node-1").await.unwrap();
     assert_eq!(begun(&cloud), 2);
@@ -68,11 +68,11 @@ async fn a_change_that_the_cloud_accepts_and_drops_is_begun_twice_and_not_said_t
     assert_unmade(deleted(&service, id).await, "not deleted");
     assert_eq!(begun(&cloud), 1);
     deleted(&service, id).await.unwrap();
-    // As long as the changes take: no call waits for what the cloud is not doing.
+    // This is the duration of the changes: no call waits for changes that the cloud is not making.
     assert!(waited.elapsed() < Duration::from_secs(90), "{waited:?}");
 }
 
-/// What an attach says that the cloud drops.
+/// Returns the failure of an attach that the cloud drops.
 async fn dropped(cloud: &Arc<Cloud>, id: &str, cause: Cause) -> Status {
     let service = controller(cloud);
     cloud.state().cause = cause;
@@ -123,7 +123,7 @@ async fn a_change_that_does_not_end_has_the_clouds_word_for_it_and_says_where_to
     ] {
         assert!(status.message().contains(part), "{part}: {status}");
     }
-    // The second time it is made.
+    // The second attempt is made.
     sleep(cloud.delay).await;
     attached(&service, id, "node-1").await.unwrap();
 }

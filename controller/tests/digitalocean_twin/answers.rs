@@ -1,5 +1,5 @@
-//! Answers about another object than that of the call, and with IDs that are none: no caller gets
-//! them, nothing is changed, and the repeated call finds what the cloud has made.
+//! Responses about another object than that of the call, and with invalid IDs: no caller receives
+//! them, nothing is changed, and the repeated call finds the object that the cloud has created.
 
 use crate::site::{
     CREATE, CUT, GIB, NODE, RESIZE, Site, attached, block, create, created, cut, deleted, refused,
@@ -33,7 +33,7 @@ async fn a_creation_that_is_answered_with_another_volume_fails_and_its_retry_fin
             ],
             "whose name is \"pvc-1\"",
         ),
-        // Only the ID: name and size are those of the order.
+        // Only the ID differs; name and size are those of the order.
         (
             vec![("/volume/id", json!(other))],
             "whose name is \"pvc-1\"",

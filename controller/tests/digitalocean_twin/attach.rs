@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-/// How long another actor's event takes, unless it is ended before: longer than any call.
+/// The duration of another actor's event, unless it is ended before: longer than any call.
 const EVENT: Duration = Duration::from_secs(3_600);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,7 +40,7 @@ async fn an_attachment_has_the_keys_of_the_driver_it_replaces_and_the_word_on_it
     assert!(context.contains_key("attached_at"), "{context:?}");
     let (.., tags) = site.twin().volumes().pop().unwrap();
     assert_eq!(tags, ["belay-cluster:twin", "belay-used"]);
-    // A node was given the volume: it is not new for the next one.
+    // The volume was attached to a node, so it is not new for the next one.
     detached(&mut client, &id, NODE).await.unwrap();
     let context = attached(&mut client, &id, OTHER).await.unwrap();
     assert_eq!(context["content"], "used");
@@ -65,7 +65,8 @@ async fn an_errored_action_does_not_hang_the_call() {
     tokio::join!(late, at_accept);
 }
 
-/// Whether a volume shows its droplet as soon as the action is accepted, or when it has ended.
+/// Tests failed actions. `at_accept` states whether a volume shows its droplet once the action is
+/// accepted, or only when it has ended.
 async fn errored_actions(at_accept: bool) {
     let site = Site::new();
     site.twin().settings().shows_at_accept = at_accept;
@@ -116,7 +117,8 @@ async fn an_event_of_another_actor_on_the_droplet_is_waited_for() {
     tokio::join!(late, at_accept);
 }
 
-/// Whether a volume shows its droplet as soon as the action is accepted, or when it has ended.
+/// Tests events of another actor. `at_accept` states whether a volume shows its droplet once the
+/// action is accepted, or only when it has ended.
 async fn events_of_another_actor(at_accept: bool) {
     let site = Site::new();
     site.twin().settings().shows_at_accept = at_accept;
@@ -137,7 +139,8 @@ async fn events_of_another_actor(at_accept: bool) {
     assert_eq!(site.twin().attached()[&id], None);
 }
 
-/// Another actor's event on the droplet begins before the call, and ends when the call was refused.
+/// Runs a call while another actor's event on the droplet is in progress, which ends once the call
+/// was refused.
 async fn refused_meanwhile(
     site: &Site,
     action: &str,
@@ -146,13 +149,13 @@ async fn refused_meanwhile(
     let before = site.cloud.count(action);
     site.twin().occupy(101, EVENT);
     let call = tokio::spawn(call);
-    // The second one comes after the answer to the first.
+    // The second attempt follows the response to the first one.
     let tried_again = || site.cloud.count(action) >= before + 2;
     until("the action was tried a second time", tried_again);
     assert!(!call.is_finished());
     site.twin().occupy(101, Duration::ZERO);
     call.await.unwrap().unwrap();
-    // Not without pauses.
+    // There are pauses between the attempts.
     let tried = site.cloud.count(action) - before;
     assert!(tried < 20, "{tried}");
 }
@@ -218,7 +221,7 @@ async fn volumes_leave_a_droplet_that_is_off_or_deleted() {
     detached(&mut client, &id, OTHER).await.unwrap();
     let answer = attached(&mut client, &id, OTHER).await;
     refused(answer, Code::NotFound, "no droplet has that ID");
-    // Of nodes that are no droplets, and of volumes that never were.
+    // The nodes are not droplets, or the volumes never existed.
     detached(&mut client, &id, "node-1").await.unwrap();
     let answer = attached(&mut client, &id, "node-1").await;
     refused(answer, Code::NotFound, "node-1");
@@ -238,7 +241,7 @@ async fn a_volume_that_another_node_has_won_is_not_reported_as_attached() {
     let mut client = site.client().await;
     let id = created(&mut client, "pvc-1").await.unwrap();
     let answer = {
-        // Between the look and the attach.
+        // Another actor attaches the volume between the read and the attach.
         let attach = requests::attach(&id, NODE, block());
         let mut caller = client.clone();
         site.cloud.hold(true);
@@ -257,7 +260,7 @@ async fn a_volume_that_another_node_has_won_is_not_reported_as_attached() {
     refused(answer, Code::FailedPrecondition, "attached to node 102");
     let answer = attached(&mut client, &id, NODE).await;
     refused(answer, Code::FailedPrecondition, "attached to node 102");
-    // And a stale detach does not take it from the node that has it.
+    // A delayed detach does not detach the volume from its current node.
     detached(&mut client, &id, NODE).await.unwrap();
     assert_eq!(site.twin().attached()[&id], Some(102));
 }
@@ -275,7 +278,7 @@ async fn an_attach_fails_without_the_mark_of_use_and_not_without_the_operators_t
     let context = attached(&mut client, &id, NODE).await.unwrap();
     assert_eq!(context["content"], "new", "no node was given it before");
     detached(&mut client, &id, NODE).await.unwrap();
-    // A volume of another program has no tag of the operator's, and needs no mark.
+    // A volume of another program does not have the operator's tag, and needs no mark.
     let other = created(&mut client, "pvc-2").await.unwrap();
     site.twin().make_foreign(&other);
     site.cloud.disturb(

@@ -1,5 +1,5 @@
-//! Two controllers at work at the same time, each killed at random instants: nothing is left, no
-//! volume is created twice, and each repeated call ends well.
+//! Two controllers that work at the same time, and are killed at random instants: nothing is left
+//! over, no volume is created twice, and each repeated call succeeds.
 
 use crate::site::{Client, Site, attached, created, deleted, detached};
 use belay_bed::chance::Chance;
@@ -10,20 +10,21 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
-/// Whether this is the nightly run, which has more kills and the real limit of calls.
+/// Whether this is the nightly run, which has more kills and the real rate limit.
 fn is_long() -> bool {
     std::env::var_os("BELAY_NIGHTLY").is_some()
 }
 
 const CALLERS: u64 = 6;
-/// A controller serves at most so long before it is killed.
+/// The maximum time for which a controller serves before it is killed, in milliseconds.
 const UPTIME_MAX_MS: u64 = 2500;
-/// In the short form, no controller pauses for the limit, which is mostly waited for.
+/// The rate limit of the short run, in which controllers do not pause; otherwise most of the time
+/// would be spent waiting.
 const NO_LIMIT: (usize, Duration) = (100_000, Duration::from_secs(60));
-/// Far more than a call needs after the last kill.
+/// The maximum time for a call, far more than it needs after the last kill.
 const PATIENCE: Duration = Duration::from_secs(150);
 
-/// A call, and what it is about.
+/// A call and its object.
 #[derive(Clone, Copy)]
 enum Step<'a> {
     Create(&'a str),
@@ -33,7 +34,7 @@ enum Step<'a> {
 }
 
 impl Step<'_> {
-    /// The ID of the volume, if the call creates it.
+    /// Makes the call; returns the ID of the volume if the call creates it.
     async fn call(self, client: &mut Client) -> Result<String, Status> {
         match self {
             Step::Create(name) => return created(client, name).await,
@@ -44,7 +45,7 @@ impl Step<'_> {
         Ok(String::new())
     }
 
-    /// Repeats the call, each time at a controller of chance, until it is answered.
+    /// Repeats the call, each time at a random controller, until there is a response.
     async fn take(self, sites: &[Site; 2], is_over: &AtomicBool, chance: &mut Chance) -> String {
         let end = Instant::now() + PATIENCE;
         loop {

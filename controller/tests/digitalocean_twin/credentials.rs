@@ -1,4 +1,4 @@
-//! The token, and where the controller runs.
+//! The API token, and the location of the controller.
 
 use crate::site::{ACCOUNT, CREATE, GIB, Site, created, deleted, refused, sized};
 use belay_proto::csi::v1::ListVolumesRequest;
@@ -33,7 +33,7 @@ async fn a_refused_token_is_read_again_and_is_in_no_log() {
     fs::write(site.token(), "canary-old").unwrap();
     let _running = site.start();
     let mut client = site.client().await;
-    // An earlier call may have created it.
+    // An earlier call may have created the volume.
     let answer = client.create_volume(sized("pvc-1", GIB)).await;
     refused(answer, Code::Aborted, "Unable to authenticate you");
     let listed = client.list_volumes(ListVolumesRequest::default()).await;
@@ -59,10 +59,10 @@ async fn a_refused_token_is_read_again_and_is_in_no_log() {
 }
 
 const OTHER: &str = "canary-of-another-team";
-/// What is logged of a token that takes the place of one whose team was never read.
+/// The log message for a token that replaces one whose team was never read.
 const NEVER: &str = "and has never shown its team; make sure";
 
-/// The token is another one from now on, and that of another team is accepted.
+/// Replaces the token that the cloud accepts; a token of another team is also accepted.
 fn exchange(site: &Site, token: &str) {
     let mut settings = site.twin().settings();
     settings.token = token.to_owned();
@@ -92,7 +92,7 @@ async fn a_new_token_of_another_team_is_not_used() {
         let answer = client.create_volume(sized("pvc-1", GIB)).await;
         refused(answer, Code::Aborted, whose);
         assert_eq!(site.cloud.count(CREATE), 1);
-        // One that is refused too changes nothing, and one of the team is used.
+        // A new token that is also refused changes nothing, and a token of the team is used.
         fs::write(site.token(), "canary-typo").unwrap();
         let answer = deleted(&mut client, &id).await.unwrap_err();
         assert_eq!(answer.code(), Code::Unauthenticated, "{answer}");

@@ -1,4 +1,4 @@
-//! How many calls the controller makes, and how it keeps to the cloud's limits.
+//! The number of calls that the controller makes, and its observance of the cloud's limits.
 
 use crate::site::{ATTACH, DELAY, DROPLETS, Site, attached, created, deleted, detached};
 use std::time::Duration;
@@ -27,13 +27,14 @@ async fn ten_attaches_to_one_droplet_make_no_storm_of_pending_events() {
     let log = site.cloud.log();
     let refused: Vec<_> = log.iter().filter(|call| call.status == 422).collect();
     assert!(refused.is_empty(), "{refused:?}");
-    // A look, the attach, a poll, the action, the tag; the first tag is created once.
+    // The calls are a read, the attach, a poll, the action and the tag; the first tag is created
+    // once.
     let calls = site.cloud.count("");
     assert!(calls <= 10 * 5 + 2, "{calls}: {:?}", site.cloud.kinds());
     assert_eq!(site.cloud.count(ATTACH), 10);
 }
 
-/// One volume from its creation to its deletion.
+/// Runs the lifecycle of one volume, from its creation to its deletion.
 async fn life(mut client: crate::site::Client, n: usize) {
     let node = DROPLETS[n % DROPLETS.len()].to_string();
     let id = created(&mut client, &format!("pvc-{n}")).await.unwrap();
@@ -59,7 +60,7 @@ async fn fifty_lifecycles_at_once_take_eleven_calls_each() {
     assert!(site.twin().attached().is_empty());
 }
 
-/// The nightly run has the limits of DigitalOcean, and fifty volumes, which takes minutes.
+/// The nightly run has the limits of DigitalOcean and fifty volumes, which takes minutes.
 #[tokio::test(flavor = "multi_thread")]
 async fn lifecycles_beyond_the_rate_limit_fail_no_call() {
     let site = Site::new();

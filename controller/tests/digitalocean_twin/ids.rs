@@ -1,4 +1,4 @@
-//! IDs that are none of the cloud.
+//! IDs that cannot belong to the cloud.
 
 use crate::site::{ACCOUNT, NODE, Site, attached, cut, deleted, detached, refused};
 use belay_bed::requests;
@@ -23,14 +23,15 @@ async fn an_id_that_is_no_uuid_is_not_found_without_a_call() {
     }
     let kinds = || {
         let mut kinds = site.cloud.kinds();
-        // Of the start.
+        // This call is made at the start.
         kinds.remove(ACCOUNT);
         kinds
     };
     assert!(kinds().is_empty(), "{:?}", kinds());
     detached(&mut client, uuid, NODE).await.unwrap();
     assert!(!kinds().is_empty());
-    // Final: a snapshot of a volume that is missing would be repeated, and could not be deleted.
+    // The code is final: a snapshot of a missing volume would be repeated, and could not be
+    // deleted.
     let missing = cut(&mut client, "s-1", uuid).await;
     refused(missing, Code::NotFound, uuid);
 }

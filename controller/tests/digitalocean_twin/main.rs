@@ -1,5 +1,6 @@
 //! The real `belay-controller --backend digitalocean` against a twin of DigitalOcean on the
-//! loopback interface. Most tests are named by what users of csi-digitalocean have reported.
+//! loopback interface. The names of most tests are problems that users of csi-digitalocean have
+//! reported.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -1,4 +1,4 @@
-//! A proxy answers in the stead of the API: nothing is reported as deleted or detached that exists.
+//! A proxy responds instead of the API: no existing object is reported as deleted or detached.
 
 use crate::site::{DETACH, NODE, Site, TAG, attached, created, cut, deleted, detached, refused};
 use belay_bed::requests;
@@ -35,7 +35,7 @@ async fn a_404_of_a_proxy_deletes_no_volume_and_no_snapshot() {
     }
 }
 
-/// Such as the page of a login, or of maintenance.
+/// The response may be the page of a login, or of maintenance.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_200_of_a_proxy_deletes_no_volume_and_no_snapshot_and_tags_nothing() {
     const ASTRAY: &str = "200, which is not an answer of DigitalOcean";

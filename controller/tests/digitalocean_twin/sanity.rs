@@ -27,7 +27,7 @@ impl Service for Metadata {
     }
 }
 
-/// The node agent answers NodeGetInfo: the suite attaches to the node of that ID.
+/// The node agent serves NodeGetInfo, and the suite attaches to the node with that ID.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs csi-sanity and belay-node: make test"]
 async fn csi_sanity_passes_on_the_controller() {

@@ -1,4 +1,4 @@
-//! A twin, and real controllers for it: started, called through their sockets, killed.
+//! Starts a twin and real controllers for it, calls them through their sockets, and kills them.
 
 use belay_bed::programs::{Running, server};
 use belay_bed::{requests, scrape};
@@ -33,14 +33,14 @@ pub(crate) const CREATE: &str = "POST /v2/volumes";
 pub(crate) const CUT: &str = "POST /v2/volumes/ID/snapshots";
 pub(crate) const TAG: &str = "POST /v2/tags/ID/resources";
 
-/// A twin whose actions take a moment, and a controller's directory.
+/// A twin whose actions take a moment, and the directory of a controller.
 pub(crate) struct Site {
     pub(crate) cloud: std::sync::Arc<Server<DigitalOcean>>,
     dir: tempfile::TempDir,
     more: Vec<String>,
 }
 
-/// How long an action takes: less than the controller's first pause.
+/// The duration of an action, less than the controller's first pause.
 pub(crate) const DELAY: Duration = Duration::from_millis(300);
 
 impl Site {
@@ -50,7 +50,7 @@ impl Site {
         Self::on(std::sync::Arc::new(Server::start(cloud).unwrap()))
     }
 
-    /// Another controller of the same cloud.
+    /// Creates a site for another controller of the same cloud.
     pub(crate) fn on(cloud: std::sync::Arc<Server<DigitalOcean>>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("token"), format!("{TOKEN}\n")).unwrap();
@@ -59,7 +59,7 @@ impl Site {
         Self { cloud, dir, more }
     }
 
-    /// With these flags, too.
+    /// Adds flags.
     pub(crate) fn with(mut self, flags: &[&str]) -> Self {
         self.more
             .extend(flags.iter().map(|flag| (*flag).to_owned()));
@@ -100,7 +100,7 @@ impl Site {
         self.dir.path().join("csi.sock")
     }
 
-    /// Starts the controller, and waits until it has asked for its team.
+    /// Starts the controller, and waits until it has queried its team.
     pub(crate) fn start_and_ask(&self) -> Running {
         self.cloud.forget();
         let running = self.start();
@@ -108,13 +108,15 @@ impl Site {
         running
     }
 
-    /// All that its controllers have logged.
+    /// Returns all log lines of its controllers.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
+    /// Connects to the controller.
+    ///
     /// # Errors
-    /// No controller serves.
+    /// Fails if no controller serves.
     pub(crate) async fn try_client(&self) -> Result<Client, Status> {
         let down = |error: DialError| Status::unavailable(error.to_string());
         Ok(ControllerClient::new(
@@ -123,8 +125,8 @@ impl Site {
     }
 
     pub(crate) async fn client(&self) -> Client {
-        // The server closes a connection that says nothing for three seconds, and the thread may
-        // be starting other controllers for as long.
+        // The server closes a connection that is silent for three seconds, and the thread may need
+        // that time to start other controllers.
         for _ in 0..9 {
             if let Ok(client) = self.try_client().await {
                 return client;
@@ -134,12 +136,12 @@ impl Site {
     }
 }
 
-/// For one pod.
+/// Returns the capability for one pod.
 pub(crate) fn block() -> csi::VolumeCapability {
     requests::capability("block", Mode::SingleNodeWriter)
 }
 
-/// A volume of that size.
+/// Returns a request for a volume of this size.
 pub(crate) fn sized(name: &str, bytes: i64) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
         capacity_range: requests::range(bytes, 0),
@@ -147,18 +149,18 @@ pub(crate) fn sized(name: &str, bytes: i64) -> csi::CreateVolumeRequest {
     }
 }
 
-/// A volume of 1 GiB, created or found.
+/// Creates a volume of 1 GiB, or finds it.
 pub(crate) async fn create(client: &mut Client, name: &str) -> Result<csi::Volume, Status> {
     let answer = client.create_volume(sized(name, GIB)).await?;
     Ok(answer.into_inner().volume.unwrap())
 }
 
-/// Its ID.
+/// Creates a volume, or finds it; returns its ID.
 pub(crate) async fn created(client: &mut Client, name: &str) -> Result<String, Status> {
     Ok(create(client, name).await?.volume_id)
 }
 
-/// The publish context.
+/// Attaches a volume; returns the publish context.
 pub(crate) async fn attached(
     client: &mut Client,
     id: &str,
@@ -187,7 +189,7 @@ pub(crate) async fn cut(
     Ok(answer.into_inner().snapshot.unwrap())
 }
 
-/// The failure of a call that must fail with that code, and say so.
+/// Checks that a call has failed with this code, and with these words in its message.
 pub(crate) fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, words: &str) {
     let status = answer.unwrap_err();
     assert_eq!(status.code(), code, "{status}");

@@ -55,7 +55,7 @@ async fn a_repeated_create_answers_the_same_with_topology_and_source() {
     let region = first.accessible_topology[0].segments["region"].as_str();
     assert_eq!(region, "nyc1");
     assert_eq!(create(&mut client, "pvc-1").await.unwrap(), first);
-    // Also if the answer was lost, or the volume was created by csi-digitalocean.
+    // The result is the same if the response was lost, or if csi-digitalocean created the volume.
     for (name, fault) in [("pvc-2", Fault::Lost), ("pvc-3", Fault::Cut)] {
         site.cloud.disturb(CREATE, 1, fault);
         let made = create(&mut client, name).await;
@@ -115,7 +115,7 @@ async fn any_name_is_accepted_and_found_again_and_another_region_is_refused() {
         description.starts_with("Created by Belay; name=Long%20name"),
         "{description}"
     );
-    // Another program's volume of that name in the cloud is of no name that is longer.
+    // A volume of another program with this name in the cloud never belongs to a longer name.
     site.twin().make_foreign(&first.volume_id);
     let answer = create(&mut client, &long).await;
     refused(answer, Code::AlreadyExists, "has that name");

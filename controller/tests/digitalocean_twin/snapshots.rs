@@ -32,7 +32,7 @@ async fn a_second_snapshot_within_ten_minutes_fails_at_once_and_delays_no_other_
     let answer = cut(&mut client, "s-2", &id).await;
     refused(answer, Code::ResourceExhausted, "one request per 10m0s");
     assert_eq!(site.cloud.count(CUT), 2, "it is not asked again");
-    // The first one is found, although its volume's ten minutes are not over.
+    // The first snapshot is found, although its volume's ten minutes have not passed.
     assert_eq!(cut(&mut client, "s-1", &id).await.unwrap(), first);
     let other = created(&mut client, "pvc-2").await.unwrap();
     cut(&mut client, "s-3", &other).await.unwrap();
@@ -80,7 +80,7 @@ async fn a_lost_answer_of_a_snapshot_is_read_back_and_all_are_listed() {
         ..Default::default()
     });
     assert_eq!(own.await.entries[0].snapshot.as_ref(), Some(&first));
-    // A droplet's snapshot is no volume's, and is not deleted.
+    // A droplet's snapshot is not that of a volume, and is not deleted.
     for id in ["119192817", &first.snapshot_id, &first.snapshot_id] {
         client.delete_snapshot(requests::discard(id)).await.unwrap();
     }
@@ -89,7 +89,8 @@ async fn a_lost_answer_of_a_snapshot_is_read_back_and_all_are_listed() {
     assert_eq!(kinds["DELETE /v2/snapshots/ID"], 2, "{kinds:?}");
 }
 
-/// A final code would let the snapshotter forget what an earlier call may have made.
+/// With a final code, csi-snapshotter would forget a snapshot that an earlier call may have
+/// created.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_search_that_fails_is_no_final_word_on_a_snapshot() {
     let site = Site::new();
@@ -146,7 +147,7 @@ async fn a_restore_that_was_killed_before_its_resize_is_completed_by_the_retry()
     let id = created(&mut client, "pvc-1").await.unwrap();
     let snapshot = cut(&mut client, "s-1", &id).await.unwrap();
     let asked = restored("pvc-2", &snapshot, 5 * GIB);
-    // The action fails, then the answer is lost, then the controller is killed.
+    // First the action fails, then the response is lost, then the controller is killed.
     site.twin().settings().errored = 1;
     let answer = client.create_volume(asked.clone()).await;
     refused(answer, Code::Aborted, "errored");
@@ -188,7 +189,7 @@ async fn restores_that_fail_fail_no_list_and_no_call_of_another_volume() {
         restores.spawn(async move { client.create_volume(asked).await });
     }
     until("both are growing", || site.cloud.count(RESIZE) == 2);
-    // Their polls are lists, for there are three.
+    // The polls are lists, since there are three volumes.
     attached(&mut client, &id, NODE).await.unwrap();
     for answer in restores.join_all().await {
         assert_eq!(answer.unwrap_err().code(), Code::Aborted);

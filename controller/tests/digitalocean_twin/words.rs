@@ -1,4 +1,4 @@
-//! The word on the content of a volume, which decides how much of it is read before it is
+//! The reported content of a volume, which determines how much of it is read before it is
 //! formatted.
 
 use crate::site::{
@@ -24,14 +24,15 @@ async fn a_repeated_attach_has_the_word_of_the_first_until_the_volume_was_detach
         let again = attached(&mut client, &id, NODE).await.unwrap();
         assert_eq!(again, first);
     }
-    // Another controller has given it to another node meanwhile, and to this one again.
+    // Another controller has attached the volume to another node meanwhile, and then to this one
+    // again.
     site.twin().pass_by(&id, 102);
     assert_eq!(word(&mut client, &id, NODE).await, "used");
     let other = created(&mut client, "pvc-2").await.unwrap();
     assert_eq!(word(&mut client, &other, NODE).await, "new");
     detached(&mut client, &other, NODE).await.unwrap();
     assert_eq!(word(&mut client, &other, NODE).await, "used");
-    // The next process has not seen how it began.
+    // The next process does not know how the volume was created.
     let last = created(&mut client, "pvc-3").await.unwrap();
     assert_eq!(word(&mut client, &last, NODE).await, "new");
     drop(running);
@@ -48,7 +49,7 @@ async fn a_volume_that_another_program_has_attached_before_is_not_new() {
     let id = created(&mut client, "pvc-1").await.unwrap();
     site.twin().pass_by(&id, 102);
     assert_eq!(word(&mut client, &id, NODE).await, "used");
-    // Nor is one that another program has attached where it shall be.
+    // A volume that another program has attached to the requested node is not new either.
     let here = created(&mut client, "pvc-2").await.unwrap();
     site.twin().pass_by(&here, 101);
     site.twin().interfere(&here, Some(101));
@@ -96,7 +97,7 @@ async fn a_class_and_a_claim_of_csi_digitalocean_keep_their_meaning() {
     let site = Site::new();
     let _running = site.start();
     let mut client = site.client().await;
-    // Without a size, and with a parameter that csi-digitalocean ignores.
+    // The request has no size, and a parameter that csi-digitalocean ignores.
     let request = csi::CreateVolumeRequest {
         capacity_range: None,
         parameters: [("colour".to_owned(), "red".to_owned())].into(),

@@ -1,4 +1,4 @@
-//! The account of a real controller in `clouds.yaml`.
+//! A real controller with its account in `clouds.yaml`.
 
 use crate::site::{Site, created, deleted};
 use crate::twin::PASSWORD;

@@ -1,6 +1,6 @@
-//! Creations that Cinder answers with another object, or with an ID that is none. A volume or
-//! snapshot has marks, so the same call finds its own; the other one must not pass for a surplus
-//! one of this call, which would be deleted.
+//! Creations to which Cinder responds with another object, or with an invalid ID. A volume or
+//! snapshot has marks, so the same call finds the object that it created. The other object must not
+//! be taken for a surplus object of this call, which would be deleted.
 
 use crate::site::{Site, attached, created, cut, nth_server, restored};
 use crate::wire::{CHANGE, Cloud};
@@ -38,7 +38,7 @@ async fn a_creation_that_is_answered_with_another_object_returns_its_own_and_del
         ("/volume/name", json!("pvc-1")),
     ];
     assert!(answered(&restored(client, "pvc-4", &kept).await.unwrap()));
-    // The ID alone: name and size are those of the order.
+    // Only the ID differs; name and size are those of the order.
     cloud.twin().altered = vec![("/volume/id", json!(other))];
     assert!(answered(&created(client, "pvc-5").await.unwrap()));
     cloud.twin().altered = vec![("/snapshot/id", json!(kept))];

@@ -1,6 +1,6 @@
-//! A controller that is killed at each of its requests while it makes a backup, restores one, or
-//! deletes one: before the request takes effect, and after. The repeated call ends well, with one
-//! backup and one volume, and without a snapshot that was made for a backup.
+//! A controller that is killed at each of its requests while it creates, restores or deletes a
+//! backup, before the request takes effect or after. The repeated call succeeds, with one backup
+//! and one volume, and without any snapshot that was created for a backup.
 
 use crate::site::{Client, Site, created, discarded, restored};
 use crate::wire::{Cloud, Fate};
@@ -13,11 +13,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
-/// How long a change of the cloud takes: longer than the first look at it.
+/// The duration of a change in the cloud, longer than the time until the first read.
 const CHANGE: Duration = Duration::from_millis(300);
-/// Far more than a call needs after a kill: a contest of two takes 30 s.
+/// The maximum time for a call, far more than it needs after a kill: a contest of two takes 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Controllers at one time.
+/// The number of concurrent controllers.
 const AT_ONCE: usize = 6;
 
 /// The call that is interrupted.
@@ -28,7 +28,8 @@ enum Step {
     Discard,
 }
 
-/// What exists before the call: a volume; for the others than the first also its backup.
+/// The objects that exist before the call: a volume, and for all calls except the first one its
+/// backup.
 struct Bed {
     cloud: Cloud,
     site: Site,
@@ -36,7 +37,8 @@ struct Bed {
     backup: String,
 }
 
-/// The ID of the backup of `snap-1` once it is complete, as the snapshotter repeats the call.
+/// Returns the ID of the backup of `snap-1` once it is complete; repeats the call as
+/// csi-snapshotter does.
 pub(crate) async fn backed_up(client: &mut Client, of: &str) -> Result<String, Status> {
     loop {
         let mut request = requests::cut("snap-1", of);
@@ -56,7 +58,7 @@ pub(crate) async fn backed_up(client: &mut Client, of: &str) -> Result<String, S
 }
 
 impl Bed {
-    /// With a controller that has logged in and ended.
+    /// Creates the objects, with a controller that has logged in and exited.
     async fn new(step: Step) -> Self {
         let cloud = Cloud::start(CHANGE, None);
         let site = Site::new(&cloud.url(), "");
@@ -76,7 +78,7 @@ impl Bed {
         }
     }
 
-    /// The ID of what the call makes; that of the backup if it deletes that.
+    /// Makes the call; returns the ID of the created object, or of the deleted backup.
     async fn call(&self, step: Step) -> Result<String, Status> {
         let client = &mut self.site.try_client().await?;
         match step {
@@ -88,7 +90,7 @@ impl Bed {
         }
     }
 
-    /// Repeats the call until it ends well.
+    /// Repeats the call until it succeeds.
     async fn repeated(&self, step: Step, case: &str) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -104,7 +106,7 @@ impl Bed {
         }
     }
 
-    /// What must hold after the call. Cinder may still be deleting a snapshot.
+    /// Checks the state after the call. Cinder may still be deleting a snapshot.
     async fn judge(&self, step: Step, made: &str, case: &str) {
         let end = Instant::now() + PATIENCE;
         while !self.cloud.twin().snapshots().is_empty() && Instant::now() < end {
@@ -132,7 +134,7 @@ impl Bed {
     }
 }
 
-/// Kills the controller at the request after so many; whether there was one.
+/// Kills the controller at the request after `answered` others; returns whether there was one.
 async fn killed_at(step: Step, answered: usize, fate: Fate) -> bool {
     let case = format!("{step:?}, killed after {answered} requests, the next one {fate:?}");
     let bed = Bed::new(step).await;
@@ -160,7 +162,7 @@ async fn killed_at(step: Step, answered: usize, fate: Fate) -> bool {
     interrupted
 }
 
-/// How many requests the call has if nothing disturbs it.
+/// Returns the number of requests of an undisturbed call.
 async fn requests_of(step: Step) -> usize {
     let bed = Bed::new(step).await;
     let _running = bed.site.start();
@@ -170,7 +172,8 @@ async fn requests_of(step: Step) -> usize {
     after - before
 }
 
-/// Kills at each request of the call, of which there are at least so many.
+/// Kills the controller at each request of the call, and checks that there are at least `least`
+/// requests.
 async fn killed_at_each(step: Step, least: usize) {
     let count = requests_of(step).await;
     assert!(count >= least, "{step:?}: {count} requests");
@@ -188,7 +191,7 @@ async fn killed_at_each(step: Step, least: usize) {
     let interrupted = cases.join_all().await;
     let killed = interrupted.iter().filter(|it| **it).count();
     eprintln!("{step:?}: {count} requests, {killed} kills");
-    // The number of looks at the cloud varies.
+    // The number of reads of the cloud varies.
     assert!(killed >= 2 * least, "{step:?}: {killed}");
 }
 

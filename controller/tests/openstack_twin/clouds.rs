@@ -12,15 +12,15 @@ use tonic::{Code, Status};
 
 const GIB: i64 = 1 << 30;
 const NODE: &str = "5e000000-0000-4000-8000-000000000001";
-/// A volume that no cloud has.
+/// The ID of a volume that no cloud has.
 const NONE: &str = "00000000-0000-4000-8000-000000000000";
 
-/// The secrets of calls for that cloud.
+/// Returns the secrets of calls for this cloud.
 fn of(cloud: &str) -> HashMap<String, String> {
     HashMap::from([("cloud".to_owned(), cloud.to_owned())])
 }
 
-/// The answers to every call that can have secrets, with these.
+/// Makes every call that can have secrets, with these; returns the responses.
 async fn asked(
     client: &mut Client,
     [volume, snapshot]: [&str; 2],
@@ -103,7 +103,7 @@ async fn a_call_for_another_cloud_is_refused_before_the_cloud_is_asked() {
     assert!(!site.log().contains("canary"));
 }
 
-/// A section of `cloud.conf` for the cloud at that URL.
+/// Returns a section of `cloud.conf` for the cloud with this URL.
 fn section(name: &str, url: &str) -> String {
     format!(
         "[Global \"{name}\"]\nauth-url={url}/identity\nusername=csi\npassword={PASSWORD}\n\
@@ -111,14 +111,14 @@ fn section(name: &str, url: &str) -> String {
     )
 }
 
-/// Two clouds, `[Global]` and `b`.
+/// Starts two clouds, `[Global]` and `b`.
 fn clouds() -> [Cloud; 2] {
     let clouds = [(); 2].map(|()| Cloud::start(Duration::ZERO, None));
     clouds[1].twin().number = 1;
     clouds
 }
 
-/// A controller for both, and another one that may be down.
+/// Creates a site for both clouds, and another one that may be unreachable.
 fn site([a, b]: &[Cloud; 2], down: Option<&str>) -> Site {
     let more = down.map(|url| section("down", url)).unwrap_or_default();
     let more = section("b", &b.url()) + &more + "[Global \"unused\"]\nregion=nowhere\n";
@@ -147,7 +147,7 @@ async fn deleted_in(client: &mut Client, cloud: &str, id: &str) -> Result<(), St
     client.delete_volume(request).await.map(drop)
 }
 
-/// A refusal that names the key, and the cloud that has it.
+/// Checks that the refusal names the key, and the cloud that has the object.
 #[track_caller]
 fn is_elsewhere(answer: Result<(), Status>, cloud: &str) {
     let refused = answer.unwrap_err();
@@ -270,7 +270,7 @@ async fn calls_without_secrets_see_the_volumes_of_all_clouds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_volume_is_not_deleted_while_a_cloud_that_may_have_it_is_down() {
     let clouds = clouds();
-    // Nothing listens there.
+    // No server listens on this port.
     let url = format!("http://{}", belay_bed::scrape::free_port().unwrap());
     let site = site(&clouds, Some(&url));
     let _running = site.start();

@@ -1,5 +1,6 @@
-//! Two controllers at work at the same time, each killed at random instants, and leaders that lose
-//! their lease: an answered volume stays, none is attached twice, each repeated call ends well.
+//! Two controllers that work at the same time, and are killed at random instants, and leaders that
+//! lose their lease: a returned volume is kept, no volume is attached twice, and each repeated call
+//! succeeds.
 
 use crate::site::{
     Client, Site, attached, created, cut, deleted, detached, discarded, nth_server, restored,
@@ -14,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
-/// Kills of a run, in sum of both controllers; 200 in the nightly run.
+/// Returns the number of kills of both controllers in a run; 200 in the nightly run.
 fn kills() -> usize {
     match std::env::var_os("BELAY_NIGHTLY") {
         Some(_) => 200,
@@ -22,22 +23,23 @@ fn kills() -> usize {
     }
 }
 
-/// Callers at one time, each with one volume after another.
+/// The number of concurrent callers, each with one volume after another.
 const CALLERS: usize = 8;
-/// A controller serves at most so long before it is killed.
+/// The maximum time for which a controller serves before it is killed, in milliseconds.
 const UPTIME_MAX_MS: u64 = 1200;
-/// Far more than a call needs after the last kill: a contest of two volumes takes 30 s.
+/// The maximum time for a call, far more than it needs after the last kill: a contest of two
+/// volumes takes 30 s.
 const PATIENCE: Duration = Duration::from_secs(150);
 
-/// Both controllers; a call goes to either.
+/// Both controllers; a call may use either.
 struct Pair {
     cloud: Cloud,
     sites: [Site; 2],
     over: AtomicBool,
 }
 
-/// Codes after which a caller repeats its call: those of a call that may still be running, and of
-/// a controller that was killed.
+/// Whether a caller repeats its call after this error: the call may still be running, or the
+/// controller was killed.
 fn repeats(status: &Status) -> bool {
     matches!(
         status.code(),
@@ -60,7 +62,7 @@ impl Pair {
         }
     }
 
-    /// Repeats a call, each time at a controller of chance, until it is answered.
+    /// Repeats a call, each time at a random controller, until there is a response.
     async fn call<T>(
         &self,
         chance: &mut Chance,
@@ -86,7 +88,7 @@ impl Pair {
         }
     }
 
-    /// One snapshot of a volume: cut, cut again, restored, deleted.
+    /// Runs the lifecycle of a snapshot: it is cut, cut again, restored and deleted.
     async fn copies(&self, chance: &mut Chance, name: &str, of: &str) {
         let snap = &format!("snap-of-{name}");
         let cut = async |mut client: Client| cut(&mut client, snap, of).await;
@@ -109,8 +111,8 @@ impl Pair {
         assert!(!self.cloud.twin().snapshots().contains(id), "{id} is left");
     }
 
-    /// One volume: created, created again, attached, detached, and deleted, unless it is kept. Some
-    /// have a snapshot while they are attached.
+    /// Runs the lifecycle of a volume: it is created, created again, attached, detached, and
+    /// deleted, unless it is kept. Some volumes have a snapshot while they are attached.
     async fn life(&self, chance: &mut Chance, name: &str, node: &str) {
         let create = async |mut client: Client| created(&mut client, name).await;
         let id = &self.call(chance, &format!("create {name}"), create).await;
@@ -160,7 +162,7 @@ async fn two_controllers_that_are_killed_lose_no_answered_volume() {
         });
     }
     let mut killed = 0;
-    // A caller that has failed says why; the others would never end.
+    // A failed caller reports the reason; the other callers would never end.
     while killed < kills() && callers.try_join_next().is_none() {
         sleep(Duration::from_millis(chance.below(UPTIME_MAX_MS))).await;
         let at = usize::try_from(chance.below(2)).unwrap();
@@ -189,7 +191,7 @@ async fn two_controllers_that_are_killed_lose_no_answered_volume() {
         pair.call(&mut chance, "delete", discard).await;
     }
     assert!(pair.cloud.twin().snapshots().is_empty());
-    // It is listed, and can be deleted.
+    // A surplus volume is listed, and can be deleted.
     for id in &surplus {
         let delete = async |mut client: Client| deleted(&mut client, id).await;
         pair.call(&mut chance, "delete", delete).await;
@@ -198,14 +200,14 @@ async fn two_controllers_that_are_killed_lose_no_answered_volume() {
     assert_eq!(left, answered);
 }
 
-/// The sidecar that has lost its lease exits in mid-call, and another one calls the other
-/// controller for the same name.
+/// The sidecar that has lost its lease exits during a call, and another one calls the other
+/// controller with the same name.
 async fn takeover(pair: Arc<Pair>, n: u64) {
     let name = &format!("pvc-{n}");
     let mut before = pair.sites[0].client().await;
     let call = created(&mut before, name);
     let lost = timeout(Duration::from_millis(n * 40), call).await;
-    // Its last answer may have come through.
+    // Its last response may have arrived.
     let old = lost.ok().transpose().unwrap();
     let mut now = pair.sites[1].client().await;
     let new = loop {
@@ -235,7 +237,7 @@ async fn a_lease_that_is_lost_in_mid_create_leaves_one_volume_and_one_answer() {
     let pair = Arc::new(Pair::new());
     let _running = [pair.sites[0].start(), pair.sites[1].start()];
     let mut takeovers = JoinSet::new();
-    // From before the first request to after the answer.
+    // The exits range from before the first request to after the response.
     for n in 0..40 {
         takeovers.spawn_local(takeover(Arc::clone(&pair), n));
     }

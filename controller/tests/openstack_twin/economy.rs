@@ -1,4 +1,4 @@
-//! A cloud that limits the rate of requests: every call succeeds in the end, in its turn.
+//! A cloud that limits the rate of requests: every call succeeds in the end, and in its order.
 
 use crate::site::{self, Client, Site, attached, created, deleted, detached};
 use crate::wire::{CHANGE, Cloud};
@@ -8,13 +8,13 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-/// Requests that the cloud serves in a second.
+/// The number of requests that the cloud serves per second.
 const RATE: usize = 20;
 const SERVERS: usize = 20;
-/// Calls at one time that create and delete volumes, as of a busy provisioner.
+/// The number of concurrent calls that create and delete volumes, like those of a busy provisioner.
 const CALLERS: usize = 100;
 
-/// Attaches at one time; 500 in the nightly run.
+/// Returns the number of concurrent attaches; 500 in the nightly run.
 fn volumes() -> usize {
     match std::env::var_os("BELAY_NIGHTLY") {
         Some(_) => 500,
@@ -26,7 +26,7 @@ fn server(n: usize) -> String {
     site::nth_server(n % SERVERS)
 }
 
-/// All volumes, in the order of their names.
+/// Creates all volumes; returns their IDs in the order of their names.
 async fn all_created(client: &Client) -> Vec<String> {
     let callers = Arc::new(Semaphore::new(CALLERS));
     let mut creating = JoinSet::new();
@@ -43,8 +43,8 @@ async fn all_created(client: &Client) -> Vec<String> {
     all.into_iter().map(|(_, id)| id).collect()
 }
 
-/// Attaches a volume as the attacher does: a call that takes longer than its caller waits is
-/// repeated. Returns the number of calls.
+/// Attaches a volume as the attacher does: repeats a call that takes longer than its caller waits.
+/// Returns the number of calls.
 async fn attach(mut client: Client, id: String, node: String) -> usize {
     let mut calls = 1;
     while let Err(status) = attached(&mut client, &id, &node).await {
@@ -65,7 +65,7 @@ async fn attaches_over_the_limit_of_the_rate_all_succeed_in_the_order_of_each_se
     let ids = all_created(&client).await;
     let before = cloud.twin().count();
 
-    // All calls have begun, in this order, before the first is served.
+    // All calls have begun, in this order, before the first one is served.
     cloud.hold(true);
     let mut clients = Vec::new();
     for _ in 0..SERVERS {

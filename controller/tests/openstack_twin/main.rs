@@ -1,6 +1,6 @@
 //! The real `belay-controller --backend openstack` against a twin of Keystone, Cinder and Nova on
-//! the loopback interface: killed, throttled, with many volumes, by TLS. What the real services
-//! answer is tested on the OpenStack bed.
+//! the loopback interface: with kills, rate limits, many volumes, and TLS. The OpenStack bed tests
+//! the responses of the real services.
 
 #![expect(
     clippy::panic,

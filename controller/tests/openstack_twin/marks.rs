@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const NODE: &str = "5e000000-0000-4000-8000-000000000001";
 
-/// What an attach says of the mark.
+/// Attaches the volume; returns the mark in the publish context.
 async fn mark(client: &mut Client, id: &str) -> String {
     let request = requests::attach(id, NODE, block());
     let answer = client.controller_publish_volume(request).await.unwrap();

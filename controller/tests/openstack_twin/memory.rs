@@ -1,4 +1,4 @@
-//! The controller's memory, which the number of volumes in the cloud must not determine.
+//! The controller's memory, which must not grow with the number of volumes in the cloud.
 
 use crate::site::{Client, Site, attached, created, nth_server};
 use crate::wire::{CHANGE, Cloud};
@@ -9,18 +9,18 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Calls at one time, as of a busy provisioner and a busy attacher.
+/// The number of concurrent calls, like those of a busy provisioner and a busy attacher.
 const CALLERS: usize = 100;
 
-/// Private memory, with which the program of a release has less than 20 MiB in all; the most that a
-/// list of ten times as many volumes may add; and private memory, a moment after the calls: some 12
-/// MiB if it is not given back, and else 9. How much of the program itself is mapped depends on the
-/// page cache. In KiB.
+/// Limits in KiB: of private memory, with which the program of a release uses less than 20 MiB in
+/// total; of the growth by a list of ten times as many volumes; and of private memory shortly after
+/// the calls, about 9 MiB, or 12 MiB if it is not released. The page cache determines how much of
+/// the program itself is mapped.
 const ANONYMOUS_MAX: u64 = 14 << 10;
 const LIST_MAX: u64 = 4 << 10;
 const RESTED_MAX: u64 = 11 << 10;
 
-/// All volumes, in pages as long as the driver makes them; how many.
+/// Lists all volumes, in the longest pages that the driver makes; returns their number.
 async fn listed(client: &mut Client) -> usize {
     let (mut count, mut starting_token) = (0, String::new());
     loop {

@@ -1,11 +1,11 @@
-//! What the policy of the cloud forbids is not missing.
+//! Objects that the policy of the cloud hides are not missing.
 
 use crate::backups::backed_up;
 use crate::site::{Site, created, cut, discarded, restored};
 use crate::wire::{CHANGE, Cloud};
 use tonic::{Code, Status};
 
-/// A refusal that names the right.
+/// Checks that the refusal names the missing permission.
 #[track_caller]
 fn is_denied<T: std::fmt::Debug>(answer: Result<T, Status>) {
     let refused = answer.unwrap_err();
@@ -25,14 +25,14 @@ async fn a_hidden_backup_is_not_missing_and_snapshots_are_deleted_without_a_righ
     let backup = backed_up(client, &volume).await.unwrap();
     let snapshot = cut(client, "snap-2", &volume).await.unwrap();
     cloud.twin().hides_backups = true;
-    // The repeated call, too: its answer may have been lost.
+    // A repeated call succeeds, too, since the first response may have been lost.
     for _ in 0..2 {
         discarded(client, &snapshot).await.unwrap();
         assert_eq!(cloud.twin().snapshots().len(), 0);
     }
     is_denied(discarded(client, &backup).await);
     is_denied(restored(client, "pvc-2", &backup).await);
-    // Another process cannot know that it was a snapshot.
+    // Another process cannot know that the ID was that of a snapshot.
     drop(running);
     let _again = site.start();
     let client = &mut site.client().await;

@@ -1,4 +1,4 @@
-//! A real belay-controller for the twin: started, called through its socket, killed.
+//! Starts a real belay-controller for the twin, calls it through its socket, and kills it.
 
 use crate::twin::PASSWORD;
 use belay_bed::programs::{Running, server};
@@ -16,21 +16,22 @@ use tonic::transport::Channel;
 pub(crate) type Client = ControllerClient<Channel>;
 
 const GIB: i64 = 1 << 30;
-/// Of the format marks.
+/// The key of the format marks.
 pub(crate) const KEY: &str = "canary-0123456789abcdef0123456789";
 
-/// Where a controller keeps socket, credentials and log. It outlives the process.
+/// The directory with a controller's socket, credentials and log, which outlives the process.
 pub(crate) struct Site {
     dir: tempfile::TempDir,
     pages: SocketAddr,
     pub(crate) log_level: &'static str,
     pub(crate) has_topology: bool,
-    /// Further flags.
+    /// Additional flags.
     pub(crate) flags: Vec<String>,
 }
 
 impl Site {
-    /// For the cloud at that URL; `more` are further lines of its `cloud.conf`.
+    /// Creates a site for the cloud with this URL; `more` contains further lines of its
+    /// `cloud.conf`.
     pub(crate) fn new(url: &str, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("keys"), KEY).unwrap();
@@ -47,7 +48,7 @@ impl Site {
         site
     }
 
-    /// Replaces `cloud.conf` in one step, as the kubelet replaces a Secret.
+    /// Replaces `cloud.conf` atomically, as the kubelet replaces a Secret.
     pub(crate) fn configure(&self, url: &str, more: &str) {
         let conf = format!(
             "[Global]\nauth-url={url}/identity\nusername=csi\npassword={PASSWORD}\n\
@@ -56,24 +57,24 @@ impl Site {
         self.replace(&conf);
     }
 
-    /// Replaces all of `cloud.conf` in one step.
+    /// Replaces all of `cloud.conf` atomically.
     pub(crate) fn replace(&self, conf: &str) {
         let new = self.dir.path().join("new.conf");
         fs::write(&new, conf).unwrap();
         fs::rename(new, self.dir.path().join("cloud.conf")).unwrap();
     }
 
-    /// Starts the controller that cargo has built, and waits until it serves.
+    /// Starts the controller built by cargo, and waits until it serves.
     pub(crate) fn start(&self) -> Running {
         self.start_program(Path::new(env!("CARGO_BIN_EXE_belay-controller")))
     }
 
-    /// Starts that controller, and waits until it serves.
+    /// Starts this controller, and waits until it serves.
     pub(crate) fn start_program(&self, program: &Path) -> Running {
         self.try_start(program).unwrap()
     }
 
-    /// Starts the controller that cargo has built, which may end at once.
+    /// Starts the controller built by cargo, which may exit at once.
     pub(crate) fn started(&self) -> std::io::Result<Running> {
         self.try_start(Path::new(env!("CARGO_BIN_EXE_belay-controller")))
     }
@@ -101,7 +102,7 @@ impl Site {
         Running::serving(&mut command, &socket)
     }
 
-    /// All that its controllers have logged.
+    /// Returns all log lines of its controllers.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
@@ -110,7 +111,7 @@ impl Site {
         scrape::get(self.pages, "/metrics").unwrap().1
     }
 
-    /// How many calls have begun and have no answer yet.
+    /// Returns the number of calls that have begun without a response yet.
     pub(crate) fn jobs(&self) -> usize {
         let page = self.metrics();
         let samples = page.lines().filter_map(scrape::sample);
@@ -121,8 +122,10 @@ impl Site {
         format!("{running}").parse().unwrap()
     }
 
+    /// Connects to the controller.
+    ///
     /// # Errors
-    /// No controller serves.
+    /// Fails if no controller serves.
     pub(crate) async fn try_client(&self) -> Result<Client, Status> {
         let channel = dial(&self.dir.path().join("csi.sock")).await;
         let down = |error: belay_proto::dial::DialError| Status::unavailable(error.to_string());
@@ -130,8 +133,8 @@ impl Site {
     }
 
     pub(crate) async fn client(&self) -> Client {
-        // The server closes a connection that says nothing for three seconds, and the thread may
-        // be starting other controllers for as long.
+        // The server closes a connection that is silent for three seconds, and the thread may need
+        // that time to start other controllers.
         for _ in 0..9 {
             if let Ok(client) = self.try_client().await {
                 return client;
@@ -141,8 +144,7 @@ impl Site {
     }
 }
 
-/// For one pod.
-/// The ID of a server.
+/// Returns the ID of a server.
 pub(crate) fn nth_server(n: usize) -> String {
     format!("5e000000-0000-4000-8000-{n:012}")
 }
@@ -151,7 +153,7 @@ pub(crate) fn block() -> csi::VolumeCapability {
     requests::capability("block", Mode::SingleNodeWriter)
 }
 
-/// A raw block volume of 1 GiB.
+/// Returns a request for a raw block volume of 1 GiB.
 pub(crate) fn create(name: &str) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
         capacity_range: requests::range(GIB, GIB),
@@ -159,39 +161,45 @@ pub(crate) fn create(name: &str) -> csi::CreateVolumeRequest {
     }
 }
 
-/// The ID of the volume, which is created or found.
+/// Creates a volume, or finds it; returns its ID.
 ///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn created(client: &mut Client, name: &str) -> Result<String, Status> {
     let answer = client.create_volume(create(name)).await?;
     Ok(answer.into_inner().volume.unwrap().volume_id)
 }
 
+/// Attaches a volume.
+///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn attached(client: &mut Client, id: &str, node: &str) -> Result<(), Status> {
     let request = requests::attach(id, node, block());
     client.controller_publish_volume(request).await.map(drop)
 }
 
+/// Detaches a volume.
+///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn detached(client: &mut Client, id: &str, node: &str) -> Result<(), Status> {
     let request = requests::detach(id, node);
     client.controller_unpublish_volume(request).await.map(drop)
 }
 
+/// Deletes a volume.
+///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn deleted(client: &mut Client, id: &str) -> Result<(), Status> {
     client.delete_volume(requests::delete(id)).await.map(drop)
 }
 
-/// The ID of the snapshot, which is cut or found.
+/// Creates a snapshot, or finds it; returns its ID.
 ///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn cut(client: &mut Client, name: &str, of: &str) -> Result<String, Status> {
     let answer = client.create_snapshot(requests::cut(name, of)).await?;
     let snapshot = answer.into_inner().snapshot.unwrap();
@@ -199,10 +207,10 @@ pub(crate) async fn cut(client: &mut Client, name: &str, of: &str) -> Result<Str
     Ok(snapshot.snapshot_id)
 }
 
-/// The ID of the volume from a snapshot, which is created or found.
+/// Creates a volume from a snapshot, or finds it; returns its ID.
 ///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn restored(
     client: &mut Client,
     name: &str,
@@ -219,8 +227,10 @@ pub(crate) async fn restored(
     Ok(volume.volume_id)
 }
 
+/// Deletes a snapshot.
+///
 /// # Errors
-/// Those of the call.
+/// Returns the error of the call.
 pub(crate) async fn discarded(client: &mut Client, id: &str) -> Result<(), Status> {
     let request = requests::discard(id);
     client.delete_snapshot(request).await.map(drop)

@@ -1,4 +1,4 @@
-//! HTTPS, with an authority that `ca-file` names.
+//! HTTPS with an authority that `ca-file` names.
 
 use crate::certificates::{self, file};
 use crate::site::{Site, created, deleted};
@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 
-/// A cloud with the certificate in that file.
+/// Starts a cloud with the certificate in this file.
 fn cloud(certificate: &str) -> Cloud {
     let acceptor = TlsAcceptor::from(certificates::server(certificate));
     Cloud::start(Duration::ZERO, Some(acceptor))
 }
 
-/// A server for clients with a certificate of the authority in that file only.
+/// Returns the configuration of a server that only accepts clients with a certificate of the
+/// authority in this file.
 fn server_of_clients(authority: &str) -> ServerConfig {
     let [authority, chain] =
         [authority, "server.pem"].map(|name| CertificateDer::from_pem_file(file(name)).unwrap());
@@ -77,7 +78,7 @@ async fn authorities_that_were_replaced_are_trusted_without_a_restart() {
     let cloud = cloud("server.pem");
     let dir = tempfile::tempdir().unwrap();
     let (authorities, new) = (dir.path().join("ca.crt"), dir.path().join("new"));
-    // In one step, as the kubelet replaces a Secret.
+    // The replacement is atomic, as the kubelet replaces a Secret.
     let replace = |certificate: &str| {
         fs::copy(file(certificate), &new).unwrap();
         fs::rename(&new, &authorities).unwrap();
@@ -116,7 +117,7 @@ async fn a_client_certificate_is_shown_to_services_that_ask_for_it() {
         fs::copy(file(from), &new).unwrap();
         fs::rename(new, to).unwrap();
     };
-    // One of another authority.
+    // The certificate is from another authority.
     copied("elsewhere.pem", &chain);
     copied("server.key", &key);
     let identity = format!(

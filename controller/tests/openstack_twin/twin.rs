@@ -1,7 +1,7 @@
-//! The twin: states of Keystone, Cinder and Nova as the real services were seen to have them. A
-//! change takes effect some time after its answer. It judges each request: a volume or snapshot
-//! that a caller was given is not deleted without that caller's request, and no volume is on its
-//! way to two servers.
+//! The twin: the states of Keystone, Cinder and Nova, as observed with the real services. A change
+//! takes effect some time after the response. The twin checks each request: a volume or snapshot
+//! that a caller has received is not deleted without a request of that caller, and no volume is
+//! being attached to two servers.
 
 mod backups;
 mod snapshots;
@@ -12,38 +12,40 @@ use snapshots::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// What clients log in with.
+/// The password of the clients.
 pub(crate) const PASSWORD: &str = "secret-of-the-twin";
 const TOKEN: &str = "gAAAAA-token-of-the-twin";
 
 /// The cloud.
 #[derive(Default)]
 pub(crate) struct Twin {
-    /// How long each change takes.
+    /// The duration of each change.
     delay: Duration,
-    /// Without a slash at the end.
+    /// The URL, without a trailing slash.
     pub(crate) url: String,
     volumes: BTreeMap<String, Volume>,
     snapshots: BTreeMap<String, Snapshot>,
     backups: BTreeMap<String, Backup>,
     made: usize,
-    /// In the IDs of volumes, so that no two clouds have the same.
+    /// A number in the IDs of volumes, which distinguishes clouds.
     pub(crate) number: u16,
-    /// Requests by method and kind of path.
+    /// The number of requests, by method and kind of path.
     pub(crate) calls: BTreeMap<String, usize>,
-    /// Volumes in the order in which Nova was asked to attach them, by server.
+    /// The volumes in the order of the attach requests to Nova, by server.
     pub(crate) attached: BTreeMap<String, Vec<String>>,
-    /// Volumes and snapshots that callers were given and have not asked to delete.
+    /// The volumes and snapshots that callers have received, and whose deletion they have not
+    /// requested.
     pub(crate) answered: BTreeSet<String>,
-    /// The policy does not let the driver's account see backups.
+    /// Whether the policy hides backups from the driver's account.
     pub(crate) hides_backups: bool,
-    /// So many more attachments, detachments and expansions are accepted and not made.
+    /// The number of further attachments, detachments and expansions that are accepted but not
+    /// made.
     pub(crate) drops: usize,
-    /// The next creation is answered with these values at these places (RFC 6901).
+    /// The values in the response to the next creation, at these JSON pointers (RFC 6901).
     pub(crate) altered: Vec<(&'static str, Value)>,
     /// Cinder's messages about all volumes.
     pub(crate) messages: Vec<Value>,
-    /// What must not have happened.
+    /// Violations of the rules.
     pub(crate) broken: Vec<String>,
 }
 
@@ -54,13 +56,13 @@ struct Volume {
     metadata: BTreeMap<String, String>,
     status: &'static str,
     server: Option<String>,
-    /// The snapshot and the volume that it was made from.
+    /// The source snapshot and the source volume.
     from: (Value, Value),
-    /// The change that runs, and when it is done.
+    /// The change in progress, and the time of its end.
     next: Option<(Instant, Next)>,
 }
 
-/// Ends the change of a copy, when that is done; whether the copy still exists.
+/// Ends the change of a copy when its time has come; returns whether the copy still exists.
 fn settle(next: &mut Option<(Instant, bool)>, status: &mut &'static str, now: Instant) -> bool {
     match next.take_if(|(at, _)| *at <= now) {
         Some((_, true)) => return false,
@@ -75,7 +77,7 @@ enum Next {
         server: Option<String>,
         gib: u64,
     },
-    /// A copy of a backup is complete: it has the metadata of the backup's volume.
+    /// A copy of a backup is complete, and has the metadata of the backup's volume.
     Restored(BTreeMap<String, String>),
     Gone,
 }
@@ -85,12 +87,12 @@ pub(crate) struct Request<'a> {
     pub(crate) method: &'a str,
     pub(crate) path: &'a str,
     pub(crate) query: &'a str,
-    /// Is the right token among its headers?
+    /// The token in the headers of the request, if there is one.
     pub(crate) token: Option<&'a str>,
     pub(crate) body: Value,
 }
 
-/// Status, value of X-Subject-Token, body.
+/// The status, the value of X-Subject-Token, and the body.
 pub(crate) type Answer = (u16, Option<&'static str>, Value);
 
 type Refusal = (u16, &'static str);
@@ -108,7 +110,7 @@ impl Twin {
         }
     }
 
-    /// Volumes that exist already, as another program has created them.
+    /// Adds existing volumes, as created by another program.
     pub(crate) fn fill(&mut self, count: usize) {
         for n in 0..count {
             let volume = json!({"name": format!("other-{n}"), "size": 1});
@@ -116,21 +118,21 @@ impl Twin {
         }
     }
 
-    /// The IDs of all volumes, and the servers of those that are attached.
+    /// Returns the IDs of all volumes, with the servers of attached ones.
     pub(crate) fn all(&mut self) -> BTreeMap<String, Option<String>> {
         self.settle();
         let seen = |(id, volume): (&String, &Volume)| (id.clone(), volume.server.clone());
         self.volumes.iter().map(seen).collect()
     }
 
-    /// Nova deletes the server that has the volume.
+    /// Deletes the server to which the volume is attached, in Nova.
     pub(crate) fn delete_server(&mut self, id: &str) {
         self.settle();
         let volume = self.volumes.get_mut(id).unwrap();
         (volume.server, volume.status) = (None, "available");
     }
 
-    /// How many requests there were.
+    /// Returns the number of requests.
     pub(crate) fn count(&self) -> usize {
         self.calls.values().sum()
     }
@@ -156,7 +158,7 @@ impl Twin {
         });
     }
 
-    /// The answer to a request.
+    /// Returns the response to a request.
     pub(crate) fn answer(&mut self, request: &Request<'_>) -> Answer {
         self.settle();
         let path: Vec<&str> = request.path.trim_matches('/').split('/').collect();
@@ -201,7 +203,7 @@ impl Twin {
             _ => Err((404, "no such service")),
         };
         let refused = |(code, message): Refusal| {
-            // As the services do, it names what is missing.
+            // Like the real services, the message names the missing object.
             let (name, message) = match code {
                 404 => ("itemNotFound", format!("{message}: {}", request.path)),
                 403 => ("forbidden", message.to_owned()),
@@ -278,7 +280,7 @@ impl Twin {
         }
     }
 
-    /// Unlike the order of creation, as with random IDs.
+    /// Returns an ID that does not follow the order of creation, like random IDs.
     fn new_id(&mut self) -> String {
         self.made += 1;
         let first = self.made.wrapping_mul(0x9e37_79b9) & 0xffff_ffff;
@@ -307,7 +309,7 @@ impl Twin {
         id
     }
 
-    /// The volume, if nothing is being done to it.
+    /// Returns the volume, if it is not being changed.
     fn at_rest(&mut self, id: &str) -> Result<&mut Volume, Refusal> {
         let volume = self.volumes.get_mut(id).ok_or((404, "not found"))?;
         match volume.next {
@@ -368,7 +370,7 @@ impl Twin {
     }
 }
 
-/// A page of these, by ID with name and description, which Cinder calls `kind`.
+/// Returns a page of objects, given by ID with name and description, which Cinder calls `kind`.
 fn list(kind: &str, all: &BTreeMap<String, (String, Value)>, query: &str) -> Answer {
     let asked = |key: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
@@ -413,7 +415,8 @@ impl Volume {
         self.next = Some((at, next));
     }
 
-    /// With the fields of Cinder 29 that a member of the project sees, so that it is as long.
+    /// Returns a volume with the fields of Cinder 29 that a member of the project sees, so that it
+    /// has the same length.
     fn described(&self, id: &str) -> Value {
         let attachments = self.server.iter().map(|server| {
             json!({"id": id, "attachment_id": id, "volume_id": id, "server_id": server,

@@ -1,4 +1,4 @@
-//! Changes that Nova or Cinder accepts and drops: the caller learns that, and repeats the call.
+//! Changes that Nova or Cinder accepts and drops: the caller gets an error, and repeats the call.
 
 use crate::site::{Site, attached, created, deleted, detached, nth_server};
 use crate::wire::{CHANGE, Cloud};
@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 const GIB: i64 = 1 << 30;
 
-/// A change that was not made has that code, and these parts in its message.
+/// Checks the code and parts of the message for a change that was not made.
 #[track_caller]
 fn assert_unmade(answer: Result<(), Status>, code: Code, parts: &[&str]) {
     let status = answer.unwrap_err();
@@ -19,13 +19,13 @@ fn assert_unmade(answer: Result<(), Status>, code: Code, parts: &[&str]) {
     assert!(!status.message().contains("in progress"), "{status}");
 }
 
-/// How many requests of that kind there were.
+/// Returns the number of requests of this kind.
 fn count(cloud: &Cloud, kind: &str) -> usize {
     let calls = cloud.twin().calls.clone();
     calls.get(kind).copied().unwrap_or_default()
 }
 
-/// From now on, requests count, and so many changes are dropped.
+/// Counts requests from now on, and drops this number of changes.
 fn dropping(cloud: &Cloud, drops: usize) {
     let mut twin = cloud.twin();
     twin.calls.clear();

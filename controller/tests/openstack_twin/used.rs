@@ -1,11 +1,11 @@
-//! A volume that no server has any longer, and that one may have written to.
+//! A volume that is no longer attached to a server, but may have been written to.
 
 use crate::site::{Client, Site, block, created, detached, nth_server};
 use crate::wire::Cloud;
 use belay_bed::requests;
 use std::time::Duration;
 
-/// What an attach says of the content.
+/// Attaches the volume; returns the content in the publish context.
 async fn content(client: &mut Client, id: &str, node: &str) -> String {
     let request = requests::attach(id, node, block());
     let answer = client.controller_publish_volume(request).await.unwrap();
@@ -21,7 +21,7 @@ async fn a_volume_whose_server_was_deleted_is_used_after_a_detach_that_names_no_
     let id = created(client, "pvc-1").await.unwrap();
     assert_eq!(content(client, &id, &nth_server(1)).await, "new");
     cloud.twin().delete_server(&id);
-    // The second one finds the mark.
+    // The second call finds the mark.
     for marks in [1, 0] {
         cloud.twin().calls.clear();
         detached(client, &id, "").await.unwrap();

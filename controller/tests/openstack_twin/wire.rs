@@ -1,4 +1,4 @@
-//! HTTP/1.1 and TLS for the twin, and its limit of requests.
+//! HTTP/1.1 and TLS for the twin, and its rate limit.
 
 use crate::twin::{Request, Twin};
 use belay_bed::scrape;
@@ -12,7 +12,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 
-/// How long a change takes where that matters: some requests fit in, and so do kills.
+/// The duration of a change in tests that depend on it: several requests, and kills, fall in
+/// between.
 pub(crate) const CHANGE: Duration = Duration::from_millis(300);
 
 /// A twin that serves.
@@ -22,14 +23,15 @@ pub(crate) struct Cloud {
     trap: Arc<Trap>,
 }
 
-/// A request that gets no answer: so many are answered before it. It takes effect, or not.
+/// A trap for a request that gets no response, after a number of others that do. The request may
+/// take effect or not.
 #[derive(Default)]
 struct Trap {
     state: Mutex<Option<(usize, Fate)>>,
     sprung: Notify,
 }
 
-/// What becomes of a request that gets no answer.
+/// The fate of a request that gets no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Lost,
@@ -37,7 +39,7 @@ pub(crate) enum Fate {
 }
 
 impl Trap {
-    /// The fate of the next request, if it is the one.
+    /// Returns the fate of the next request, if the trap is for it.
     fn next(&self) -> Option<Fate> {
         let mut state = self.state.lock().unwrap();
         match &mut *state {
@@ -51,10 +53,10 @@ impl Trap {
     }
 }
 
-/// So many requests in a second are served; 0 = any number. The others get 429.
+/// Maximum number of requests served per second; 0: no limit. Others get 429.
 struct Limit {
     state: Mutex<(usize, VecDeque<Instant>, usize)>,
-    /// Whether requests have to wait.
+    /// Whether requests must wait.
     is_held: watch::Sender<bool>,
 }
 
@@ -80,7 +82,7 @@ impl Limit {
 }
 
 impl Cloud {
-    /// Serves a twin whose changes take so long, by HTTP, or by HTTPS with that acceptor.
+    /// Serves a twin whose changes take this time, over HTTP, or over HTTPS with an acceptor.
     pub(crate) fn start(delay: Duration, tls: Option<TlsAcceptor>) -> Self {
         let listener = scrape::listen().unwrap();
         let address = listener.local_addr().unwrap();
@@ -97,7 +99,7 @@ impl Cloud {
         let (twin, limit) = (Arc::clone(&cloud.twin), Arc::clone(&cloud.limit));
         let trap = Arc::clone(&cloud.trap);
         let runtime = Handle::current();
-        // It accepts until the test's process exits.
+        // The thread accepts connections until the test's process exits.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (twin, limit, tls) = (Arc::clone(&twin), Arc::clone(&limit), tls.clone());
@@ -111,27 +113,27 @@ impl Cloud {
         self.twin.lock().unwrap()
     }
 
-    /// From now on, requests wait, or no longer.
+    /// Sets whether requests must wait.
     pub(crate) fn hold(&self, is_held: bool) {
         self.limit.is_held.send_replace(is_held);
     }
 
-    /// From now on, serves at most so many requests in a second.
+    /// Sets the maximum number of requests served per second.
     pub(crate) fn limit(&self, per_second: usize) {
         self.limit.state.lock().unwrap().0 = per_second;
     }
 
-    /// From now on, so many requests are answered, and the next one is not.
+    /// Sets a trap: this number of requests get responses, and the next one does not.
     pub(crate) fn set_trap(&self, answered: usize, fate: Fate) {
         *self.trap.state.lock().unwrap() = Some((answered, fate));
     }
 
-    /// Returns when that request has come.
+    /// Waits until the trapped request has arrived.
     pub(crate) async fn trapped(&self) {
         self.trap.sprung.notified().await;
     }
 
-    /// How many requests were refused for their rate.
+    /// Returns the number of requests that were refused for their rate.
     pub(crate) fn refused(&self) -> usize {
         self.limit.state.lock().unwrap().2
     }
@@ -158,7 +160,7 @@ async fn welcome(
     }
 }
 
-/// Answers the requests of a connection, until the client closes it or is killed.
+/// Responds to the requests of a connection, until the client closes it or is killed.
 async fn serve<S>(mut stream: S, twin: Arc<Mutex<Twin>>, rules: (Arc<Limit>, Arc<Trap>))
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -166,7 +168,7 @@ where
     let (limit, trap) = rules;
     let mut bytes = Vec::new();
     while stream.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
-        // What is not HTTP gets no answer, such as a client's part of TLS.
+        // Data that is not HTTP, such as a client's part of TLS, gets no response.
         if !bytes.first().is_some_and(u8::is_ascii_uppercase) {
             return;
         }
@@ -181,7 +183,7 @@ where
                 drop(answer(&twin, head, body));
             }
             trap.sprung.notify_one();
-            // The caller is killed.
+            // The caller is being killed.
             return std::future::pending().await;
         }
         let answer = match limit.refuses() {
@@ -195,7 +197,7 @@ where
     }
 }
 
-/// Head and body of a request that has arrived as a whole.
+/// Returns the head and the body of a request, if it has arrived completely.
 fn whole(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&bytes[..end]).unwrap();

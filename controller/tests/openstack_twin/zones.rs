@@ -1,4 +1,4 @@
-//! What a controller with topology says of the zones at its start.
+//! The zones that a controller with topology reports at its start.
 
 use crate::site::Site;
 use crate::wire::{CHANGE, Cloud};
@@ -14,7 +14,7 @@ fn at(zone: &str) -> csi::Topology {
     csi::Topology { segments }
 }
 
-/// With a class of that zone, or none, for nodes in these zones.
+/// Returns a request with a class for this zone, or for none, and nodes in these zones.
 fn placed(name: &str, class: Option<&str>, nodes: &[&str]) -> csi::CreateVolumeRequest {
     let nodes: Vec<_> = nodes.iter().map(|zone| at(zone)).collect();
     let class = class.map(|zone| ("availability".to_owned(), zone.to_owned()));
@@ -28,8 +28,8 @@ fn placed(name: &str, class: Option<&str>, nodes: &[&str]) -> csi::CreateVolumeR
     }
 }
 
-/// The twin creates all volumes in the zone `nova`, and has `az-b` too: so does Cinder with
-/// `allow_availability_zone_fallback`, if `az-b` is none of the zones of the volume type.
+/// The twin creates all volumes in the zone `nova`, although it also has `az-b`. Cinder does so
+/// with `allow_availability_zone_fallback`, if `az-b` is not among the zones of the volume type.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_in_another_zone_than_that_of_its_class_is_the_one_of_its_claim() {
     let cloud = Cloud::start(CHANGE, None);
@@ -49,7 +49,7 @@ async fn a_volume_in_another_zone_than_that_of_its_class_is_the_one_of_its_claim
     assert_eq!(ids.len(), 1);
     let warning = "the volume is in another zone than the requested one";
     assert_eq!(site.log().matches(warning).count(), 1, "{}", site.log());
-    // One that was not created for that zone.
+    // This volume was not created for that zone.
     let answer = client
         .create_volume(placed("pvc-2", Some("nova"), &both))
         .await;

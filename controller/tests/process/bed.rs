@@ -1,4 +1,5 @@
-//! A real belay-controller in its own directory: started, called through its socket, killed.
+//! Starts a real belay-controller in a separate directory, calls it through its socket, and kills
+//! it.
 
 use belay_bed::programs::{Running, server};
 use belay_bed::requests;
@@ -18,16 +19,16 @@ use std::process::{Command, Stdio};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-/// The node that the controller runs on.
+/// The node of the controller.
 pub(crate) const NODE: &str = "node-1";
-/// 2^20, as sizes are signed on the wire.
+/// The number of bytes of a MiB, signed as sizes in the protocol.
 pub(crate) const MIB: i64 = 1 << 20;
-/// Flags with which space does not matter.
+/// Flags that make space irrelevant.
 pub(crate) const ROOMY: [&str; 2] = ["--overcommit", "1000"];
 
 const BINARY: &str = env!("CARGO_BIN_EXE_belay-controller");
 
-/// The message it logs when it can be called.
+/// The message that the controller logs once it serves.
 const SERVING: &str = "serving";
 
 pub(crate) type Client = ControllerClient<Channel>;
@@ -39,7 +40,7 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// A controller with these flags in addition to the necessary ones.
+    /// Creates a bed for a controller with these flags, in addition to the required ones.
     pub(crate) fn new(flags: &[&str]) -> Self {
         Self::of(tempfile::tempdir().unwrap(), flags)
     }
@@ -49,7 +50,7 @@ impl Bed {
         self.flags.push(flag.to_owned());
     }
 
-    /// The same in that directory, which belongs to the test.
+    /// Creates a bed in this directory, which belongs to the test.
     pub(crate) fn beneath(dir: &Path, flags: &[&str]) -> Self {
         Self::of(tempfile::tempdir_in(dir).unwrap(), flags)
     }
@@ -76,14 +77,14 @@ impl Bed {
         self.dir.path().join("csi.sock")
     }
 
-    /// Starts it and waits until it serves.
+    /// Starts the controller, and waits until it serves.
     pub(crate) fn start(&self) -> Controller {
         let controller = self.launch();
         assert!(controller.serves(), "the controller did not come up");
         controller
     }
 
-    /// Starts it, waits until it has failed by itself, and returns its log.
+    /// Starts the controller, waits until it has exited with an error, and returns its log.
     pub(crate) fn refused(&self) -> String {
         let mut controller = self.launch();
         assert!(!controller.serves(), "the controller came up");
@@ -92,7 +93,7 @@ impl Bed {
     }
 
     fn launch(&self) -> Controller {
-        // Writing beyond the limit must be an error, as on a full disk, and not a signal.
+        // Writing beyond the limit must cause an error, as on a full disk, instead of a signal.
         let shell = ["sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\""];
         let mut program = server(&shell, Path::new(BINARY), &self.socket());
         program
@@ -109,7 +110,7 @@ impl Bed {
         {
             starting.push(line.unwrap());
         }
-        // Read on, or the controller would block on a full pipe.
+        // Continue to read, since the controller would block on a full pipe.
         std::thread::spawn(move || log.for_each(drop));
         Controller { child, starting }
     }
@@ -123,10 +124,10 @@ impl Bed {
     }
 }
 
-/// The running process; killed with its test.
+/// The running process, which is killed with its test.
 pub(crate) struct Controller {
     child: Running,
-    /// Its log until it served.
+    /// The log until the controller served.
     pub(crate) starting: Vec<String>,
 }
 
@@ -136,12 +137,12 @@ impl Controller {
         last.is_some_and(|line| line.contains(SERVING))
     }
 
-    /// Limits its files to that many bytes, or to `unlimited`.
+    /// Limits the size of its files to this number of bytes, or sets it to `unlimited`.
     pub(crate) fn limit_files(&self, bytes: &str) {
         self.limit(&format!("--fsize={bytes}:"));
     }
 
-    /// Leaves it that many free descriptors, or restores its limit of 1024.
+    /// Leaves this number of free descriptors to the process, or restores its limit of 1024.
     pub(crate) fn limit_descriptors(&self, spare: Option<usize>) {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
         let mut numbers: Vec<usize> = open
@@ -157,7 +158,7 @@ impl Controller {
             })
             .collect();
         numbers.sort_unstable();
-        // The limit applies to the numbers, and a gap is filled first.
+        // The limit applies to the numbers, and gaps are used first.
         let mut free = (0..).filter(|number| numbers.binary_search(number).is_err());
         let limit = spare.map_or(1024, |spare| free.nth(spare).unwrap());
         self.limit(&format!("--nofile={limit}:"));
@@ -169,34 +170,34 @@ impl Controller {
         assert!(prlimit.status().unwrap().success());
     }
 
-    /// The value of that name in proc_pid_status(5).
+    /// Returns the value with this name in proc_pid_status(5).
     pub(crate) fn status(&self, name: &str) -> u64 {
         scrape::status(self.child.id(), name).unwrap()
     }
 
-    /// SIGKILL, and waits until it has exited.
+    /// Sends SIGKILL, and waits until the process has exited.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 }
 
-/// Raw block, for one pod on one node.
+/// Returns the capability for raw block, and one pod on one node.
 pub(crate) fn block() -> csi::VolumeCapability {
     mount("block", Mode::SingleNodeWriter)
 }
 
-/// A raw block volume of exactly that size.
+/// Returns a request for a raw block volume of exactly this size.
 pub(crate) fn create(name: &str, bytes: i64) -> csi::CreateVolumeRequest {
     filled(name, bytes, None)
 }
 
-/// The same volume, created from a snapshot.
+/// Returns a request for a raw block volume from a snapshot.
 pub(crate) fn restore(name: &str, bytes: i64, snapshot_id: &str) -> csi::CreateVolumeRequest {
     filled(name, bytes, Some(requests::of_snapshot(snapshot_id)))
 }
 
-/// The same volume, created from another one.
+/// Returns a request for a raw block volume from another volume.
 pub(crate) fn clone(name: &str, bytes: i64, volume_id: &str) -> csi::CreateVolumeRequest {
     filled(name, bytes, Some(requests::of_volume(volume_id)))
 }
@@ -214,7 +215,7 @@ pub(crate) async fn cut(client: &mut Client, request: csi::CreateSnapshotRequest
     answer.into_inner().snapshot.unwrap()
 }
 
-/// The same once it is ready.
+/// Creates or finds the snapshot, and waits until it is ready.
 pub(crate) async fn ready(
     client: &mut Client,
     request: csi::CreateSnapshotRequest,
@@ -227,7 +228,7 @@ pub(crate) async fn ready(
     }
 }
 
-/// Attaches to the controller's node.
+/// Returns a request to attach the volume to the controller's node.
 pub(crate) fn publish(id: &str) -> csi::ControllerPublishVolumeRequest {
     requests::attach(id, NODE, block())
 }
@@ -243,7 +244,7 @@ pub(crate) async fn created(client: &mut Client, request: csi::CreateVolumeReque
         .unwrap()
 }
 
-/// A running controller with the raw volume `pvc-1` of that size, and its ID.
+/// Starts a controller with the raw volume `pvc-1` of this size; returns the ID of the volume, too.
 pub(crate) async fn one_volume(bytes: i64) -> (Bed, Controller, Client, String) {
     let bed = Bed::new(&ROOMY);
     let controller = bed.start();
@@ -252,7 +253,7 @@ pub(crate) async fn one_volume(bytes: i64) -> (Bed, Controller, Client, String) 
     (bed, controller, client, volume.volume_id)
 }
 
-/// Asserts that code, and that the message has all the names.
+/// Checks the code, and that the message contains all the names.
 pub(crate) fn assert_refused(status: &Status, code: Code, names: &[&str]) {
     assert_eq!(status.code(), code, "{status}");
     for name in names {
@@ -260,7 +261,7 @@ pub(crate) fn assert_refused(status: &Status, code: Code, names: &[&str]) {
     }
 }
 
-/// Topology of that node.
+/// Returns the topology of a node.
 pub(crate) fn place(node: &str) -> csi::Topology {
     let key = "topology.local.csi.belay.dev/node".to_owned();
     csi::Topology {

@@ -1,5 +1,5 @@
-//! Volumes on a real btrfs, which writes overwritten blocks elsewhere. Needs root, and a private
-//! mount namespace.
+//! Volumes on a real btrfs, which writes overwritten blocks to new locations. Needs root, and a
+//! private mount namespace.
 
 use crate::bed::{Bed, MIB, ROOMY, clone, create, created, cut, restore, snapshot};
 use crate::mounts::Mount;
@@ -11,10 +11,10 @@ use std::path::Path;
 use std::process::Command;
 
 const DISK_BYTES: u64 = 640 << 20;
-/// Size of the volume; the rest is for the metadata.
+/// The size of the volume in bytes; the rest of the disk is for metadata.
 const VOLUME_BYTES: i64 = 384 << 20;
 const BLOCK_BYTES: u64 = 4096;
-/// More overwrites than the disk has space for, if each allocated some.
+/// The number of overwrites; the disk could not hold them if each allocated space.
 const OVERWRITES: u64 = 100_000;
 
 fn btrfs(dir: &Path) -> Mount {
@@ -42,7 +42,7 @@ async fn a_full_volume_can_be_overwritten_at_random_for_ever() {
     }
     file.sync_all().unwrap();
     let blocks = VOLUME_BYTES.unsigned_abs() / BLOCK_BYTES;
-    // Each once, far apart.
+    // Each block is overwritten once, far from the last one.
     for write in 0..OVERWRITES {
         let at = write * 7919 % blocks * BLOCK_BYTES;
         let written = file.write_all_at(&[2; 4096], at);
@@ -72,10 +72,10 @@ async fn snapshots_and_clones_share_blocks_with_volumes_of_either_kind() {
     let mut controller = bed.start();
     let mut client = bed.client().await;
     let new = created(&mut client, create("new", MIB)).await.volume_id;
-    // One more than those that are counted below.
+    // Create one more volume than is counted below.
     created(&mut client, create("newer", MIB)).await;
     let old = created(&mut client, create("old", MIB)).await.volume_id;
-    // As restored from a backup.
+    // The file is restored from a backup.
     let path = bed.volumes_dir().join(&old);
     fs::remove_file(&path).unwrap();
     File::create(&path).unwrap().set_len(1 << 20).unwrap();

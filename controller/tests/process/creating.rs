@@ -1,4 +1,4 @@
-//! Requests that create a volume, find it, or are refused.
+//! Requests that create a volume, find one, or are refused.
 
 use crate::bed::{
     self, Bed, MIB, NODE, ROOMY, assert_refused, block, create, created, mount, place, range,
@@ -10,7 +10,7 @@ use tonic::Code;
 
 type Request = csi::CreateVolumeRequest;
 
-/// The request, changed.
+/// Returns a changed request.
 fn with(base: &Request, change: impl FnOnce(&mut Request)) -> Request {
     let mut request = base.clone();
     change(&mut request);
@@ -24,7 +24,7 @@ fn requisite(nodes: &[&str]) -> Option<csi::TopologyRequirement> {
     })
 }
 
-/// An ext4 volume that may be on the controller's node, and elsewhere.
+/// Returns a request for an ext4 volume that may be on the controller's node, or elsewhere.
 fn filesystem(name: &str) -> Request {
     with(&create(name, 200 * MIB), |request| {
         request.volume_capabilities = vec![mount("ext4", Mode::SingleNodeWriter)];
@@ -161,7 +161,7 @@ async fn what_no_volume_can_be_is_refused_by_the_name_of_the_field() {
         let refused = client.create_volume(request).await.unwrap_err();
         assert_refused(&refused, Code::OutOfRange, &names);
     }
-    // The provisioner's own keys are not ours.
+    // Keys that the provisioner adds are not keys of the driver.
     let own = parameter("csi.storage.k8s.io/pvc/name");
     created(&mut client, with(&fine, |request| request.parameters = own)).await;
 }

@@ -1,4 +1,4 @@
-//! Many concurrent calls: the controller stays small, and each call returns.
+//! Many concurrent calls: the controller remains small, and each call returns.
 
 use crate::bed::{Bed, MIB, ROOMY, clone, create, created, snapshot};
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! The effects of a full disk, and how long they last.
+//! The effects of a full disk, and their duration.
 
 use crate::bed::{Bed, Client, MIB, ROOMY, assert_refused, create, created, publish, unpublish};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use tonic::{Code, Status};
 
-/// A separate filesystem, unmounted at the end.
+/// A separate filesystem, which is unmounted at the end.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -18,7 +18,6 @@ impl Tmpfs {
         Self(dir)
     }
     /// Uses all free space.
-    /// Takes all that is left.
     fn fill(&self) {
         let full = fs::write(self.0.join("ballast"), vec![1; 16 << 20]).unwrap_err();
         assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
@@ -36,7 +35,7 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Two small changes.
+/// Makes two small changes.
 async fn attach_and_detach(client: &mut Client, id: &str) -> Result<(), Status> {
     client.controller_publish_volume(publish(id)).await?;
     client
@@ -63,7 +62,7 @@ async fn a_full_disk_stops_no_small_change() {
 #[ignore = "mounts a tmpfs; needs root: make test"]
 async fn a_disk_that_was_full_is_used_again_without_a_restart() {
     let bed = Bed::new(&ROOMY);
-    // Less than the reserve.
+    // The disk is smaller than the reserve.
     let disk = Tmpfs::mount(bed.state_dir(), "1m");
     let _controller = bed.start();
     let mut client = bed.client().await;

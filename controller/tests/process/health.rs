@@ -1,4 +1,4 @@
-//! Volume health as the controller reports it: by the calls of CSI 1.13 and by the older bit.
+//! Volume health as the controller reports it, by the calls of CSI 1.13 and by the older flag.
 
 use crate::bed::{Bed, Client, MIB, ROOMY, create, created, one_volume};
 use belay_bed::requests;
@@ -46,7 +46,7 @@ async fn page(
     Ok((ids.collect(), answer.next_token))
 }
 
-/// The bit before 1.13, in the list and for the volume alone.
+/// Returns the flag of versions before 1.13, from the list and from the volume itself.
 async fn is_abnormal(client: &mut Client, id: &str) -> bool {
     let request = csi::ListVolumesRequest::default();
     let list = client.list_volumes(request).await.unwrap().into_inner();

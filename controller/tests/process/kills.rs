@@ -1,4 +1,4 @@
-//! SIGKILL at random instants: all acknowledged changes persist, and nothing else is left over.
+//! SIGKILL at random instants: all acknowledged changes persist, and nothing else is left behind.
 
 use crate::bed::{Bed, Client, MIB, ROOMY, clone, create, restore, snapshot};
 use crate::mounts::Xfs;
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const KILLS: usize = 30;
-/// Concurrent callers, each with its own volumes.
+/// The number of concurrent callers, each with separate volumes.
 const CALLERS: usize = 4;
-/// The latest instant of a kill after the callers start; some hundred calls fit in.
+/// The latest time of a kill after the callers start; about a hundred calls fit in.
 const KILL_WITHIN: Duration = Duration::from_millis(60);
 
-/// A small random generator (xorshift64), so that a failed run can be repeated by its seed.
+/// A small random number generator (xorshift64), whose seed repeats a failed run.
 struct Dice(u64);
 
 impl Dice {
@@ -28,12 +28,12 @@ impl Dice {
     }
 }
 
-/// A volume or snapshot that a caller was given.
+/// A volume or snapshot that a caller has received.
 #[derive(Clone, Debug, PartialEq)]
 struct Known {
     id: String,
     bytes: i64,
-    /// The first bytes of its file.
+    /// The first bytes of the file.
     mark: [u8; 16],
 }
 
@@ -52,7 +52,7 @@ enum Unanswered {
 /// The number of kinds of calls.
 const KINDS: usize = 7;
 
-/// One caller: its volumes and snapshots, by name, and the call in progress.
+/// A caller, with its volumes and snapshots by name, and the call in progress.
 #[derive(Clone, Debug)]
 struct Caller {
     prefix: usize,
@@ -64,7 +64,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Calls until the connection breaks.
+    /// Makes calls until the connection breaks.
     async fn work(&mut self, mut client: Client, dice: &mut Dice) {
         loop {
             self.unanswered = Some(self.choose(dice));
@@ -110,8 +110,8 @@ impl Caller {
         format!("{kind}-{}-{}", self.prefix, self.names)
     }
 
-    /// Makes the call in progress; false without a response. Any code but OK is a failure, except
-    /// that a copy must be waited for.
+    /// Makes the call in progress; returns false if there is no response. Any code except OK is a
+    /// failure, except if a copy must be waited for.
     async fn call(&mut self, client: &mut Client) -> bool {
         loop {
             match self.attempt(client).await {
@@ -135,7 +135,7 @@ impl Caller {
             Unanswered::Create { name, bytes } => {
                 let mark = mark(&name);
                 let id = self.made(client, create(&name, bytes), mark).await?;
-                // As its node would, and no process reads it yet.
+                // Write as the volume's node would; no process reads it yet.
                 let path = self.volumes_dir.join(id);
                 let file = OpenOptions::new().write(true).open(path).unwrap();
                 file.write_all_at(&mark, 0).unwrap();
@@ -194,7 +194,8 @@ impl Caller {
         Ok(id)
     }
 
-    /// Compares the recorded volumes with the existing ones: ID to bytes.
+    /// Compares the recorded volumes with the existing ones, which are given as ID and size in
+    /// bytes.
     fn check(&self, there: &HashMap<String, i64>) {
         for (name, known) in self.known.iter().chain(&self.snapshots) {
             let bytes = there.get(&known.id).copied();
@@ -220,7 +221,7 @@ impl Caller {
     }
 }
 
-/// Whether to repeat the call until a copy has ended.
+/// Whether the call must be repeated until a copy has ended.
 fn awaits_a_copy(status: &tonic::Status) -> bool {
     status.code() == tonic::Code::FailedPrecondition
         && ["being copied", "not ready"]
@@ -228,7 +229,7 @@ fn awaits_a_copy(status: &tonic::Status) -> bool {
             .any(|words| status.message().contains(words))
 }
 
-/// A mark unlike any other's.
+/// Returns a mark that differs from all others.
 fn mark(name: &str) -> [u8; 16] {
     let mut mark = [b'.'; 16];
     mark[..name.len()].copy_from_slice(name.as_bytes());
@@ -242,7 +243,7 @@ fn picked(known: &HashMap<String, Known>, dice: &mut Dice) -> Option<String> {
     names.get(picked).cloned()
 }
 
-/// All volumes, and all snapshots once they are ready.
+/// Returns all volumes, and all snapshots once they are ready.
 async fn listed(client: &mut Client) -> HashMap<String, i64> {
     let page = client
         .list_volumes(csi::ListVolumesRequest::default())
@@ -268,7 +269,7 @@ async fn listed(client: &mut Client) -> HashMap<String, i64> {
     }
 }
 
-/// Every volume and snapshot has its file, of its size, and every file its owner.
+/// Checks that every volume and snapshot has a file of its size, and that every file has an owner.
 fn check_files(bed: &Bed, listed: &HashMap<String, i64>) {
     let dirs = [bed.volumes_dir(), bed.snapshots_dir()];
     let entries = dirs.iter().flat_map(|dir| fs::read_dir(dir).unwrap());
@@ -282,7 +283,7 @@ fn check_files(bed: &Bed, listed: &HashMap<String, i64>) {
     assert_eq!(&files, listed);
 }
 
-/// Everything has the content of its source.
+/// Checks that every volume and snapshot has the content of its source.
 fn check_marks(bed: &Bed, caller: &Caller) {
     let check = |dir: &Path, all: &HashMap<String, Known>| {
         for (name, known) in all {
@@ -325,7 +326,7 @@ async fn kill_again_and_again(bed: &Bed) {
         .collect();
     let mut interrupted = HashSet::new();
     for kills in 0..3 * KILLS {
-        // A few more may be needed to interrupt every kind of call.
+        // More kills may be necessary to interrupt every kind of call.
         if kills >= KILLS && interrupted.len() == KINDS {
             break;
         }
@@ -350,7 +351,7 @@ async fn kill_again_and_again(bed: &Bed) {
         check_files(bed, &found);
         for caller in &mut callers {
             caller.check(&found);
-            // The same call again, as a sidecar would: now there must be a response.
+            // Repeat the same call, as a sidecar does: now there must be a response.
             interrupted.extend(caller.unanswered.as_ref().map(std::mem::discriminant));
             assert!(caller.call(&mut client).await);
             caller.unanswered = None;

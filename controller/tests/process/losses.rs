@@ -1,5 +1,5 @@
-//! Files that another program truncated or emptied: the loss stays visible after any call and any
-//! number of starts.
+//! Files that another program has truncated or emptied: the loss remains visible after any call and
+//! any number of starts.
 
 use crate::bed::{
     Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, one_volume, publish, ready,
@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use tonic::Code;
 
-/// Sets the length as truncate(1) does.
+/// Sets the length of a file as truncate(1) does.
 fn set_len(file: &Path, mebibytes: u64) {
     let file = OpenOptions::new().write(true).open(file).unwrap();
     file.set_len(mebibytes << 20).unwrap();
@@ -82,7 +82,7 @@ async fn a_cut_file_stays_cut_and_reported_over_a_restart_and_every_call() {
     }
     assert_eq!(fs::read_dir(bed.snapshots_dir()).unwrap().count(), 0);
     assert_eq!(fs::read_dir(bed.volumes_dir()).unwrap().count(), 1);
-    // Restored from a backup.
+    // The file is restored from a backup.
     set_len(&file, 5);
     write(&file, &[7; 5 << 20]);
     assert_eq!(reasons(&mut client, &id).await, [""; 0]);
@@ -128,7 +128,7 @@ async fn data_that_was_seen_once_is_never_taken_for_blank() {
         controller = bed.start();
         client = bed.client().await;
         assert_eq!(content(&mut client, &id).await, "populated");
-        // Nor is a copy of it while it is all holes.
+        // A copy of the volume is refused, too, while the file has only holes.
         client
             .controller_unpublish_volume(unpublish(&id, ""))
             .await
@@ -193,7 +193,7 @@ async fn a_snapshot_that_was_cut_short_or_lost_is_not_restored_and_not_listed_as
     created(&mut client, restore("pvc-2", 5 * MIB, &snapshot)).await;
 }
 
-/// According to the list and to the read of the snapshot.
+/// Whether the snapshot is ready, by the list and by a read of the snapshot.
 async fn is_ready(client: &mut Client, id: &str) -> bool {
     let list = client.list_snapshots(csi::ListSnapshotsRequest::default());
     let list = list.await.unwrap().into_inner().entries;

@@ -1,4 +1,4 @@
-//! The real binary, through its socket.
+//! Tests of the real program, through its socket.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -1,4 +1,5 @@
-//! Real mounts for tests that run as root in a private mount namespace; each ends with its test.
+//! Real mounts for tests that run as root in a private mount namespace. Each is unmounted at the
+//! end of its test.
 
 use belay_bed::patience::until;
 use belay_bed::tools::{run, text};
@@ -6,23 +7,23 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Size of the xfs; sparse, so that only written data takes space.
+/// The size of the xfs in bytes; it is sparse, so only written data uses space.
 const IMAGE_BYTES: u64 = 4 << 30;
 
-/// A mounted file; unmounting frees its loop device.
+/// A mounted file; unmounting it frees its loop device.
 pub(crate) struct Mount {
     at: PathBuf,
 }
 
 impl Mount {
-    /// Mounts the filesystem in that file at a directory that it creates.
+    /// Mounts the filesystem in a file on a directory that it creates.
     pub(crate) fn new(image: &Path, at: PathBuf) -> Self {
         fs::create_dir(&at).unwrap();
         run("mount", &["-o", "loop", text(image), text(&at)]);
         Self { at }
     }
 
-    /// Mounts a tmpfs at a directory that it creates.
+    /// Mounts a tmpfs on a directory that it creates.
     pub(crate) fn tmpfs(at: PathBuf) -> Self {
         fs::create_dir_all(&at).unwrap();
         run("mount", &["-t", "tmpfs", "tmpfs", text(&at)]);
@@ -41,7 +42,7 @@ impl Drop for Mount {
             run("umount", &["--lazy", text(&self.at)]);
             return;
         }
-        // A child that another test starts has copies of our descriptors until its exec.
+        // A child process that another test starts has copies of all descriptors until its exec.
         until(&format!("{} is unmounted", self.at.display()), || {
             let umount = Command::new("umount").arg(&self.at).status();
             umount.unwrap().success()
@@ -49,9 +50,9 @@ impl Drop for Mount {
     }
 }
 
-/// A fresh xfs, which can share blocks between files.
+/// A new xfs, which can share blocks between files.
 pub(crate) struct Xfs {
-    // In this order: unmounted first, then removed.
+    // The order of the fields matters: the filesystem is unmounted first, and then removed.
     mount: Mount,
     _dir: tempfile::TempDir,
 }
@@ -68,8 +69,8 @@ impl Xfs {
         }
     }
 
-    /// Its root, by which it can still be used although it is no longer visible; it ends when that
-    /// is closed.
+    /// Returns the root of the filesystem, which can still be used although it is no longer
+    /// visible. The filesystem ends when the root is closed.
     pub(crate) fn hidden(self) -> File {
         let root = File::open(self.path()).unwrap();
         run("umount", &["--lazy", text(self.path())]);

@@ -1,4 +1,4 @@
-//! Other programs that have a volume's file open without a lock.
+//! Other programs that have the file of a volume open without a lock.
 
 use crate::bed::{
     MIB, assert_refused, clone, created, one_volume, publish, ready, snapshot, unpublish,
@@ -36,13 +36,13 @@ async fn a_file_that_another_program_can_write_to_is_not_copied() {
     }
     drop(writer);
     assert_eq!(fs::read_dir(bed.snapshots_dir()).unwrap().count(), 0);
-    // A backup reads at the same time.
+    // A backup program reads at the same time.
     let _reader = File::open(&path).unwrap();
     created(&mut client, clone("pvc-2", MIB, &id)).await;
     ready(&mut client, snapshot("snap", &id)).await;
 }
 
-/// A loop device, bound without a lock; unbound at the end.
+/// A loop device that is bound without a lock, and unbound at the end.
 pub(crate) struct Loop(PathBuf);
 
 impl Loop {
@@ -58,7 +58,7 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         devices::detach(&self.0).unwrap();
-        // A process that lists devices now has it open, and the last close frees it.
+        // A process that lists devices may have it open; its last close frees the device.
         let shown = Path::new("/sys/block").join(self.0.file_name().unwrap());
         if !std::thread::panicking() {
             until("the device is free", || !shown.join("loop").exists());

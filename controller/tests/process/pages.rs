@@ -1,4 +1,4 @@
-//! The boundaries of pages of all lists, over the socket.
+//! The boundaries of pages of all lists, through the socket.
 
 use crate::bed::{Bed, Client, MIB, ROOMY, create, created, ready, snapshot};
 use belay_bed::requests;
@@ -6,7 +6,7 @@ use belay_proto::csi::v1 as csi;
 use std::fs;
 use tonic::{Code, Status};
 
-/// A list that has pages.
+/// A list with pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum List {
     Volumes,
@@ -14,7 +14,7 @@ enum List {
     Unhealthy,
 }
 
-/// The ids of a page, and the token of the next one.
+/// The IDs of a page, and the token of the next one.
 type Page = (Vec<String>, String);
 
 async fn page(client: &mut Client, list: List, most: i32, token: &str) -> Result<Page, Code> {
@@ -64,7 +64,7 @@ async fn ask(
     })
 }
 
-/// Three of each: volumes, all of which have lost their files, and snapshots.
+/// Creates three volumes, all of which have lost their files, and three snapshots.
 async fn three_of_each(bed: &Bed, client: &mut Client) {
     for n in 0..3 {
         let volume = created(client, create(&format!("pvc-{n}"), MIB)).await;
@@ -100,7 +100,7 @@ async fn assert_tokens(client: &mut Client, list: List, all: &[String], foreign:
         (&all[0], 1, 1, 1, &all[1]),
         (&all[0], 2, 1, 2, &none),
         (&all[1], 1, 2, 1, &none),
-        // The last entry when the page was made.
+        // This was the last entry when the page was created.
         (&all[2], 1, 3, 0, &none),
     ] {
         let expected = (all[begin..begin + length].to_vec(), next.clone());
@@ -148,7 +148,7 @@ async fn a_token_outlives_what_the_page_ended_with() {
     let request = requests::discard(&snapshots[0]);
     client.delete_snapshot(request).await.unwrap();
     let (volumes, _) = page(&mut client, List::Volumes, 0, "").await.unwrap();
-    // As an operator does to abandon its data.
+    // An operator does this to abandon the data.
     fs::write(bed.volumes_dir().join(&volumes[0]), "").unwrap();
     let request = requests::delete(&volumes[0]);
     client.delete_volume(request).await.unwrap();

@@ -1,4 +1,4 @@
-//! The profile of the driver states exactly what the controller does.
+//! The profile of the driver matches the behaviour of the controller exactly.
 
 use crate::bed::{Bed, MIB, ROOMY, create, mount};
 use belay_contract::drivers::LOCAL;

@@ -6,7 +6,7 @@ use crate::mounts::Xfs;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-/// Larger than the filesystem: a copy could not succeed.
+/// The size of a volume that is larger than the filesystem, so that a copy cannot succeed.
 const TIB: i64 = 1 << 40;
 
 async fn content(client: &mut Client, id: &str) -> String {
@@ -25,7 +25,7 @@ async fn a_terabyte_in_use_is_cut_and_cloned_at_once() {
     assert_eq!(content(&mut client, &id).await, "new");
     let path = bed.volumes_dir().join(&id);
     let file = File::options().write(true).open(path).unwrap();
-    // As the loop device does.
+    // The loop device holds this lock.
     file.try_lock().unwrap();
     let places = [0, 1 << 39, (1 << 40) - 4];
     for at in places {

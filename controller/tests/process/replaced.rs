@@ -1,5 +1,5 @@
 //! Volumes whose file was replaced by another one: the file in use is neither detached nor mistaken
-//! for the file that has its name now.
+//! for the file that now has its name.
 
 use crate::bed::{
     Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, one_volume, publish,
@@ -18,7 +18,7 @@ struct Bound(File);
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // A child that another test starts has copies of our descriptors until its exec.
+        // A child process that another test starts has copies of all descriptors until its exec.
         self.0.unlock().unwrap();
     }
 }
@@ -29,7 +29,7 @@ fn bound(file: &Path) -> Bound {
     Bound(device)
 }
 
-/// Replaces the file by a copy; the old one is moved to `aside`, or removed.
+/// Replaces the file by a copy; the old file is moved to `aside`, or removed.
 fn replace(file: &Path, aside: Option<&Path>) {
     let copy = file.with_file_name("copy");
     fs::copy(file, &copy).unwrap();
@@ -58,7 +58,7 @@ async fn expand(client: &mut Client, id: &str, bytes: i64) -> Result<(), Status>
     client.controller_expand_volume(request).await.map(drop)
 }
 
-/// Paths for the old file, under which its name does not contain the volume's.
+/// Returns paths for the old file in which its name does not contain that of the volume.
 fn asides(bed: &Bed) -> [Option<PathBuf>; 3] {
     let (here, elsewhere) = (bed.volumes_dir(), bed.state_dir());
     [
@@ -79,7 +79,8 @@ async fn a_volume_is_not_detached_while_its_old_file_is_bound_wherever_that_is()
         attach(&mut client, &id).await;
         let device = bound(&file);
         replace(&file, aside.as_deref());
-        // Attached again, as after a restart of the attacher, it is not mistaken for the old one.
+        // After another attach, as after a restart of the attacher, the new file is not mistaken
+        // for the old one.
         attach(&mut client, &id).await;
         for _ in 0..2 {
             let refused = detach(&mut client, &id).await.unwrap_err();
@@ -99,7 +100,7 @@ async fn a_volume_is_not_detached_while_its_old_file_is_bound_wherever_that_is()
 async fn a_file_that_was_restored_while_nothing_used_it_is_the_volumes_from_then_on() {
     let (bed, _controller, mut client, id) = one_volume(MIB).await;
     let file = bed.volumes_dir().join(&id);
-    // Never attached, attached and not staged, detached.
+    // The volume was never attached, is attached but not staged, or was detached.
     replace(&file, None);
     attach(&mut client, &id).await;
     replace(&file, None);
@@ -199,7 +200,7 @@ async fn a_volume_without_a_second_name_is_known_by_the_name_of_its_file() {
     let (bed, _controller, mut client, id) = one_volume(MIB).await;
     let file = bed.volumes_dir().join(&id);
     attach(&mut client, &id).await;
-    // As where there are no hard links.
+    // The state is that on a filesystem without hard links.
     fs::remove_file(bed.state_dir().join("attached").join(&id)).unwrap();
     let device = Loop::bind(&file);
     replace(&file, Some(&file.with_extension("bad")));
@@ -236,7 +237,7 @@ async fn a_start_remembers_the_file_that_the_node_uses_by_then() {
     let file = bed.volumes_dir().join(&id);
     let kept = bed.state_dir().join("attached").join(&id);
     attach(&mut client, &id).await;
-    // There may be none; another was restored while the node was down.
+    // The second name may be missing, or another file was restored while the node was down.
     for forget in [true, false] {
         if forget {
             fs::remove_file(&kept).unwrap();
@@ -324,7 +325,7 @@ async fn the_last_name_of_an_earlier_file_is_never_taken_away() {
     controller = bed.start();
     attach(&mut bed.client().await, &id).await;
     controller.kill();
-    // All is restored: the volume is not attached, and has an older file.
+    // Everything is restored: the volume is not attached, and has an older file.
     let tuesday = fs::metadata(&file).unwrap().ino();
     replace(&file, None);
     fs::copy(&backup, bed.state_dir().join("state.redb")).unwrap();

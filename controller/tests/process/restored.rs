@@ -1,4 +1,4 @@
-//! A state directory that is restored from a backup under a running controller.
+//! A state directory that is restored from a backup while a controller is running.
 
 use crate::bed::{
     Bed, Client, Controller, MIB, ROOMY, assert_refused, block, create, created, publish, snapshot,
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use tonic::{Code, Status};
 
-/// Copies the content of one directory into another, as an operator does; existing files are
+/// Copies the content of one directory into another, as an operator does. Existing files are
 /// replaced.
 fn copy(from: &Path, to: &Path) {
     let mut cp = Command::new("cp");
@@ -21,7 +21,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.success());
 }
 
-/// A running controller with `pvc-1`, which is in a backup, and `pvc-2`, which is not.
+/// Starts a controller with `pvc-1`, which is in a backup, and `pvc-2`, which is not.
 async fn backed_up() -> (Bed, Controller, Client, [String; 2]) {
     let bed = Bed::new(&ROOMY);
     let mut controller = bed.start();
@@ -43,7 +43,7 @@ fn restore(bed: &Bed) {
 
 type Answers = Vec<(&'static str, Result<(), Status>)>;
 
-/// Calls every verb that changes something, even with nothing to do.
+/// Calls every verb that makes changes, even without effect.
 async fn changes(client: &mut Client, id: &str) -> Answers {
     let none = "vol-00000000000000000000000000000000";
     let grow = requests::grow(id, 9 * MIB);

@@ -1,4 +1,4 @@
-//! The controller over its socket: codes and responses.
+//! The controller through its socket: codes and responses.
 
 use crate::bed::{
     self, Bed, Client, MIB, NODE, ROOMY, assert_refused, create, created, mount, one_volume, place,
@@ -104,7 +104,7 @@ async fn a_volume_goes_once_it_is_detached_and_stays_gone() {
     let delete = requests::delete(&id);
     let refused = client.delete_volume(delete.clone()).await.unwrap_err();
     assert_refused(&refused, Code::FailedPrecondition, &[&id, NODE]);
-    // No node means all nodes.
+    // Without a node, the call is for all nodes.
     for _ in 0..2 {
         client
             .controller_unpublish_volume(unpublish(&id, ""))

@@ -1,4 +1,4 @@
-//! Snapshots and clones over the socket: codes and responses.
+//! Snapshots and clones through the socket: codes and responses.
 
 use crate::bed::{
     Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, one_volume, publish,
@@ -229,7 +229,8 @@ async fn copies_outlive_what_they_were_made_from() {
     );
 }
 
-/// Large enough that a kill finds a copy in progress, where files cannot share blocks.
+/// The size of a volume in bytes, large enough that a kill interrupts a copy if files cannot share
+/// blocks.
 const COPIED_BYTES: i64 = 96 << 20;
 
 #[tokio::test]

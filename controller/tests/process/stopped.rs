@@ -1,4 +1,4 @@
-//! An ext4 to which the kernel allows no more writes, after an error of it. Needs root, and a
+//! An ext4 to which the kernel allows no further writes after an internal error. Needs root, and a
 //! private mount namespace.
 
 use crate::bed::{Bed, MIB, ROOMY, create, created, publish};

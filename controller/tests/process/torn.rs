@@ -1,5 +1,5 @@
-//! A snapshot of a volume under a writer that syncs every step: each cut is a state that the writer
-//! was in. On a real xfs and real loop devices; needs root, and a private mount namespace.
+//! Snapshots of a volume while a program writes to it and syncs every step: each cut is a state of
+//! that program. Uses a real xfs and real loop devices; needs root, and a private mount namespace.
 
 use crate::bed::{Bed, Client, create, created, cut, publish, restore, snapshot};
 use crate::mounts::{Mount, Xfs};
@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const ROUNDS: usize = 100;
-/// Size of the volume.
+/// The size of the volume, in bytes.
 const VOLUME_BYTES: i64 = 256 << 20;
-/// Size of each file, so that the compared data lies far apart: a plain copy takes many steps of
-/// the writer to get from one to the other.
+/// The size of each file in bytes, so that the compared data is far apart: while a plain copy
+/// proceeds from one to the other, the program makes many steps.
 const FILE_BYTES: usize = 64 << 20;
 
-/// Two files that are written in turn, each step synced.
+/// Two files that are written in turn, with a sync after each step.
 struct Pair([File; 2]);
 
 impl Pair {
@@ -39,7 +39,7 @@ impl Pair {
         }
     }
 
-    /// Writes the next number to both, one after the other.
+    /// Writes the next number to both files, one after the other.
     fn step(&self, number: u64) {
         for file in &self.0 {
             file.write_all_at(&number.to_le_bytes(), 0).unwrap();
@@ -57,7 +57,7 @@ impl Pair {
     }
 }
 
-/// Restores one round's snapshot, reads the pair, and removes everything again.
+/// Restores the snapshot of one round, reads both numbers, and removes everything again.
 async fn look(bed: &Bed, client: &mut Client, scratch: &Path, snapshot_id: &str) -> [u64; 2] {
     let request = restore("restored", VOLUME_BYTES, snapshot_id);
     let volume_id = created(client, request).await.volume_id;
@@ -67,7 +67,7 @@ async fn look(bed: &Bed, client: &mut Client, scratch: &Path, snapshot_id: &str)
         Pair::open(mounted.path()).read()
     };
     fs::remove_dir(scratch.join("restored")).unwrap();
-    // Another process, such as udev, may have its device open a moment longer.
+    // Another process, such as udev, may have the device open for a moment longer.
     until("the device of the restored volume is free", || {
         let all = devices::list().unwrap();
         devices::bound_to(&all, &image).unwrap().is_empty()
@@ -127,7 +127,8 @@ async fn no_snapshot_of_a_volume_under_a_writer_is_torn() {
     ended.store(true, Ordering::SeqCst);
     writer.join().unwrap();
     for (before, [first, second], after) in &seen {
-        // Equal, or the first a step ahead; all that was synced before, nothing from after.
+        // The numbers are equal, or the first is one step ahead. Everything that was synced before
+        // is there, and nothing from after.
         assert!(first == second || *first == second + 1, "{seen:?}");
         assert!(before <= second && first <= after, "{seen:?}");
     }

@@ -13,7 +13,7 @@ async fn where_a_state_is_required_none_is_begun_on_the_disk_below() {
     bed.add_flag("--require-state");
     let disk = bed.state_dir().with_extension("disk");
     fs::rename(bed.state_dir(), &disk).unwrap();
-    // Files below the mount point, or created by the kubelet.
+    // These are files below the mount point, or created by the kubelet.
     fs::create_dir(bed.state_dir()).unwrap();
     let log = bed.refused();
     for words in ["state.redb", "--require-state", "mount"] {

@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 const NOT_OURS: &[u8] = b"\xff{ not JSON";
 const OF_A_LATER_RELEASE: &[u8] = br#"{"version":99,"shape":"other"}"#;
 
-/// Overwrites a record with other bytes; returns the old ones.
+/// Overwrites a record with other bytes; returns the previous ones.
 fn overwrite(bed: &Bed, table: &'static str, id: &str, record: &[u8]) -> Vec<u8> {
     let table = TableDefinition::<&str, &[u8]>::new(table);
     let book = Database::open(bed.state_dir().join("state.redb")).unwrap();
@@ -27,7 +27,7 @@ fn overwrite(bed: &Bed, table: &'static str, id: &str, record: &[u8]) -> Vec<u8>
     before
 }
 
-/// The listed volumes, and whether they are reported as abnormal.
+/// Returns the listed volumes, and whether they are reported as abnormal.
 async fn listed(client: &mut Client) -> Vec<(String, bool)> {
     let list = client.list_volumes(csi::ListVolumesRequest::default());
     let entries = list.await.unwrap().into_inner().entries.into_iter();
@@ -50,7 +50,7 @@ async fn unhealthy(client: &mut Client) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The results of all calls for that volume.
+/// Returns the results of all calls for this volume.
 async fn called(client: &mut Client, id: &str) -> Vec<Result<(), Status>> {
     let delete = requests::delete(id);
     let grow = requests::grow(id, 9 * MIB);

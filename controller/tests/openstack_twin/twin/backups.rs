@@ -1,5 +1,5 @@
 //! The backups of the twin: each is copied from a snapshot, and restored into a new volume, which
-//! then has the metadata that its volume had.
+//! then has the metadata of the backup's volume.
 
 use super::{Answer, Next, Refusal, Request, Twin, list, ok, settle, texts};
 use serde_json::{Value, json};
@@ -12,10 +12,10 @@ pub(super) struct Backup {
     basis: String,
     gib: u64,
     metadata: BTreeMap<String, String>,
-    /// The metadata of its volume.
+    /// The metadata of the backup's volume.
     carries: BTreeMap<String, String>,
     status: &'static str,
-    /// When the change that runs is done, and whether it is gone then.
+    /// The end of the change in progress, and whether the backup is deleted then.
     next: Option<(Instant, bool)>,
 }
 
@@ -37,7 +37,7 @@ impl Backup {
 }
 
 impl Twin {
-    /// The IDs of all backups.
+    /// Returns the IDs of all backups.
     pub(crate) fn backups(&mut self) -> BTreeSet<String> {
         self.settle();
         self.backups.keys().cloned().collect()
@@ -84,7 +84,7 @@ impl Twin {
         }
     }
 
-    /// The backup, if nothing is being done to it.
+    /// Returns the backup, if it is not being changed.
     fn at_rest_backup(&mut self, id: &str) -> Result<&mut Backup, Refusal> {
         let backup = self.backups.get_mut(id).ok_or((404, "not found"))?;
         match backup.next {
@@ -117,7 +117,7 @@ impl Twin {
         Ok(id)
     }
 
-    /// A volume, empty or from a snapshot that exists.
+    /// Creates a volume, empty or from an existing snapshot.
     pub(super) fn copy(&mut self, order: &Value) -> Result<String, Refusal> {
         let from = order["snapshot_id"].as_str();
         if from.is_some_and(|id| !self.snapshots.contains_key(id)) {
@@ -126,7 +126,7 @@ impl Twin {
         Ok(self.create(order, self.delay))
     }
 
-    /// A volume from that backup, which serves no other one meanwhile.
+    /// Creates a volume from a backup, which cannot be restored again meanwhile.
     pub(super) fn restore(&mut self, order: &Value, backup: &str) -> Result<String, Refusal> {
         let at = Instant::now() + self.delay;
         let from = self.at_rest_backup(backup)?;

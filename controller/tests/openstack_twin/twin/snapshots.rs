@@ -1,4 +1,4 @@
-//! The snapshots of the twin. Unlike Cinder's, they do not keep their volume from being deleted.
+//! The snapshots of the twin. Unlike Cinder's, they do not prevent the deletion of their volume.
 
 use super::{Answer, Refusal, Request, Twin, list, ok, settle, texts};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ pub(super) struct Snapshot {
     pub(super) gib: u64,
     metadata: BTreeMap<String, String>,
     pub(super) status: &'static str,
-    /// When the change that runs is done, and whether it is gone then.
+    /// The end of the change in progress, and whether the snapshot is deleted then.
     pub(super) next: Option<(Instant, bool)>,
 }
 
@@ -33,7 +33,7 @@ impl Snapshot {
 }
 
 impl Twin {
-    /// The IDs of all snapshots.
+    /// Returns the IDs of all snapshots.
     pub(crate) fn snapshots(&mut self) -> BTreeSet<String> {
         self.settle();
         self.snapshots.keys().cloned().collect()
