@@ -1,7 +1,7 @@
-//! The size of a volume that is promised to its users (README.md). Civo's disks are smaller than their
-//! volumes: a volume of 10 GiB had a disk of 0.945 times its size. So a capacity is either that of
-//! Civo's volume, as with civo-csi, or the minimum size of its disk. Bytes in this module are those
-//! of a promise.
+//! The size of a volume that is promised to its users, which README.md explains. Civo's disks are
+//! smaller than their volumes: a volume of 10 GiB had a disk of 0.945 times its size. So a capacity
+//! is either that of Civo's volume, as with civo-csi, or the minimum size of its disk. Bytes in
+//! this module are those of a promise.
 
 use crate::backend::{Sizes, Usage};
 use belay_server::call::Failure;
