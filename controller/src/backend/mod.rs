@@ -58,8 +58,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns `Invalid`, naming the key, for an unknown value.
     fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure>;
 
-    /// Returns the sizes that new volumes with these parameters can have for this usage, if they
-    /// depend on it.
+    /// Returns the sizes of new volumes with these parameters for this usage, if it matters.
     ///
     /// # Errors
     /// Returns the errors of [`Self::sizes`].
@@ -191,8 +190,7 @@ pub struct Traits {
     /// accepts but does not make. More than two are only for storage that may be temporarily unable
     /// to begin: meanwhile other changes of the node wait.
     pub begins_max: u32,
-    /// Whether a node accepts only one attach or detach at a time, so that calls for a node are
-    /// queued.
+    /// Whether a node accepts only one attach or detach at a time, so that calls are queued.
     pub attaches_one_by_one: bool,
     /// Whether the terms of an attachment are recorded. If not, a repeated attach returns its own
     /// terms, so a caller that requests other terms would not be refused.
@@ -200,11 +198,9 @@ pub struct Traits {
     /// Whether volumes are reachable from every topology that the caller of a creation prefers.
     /// They have no [`Volume::place`], and the response has the preferred topologies.
     pub reaches_preferred: bool,
-    /// A hint for the error if a volume is outside the requested topology; `None` if that cannot
-    /// happen.
+    /// A hint for the error if a volume is outside the requested topology; `None` if impossible.
     pub elsewhere: Option<&'static str>,
-    /// Advice for the error if the storage does not complete a change: what an operator can
-    /// inspect.
+    /// Advice for the error if the storage does not complete a change: what to inspect.
     pub where_to_look: Option<&'static str>,
 }
 
@@ -280,8 +276,7 @@ pub struct Sizes {
 pub enum Usage {
     /// The volume is published as a block device.
     Block,
-    /// The volume is published as a mounted filesystem of this type; empty if the request has no
-    /// type.
+    /// The volume is published as a filesystem of this type; empty if the request has none.
     Filesystem(String),
 }
 

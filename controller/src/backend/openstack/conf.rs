@@ -63,8 +63,7 @@ pub(super) enum Login {
         name: Option<(String, User)>,
         secret: Secret,
     },
-    /// A token from another login. Keystone lets a token that is created from it expire at the same
-    /// time.
+    /// A token from another login, which expires together with a token created from it.
     Token { token: Secret, scope: Scope },
 }
 
@@ -351,8 +350,7 @@ impl<'a> Section<'a> {
         let mut user = self.user();
         let mut password = "password";
         if trust.is_some() {
-            // The keys `trustee-id` and others have precedence for the user of a trust, as in
-            // cinder-csi-plugin.
+            // `trustee-id` has precedence for the user of a trust, as in cinder-csi-plugin.
             user.id = self.text("trustee-id").or(user.id);
             if self.get("trustee-password").is_some() {
                 password = "trustee-password";
