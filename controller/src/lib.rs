@@ -12,7 +12,7 @@ pub mod operation;
 pub mod rpc;
 
 use backend::{local, registry};
-use belay_server::call::{Callers, Kind};
+use belay_server::call::Callers;
 use belay_server::identity::Identity;
 use belay_server::readiness::{Readiness, State};
 use belay_server::serve::{Driver, ServeConfig, listen, serve, terminations};
@@ -30,10 +30,9 @@ use std::time::Duration;
 /// process.
 const DRAIN: Duration = Duration::from_secs(20);
 
-/// The number of attempts to inspect the cloud until it responds, and the pause between two
-/// attempts.
-const INSPECTIONS_MAX: usize = 30;
-const INSPECTION_PAUSE: Duration = Duration::from_secs(60);
+/// Pause before the next login to a cloud that did not accept one; doubled each time, up to the
+/// second value.
+const INSPECTION_PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
 
 /// Maximum number of the runtime's threads, which only dispatch calls. Each uses memory, so their
 /// number does not grow with the machine's cores.
@@ -48,8 +47,12 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     let (driver, process) = (&config.common.driver, &config.common.process);
     config.refuse_socket_in_state_dir()?;
     metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;
-    let readiness = Readiness::new(State::Ready);
-    let opened = registry::open(config.choice()?, readiness.clone())?;
+    let choice = config.choice()?;
+    let readiness = Readiness::new(match choice.has_account() {
+        true => State::Starting("the cloud has not accepted the credentials yet".to_owned()),
+        false => State::Ready,
+    });
+    let opened = registry::open(choice, readiness.clone())?;
     let operations = Arc::new(Operations::on(opened.backends, config.rules()?));
     let identity = Identity::new(
         driver.driver_name.clone(),
@@ -80,7 +83,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
             program: concat!("belay-controller ", env!("CARGO_PKG_VERSION")),
             pages,
             drain: DRAIN,
-            readiness,
+            readiness: readiness.clone(),
             callers: Callers::Any,
             rest: heap::rest,
             worked: None,
@@ -88,7 +91,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         // Free the memory that the start has used.
         memory::give_back();
         tracing::info!(endpoint = %driver.endpoint, "serving");
-        tokio::spawn(inspected(operations));
+        tokio::spawn(inspect(operations, readiness));
         let driver = Driver {
             name: driver.driver_name.clone(),
             socket,
@@ -103,21 +106,28 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     served
 }
 
-/// Inspects the clouds once. If a cloud does not respond, inspects all of them again, for a while.
-async fn inspected(operations: Arc<Operations>) {
-    let mut last = None;
-    for _ in 0..INSPECTIONS_MAX {
-        let Err(failure) = operations.inspect().await else {
+/// Inspects the clouds until each has accepted the credentials. The driver is ready as soon as one
+/// has: another that is down must not keep it from its volumes.
+async fn inspect(operations: Arc<Operations>, readiness: Readiness) {
+    let mut logged = None;
+    let [mut pause, pause_max] = INSPECTION_PAUSES;
+    loop {
+        let failures = operations.inspect().await;
+        let is_ready = failures.len() < operations.cloud_count();
+        let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        let why = failures.join("; ");
+        readiness.set(match is_ready {
+            true => State::Ready,
+            false => State::Starting(why.clone()),
+        });
+        if failures.is_empty() {
             return;
-        };
-        let is_down = matches!(failure.kind, Kind::Unreachable | Kind::Timeout | Kind::Busy);
-        last = Some(failure);
-        if !is_down {
-            break;
         }
-        tokio::time::sleep(INSPECTION_PAUSE).await;
-    }
-    if let Some(failure) = last {
-        tracing::warn!(%failure, "the cloud was not inspected at the start");
+        if logged.as_ref() != Some(&why) {
+            tracing::warn!("a cloud cannot be used, and is tried again: {why}");
+            logged = Some(why);
+        }
+        tokio::time::sleep(pause).await;
+        pause = pause_max.min(pause * 2);
     }
 }

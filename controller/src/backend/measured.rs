@@ -10,6 +10,7 @@ const DURATION: &str = "belay_backend_duration_seconds";
 /// A verb of a backend, used as the label `verb`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
+    LogIn,
     Create,
     Claim,
     Delete,
@@ -35,6 +36,7 @@ pub(super) enum Verb {
 impl Verb {
     fn name(self) -> &'static str {
         match self {
+            Verb::LogIn => "log_in",
             Verb::Create => "create",
             Verb::Claim => "claim",
             Verb::Delete => "delete",
@@ -54,7 +56,7 @@ impl Verb {
             Verb::Available => "available",
             Verb::Health => "health",
             Verb::Conditions => "conditions",
-            Verb::ListUnhealthy => "list_unwell",
+            Verb::ListUnhealthy => "list_unhealthy",
         }
     }
 }
@@ -133,8 +135,21 @@ mod tests {
             ]
         );
         let rules = include_str!("../../../deploy/monitoring/rules.yaml");
-        assert!(rules.contains("{outcome=~\"unreachable|system|bug\"}"));
+        for outcomes in [
+            "=~\"unreachable|timeout|system|bug\"",
+            "=~\"unauthenticated|denied\"",
+            "=\"quota\"",
+        ] {
+            assert!(rules.contains(&format!("{{outcome{outcomes}}}")));
+        }
+        let fed = include_str!("../../../tests/monitoring/rules_test.yaml");
+        for kind in Kind::ALL {
+            let outcome = outcome(*kind);
+            let series = format!("outcome=\"{outcome}\", pod=\"{outcome}\"");
+            assert!(fed.contains(&series), "{series}: not fed to the rules");
+        }
     }
+
     #[tokio::test]
     async fn a_verb_is_counted_by_its_name_and_how_it_ended() {
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();

@@ -114,8 +114,9 @@ pub trait Backend: Send + Sync + 'static {
         Box::pin(async { Ok(None) })
     }
 
-    /// Inspects the storage once, after the controller has begun to serve, and logs problems that
-    /// an operator must correct.
+    /// Logs in to the storage, after the controller has begun to serve, and logs problems that an
+    /// operator must correct. Fails only if the storage refuses the credentials or does not
+    /// respond; the controller then calls it again.
     fn inspect(&self) -> Answer<'_, ()> {
         Box::pin(async { Ok(()) })
     }

@@ -26,6 +26,17 @@ pub enum Choice {
     Nfs(nfs::Config),
 }
 
+impl Choice {
+    /// Whether the storage has an account that must accept credentials.
+    #[must_use]
+    pub fn has_account(&self) -> bool {
+        match self {
+            Self::Local(_) | Self::Nfs(_) => false,
+            Self::Openstack(_) | Self::DigitalOcean(_) | Self::Civo(_) => true,
+        }
+    }
+}
+
 /// The backends after opening.
 pub struct Opened {
     /// The backends, one or several.
@@ -56,7 +67,7 @@ pub fn open(choice: Choice, readiness: Readiness) -> Result<Opened, Failure> {
             facts: None,
         }),
         Choice::Civo(config) => Ok(Opened {
-            backends: Backends::One(Arc::new(Civo::open_checked(config)?)),
+            backends: Backends::One(Arc::new(Civo::open(config)?)),
             facts: None,
         }),
         Choice::Nfs(config) => Ok(Opened {

@@ -257,15 +257,20 @@ impl Clouds {
         Ok(Page::default())
     }
 
-    /// Inspects each cloud with [`Backend::inspect`].
-    pub(super) async fn inspect(&self) -> Result<(), Failure> {
-        let mut last = Ok(());
+    /// Returns the number of clouds.
+    pub(super) fn count(&self) -> usize {
+        self.all().count()
+    }
+
+    /// Inspects each cloud, one after the other. Returns the failures.
+    pub(super) async fn inspect(&self) -> Vec<Failure> {
+        let mut failures = Vec::new();
         for cloud in self.all() {
             if let Err(failure) = cloud.backend.inspect().await {
-                last = Err(cloud.failed(failure));
+                failures.push(cloud.failed(failure));
             }
         }
-        last
+        failures
     }
 }
 

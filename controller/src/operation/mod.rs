@@ -108,12 +108,16 @@ impl Operations {
         }
     }
 
-    /// Inspects each cloud once, and logs problems that an operator must correct.
-    ///
-    /// # Errors
-    /// Returns the errors of the last cloud that could not be inspected.
-    pub async fn inspect(&self) -> Result<(), Failure> {
+    /// Logs in to each cloud, and logs problems that an operator must correct. Returns the
+    /// failures, at most one of each cloud.
+    pub async fn inspect(&self) -> Vec<Failure> {
         self.clouds.inspect().await
+    }
+
+    /// Returns the number of clouds, 1 for a backend that is no cloud.
+    #[must_use]
+    pub fn cloud_count(&self) -> usize {
+        self.clouds.count()
     }
 
     /// Returns a backend whose constants and abilities are those of all clouds.

@@ -3,6 +3,7 @@
 use crate::site::{Site, created, deleted};
 use crate::twin::PASSWORD;
 use crate::wire::{CHANGE, Cloud};
+use belay_bed::patience::until;
 use std::fs;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,4 +41,22 @@ async fn the_account_is_that_of_clouds_yaml_and_an_entry_that_is_missing_ends_th
     ] {
         assert!(log.contains(part), "{part}: {log}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_controller_is_ready_once_keystone_has_accepted_the_credentials() {
+    let cloud = Cloud::start(CHANGE, None);
+    let site = Site::new(&cloud.url(), "");
+    site.configure_with(&cloud.url(), "wrong", "");
+    let _running = site.start();
+    until("the refusal is on the page", || {
+        let (status, why) = site.readyz();
+        status == 503 && why.contains("check user, password, project")
+    });
+    let is_logged = |line: &str| line.contains("a cloud cannot be used") && line.contains("401");
+    until("the refusal is logged", || {
+        site.log().lines().any(is_logged)
+    });
+    site.configure(&cloud.url(), "");
+    until("the driver is ready", || site.readyz().0 == 200);
 }

@@ -50,8 +50,13 @@ impl Site {
 
     /// Replaces `cloud.conf` atomically, as the kubelet replaces a Secret.
     pub(crate) fn configure(&self, url: &str, more: &str) {
+        self.configure_with(url, PASSWORD, more);
+    }
+
+    /// Replaces `cloud.conf` in one step, with that password.
+    pub(crate) fn configure_with(&self, url: &str, password: &str, more: &str) {
         let conf = format!(
-            "[Global]\nauth-url={url}/identity\nusername=csi\npassword={PASSWORD}\n\
+            "[Global]\nauth-url={url}/identity\nusername=csi\npassword={password}\n\
              tenant-name=k8s\ndomain-name=Default\nregion=one\n{more}\n"
         );
         self.replace(&conf);
@@ -109,6 +114,10 @@ impl Site {
 
     pub(crate) fn metrics(&self) -> String {
         scrape::get(self.pages, "/metrics").unwrap().1
+    }
+
+    pub(crate) fn readyz(&self) -> (u16, String) {
+        scrape::get(self.pages, "/readyz").unwrap()
     }
 
     /// Returns the number of calls that have begun without a response yet.

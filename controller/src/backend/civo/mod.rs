@@ -32,9 +32,7 @@ use lists::Lists;
 use nodes::Nodes;
 use size::{GIB, Promise};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::OnceCell;
-use tokio::time::timeout;
 use wire::{CivoVolume, Cluster, Status};
 
 /// The label `cloud` of the metrics.
@@ -51,9 +49,6 @@ const COPY: &str = "copy";
 
 /// The start of a page's token, followed by the ID of the last volume or snapshot before the page.
 const AFTER: &str = "after:";
-
-/// The deadline of the call that checks the key at the start.
-const CHECK_MAX: Duration = Duration::from_secs(10);
 
 /// The settings of the backend.
 #[derive(Clone, Debug)]
@@ -99,31 +94,6 @@ impl Civo {
             place: place.transpose()?,
             cluster: OnceCell::new(),
         })
-    }
-
-    /// Opens the backend, and checks key, region and cluster by a call to Civo. The controller
-    /// serves even if Civo does not respond. Blocks; must not be called in a runtime.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Self::open`]; `Unauthenticated` or `Denied` if Civo refuses the key;
-    /// and `Precondition` if it has no such cluster.
-    pub fn open_checked(config: Config) -> Result<Self, Failure> {
-        // The connections of the probe end with this runtime.
-        let probe = Self::open(config.clone())?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Failure::new(Kind::System, format!("a runtime: {error}")))?;
-        let checked = runtime.block_on(async { timeout(CHECK_MAX, probe.client.cluster()).await });
-        match checked {
-            Ok(Err(refused)) if is_final(refused.kind) => return Err(refused),
-            Ok(Err(failure)) => tracing::warn!(%failure, "Civo has not confirmed the key"),
-            Err(_) => tracing::warn!("Civo has not confirmed the key: no answer"),
-            Ok(Ok(_)) => {}
-        }
-        let civo = Self::open(config)?;
-        civo.client.confirmed_by(&probe.client);
-        Ok(civo)
     }
 
     /// Returns the volume as Civo shows it.
@@ -179,14 +149,6 @@ impl CivoVolume {
     }
 }
 
-/// Whether a repeated call would fail, too, until an operator changes the settings.
-fn is_final(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Precondition | Kind::Unauthenticated | Kind::Denied
-    )
-}
-
 /// Returns the ID in a token.
 fn after(token: Option<&str>) -> Result<Option<&str>, Failure> {
     let id = token.map(|token| token.strip_prefix(AFTER).ok_or(token));
@@ -218,6 +180,13 @@ impl Backend for Civo {
 
     fn sizes_for(&self, parameters: &Context, usage: &Usage) -> Result<Sizes, Failure> {
         Ok(Promise::of(parameters, usage)?.sizes())
+    }
+
+    fn inspect(&self) -> Answer<'_, ()> {
+        measured(Verb::LogIn, async {
+            let cluster = self.cluster.get_or_try_init(|| self.client.cluster());
+            cluster.await.map(drop)
+        })
     }
 
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
@@ -425,14 +394,6 @@ mod tests {
             assert_eq!(complete.source.as_ref(), source);
             let context = complete.context.unwrap();
             assert_eq!(context.get("belay.dev/began"), Some(began));
-        }
-    }
-
-    #[test]
-    fn what_an_operator_must_correct_ends_the_start() {
-        for kind in Kind::ALL {
-            let expected = [Kind::Precondition, Kind::Unauthenticated, Kind::Denied];
-            assert_eq!(is_final(*kind), expected.contains(kind), "{kind:?}");
         }
     }
 

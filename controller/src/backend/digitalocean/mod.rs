@@ -204,7 +204,7 @@ impl Backend for DigitalOcean {
     }
 
     fn inspect(&self) -> Answer<'_, ()> {
-        Box::pin(self.client.inspect_team())
+        measured(Verb::LogIn, self.client.inspect_team())
     }
 
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {

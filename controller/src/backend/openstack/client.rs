@@ -110,6 +110,14 @@ impl Client {
         self.0.label()
     }
 
+    /// Makes sure that there is a session.
+    ///
+    /// # Errors
+    /// Returns the errors of `cloud.conf` and of the login.
+    pub(super) async fn log_in(&self) -> Result<(), Failure> {
+        self.0.session(None).await.map(drop)
+    }
+
     /// Makes a call, and repeats it with a new session if the service refuses the token.
     async fn answer(&self, request: Request) -> Result<Answer, Failure> {
         let session = self.0.session(None).await?;

@@ -41,8 +41,7 @@ pub(super) struct CloudConf {
     pub(super) interface: String,
     /// The files `ca-file`, `cert-file` and `key-file`.
     pub(super) tls: TlsFiles,
-    /// Whether the zones of volumes are ignored, because they are independent of the zones of
-    /// servers.
+    /// Whether the zones of volumes are ignored, because servers have other ones.
     pub(super) ignores_zones: bool,
     /// The value of `node-volume-attach-limit`. It is not used, but logged if it differs from the
     /// driver's own limit.

@@ -247,7 +247,11 @@ impl Backend for Cloud {
     }
 
     fn inspect(&self) -> Answer<'_, ()> {
-        Box::pin(self.zones.inspect())
+        measured(Verb::LogIn, async {
+            self.client.log_in().await?;
+            self.zones.inspect().await;
+            Ok(())
+        })
     }
 
     fn meets(&self, parameter: Parameter, _: Secrets) -> Answer<'_, bool> {

@@ -243,11 +243,8 @@ impl Account {
         let is_token = matches!(conf.login, Login::Token { .. });
         if answer.status != StatusCode::CREATED {
             let mut refused = wire::login_refused(&answer, is_token);
-            if is_token && refused.kind == Kind::Unauthenticated {
-                refused.message.push_str(
-                    "; the token in cloud.conf has ended or was revoked: replace it, or use an \
-                     application credential",
-                );
+            if refused.kind == Kind::Unauthenticated {
+                refused.message.push_str(cure(&conf.login));
             }
             return Err(refused);
         }
@@ -280,6 +277,24 @@ impl Account {
             conf,
         };
         Ok((session, origin))
+    }
+}
+
+/// Returns advice for an operator whose credentials Keystone refuses.
+fn cure(login: &Login) -> &'static str {
+    match login {
+        Login::Password { .. } => {
+            "; check user, password, project and domains in [Global] of cloud.conf, and whether \
+             the user is enabled"
+        }
+        Login::Token { .. } => {
+            "; the token in cloud.conf has ended or was revoked: replace it, or use an application \
+             credential"
+        }
+        Login::ApplicationCredential { .. } => {
+            "; check the application credential in [Global] of cloud.conf, and whether it has \
+             expired or was deleted"
+        }
     }
 }
 

@@ -188,19 +188,21 @@ impl Zones {
 
     /// Logs if servers are in zones in which no volume can be, since their pods would not find a
     /// node.
-    ///
-    /// # Errors
-    /// Returns the errors of reading the zones.
-    pub(super) async fn inspect(&self) -> Result<(), Failure> {
+    pub(super) async fn inspect(&self) {
         if self.key().is_none() {
-            return Ok(());
+            return;
         }
-        let servers = self.client.zones(Service::Compute).await?;
-        let volumes = self.client.zones(Service::Volumes).await?;
-        if let Some(warning) = mismatch(&servers, &volumes) {
+        let zones = async {
+            let servers = self.client.zones(Service::Compute).await?;
+            Ok((servers, self.client.zones(Service::Volumes).await?))
+        };
+        let warning = match zones.await {
+            Ok((servers, volumes)) => mismatch(&servers, &volumes),
+            Err::<_, Failure>(failure) => Some(format!("the zones cannot be compared: {failure}")),
+        };
+        if let Some(warning) = warning {
             tracing::warn!(cloud = self.client.label(), "{warning}");
         }
-        Ok(())
     }
 }
 

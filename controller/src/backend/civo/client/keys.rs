@@ -38,14 +38,6 @@ impl Client {
         }
     }
 
-    /// Takes over the confirmation of another client with the same key, without a call to Civo.
-    pub(in super::super) fn confirmed_by(&self, other: &Self) {
-        if *self.access() == *other.access() {
-            let is_confirmed = other.is_confirmed.load(Ordering::Acquire);
-            self.is_confirmed.store(is_confirmed, Ordering::Release);
-        }
-    }
-
     /// Confirms the key before the first call, if Civo did not respond at the start. If Civo
     /// refuses the key, the call fails by itself.
     pub(super) async fn confirm(&self, access: &Access) -> Result<(), Failure> {
