@@ -163,6 +163,15 @@ fn required<T: Clone>(flag: &str, value: Option<&T>, kind: Kind) -> Result<T, St
     value.cloned().ok_or_else(missing)
 }
 
+/// Both values, or all errors, so that an operator corrects them in one go.
+fn both<A, B>(one: Result<A, String>, other: Result<B, String>) -> Result<(A, B), String> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok((one, other)),
+        (Err(one), Err(other)) => Err(format!("{one}; {other}")),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    }
+}
+
 fn name(kind: Kind) -> String {
     let value = kind.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
@@ -203,13 +212,19 @@ impl Config {
             }
         }
         match kind {
-            Kind::Local => Ok(Choice::Local(local::Config {
-                state_dir: required("--state-dir <DIR>", self.state_dir.as_ref(), kind)?,
-                node: required("--node-id <ID>", driver.node.id.as_ref(), kind)?,
-                place: driver.node.topology.clone(),
-                overcommit: self.overcommit,
-                require_state: self.require_state,
-            })),
+            Kind::Local => {
+                let (state_dir, node) = both(
+                    required("--state-dir <DIR>", self.state_dir.as_ref(), kind),
+                    required("--node-id <ID>", driver.node.id.as_ref(), kind),
+                )?;
+                Ok(Choice::Local(local::Config {
+                    state_dir,
+                    node,
+                    place: driver.node.topology.clone(),
+                    overcommit: self.overcommit,
+                    require_state: self.require_state,
+                }))
+            }
             Kind::Openstack => {
                 let files = Some(&self.cloud_config).filter(|files| !files.is_empty());
                 Ok(Choice::Openstack(openstack::Config {
@@ -275,7 +290,7 @@ impl Config {
 
     fn digitalocean(&self, kind: Kind) -> Result<digitalocean::Config, String> {
         let token = match &self.token_file {
-            Some(file) => TokenSource::File(file.clone()),
+            Some(file) => Ok(TokenSource::File(file.clone())),
             None => std::env::var(DIGITALOCEAN_TOKEN)
                 .map(TokenSource::Given)
                 .map_err(|_| {
@@ -283,13 +298,15 @@ impl Config {
                         "--token-file <FILE> or {DIGITALOCEAN_TOKEN} is required for --backend {}",
                         name(kind)
                     )
-                })?,
+                }),
         };
+        let region = required("--region <SLUG>", self.region.as_ref(), kind);
+        let (token, region) = both(token, region)?;
         let url = self.api_url.clone();
         Ok(digitalocean::Config {
             url: url.unwrap_or_else(|| digitalocean::URL.to_owned()),
             token,
-            region: required("--region <SLUG>", self.region.as_ref(), kind)?,
+            region,
             cluster: self.cluster.clone(),
             tag: self.tag.clone(),
             topology_key: kind.profile().topology_key,
@@ -414,6 +431,10 @@ mod tests {
                 "--state-dir <DIR> is required for --backend local",
             ),
             (&LOCAL[2..], "--node-id <ID> is required"),
+            (
+                &[],
+                "--state-dir <DIR> is required for --backend local; --node-id <ID> is required",
+            ),
         ] {
             let error = with(flags).unwrap_err();
             assert!(error.contains(why), "{flags:?}: {error}");

@@ -185,14 +185,28 @@ pub(super) fn sync_names(dir: &Path) -> Result<(), Failure> {
 
 /// Converts an error of redb, and adds the remedy.
 pub(super) fn failed(error: impl Into<redb::Error>) -> Failure {
+    use redb::Error::{Corrupted, Io, RepairAborted, UpgradeRequired};
     let error = error.into();
-    Failure::new(
-        Kind::Unreachable,
-        format!(
+    let is_damaged = match &error {
+        Corrupted(_) | RepairAborted | UpgradeRequired(_) => true,
+        Io(error) => matches!(
+            error.kind(),
+            ErrorKind::InvalidData | ErrorKind::UnexpectedEof
+        ),
+        _ => false,
+    };
+    let message = match is_damaged {
+        true => format!(
+            "state.redb: is damaged, or no database of Belay ({error}); stop the controller, check \
+             the disk of the state directory, keep the file aside, and restore it from a backup; \
+             volumes are not affected"
+        ),
+        false => format!(
             "state.redb: {error}; free space on the disk of the state directory, or repair it, and \
              repeat the call"
         ),
-    )
+    };
+    Failure::new(Kind::Unreachable, message)
 }
 
 /// Runs `start`, which reads the database for the first time. redb panics on some damage.
@@ -249,6 +263,21 @@ fn replaced(path: &Path) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_no_database_is_not_taken_for_a_full_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let contents: [&[u8]; 3] = [b"", b"a text", &[7; 1 << 16]];
+        for content in contents {
+            std::fs::write(path_in(dir.path()), content).unwrap();
+            let failure = StateFile::find(dir.path()).unwrap().open().unwrap_err();
+            assert!(
+                failure.message.contains("no database of Belay"),
+                "{failure}"
+            );
+            assert_eq!(std::fs::read(path_in(dir.path())).unwrap(), content);
+        }
+    }
 
     #[test]
     fn names_that_could_not_be_written_to_disk_are_not_said_to_be() {
