@@ -1,7 +1,10 @@
 //! The metrics of this process in Prometheus' text format. Metrics are declared where they are
 //! measured.
 
+mod calls;
 mod process;
+
+pub(crate) use calls::Calls;
 
 use crate::config::ProcessArgs;
 use crate::identity::DriverName;
@@ -9,6 +12,7 @@ use crate::lock::Lock;
 use crate::{call, log, work};
 use metrics::Unit;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::collections::BTreeMap;
 
 /// Upper bounds of the histograms, in seconds: from a call that needs no I/O to a mkfs of a large
 /// volume.
@@ -94,7 +98,8 @@ pub fn install() -> Result<Metrics, MetricsError> {
 }
 
 impl Metrics {
-    /// Everything, in the text format of Prometheus (version 0.0.4).
+    /// Returns everything, in the text format of Prometheus (version 0.0.4), in the same order each
+    /// time.
     #[must_use]
     pub fn render(&self) -> String {
         work::measure();
@@ -102,10 +107,49 @@ impl Metrics {
         let all = WHEN_ASKED.lock();
         all.iter().for_each(|measure| measure());
         drop(all);
-        let mut page = self.handle.render();
+        let mut page = sorted(&self.handle.render());
         process::write(&mut page);
         page
     }
+}
+
+/// Sorts a page by metric and labels. The recorder's order differs from process to process.
+fn sorted(page: &str) -> String {
+    let families = page
+        .split("\n\n")
+        .filter(|family| !family.trim().is_empty());
+    let mut families: Vec<&str> = families.collect();
+    families.sort_by_key(|family| family.split(' ').nth(2));
+    let mut text = String::with_capacity(page.len());
+    for family in families {
+        let (comments, mut samples): (Vec<_>, Vec<_>) =
+            family.lines().partition(|line| line.starts_with('#'));
+        // Stable, so the buckets of a histogram stay in order, with sum and count behind them.
+        samples.sort_by_key(|sample| series(sample));
+        for line in comments.iter().chain(&samples) {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Returns the labels of a sample, without the bound of a bucket, which is the last label.
+fn series(sample: &str) -> &str {
+    let labels = sample.split_once('{').map_or("", |(_, labels)| labels);
+    let labels = labels.rsplit_once('}').map_or("", |(labels, _)| labels);
+    match labels.rsplit_once("le=\"") {
+        Some((others, _)) => others.trim_end_matches(','),
+        None => labels,
+    }
+}
+
+/// Returns the calls since the start, by driver and RPC. Nothing if nothing is measured.
+pub(crate) fn calls() -> BTreeMap<(String, String), Calls> {
+    let installed = INSTALLED.lock();
+    let handle = installed.as_ref().map(|metrics| metrics.handle.clone());
+    drop(installed);
+    handle.map_or_else(BTreeMap::new, |handle| calls::calls(&handle.render()))
 }
 
 /// Sorts measurements into the buckets, if there are any; else they accumulate until the metrics
@@ -122,6 +166,19 @@ pub(crate) fn tidy() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_is_sorted_and_the_buckets_stay_in_order() {
+        let page = "# TYPE b gauge\nb{x=\"2\"} 1\nb{x=\"1\"} 2\n\n\
+            # HELP a Help.\n# TYPE a histogram\n\
+            a_bucket{x=\"2\",le=\"9\"} 0\na_bucket{x=\"2\",le=\"10\"} 1\na_sum{x=\"2\"} 9\n\
+            a_count{x=\"2\"} 1\na_bucket{x=\"1\",le=\"9\"} 1\na_count{x=\"1\"} 1\n\n";
+        let expected = "# HELP a Help.\n# TYPE a histogram\n\
+            a_bucket{x=\"1\",le=\"9\"} 1\na_count{x=\"1\"} 1\n\
+            a_bucket{x=\"2\",le=\"9\"} 0\na_bucket{x=\"2\",le=\"10\"} 1\na_sum{x=\"2\"} 9\n\
+            a_count{x=\"2\"} 1\n# TYPE b gauge\nb{x=\"1\"} 2\nb{x=\"2\"} 1\n";
+        assert_eq!(sorted(page), expected);
+    }
 
     #[test]
     fn a_second_install_shows_what_the_first_one_measured() {

@@ -17,7 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -245,6 +245,7 @@ impl Running {
         let refusals = self.layer.as_ref().map(CallLayer::refusals);
         let status = Status {
             program,
+            since: Instant::now(),
             drivers: self.drivers.clone(),
             facts: facts.clone(),
             refusals: refusals.unwrap_or_default(),

@@ -4,11 +4,13 @@
 use crate::call::Refusals;
 use crate::facts::{AllFacts, Known};
 use crate::kubelet::RegistrationView;
+use crate::metrics::{self, Calls};
 use crate::readiness::State;
 use crate::size::Rounded;
 use crate::work;
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Follows the reader's colours, and needs nothing from another host.
 const STYLE: &str = "\
@@ -20,6 +22,7 @@ th,td{border-bottom:1px solid #8884;padding:.15rem .6rem .15rem 0;text-align:lef
 vertical-align:top}\
 th{font-weight:600}td{overflow-wrap:anywhere}td.n{white-space:nowrap}\
 td.m div{max-height:2.8em;overflow:auto;scrollbar-width:thin}.calls{font-size:12px}\
+.w{overflow-x:auto}\
 .calls td:nth-child(3),.calls td:nth-child(4),.calls td:nth-child(6){white-space:nowrap;\
 max-width:14rem;overflow:hidden;text-overflow:ellipsis}\
 .ok{color:#18794e}.bad{color:#cd2b31;font-weight:600}footer{margin-top:1.2rem;opacity:.75}";
@@ -29,6 +32,8 @@ max-width:14rem;overflow:hidden;text-overflow:ellipsis}\
 pub(crate) struct Status {
     /// Name and version of the program.
     pub(crate) program: &'static str,
+    /// When the program began to serve.
+    pub(crate) since: Instant,
     /// The drivers, in the order of their flags.
     pub(crate) drivers: Vec<Driver>,
     /// What is known about them.
@@ -72,20 +77,23 @@ impl Status {
                 writeln!(page, "<p class=\"bad\">Not ready: {}</p>", Plain(why))?;
             }
         }
+        writeln!(page, "<p>Serving for {}.</p>", Age(self.since.elapsed()))?;
         operations(page)?;
         self.write_drivers(page)?;
+        write_calls(page, &metrics::calls())?;
         self.write_refusals(page)?;
-        page.push_str(
-            "<footer><a href=\"/metrics\">/metrics</a> <a href=\"/readyz\">/readyz</a> \
-             <a href=\"/livez\">/livez</a></footer>\n</body>\n</html>\n",
-        );
+        page.push_str("<footer>");
+        for path in ["/jobs", "/metrics", "/readyz", "/livez", "/healthz"] {
+            write!(page, "<a href=\"{path}\">{path}</a> ")?;
+        }
+        page.push_str("</footer>\n</body>\n</html>\n");
         Ok(())
     }
 
     fn write_drivers(&self, page: &mut String) -> fmt::Result {
         page.push_str(
-            "<h2>Drivers</h2>\n<table>\n<tr><th>Driver<th>Registered<th>Volumes<th>Unhealthy\
-             <th>Storage\n",
+            "<h2>Drivers</h2>\n<div class=\"w\"><table>\n\
+             <tr><th>Driver<th>Registered<th>Volumes<th>Unhealthy<th>Storage\n",
         );
         for driver in &self.drivers {
             let registered = match &driver.registered {
@@ -103,7 +111,7 @@ impl Status {
             storage(page, &known)?;
             page.push('\n');
         }
-        page.push_str("</table>\n");
+        page.push_str("</table></div>\n");
         Ok(())
     }
 
@@ -114,8 +122,8 @@ impl Status {
             return Ok(());
         }
         page.push_str(
-            "<h2>Last failed calls</h2>\n<table class=\"calls\">\n<tr><th>Age<th>Times<th>Driver\
-             <th>Call<th>Volume<th>Code<th>Message\n",
+            "<h2>Last failed calls</h2>\n<div class=\"w\"><table class=\"calls\">\n\
+             <tr><th>Age<th>Times<th>Driver<th>Call<th>Volume<th>Code<th>Message\n",
         );
         for refusal in refusals {
             writeln!(
@@ -130,9 +138,33 @@ impl Status {
                 Plain(&refusal.message)
             )?;
         }
-        page.push_str("</table>\n");
+        page.push_str("</table></div>\n");
         Ok(())
     }
+}
+
+fn write_calls(page: &mut String, calls: &BTreeMap<(String, String), Calls>) -> fmt::Result {
+    if calls.is_empty() {
+        return Ok(());
+    }
+    page.push_str(
+        "<h2>Calls</h2>\n<div class=\"w\"><table>\n\
+         <tr><th>Driver<th>Call<th>Succeeded<th>Failed<th>Half within<th>99 % within\n",
+    );
+    for ((driver, rpc), calls) in calls {
+        let (driver, rpc) = (Plain(driver), Plain(rpc));
+        let (succeeded, failed) = (calls.succeeded, calls.failed);
+        write!(page, "<tr><td>{driver}<td>{rpc}<td>{succeeded}<td>{failed}")?;
+        for share in [0.5, 0.99] {
+            match calls.within(share) {
+                Some(time) => write!(page, "<td class=\"n\">{time:?}")?,
+                None => page.push_str("<td>-"),
+            }
+        }
+        page.push('\n');
+    }
+    page.push_str("</table></div>\n");
+    Ok(())
 }
 
 fn operations(page: &mut String) -> fmt::Result {
@@ -230,6 +262,7 @@ mod tests {
     fn status() -> Status {
         Status {
             program: "belay-test 1.2.3",
+            since: Instant::now(),
             drivers: vec![Driver {
                 name: "test.csi.belay.dev".to_owned(),
                 registered: None,
@@ -247,6 +280,8 @@ mod tests {
         for part in [
             "<h1>belay-test 1.2.3 on ",
             "Ready.",
+            "Serving for 0 s.",
+            "<a href=\"/jobs\">",
             "<td>test.csi.belay.dev<td>-<td>-",
             "None since the start.",
         ] {
