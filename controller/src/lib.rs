@@ -59,7 +59,8 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         env!("CARGO_PKG_VERSION"),
         driver.plugin_capabilities(),
         readiness.clone(),
-    );
+    )
+    .of_service("controller");
     let services = Services::new(identity)
         .with_controller(rpc::Service::new(Arc::clone(&operations)))
         .with_grpc(&process.grpc, &readiness);

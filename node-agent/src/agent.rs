@@ -275,7 +275,8 @@ fn served<S: Node + Facts>(
         env!("CARGO_PKG_VERSION"),
         common.plugin_capabilities(),
         readiness.clone(),
-    );
+    )
+    .of_service("node");
     let socket = Socket::bind(&common.endpoint).map_err(|error| failed("--endpoint", &error))?;
     let (name, endpoint) = (common.driver_name.as_str(), socket.path().display());
     let node = config.node_name(driver).map(NodeId::as_str);

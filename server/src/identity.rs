@@ -6,7 +6,6 @@ use belay_proto::csi::v1 as csi;
 use csi::plugin_capability::service::Type as ServiceType;
 use csi::plugin_capability::volume_expansion::Type as ExpansionType;
 use csi::plugin_capability::{Service, Type, VolumeExpansion};
-use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 use tonic::{Request, Response, Status};
@@ -114,6 +113,9 @@ pub struct Identity {
     version: &'static str,
     capabilities: Vec<PluginCapability>,
     readiness: Readiness,
+    /// The manifest: the service on this socket. The capabilities do not show it, since the
+    /// controller and the node agent must report the same.
+    service: Option<&'static str>,
 }
 
 impl Identity {
@@ -130,7 +132,16 @@ impl Identity {
             version,
             capabilities,
             readiness,
+            service: None,
         }
+    }
+
+    /// Reports in the manifest which service the socket has next to this one: `controller` or
+    /// `node`. Tools would otherwise find out by calls that fail.
+    #[must_use]
+    pub fn of_service(mut self, service: &'static str) -> Self {
+        self.service = Some(service);
+        self
     }
 
     /// The program's own state, without its registration: livenessprobe restarts a program whose
@@ -151,10 +162,12 @@ impl csi::identity_server::Identity for Identity {
         request: Request<csi::GetPluginInfoRequest>,
     ) -> Result<Response<csi::GetPluginInfoResponse>, Status> {
         answer(Rpc::GetPluginInfo, request, async |_| {
+            let service = self.service.iter();
+            let manifest = service.map(|service| ("service".to_owned(), (*service).to_owned()));
             Ok(csi::GetPluginInfoResponse {
                 name: self.name.to_string(),
                 vendor_version: self.version.to_owned(),
-                manifest: HashMap::new(),
+                manifest: manifest.collect(),
             })
         })
         .await
