@@ -19,27 +19,33 @@ const UNITS: [(&str, u64); 15] = [
     ("B", 1),
 ];
 
-/// Parses a size such as `1073741824`, `1GiB`, `500Mi` or `10GB`, and returns it in bytes.
+/// Parses a size such as `1073741824`, `1.5GiB`, `500Mi` or `10GB`, and returns it in bytes, rounded
+/// up.
 ///
 /// # Errors
 /// Returns a message that describes the error, a fragment for the command line.
 pub fn parse(text: &str) -> Result<i64, String> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (number, suffix) = text.split_at(digits);
+    let begins = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+    if text.strip_prefix('-').is_some_and(begins) {
+        return Err("is negative".to_owned());
+    }
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
     let unit = UNITS
         .iter()
         .find(|(name, _)| *name == suffix.trim_start())
         .map(|(_, bytes)| *bytes)
         .ok_or_else(|| format!("unknown unit {suffix:?}: use GiB, Gi, GB, ... or plain bytes"))?;
-    let number: u64 = number
-        .parse()
-        .map_err(|_| "must begin with a whole number below 2^64".to_owned())?;
-    number
-        .checked_mul(unit)
-        .and_then(|bytes| i64::try_from(bytes).ok())
-        .ok_or_else(|| "more than 2^63 - 1 bytes".to_owned())
+    let wrong = "must begin with a number below 2^64, such as 10 or 1.5";
+    let digits = |text: &str| text.parse::<u64>().map_err(|_| wrong.to_owned());
+    let scale = match u32::try_from(part.len()) {
+        Ok(length @ 1..=18) => 10_u128.pow(length),
+        _ => return Err("has more than 18 digits, or none, after the point".to_owned()),
+    };
+    let (whole, part, unit) = (digits(whole)?, digits(part)?, u128::from(unit));
+    let bytes = u128::from(whole) * unit + (u128::from(part) * unit).div_ceil(scale);
+    i64::try_from(bytes).map_err(|_| "more than 2^63 - 1 bytes".to_owned())
 }
 
 /// Formats a size in bytes: `1GiB` if it is a multiple of the largest fitting unit, else `1.4GiB`.
@@ -70,6 +76,8 @@ mod tests {
             ("1 GiB", 1 << 30),
             ("500Mi", 500 << 20),
             ("10GB", 10_000_000_000),
+            ("1.5GiB", 3 << 29),
+            ("0.1Ki", 103),
             ("4096B", 4096),
             ("9223372036854775807", i64::MAX),
         ] {
@@ -80,14 +88,18 @@ mod tests {
     #[test]
     fn an_invalid_size_is_refused_with_a_reason() {
         for (text, reason) in [
-            ("", "whole number"),
-            ("GiB", "whole number"),
-            ("-1", "unknown unit"),
-            ("1.5GiB", "unknown unit"),
+            ("", "begin with a number"),
+            ("GiB", "begin with a number"),
+            ("-1", "negative"),
+            ("-1.5GiB", "negative"),
+            ("--limit", "unknown unit"),
+            ("1.GiB", "after the point"),
+            (".5GiB", "begin with a number"),
+            ("1.2.3GiB", "begin with a number"),
             ("1gib", "unknown unit"),
             ("8192PiB", "more than"),
             ("9223372036854775808", "more than"),
-            ("99999999999999999999", "whole number below"),
+            ("99999999999999999999", "number below"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");

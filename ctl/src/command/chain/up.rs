@@ -25,7 +25,7 @@ pub(crate) struct Mount {
     /// does not exist and becomes the device
     dir: PathBuf,
     /// Size, e.g. 1GiB [default: the driver's]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     size: Option<i64>,
     #[command(flatten)]
     access: Access,

@@ -171,7 +171,11 @@ impl Setting {
         }
         match self.value {
             Kind::Text(value) => arg.value_name(value),
-            Kind::Size => arg.value_name("SIZE").value_parser(size::parse),
+            // A negative size gets its own error.
+            Kind::Size => arg
+                .value_name("SIZE")
+                .value_parser(size::parse)
+                .allow_hyphen_values(true),
             Kind::Count => arg
                 .value_name("COUNT")
                 .value_parser(value_parser!(i32).range(0..)),
