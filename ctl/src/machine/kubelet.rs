@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::children;
+
 /// The default of the kubelet's `--root-dir`.
 pub(crate) const DIRECTORY: &str = "/var/lib/kubelet";
 const LOGS: &str = "/var/log/pods";
@@ -96,11 +98,6 @@ fn read(file: &Path, pod: Option<String>, path: PathBuf) -> Option<Use> {
 
 fn last(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_str()?.to_owned())
-}
-
-fn children(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).collect()
 }
 
 #[cfg(test)]

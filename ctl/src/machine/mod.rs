@@ -7,3 +7,13 @@ pub(crate) mod mounts;
 pub(crate) mod pages;
 pub(crate) mod process;
 pub(crate) mod sockets;
+pub(crate) mod users;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Returns the paths in a directory; none if it cannot be read.
+fn children(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}

@@ -25,14 +25,36 @@ pub(crate) struct Mount {
     pub(crate) source: String,
 }
 
-/// Returns all mounts, in mount order.
+impl Mount {
+    /// Returns the driver and the volume, if the mount shows the volume's device by Belay's name,
+    /// `belay/<driver>/<volume>@<diskseq>` in /dev: as the source of a filesystem, or as the root of
+    /// a raw device's mount.
+    pub(crate) fn volume(&self) -> Option<(&str, &str)> {
+        let source = self.source.strip_prefix("/dev");
+        let root = (self.fs_type == "devtmpfs").then_some(self.root.as_str());
+        [source, root].into_iter().flatten().find_map(|node| {
+            let (volume, _) = node.strip_prefix("/belay/")?.rsplit_once('@')?;
+            volume.split_once('/')
+        })
+    }
+}
+
+/// Returns all mounts of this namespace, in mount order.
 ///
 /// # Errors
 /// Fails if /proc cannot be read.
 pub(crate) fn all() -> Result<Vec<Mount>, Failure> {
-    const PATH: &str = "/proc/self/mountinfo";
-    let table = fs::read(PATH)
-        .map_err(|error| Failure::Machine(format!("{PATH}: {error}; is /proc mounted?")))?;
+    of(std::process::id())
+}
+
+/// Returns all mounts in the namespace of a process, in mount order.
+///
+/// # Errors
+/// Fails if the process has exited, or /proc cannot be read.
+pub(crate) fn of(pid: u32) -> Result<Vec<Mount>, Failure> {
+    let path = format!("/proc/{pid}/mountinfo");
+    let table = fs::read(&path)
+        .map_err(|error| Failure::Machine(format!("{path}: {error}; is /proc mounted?")))?;
     Ok(parse_all(&table))
 }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
+use super::children;
+
 /// Returns the ID of the process that listens on a socket; `None` if it is in a PID namespace that
 /// is not visible here.
 pub(crate) async fn of(socket: &Path) -> Option<u32> {
@@ -23,6 +25,17 @@ pub(crate) fn memory(pid: u32) -> Option<u64> {
         .find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib << 10)
+}
+
+/// Returns the arguments and the environment variables of a process, without the names before a
+/// `=`; none if they cannot be read.
+pub(crate) fn words(pid: u32) -> Vec<String> {
+    let read = |name| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let text = [read("cmdline"), read("environ")].concat();
+    let words = text.split(|byte| matches!(byte, 0 | b'='));
+    words
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
 }
 
 /// Returns the user and system time of a process. The kernel counts in clock ticks of 1/100 s
@@ -42,20 +55,13 @@ pub(crate) fn listens(pid: u32) -> Vec<SocketAddr> {
     if namespace(&pid.to_string()) != namespace("self") {
         return Vec::new();
     }
-    let links = fs::read_dir(format!("/proc/{pid}/fd"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let inodes: Vec<String> = links
-        .filter_map(|link| {
-            let target = fs::read_link(link.path()).ok()?;
-            let inode = target
-                .to_str()?
-                .strip_prefix("socket:[")?
-                .strip_suffix(']')?;
-            Some(inode.to_owned())
-        })
-        .collect();
+    let inode = |link| {
+        let target = fs::read_link(link).ok()?;
+        let inode = target.to_str()?.strip_prefix("socket:[")?;
+        Some(inode.strip_suffix(']')?.to_owned())
+    };
+    let links = children(Path::new(&format!("/proc/{pid}/fd"))).into_iter();
+    let inodes: Vec<String> = links.filter_map(inode).collect();
     let mut found = Vec::new();
     for table in ["tcp", "tcp6"] {
         let table = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();

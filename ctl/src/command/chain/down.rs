@@ -1,6 +1,6 @@
 //! `belayctl umount`: unpublishes, unstages and detaches a volume, and deletes it on request.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
@@ -8,6 +8,8 @@ use serde_json::json;
 use super::Driver;
 use super::record::{self, Record};
 use crate::failure::Failure;
+use crate::machine::mounts::{self, Mount};
+use crate::machine::users;
 use crate::render::{Answer, Cell};
 use crate::secrets::Secrets;
 use crate::target::Target;
@@ -38,11 +40,15 @@ impl Umount {
         let driver = Driver::connect(on, &record.sockets).await?;
         let id = &record.volume_id;
         let unpublish = json!({"volume_id": id, "target_path": record.target});
-        driver.call("NodeUnpublishVolume", unpublish, "").await?;
+        // An unstage reports other mount namespaces when its own mount is gone.
+        let mounts = mounts::all()?;
+        let unpublished = driver.call("NodeUnpublishVolume", unpublish, "").await;
+        unpublished.map_err(|failure| with_users(failure, &record.target, &mounts))?;
         if record.needs.1 {
             let staging = Record::staging(&state, &record.target);
             let unstage = json!({"volume_id": id, "staging_target_path": staging});
-            driver.call("NodeUnstageVolume", unstage, "").await?;
+            let unstaged = driver.call("NodeUnstageVolume", unstage, "").await;
+            unstaged.map_err(|failure| with_users(failure, &staging, &mounts))?;
         }
         if record.needs.0 {
             let detach = json!({"volume_id": id, "node_id": record.node_id, "secrets": secrets});
@@ -65,4 +71,20 @@ impl Umount {
             ("volume", Cell::Text(volume.to_owned())),
         ]))
     }
+}
+
+/// Adds the users of a mount to an error that says that the mount is in use. `mounts` are those
+/// before the call.
+fn with_users(mut failure: Failure, path: &Path, mounts: &[Mount]) -> Failure {
+    let text = failure.to_string().to_lowercase();
+    let is_busy = ["busy", "in use", "still mounted"];
+    if let Failure::Step { advice, .. } = &mut failure
+        && is_busy.iter().any(|words| text.contains(words))
+    {
+        let users = users::of(path, mounts);
+        if !users.is_empty() {
+            *advice = format!("; used by {}", users.join(", "));
+        }
+    }
+    failure
 }

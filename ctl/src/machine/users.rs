@@ -1,0 +1,93 @@
+//! The users of a mount, as fuser(1) shows them: processes with a file, directory or mapping in it
+//! (proc(5)), mounts below it, and other mount namespaces that have it. Reads links and tables, but
+//! never the mount itself, which may hang.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::children;
+use super::mounts::{self, Mount};
+
+/// Maximum number of users that are named.
+const USERS_MAX: usize = 8;
+/// Maximum duration of the search, for machines with many processes.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Returns the users of the mount at a path, such as `17 (bash: cwd)`; if there is none, processes of
+/// other mount namespaces that have it. `own` are the mounts of this namespace.
+pub(crate) fn of(path: &Path, own: &[Mount]) -> Vec<String> {
+    let end = Instant::now() + PATIENCE;
+    let mount = own.iter().rfind(|mount| mount.point == path);
+    let below = own.iter().map(|mount| mount.point.as_path());
+    let below = below.filter(|point| *point != path && point.starts_with(path));
+    let mut users: Vec<_> = below.map(|it| format!("mount {}", it.display())).collect();
+    let mut elsewhere = Vec::new();
+    let mut namespaces = vec![namespace(Path::new("/proc/self"))];
+    for process in children(Path::new("/proc")) {
+        if users.len() >= USERS_MAX || Instant::now() > end {
+            break;
+        }
+        let name = process.file_name().and_then(|name| name.to_str());
+        let Some(pid) = name.and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let program = fs::read_to_string(process.join("comm")).unwrap_or_default();
+        let user = |what| format!("{pid} ({}: {what})", program.trim_end());
+        users.extend(used(&process, path).map(user));
+        let here = namespace(&process);
+        if !namespaces.contains(&here) {
+            let others = mounts::of(pid).unwrap_or_default();
+            let is =
+                |it: &Mount| mount.is_some_and(|own| (&it.dev, &it.root) == (&own.dev, &own.root));
+            elsewhere.extend(others.iter().any(is).then(|| user("mount namespace")));
+            namespaces.push(here);
+        }
+    }
+    elsewhere.truncate(USERS_MAX);
+    if users.is_empty() { elsewhere } else { users }
+}
+
+/// Returns how a process uses files at or below a path; `None` if it does not.
+fn used(process: &Path, path: &Path) -> Option<&'static str> {
+    let is_in = |link: PathBuf| fs::read_link(link).is_ok_and(|file| file.starts_with(path));
+    if let Some(name) = ["cwd", "root"]
+        .into_iter()
+        .find(|it| is_in(process.join(it)))
+    {
+        return Some(name);
+    }
+    if children(&process.join("fd")).into_iter().any(is_in) {
+        return Some("open file");
+    }
+    let maps = fs::read_to_string(process.join("maps")).unwrap_or_default();
+    let mut files = maps
+        .lines()
+        .filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let is_mapped = files.any(|file| Path::new(file).starts_with(path));
+    is_mapped.then_some("mapped file")
+}
+
+fn namespace(process: &Path) -> Option<PathBuf> {
+    fs::read_link(process.join("ns/mnt")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_found_by_an_open_file_or_its_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let own = Path::new("/proc/self");
+        assert_eq!(used(own, &dir), None);
+        let file = fs::File::create(dir.join("file")).unwrap();
+        assert_eq!(used(own, &dir), Some("open file"));
+        let me = format!("{} (", std::process::id());
+        assert!(of(&dir, &[]).iter().any(|user| user.starts_with(&me)));
+        drop(file);
+        let program = std::env::current_exe().unwrap();
+        assert_eq!(used(own, &program), Some("mapped file"));
+    }
+}
