@@ -24,7 +24,7 @@ impl Where {
     /// Reads the kubelet's directory, mountinfo and sysfs; calls no driver.
     ///
     /// # Errors
-    /// Fails if /proc cannot be read.
+    /// Fails if /proc cannot be read, or if there is nothing.
     pub(crate) fn run(self) -> Result<Answer, Failure> {
         let uses = kubelet::uses(&self.kubelet_dir);
         let is_meant = |found: &Use| {
@@ -34,9 +34,20 @@ impl Where {
         let id = uses.first().map_or(&self.id, |found| &found.volume_id);
         let (mounts, devices) = related(id, &uses, mounts::all()?, device::all());
         let rows = rows(&uses, &mounts, &devices);
-        let found = !rows.is_empty();
+        if rows.is_empty() {
+            let kubelet = self.kubelet_dir.display();
+            let unread = match std::fs::read_dir(&self.kubelet_dir) {
+                Err(error) => format!(" ({error})"),
+                Ok(_) => String::new(),
+            };
+            return Err(Failure::Machine(format!(
+                "nothing on this node belongs to a volume {}: it is not in {kubelet}{unread}, \
+                 and no mount and no device has it",
+                self.id
+            )));
+        }
         let columns = ["what", "name", "detail"];
-        Ok(Answer::Rows(Rows::new("found", &columns, rows)).verdict(found))
+        Ok(Answer::Rows(Rows::new("found", &columns, rows)))
     }
 }
 
@@ -49,40 +60,20 @@ fn related(
     devices: Vec<Device>,
 ) -> (Vec<Mount>, Vec<Device>) {
     let is_known = |mount: &Mount| uses.iter().any(|found| found.path == mount.point);
-    let is_on = |device: &Device, mount: &Mount| {
-        let node = mount.source.rsplit('/').next().unwrap_or_default();
-        let raw = mount.fs_type == "devtmpfs" && mount.root == format!("/{}", device.name);
-        // Compare names, too: the device number of some filesystems, such as btrfs, is not that of
-        // a device.
-        let by_name = mount.source.starts_with("/dev/") && node == device.name;
-        raw || by_name || (mount.fs_type != "devtmpfs" && mount.dev == device.dev)
-    };
     let devices: Vec<_> = devices
         .into_iter()
         .filter(|device| {
             let mut known = all.iter().filter(|mount| is_known(mount));
-            device.is_of(id) || known.any(|mount| is_on(device, mount))
+            device.is_of(id) || known.any(|mount| device.is_on(mount))
         })
         .collect();
     let is_its = |mount: &Mount| {
-        is_named(mount, id) || is_known(mount) || devices.iter().any(|device| is_on(device, mount))
+        mount.volume().is_some_and(|(_, volume)| volume == id)
+            || is_known(mount)
+            || devices.iter().any(|device| device.is_on(mount))
     };
     let mounts = all.into_iter().filter(is_its).collect();
     (mounts, devices)
-}
-
-/// Whether the mount shows the volume's device by Belay's name, belay/<driver>/<volume>@<diskseq>
-/// in /dev: as the source of a filesystem, or as the root of a raw device's mount.
-fn is_named(mount: &Mount, id: &str) -> bool {
-    let source = mount.source.strip_prefix("/dev");
-    let root = (mount.fs_type == "devtmpfs").then_some(mount.root.as_str());
-    let mut nodes = [source, root].into_iter().flatten();
-    nodes.any(|node| {
-        let volume = node
-            .strip_prefix("/belay/")
-            .and_then(|node| node.rsplit_once('@'));
-        volume.is_some_and(|(volume, _)| volume.rsplit('/').next() == Some(id))
-    })
 }
 
 fn rows(uses: &[Use], mounts: &[Mount], devices: &[Device]) -> Vec<Vec<Cell>> {

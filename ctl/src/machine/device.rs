@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use super::mounts::Mount;
+
 /// A block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
@@ -22,13 +24,27 @@ pub(crate) struct Device {
 const VIRTIO_SERIAL: usize = 20;
 
 impl Device {
+    /// Returns the path of the file behind the device, which may have been deleted.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        let file = self.file.as_deref()?;
+        Some(Path::new(file.trim_end_matches(" (deleted)")))
+    }
+
+    /// Whether a mount is of this device.
+    pub(crate) fn is_on(&self, mount: &Mount) -> bool {
+        let node = mount.source.rsplit('/').next().unwrap_or_default();
+        let raw = mount.fs_type == "devtmpfs" && mount.root == format!("/{}", self.name);
+        // Compare names, too: the device number of some filesystems, such as btrfs, is not that of
+        // a device.
+        let by_name = mount.source.starts_with("/dev/") && node == self.name;
+        raw || by_name || (mount.fs_type != "devtmpfs" && mount.dev == self.dev)
+    }
+
     /// Whether the device belongs to a volume: the name of its file, or its serial number, is the
     /// ID.
     pub(crate) fn is_of(&self, id: &str) -> bool {
-        let by_file = self.file.as_deref().is_some_and(|file| {
-            let file = file.trim_end_matches(" (deleted)");
-            Path::new(file).file_name().is_some_and(|name| name == id)
-        });
+        let name = self.file().and_then(Path::file_name);
+        let by_file = name.is_some_and(|name| name == id);
         let start: String = id.chars().take(VIRTIO_SERIAL).collect();
         let by_serial = |serial: &String| !serial.is_empty() && (serial == id || *serial == start);
         by_file || self.serial.as_ref().is_some_and(by_serial)
