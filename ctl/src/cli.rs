@@ -12,38 +12,37 @@ use crate::command::chain::{Mount, Umount};
 use crate::command::doctor::Doctor;
 use crate::command::locate::Where;
 use crate::command::ls;
-use crate::command::ls::Search;
 use crate::command::rpc::Rpc;
 use crate::command::status::Status;
 use crate::command::typed::Typed;
+use crate::drivers::{self, Search};
 use crate::failure::Failure;
 use crate::render::{self, Answer};
 use crate::target::Target;
 
 const EXAMPLES: &str = "\
 Examples:
-  export CSI_ENDPOINT=unix:///run/belay/controller.sock
-  belayctl identity probe
-  belayctl ls                                      the sockets of this node
-  belayctl mount data /mnt/data --size 10GiB       a volume in one go
+  belayctl ls                                   # the sockets of this node
+  belayctl mount data /mnt/data --size 10GiB    # a volume in one go
   belayctl volume create data --size 10GiB --fs-type ext4
   belayctl volume list --output json
-  belayctl --endpoint /run/belay/node.sock node info
-  belayctl --endpoint /run/belay/node.sock node health VOLUME_ID || echo unhealthy
+  belayctl node health VOLUME_ID || echo unhealthy
+  belayctl --endpoint /run/belay/node.sock identity probe
 
 Exit codes:
    0  success
-   1  the call failed: gRPC code and message are on standard error
+   1  the call failed, with gRPC code and message on standard error, or there is
+      no such object
    2  the answer is no: unhealthy, not ready, not confirmed, something is wrong
   64  bad usage, or an unreadable file of a flag
   69  no driver on the socket, or no answer in time
 
-Secrets are read from files, the environment or standard input, never from the command line:
-see --secrets-from, --secret-env and --secret-file of each command.";
+Secrets are read from files, the environment or standard input, never from the
+command line: see --secrets-from, --secret-env and --secret-file of a command.";
 
 /// Command-line client for any CSI driver.
 #[derive(Parser)]
-#[command(name = "belayctl", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "belayctl", version, after_help = EXAMPLES, max_term_width = 80)]
 pub(crate) struct Cli {
     #[command(flatten)]
     target: Target,
@@ -62,7 +61,7 @@ enum Verb {
     Umount(Umount),
     /// List the sockets of drivers on this node, and what each serves
     Ls(Search),
-    /// Show the PV, pods, mounts and device of a volume on this node; exits with 2 if there is none
+    /// Show the PV, pods, mounts and device of a volume on this node
     Where(Where),
     /// Show the drivers of this node; exits with 2 if one is unhealthy
     Status(Status),
@@ -88,17 +87,21 @@ impl Cli {
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let target = &self.target;
         let answer = match self.verb {
-            Verb::Typed(command) => command.run(target).await?,
-            Verb::Mount(command) => command.run(target).await?,
-            Verb::Umount(command) => command.run(target).await?,
-            Verb::Ls(search) => ls::run(&search).await?,
-            Verb::Where(command) => command.run()?,
-            Verb::Status(command) => command.run().await?,
-            Verb::Doctor(doctor) => doctor.run().await?,
-            Verb::Bench(command) => command.run(target).await?,
-            Verb::Rpc(command) => command.run(target).await?,
-            Verb::Completion(command) => command.run(Self::command())?,
-            Verb::Man(command) => command.run(Self::command())?,
+            Verb::Typed(command) => command.run(target).await,
+            Verb::Mount(command) => command.run(target).await,
+            Verb::Umount(command) => command.run(target).await,
+            Verb::Ls(search) => ls::run(&search).await,
+            Verb::Where(command) => command.run(),
+            Verb::Status(command) => command.run().await,
+            Verb::Doctor(doctor) => doctor.run().await,
+            Verb::Bench(command) => command.run(target).await,
+            Verb::Rpc(command) => command.run(target).await,
+            Verb::Completion(command) => command.run(Self::command()),
+            Verb::Man(command) => command.run(Self::command()),
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(failure) => return Err(drivers::explain(failure).await),
         };
         target.print(&answer)?;
         Ok(answer.exit_code())
@@ -170,12 +173,18 @@ mod tests {
             "belayctl node info --endpoint unix://a.sock --output json",
         ] {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();
-            assert_eq!(
-                cli.target.endpoint,
-                Some("/a.sock".parse().unwrap()),
-                "{line}"
-            );
+            assert_eq!(cli.target.endpoint, Some("/a.sock".into()), "{line}");
             assert!(matches!(cli.target.output, Output::Json), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_relative_socket_is_in_the_working_directory() {
+        let here = std::env::current_dir().unwrap();
+        for endpoint in ["d/a.sock", "unix:d/a.sock", "./d/a.sock"] {
+            let line = ["belayctl", "--endpoint", endpoint, "node", "info"];
+            let endpoint = Cli::try_parse_from(line).unwrap().target.endpoint;
+            assert_eq!(endpoint, Some(here.join("d/a.sock")));
         }
     }
 
@@ -184,7 +193,8 @@ mod tests {
         for line in [
             "belayctl",
             "belayctl node",
-            "belayctl --endpoint relative.sock node info",
+            "belayctl --endpoint tcp://127.0.0.1:1 node info",
+            "belayctl --endpoint directory/ node info",
             "belayctl node stage v --staging /s --block --fs-type xfs",
             "belayctl node stage v --staging /s --mode ANYHOW",
             "belayctl controller create --size 1GiB",
@@ -241,6 +251,33 @@ mod tests {
         let verbs = verbs.filter(|verb| verb.get_name() != "controller");
         let missing = verbs.flat_map(|verb| untested(verb, &["\"".to_owned()], &tests.concat()));
         assert_eq!(missing.collect::<Vec<_>>(), [""; 0]);
+    }
+
+    /// Returns the commands of an example, with continued lines joined.
+    fn examples(command: &Command) -> Vec<String> {
+        let text = command.get_after_help().map(ToString::to_string);
+        let text = text.unwrap_or_default();
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        let text = text.replace("\\\n", "");
+        let lines = text.lines().filter(|line| line.starts_with("  belayctl "));
+        let mut all: Vec<_> = lines.map(str::to_owned).collect();
+        all.extend(command.get_subcommands().flat_map(examples));
+        all
+    }
+
+    #[test]
+    fn the_examples_can_be_pasted_into_a_terminal_of_80_columns() {
+        let examples = examples(&Cli::command());
+        assert!(examples.len() > 20, "{examples:?}");
+        for line in examples {
+            let line = line.split(" #").next().unwrap_or_default();
+            let line = line.split(['>', '|', '\'']).next().unwrap_or_default();
+            let parsed = Cli::try_parse_from(line.split_whitespace());
+            assert!(parsed.is_ok(), "{line}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The errors of belayctl and their exit codes. Knows gRPC codes by name.
 
-use std::io;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use belay_proto::code::describe;
@@ -20,11 +22,14 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Usage(String),
     /// There is no connection to the driver.
-    #[error("{0}; `belayctl ls` lists the sockets of this node")]
+    #[error("{}", unreachable(.0))]
     Dial(#[from] DialError),
     /// The driver answered with an error.
     #[error("{}", describe(.0))]
     Status(Box<tonic::Status>),
+    /// The driver does not serve the call.
+    #[error("{}", describe(&.0.status))]
+    Unserved(Box<Unserved>),
     /// The response lacks a part that the specification requires.
     #[error("the driver's answer {0}")]
     Answer(&'static str),
@@ -52,6 +57,37 @@ pub(crate) enum Failure {
     Io(#[from] io::Error),
 }
 
+/// A call that the driver on a socket does not serve.
+#[derive(Debug)]
+pub(crate) struct Unserved {
+    pub(crate) status: tonic::Status,
+    pub(crate) socket: PathBuf,
+    /// The service of the call, such as `controller`.
+    pub(crate) service: &'static str,
+}
+
+/// Describes why a socket cannot be connected to, with the remedy.
+fn unreachable(error: &DialError) -> String {
+    let DialError::Connect { path, source } = error else {
+        return format!("{error}; `belayctl ls` lists the sockets of this node");
+    };
+    let why = match fs::metadata(path) {
+        Ok(found) if found.is_dir() => "is a directory; name the socket in it",
+        Ok(found) if found.is_file() => "is a regular file; name the socket of a driver",
+        _ => match source.kind() {
+            ErrorKind::NotFound => {
+                "does not exist; start the driver, or find its socket by `belayctl ls`"
+            }
+            ErrorKind::PermissionDenied => "Permission denied; run belayctl as root",
+            ErrorKind::ConnectionRefused => {
+                "no driver listens on it (connection refused); start it"
+            }
+            _ => return format!("{error}; `belayctl ls` lists the sockets of this node"),
+        },
+    };
+    format!("{}: {why}", path.display())
+}
+
 impl From<tonic::Status> for Failure {
     fn from(status: tonic::Status) -> Self {
         Self::Status(Box::new(status))
@@ -66,6 +102,14 @@ impl Failure {
             Self::Dial(_) | Self::NoAnswer { .. } => ExitCode::from(UNAVAILABLE),
             Self::Step { cause, .. } => cause.exit_code(),
             _ => ExitCode::FAILURE,
+        }
+    }
+
+    /// Returns the failure of the call itself, if a step of a command failed.
+    pub(crate) fn cause_mut(&mut self) -> &mut Self {
+        match self {
+            Self::Step { cause, .. } => cause.cause_mut(),
+            failure => failure,
         }
     }
 

@@ -4,6 +4,7 @@ mod call;
 mod cli;
 mod command;
 mod context;
+mod drivers;
 mod failure;
 mod flags;
 mod hidden;

@@ -6,6 +6,7 @@ use belay_proto::endpoint::Endpoint;
 use clap::Args;
 
 use crate::call::Connection;
+use crate::drivers;
 use crate::failure::Failure;
 use crate::hidden::Visibility;
 use crate::render::{self, Answer, Output};
@@ -14,15 +15,11 @@ use crate::render::{self, Answer, Output};
 #[derive(Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Target {
-    /// Socket of the driver: unix:///path, unix:/path or an absolute path
-    #[arg(
-        long,
-        short,
-        global = true,
-        env = "CSI_ENDPOINT",
-        value_name = "SOCKET"
-    )]
-    pub(crate) endpoint: Option<Endpoint>,
+    /// Socket of the driver, as a path or unix:///path [default: /run/belay/controller.sock or
+    /// node.sock, else the only socket of this node that serves the call]
+    #[arg(long, short, global = true, env = "CSI_ENDPOINT", value_name = "SOCKET",
+          value_parser = socket)]
+    pub(crate) endpoint: Option<PathBuf>,
     /// Timeout of each call, in seconds
     #[arg(long, short, global = true, default_value_t = 120, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -34,28 +31,41 @@ pub(crate) struct Target {
     pub(crate) visibility: Visibility,
 }
 
+/// Parses the endpoint of a socket. Unlike a server's, its path may be relative.
+///
+/// # Errors
+/// Fails unless the endpoint names a file whose path fits into the address of a socket.
+pub(crate) fn socket(text: &str) -> Result<PathBuf, String> {
+    let path = text.strip_prefix("unix:").unwrap_or(text);
+    let is_relative = !path.is_empty() && !path.starts_with('/') && !path.contains("://");
+    let absolute = std::path::absolute(path).map_err(|error| error.to_string());
+    let endpoint: Result<Endpoint, _> = match is_relative {
+        true => absolute?.to_string_lossy().parse(),
+        false => text.parse(),
+    };
+    endpoint
+        .map(|it| it.path)
+        .map_err(|error| error.to_string())
+}
+
 impl Target {
-    /// Returns the socket.
+    /// Returns the socket of the flags, or else the default socket of a service.
     ///
     /// # Errors
-    /// Fails if no socket is given, which is bad usage.
-    pub(crate) fn socket(&self) -> Result<PathBuf, Failure> {
-        let endpoint = self.endpoint.as_ref().ok_or_else(|| {
-            Failure::Usage(
-                "no socket given: use --endpoint unix:///run/belay/node.sock or set CSI_ENDPOINT; \
-                 `belayctl ls` lists the sockets of this node"
-                    .to_owned(),
-            )
-        })?;
-        Ok(endpoint.path.clone())
+    /// Fails if no socket is given, and none or several of this node have the service.
+    pub(crate) async fn socket(&self, service: &str) -> Result<PathBuf, Failure> {
+        match &self.endpoint {
+            Some(path) => Ok(path.clone()),
+            None => drivers::default_socket(service).await,
+        }
     }
 
-    /// Connects to the socket.
+    /// Connects to the socket of a service.
     ///
     /// # Errors
-    /// Fails if no socket is given (bad usage), or if no driver answers.
-    pub(crate) async fn connect(&self) -> Result<Connection, Failure> {
-        Connection::open(&self.socket()?, self.timeout).await
+    /// Fails if there is no socket (bad usage), or if no driver answers.
+    pub(crate) async fn connect(&self, service: &str) -> Result<Connection, Failure> {
+        Connection::open(&self.socket(service).await?, self.timeout).await
     }
 
     /// Prints a response in the selected format.

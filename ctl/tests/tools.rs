@@ -37,9 +37,24 @@ fn ls_lists_both_programs_with_what_they_serve_and_what_does_not_answer() {
     let wide = plain(&scene, "ls --dir % -o json").ok();
     let version = format!("\"version\": \"{}\"", env!("CARGO_PKG_VERSION"));
     assert!(
-        wide.contains(&version) && wide.contains("\"pid\": \""),
+        wide.contains(&version) && !wide.contains("\"pid\": \""),
         "{wide}"
     );
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn looking_at_drivers_leaves_no_failed_calls() {
+    let scene = Scene::new();
+    plain(&scene, "ls --dir %").ok();
+    plain(&scene, "status --dir % --kubelet-dir %kubelet").says_no();
+    plain(&scene, "doctor --dir % --kubelet-dir %kubelet");
+    for log in ["controller.sock.log", "node.sock.log"] {
+        let log = fs::read_to_string(scene.path(log)).expect("a log");
+        assert!(!log.contains("UNIMPLEMENTED"), "{log}");
+    }
+    let status = plain(&scene, "status --dir % --kubelet-dir %kubelet -o json").says_no();
+    assert_eq!(status.matches("\"failed\": 0").count(), 2, "{status}");
 }
 
 #[test]
@@ -66,6 +81,9 @@ fn mount_makes_a_volume_usable_and_umount_undoes_it() {
     let found = plain(&scene, &format!("where {id} --kubelet-dir %kubelet")).ok();
     let mounts = found.lines().filter(|line| line.starts_with("mount"));
     assert_eq!(mounts.count(), 2, "staged and published: {found}");
+    let status = "status --dir % --kubelet-dir %kubelet -o json";
+    let status = plain(&scene, status).says_no();
+    assert!(status.contains("\"staged\": 1"), "{status}");
     let device = found
         .lines()
         .find(|line| line.starts_with("device"))
@@ -90,7 +108,24 @@ fn mount_makes_a_volume_usable_and_umount_undoes_it() {
     let gone = plain(&scene, "umount %mnt --state-dir %ctl --delete").ok();
     assert!(gone.contains("deleted"), "{gone}");
     assert_eq!(scene.controller("volume list -o name").ok(), "");
-    plain(&scene, &format!("where {id} --kubelet-dir %kubelet")).says_no();
+    let nothing = format!("nothing on this node belongs to a volume {id}");
+    plain(&scene, &format!("where {id} --kubelet-dir %kubelet")).fails(1, &nothing);
+    expect_nothing_left(&scene.path(""));
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn umount_names_the_processes_that_keep_a_volume_busy() {
+    let scene = Scene::new();
+    let sockets = "--controller %controller.sock --node %node.sock --state-dir %ctl";
+    plain(&scene, &format!("mount data %mnt {sockets} --size 128MiB")).ok();
+    let mut user = std::process::Command::new("sleep");
+    let user = user.arg("60").current_dir(scene.path("mnt")).spawn();
+    let mut user = user.expect("sleep");
+    let busy = format!("; used by {} (sleep: cwd)", user.id());
+    plain(&scene, "umount %mnt --state-dir %ctl").fails(1, &busy);
+    user.kill().and_then(|()| user.wait()).expect("kill");
+    plain(&scene, "umount %mnt --state-dir %ctl --delete").ok();
     expect_nothing_left(&scene.path(""));
 }
 
@@ -267,8 +302,12 @@ fn status_shows_both_programs_with_their_latencies() {
         .find(|line| line.contains(" controller "))
         .unwrap();
     let words: Vec<_> = line.split_whitespace().collect();
-    assert_eq!(words[2..6], ["yes", "0", "0", "0"], "{status}");
-    assert!(words[6].parse::<f64>().is_ok(), "p50: {status}");
+    assert_eq!(words[2..6], ["yes", "-", "0", "0"], "{status}");
+    assert!(words[6].ends_with('s'), "p99: {status}");
+    assert!(
+        status.lines().all(|line| line.chars().count() <= 80),
+        "{status}"
+    );
 }
 
 #[test]
@@ -327,8 +366,10 @@ fn bench_measures_two_sockets_in_turns_and_changes_nothing() {
     let line = measured.lines().nth(1).unwrap();
     let words: Vec<_> = line.split_whitespace().collect();
     assert_eq!(words[1..3], ["50", "0"], "{measured}");
-    let (p50, p99): (u64, u64) = (words[3].parse().unwrap(), words[4].parse().unwrap());
-    assert!(0 < p50 && p50 <= p99, "{measured}");
+    assert!(
+        words[3].ends_with('s') && words[4].ends_with('s'),
+        "{measured}"
+    );
     assert!(words[7].ends_with("MiB"), "resident memory: {measured}");
     scene
         .controller("bench CreateVolume")

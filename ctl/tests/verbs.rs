@@ -84,6 +84,13 @@ fn every_verb_that_changes_a_volume_and_its_health() {
         .controller(&format!("volume expand {id} --size 160MiB"))
         .ok();
     assert!(grown.contains("160MiB"), "{grown}");
+    let shrink = format!("volume expand {id} --size 0.125GiB");
+    let both =
+        "the volume has 160MiB (167772160 bytes), and cannot shrink to 128MiB (134217728 bytes)";
+    scene.controller(&shrink).fails(1, both);
+    scene
+        .controller(&format!("volume expand {id} --size -1GiB"))
+        .fails(64, "is negative");
     let attach = format!("volume attach {id} --node-id node-1 --fs-type ext4");
     let attach = format!("{attach} --context-from %created.json");
     let attached = scene.controller(&attach).ok();
@@ -116,10 +123,23 @@ fn every_verb_that_changes_a_volume_and_its_health() {
     fs::rename(scene.path("kept"), &file).expect("rename");
     let modify = format!("volume modify {id} --parameter iops=1");
     scene.controller(&modify).fails(1, "UNIMPLEMENTED");
+    // A name is no ID.
+    let nothing = "no volume data; nothing was deleted; `belayctl volume list` shows the IDs";
+    scene.controller("volume delete data").fails(1, nothing);
+    scene
+        .controller("volume detach data")
+        .fails(1, "nothing was detached");
     assert_eq!(
         scene.controller(&format!("volume delete {id}")).ok(),
         "OK\n"
     );
+    let again = format!("volume delete {id}");
+    scene
+        .controller(&again)
+        .fails(1, &format!("no volume {id}"));
+    scene
+        .controller(&format!("{again} --ignore-not-found"))
+        .ok();
     scene
         .controller(&format!("volume get {id}"))
         .fails(1, "NOT_FOUND");
@@ -158,6 +178,11 @@ fn every_verb_of_snapshots() {
     scene
         .controller(&format!("snapshot delete {snapshot}"))
         .ok();
+    for delete in ["snapshot delete", "controller snapshot-delete"] {
+        scene
+            .controller(&format!("{delete} {snapshot}"))
+            .fails(1, &format!("no snapshot {snapshot}; nothing was deleted"));
+    }
     scene.controller(&format!("volume delete {id}")).ok();
 }
 
@@ -201,7 +226,11 @@ fn every_verb_of_the_node() {
         .ok();
     scene.controller(&format!("volume detach {id}")).ok();
     scene.controller(&format!("volume delete {id}")).ok();
-    assert!(scene.node("node info").ok().starts_with("node_id"));
+    let info = scene.node("node info").ok();
+    assert!(
+        info.starts_with("node_id") && info.contains("unlimited"),
+        "{info}"
+    );
     let capabilities = scene.node("node capabilities -o name").ok();
     assert!(
         capabilities.contains("STAGE_UNSTAGE_VOLUME"),
@@ -234,9 +263,32 @@ fn every_verb_of_identity_and_the_registration_by_rpc() {
 fn mistakes_have_their_exit_codes_and_name_the_cure() {
     let scene = Scene::new();
     let run = |line: &str| scene.run(line, |command| command);
-    run("volume list").fails(64, "CSI_ENDPOINT");
     run("volme list").fails(64, "volume");
     run("volume list --endpoint /nonexistent.sock").fails(69, "belayctl ls");
+    fs::write(scene.path("file"), "").expect("write");
+    drop(std::os::unix::net::UnixListener::bind(scene.path("dead.sock")).expect("bind"));
+    for (endpoint, why) in [
+        (
+            "%file",
+            "file: is a regular file; name the socket of a driver",
+        ),
+        ("%state", "state: is a directory; name the socket in it"),
+        (
+            "%dead.sock",
+            "no driver listens on it (connection refused); start it",
+        ),
+    ] {
+        run(&format!("volume list --endpoint {endpoint}")).fails(69, why);
+    }
+    let (dir, script) = (
+        scene.text(""),
+        "chmod 755 . && exec setpriv --reuid 1 --regid 1 \
+         --clear-groups ./belayctl volume list --endpoint controller.sock",
+    );
+    fs::copy(env!("CARGO_BIN_EXE_belayctl"), scene.path("belayctl")).expect("copy");
+    let mut other = std::process::Command::new("sh");
+    let other = other.args(["-c", script]).current_dir(dir).output();
+    scene::Run::of(other.expect("sh")).fails(69, "Permission denied; run belayctl as root");
     scene
         .controller("volume delete x --secret-env a=BELAY_NOT_SET")
         .fails(64, "BELAY_NOT_SET");
@@ -246,13 +298,13 @@ fn mistakes_have_their_exit_codes_and_name_the_cure() {
     let secret = scene.path("secret");
     fs::write(&secret, "user=admin\nkey=hunter2\n").expect("write");
     scene
-        .controller("volume delete x --secrets-from %secret")
+        .controller("volume delete x --ignore-not-found --secrets-from %secret")
         .ok();
     let stdin = || fs::File::open(&secret).expect("open");
     let socket = scene.text("controller.sock");
-    let line = format!("volume delete x --secrets-from - --endpoint {socket}");
+    let line = format!("volume delete x --ignore-not-found --secrets-from - -e {socket}");
     scene.run(&line, |command| command.stdin(stdin())).ok();
-    let variable = format!("volume delete x --secret-env key=KEY --endpoint {socket}");
+    let variable = format!("volume delete x --ignore-not-found --secret-env key=KEY -e {socket}");
     scene
         .run(&variable, |command| command.env("KEY", "hunter2"))
         .ok();

@@ -59,8 +59,8 @@ lifecycles() {
         id=$(grep -oE 'vol-[0-9a-f]+' "$scratch/answer" | head -n 1)
         ctl attach "$id" --node-id node --fs-type ext4
         ctl list
-        ctl detach "$id" --node-id node
-        ctl delete "$id"
+        ctl detach "$id" --node-id node --ignore-not-found
+        ctl delete "$id" --ignore-not-found
     done
     kill "$running"
     wait "$running" || give_up "the controller failed: $(tail -n 3 "$scratch/log")"

@@ -3,7 +3,7 @@
 
 mod descriptors;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use belay_proto::dial::dial;
@@ -13,14 +13,14 @@ use prost_reflect::{
     ReflectMessage as _, SerializeOptions, Value as Field,
 };
 use serde::Deserializer;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
-use tonic::{Request, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Unserved};
 use crate::flags;
 use crate::hidden;
 use crate::secrets::Secrets;
@@ -29,6 +29,7 @@ pub(crate) use descriptors::{method, own};
 
 /// A connection to a driver, with the timeout of each call.
 pub(crate) struct Connection {
+    socket: PathBuf,
     channel: Channel,
     seconds: u64,
 }
@@ -53,7 +54,12 @@ impl Connection {
     /// Fails if no driver accepts the connection.
     pub(crate) async fn open(socket: &Path, seconds: u64) -> Result<Self, Failure> {
         let channel = dial(socket).await?;
-        Ok(Self { channel, seconds })
+        let socket = socket.to_owned();
+        Ok(Self {
+            socket,
+            channel,
+            seconds,
+        })
     }
 
     /// Calls a method of CSI 1.13 or of the kubelet's plugin registration.
@@ -66,6 +72,16 @@ impl Connection {
         self.unary(&call).await
     }
 
+    /// Returns whether a service lists a capability in its answer to `method`.
+    ///
+    /// # Errors
+    /// Fails if the driver returns an error, or the call times out.
+    pub(crate) async fn has(&self, method: &str, capability: &str) -> Result<bool, Failure> {
+        let answer = self.call(method, json!({})).await?;
+        let mut all = answer["capabilities"].as_array().into_iter().flatten();
+        Ok(all.any(|it| it["rpc"]["type"] == capability || it["service"]["type"] == capability))
+    }
+
     /// Makes a unary call.
     ///
     /// # Errors
@@ -73,8 +89,13 @@ impl Connection {
     pub(crate) async fn unary(&self, call: &Call) -> Result<Value, Failure> {
         let mut client = self.ready().await?;
         let (request, path, codec) = call.parts()?;
-        let answer = async { Ok(client.unary(request, path, codec).await?.into_inner()) };
-        json(&within(self.seconds, answer).await?, &options())
+        let answer = async {
+            let answer = client.unary(request, path, codec).await;
+            Ok(answer
+                .map_err(|status| self.failed(call, status))?
+                .into_inner())
+        };
+        to_json(&within(self.seconds, answer).await?, &options())
     }
 
     /// Makes a call that returns a stream.
@@ -84,7 +105,10 @@ impl Connection {
     pub(crate) async fn stream(&self, call: &Call) -> Result<Stream, Failure> {
         let mut client = self.ready().await?;
         let (request, path, codec) = call.parts()?;
-        let answer = async { Ok(client.server_streaming(request, path, codec).await?) };
+        let answer = async {
+            let answer = client.server_streaming(request, path, codec).await;
+            answer.map_err(|status| self.failed(call, status))
+        };
         Ok(Stream {
             messages: within(self.seconds, answer).await?.into_inner(),
             seconds: self.seconds,
@@ -98,6 +122,17 @@ impl Connection {
     /// Fails if the driver serves reflection, but a query fails.
     pub(crate) async fn descriptors(&self) -> Result<DescriptorPool, Failure> {
         within(self.seconds, descriptors::reflected(&self.channel)).await
+    }
+
+    fn failed(&self, call: &Call, status: Status) -> Failure {
+        match status.code() {
+            Code::Unimplemented => Failure::Unserved(Box::new(Unserved {
+                status,
+                socket: self.socket.clone(),
+                service: service(&call.method),
+            })),
+            _ => status.into(),
+        }
     }
 
     async fn ready(&self) -> Result<Grpc<Channel>, Failure> {
@@ -116,7 +151,8 @@ impl Stream {
     pub(crate) async fn next(&mut self) -> Result<Option<Value>, Failure> {
         let next = async { Ok(self.messages.message().await?) };
         let next = within(self.seconds, next).await?;
-        next.map(|message| json(&message, &options())).transpose()
+        next.map(|message| to_json(&message, &options()))
+            .transpose()
     }
 }
 
@@ -191,6 +227,17 @@ impl Call {
     }
 }
 
+/// Returns the name of a method's service, as `belayctl ls` shows what a socket serves.
+pub(crate) fn service(method: &MethodDescriptor) -> &'static str {
+    match method.parent_service().name() {
+        "Node" => "node",
+        "Identity" => "identity",
+        "Registration" => "registration",
+        // The services of group snapshots and of snapshot metadata are on this socket, too.
+        _ => "controller",
+    }
+}
+
 fn mismatch(input: &MessageDescriptor, error: &serde_json::Error) -> Failure {
     Failure::Usage(format!("{}: {error}", input.name()))
 }
@@ -213,7 +260,10 @@ pub(crate) fn options() -> SerializeOptions {
 ///
 /// # Errors
 /// Fails if a value has no representation in JSON.
-pub(crate) fn json(message: &DynamicMessage, options: &SerializeOptions) -> Result<Value, Failure> {
+pub(crate) fn to_json(
+    message: &DynamicMessage,
+    options: &SerializeOptions,
+) -> Result<Value, Failure> {
     let value = message.serialize_with_options(serde_json::value::Serializer, options);
     value.map_err(|error| Failure::Machine(format!("the answer cannot be shown: {error}")))
 }
@@ -285,7 +335,7 @@ mod tests {
     fn a_message_is_read_and_shown_with_the_names_of_the_specification() {
         let text = r#"{"name": "a", "capacityRange": {"required_bytes": 5}}"#;
         let call = read("CreateVolume", text).unwrap();
-        let shown = json(&call.message, &options()).unwrap();
+        let shown = to_json(&call.message, &options()).unwrap();
         assert_eq!(shown["capacity_range"]["required_bytes"], 5);
         assert_eq!(call.path().unwrap(), "/csi.v1.Controller/CreateVolume");
         assert_eq!(call.message.encode_to_vec(), [10, 1, b'a', 18, 2, 8, 5]);

@@ -5,19 +5,19 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use belay_proto::endpoint::Endpoint;
 use clap::Args;
 
-use super::ls;
 use crate::call::{self, Call, Connection};
+use crate::drivers;
 use crate::failure::Failure;
 use crate::machine::process;
 use crate::render::{Answer, Cell, Rows};
-use crate::target::Target;
+use crate::target::{Target, socket};
 
 const HELP: &str = "\
-Calls go one after the other, on one connection per socket. CPU is the driver's time per call, in
-user and kernel mode; the clock of the kernel is coarse, so use many calls. Memory is resident.";
+Calls go one after the other, on one connection per socket. CPU is the driver's
+time per call, in user and kernel mode; the clock of the kernel is coarse, so
+use many calls. Memory is resident.";
 
 #[derive(Args)]
 #[command(after_help = HELP)]
@@ -33,8 +33,8 @@ pub(crate) struct Bench {
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     count: u32,
     /// Compare with the driver on this socket; may be repeated
-    #[arg(long = "against", value_name = "SOCKET")]
-    against: Vec<Endpoint>,
+    #[arg(long = "against", value_name = "SOCKET", value_parser = socket)]
+    against: Vec<PathBuf>,
     /// Also measure calls that change something (they are repeated COUNT times)
     #[arg(long)]
     allow_changes: bool,
@@ -70,9 +70,9 @@ impl Bench {
             let why = "changes something; use --allow-changes if that is intended";
             return Err(Failure::Usage(format!("{name} {why}")));
         }
-        let others = self.against.iter().map(|endpoint| endpoint.path.clone());
+        let first = target.socket(call::service(&call.method)).await?;
         let mut runners = Vec::new();
-        for socket in [target.socket()?].into_iter().chain(others) {
+        for socket in [first].into_iter().chain(self.against) {
             runners.push(Runner::new(target, socket, self.count).await?);
         }
         let before: Vec<_> = runners
@@ -86,7 +86,7 @@ impl Bench {
         }
         for runner in &mut runners {
             runner.times.sort_unstable();
-            runner.driver = ls::probe(&runner.socket).await.driver;
+            runner.driver = drivers::probe(&runner.socket).await.driver;
         }
         let mut rows = Vec::new();
         for (runner, before) in runners.into_iter().zip(before) {
@@ -132,7 +132,7 @@ impl Runner {
         match answer {
             Ok(_) => {}
             // An error of the driver is counted separately; its time counts, too.
-            Err(Failure::Status(_)) => self.failed += 1,
+            Err(Failure::Status(_) | Failure::Unserved(_)) => self.failed += 1,
             Err(other) => return Err(other),
         }
         Ok(())
@@ -144,7 +144,6 @@ impl Runner {
         let cpu = self.pid.and_then(process::cpu).zip(before);
         let cpu = cpu.map(|(after, before)| micros(after.saturating_sub(before) / calls));
         let memory = self.pid.and_then(process::memory);
-        let unknown = || Cell::Text(String::new());
         vec![
             Cell::Text(self.driver),
             Cell::Number(calls.into()),
@@ -152,10 +151,10 @@ impl Runner {
             at(50),
             at(99),
             at(100),
-            cpu.unwrap_or_else(unknown),
+            cpu.unwrap_or(Cell::Unknown),
             memory
                 .and_then(|bytes| i64::try_from(bytes).ok())
-                .map_or_else(unknown, Cell::Bytes),
+                .map_or(Cell::Unknown, Cell::Bytes),
             at(0),
             at(90),
             Cell::Text(self.socket.display().to_string()),
@@ -164,7 +163,7 @@ impl Runner {
 }
 
 fn micros(time: Duration) -> Cell {
-    Cell::Number(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
+    Cell::Micros(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
 }
 
 /// Returns the smallest time that at least `percent` of the sorted times do not exceed.

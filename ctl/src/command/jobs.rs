@@ -25,7 +25,7 @@ impl Jobs {
         let addresses = match self.http {
             Some(address) => vec![address],
             None => {
-                let pid = process::of(&target.socket()?).await;
+                let pid = process::of(&target.socket("node").await?).await;
                 pid.map(process::listens).unwrap_or_default()
             }
         };
@@ -37,7 +37,7 @@ impl Jobs {
                         belayctl is in another network namespace";
             Failure::Machine(format!("no page /jobs found: {cure}"))
         })?;
-        let columns = ["volume_id", "call", "state", "phase", "age_s"];
+        let columns = ["volume_id", "call", "state", "phase", "age_us"];
         Ok(Answer::Rows(Rows::new(
             "jobs",
             &columns,
@@ -48,8 +48,10 @@ impl Jobs {
 
 /// Parses a line: age, state, call, volume and current work, separated by tabs.
 fn row(line: &str) -> Option<Vec<Cell>> {
-    let mut fields = line.split('\t').map(|field| Cell::Text(field.to_owned()));
-    let (age, state, call) = (fields.next()?, fields.next()?, fields.next()?);
+    let (age, rest) = line.split_once('\t')?;
+    let age = Cell::Micros(pages::whole(age.parse::<f64>().ok()? * 1e6));
+    let mut fields = rest.split('\t').map(|field| Cell::Text(field.to_owned()));
+    let (state, call) = (fields.next()?, fields.next()?);
     let (volume, work) = (fields.next()?, fields.next()?);
     Some(vec![volume, call, state, work, age])
 }
@@ -62,7 +64,7 @@ mod tests {
     fn a_line_of_another_form_is_left_out() {
         let cells = row("1.5\thung\tNodeStageVolume\tvol-1\tmount").unwrap();
         let shown: Vec<_> = cells.iter().map(|cell| cell.shown(false)).collect();
-        assert_eq!(shown, ["vol-1", "NodeStageVolume", "hung", "mount", "1.5"]);
+        assert_eq!(shown, ["vol-1", "NodeStageVolume", "hung", "mount", "1.5s"]);
         assert_eq!(row("ok"), None);
     }
 }

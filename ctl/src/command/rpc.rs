@@ -13,9 +13,9 @@ use crate::target::Target;
 
 const EXAMPLES: &str = "\
 Examples:
-  belayctl rpc                                   lists the methods
+  belayctl rpc                                # lists the methods
   belayctl rpc NodeGetInfo
-  belayctl rpc CreateVolume --template           prints a request to fill in
+  belayctl rpc CreateVolume --template        # prints a request to fill in
   belayctl rpc ControllerGetVolume '{\"volume_id\": \"vol-1\"}'
   belayctl rpc csi.v1.Node/NodeStageVolume @request.json --secret-env key=KEY";
 
@@ -41,10 +41,15 @@ impl Rpc {
     /// Fails with [`Failure`] if the request is invalid or the call fails.
     pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
         // The list of methods and a template need no driver, so the socket is optional.
+        // A method that only the driver knows is on a socket that the user must name.
+        let service = match (&target.endpoint, &self.method) {
+            (None, Some(name)) => call::service(&call::method(call::own()?, name)?),
+            _ => "identity",
+        };
         let connection = match target.endpoint.is_none() && (self.template || self.method.is_none())
         {
             true => None,
-            false => Some(target.connect().await?),
+            false => Some(target.connect(service).await?),
         };
         let descriptors = match &connection {
             None => call::own()?.clone(),
@@ -56,7 +61,7 @@ impl Rpc {
         let method = call::method(&descriptors, name)?;
         let Some(connection) = connection.filter(|_| !self.template) else {
             let options = call::options().skip_default_fields(false);
-            let empty = call::json(&template(&method.input(), DEPTH), &options)?;
+            let empty = call::to_json(&template(&method.input(), DEPTH), &options)?;
             return Ok(Answer::Json(empty));
         };
         let mut call = Call::read(method, &self.message)?;

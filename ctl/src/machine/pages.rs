@@ -99,6 +99,15 @@ impl Page {
     }
 }
 
+/// Converts a metric that counts; it is far below 2^53, up to which an f64 is exact.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "`as` saturates, which is what is shown"
+)]
+pub(crate) fn whole(value: f64) -> i64 {
+    value as i64
+}
+
 /// Returns the upper bound of the bucket that contains a quantile, an upper limit of its value.
 pub(crate) fn quantile(buckets: &[(f64, f64)], quantile: f64) -> Option<f64> {
     let (_, all) = *buckets.last()?;

@@ -15,6 +15,12 @@ pub(crate) enum Cell {
     Bytes(i64),
     /// A number without a unit.
     Number(i64),
+    /// A duration in microseconds.
+    Micros(i64),
+    /// A maximum; 0 is no limit.
+    Limit(i64),
+    /// A number that is not known.
+    Unknown,
     /// Yes or no.
     Flag(bool),
     /// Several texts.
@@ -31,6 +37,11 @@ pub(crate) enum Cell {
 }
 
 impl Cell {
+    /// Returns a number, or that it is not known.
+    pub(crate) fn number(number: Option<impl Into<i64>>) -> Self {
+        number.map_or(Self::Unknown, |number| Self::Number(number.into()))
+    }
+
     /// Returns the value as text; with `exact`, sizes are also in bytes.
     pub(crate) fn shown(&self, exact: bool) -> String {
         let text = match self {
@@ -40,7 +51,10 @@ impl Cell {
                 Ok(positive) => size::show(positive),
                 Err(_negative) => bytes.to_string(),
             },
-            Self::Number(number) => number.to_string(),
+            Self::Number(number) | Self::Limit(number @ 1..) => number.to_string(),
+            Self::Limit(_) => "unlimited".to_owned(),
+            Self::Micros(time) => duration(*time),
+            Self::Unknown => String::new(),
             Self::Flag(flag) => if *flag { "yes" } else { "no" }.to_owned(),
             Self::List(texts) => texts.join(","),
             Self::Pairs(pairs) => pairs
@@ -65,6 +79,8 @@ impl Cell {
         match self {
             Self::Text(text) => json!(text),
             Self::Bytes(number) | Self::Number(number) => json!(number),
+            Self::Micros(number) | Self::Limit(number) => json!(number),
+            Self::Unknown => Value::Null,
             Self::Flag(flag) => json!(flag),
             Self::List(texts) => json!(texts),
             Self::Pairs(pairs) => json!(pairs),
@@ -72,6 +88,22 @@ impl Cell {
                 json!({ "abnormal": abnormal, "message": message })
             }
         }
+    }
+}
+
+/// Formats a duration with two or three digits: `7us`, `2.5ms`, `30s`.
+fn duration(micros: i64) -> String {
+    let (unit, size) = match micros {
+        // Above the largest bound of Belay's histograms.
+        i64::MAX => return ">600s".to_owned(),
+        ..1_000 => return format!("{micros}us"),
+        1_000..1_000_000 => ("ms", 1_000),
+        _ => ("s", 1_000_000),
+    };
+    let tenths = micros / (size / 10);
+    match tenths % 10 {
+        tenth @ 1.. if tenths < 100 => format!("{}.{tenth}{unit}", tenths / 10),
+        _ => format!("{}{unit}", tenths / 10),
     }
 }
 
@@ -85,6 +117,28 @@ mod tests {
         assert_eq!(size.shown(false), "1.5GiB");
         assert_eq!(size.shown(true), "1610612736 (1.5GiB)");
         assert_eq!(Cell::Bytes(-1).shown(false), "-1");
+    }
+
+    #[test]
+    fn times_have_the_unit_that_shows_something() {
+        for (micros, text) in [
+            (0, "0us"),
+            (999, "999us"),
+            (1_000, "1ms"),
+            (2_560, "2.5ms"),
+            (25_600, "25ms"),
+            (1_500_000, "1.5s"),
+            (600_000_000, "600s"),
+        ] {
+            assert_eq!(Cell::Micros(micros).shown(false), text);
+        }
+        assert_eq!(Cell::Micros(20).to_json(), json!(20));
+        assert_eq!(Cell::Limit(0).shown(false), "unlimited");
+        assert_eq!(Cell::Limit(8).shown(false), "8");
+        assert_eq!(
+            (Cell::Unknown.shown(false), Cell::Unknown.to_json()),
+            ("-".to_owned(), json!(null))
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 pub(crate) use cell::Cell;
 
 use crate::failure::NO;
-use crate::report::Report;
+use crate::report::{Report, WIDTH};
 
 /// How an answer is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -93,6 +93,15 @@ impl Rows {
             lines.push(cells.collect::<Vec<_>>());
         }
         align(&lines)
+    }
+
+    /// Omits the last columns of the narrow table that would make it wider than a terminal.
+    pub(crate) fn fit(mut self) -> Self {
+        let is_wide = |rows: &Self| rows.table(false).lines().any(|line| width(line) > WIDTH);
+        while self.narrow > 1 && is_wide(&self) {
+            self.narrow -= 1;
+        }
+        self
     }
 
     fn objects(&self) -> Vec<Value> {
@@ -222,7 +231,8 @@ pub(crate) fn write(text: &str) -> io::Result<()> {
 
 /// Returns the title of a column in a table, which has the unit in the values.
 fn title(name: &str) -> &str {
-    name.strip_suffix("_bytes").unwrap_or(name)
+    let short = name.strip_suffix("_bytes").or(name.strip_suffix("_us"));
+    short.unwrap_or(name)
 }
 
 fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a Cell)>) -> Value {

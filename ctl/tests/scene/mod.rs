@@ -135,7 +135,7 @@ impl Drop for Scene {
 }
 
 impl Run {
-    fn of(output: Output) -> Self {
+    pub fn of(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
         Self {
             code: output.status.code().expect("it exits"),

@@ -9,27 +9,26 @@ mod up;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use belay_proto::endpoint::Endpoint;
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub(crate) use down::Umount;
 pub(crate) use up::Mount;
 
 use crate::call::Connection;
 use crate::failure::Failure;
-use crate::target::Target;
+use crate::target::{Target, socket};
 
 /// The two sockets, and the directory for records of mounts.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Sockets and state")]
 pub(crate) struct Sockets {
-    /// Socket of the controller [default: --endpoint, else /run/belay/controller.sock]
-    #[arg(long, env = "BELAYCTL_CONTROLLER", value_name = "SOCKET")]
-    controller: Option<Endpoint>,
-    /// Socket of the node agent [default: --endpoint, else /run/belay/node.sock]
-    #[arg(long, env = "BELAYCTL_NODE", value_name = "SOCKET")]
-    node: Option<Endpoint>,
+    /// Socket of the controller [default: as of --endpoint]
+    #[arg(long, env = "BELAYCTL_CONTROLLER", value_name = "SOCKET", value_parser = socket)]
+    controller: Option<PathBuf>,
+    /// Socket of the node agent [default: as of --endpoint]
+    #[arg(long, env = "BELAYCTL_NODE", value_name = "SOCKET", value_parser = socket)]
+    node: Option<PathBuf>,
     /// Directory for staging paths, and for a record of each mount. Like the mounts, it may vanish
     /// at a reboot
     #[arg(long, value_name = "DIR", default_value = "/run/belayctl")]
@@ -43,15 +42,15 @@ struct Driver {
 }
 
 impl Sockets {
-    fn paths(&self, target: &Target) -> [PathBuf; 2] {
-        let path = |flag: &Option<Endpoint>, usual: &str| {
-            let endpoint = flag.as_ref().or(target.endpoint.as_ref());
-            endpoint.map_or_else(|| PathBuf::from(usual), |endpoint| endpoint.path.clone())
+    async fn paths(&self, target: &Target) -> Result<[PathBuf; 2], Failure> {
+        let path = async |flag: &Option<PathBuf>, service| match flag {
+            Some(path) => Ok(path.clone()),
+            None => target.socket(service).await,
         };
-        [
-            path(&self.controller, "/run/belay/controller.sock"),
-            path(&self.node, "/run/belay/node.sock"),
-        ]
+        Ok([
+            path(&self.controller, "controller").await?,
+            path(&self.node, "node").await?,
+        ])
     }
 }
 
@@ -75,24 +74,29 @@ impl Driver {
             false => &self.controller,
         };
         let answer = connection.call(method, request).await;
-        answer.map_err(|cause| Failure::Step {
-            step: method,
-            cause: Box::new(cause),
-            advice: advice.to_owned(),
-        })
+        answer.map_err(|cause| step(method, cause, advice))
     }
 
     /// Returns whether volumes must be attached, and whether they must be staged.
     async fn needs(&self) -> Result<(bool, bool), Failure> {
-        let has = async |method, capability: &str| {
-            let all = self.call(method, json!({}), "").await?;
-            let mut all = all["capabilities"].as_array().into_iter().flatten();
-            Ok::<_, Failure>(all.any(|it| it["rpc"]["type"] == capability))
-        };
-        Ok((
-            has("ControllerGetCapabilities", "PUBLISH_UNPUBLISH_VOLUME").await?,
-            has("NodeGetCapabilities", "STAGE_UNSTAGE_VOLUME").await?,
-        ))
+        let (of_controller, of_node) = ("ControllerGetCapabilities", "NodeGetCapabilities");
+        let attaches = self
+            .controller
+            .has(of_controller, "PUBLISH_UNPUBLISH_VOLUME");
+        let attaches = attaches
+            .await
+            .map_err(|cause| step(of_controller, cause, ""))?;
+        let stages = self.node.has(of_node, "STAGE_UNSTAGE_VOLUME").await;
+        Ok((attaches, stages.map_err(|cause| step(of_node, cause, ""))?))
+    }
+}
+
+/// Returns the error of a call, with its name and the remedy.
+fn step(method: &'static str, cause: Failure, advice: &str) -> Failure {
+    Failure::Step {
+        step: method,
+        cause: Box::new(cause),
+        advice: advice.to_owned(),
     }
 }
 

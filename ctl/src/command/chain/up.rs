@@ -49,7 +49,7 @@ impl Mount {
     pub(crate) async fn run(self, on: &Target) -> Result<Answer, Failure> {
         let target = record::target(&self.dir)?;
         let state = record::state(&self.sockets.state_dir)?;
-        let sockets = self.sockets.paths(on);
+        let sockets = self.sockets.paths(on).await?;
         let known = Record::of_same(&state, &target, &self.name, &sockets)?;
         let capability = self.access.capability();
         let place = inspect(&target, known.is_some(), self.access.block)?;

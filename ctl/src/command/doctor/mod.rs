@@ -7,7 +7,7 @@ mod switch;
 
 use clap::Args;
 
-use crate::command::ls::Search;
+use crate::drivers::Search;
 use crate::failure::Failure;
 use crate::machine::mounts;
 use crate::render::Answer;
@@ -15,15 +15,16 @@ use crate::report::Report;
 
 const EXAMPLES: &str = "\
 Examples:
-  belayctl doctor                                  this node
+  belayctl doctor                                  # this node
   {
-    kubectl get -A -o json csidriver,csinode,node,lease,persistentvolume,volumeattachment
-    kubectl get -A -o json storageclass,deployment,statefulset,daemonset,pod,persistentvolumeclaim
+    kubectl get -A -o json csidriver,csinode,node,lease,pv,volumeattachment
+    kubectl get -A -o json storageclass,deployment,statefulset,daemonset,pod,pvc
     kubectl get -A -o json volumesnapshotclass,volumesnapshotcontent
   } >objects.json
   belayctl doctor --switch cinder --objects objects.json
 
-The last kubectl fails in a cluster without snapshots; the objects of the others suffice there.";
+The last kubectl fails in a cluster without snapshots; the objects of the others
+suffice there.";
 
 /// The flags of `belayctl doctor`.
 #[derive(Args, Clone)]

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::command::ls::DriverSocket;
+use crate::drivers::DriverSocket;
 use crate::report::{Report, Verdict};
 
 /// The capability to mount (capabilities(7)), and its number.

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
-use super::ls::{DriverSocket, Search};
+use crate::drivers::{DriverSocket, Search};
 use crate::failure::Failure;
 use crate::machine::pages::{self, Page};
-use crate::machine::{mounts, process};
+use crate::machine::{device, mounts, process};
 use crate::render::{Answer, Rows};
 use view::Driver;
 
@@ -30,29 +30,28 @@ impl Status {
     /// Fails if /proc cannot be read.
     pub(crate) async fn run(&self) -> Result<Answer, Failure> {
         let drivers = self.drivers().await?;
-        let good = drivers.iter().all(Driver::is_good);
-        let rows = drivers.iter().map(Driver::cells);
-        let answer = Answer::Rows(Rows {
+        let good = drivers.iter().all(|driver| driver.is_good);
+        let rows = drivers.into_iter().map(|driver| driver.cells);
+        let rows = Rows {
             narrow: view::NARROW,
             ..Rows::new("drivers", &view::COLUMNS, rows)
-        });
-        Ok(answer.verdict(good))
+        };
+        Ok(Answer::Rows(rows.fit()).verdict(good))
     }
 
     async fn drivers(&self) -> Result<Vec<Driver>, Failure> {
-        let mounts = mounts::all()?;
+        let devices = device::all();
         let mut pages = Vec::new();
         for address in &self.metrics {
             let page = pages::metrics(*address);
-            pages.push(
-                page.map_err(|error| Failure::Usage(format!("--metrics {address}: {error}")))?,
-            );
+            let wrong = |error| Failure::Usage(format!("--metrics {address}: {error}"));
+            pages.push(page.map_err(wrong)?);
         }
         let mut of_process: BTreeMap<u32, Page> = BTreeMap::new();
         let mut drivers = Vec::new();
         for found in self.search.look().await {
             // The registration socket of a driver is on the line of its CSI socket.
-            if found.serves.iter().any(|name| name == "registration") {
+            if found.has("registration") {
                 continue;
             }
             let own = |pid| {
@@ -63,7 +62,12 @@ impl Status {
             };
             let own = found.pid.map(own).filter(|page| *page != Page::default());
             let page = own.unwrap_or_else(|| named(&pages, &found));
-            drivers.push(Driver::new(found, &page, &mounts));
+            // The driver's own mounts, if its process is visible and of this user.
+            let mounts = found.pid.and_then(|pid| mounts::of(pid).ok());
+            let mounts = mounts.map_or_else(mounts::all, Ok)?;
+            let is_node = found.has("node");
+            let staged = is_node.then(|| view::staged(&found, &mounts, &devices));
+            drivers.push(Driver::new(&found, &page, staged));
         }
         Ok(drivers)
     }

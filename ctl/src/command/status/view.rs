@@ -1,49 +1,50 @@
 //! The state of one driver at one moment.
 
-use crate::command::ls::DriverSocket;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::drivers::DriverSocket;
+use crate::machine::device::Device;
 use crate::machine::mounts::Mount;
-use crate::machine::pages::{Page, quantile};
+use crate::machine::pages::{Page, quantile, whole};
+use crate::machine::process;
 use crate::render::Cell;
 
 const CALLS: &str = "belay_rpc_duration_seconds";
 
 /// All columns; a narrow table has the first [`NARROW`] of them.
-pub(super) const COLUMNS: [&str; 13] = [
+pub(super) const COLUMNS: [&str; 14] = [
     "driver",
     "serves",
     "ready",
     "staged",
     "hung",
     "unhealthy",
-    "p50_ms",
-    "p99_ms",
+    "p99_us",
     "failed",
+    "p50_us",
     "registered",
     "oldest_s",
     "free_bytes",
     "socket",
+    "trouble",
 ];
 pub(super) const NARROW: usize = 9;
+/// The length of a driver's name that leaves room for the other columns.
+const NAME: usize = 25;
 
-/// The state of a driver, from its socket, its metrics and the mounts.
-#[derive(Clone, Debug)]
+/// A driver in the table.
 pub(super) struct Driver {
-    pub(super) found: DriverSocket,
-    /// The number of the kubelet's staging mounts, which do not include staged raw devices.
-    pub(super) staged: usize,
-    pub(super) registered: Option<bool>,
-    pub(super) hung: Option<i64>,
-    pub(super) oldest: Option<i64>,
-    pub(super) unhealthy: Option<i64>,
-    pub(super) failed: Option<i64>,
-    /// Quantiles of the latency in milliseconds: upper bounds of the histogram's buckets.
-    pub(super) p50: Option<f64>,
-    pub(super) p99: Option<f64>,
-    pub(super) free: Option<i64>,
+    /// Whether the driver is ready, and nothing is hung or unhealthy.
+    pub(super) is_good: bool,
+    /// The values in the order of [`COLUMNS`].
+    pub(super) cells: Vec<Cell>,
 }
 
 impl Driver {
-    pub(super) fn new(found: DriverSocket, page: &Page, mounts: &[Mount]) -> Self {
+    /// Describes a driver by its socket, its metrics and the number of its mounted volumes. The
+    /// latencies are upper bounds of the histogram's buckets.
+    pub(super) fn new(found: &DriverSocket, page: &Page, staged: Option<i64>) -> Self {
         let label = ("driver", found.driver.as_str());
         let own = |name: &str| page.sum(name, Some(label)).map(whole);
         let all = |name: &str| page.sum(name, None).map(whole);
@@ -53,93 +54,84 @@ impl Driver {
             .of(&count, Some(label))
             .filter(|sample| sample.labels.get("code").is_some_and(|code| code != "OK"));
         let failed: f64 = failed.map(|sample| sample.value).sum();
-        let below = format!("/kubernetes.io/csi/{}/", found.driver);
-        let staged = mounts.iter().filter(|mount| {
-            let point = mount.point.to_string_lossy();
-            point.contains(&below) && point.ends_with("/globalmount")
-        });
-        let is_node = found.serves.iter().any(|name| name == "node");
-        Self {
-            staged: if is_node { staged.count() } else { 0 },
-            registered: own("belay_kubelet_registered").map(|value| value == 1),
-            hung: all("belay_jobs_hung"),
-            oldest: all("belay_jobs_oldest_age_seconds"),
-            unhealthy: own("belay_volumes_unhealthy"),
-            failed: (!calls.is_empty()).then(|| whole(failed)),
-            p50: quantile(&calls, 0.5).map(|seconds| seconds * 1000.0),
-            p99: quantile(&calls, 0.99).map(|seconds| seconds * 1000.0),
-            free: own("belay_storage_free_bytes"),
-            found,
-        }
-    }
-
-    /// Whether the driver is ready, and nothing is hung or unhealthy.
-    pub(super) fn is_good(&self) -> bool {
+        let latency = |part| {
+            let seconds = quantile(&calls, part);
+            seconds.map_or(Cell::Unknown, |it| Cell::Micros(whole(it * 1e6)))
+        };
+        let (hung, unhealthy) = (all("belay_jobs_hung"), own("belay_volumes_unhealthy"));
+        let registered = own("belay_kubelet_registered").map(|value| value == 1);
+        let free = own("belay_storage_free_bytes");
+        let name = match found.driver.as_str() {
+            "" => end_of(&found.socket),
+            name => name.to_owned(),
+        };
         let none = |count: Option<i64>| count.unwrap_or(0) == 0;
-        self.found.trouble.is_empty()
-            && self.found.ready != Some(false)
-            && none(self.hung)
-            && none(self.unhealthy)
-            && self.registered != Some(false)
+        let is_good = found.trouble.is_empty()
+            && found.ready != Some(false)
+            && none(hung)
+            && none(unhealthy)
+            && registered != Some(false);
+        let cells = vec![
+            Cell::Text(name),
+            Cell::List(found.serves.clone()),
+            Cell::Flag(found.ready == Some(true)),
+            Cell::number(staged),
+            Cell::number(hung),
+            Cell::number(unhealthy),
+            latency(0.99),
+            Cell::number((!calls.is_empty()).then(|| whole(failed))),
+            latency(0.5),
+            registered.map_or(Cell::Unknown, Cell::Flag),
+            Cell::number(all("belay_jobs_oldest_age_seconds")),
+            free.map_or(Cell::Unknown, Cell::Bytes),
+            Cell::Text(found.socket.display().to_string()),
+            Cell::Text(found.trouble.clone()),
+        ];
+        Self { is_good, cells }
     }
+}
 
-    /// Returns `yes`, `no`, or the reason why the driver does not answer.
-    pub(super) fn ready(&self) -> String {
-        match self.found.ready {
-            _ if !self.found.trouble.is_empty() => self.found.trouble.clone(),
-            Some(true) => "yes".to_owned(),
-            Some(false) => "no".to_owned(),
-            None => String::new(),
+/// Returns the end of a path, as long as the name of a driver.
+fn end_of(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    match path.char_indices().nth_back(NAME - 2) {
+        Some((at, _)) if at > 0 => format!("\u{2026}{}", &path[at..]),
+        _ => path.into_owned(),
+    }
+}
+
+/// Counts the volumes of a driver that are mounted: by Belay's names of their devices, by the files
+/// behind loop devices, whose directory is in the arguments or variables of the driver's process,
+/// and by the kubelet's staging paths.
+pub(super) fn staged(found: &DriverSocket, mounts: &[Mount], devices: &[Device]) -> i64 {
+    let driver = &found.driver;
+    let words = found.pid.map(process::words).unwrap_or_default();
+    let is_own = |file: &&Path| {
+        words
+            .iter()
+            .any(|word| file.parent() == Some(Path::new(word)))
+    };
+    let volume = |mount: &Mount| {
+        if let Some((its, volume)) = mount.volume() {
+            return (its == *driver).then(|| volume.to_owned());
         }
-    }
-
-    /// Returns the cells in the order of [`COLUMNS`].
-    pub(super) fn cells(&self) -> Vec<Cell> {
-        let number = |number: Option<i64>| number.map_or(Cell::Text(String::new()), Cell::Number);
-        let time = |time: Option<f64>| Cell::Text(time.map(milliseconds).unwrap_or_default());
-        let free = self.free.map_or(Cell::Text(String::new()), Cell::Bytes);
-        let registered = self
-            .registered
-            .map_or(Cell::Text(String::new()), Cell::Flag);
-        vec![
-            Cell::Text(self.found.driver.clone()),
-            Cell::List(self.found.serves.clone()),
-            Cell::Text(self.ready()),
-            Cell::Number(i64::try_from(self.staged).unwrap_or(i64::MAX)),
-            number(self.hung),
-            number(self.unhealthy),
-            time(self.p50),
-            time(self.p99),
-            number(self.failed),
-            registered,
-            number(self.oldest),
-            free,
-            Cell::Text(self.found.socket.display().to_string()),
-        ]
-    }
-}
-
-/// Formats a latency: `0.5`, `25`, or `>10000` if it is above the last bound.
-pub(super) fn milliseconds(time: f64) -> String {
-    match time {
-        time if time.is_infinite() => ">".to_owned(),
-        time if time < 10.0 => format!("{time:.1}"),
-        time => format!("{time:.0}"),
-    }
-}
-
-/// Converts a metric that counts; it is far below 2^53, up to which an f64 is exact.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "`as` saturates, which is what is shown"
-)]
-fn whole(value: f64) -> i64 {
-    value as i64
+        let device = devices.iter().find(|device| device.is_on(mount));
+        if let Some(file) = device.and_then(Device::file).filter(is_own) {
+            return Some(file.file_name()?.to_string_lossy().into_owned());
+        }
+        let point = mount.point.to_str()?;
+        let is_staging = point.contains(&format!("/kubernetes.io/csi/{driver}/"));
+        (is_staging && point.ends_with("/globalmount")).then(|| point.to_owned())
+    };
+    let volumes: BTreeSet<_> = mounts.iter().filter_map(volume).collect();
+    i64::try_from(volumes.len()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::render::{Answer, Output, Rows};
 
     fn driver(page: &str) -> Driver {
         let found = DriverSocket {
@@ -147,7 +139,7 @@ mod tests {
             ready: Some(true),
             ..DriverSocket::default()
         };
-        Driver::new(found, &Page::parse(page), &[])
+        Driver::new(&found, &Page::parse(page), None)
     }
 
     #[test]
@@ -161,15 +153,103 @@ mod tests {
              belay_rpc_duration_seconds_count{driver=\"d\",code=\"OK\"} 3\n\
              belay_rpc_duration_seconds_count{driver=\"d\",code=\"NOT_FOUND\"} 1\n",
         );
-        assert_eq!((driver.hung, driver.unhealthy), (Some(2), Some(1)));
-        assert_eq!(driver.failed, Some(1));
-        assert_eq!(driver.p99.map(milliseconds).as_deref(), Some("1.0"));
-        assert!(!driver.is_good());
+        let shown: Vec<_> = driver.cells[3..9]
+            .iter()
+            .map(|it| it.shown(false))
+            .collect();
+        assert_eq!(shown, ["-", "2", "1", "1ms", "1", "1ms"]);
+        assert!(!driver.is_good);
     }
 
     #[test]
     fn a_driver_without_metrics_is_good_if_it_is_ready() {
-        assert!(driver("").is_good());
-        assert_eq!(driver("").hung, None);
+        assert!(driver("").is_good);
+        assert_eq!(driver("").cells[4], Cell::Unknown);
+    }
+
+    #[test]
+    fn each_mounted_volume_of_the_driver_counts_once() {
+        let mount = |dev: &str, root: &str, point: &str, source: &str| Mount {
+            dev: dev.to_owned(),
+            root: root.to_owned(),
+            point: point.into(),
+            is_readonly: false,
+            is_shared: false,
+            fs_type: if dev == "0:6" { "devtmpfs" } else { "ext4" }.to_owned(),
+            source: source.to_owned(),
+        };
+        let device = |name: &str, dev: &str, file: &str| Device {
+            name: name.to_owned(),
+            dev: dev.to_owned(),
+            bytes: 512,
+            file: Some(file.to_owned()),
+            serial: None,
+        };
+        let csi = "/k/plugins/kubernetes.io/csi";
+        let mounts = [
+            mount("7:0", "/", "/staging", "/dev/loop0"),
+            mount("7:0", "/", "/mnt", "/dev/loop0"),
+            mount("7:1", "/", "/others", "/dev/loop1"),
+            mount("0:6", "/belay/d/vol-2@22/loop2", "/raw", "devtmpfs"),
+            mount(
+                "8:0",
+                "/",
+                &format!("{csi}/d/1/globalmount"),
+                "/dev/belay/d/vol-3@9",
+            ),
+            mount("8:1", "/", "/other", "/dev/belay/e/vol-4@9"),
+            mount(
+                "0:50",
+                "/",
+                &format!("{csi}/d/2/globalmount"),
+                "server:/share",
+            ),
+            mount(
+                "0:51",
+                "/",
+                &format!("{csi}/e/3/globalmount"),
+                "server:/share",
+            ),
+        ];
+        // The directory of the files is an argument of this process: the program itself.
+        let own = process::words(std::process::id()).swap_remove(0);
+        let devices = [
+            device("loop0", "7:0", &format!("{own}/vol-1")),
+            device("loop1", "7:1", "/others/vol-9"),
+        ];
+        let found = DriverSocket {
+            driver: "d".to_owned(),
+            pid: Some(std::process::id()),
+            ..DriverSocket::default()
+        };
+        assert_eq!(staged(&found, &mounts, &devices), 4);
+    }
+
+    #[test]
+    fn the_table_fits_into_80_columns_whatever_does_not_answer() {
+        let dead = DriverSocket {
+            socket: "/var/lib/kubelet/plugins/cinder.csi.openstack.org/csi.sock".into(),
+            trouble: "no answer in 2 s".to_owned(),
+            ..DriverSocket::default()
+        };
+        let found = DriverSocket {
+            driver: "dobs.csi.digitalocean.com".to_owned(),
+            serves: vec!["controller".to_owned()],
+            ..dead.clone()
+        };
+        let rows = [dead, found].map(|it| Driver::new(&it, &Page::default(), None).cells);
+        let rows = Rows {
+            narrow: NARROW,
+            ..Rows::new("drivers", &COLUMNS, rows)
+        };
+        let text = Answer::Rows(rows.fit()).text(Output::Table);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        assert!(
+            text.contains("UNHEALTHY") && text.contains("openstack.org/csi.sock"),
+            "{text}"
+        );
     }
 }

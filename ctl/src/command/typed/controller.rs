@@ -2,23 +2,38 @@
 //! the answer.
 
 use super::forms;
-use super::verb::{Flag, Verb, count, pairs, size, switch, text, verb};
+use super::verb::Kind::{Count, Pairs, Size, Switch, Text};
+use super::verb::{Flag, Verb, option, verb};
 use super::view::{Column, Form, View};
 
 pub(super) const VOLUME_ID: Flag = Flag::Word("volume_id", "VOLUME_ID", "Id of the volume");
 const SNAPSHOT_ID: Flag = Flag::Word("snapshot_id", "SNAPSHOT_ID", "Id of the snapshot");
+const IGNORE_ABSENT: Flag = option(
+    super::IGNORE,
+    Switch,
+    &[],
+    "Succeed, and do nothing, if there is none",
+)
+.optional();
 const PARAMETERS: Flag = class_parameters("Storage class parameter; may be repeated");
 pub(super) const MIN_SIZE: &[&str] = &["capacity_range/required_bytes"];
-const LIMIT: Flag = size("limit", &["capacity_range/limit_bytes"], "Maximum size").optional();
-const MAX_ENTRIES: Flag = count(
+const LIMIT: Flag = option(
+    "limit",
+    Size,
+    &["capacity_range/limit_bytes"],
+    "Maximum size",
+)
+.optional();
+const MAX_ENTRIES: Flag = option(
     super::ONE_PAGE[0],
+    Count,
     &["max_entries"],
     "Show only one page, with at most so many entries (0: the driver's default)",
 )
 .optional();
-const STARTING_TOKEN: Flag = text(
+const STARTING_TOKEN: Flag = option(
     super::ONE_PAGE[1],
-    "TOKEN",
+    Text("TOKEN"),
     &["starting_token"],
     "Show only the page that starts at this token",
 )
@@ -59,7 +74,7 @@ pub(super) const GROWN: Column = Column::new("capacity_bytes", "/capacity_bytes"
 const SOURCE: Column = Column::new("source", "/volume/content_source", Form::Source);
 
 const fn class_parameters(help: &'static str) -> Flag {
-    pairs("parameter", &["parameters"], help).optional()
+    option("parameter", Pairs, &["parameters"], help).optional()
 }
 
 /// `belayctl volume`: the calls about volumes that the sidecars make on the controller socket.
@@ -68,15 +83,14 @@ pub(super) const VOLUME: &[Verb] = &[
     verb("create", "CreateVolume", "Create a volume, or find the one with this name",
         &[
             Flag::Word("name", "NAME", "Name of the volume"),
-            size("size", MIN_SIZE,
+            option("size", Size, MIN_SIZE,
                 "Minimum size, e.g. 1GiB, 500Mi or bytes [default: the driver's]").optional(),
             LIMIT,
             Flag::Capability("volume_capabilities/0"),
             PARAMETERS,
-            pairs("mutable-parameter", &["mutable_parameters"],
+            option("mutable-parameter", Pairs, &["mutable_parameters"],
                 "Parameter of a volume attributes class; may be repeated").optional(),
-            pairs(
-                "topology",
+            option("topology", Pairs,
                 &[
                     "accessibility_requirements/requisite/0/segments",
                     "accessibility_requirements/preferred/0/segments",
@@ -84,24 +98,24 @@ pub(super) const VOLUME: &[Verb] = &[
                 "Topology segment it must be reachable from, as key=value; may be repeated",
             )
             .optional(),
-            text("from-snapshot", "SNAPSHOT_ID", &["volume_content_source/snapshot/snapshot_id"],
-                "Id of a snapshot to restore").without("from-volume"),
-            text("from-volume", "VOLUME_ID", &["volume_content_source/volume/volume_id"],
+            option("from-snapshot", Text("SNAPSHOT_ID"),
+                &["volume_content_source/snapshot/snapshot_id"], "Id of a snapshot to restore").without("from-volume"),
+            option("from-volume", Text("VOLUME_ID"), &["volume_content_source/volume/volume_id"],
                 "Id of a volume to clone").optional(),
             Flag::Secrets,
         ],
         View::Record(&[ID, CAPACITY, CONTEXT, TOPOLOGIES, FROM_SNAPSHOT, FROM_VOLUME], "/volume",
             "has no volume")),
     verb("delete", "DeleteVolume", "Delete a volume and its data",
-        &[VOLUME_ID, Flag::Secrets], View::Done).also("rm"),
+        &[VOLUME_ID, IGNORE_ABSENT, Flag::Secrets], View::Done).also("rm"),
     verb("attach", "ControllerPublishVolume",
         "Attach a volume to a node; prints the publish context",
         &[
             VOLUME_ID,
-            text("node-id", "NODE_ID", &["node_id"],
+            option("node-id", Text("NODE_ID"), &["node_id"],
                 "The node, as `belayctl node info` names it").required(),
             Flag::Capability("volume_capability"),
-            switch("readonly", &["readonly"], "Attach read-only").optional(),
+            option("readonly", Switch, &["readonly"], "Attach read-only").optional(),
             Flag::VolumeContext,
             Flag::Secrets,
         ],
@@ -110,7 +124,9 @@ pub(super) const VOLUME: &[Verb] = &[
     verb("detach", "ControllerUnpublishVolume", "Detach a volume from a node, or from all nodes",
         &[
             VOLUME_ID,
-            text("node-id", "NODE_ID", &["node_id"], "The node [default: all nodes]").optional(),
+            option("node-id", Text("NODE_ID"), &["node_id"],
+                "The node [default: all nodes]").optional(),
+            IGNORE_ABSENT,
             Flag::Secrets,
         ],
         View::Done).also("unpublish"),
@@ -128,35 +144,28 @@ pub(super) const VOLUME: &[Verb] = &[
         &[MAX_ENTRIES, STARTING_TOKEN],
         View::Rows(
             &[ID, CAPACITY, NODES, CONDITION, SOURCE.wide(), TOPOLOGIES.wide(), CONTEXT.wide()],
-            "volumes",
-        )).also("ls"),
+            "volumes")).also("ls"),
     verb("get", "ControllerGetVolume", "Show a volume",
         &[VOLUME_ID],
         View::Record(
             &[ID, CAPACITY, CONTEXT, TOPOLOGIES, FROM_SNAPSHOT, FROM_VOLUME, NODES, CONDITION],
-            "/volume",
-            "has no volume",
-        )),
+            "/volume", "has no volume")),
     verb("expand", "ControllerExpandVolume", "Expand a volume",
         &[
             VOLUME_ID,
-            size("size", MIN_SIZE, "Minimum size, e.g. 2GiB").required(),
+            option("size", Size, MIN_SIZE, "Minimum size, e.g. 2GiB").required(),
             LIMIT,
             Flag::OptionalCapability("volume_capability"),
             Flag::Secrets,
         ],
         View::Record(
-            &[
-                GROWN,
-                Column::new("node_expansion_required", "/node_expansion_required", Form::Flag),
-            ],
-            "",
-            "",
-        )),
+            &[GROWN,
+              Column::new("node_expansion_required", "/node_expansion_required", Form::Flag)],
+            "", "")),
     verb("modify", "ControllerModifyVolume", "Change the mutable parameters of a volume",
         &[
             VOLUME_ID,
-            pairs("parameter", &["mutable_parameters"],
+            option("parameter", Pairs, &["mutable_parameters"],
                 "Parameter and its new value; may be repeated").required(),
             Flag::Secrets,
         ],
@@ -167,7 +176,7 @@ pub(super) const VOLUME: &[Verb] = &[
     verb("health-list", "ControllerListVolumeHealth",
         "List unhealthy volumes; exits with 2 if there are any",
         &[
-            count("page-size", &["max_entries"],
+            option("page-size", Count, &["max_entries"],
                 "Number of entries that one call requests (0: the driver's default)").optional(),
             Flag::Secrets,
         ],
@@ -175,7 +184,7 @@ pub(super) const VOLUME: &[Verb] = &[
     verb("capacity", "GetCapacity", "Show free capacity",
         &[
             PARAMETERS,
-            pairs("topology", &["accessible_topology/segments"],
+            option("topology", Pairs, &["accessible_topology/segments"],
                 "Topology segment of the volumes, as key=value; may be repeated").optional(),
         ],
         View::Record(
@@ -184,9 +193,7 @@ pub(super) const VOLUME: &[Verb] = &[
                 Column::new("maximum_volume_size", "/maximum_volume_size", Form::Bytes).if_sent(),
                 Column::new("minimum_volume_size", "/minimum_volume_size", Form::Bytes).if_sent(),
             ],
-            "",
-            "",
-        )),
+            "", "")),
     verb("capabilities", "ControllerGetCapabilities", "List the capabilities of the controller",
         &[], View::Other(forms::capabilities)),
 ];
@@ -214,12 +221,13 @@ pub(super) const SNAPSHOTS: &[Verb] = &[
         ],
         ONE_SNAPSHOT),
     verb("delete", "DeleteSnapshot", "Delete a snapshot; volumes restored from it remain",
-        &[SNAPSHOT_ID, Flag::Secrets], View::Done).also("rm"),
+        &[SNAPSHOT_ID, IGNORE_ABSENT, Flag::Secrets], View::Done).also("rm"),
     verb("list", "ListSnapshots", "List snapshots",
         &[
-            text("volume-id", "VOLUME_ID", &["source_volume_id"],
+            option("volume-id", Text("VOLUME_ID"), &["source_volume_id"],
                 "Only snapshots of this volume").optional(),
-            text("snapshot-id", "SNAPSHOT_ID", &["snapshot_id"], "Only this snapshot").optional(),
+            option("snapshot-id", Text("SNAPSHOT_ID"), &["snapshot_id"],
+                "Only this snapshot").optional(),
             MAX_ENTRIES,
             STARTING_TOKEN,
             Flag::Secrets,

@@ -1,6 +1,7 @@
 //! The typed commands `belayctl volume`, `snapshot`, `controller`, `node` and `identity`. Each
 //! makes one call, which a row of the tables describes.
 
+mod before;
 mod controller;
 mod forms;
 mod node;
@@ -11,10 +12,12 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args as _, Command, Error, FromArgMatches, Subcommand};
 use serde_json::Value;
 
+use crate::call::{self, Connection};
 use crate::command::jobs::Jobs;
 use crate::failure::Failure;
 use crate::render::Answer;
 use crate::target::Target;
+use before::{Before, IGNORE};
 use controller::{SNAPSHOTS, VOLUME};
 use node::{IDENTITY, NODE};
 use verb::Verb;
@@ -26,19 +29,23 @@ const VOLUME_EXAMPLE: &str = "\
 Example, a volume's lifecycle in the controller:
   belayctl volume create data --size 1GiB --fs-type ext4
   umask 077  # a.json has the secret of the volume's format mark, if it has one
-  belayctl volume attach vol-1 --node-id n1 --fs-type ext4 -o json --show-secrets >a.json
+  belayctl volume attach vol-1 --node-id n1 --fs-type ext4 -o json \\
+    --show-secrets >a.json
   belayctl volume expand vol-1 --size 2GiB
   belayctl snapshot create backup vol-1
   belayctl volume create copy --from-snapshot snap-1 --fs-type ext4
   belayctl volume detach vol-1 --node-id n1
   belayctl volume delete vol-1
-`node stage --context-from a.json` continues on the node; `belayctl mount` does it all.";
+`node stage --context-from a.json` continues on the node; `belayctl mount` does
+it all.";
 
 const NODE_EXAMPLE: &str = "\
-Example, a volume's lifecycle on the node (a.json: `volume attach -o json --show-secrets`):
-  belayctl node stage vol-1 --staging /mnt/staging --fs-type ext4 --context-from a.json
-  belayctl node publish vol-1 --staging /mnt/staging --target /mnt/pod --fs-type ext4 \\
+Example, a volume's lifecycle on the node; a.json is the output of
+`volume attach -o json --show-secrets`:
+  belayctl node stage vol-1 --staging /mnt/staging --fs-type ext4 \\
     --context-from a.json
+  belayctl node publish vol-1 --staging /mnt/staging --target /mnt/pod \\
+    --fs-type ext4 --context-from a.json
   belayctl node stats vol-1 --path /mnt/pod
   belayctl node unpublish vol-1 --target /mnt/pod
   belayctl node unstage vol-1 --staging /mnt/staging";
@@ -199,34 +206,44 @@ impl Typed {
             Self::Call(verb, flags) => (verb, flags),
         };
         let request = verb.request(&flags)?;
-        let connection = target.connect().await?;
-        let is_one_page = ONE_PAGE
-            .iter()
-            .any(|name| flags.try_contains_id(name).unwrap_or(false));
-        let mut answer = match is_one_page {
-            true => connection.call(verb.method, request).await?,
-            false => {
-                let page = async |token: String| {
-                    let mut request = request.clone();
-                    if !token.is_empty() {
-                        request["starting_token"] = token.into();
-                    }
-                    connection.call(verb.method, request).await
-                };
-                all_pages(page).await?
-            }
+        let service = call::service(&call::method(call::own()?, verb.method)?);
+        let connection = target.connect(service).await?;
+        let before = Before::look_up(&connection, verb.method, &flags, &request).await;
+        before.refuse_shrinking(&request)?;
+        let has = |name: &&str| matches!(flags.try_contains_id(name), Ok(true));
+        let mut answer = match ONE_PAGE.iter().any(has) {
+            true => connection.call(verb.method, request.clone()).await?,
+            false => all_pages(&connection, verb.method, request.clone()).await?,
         };
+        // The call is made all the same: it may complete what an earlier one has begun.
+        before.refuse_absent(&request)?;
         target.visibility.message(&mut answer);
         verb.view.show(&answer)
     }
 }
 
-/// Returns an answer with the entries of all pages. An answer without a list has one page.
+/// Makes a call, and returns an answer with the entries of all pages. An answer without a list has
+/// one page.
+///
+/// # Errors
+/// Fails if a page cannot be read.
+async fn all_pages(on: &Connection, method: &str, request: Value) -> Result<Value, Failure> {
+    let page = async |token: String| {
+        let mut request = request.clone();
+        if !token.is_empty() {
+            request["starting_token"] = token.into();
+        }
+        on.call(method, request).await
+    };
+    joined(page).await
+}
+
+/// Returns an answer with the entries of all pages.
 ///
 /// # Errors
 /// Fails if a page cannot be read, or if it names itself as the next page, which would loop
 /// endlessly.
-async fn all_pages(
+async fn joined(
     mut page: impl AsyncFnMut(String) -> Result<Value, Failure>,
 ) -> Result<Value, Failure> {
     let mut token = String::new();
@@ -350,7 +367,7 @@ mod tests {
         let verb = verbs.iter().find(|verb| verb.name == name).unwrap();
         let output = method(own().unwrap(), verb.method).unwrap().output();
         let message = DynamicMessage::decode(output, message.encode_to_vec().as_slice()).unwrap();
-        let answer = crate::call::json(&message, &options()).unwrap();
+        let answer = crate::call::to_json(&message, &options()).unwrap();
         verb.view.show(&answer).unwrap().text(Output::Wide)
     }
 
@@ -406,7 +423,7 @@ mod tests {
 
     /// Reads all pages; `next` returns the token of the page after a given one.
     async fn listed(next: impl Fn(&str) -> &'static str) -> Result<Value, Failure> {
-        all_pages(async |token: String| Ok(json!({"next_token": next(&token), "entries": [token]})))
+        joined(async |token: String| Ok(json!({"next_token": next(&token), "entries": [token]})))
             .await
     }
 

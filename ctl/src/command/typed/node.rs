@@ -2,14 +2,15 @@
 
 use super::controller::{GROWN, MIN_SIZE, VOLUME_ID};
 use super::forms;
-use super::verb::{Flag, Verb, size, switch, text, verb};
+use super::verb::Kind::{Size, Switch, Text};
+use super::verb::{Flag, Verb, option, verb};
 use super::view::{Column, Form, View};
 
 const STAGING: &[&str] = &["staging_target_path"];
-const STAGED: Flag = text("staging", "PATH", STAGING, "Where it is staged").optional();
-const PATH: Flag = text(
+const STAGED: Flag = option("staging", Text("PATH"), STAGING, "Where it is staged").optional();
+const PATH: Flag = option(
     "path",
-    "PATH",
+    Text("PATH"),
     &["volume_path"],
     "Where it is published or staged",
 )
@@ -22,22 +23,23 @@ pub(super) const NODE: &[Verb] = &[
         "Make a volume usable on the node, formatting it if it is blank",
         &[
             VOLUME_ID,
-            text("staging", "PATH", STAGING, "Staging path; the directory must exist").required(),
+            option("staging", Text("PATH"), STAGING,
+                "Staging path; the directory must exist").required(),
             Flag::Capability("volume_capability"),
             Flag::Contexts,
             Flag::Secrets,
         ],
         View::Done),
     verb("unstage", "NodeUnstageVolume", "Unstage a volume",
-        &[VOLUME_ID, text("staging", "PATH", STAGING, "Where it is staged").required()],
+        &[VOLUME_ID, option("staging", Text("PATH"), STAGING, "Where it is staged").required()],
         View::Done),
     verb("publish", "NodePublishVolume", "Publish a volume at a target path",
         &[
             VOLUME_ID,
-            text("target", "PATH", &["target_path"],
+            option("target", Text("PATH"), &["target_path"],
                 "Target path; its parent directory must exist").required(),
-            switch("readonly", &["readonly"], "Publish read-only").optional(),
-            text("staging", "PATH", STAGING,
+            option("readonly", Switch, &["readonly"], "Publish read-only").optional(),
+            option("staging", Text("PATH"), STAGING,
                 "Staging path, unless the driver stages no volumes").optional(),
             Flag::Capability("volume_capability"),
             Flag::Contexts,
@@ -45,7 +47,8 @@ pub(super) const NODE: &[Verb] = &[
         ],
         View::Done),
     verb("unpublish", "NodeUnpublishVolume", "Unpublish a volume",
-        &[VOLUME_ID, text("target", "PATH", &["target_path"], "Where it is published").required()],
+        &[VOLUME_ID,
+          option("target", Text("PATH"), &["target_path"], "Where it is published").required()],
         View::Done),
     verb("stats", "NodeGetVolumeStats", "Show the usage of a volume",
         &[VOLUME_ID, PATH, STAGED], View::Other(forms::usage)),
@@ -54,9 +57,9 @@ pub(super) const NODE: &[Verb] = &[
         &[
             Flag::Word("volume_id", "VOLUME_ID",
                 "Id of the volume; it need not be staged or published"),
-            text("target", "PATH", &["volume_publish_path"],
+            option("target", Text("PATH"), &["volume_publish_path"],
                 "Where it is or should be published").optional(),
-            text("staging", "PATH", STAGING, "Where it is or should be staged").optional(),
+            option("staging", Text("PATH"), STAGING, "Where it is or should be staged").optional(),
         ],
         View::Other(forms::health_of_one)),
     verb("storage-health", "NodeGetStorageHealth",
@@ -67,7 +70,7 @@ pub(super) const NODE: &[Verb] = &[
             VOLUME_ID,
             PATH,
             STAGED,
-            size("size", MIN_SIZE,
+            option("size", Size, MIN_SIZE,
                 "Minimum size, e.g. 2GiB [default: the size of the device]").optional(),
             Flag::OptionalCapability("volume_capability"),
             Flag::Secrets,
@@ -78,12 +81,10 @@ pub(super) const NODE: &[Verb] = &[
         View::Record(
             &[
                 Column::new("node_id", "/node_id", Form::Text),
-                Column::new("max_volumes_per_node", "/max_volumes_per_node", Form::Number),
+                Column::new("max_volumes_per_node", "/max_volumes_per_node", Form::Limit),
                 Column::new("accessible_topology", "/accessible_topology/segments", Form::Pairs),
             ],
-            "",
-            "",
-        )),
+            "", "")),
     verb("capabilities", "NodeGetCapabilities", "List the capabilities of the node service",
         &[], View::Other(forms::capabilities)),
 ];
@@ -99,9 +100,7 @@ pub(super) const IDENTITY: &[Verb] = &[
                 Column::new("vendor_version", "/vendor_version", Form::Text),
                 Column::new("manifest", "/manifest", Form::Pairs),
             ],
-            "",
-            "",
-        )),
+            "", "")),
     verb("capabilities", "GetPluginCapabilities", "List the capabilities of the plugin",
         &[], View::Other(forms::capabilities)),
     verb("probe", "Probe", "Show whether the driver is ready; exits with 2 if it is not",

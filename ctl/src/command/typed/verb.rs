@@ -55,7 +55,7 @@ pub(super) struct Setting {
 }
 
 /// The kind of an option's value.
-enum Kind {
+pub(super) enum Kind {
     /// Any text, with its placeholder in the help.
     Text(&'static str),
     /// A size in bytes, with an optional unit.
@@ -68,48 +68,8 @@ enum Kind {
     Switch,
 }
 
-pub(super) const fn text(
-    name: &'static str,
-    value: &'static str,
-    fields: &'static [&'static str],
-    help: &'static str,
-) -> Setting {
-    option(name, Kind::Text(value), fields, help)
-}
-
-pub(super) const fn size(
-    name: &'static str,
-    fields: &'static [&'static str],
-    help: &'static str,
-) -> Setting {
-    option(name, Kind::Size, fields, help)
-}
-
-pub(super) const fn count(
-    name: &'static str,
-    fields: &'static [&'static str],
-    help: &'static str,
-) -> Setting {
-    option(name, Kind::Count, fields, help)
-}
-
-pub(super) const fn pairs(
-    name: &'static str,
-    fields: &'static [&'static str],
-    help: &'static str,
-) -> Setting {
-    option(name, Kind::Pairs, fields, help)
-}
-
-pub(super) const fn switch(
-    name: &'static str,
-    fields: &'static [&'static str],
-    help: &'static str,
-) -> Setting {
-    option(name, Kind::Switch, fields, help)
-}
-
-const fn option(
+/// Creates an optional option.
+pub(super) const fn option(
     name: &'static str,
     value: Kind,
     fields: &'static [&'static str],

@@ -33,6 +33,8 @@ pub(super) enum Form {
     Text,
     Bytes,
     Number,
+    /// A maximum; 0 is no limit.
+    Limit,
     Flag,
     /// A list of texts.
     List,
@@ -101,6 +103,7 @@ pub(super) fn cell(form: Form, value: &Value) -> Cell {
         Form::Text => Cell::Text(text(value)),
         Form::Bytes => Cell::Bytes(value.as_i64().unwrap_or_default()),
         Form::Number => Cell::Number(value.as_i64().unwrap_or_default()),
+        Form::Limit => Cell::Limit(value.as_i64().unwrap_or_default()),
         Form::Flag => Cell::Flag(value.as_bool().unwrap_or_default()),
         Form::List => Cell::List(texts(value)),
         Form::Pairs => Cell::Pairs(pairs(value).collect()),
@@ -241,6 +244,7 @@ mod tests {
         let fields = record(show(VOLUME, "create", &answer));
         assert_eq!(fields[3].1, Cell::List(vec!["rack=7+zone=a".to_owned()]));
         let fields = record(show(NODE, "info", &json!({"node_id": "n"})));
+        assert_eq!(fields[1].1, Cell::Limit(0));
         assert_eq!(fields[2].1, Cell::Pairs(Default::default()));
     }
 

@@ -145,7 +145,7 @@ fn an_archive_and_a_repeated_deletion_remove_nothing_newer() {
                  archive={SHARE}/archived-ns/data
                  by() {{
                      belayctl --timeout 60 --endpoint /run/$1.sock --output json \\
-                         controller delete $2
+                         controller delete --ignore-not-found $2
                  }}
                  # That of csi-driver-nfs.
                  mkdir -p $archive

@@ -28,7 +28,7 @@ create() {
     created=$(controller create $name --size 1GiB --parameter server=10.9.0.1 \\
         --parameter share=${share:-/} \"$@\") && id_of <<<\"$created\"
 }
-delete() { controller delete \"$@\"; }
+delete() { controller delete --ignore-not-found \"$@\"; }
 refuses() {
     if create \"$@\" 2>/run/refused; then return 1; fi
     grep -q ALREADY_EXISTS /run/refused

@@ -19,7 +19,7 @@ cut() {
     made=$(controller snapshot-create \"$@\") &&
         sed -n 's/.*\"snapshot_id\": *\"\\([^\"]*\\)\".*/\\1/p' <<<\"$made\"
 }
-discard() { controller snapshot-delete \"$@\"; }
+discard() { controller snapshot-delete --ignore-not-found \"$@\"; }
 unpack() { mkdir -p $2 && tar -xzf $1 -C $2 2>/run/tar.log; }
 nothing_left() {
     [ -z \"$(ls {SHARE}/.belay/trash {SHARE}/.belay/snapshots 2>/dev/null | grep -v :)\" ]

@@ -1,0 +1,119 @@
+//! The state before a call that succeeds without doing anything: CSI's calls are idempotent, so a
+//! delete of a volume that does not exist succeeds, and so does an expansion to a smaller size.
+
+use clap::ArgMatches;
+use serde_json::{Value, json};
+use tonic::Code;
+
+use super::all_pages;
+use super::view::list;
+use crate::call::Connection;
+use crate::failure::Failure;
+use crate::size;
+
+/// The flag that turns the check off.
+pub(super) const IGNORE: &str = "ignore-not-found";
+
+/// What the driver reports about the object of a call.
+pub(super) enum Before {
+    /// The driver cannot tell, or it does not matter.
+    Unknown,
+    /// The object's kind, and what the call would have done to it.
+    Absent(&'static str, &'static str),
+    /// A volume that the call expands, in the form of the specification.
+    Volume(Value),
+}
+
+/// The calls that look up an object: the capability, the method and the field with the ID.
+const LOOKUPS: [(&str, &str, &str); 3] = [
+    ("GET_VOLUME", "ControllerGetVolume", "volume_id"),
+    ("LIST_VOLUMES", "ListVolumes", "volume_id"),
+    ("LIST_SNAPSHOTS", "ListSnapshots", "snapshot_id"),
+];
+
+impl Before {
+    /// Looks up the object of a request, if the driver can. A call that fails is no reason not to
+    /// make the other one, which may fail with a better error.
+    pub(super) async fn look_up(
+        on: &Connection,
+        method: &str,
+        flags: &ArgMatches,
+        request: &Value,
+    ) -> Self {
+        let (object, done) = match method {
+            "DeleteVolume" => ("volume", "deleted"),
+            "ControllerUnpublishVolume" => ("volume", "detached"),
+            "ControllerExpandVolume" => ("volume", "expanded"),
+            "DeleteSnapshot" => ("snapshot", "deleted"),
+            _ => return Self::Unknown,
+        };
+        if flags.try_get_one(IGNORE).ok().flatten() == Some(&true) {
+            return Self::Unknown;
+        }
+        match find(on, object, request).await {
+            Ok(Some(volume)) if done == "expanded" => Self::Volume(volume),
+            Ok(Some(Value::Null)) => Self::Absent(object, done),
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Checks that there was an object.
+    ///
+    /// # Errors
+    /// Fails if the driver had none.
+    pub(super) fn refuse_absent(&self, request: &Value) -> Result<(), Failure> {
+        let Self::Absent(object, done) = self else {
+            return Ok(());
+        };
+        let id = request[format!("{object}_id")].as_str().unwrap_or_default();
+        Err(Failure::Machine(format!(
+            "no {object} {id}; nothing was {done}; `belayctl {object} list` shows the IDs"
+        )))
+    }
+
+    /// Checks that an expansion does not make the volume smaller.
+    ///
+    /// # Errors
+    /// Fails with both sizes.
+    pub(super) fn refuse_shrinking(&self, request: &Value) -> Result<(), Failure> {
+        let Self::Volume(volume) = self else {
+            return Ok(());
+        };
+        let bytes = volume["capacity_bytes"].as_u64().unwrap_or_default();
+        let required = request["capacity_range"]["required_bytes"].as_u64();
+        match required.filter(|required| bytes > *required) {
+            None => Ok(()),
+            Some(required) => Err(Failure::Machine(format!(
+                "the volume has {} ({bytes} bytes), and cannot shrink to {} ({required} bytes); \
+                 nothing was changed",
+                size::show(bytes),
+                size::show(required)
+            ))),
+        }
+    }
+}
+
+/// Returns the object of a request; `null` if it does not exist, and `None` if the driver cannot
+/// look it up.
+async fn find(on: &Connection, object: &str, request: &Value) -> Result<Option<Value>, Failure> {
+    let id = format!("{object}_id");
+    for (capability, method, field) in LOOKUPS {
+        if field != id || !on.has("ControllerGetCapabilities", capability).await? {
+            continue;
+        }
+        let lookup = match method {
+            "ListVolumes" => json!({}),
+            "ListSnapshots" => json!({field: request[field], "secrets": request["secrets"]}),
+            _ => json!({field: request[field]}),
+        };
+        let answer = match all_pages(on, method, lookup).await {
+            Err(Failure::Status(status)) if status.code() == Code::NotFound => json!({}),
+            answer => answer?,
+        };
+        let all = list(&answer, "/entries").iter().chain([&answer]);
+        let mut all = all.filter_map(|entry| entry.get(object));
+        let found = all.find(|found| found.get(field) == request.get(field));
+        return Ok(Some(found.cloned().unwrap_or_default()));
+    }
+    Ok(None)
+}

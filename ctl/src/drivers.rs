@@ -1,0 +1,258 @@
+//! The drivers of this node, by their sockets: what each socket serves, and which one serves a
+//! service.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use belay_proto::code::describe;
+use belay_proto::dial::DialError;
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::call::Connection;
+use crate::failure::Failure;
+use crate::machine::{kubelet, process, sockets};
+
+/// The timeout for a driver; a slower one is listed without its name.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The capability of a plugin that has a controller, on this socket or another one.
+const CONTROLLER: &str = "CONTROLLER_SERVICE";
+
+/// Where to look for sockets.
+#[derive(Args, Clone)]
+pub(crate) struct Search {
+    /// Search this directory instead of the usual ones; may be repeated
+    #[arg(long = "dir", value_name = "DIR")]
+    pub(crate) directories: Vec<PathBuf>,
+    /// The kubelet's directory
+    #[arg(long, value_name = "DIR", default_value = kubelet::DIRECTORY)]
+    pub(crate) kubelet_dir: PathBuf,
+}
+
+/// A socket, and the driver that answers on it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DriverSocket {
+    /// The path of the socket.
+    pub(crate) socket: PathBuf,
+    /// The name of the driver; empty if none answers.
+    pub(crate) driver: String,
+    /// The version of the driver.
+    pub(crate) version: String,
+    /// The services on the socket: `controller`, `node`, `registration`; empty if no driver
+    /// answers.
+    pub(crate) serves: Vec<String>,
+    /// Whether the driver reports that it is ready; `None` on sockets other than CSI.
+    pub(crate) ready: Option<bool>,
+    /// The ID of the driver's process.
+    pub(crate) pid: Option<u32>,
+    /// The reason why no driver answers.
+    pub(crate) trouble: String,
+}
+
+impl Search {
+    /// Finds all sockets, and probes each.
+    pub(crate) async fn look(&self) -> Vec<DriverSocket> {
+        let mut found = Vec::new();
+        for socket in sockets::find(&self.directories, &self.kubelet_dir) {
+            found.push(probe(&socket).await);
+        }
+        found
+    }
+
+    /// Searches the usual directories.
+    fn usual() -> Self {
+        Self {
+            directories: Vec::new(),
+            kubelet_dir: kubelet::DIRECTORY.into(),
+        }
+    }
+}
+
+impl DriverSocket {
+    /// Whether the socket has a service. All sockets of CSI have `identity`.
+    pub(crate) fn has(&self, service: &str) -> bool {
+        let is = |served: &String| {
+            served == service || (service == "identity" && served != "registration")
+        };
+        self.serves.iter().any(is)
+    }
+}
+
+/// Returns the default socket of a service: Belay's in `/run/belay`, or else the only socket of
+/// this node that has the service.
+///
+/// # Errors
+/// Fails if no socket or several have the service; the message lists the candidates.
+pub(crate) async fn default_socket(service: &str) -> Result<PathBuf, Failure> {
+    let usual = Path::new("/run/belay").join(format!("{service}.sock"));
+    match fs::metadata(&usual) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            choose(service, &Search::usual().look().await)
+        }
+        _ => Ok(usual),
+    }
+}
+
+fn choose(service: &str, found: &[DriverSocket]) -> Result<PathBuf, Failure> {
+    let having = having(service, found);
+    let why = match having.as_slice() {
+        [only] => return Ok(only.into()),
+        [] if found.is_empty() => "no socket of a driver in the usual directories".to_owned(),
+        [] => format!("none of the sockets that `belayctl ls` shows serves {service}"),
+        several => format!("several sockets serve {service}: {}", several.join(", ")),
+    };
+    let cure = "name the socket by --endpoint or CSI_ENDPOINT";
+    Err(Failure::Usage(format!("{why}; {cure}")))
+}
+
+/// Returns the sockets that have a service.
+fn having(service: &str, found: &[DriverSocket]) -> Vec<String> {
+    let having = found.iter().filter(|it| it.has(service));
+    having.map(|it| it.socket.display().to_string()).collect()
+}
+
+/// Replaces the error of a call on a socket without its service by one that names the sockets of
+/// this node that have it.
+pub(crate) async fn explain(mut failure: Failure) -> Failure {
+    let cause = failure.cause_mut();
+    let Failure::Unserved(call) = cause else {
+        return failure;
+    };
+    let called = probe(&call.socket).await;
+    if !called.trouble.is_empty() || called.has(call.service) {
+        return failure;
+    }
+    let having = having(call.service, &Search::usual().look().await);
+    let cure = match having.as_slice() {
+        [] => "no known socket of this node has that".to_owned(),
+        sockets => format!("use --endpoint {}", sockets.join(" or ")),
+    };
+    let text = format!(
+        "{}; {} serves {}, not {}: {cure}",
+        describe(&call.status),
+        call.socket.display(),
+        called.serves.join(" and "),
+        call.service
+    );
+    *cause = Failure::Machine(text);
+    failure
+}
+
+/// Calls the services on a socket to find out what it serves.
+pub(crate) async fn probe(socket: &Path) -> DriverSocket {
+    let pid = tokio::time::timeout(PATIENCE, process::of(socket)).await;
+    let mut found = DriverSocket {
+        socket: socket.to_owned(),
+        pid: pid.ok().flatten(),
+        ..DriverSocket::default()
+    };
+    match tokio::time::timeout(PATIENCE, ask(socket, &mut found)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(failure)) => found.trouble = short(&failure),
+        Err(_elapsed) => found.trouble = format!("no answer in {} s", PATIENCE.as_secs()),
+    }
+    found
+}
+
+/// Describes a failure without the socket, which has a separate column.
+fn short(failure: &Failure) -> String {
+    match failure {
+        Failure::Dial(DialError::Connect { source, .. }) => source.kind().to_string(),
+        Failure::Dial(_) => "not gRPC".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+async fn ask(socket: &Path, found: &mut DriverSocket) -> Result<(), Failure> {
+    let connection = Connection::open(socket, PATIENCE.as_secs()).await?;
+    let call = async |method| connection.call(method, json!({})).await;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    if is_registration(socket) {
+        let info = call("pluginregistration.Registration/GetInfo").await?;
+        found.driver = text(&info["name"]);
+        found.serves.push("registration".to_owned());
+        return Ok(());
+    }
+    let info = call("GetPluginInfo").await?;
+    found.driver = text(&info["name"]);
+    found.version = text(&info["vendor_version"]);
+    // Belay's programs name their service. Other drivers are asked, although a call to a service
+    // that they lack is a failed call in their logs.
+    match info.pointer("/manifest/service") {
+        Some(service) => found.serves.push(text(service)),
+        None => {
+            let is_served = async |method| !matches!(call(method).await, Err(Failure::Unserved(_)));
+            let has_node = is_served("NodeGetCapabilities").await;
+            let may = !has_node || connection.has("GetPluginCapabilities", CONTROLLER).await?;
+            if may && is_served("ControllerGetCapabilities").await {
+                found.serves.push("controller".to_owned());
+            }
+            if has_node {
+                found.serves.push("node".to_owned());
+            }
+        }
+    }
+    // By the specification, a driver without this value is ready, and FAILED_PRECONDITION means
+    // that it is not.
+    let probe = call("Probe").await;
+    found.ready = Some(probe.is_ok_and(|answer| answer.get("ready").is_none_or(|it| *it == true)));
+    Ok(())
+}
+
+/// Whether a socket is one on which a kubelet registers a driver, by the names that
+/// node-driver-registrar and the kubelet use.
+fn is_registration(socket: &Path) -> bool {
+    let path = socket.to_string_lossy();
+    path.ends_with("-reg.sock") || path.contains("/plugins_registry/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(path: &str, serves: &str) -> DriverSocket {
+        DriverSocket {
+            socket: path.into(),
+            serves: vec![serves.to_owned()],
+            ..DriverSocket::default()
+        }
+    }
+
+    #[test]
+    fn the_only_socket_of_a_service_is_its_default() {
+        let found = [
+            socket("/a.sock", "node"),
+            socket("/b.sock", "controller"),
+            socket("/d-reg.sock", "registration"),
+        ];
+        let chosen = |service, found: &[_]| choose(service, found).map_err(|it| it.to_string());
+        assert_eq!(chosen("controller", &found), Ok("/b.sock".into()));
+        assert_eq!(chosen("identity", &found[..1]), Ok("/a.sock".into()));
+        for (service, found, part) in [
+            (
+                "identity",
+                &found[..],
+                "several sockets serve identity: /a.sock, /b.sock;",
+            ),
+            (
+                "controller",
+                &found[..1],
+                "none of the sockets that `belayctl ls` shows serves controller;",
+            ),
+            (
+                "node",
+                &found[..0],
+                "no socket of a driver in the usual directories",
+            ),
+        ] {
+            let error = chosen(service, found).unwrap_err();
+            assert!(
+                error.contains(part) && error.contains("--endpoint"),
+                "{error}"
+            );
+        }
+    }
+}
