@@ -32,7 +32,7 @@ pub(crate) struct Finding {
 pub(crate) struct Report(Vec<Finding>);
 
 /// The width of the output, in columns that every terminal has.
-pub(crate) const WIDTH: usize = 80;
+const WIDTH: usize = 80;
 const NAME: usize = 26;
 
 impl Report {

@@ -19,8 +19,8 @@ const UNITS: [(&str, u64); 15] = [
     ("B", 1),
 ];
 
-/// Parses a size such as `1073741824`, `1.5GiB`, `500Mi` or `10GB`, and returns it in bytes, rounded
-/// up.
+/// Parses a size such as `1073741824`, `1.5GiB`, `500Mi` or `10GB`, and returns it in bytes,
+/// rounded up.
 ///
 /// # Errors
 /// Returns a message that describes the error, a fragment for the command line.

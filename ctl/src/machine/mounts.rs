@@ -27,8 +27,8 @@ pub(crate) struct Mount {
 
 impl Mount {
     /// Returns the driver and the volume, if the mount shows the volume's device by Belay's name,
-    /// `belay/<driver>/<volume>@<diskseq>` in /dev: as the source of a filesystem, or as the root of
-    /// a raw device's mount.
+    /// `belay/<driver>/<volume>@<diskseq>` in /dev: as the source of a filesystem, or as the root
+    /// of a raw device's mount.
     pub(crate) fn volume(&self) -> Option<(&str, &str)> {
         let source = self.source.strip_prefix("/dev");
         let root = (self.fs_type == "devtmpfs").then_some(self.root.as_str());

@@ -14,8 +14,8 @@ const USERS_MAX: usize = 8;
 /// Maximum duration of the search, for machines with many processes.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Returns the users of the mount at a path, such as `17 (bash: cwd)`; if there is none, processes of
-/// other mount namespaces that have it. `own` are the mounts of this namespace.
+/// Returns the users of the mount at a path, such as `17 (bash: cwd)`; if there is none, processes
+/// of other mount namespaces that have it. `own` are the mounts of this namespace.
 pub(crate) fn of(path: &Path, own: &[Mount]) -> Vec<String> {
     let end = Instant::now() + PATIENCE;
     let mount = own.iter().rfind(|mount| mount.point == path);

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 pub(crate) use cell::Cell;
 
 use crate::failure::NO;
-use crate::report::{Report, WIDTH};
+use crate::report::Report;
 
 /// How an answer is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -93,15 +93,6 @@ impl Rows {
             lines.push(cells.collect::<Vec<_>>());
         }
         align(&lines)
-    }
-
-    /// Omits the last columns of the narrow table that would make it wider than a terminal.
-    pub(crate) fn fit(mut self) -> Self {
-        let is_wide = |rows: &Self| rows.table(false).lines().any(|line| width(line) > WIDTH);
-        while self.narrow > 1 && is_wide(&self) {
-            self.narrow -= 1;
-        }
-        self
     }
 
     fn objects(&self) -> Vec<Value> {

@@ -32,11 +32,11 @@ impl Status {
         let drivers = self.drivers().await?;
         let good = drivers.iter().all(|driver| driver.is_good);
         let rows = drivers.into_iter().map(|driver| driver.cells);
-        let rows = Rows {
+        let answer = Answer::Rows(Rows {
             narrow: view::NARROW,
             ..Rows::new("drivers", &view::COLUMNS, rows)
-        };
-        Ok(Answer::Rows(rows.fit()).verdict(good))
+        });
+        Ok(answer.verdict(good))
     }
 
     async fn drivers(&self) -> Result<Vec<Driver>, Failure> {

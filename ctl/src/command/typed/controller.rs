@@ -99,7 +99,8 @@ pub(super) const VOLUME: &[Verb] = &[
             )
             .optional(),
             option("from-snapshot", Text("SNAPSHOT_ID"),
-                &["volume_content_source/snapshot/snapshot_id"], "Id of a snapshot to restore").without("from-volume"),
+                &["volume_content_source/snapshot/snapshot_id"],
+                "Id of a snapshot to restore").without("from-volume"),
             option("from-volume", Text("VOLUME_ID"), &["volume_content_source/volume/volume_id"],
                 "Id of a volume to clone").optional(),
             Flag::Secrets,

@@ -62,52 +62,24 @@ struct Group {
     renamed: &'static [(&'static str, &'static Verb)],
 }
 
+#[rustfmt::skip] // Few lines per group.
 static GROUPS: [Group; 5] = [
-    Group {
-        name: "volume",
-        alias: "vol",
-        about: "Volumes: create, attach, expand, list, health, ... (controller socket)",
-        example: VOLUME_EXAMPLE,
-        verbs: VOLUME,
-        renamed: &[],
-    },
-    Group {
-        name: "snapshot",
-        alias: "snap",
-        about: "Snapshots: create, delete, list, get (controller socket)",
-        example: "",
-        verbs: SNAPSHOTS,
-        renamed: &[],
-    },
-    Group {
-        name: "controller",
-        alias: "",
-        about: "Controller service: the verbs of `volume`, and of `snapshot` as snapshot-VERB",
-        example: VOLUME_EXAMPLE,
-        verbs: VOLUME,
+    Group { name: "volume", alias: "vol", verbs: VOLUME, renamed: &[], example: VOLUME_EXAMPLE,
+        about: "Volumes: create, attach, expand, list, health, ... (controller socket)" },
+    Group { name: "snapshot", alias: "snap", verbs: SNAPSHOTS, renamed: &[], example: "",
+        about: "Snapshots: create, delete, list, get (controller socket)" },
+    Group { name: "controller", alias: "", verbs: VOLUME, example: VOLUME_EXAMPLE,
         renamed: &[
             ("snapshot-create", &SNAPSHOTS[0]),
             ("snapshot-delete", &SNAPSHOTS[1]),
             ("snapshot-list", &SNAPSHOTS[2]),
             ("snapshot-get", &SNAPSHOTS[3]),
         ],
-    },
-    Group {
-        name: "node",
-        alias: "",
-        about: "Node service: stage, publish, stats, expand, ... (node socket)",
-        example: NODE_EXAMPLE,
-        verbs: NODE,
-        renamed: &[],
-    },
-    Group {
-        name: "identity",
-        alias: "",
-        about: "Identity service: name, capabilities and readiness of the driver",
-        example: "",
-        verbs: IDENTITY,
-        renamed: &[],
-    },
+        about: "Controller service: the verbs of `volume`, and of `snapshot` as snapshot-VERB" },
+    Group { name: "node", alias: "", verbs: NODE, renamed: &[], example: NODE_EXAMPLE,
+        about: "Node service: stage, publish, stats, expand, ... (node socket)" },
+    Group { name: "identity", alias: "", verbs: IDENTITY, renamed: &[], example: "",
+        about: "Identity service: name, capabilities and readiness of the driver" },
 ];
 
 /// The verb `node jobs`, the only one that is not a call of CSI.
