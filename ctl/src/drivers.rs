@@ -104,8 +104,10 @@ fn choose(service: &str, found: &[DriverSocket]) -> Result<PathBuf, Failure> {
         [] => format!("none of the sockets that `belayctl ls` shows serves {service}"),
         several => format!("several sockets serve {service}: {}", several.join(", ")),
     };
-    let cure = "name the socket by --endpoint or CSI_ENDPOINT";
-    Err(Failure::Usage(format!("{why}; {cure}")))
+    let cure = "name its socket by --endpoint or CSI_ENDPOINT";
+    Err(Failure::Usage(format!(
+        "{why}; start the driver, or {cure}"
+    )))
 }
 
 /// Returns the sockets that have a service.

@@ -17,13 +17,17 @@ pub(crate) async fn of(socket: &Path) -> Option<u32> {
     u32::try_from(peer.pid()?).ok().filter(|pid| *pid > 0)
 }
 
+/// Returns the value of a line in the status of a process, without its unit.
+pub(crate) fn status(pid: u32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = lines.find(|(its, _)| *its == name)?;
+    value.split_whitespace().next().map(str::to_owned)
+}
+
 /// Returns the resident memory of a process, in bytes.
 pub(crate) fn memory(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    let kib: u64 = status(pid, "VmRSS")?.parse().ok()?;
     Some(kib << 10)
 }
 

@@ -1,9 +1,8 @@
 //! Checks that the programs that answer on this node are ready, have the same version, and have the
 //! capabilities that they need.
 
-use std::fs;
-
 use crate::drivers::DriverSocket;
+use crate::machine::process;
 use crate::report::{Report, Verdict};
 
 /// The capability to mount (capabilities(7)), and its number.
@@ -56,21 +55,10 @@ pub(super) fn check(report: &mut Report, found: &[DriverSocket]) {
 
 fn capabilities(report: &mut Report, driver: &DriverSocket) {
     let name = "capabilities";
-    let status = driver
-        .pid
-        .map(|pid| fs::read_to_string(format!("/proc/{pid}/status")));
-    let Some(Ok(status)) = status else {
+    let set = driver.pid.and_then(|pid| process::status(pid, "CapEff"));
+    let Some(set) = set.and_then(|set| u64::from_str_radix(&set, 16).ok()) else {
         let what = format!("the process of {} is not visible here", driver.driver);
         return report.add(Verdict::Skip, name, what);
-    };
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let set = line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    let Some(set) = set else {
-        return report.add(
-            Verdict::Skip,
-            name,
-            "no CapEff in the status of the process",
-        );
     };
     let has = |(_, number): (&str, u32)| set & (1 << number) != 0;
     let cure = |(name, _): (&str, u32)| {

@@ -2,7 +2,7 @@
 //! of claims, and inline volumes of pods.
 
 use super::objects::{Object, escaped};
-use super::rules::{Case, Rule, Section, Subject, Test};
+use super::rules::{Case, Rule, Section, Subject, Test, warning, wrong};
 use super::workloads::{Flags, containers};
 use crate::report::{Report, Verdict};
 
@@ -20,27 +20,24 @@ const HINT_RULES: Section = Section {
     name: CLAIMS,
     applies: |case| case.peer.chooses_cloud,
     rules: &[
-        Rule {
-            about: Subject::All("PersistentVolumeClaim"),
-            test: Test::Is(|it, _| has_hint(it)),
-            ..HINT
-        },
-        Rule {
-            about: Subject::Workloads,
-            test: Test::Is(|it, _| it.list("/spec/volumeClaimTemplates").any(has_hint)),
-            ..HINT
-        },
+        hint(
+            Subject::All("PersistentVolumeClaim"),
+            Test::Is(|it, _| has_hint(it)),
+        ),
+        hint(
+            Subject::Workloads,
+            Test::Is(|it, _| it.list("/spec/volumeClaimTemplates").any(has_hint)),
+        ),
     ],
     ..Section::ALWAYS
 };
-const HINT: Rule = Rule {
-    verdict: Verdict::Warn,
-    about: Subject::Workloads,
-    test: Test::Is(|_, _| false),
-    what: "have hints for Cinder's scheduler in annotations, which Belay ignores",
-    cure: "volumes that exist stay where they are. For new claims, use classes with the parameters \
-           cinder.csi.openstack.org/affinity or …/anti-affinity",
-};
+
+const fn hint(about: Subject, test: Test) -> Rule {
+    let what = "have hints for Cinder's scheduler in annotations, which Belay ignores";
+    let cure = "volumes that exist stay where they are. For new claims, use classes with the \
+                parameters cinder.csi.openstack.org/affinity or …/anti-affinity";
+    warning(about, test, what, cure)
+}
 
 /// Pods with inline volumes of the driver, and workloads that create such pods. The kubelet refuses
 /// them if the driver has no CSIDriver object, or the object lacks the mode.
@@ -48,28 +45,25 @@ const INLINE_RULES: Section = Section {
     name: INLINE,
     applies: allows_inline,
     rules: &[
-        Rule {
-            about: Subject::All("Pod"),
-            test: Test::Is(|it, case| is_inline(it, "/spec/volumes", case)),
-            ..INLINE_VOLUME
-        },
-        Rule {
-            about: Subject::Workloads,
-            test: Test::Is(|it, case| is_inline(it, "/spec/template/spec/volumes", case)),
-            ..INLINE_VOLUME
-        },
+        inline(
+            Subject::All("Pod"),
+            Test::Is(|it, case| is_inline(it, "/spec/volumes", case)),
+        ),
+        inline(
+            Subject::Workloads,
+            Test::Is(|it, case| is_inline(it, "/spec/template/spec/volumes", case)),
+        ),
     ],
     ..Section::ALWAYS
 };
-const INLINE_VOLUME: Rule = Rule {
-    verdict: Verdict::No,
-    about: Subject::Workloads,
-    test: Test::Is(|_, _| false),
-    what: "have inline volumes of the driver, which Belay refuses",
-    cure: "use generic ephemeral volumes (ephemeral.volumeClaimTemplate), and delete the pods \
-           while the driver runs: Belay would unmount such a volume, and neither detach nor \
-           delete it",
-};
+
+const fn inline(about: Subject, test: Test) -> Rule {
+    let what = "have inline volumes of the driver, which Belay refuses";
+    let cure = "use generic ephemeral volumes (ephemeral.volumeClaimTemplate), and delete the pods \
+                while the driver runs: Belay would unmount such a volume, and neither detach nor \
+                delete it";
+    wrong(about, test, what, cure)
+}
 
 /// Reports hints and inline volumes, or that there are none, or that it is unknown.
 pub(super) fn findings(report: &mut Report, case: &Case<'_>) {
