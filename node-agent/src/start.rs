@@ -154,7 +154,7 @@ impl Machine {
         let index = MountIndex::scan(&self.kernel, &transport)?;
         let kubelet_dir = self.kubelet_dir.clone();
         let node = Node::new(self.kernel.clone(), transport, index, kubelet_dir);
-        node.remove_stale_names();
+        node.read_names();
         Ok(node.sharing(&self.shared))
     }
 

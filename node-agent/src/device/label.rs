@@ -1,7 +1,10 @@
-//! The name that a raw device is bound by: `/dev/belay/<driver>/<volume>@<diskseq>/<node>`, a hard
-//! link of its node. The kernel shows it as the root of the bind mount. So the mount itself names
-//! the volume that it was made for, and the attachment: a device number may go to another volume,
-//! a sequence number never does.
+//! The name of a volume's device: `/dev/belay/<driver>/<volume>@<diskseq>/<node>`, a hard link of
+//! its node. It names the volume and the attachment: a device number may go to another volume, a
+//! sequence number never does.
+//!
+//! A raw device is bound by its name, which the kernel shows as the root of the bind mount. A disk
+//! with a filesystem is mounted by its node, since a scan of a btrfs by another name replaces the
+//! source that its mounts show; the name leads to the volume after a restart.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +22,7 @@ const VOLUME_BYTES_MAX: usize = 200;
 /// What the kernel appends to a name that was removed.
 const REMOVED: &str = "//deleted";
 
-/// What the name of a bind mount says.
+/// The parts of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     driver: String,
@@ -77,6 +80,11 @@ impl Label {
         VolumeId::new(decoded(&self.volume)?).ok()
     }
 
+    /// The name of its node in `/dev`.
+    pub(super) fn node(&self) -> &str {
+        &self.node
+    }
+
     /// The sequence number of the device when it was bound.
     pub(crate) fn diskseq(&self) -> u64 {
         self.diskseq
@@ -131,13 +139,13 @@ impl Label {
     }
 
     /// Removes the names of that driver whose devices have been detached since: they would lead to
-    /// other volumes. How many.
+    /// other volumes. Returns the names of the others.
     ///
     /// # Errors
     /// What the kernel refused.
-    pub(crate) fn sweep<K: Kernel>(kernel: &K, driver: &DriverName) -> kernel::Result<usize> {
+    pub(crate) fn sweep<K: Kernel>(kernel: &K, driver: &DriverName) -> kernel::Result<Vec<Self>> {
         let base = Path::new(BASE).join(driver.as_str());
-        let mut removed = 0;
+        let mut kept = Vec::new();
         for directory in kernel.names(&base)? {
             let directory = base.join(directory);
             // A file that is not ours must not keep the others.
@@ -146,16 +154,19 @@ impl Label {
             };
             let labels = nodes.iter().map(|node| Label::read(&directory.join(node)));
             for label in labels.flatten() {
-                if !label.is_current(kernel)? && label.is_there(kernel)? {
-                    label.remove(kernel)?;
-                    removed += 1;
+                if !label.is_there(kernel)? {
+                    continue;
+                }
+                match label.is_current(kernel)? {
+                    true => kept.push(label),
+                    false => label.remove(kernel)?,
                 }
             }
             if nodes.is_empty() {
                 unless_missing(kernel.rmdir(&directory))?;
             }
         }
-        Ok(removed)
+        Ok(kept)
     }
 
     /// The name exists, as a device.
@@ -382,17 +393,18 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_removes_the_names_of_detached_devices_and_counts_them() {
+    fn a_sweep_removes_the_names_of_detached_devices_and_returns_the_others() {
         let one = bench();
         let kernel = &one.kernel;
         let (_kept, node, other) = bound(&one.machine, kernel, "other");
         one.label.make(kernel, &one.node).unwrap();
         other.make(kernel, &node).unwrap();
         let driver = "one.example".parse().unwrap();
-        assert_eq!(Label::sweep(kernel, &driver).unwrap(), 0);
+        let sweep = || Label::sweep(kernel, &driver).unwrap();
+        assert_eq!(sweep().len(), 2);
         kernel.loop_clr_fd(&one.device).unwrap();
         drop(one.device);
-        assert_eq!(Label::sweep(kernel, &driver).unwrap(), 1);
+        assert_eq!(sweep(), std::slice::from_ref(&other));
         assert!(!one.label.is_there(kernel).unwrap());
         assert!(other.is_there(kernel).unwrap());
     }

@@ -18,7 +18,7 @@ use crate::kernel::{Error, Kernel};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use disks::fuzz;
 pub(crate) use disks::{
-    ANSWER_MAX, DiskIndex, DiskRules, DiskSeen, DiskUser, DiskVolumes, Learned, Missing,
+    ANSWER_MAX, DiskIndex, DiskRules, DiskSeen, DiskUser, DiskVolumes, Missing,
 };
 pub(crate) use label::Label;
 /// The directory of one driver's volumes, if they are stored on this node.

@@ -4,14 +4,15 @@ mod attached;
 
 use std::path::{Path, PathBuf};
 
+use belay_contract::disk::DiskIdentity;
 use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
 use belay_server::identity::DriverName;
 use belay_server::request::{Context, VolumeId};
 
 use super::{
-    Backing, DiskIndex, DiskVolumes, Guard, Intent, Label, Learned, LoopDir, OpenDevice, Purpose,
-    Search, Storage, Verdict, loops,
+    Backing, DiskIndex, DiskVolumes, Guard, Intent, Label, LoopDir, OpenDevice, Purpose, Search,
+    Storage, Verdict, loops,
 };
 use crate::kernel::{self, Dev, Ext4Errors, Inode, Kernel};
 
@@ -195,11 +196,15 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Keeps what the attachment says of a volume that was staged before the start.
-    pub(crate) fn learn(&self, volume: &VolumeId, plan: &PublishContext) -> Learned<'_> {
+    /// Takes the device with that name in `/dev/belay` for the volume's. A loop device is
+    /// recognised by its file.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(crate) fn adopt(&self, kernel: &K, label: &Label) -> kernel::Result<()> {
         match self {
-            Transport::Loops(_) => Learned::NOTHING,
-            Transport::Disks(disks) => disks.learn(volume, plan),
+            Transport::Loops(_) => Ok(()),
+            Transport::Disks(disks) => disks.adopt(kernel, label),
         }
     }
 
@@ -211,10 +216,10 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Drops the volume: nothing of it is left on the node.
-    pub(crate) fn forget(&self, volume: &VolumeId) {
+    /// Drops the volume: nothing of it is left on the node but the name that its disk may have.
+    pub(crate) fn forget(&self, volume: &VolumeId) -> Option<Label> {
         match self {
-            Transport::Loops(_) => {}
+            Transport::Loops(_) => None,
             Transport::Disks(disks) => disks.forget(volume),
         }
     }
@@ -245,8 +250,9 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The relation of that device to the volume. If `label` names an attachment and the number
-    /// belongs to another attachment now, it is not the volume's device.
+    /// The relation of that device to the volume, for the `intent`. If `label` names an attachment
+    /// and the number belongs to another attachment now, it is not the volume's device. The call
+    /// may have `said` the identity of the volume's disk.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that is not a file name; else the kernel's error, also if the
@@ -257,7 +263,7 @@ impl<K: Kernel> Transport<K> {
         volume: &VolumeId,
         dev: Dev,
         label: Option<&Label>,
-        intent: Intent,
+        (intent, said): (Intent, Option<&DiskIdentity>),
     ) -> Result<Verdict<K>, Failure> {
         match label {
             Some(label) if !self.is_named(volume, label) => return Ok(Verdict::Foreign),
@@ -270,28 +276,9 @@ impl<K: Kernel> Transport<K> {
                 Ok(verdict.guarded(Guard::Loop))
             }
             Transport::Disks(disks) => {
-                let verdict = disks.verdict(kernel, volume, (dev, diskseq), intent)?;
+                let verdict = disks.verdict(kernel, volume, (dev, diskseq), (intent, said))?;
                 Ok(verdict.guarded(Guard::Disk))
             }
-        }
-    }
-
-    /// Whether the mount of a device may be unmounted for the volume, where no verdict is needed.
-    ///
-    /// # Errors
-    /// `ABORTED` while its disk is being queried; when sysfs cannot be read.
-    pub(crate) fn may_unmount(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        dev: Dev,
-        label: Option<&Label>,
-    ) -> Result<Option<bool>, Failure> {
-        match self {
-            Transport::Disks(disks) if label.is_none_or(|label| self.is_named(volume, label)) => {
-                disks.may_unmount(kernel, volume, (dev, label.map(Label::diskseq)))
-            }
-            _ => Ok(None),
         }
     }
 

@@ -59,8 +59,8 @@ struct Entry {
 #[derive(Clone)]
 struct Noted {
     volume: VolumeId,
-    /// 0 without unique mount ids (before Linux 6.8), where an id may be reused, and after
-    /// [`MountIndex::doubt`]: it proves nothing.
+    /// 0 without unique mount ids (before Linux 6.8), where an id may be reused, and if any disk of
+    /// the cloud counted as the volume's: it proves nothing.
     mount_id: u64,
 }
 

@@ -11,11 +11,12 @@ pub(crate) use table::Covered;
 
 use std::path::{Path, PathBuf};
 
-use belay_contract::publish_context::PublishContext;
+use belay_contract::disk::DiskIdentity;
+use belay_contract::publish_context::{self, PublishContext};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use crate::device::{Backing, Intent, Label, Learned, OpenDevice, Transport, Verdict};
+use crate::device::{Backing, Intent, Label, OpenDevice, Transport, Verdict};
 use crate::kernel::{self, Dev, FileKind, Kernel, MountFacts, Stat};
 use behind::{Behind, device_behind};
 
@@ -46,18 +47,18 @@ pub(crate) struct Mounts<'a, K: Kernel> {
     pub(crate) kernel: &'a K,
     pub(crate) transport: &'a Transport<K>,
     pub(crate) index: &'a MountIndex,
+    /// The identity of the volume's disk, if the call that inspects the mounts has it.
+    pub(crate) said: Option<&'a DiskIdentity>,
 }
 
 impl<'a, K: Kernel> Mounts<'a, K> {
-    /// Keeps what the attachment says of a volume that was staged before the start. What was proven
-    /// of the volume before, as far as any disk of the cloud would do, must be proven again.
-    pub(crate) fn learn(&self, volume: &VolumeId, plan: &PublishContext) -> Learned<'a> {
-        let was_strong = self.transport.can_recognise(volume);
-        let learned = self.transport.learn(volume, plan);
-        if !was_strong && learned.is_anything() {
-            self.index.doubt(volume);
-        }
-        learned
+    /// The same mounts, as a call queries them that has the volume's attachment.
+    pub(crate) fn said_by(self, plan: Option<&'a PublishContext>) -> Self {
+        let said = match plan.map(|plan| &plan.transport) {
+            Some(publish_context::Transport::Disk(wanted)) => Some(wanted),
+            _ => None,
+        };
+        Mounts { said, ..self }
     }
 }
 
@@ -154,9 +155,9 @@ impl<K: Kernel> Mounts<'_, K> {
         };
         let label = self.label(path, stat)?;
         let label = label.as_ref();
-        let verdict = self
-            .transport
-            .verdict(self.kernel, volume, device, label, intent)?;
+        let verdict =
+            self.transport
+                .verdict(self.kernel, volume, device, label, (intent, self.said))?;
         Ok((device, verdict))
     }
 
@@ -246,17 +247,13 @@ impl<K: Kernel> Mounts<'_, K> {
         if !stat.mount_root || proven.is_some() {
             return Ok(proven.map(|device| Proven { device, raw: None }));
         }
-        let is_strong = self.transport.can_recognise(volume);
+        // Before the verdict: another call may name the disk meanwhile.
+        let is_certain = self.is_certain(volume);
         let (device, verdict) = self.verdict(volume, path, stat, Intent::Use)?;
         let Verdict::Ours(held) = verdict else {
             return Ok(None);
         };
-        self.index.note(path, stat, device, volume);
-        // Another call has said meanwhile what the disk is recognised by.
-        if !is_strong && self.transport.can_recognise(volume) {
-            self.index.doubt(volume);
-            return self.prove(volume, path, stat);
-        }
+        self.note((path, stat), device, volume, is_certain);
         // Another process may have mounted it, and what is known may be of an earlier filesystem.
         self.index.note_projects(device, true);
         if stat.kind == FileKind::BlockDevice {
@@ -267,9 +264,28 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(Some(Proven { device, raw: None }))
     }
 
+    /// Whether the volume's device can be distinguished from those of all other volumes, also by
+    /// this call's attachment. If it cannot, any disk of the cloud counts as the volume's.
+    pub(crate) fn is_certain(&self, volume: &VolumeId) -> bool {
+        self.said.is_some() || self.transport.can_recognise(volume)
+    }
+
+    /// Notes a mount of the volume's device. Unless it `is_certain` that the device is the
+    /// volume's, the note proves nothing to a later call.
+    pub(crate) fn note(
+        &self,
+        (path, stat): (&Path, &Stat),
+        device: Dev,
+        volume: &VolumeId,
+        is_certain: bool,
+    ) {
+        let mount_id = if is_certain { stat.mount_id } else { 0 };
+        let stat = Stat { mount_id, ..*stat };
+        self.index.note(path, &stat, device, volume);
+    }
+
     /// Whether the target at `path` may be unmounted for the volume: the mount of a raw device that
-    /// is unbound, or has another file by now, is still the volume's if it was noted so. One whose
-    /// disk does not answer is, unless the disk is known to be another volume's.
+    /// is unbound, or has another file by now, is still the volume's if it was noted so.
     ///
     /// # Errors
     /// The kernel's error.
@@ -281,16 +297,6 @@ impl<K: Kernel> Mounts<'_, K> {
     ) -> Result<bool, Failure> {
         if let Some(noted) = self.index.noted(path, stat) {
             return Ok(noted == *volume);
-        }
-        if self.transport.disks().is_some()
-            && let Ok(Behind::Device(device)) = self.behind(volume, path, stat)
-        {
-            let label = self.label(path, stat)?;
-            let transport = self.transport;
-            let may = transport.may_unmount(self.kernel, volume, device, label.as_ref())?;
-            if let Some(may) = may {
-                return Ok(may);
-            }
         }
         let (_, verdict) = self.verdict(volume, path, stat, Intent::TakeDown)?;
         Ok(match verdict {

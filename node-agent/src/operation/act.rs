@@ -72,7 +72,7 @@ impl<K: Kernel> Context<'_, K> {
             }
         };
         unless_orphans(free, || self.unmount_orphans_named(volume))?;
-        self.transport.forget(volume);
+        self.forget(volume);
         Ok(())
     }
 

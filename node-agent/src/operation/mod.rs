@@ -114,6 +114,7 @@ impl<K: Kernel> Node<K> {
             kernel: &self.kernel,
             transport: &self.transport,
             index: &self.index,
+            said: None,
         }
     }
 

@@ -22,7 +22,7 @@ use crate::mounts::{block_path, something_else};
 use crate::work::Phase;
 pub(crate) use restage::stage_and_publish;
 use restage::unstaged;
-use staged::{learn, nameless, not_proven, not_staged, open_staged, proven_device};
+use staged::{nameless, not_proven, not_staged, open_staged, said};
 use target::{make_target, remove_target};
 
 /// The result of a publish run.
@@ -63,13 +63,11 @@ pub(crate) fn publish<K: Kernel>(
     if thread == Thread::Only && may_wait(cx, request, &source_path, &staged) {
         return Ok(Published::WantsPool);
     }
-    let learned = learn(cx, request, &source_path, &staged);
-    let Some(proven) = cx.mounts().prove(&request.id, &source_path, &staged)? else {
+    let plan = said(cx, request, &source_path, &staged);
+    let mounts = cx.mounts().said_by(plan.as_ref());
+    let Some(proven) = mounts.prove(&request.id, &source_path, &staged)? else {
         return Err(not_proven(cx, request, &source_path, &staged)?);
     };
-    if let Some(learned) = learned {
-        learned.keep();
-    }
     let device = proven.device;
     let target = cx.mounts().look("target_path", &request.target)?;
     if let Some(stat) = target.filter(|stat| stat.mount_root) {
@@ -115,7 +113,8 @@ pub(crate) fn publish<K: Kernel>(
             false => failure.rolled_back(),
         });
     }
-    cx.index.note(&request.target, &shown, device, &request.id);
+    let is_certain = mounts.is_certain(&request.id);
+    mounts.note((&request.target, &shown), device, &request.id, is_certain);
     // Only now: a raw device that is detached by force meanwhile keeps its number.
     drop(proven.raw);
     Ok(Published::Done)
@@ -141,7 +140,7 @@ fn admit<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result
 
 /// The staged mount, or another one of the volume, is not known yet, so it must be opened.
 fn may_wait<K: Kernel>(node: &Node<K>, request: &Publish, source: &Path, staged: &Stat) -> bool {
-    let proven = proven_device(node, request, source, staged);
+    let proven = node.index.proven(source, staged, &request.id);
     proven.is_none_or(|device| node.index.has_unseen(device))
 }
 
@@ -236,7 +235,8 @@ pub(super) fn published_before<K: Kernel>(
         )));
     }
     refuse_laxer(request, facts.attrs, attrs)?;
-    node.index.note(path, target, device, &request.id);
+    let (mounts, id) = (node.mounts(), &request.id);
+    mounts.note((path, target), device, id, mounts.is_certain(id));
     Ok(())
 }
 

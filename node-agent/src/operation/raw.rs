@@ -28,10 +28,7 @@ impl<K: Kernel> Context<'_, K> {
     ) -> Result<(), Failure> {
         let kernel = &self.kernel;
         let dev = device.dev(kernel)?;
-        let label = device.label(kernel, self.transport.driver(), volume)?;
-        let named = label
-            .as_ref()
-            .and_then(|label| named(kernel, label, device.path()));
+        let named = self.name(volume, device)?;
         let device_node = kernel.open_path(named.as_deref().unwrap_or(device.path()))?;
         if kernel.stat(&device_node)?.rdev != dev {
             return Err(Failure::bug(format!(
@@ -57,6 +54,27 @@ impl<K: Kernel> Context<'_, K> {
         }
         self.index.note(path, &bound, dev, volume);
         Ok(())
+    }
+
+    /// Makes the name of the volume's device in `/dev/belay`, which leads to the volume after a
+    /// restart, and returns its path; `None` if it cannot be made.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn name(
+        &self,
+        volume: &VolumeId,
+        device: &OpenDevice<K>,
+    ) -> Result<Option<PathBuf>, Failure> {
+        let label = device.label(&self.kernel, self.transport.driver(), volume)?;
+        Ok(label.and_then(|label| named(&self.kernel, &label, device.path())))
+    }
+
+    /// Drops the volume, of which nothing is left on the node, and the name of its disk.
+    pub(super) fn forget(&self, volume: &VolumeId) {
+        if let Some(label) = self.transport.forget(volume) {
+            self.remove(volume, &label);
+        }
     }
 
     /// Removes the name that a raw device is bound by, which nothing needs from here on, and
@@ -134,8 +152,8 @@ fn named<K: Kernel>(kernel: &K, label: &Label, node: &Path) -> Option<PathBuf> {
         Err(error) => {
             SAID.call_once(|| {
                 tracing::warn!(
-                    "raw block volumes are bound without a name in /dev/belay: {error}; until /dev \
-                     can be written, do not detach their devices by hand (losetup --detach)"
+                    "devices have no names in /dev/belay: {error}; until /dev can be written, do \
+                     not detach those of raw block volumes by hand (losetup --detach)"
                 );
             });
             None

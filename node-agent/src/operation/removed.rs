@@ -122,7 +122,7 @@ pub(crate) fn clear<K: Kernel>(
     cx.unmount_left(volume, path, &stat)?;
     let was_last = !is_mounted(cx, volume);
     if was_last {
-        cx.transport.forget(volume);
+        cx.forget(volume);
     }
     Ok(Cleared::Unmounted { was_last })
 }

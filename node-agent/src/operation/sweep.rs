@@ -17,11 +17,16 @@ use crate::mounts::Covered;
 use crate::work::Phase;
 
 impl<K: Kernel> Node<K> {
-    /// Removes the names in `/dev` of devices that are detached, which an agent that was killed has
-    /// left: they would lead to other volumes. One that stays does no more harm than that.
-    pub(crate) fn remove_stale_names(&self) {
-        let driver = self.transport.driver();
-        if let Err(error) = Label::sweep(&self.kernel, driver) {
+    /// Reads the names in `/dev/belay`, which say which disk is which volume's. Removes those of
+    /// devices that are detached, which an agent that was killed has left: they would lead to other
+    /// volumes. One that stays does no more harm than that.
+    pub(crate) fn read_names(&self) {
+        let (kernel, driver) = (&self.kernel, self.transport.driver());
+        let read = Label::sweep(kernel, driver).and_then(|names| {
+            let mut names = names.iter();
+            names.try_for_each(|name| self.transport.adopt(kernel, name))
+        });
+        if let Err(error) = read {
             tracing::warn!("names of detached devices may be left in /dev/belay/{driver}: {error}");
         }
     }

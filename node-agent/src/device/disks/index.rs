@@ -6,10 +6,9 @@
 
 mod foreign;
 mod queries;
-mod shown;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 use belay_contract::disk::DiskIdentity;
@@ -26,15 +25,11 @@ use crate::kernel::{self, Dev, Disk, Disks};
 use queries::Again;
 
 pub(crate) use foreign::{DiskSeen, DiskUser};
-pub(super) use queries::Answer;
-pub(crate) use shown::Learned;
 
 /// All disks of the node, for all drivers of this process.
 pub(crate) struct DiskIndex {
     inner: Lock<Inner>,
     arrivals: watch::Sender<u64>,
-    /// The same, for threads.
-    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -43,15 +38,14 @@ struct Inner {
     is_scanned: bool,
     disks: BTreeMap<Dev, Entry>,
     users: BTreeMap<Owner, User>,
-    /// See [`DiskIndex::show`]; by number and sequence number.
-    shown: BTreeMap<Owner, (Dev, u64)>,
 }
 
-/// What a volume wants, and what it has.
+/// A volume that needs a disk.
 struct User {
-    wanted: DiskIdentity,
-    /// By number and sequence number.
-    held: Option<(Dev, u64)>,
+    /// The identity of its disk; `None` if only its mount or a name in `/dev/belay` shows the disk.
+    wanted: Option<DiskIdentity>,
+    /// The disk that was found for it, for as long as this one is plugged in.
+    held: Option<Disk>,
 }
 
 struct Entry {
@@ -80,7 +74,6 @@ impl DiskIndex {
         DiskIndex {
             inner: Lock::default(),
             arrivals: watch::Sender::new(0),
-            changed: Condvar::new(),
         }
     }
 
@@ -127,19 +120,19 @@ impl DiskIndex {
         wanted: &DiskIdentity,
     ) -> Result<Search<Disk>, Failure> {
         let mut inner = self.lock();
-        let user = inner.users.entry(owner.clone()).or_insert_with(|| User {
-            wanted: wanted.clone(),
-            held: None,
-        });
-        if user.wanted != *wanted {
-            // It was attached again, as another disk.
-            user.wanted.clone_from(wanted);
-            user.held = None;
-        }
+        let known = inner.users.get(owner).and_then(|user| user.wanted.as_ref());
         // Other disks may match by now: this was the only one, and is still the same.
-        if let Some(disk) = inner.held_by(owner) {
+        if let Some(disk) = inner.held_by(owner)
+            && known.is_none_or(|known| known == wanted)
+        {
             return Ok(Search::Found(disk.clone()));
         }
+        // The first search, or the volume was attached again, as another disk.
+        let user = User {
+            wanted: Some(wanted.clone()),
+            held: None,
+        };
+        inner.users.insert(owner.clone(), user);
         let Some((disk, identity, matched)) = inner.only(wanted)? else {
             return Ok(Search::Missing(inner.missing(wanted)));
         };
@@ -149,20 +142,38 @@ impl DiskIndex {
         }
         inner.refuse_taken(owner, &disk, &identity)?;
         if let Some(user) = inner.users.get_mut(owner) {
-            user.held = Some((disk.dev, disk.diskseq));
+            user.held = Some(disk.clone());
         }
         Ok(Search::Found(disk))
     }
 
     /// The volume's disk, if it is there: the one that it has, or else the one that matches. `None`
     /// also if several match.
-    pub(super) fn find_if_any(&self, owner: &Owner, wanted: &DiskIdentity) -> Option<Disk> {
+    pub(super) fn find_if_any(&self, owner: &Owner, wanted: Option<&DiskIdentity>) -> Option<Disk> {
         let inner = self.lock();
         if let Some(disk) = inner.held_by(owner) {
             return Some(disk.clone());
         }
-        let found = inner.only(wanted).ok().flatten();
+        let found = inner.only(wanted?).ok().flatten();
         found.map(|(disk, ..)| disk)
+    }
+
+    /// Takes the disk for the volume's: a mount of the volume shows it, or its name in
+    /// `/dev/belay`. A disk without a sequence number cannot be recognised later.
+    pub(super) fn hold(&self, owner: &Owner, wanted: Option<&DiskIdentity>, disk: &Disk) {
+        let user = User {
+            wanted: wanted.cloned(),
+            held: Some(disk.clone()),
+        };
+        self.lock().users.insert(owner.clone(), user);
+    }
+
+    /// The volume that has exactly this disk.
+    pub(super) fn holder(&self, disk: &Disk) -> Option<Owner> {
+        let inner = self.lock();
+        let mut users = inner.users.iter();
+        let found = users.find(|(_, user)| user.has(disk));
+        found.map(|(owner, _)| owner.clone())
     }
 
     /// Takes a disk of which only the beginning of a serial is known for the volume's, as a stage
@@ -192,17 +203,29 @@ impl DiskIndex {
             )));
         }
         let user = User {
-            wanted: wanted.clone(),
-            held: Some((disk.dev, disk.diskseq)),
+            wanted: Some(wanted.clone()),
+            held: Some(disk.clone()),
         };
         inner.users.insert(owner.clone(), user);
         Ok(())
     }
 
-    /// What a stage has said that the volume's disk is recognised by.
+    /// The identity of the volume's disk, if a call has named it.
     pub(super) fn wanted(&self, owner: &Owner) -> Option<DiskIdentity> {
         let inner = self.lock();
-        inner.users.get(owner).map(|user| user.wanted.clone())
+        inner.users.get(owner)?.wanted.clone()
+    }
+
+    /// Whether the volume's disk can be distinguished from all others.
+    pub(super) fn can_recognise(&self, owner: &Owner) -> bool {
+        let inner = self.lock();
+        let user = inner.users.get(owner);
+        user.is_some_and(|user| user.wanted.is_some()) || inner.held_by(owner).is_some()
+    }
+
+    /// Whether a disk has not been queried yet, or has not answered.
+    pub(super) fn is_any_unknown(&self) -> bool {
+        self.lock().is_any_awaited()
     }
 
     /// The disk's identity, if known already.
@@ -267,7 +290,6 @@ impl DiskIndex {
 
     fn announce(&self) {
         self.arrivals.send_modify(|count| *count += 1);
-        self.changed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -308,11 +330,9 @@ impl Inner {
 
     /// The disk that the volume has, if it is still plugged in.
     fn held_by(&self, owner: &Owner) -> Option<&Disk> {
-        let held = self.users.get(owner)?.held?;
-        let entry = self.disks.get(&held.0)?;
-        // Without sequence numbers, another disk may have replaced it.
-        let is_it = held.1 != 0 && entry.disk.diskseq == held.1;
-        is_it.then_some(&entry.disk)
+        let user = self.users.get(owner)?;
+        let entry = self.disks.get(&user.held.as_ref()?.dev)?;
+        user.has(&entry.disk).then_some(&entry.disk)
     }
 
     fn is_any_awaited(&self) -> bool {
@@ -321,9 +341,8 @@ impl Inner {
     }
 
     fn refuse_taken(&self, owner: &Owner, disk: &Disk, identity: &Identity) -> Result<(), Failure> {
-        let is_held =
-            |user: &User| disk.diskseq != 0 && user.held == Some((disk.dev, disk.diskseq));
-        let has_it = |user: &User| is_held(user) || identity.matches(&user.wanted) != Match::No;
+        let is_wanted = |wanted: &DiskIdentity| identity.matches(wanted) != Match::No;
+        let has_it = |user: &User| user.has(disk) || user.wanted.as_ref().is_some_and(is_wanted);
         let mut users = self.users.iter().filter(|(other, _)| *other != owner);
         let Some((other, _)) = users.find(|(_, user)| has_it(user)) else {
             return Ok(());
@@ -344,6 +363,15 @@ impl Inner {
             wanted,
             &self.disks.values().map(Entry::describe).collect::<Vec<_>>(),
         )
+    }
+}
+
+impl User {
+    /// Whether the volume has exactly this disk. Without sequence numbers, another disk may have
+    /// replaced it.
+    fn has(&self, disk: &Disk) -> bool {
+        let is_it = |held: &Disk| (held.dev, held.diskseq) == (disk.dev, disk.diskseq);
+        disk.diskseq != 0 && self.held.as_ref().is_some_and(is_it)
     }
 }
 

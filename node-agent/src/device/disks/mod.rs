@@ -13,7 +13,7 @@ mod tests;
 mod volume;
 mod volumes;
 
-pub(crate) use index::{DiskIndex, DiskSeen, DiskUser, Learned};
+pub(crate) use index::{DiskIndex, DiskSeen, DiskUser};
 pub(crate) use volume::Missing;
 pub(super) use volume::{Plugged, VolumeDisk};
 pub(crate) use volumes::{ANSWER_MAX, DiskRules, DiskVolumes};

@@ -212,7 +212,7 @@ fn a_disk_that_was_exchanged_after_it_was_found_does_not_open() {
     let medium = bench.plug("vol");
     bench.rescan();
     bench.ask_all();
-    let found = VolumeDisk::new(bench.find("vol").unwrap().unwrap(), serial("vol"));
+    let found = VolumeDisk::new(bench.find("vol").unwrap().unwrap(), Some(serial("vol")));
     assert!(found.open(&bench.kernel).unwrap().is_some());
     bench.machine.unplug(&medium);
     assert!(found.open(&bench.kernel).unwrap().is_none());
@@ -228,7 +228,7 @@ fn without_sequence_numbers_an_exchanged_disk_is_recognised_by_its_serial() {
     let medium = bench.plug("vol");
     bench.rescan();
     bench.ask_all();
-    let found = VolumeDisk::new(bench.find("vol").unwrap().unwrap(), serial("vol"));
+    let found = VolumeDisk::new(bench.find("vol").unwrap().unwrap(), Some(serial("vol")));
     assert!(found.open(&bench.kernel).unwrap().is_some());
     bench.machine.unplug(&medium);
     // With the same number and name.
@@ -405,49 +405,13 @@ fn a_claim_is_refused_while_another_disk_may_say_the_same_and_then_holds() {
 }
 
 #[test]
-fn a_silent_disk_is_of_the_volume_that_has_it_or_has_shown_it_alone() {
-    for is_counted in [true, false] {
-        let bench = Bench::new();
-        if !is_counted {
-            bench.machine.count_no_disks();
-        }
-        for serial in ["held", "shown", "free"] {
-            bench.plug(serial);
-        }
-        bench.rescan();
-        let disks = bench.index.take_unasked();
-        for disk in &disks {
-            bench.index.ask(&bench.kernel, disk);
-        }
-        assert_eq!(bench.find("held"), Ok(Some(disks[0].clone())));
-        bench.index.show(&owner("shown"), &disks[1]);
-        for disk in &disks {
-            bench.index.has_failed(disk, "EIO");
-        }
-        let is_of_another = |volume: &str| -> Vec<bool> {
-            let owner = owner(volume);
-            let is_it = |disk| bench.index.is_of_another(&owner, disk, None);
-            disks.iter().map(is_it).collect()
-        };
-        if is_counted {
-            assert_eq!(is_of_another("other"), [true, true, false]);
-            assert_eq!(is_of_another("shown"), [true, false, false]);
-            // It has a disk already.
-            assert_eq!(is_of_another("held"), [false, true, true]);
-        } else {
-            // Another disk may have come in the place of each.
-            assert_eq!(is_of_another("other"), [false; 3]);
-        }
-    }
-}
-
-#[test]
 fn an_open_disk_that_is_removed_is_refused_and_an_error_is_no_removal() {
     let bench = Bench::new();
     let medium = bench.plug("vol");
     bench.rescan();
     bench.ask_all();
-    let found = VolumeDisk::new(bench.find("vol").unwrap().unwrap(), serial("vol"));
+    let disk = bench.find("vol").unwrap().unwrap();
+    let found = VolumeDisk::new(disk, Some(serial("vol")));
     bench.machine.begin(Some(Fault::Fail(1, "EIO")));
     assert!(found.open(&bench.kernel).is_err());
     bench.machine.end();
@@ -568,7 +532,8 @@ fn after_a_start_any_disk_of_the_cloud_is_the_volumes_until_its_attachment_says_
     let volume = VolumeId::new("7f8b1c2d-1111-4222-8333-444455556666").unwrap();
     let are_its = || -> Vec<bool> {
         let verdict = |dev: &Dev| {
-            let verdict = volumes.verdict(&bench.kernel, &volume, (*dev, None), Intent::TakeDown);
+            let take_down = (Intent::TakeDown, None);
+            let verdict = volumes.verdict(&bench.kernel, &volume, (*dev, None), take_down);
             matches!(verdict.unwrap(), Verdict::Ours(_))
         };
         devices.iter().map(verdict).collect()
@@ -603,12 +568,19 @@ fn the_disk_that_a_mount_has_shown_is_the_volumes_and_the_next_one_with_its_numb
         devices.map(may_be).collect()
     };
     assert_eq!(may_be_of(), [false, false]);
-    index.show(&owner, disk);
+    index.hold(&owner, None, disk);
     assert!(volumes.known(&volume).is_some());
+    assert_eq!(may_be_of(), [true, false]);
+    // As its name in /dev/belay shows it after a start.
+    let label = volumes.forget(&volume).unwrap();
+    assert!(volumes.known(&volume).is_none());
+    volumes.adopt(kernel, &label).unwrap();
+    assert!(volumes.known(&volume).is_some() && volumes.can_recognise(&volume));
     assert_eq!(may_be_of(), [true, false]);
     bench.machine.unplug(Path::new("/media/pvc-1"));
     assert_eq!(plug_named(&bench, "pvc-3"), devices[0]);
     index.rescan(kernel).unwrap();
+    volumes.adopt(kernel, &label).unwrap();
     assert!(volumes.known(&volume).is_none());
     assert_eq!(may_be_of(), [false, false]);
 }

@@ -13,7 +13,8 @@ use crate::kernel::{self, Cause, Disk, DiskAt, Disks, Kernel, Open};
 /// The disk that was found for a volume.
 pub(crate) struct VolumeDisk {
     disk: Disk,
-    wanted: DiskIdentity,
+    /// Its identity, if a call has named it.
+    wanted: Option<DiskIdentity>,
 }
 
 /// The guard of a disk that is held open: identifies it.
@@ -22,7 +23,7 @@ pub(crate) struct Plugged {
 }
 
 impl VolumeDisk {
-    pub(super) fn new(disk: Disk, wanted: DiskIdentity) -> Self {
+    pub(super) fn new(disk: Disk, wanted: Option<DiskIdentity>) -> Self {
         VolumeDisk { disk, wanted }
     }
 
@@ -34,7 +35,7 @@ impl VolumeDisk {
         &self,
         kernel: &K,
     ) -> kernel::Result<Option<OpenDevice<K, Plugged>>> {
-        open(kernel, &self.disk, &self.wanted)
+        open(kernel, &self.disk, self.wanted.as_ref())
     }
 
     /// The error if it was removed meanwhile.
@@ -51,7 +52,7 @@ impl VolumeDisk {
 pub(super) fn open<K: Kernel>(
     kernel: &K,
     disk: &Disk,
-    wanted: &DiskIdentity,
+    wanted: Option<&DiskIdentity>,
 ) -> kernel::Result<Option<OpenDevice<K, Plugged>>> {
     let path = node(&disk.name);
     let fd = match kernel.open(&path, Open::DeviceRead) {
@@ -77,7 +78,10 @@ pub(super) fn open<K: Kernel>(
 
 /// Whether the disk still has that identity, which before Linux 5.15 is how to detect an exchanged
 /// disk.
-fn says<K: Kernel>(kernel: &K, disk: &Disk, wanted: &DiskIdentity) -> kernel::Result<bool> {
+fn says<K: Kernel>(kernel: &K, disk: &Disk, wanted: Option<&DiskIdentity>) -> kernel::Result<bool> {
+    let Some(wanted) = wanted else {
+        return Ok(false);
+    };
     let identity = Identity::read(kernel, disk)?;
     Ok(identity.is_some_and(|it| it.matches(wanted) != Match::No))
 }

@@ -12,10 +12,10 @@ use belay_server::call::Failure;
 use belay_server::identity::DriverName;
 use belay_server::request::{Context, VolumeId};
 
-use super::identity::{Identity, Match};
-use super::index::{Answer, DiskIndex, Learned, Owner};
+use super::identity::Match;
+use super::index::{DiskIndex, Owner};
 use super::volume::{Plugged, VolumeDisk, is_plugged, node, open, words};
-use crate::device::{Backing, Intent, Search, Verdict, mixed_up};
+use crate::device::{Backing, Intent, Label, Search, Verdict, mixed_up};
 use crate::kernel::{self, Dev, DiskAt, Disks, Kernel};
 
 /// How long a healthy disk may take to report its serial. After that no volume waits for it.
@@ -116,15 +116,6 @@ impl DiskVolumes {
         said.or_else(|| by_id.then(|| DiskIdentity::Names(self.profile.names_of(volume.as_str()))))
     }
 
-    /// The same, for a disk that a call names by a path of the volume. Where the volume's name is
-    /// not known, any disk of this cloud is the volume's: such calls unmount, measure or grow what
-    /// is there, and format nothing.
-    fn wanted_at(&self, volume: &VolumeId, disk: &Identity) -> DiskIdentity {
-        let of_cloud = || disk.names_like(self.profile.disk_names);
-        let wanted = self.wanted(volume);
-        wanted.unwrap_or_else(|| DiskIdentity::Names(of_cloud()))
-    }
-
     /// The volume's disk. Reads the list of disks again before it reports one as missing.
     ///
     /// # Errors
@@ -151,20 +142,16 @@ impl DiskVolumes {
             sought = find()?;
         }
         Ok(match sought {
-            Search::Found(disk) => Search::Found(VolumeDisk::new(disk, wanted.clone())),
+            Search::Found(disk) => Search::Found(VolumeDisk::new(disk, Some(wanted.clone()))),
             Search::Missing(missing) => Search::Missing(missing),
         })
     }
 
     /// The volume's disk, if it is known, there, and no other matches.
     pub(in crate::device) fn known(&self, volume: &VolumeId) -> Option<VolumeDisk> {
+        let wanted = self.wanted(volume);
         let owner = self.owner(volume);
-        let Some(wanted) = self.wanted(volume) else {
-            let (disk, identity) = self.index.shown(&owner)?;
-            let names = identity.names_like(self.profile.disk_names);
-            return Some(VolumeDisk::new(disk, DiskIdentity::Names(names)));
-        };
-        let found = self.index.find_if_any(&owner, &wanted);
+        let found = self.index.find_if_any(&owner, wanted.as_ref());
         found.map(|disk| VolumeDisk::new(disk, wanted))
     }
 
@@ -188,30 +175,44 @@ impl DiskVolumes {
     /// A mount that is about to be unmounted shows which disk is the volume's. If the unstage is
     /// refused afterwards, nothing else leads the next one to the disk.
     pub(in crate::device) fn remember(&self, volume: &VolumeId, disk: &Plugged) {
-        self.index.show(&self.owner(volume), disk.disk());
+        let owner = self.owner(volume);
+        let wanted = self.index.wanted(&owner);
+        self.index.hold(&owner, wanted.as_ref(), disk.disk());
     }
 
-    /// The attachment of a volume that is staged already, if no call has described it since the
-    /// start.
-    pub(in crate::device) fn learn(&self, volume: &VolumeId, plan: &PublishContext) -> Learned<'_> {
-        match &plan.transport {
-            publish_context::Transport::Disk(wanted) => {
-                self.index.learn(self.owner(volume), wanted)
+    /// Takes the disk that has a name in `/dev/belay` for the volume's that the name contains: an
+    /// earlier agent has staged the volume on it.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(in crate::device) fn adopt<K: Disks>(
+        &self,
+        kernel: &K,
+        label: &Label,
+    ) -> kernel::Result<()> {
+        let (Some(volume), Some(dev)) = (label.volume(), kernel.disk_named(label.node())?) else {
+            return Ok(());
+        };
+        match kernel.disk(dev)? {
+            DiskAt::Disk(disk) if disk.diskseq == label.diskseq() => {
+                self.index.hold(&self.owner(&volume), None, &disk);
             }
-            _ => Learned::NOTHING,
+            _ => {}
         }
+        Ok(())
     }
 
-    /// What the volume's disk is recognised by is known. If it is not, any disk of this cloud is
-    /// the volume's, see [`DiskVolumes::wanted_at`].
+    /// Whether the volume's disk can be distinguished from all others. If it cannot, any disk of
+    /// this cloud may be the volume's, see [`DiskVolumes::verdict`].
     pub(in crate::device) fn can_recognise(&self, volume: &VolumeId) -> bool {
-        self.profile.disk_name_key.is_none() || self.index.wanted(&self.owner(volume)).is_some()
+        self.profile.disk_name_key.is_none() || self.index.can_recognise(&self.owner(volume))
     }
 
-    /// Drops the volume: nothing of it is left on the node.
-    pub(in crate::device) fn forget(&self, volume: &VolumeId) {
+    /// Drops the volume: nothing of it is left on the node but the name that its disk may have.
+    pub(in crate::device) fn forget(&self, volume: &VolumeId) -> Option<Label> {
         let wanted = self.wanted(volume);
-        self.index.forget(&self.owner(volume), wanted.as_ref());
+        let held = self.index.forget(&self.owner(volume), wanted.as_ref())?;
+        Label::new(&self.driver, volume, held.diskseq, &node(&held.name))
     }
 
     /// The identity of the volume's disk, for messages.
@@ -221,18 +222,23 @@ impl DiskVolumes {
         words(&self.wanted(volume).unwrap_or_else(of_cloud))
     }
 
-    /// What the device of that number is to the volume; of that sequence number, if one is given.
-    /// Asks the disk if it has not been asked before.
+    /// The relation of the device of that number to the volume; of that sequence number, if the
+    /// label of its bind has one. The volume's disk is the one that was found for it, or that has
+    /// its name in `/dev/belay`; if it has none yet, the one with the identity that the call's
+    /// attachment has `said`, or else that a call has named before. Only in this case a disk is
+    /// queried that has not been queried before. If no call has named one, as after another driver
+    /// was replaced, any disk of this cloud that no volume has is the volume's: such calls unmount,
+    /// measure or grow what is mounted there, and format nothing.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` when the volume shall be used and what the disk says is not the
+    /// `FAILED_PRECONDITION` when the volume shall be used and the identity of the disk is not the
     /// volume's alone, `ABORTED` while that is not known; what the kernel or the disk refused.
     pub(in crate::device) fn verdict<K: Kernel>(
         &self,
         kernel: &K,
         volume: &VolumeId,
         (dev, diskseq): (Dev, Option<u64>),
-        intent: Intent,
+        (intent, said): (Intent, Option<&DiskIdentity>),
     ) -> Result<Verdict<K, Plugged>, Failure> {
         if dev.is_anonymous() {
             return Ok(Verdict::Foreign);
@@ -245,54 +251,39 @@ impl DiskVolumes {
         if diskseq.is_some_and(|diskseq| diskseq != disk.diskseq) {
             return Ok(Verdict::Removed);
         }
-        let Some(identity) = self.index.identity(kernel, &disk)? else {
-            return Ok(Verdict::Removed);
+        let opened = |wanted: Option<&DiskIdentity>| {
+            let device = open(kernel, &disk, wanted)?;
+            Ok(device.map_or(Verdict::Removed, Verdict::Ours))
         };
-        let wanted = self.wanted_at(volume, &identity);
+        let owner = self.owner(volume);
+        let holder = self.index.holder(&disk);
+        if diskseq.is_some() || holder.as_ref() == Some(&owner) {
+            return opened(None);
+        }
+        // Another volume has it: both match if the serial shows only the beginning of each name.
+        let is_taken = holder.is_some();
+        let identity = match is_taken {
+            true => self.index.known(&disk),
+            false => self.index.identity(kernel, &disk)?,
+        };
+        let (identity, wanted) = match (identity, said.cloned().or_else(|| self.wanted(volume))) {
+            (Some(identity), Some(wanted)) => (identity, wanted),
+            (_, _) if is_taken => return Ok(Verdict::Foreign),
+            (Some(identity), None) => {
+                let of_cloud = identity.names_like(self.profile.disk_names);
+                (identity, DiskIdentity::Names(of_cloud))
+            }
+            (None, _) => return Ok(Verdict::Removed),
+        };
         match identity.matches(&wanted) {
             Match::No => return Ok(Verdict::Foreign),
-            // The bind itself says whose it is.
-            Match::Cut if intent == Intent::Use && diskseq.is_none() => {
-                self.index
-                    .claim(&self.owner(volume), &wanted, &disk, &identity)?;
+            matched if intent == Intent::Use && (is_taken || matched == Match::Cut) => {
+                self.index.claim(&owner, &wanted, &disk, &identity)?;
             }
+            Match::Whole if said.is_some() => self.index.hold(&owner, said, &disk),
             Match::Cut | Match::Whole => {}
         }
-        let device = open(kernel, &disk, &wanted)?;
-        Ok(device.map_or(Verdict::Removed, Verdict::Ours))
-    }
-
-    /// Whether the mount of a device may be unmounted for the volume, if that does not depend on
-    /// what its disk answers: the label of the mount decides, or the disk has not answered and is
-    /// not known as another volume's. Waits a while for a disk that is being queried, and for no
-    /// other.
-    ///
-    /// # Errors
-    /// `ABORTED` if that disk does not answer meanwhile; when sysfs cannot be read.
-    pub(in crate::device) fn may_unmount<K: Disks>(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        (dev, diskseq): (Dev, Option<u64>),
-    ) -> Result<Option<bool>, Failure> {
-        let DiskAt::Disk(disk) = kernel.disk(dev)? else {
-            return Ok(None);
-        };
-        if diskseq.is_some() {
-            return Ok((diskseq == Some(disk.diskseq)).then_some(true));
-        }
-        match self.index.answer(&disk, ANSWER_MAX) {
-            None | Some(Answer::Known) => Ok(None),
-            Some(Answer::None) => {
-                let (owner, wanted) = (self.owner(volume), self.wanted(volume));
-                let is_of_another = self.index.is_of_another(&owner, &disk, wanted.as_ref());
-                Ok(Some(!is_of_another))
-            }
-            Some(Answer::Awaited) => Err(Failure::busy(format!(
-                "volume {volume}: {} has not answered the query for its serial yet; try again",
-                disk.name
-            ))),
-        }
+        opened(Some(&wanted))
     }
 
     /// Whether the device may be the volume's, as far as is known already.
@@ -308,12 +299,11 @@ impl DiskVolumes {
         let DiskAt::Disk(disk) = kernel.disk(dev)? else {
             return Ok(false);
         };
-        let known = self.index.known(&disk);
-        let Some(wanted) = self.wanted(volume) else {
-            let shown = self.index.shown(&self.owner(volume));
-            return Ok(shown.is_some_and(|(it, _)| (it.dev, it.diskseq) == (dev, disk.diskseq)));
-        };
-        Ok(known.is_some_and(|it| it.matches(&wanted) != Match::No))
+        if let Some(holder) = self.index.holder(&disk) {
+            return Ok(holder == self.owner(volume));
+        }
+        let both = self.index.known(&disk).zip(self.wanted(volume));
+        Ok(both.is_some_and(|(known, wanted)| known.matches(&wanted) != Match::No))
     }
 
     /// The state of the disk with that number, which was a volume's.

@@ -509,7 +509,7 @@ fn a_device_whose_label_names_another_volume_or_attachment_is_not_the_volumes() 
     let verdict = |driver: &str, id: &str, diskseq: u64| {
         let root = format!("/belay/{driver}/{id}@{diskseq}/loop{number}");
         let label = Label::read(Path::new(&root)).unwrap();
-        let found = transport.verdict(kernel, &vol(), dev, Some(&label), Intent::Use);
+        let found = transport.verdict(kernel, &vol(), dev, Some(&label), (Intent::Use, None));
         word(found.unwrap())
     };
     assert_eq!(verdict("one.example", "vol-1", diskseq), "ours");

@@ -18,17 +18,6 @@ impl MountIndex {
         found.map(|path| path.to_path_buf()).collect()
     }
 
-    /// What was noted for the volume proves nothing from now on.
-    pub(crate) fn doubt(&self, volume: &VolumeId) {
-        let mut inner = self.lock();
-        for path in inner.by_volume.remove(volume).into_iter().flatten() {
-            let entry = inner.by_path.get_mut(&path);
-            if let Some(noted) = entry.and_then(|entry| entry.noted.as_mut()) {
-                noted.mount_id = 0;
-            }
-        }
-    }
-
     /// The paths where the last mount was noted for that volume, with or without an id, or where
     /// the scan has found a bind that names it.
     pub(in crate::mounts) fn said_of(
@@ -80,8 +69,8 @@ impl MountIndex {
     }
 
     /// The device of the mount that was noted there for the volume, also without an id: before
-    /// Linux 6.8, of a filesystem that has shut itself down, or of a mount in doubt. Any mount of
-    /// the same filesystem counts then.
+    /// Linux 6.8, of a filesystem that has shut itself down, or of one that may be on any disk of
+    /// the cloud. Any mount of the same filesystem counts then.
     pub(crate) fn likely(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> Option<Dev> {
         let inner = self.lock();
         let entry = inner.by_path.get(path)?;

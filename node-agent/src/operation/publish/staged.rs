@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
 use belay_server::request::Publish;
 
 use super::super::{Node, Thread};
-use crate::device::{Intent, Learned, Verdict};
-use crate::kernel::{Cause, Dev, Kernel, Stat};
+use crate::device::{Intent, Verdict};
+use crate::kernel::{Cause, Kernel, Stat};
 
 /// The staged mount, opened before it is inspected, so that the mount that was checked is cloned.
 /// `None` if nothing is mounted there, and on [`Thread::Only`] if a server may have the answer.
@@ -53,33 +54,21 @@ pub(super) fn not_proven<K: Kernel>(
     })
 }
 
-/// After a restart, only the attachment has the name of some volumes' disks.
-pub(super) fn learn<'a, K: Kernel>(
-    node: &'a Node<K>,
-    request: &Publish,
-    source: &Path,
-    staged: &Stat,
-) -> Option<Learned<'a>> {
-    if !node.may_lose_devices() || proven_device(node, request, source, staged).is_some() {
-        return None;
-    }
-    let contexts = (&request.publish_context, &request.volume_context);
-    // A mount of a replaced driver may be published by that driver's context.
-    let plan = node.transport.read(&request.id, contexts).ok()?;
-    Some(node.mounts().learn(&request.id, &plan))
-}
-
-/// The device of the staged mount, if that was proven to be the volume's, and not only to be of a
-/// disk of this cloud.
-pub(super) fn proven_device<K: Kernel>(
+/// The volume's attachment, which alone has the name of some volumes' disks, if the staged mount is
+/// not known yet.
+pub(super) fn said<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
     source: &Path,
     staged: &Stat,
-) -> Option<Dev> {
-    let proven = node.index.proven(source, staged, &request.id)?;
-    let is_strong = node.transport.can_recognise(&request.id);
-    is_strong.then_some(proven)
+) -> Option<PublishContext> {
+    let is_proven = || node.index.proven(source, staged, &request.id).is_some();
+    if !node.may_lose_devices() || is_proven() {
+        return None;
+    }
+    let contexts = (&request.publish_context, &request.volume_context);
+    // A mount of a replaced driver may be published by that driver's context.
+    node.transport.read(&request.id, contexts).ok()
 }
 
 /// The kernel does not clone a mount whose root was unlinked.

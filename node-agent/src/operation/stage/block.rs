@@ -35,17 +35,11 @@ pub(super) fn stage<K: Kernel>(
         .into());
     }
     let purpose = Purpose::Raw { read_only };
-    let learned = cx.mounts().learn(&request.id, plan);
     let storage = match cx.transport.find(&cx.kernel, &request.id, plan, purpose)? {
         Search::Found(storage) => storage,
-        Search::Missing(missing) => {
-            learned.keep();
-            return Err(Obstacle::NoDisk(missing));
-        }
+        Search::Missing(missing) => return Err(Obstacle::NoDisk(missing)),
     };
-    let is_staged = is_staged(cx, request, &path, read_only)?;
-    learned.keep();
-    if is_staged {
+    if is_staged(cx, request, &path, read_only)? {
         return Ok(());
     }
     let device = attach(cx, &request.id, storage, purpose)?;

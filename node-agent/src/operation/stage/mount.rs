@@ -49,13 +49,9 @@ pub(super) fn stage<K: Kernel>(
         ))
         .into());
     }
-    let learned = cx.mounts().learn(&request.id, plan);
     if staging.mount_root {
-        staged_before(cx, &spec, staging)?;
-        learned.keep();
-        return Ok(());
+        return Ok(staged_before(cx, &spec, plan, staging)?);
     }
-    learned.keep();
     let purpose = Purpose::Filesystem;
     let storage = match cx.transport.find(kernel, &request.id, plan, purpose)? {
         Search::Found(storage) => storage,
@@ -140,13 +136,13 @@ fn prepare<K: Kernel>(
 fn staged_before<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
+    plan: &PublishContext,
     staging: &Stat,
 ) -> Result<(), Failure> {
     let request = spec.request;
     let path = &request.staging;
-    let (dev, verdict) = cx
-        .mounts()
-        .verdict(&request.id, path, staging, Intent::Use)?;
+    let mounts = cx.mounts().said_by(Some(plan));
+    let (dev, verdict) = mounts.verdict(&request.id, path, staging, Intent::Use)?;
     let device = match verdict {
         Verdict::Ours(device) => device,
         Verdict::Stale(_) | Verdict::Removed => {
@@ -296,6 +292,9 @@ fn mount<K: Kernel>(
     if !mounting.is_reader() {
         let root = kernel.open_root(&mounted)?;
         grow_to_device(cx, &spec.request.id, &root, device, fs);
+    }
+    if cx.may_lose_devices() {
+        cx.name(&spec.request.id, device)?;
     }
     let staging = &spec.request.staging;
     cx.place(&mounted, staging)?;

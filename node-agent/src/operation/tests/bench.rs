@@ -142,7 +142,7 @@ pub(crate) fn start_with<K: Kernel>(kernel: K, transport: Transport<K>, base: &P
     let kubelet_dir = KubeletDir::open(&kernel, base).unwrap();
     let kubelet_dir = Some(Arc::new(kubelet_dir.assumed_seen()));
     let node = Node::new(kernel, transport, index, kubelet_dir);
-    node.remove_stale_names();
+    node.read_names();
     node
 }
 

@@ -105,13 +105,14 @@ fn a_volume_is_taken_down_though_another_disk_says_the_same_by_now() {
 
 /// Nothing but the beginning of a serial leads from the mount to the volume then.
 #[test]
-fn after_a_restart_a_mount_is_not_used_while_another_disk_or_volume_shares_its_serial() {
+fn a_mount_without_a_name_is_not_used_while_another_disk_or_volume_shares_its_serial() {
     let world = world();
     let volume = world.volume(ALIKE[0], Form::Ext4);
     let raw = world.volume("0123456789-9876543210-a", Form::Block);
     for volume in [&volume, &raw] {
         all_ok(&world.start(), volume, &[Verb::Stage, Verb::Publish(1)]);
     }
+    world.remove_name(DISK_DRIVER, &volume);
     let other = Volume {
         folder: "other".to_owned(),
         ..world.volume("elsewhere", Form::Ext4)

@@ -87,17 +87,25 @@ impl Left {
     }
 }
 
-/// The names of DigitalOcean's disks are not made of the volume's ID: only the mount that the first
-/// call has unmounted led to the disk.
+/// The names of DigitalOcean's disks are not made of the volume's ID: only a name in `/dev/belay`
+/// leads to the disk, or the mount that the first call has unmounted.
 #[test]
 fn an_unstage_that_was_refused_after_a_restart_is_refused_again() {
-    let digitalocean = Left::staged(&DIGITALOCEAN, |it| scsi(it, "DO", "pvc-1"), "pvc-1");
     let id = "7f8b1c2d-1111-4222-8333-444455556666";
-    let civo = Left::staged(&CIVO, |it| super::civo::disk(it, id), id);
-    for left in [digitalocean, civo] {
+    let digitalocean = || Left::staged(&DIGITALOCEAN, |it| scsi(it, "DO", "pvc-1"), "pvc-1");
+    let civo = || Left::staged(&CIVO, |it| super::civo::disk(it, id), id);
+    for (left, is_named) in [
+        (digitalocean(), true),
+        (digitalocean(), false),
+        (civo(), true),
+        (civo(), false),
+    ] {
         let name = left.profile.name;
+        if !is_named {
+            left.world.remove_name(name, &left.volume);
+        }
         let kept = left.keep();
-        let node = left.start();
+        let mut node = left.start();
         for attempt in 0..3 {
             let failure = left.volume.call(&node, Verb::Unstage).err();
             let kind = failure.map(|failure| failure.kind);
@@ -105,6 +113,9 @@ fn an_unstage_that_was_refused_after_a_restart_is_refused_again() {
                 matches!(kind, Some(Kind::Precondition | Kind::Busy)),
                 "{name}, {attempt}: {kind:?}"
             );
+            if is_named {
+                node = left.start();
+            }
         }
         drop(kept);
         all_ok(&node, &left.volume, &[Verb::Unstage, Verb::Unstage]);
@@ -234,22 +245,6 @@ fn a_silent_disk_that_a_volume_has_taken_stays_published_for_that_one() {
     nothing_left(&world);
 }
 
-#[test]
-fn an_unpublish_waits_for_a_disk_that_is_being_queried() {
-    let world = Simulated::of(Media::Disks);
-    let volume = world.volume("vol", Form::Ext4);
-    all_ok(&world.start(), &volume, &[Verb::Stage, Verb::Publish(1)]);
-    let node = start_unasked(&world);
-    let disks = node.transport.disks().unwrap();
-    let disk = disks.take_unasked().remove(0);
-    std::thread::scope(|scope| {
-        scope.spawn(|| disks.ask(&node.kernel, &disk));
-        all_ok(&node, &volume, &[Verb::Unpublish(1)]);
-    });
-    all_ok(&node, &volume, &[Verb::Unstage]);
-    nothing_left(&world);
-}
-
 /// The disk has the name that the attachment says, and not one that is made of the volume's ID.
 #[test]
 fn a_publish_after_a_restart_learns_from_the_attachment_which_disk_is_the_volumes() {
@@ -285,8 +280,9 @@ fn a_volume_that_is_known_by_its_id_keeps_its_disk_whatever_a_publish_says_of_it
     }
 }
 
-/// Two volumes of DigitalOcean, which are staged, and an agent that was started since.
-fn two_staged(form: Form) -> (Simulated, [Volume; 2], Node<Fake>) {
+/// Two volumes of DigitalOcean, which are staged, and an agent that was started since. The disks
+/// have no names if another driver has staged the volumes.
+fn two_staged(form: Form, are_named: bool) -> (Simulated, [Volume; 2], Node<Fake>) {
     let world = Simulated::of(Media::Disks);
     let volumes = ["one", "two"].map(|name| Volume {
         serial: Some(format!("pvc-{name}")),
@@ -301,17 +297,51 @@ fn two_staged(form: Form) -> (Simulated, [Volume; 2], Node<Fake>) {
     let before = start();
     for volume in &volumes {
         all_ok(&before, volume, &[Verb::Stage]);
+        if !are_named {
+            world.remove_name(DIGITALOCEAN.name, volume);
+        }
     }
     drop(before);
     let node = start();
     (world, volumes, node)
 }
 
+#[test]
+fn after_a_restart_a_disk_with_a_name_is_its_volumes_and_no_others() {
+    for form in FORMS {
+        let (world, [volume, other], node) = two_staged(form, true);
+        let measured = volume.stats_of(&node, &other.staging_mount(), &other.staging());
+        let kind = measured.err().map(|failure| failure.kind);
+        assert_eq!(kind, Some(Kind::NotFound), "{form:?}");
+        let mixed_up = Volume {
+            folder: other.folder.clone(),
+            staged_at: Some(other.staging()),
+            ..volume.clone()
+        };
+        for verb in [Verb::Publish(1), Verb::Unstage] {
+            let failure = mixed_up.call(&node, verb).unwrap_err();
+            assert_eq!(failure.kind, Kind::Precondition, "{form:?}: {failure}");
+        }
+        // Whatever the attachment says of it.
+        let mixed_up = Volume {
+            serial: other.serial.clone(),
+            ..volume.clone()
+        };
+        let again = [Verb::Publish(1), Verb::Stage, Verb::Unpublish(1)];
+        all_ok(&node, &mixed_up, &again);
+        for volume in [&volume, &other] {
+            let rest = [Verb::Publish(1), Verb::Unpublish(1), Verb::Unstage];
+            all_ok(&node, volume, &rest);
+        }
+        nothing_left(&world);
+    }
+}
+
 /// Until the name of its disk is known, any disk of the cloud may be measured as the volume's.
 #[test]
 fn a_mount_that_was_measured_before_the_disks_name_was_known_is_proven_again() {
     for between in [&[][..], &[Verb::Publish(2)], &[Verb::Stage]] {
-        let (world, [volume, other], node) = two_staged(Form::Ext4);
+        let (world, [volume, other], node) = two_staged(Form::Ext4, false);
         let theirs = other.staging();
         volume.stats_of(&node, &theirs, &theirs).unwrap();
         all_ok(&node, &volume, between);
@@ -337,8 +367,8 @@ fn a_mount_that_was_measured_before_the_disks_name_was_known_is_proven_again() {
 
 #[test]
 fn a_name_that_no_mount_has_proven_is_not_kept_for_the_next_call() {
-    for form in FORMS {
-        let (world, [volume, other], node) = two_staged(form);
+    for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
+        let (world, [volume, other], node) = two_staged(form, false);
         let mixed_up = Volume {
             serial: other.serial.clone(),
             ..volume.clone()

@@ -7,6 +7,7 @@ use belay_contract::drivers::{OPENSTACK, Profile};
 
 use super::bench::{DRIVER, Form, Volume, World, hear, start_with};
 use crate::device::{DiskIndex, DiskRules, DiskVolumes, Transport};
+use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fake, Machine, Plug};
 use crate::operation::Node;
 
@@ -81,6 +82,22 @@ pub(super) fn disks_of(
 }
 
 impl Simulated {
+    /// Removes the name of the volume's disk: its mounts are then like those of a driver that was
+    /// replaced.
+    pub(super) fn remove_name(&self, driver: &str, volume: &Volume) {
+        let (kernel, base) = (self.kernel(), Path::new("/dev/belay").join(driver));
+        let beginning = format!("{}@", volume.id);
+        for name in kernel.names(&base).unwrap() {
+            if name.starts_with(&beginning) {
+                let directory = base.join(name);
+                for node in kernel.names(&directory).unwrap() {
+                    kernel.unlink(&directory.join(node)).unwrap();
+                }
+                kernel.rmdir(&directory).unwrap();
+            }
+        }
+    }
+
     /// A volume on a disk with the paths that a kubelet makes for it.
     pub(crate) fn volume_of_kubelet(&self, id: &str, form: Form) -> Volume {
         let mut volume = self.volume(id, form);
@@ -171,6 +188,7 @@ impl World for Simulated {
             "file /base/staging",
             "file /base/pods",
             "directory /base/pods/",
+            "device /dev/belay/",
         ]));
         left
     }

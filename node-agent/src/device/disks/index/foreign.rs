@@ -57,16 +57,21 @@ impl DiskIndex {
         seen.collect()
     }
 
-    /// The volume no longer needs a disk. If its disk is there, it will be detached.
-    pub(in crate::device::disks) fn forget(&self, owner: &Owner, wanted: Option<&DiskIdentity>) {
+    /// The volume no longer needs a disk. If its disk is there, it will be detached. Returns the
+    /// disk that the volume had.
+    pub(in crate::device::disks) fn forget(
+        &self,
+        owner: &Owner,
+        wanted: Option<&DiskIdentity>,
+    ) -> Option<Disk> {
         let mut inner = self.lock();
         let matching = || Some(inner.only(wanted?).ok()??.0.dev);
         let left = inner.held_by(owner).map(|disk| disk.dev).or_else(matching);
-        inner.users.remove(owner);
-        inner.shown.remove(owner);
+        let user = inner.users.remove(owner);
         if let Some(entry) = left.and_then(|dev| inner.disks.get_mut(&dev)) {
             entry.since = Some(Instant::now());
         }
+        user?.held
     }
 }
 
@@ -84,7 +89,7 @@ impl Inner {
             let driver = owner.driver.clone();
             match self.held_by(owner) {
                 Some(disk) => held.entry(disk.dev).or_default().push(driver),
-                None => wanted.push((driver, user.wanted.clone())),
+                None => wanted.extend(user.wanted.clone().map(|wanted| (driver, wanted))),
             }
         }
         Claims { held, wanted }
@@ -175,8 +180,8 @@ mod tests {
                 };
                 let owner = Owner::new(&of, &VolumeId::new(serial.as_str()).unwrap());
                 let user = User {
-                    wanted: DiskIdentity::Serial(serial.clone()),
-                    held: (!number.is_multiple_of(4)).then_some((dev, disk.diskseq)),
+                    wanted: Some(DiskIdentity::Serial(serial.clone())),
+                    held: (!number.is_multiple_of(4)).then(|| disk.clone()),
                 };
                 inner.users.insert(owner, user);
             }
@@ -200,7 +205,7 @@ mod tests {
         let user_of = |entry: &Entry| {
             let (disk, identity, _) = entry.snapshot();
             let is_of = |owner: &Owner| {
-                let wanted = &inner.users[owner].wanted;
+                let wanted = inner.users[owner].wanted.as_ref().unwrap();
                 let is_it = |identity: &Identity| identity.matches(wanted) != Match::No;
                 inner.held_by(owner) == Some(&disk) || identity.as_deref().is_some_and(is_it)
             };

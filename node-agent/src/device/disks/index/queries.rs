@@ -1,11 +1,9 @@
 //! The queries of disks for their serials: which must be made, and what has become of each.
 
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use super::{DiskIndex, Entry, Identity, Inner, Owner, State, is_plugged};
+use super::{DiskIndex, Entry, Identity, State, is_plugged};
 use crate::kernel::{self, Disk, Disks};
-use belay_contract::disk::DiskIdentity;
 
 /// A further query of a disk that has answered without a serial, or with an error. Until its answer
 /// the earlier one counts.
@@ -14,16 +12,6 @@ pub(super) enum Again {
     No,
     Due,
     Running,
-}
-
-/// What a disk has answered so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::device::disks) enum Answer {
-    Known,
-    /// It may still answer, as a healthy disk does.
-    Awaited,
-    /// It has not answered in time, or with an error.
-    None,
 }
 
 impl DiskIndex {
@@ -84,45 +72,6 @@ impl DiskIndex {
         }
     }
 
-    /// What the disk has answered; waits for as long for an answer. `None` if it is not in the
-    /// index.
-    pub(in crate::device::disks) fn answer(
-        &self,
-        disk: &Disk,
-        at_most: Duration,
-    ) -> Option<Answer> {
-        let awaits = |inner: &mut Inner| inner.answer(disk) == Some(Answer::Awaited);
-        let waited = self
-            .changed
-            .wait_timeout_while(self.lock(), at_most, awaits);
-        let (inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        inner.answer(disk)
-    }
-
-    /// Whether a disk that does not say what it is belongs to another volume, as far as is known;
-    /// `wanted` identifies the owner's.
-    pub(in crate::device::disks) fn is_of_another(
-        &self,
-        owner: &Owner,
-        disk: &Disk,
-        wanted: Option<&DiskIdentity>,
-    ) -> bool {
-        let inner = self.lock();
-        let this = (disk.dev, disk.diskseq);
-        let is_this = |held: (kernel::Dev, u64)| held == this && disk.diskseq != 0;
-        let mut users = inner.users.iter();
-        let mut shown = inner.shown.iter();
-        let has_another = || match wanted.map(|wanted| inner.only(wanted)) {
-            Some(Ok(Some((found, ..)))) => found != *disk,
-            Some(Err(_)) => true,
-            Some(Ok(None)) | None => false,
-        };
-        users.any(|(it, user)| it != owner && user.held.is_some_and(is_this))
-            || shown.any(|(it, held)| it != owner && is_this(*held))
-            || inner.held_by(owner).is_some_and(|held| held != disk)
-            || has_another()
-    }
-
     /// All disks as messages describe them.
     #[cfg(test)]
     pub(crate) fn described(&self) -> Vec<String> {
@@ -152,18 +101,6 @@ impl DiskIndex {
             drop(inner);
             self.announce();
         }
-    }
-}
-
-impl Inner {
-    fn answer(&self, disk: &Disk) -> Option<Answer> {
-        let entry = self.disks.get(&disk.dev)?;
-        let answer = match &entry.state {
-            State::Known(_) => Answer::Known,
-            State::Unasked | State::Asked => Answer::Awaited,
-            State::Late | State::Unread(_) => Answer::None,
-        };
-        (entry.disk.diskseq == disk.diskseq).then_some(answer)
     }
 }
 
