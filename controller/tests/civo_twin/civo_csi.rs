@@ -25,6 +25,7 @@ async fn begin(delay: Duration) -> (Cloud, Site, belay_bed::programs::Running, C
     let site = Site::new(&cloud);
     let running = site.start();
     let client = site.client().await;
+    site.ready().await;
     cloud.forget();
     (cloud, site, running, client)
 }
@@ -187,6 +188,7 @@ async fn c9_the_key_is_in_the_log_and_a_probe_calls_the_cloud() {
     site.flags.push("--log-level=debug");
     let running = site.start();
     let mut client = site.client().await;
+    site.ready().await;
     cloud.forget();
     let mut identity = site.identity().await;
     for _ in 0..10 {

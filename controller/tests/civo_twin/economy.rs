@@ -37,6 +37,7 @@ async fn fifty_volumes_at_once_cost_their_own_calls_and_wait_together() {
     let site = Site::new(&cloud);
     let _running = site.start();
     let client = site.client().await;
+    site.ready().await;
     cloud.forget();
     let begun = Instant::now();
     lives(&client, VOLUMES).await;

@@ -51,12 +51,9 @@ async fn a_key_that_civo_has_not_confirmed_at_the_start_is_confirmed_before_the_
     let site = Site::new(&cloud);
     let running = site.start();
     let mut client = site.client().await;
+    site.ready().await;
     let id = created(&mut client, "pvc-1").await.unwrap();
-    assert_eq!(
-        cloud.count(CLUSTER),
-        2,
-        "at the start, and for its volume type"
-    );
+    assert_eq!(cloud.count(CLUSTER), 1, "at the start alone");
     drop(running);
     exchange(&cloud, belay_twins::civo::KEY);
     let right = fs::read(site.key_file()).unwrap();

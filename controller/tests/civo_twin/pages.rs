@@ -87,6 +87,7 @@ async fn each_page_of_a_list_has_as_many_entries_as_were_asked_for_and_the_last_
     let site = Site::new(&cloud);
     let _running = site.start();
     let mut client = site.client().await;
+    site.ready().await;
     let (all_volumes, all_snapshots) = filled(&cloud);
     for (max_entries, sizes) in PAGES {
         cloud.forget();

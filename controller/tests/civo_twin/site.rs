@@ -141,6 +141,18 @@ impl Site {
         self.try_client().await.unwrap()
     }
 
+    /// Waits until the controller is ready: its login is not counted among later requests.
+    pub(crate) async fn ready(&self) {
+        let mut identity = self.identity().await;
+        loop {
+            let probed = identity.probe(csi::ProbeRequest {}).await.unwrap();
+            if probed.into_inner().ready == Some(true) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     pub(crate) async fn identity(&self) -> IdentityClient<Channel> {
         IdentityClient::new(dial(&self.socket()).await.unwrap())
     }
