@@ -49,8 +49,13 @@ if short_addresses; then
     flags+=$(flag -Clink-arg=-Wl,-z,pack-relative-relocs)
 fi
 flags+=$(without_paths)
+programs=(-p belay-node-agent -p belay-controller -p belay-ctl -p belay-demo)
+if ! [ -e "$directory/belay-node" ]; then
+    crates=$(cargo tree --prefix none --edges normal,build "${programs[@]}" | sort -u | wc -l)
+    announce "building 4 programs from $crates crates: about 5 minutes on 2 cores, once"
+fi
 cargo build "$@" --release --target "$target" --config "target.$target.rustflags=[$flags]" \
-    -p belay-node-agent -p belay-controller -p belay-ctl -p belay-demo
+    "${programs[@]}"
 mkdir -p "$directory"
 for program in belay-node belay-controller belayctl belay-demo; do
     ln -f "${CARGO_TARGET_DIR:-target}/$target/release/$program" "$directory/$program"

@@ -57,6 +57,7 @@ async fn volumes_over_the_limit_of_the_rate_all_succeed() {
     let _running = site.start();
     let client = site.client().await;
     cloud.service().twin().settings.calls_per_second = Some(40);
+    site.ready().await;
     cloud.forget();
     lives(&client, VOLUMES / 2).await;
     let refused = cloud.log().iter().filter(|call| call.status == 429).count();
