@@ -19,19 +19,18 @@ backend:
 | entry | volumes are | needs | described in |
 |---|---|---|---|
 | `{nodeName: NODE}` | files on the disk of one node | | `docs/quickstart.md` |
-| `{backend: openstack}` | volumes of Cinder | a Secret `cloud-config` | `docs/openstack.md` |
-| `{backend: digitalocean, region: SLUG}` | volumes of DigitalOcean | a Secret `digitalocean` | `docs/digitalocean.md` |
-| `{backend: civo}` | volumes of Civo | a Secret `civo-api-access` | `docs/civo.md` |
-| `{backend: nfs}` | directories of NFS servers | a StorageClass that names a server | `docs/nfs.md` |
+| `{backend: openstack}` | Cinder volumes | a Secret `cloud-config` | `docs/openstack.md` |
+| `{backend: digitalocean, region: SLUG}` | DigitalOcean volumes | a Secret `digitalocean` | `docs/digitalocean.md` |
+| `{backend: civo}` | Civo volumes | a Secret `civo-api-access` | `docs/civo.md` |
+| `{backend: nfs}` | directories on NFS servers | a StorageClass that names a server | `docs/nfs.md` |
 
 ```sh
 printf 'drivers: [{nodeName: NODE}]\n' >belay.yaml     # NODE: the node that stores the volumes
 helm install belay CHART --namespace belay-system --create-namespace --values belay.yaml
 ```
 
-Keep your values in a file and pass it to every command, because Helm replaces lists as a whole. The chart rejects a
-value that it does not know. In the repository, `docs/helm.md` describes images, privileges, several drivers, upgrade
-and uninstall.
+Keep your values in a file and pass it to every command, because Helm replaces lists as a whole. The chart rejects
+unknown values. In the repository, `docs/helm.md` describes images, privileges, several drivers, upgrade and uninstall.
 
 ## Values
 END
