@@ -7,6 +7,7 @@ pub mod facts;
 pub mod file;
 mod grpc;
 pub mod health;
+pub mod helper;
 pub mod identity;
 pub mod inotify;
 pub mod kubelet;

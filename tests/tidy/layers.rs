@@ -36,6 +36,7 @@ const RANKS: &[Ranks] = &[
             ("request", 1),
             ("work", 1),
             ("grpc", 1),
+            ("helper", 1),
             ("call", 0),
         ],
     },

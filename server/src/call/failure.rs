@@ -2,11 +2,15 @@
 //! not know gRPC codes: only [`super::code`] converts.
 
 use super::Rpc;
+use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
+
+/// The longest message that another process gets, in bytes. JSON makes at most six times as many.
+const MESSAGE_BYTES_MAX: usize = 4 << 10;
 
 /// What went wrong, in terms of storage. It does not say what the caller must do: that also depends
 /// on the call and on the [`Certainty`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// The request can never succeed as it is.
     Invalid,
@@ -62,7 +66,7 @@ impl Kind {
 }
 
 /// What is known about the state that a failed operation leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Certainty {
     /// Nothing was changed.
     NothingHappened,
@@ -83,7 +87,7 @@ impl Certainty {
 
 /// A failed operation. The message is a lowercase fragment that names the field, path or errno and
 /// says what to do about it; it is shown to users and never contains a secret.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
     /// What went wrong.
@@ -91,6 +95,7 @@ pub struct Failure {
     /// What is known about the state.
     pub certainty: Certainty,
     /// For users.
+    #[serde(serialize_with = "shorten")]
     pub message: String,
 }
 
@@ -191,6 +196,24 @@ impl Failure {
             ..self
         }
     }
+}
+
+/// Returns the text, or its first and last bytes: a line between processes is bounded, and tenants
+/// choose names.
+#[must_use]
+pub fn shortened(text: &str, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text.to_owned();
+    }
+    let half = bytes_max / 2;
+    let is_boundary = |at: &usize| text.is_char_boundary(*at);
+    let begin = (0..=half).rfind(is_boundary).unwrap_or_default();
+    let end = (text.len() - half..).find(is_boundary).unwrap_or_default();
+    format!("{}...{}", &text[..begin], &text[end..])
+}
+
+fn shorten<S: Serializer>(message: &str, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&shortened(message, MESSAGE_BYTES_MAX))
 }
 
 #[cfg(test)]

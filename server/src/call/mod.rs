@@ -15,7 +15,7 @@ pub use answer::{answer, in_cloud};
 pub use callers::Callers;
 pub(crate) use callers::Stranger;
 pub use codes::code;
-pub use failure::{Certainty, Failure, Kind};
+pub use failure::{Certainty, Failure, Kind, shortened};
 pub(crate) use layer::DURATION;
 pub use layer::{CallLayer, CallService};
 #[cfg(test)]

@@ -1,0 +1,277 @@
+//! A helper process as its parent sees it. No thread waits for it: the runtime watches its socket
+//! and its exit.
+
+use super::Process;
+use super::limits::EXIT_MAX;
+use super::serve::{LINE_BYTES_MAX, send};
+use crate::call::{Failure, Kind};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt::Display;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child as StdChild, Command, ExitStatus, Stdio};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+/// Bytes that are read from standard error of a process that has not answered.
+const ERROR_BYTES_MAX: usize = 4 << 10;
+
+/// A running helper process. It is killed, with its process group, and reaped if this is dropped.
+#[derive(Debug)]
+pub struct Child {
+    /// The word before "process" in messages.
+    name: &'static str,
+    process: StdChild,
+    is_reaped: bool,
+    /// Readable once the process has exited.
+    exit: AsyncFd<OwnedFd>,
+    /// `None` once it is closed.
+    pub(super) socket: Option<UnixStream>,
+    /// Bytes after the last line.
+    received: Vec<u8>,
+    /// A descriptor, and the number of these bytes up to the end of those that it came with.
+    passed: Option<(usize, OwnedFd)>,
+}
+
+/// This program with a subcommand, also if its file was replaced meanwhile.
+#[must_use]
+pub fn program(subcommand: &str) -> Command {
+    let mut program = Command::new("/proc/self/exe");
+    program.arg(subcommand);
+    program
+}
+
+impl Child {
+    /// Starts a process in its own process group, with an empty environment, and sends it its first
+    /// line. Quick. Must be called in the runtime, and on a thread that outlives the process, which
+    /// is killed with that thread. `name` is the word before "process" in messages.
+    ///
+    /// # Errors
+    /// The error of the system call. No process is left then.
+    pub fn start(
+        name: &'static str,
+        mut program: Command,
+        call: &impl Serialize,
+    ) -> io::Result<Self> {
+        let (ours, theirs) = StdUnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        program
+            .env_clear()
+            .process_group(0)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let process = program.spawn()?;
+        // Not reaped yet, so the number cannot have been reused.
+        let exit = pid(&process).ok_or(Errno::SRCH);
+        let exit = exit.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
+        entrust(name, process, ours, call, exit)
+    }
+
+    /// Sends one more line, which must fit into the socket.
+    ///
+    /// # Errors
+    /// `System` if the process does not read, or has ended.
+    pub fn send(&self, line: &impl Serialize) -> Result<(), Failure> {
+        let sent = match &self.socket {
+            Some(socket) => send(socket, line, None),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        };
+        sent.map_err(|error| self.broken(&error))
+    }
+
+    /// Waits for the next line, and returns it with the descriptor that came with it. Dropping the
+    /// future loses nothing.
+    ///
+    /// # Errors
+    /// `System`, with the exit status and the last line of standard error, if the process has ended
+    /// or has sent anything else.
+    pub async fn receive<T: DeserializeOwned>(&mut self) -> Result<(T, Option<OwnedFd>), Failure> {
+        let line = match self.line().await {
+            Ok(line) => line,
+            Err(error) => return Err(self.broken(&error)),
+        };
+        // The kernel returns earlier lines together with those that have a descriptor.
+        let passed = self.passed.take_if(|(end, _)| *end <= line.len());
+        if let Some((end, _)) = &mut self.passed {
+            *end -= line.len();
+        }
+        match serde_json::from_slice(&line) {
+            Ok(said) => Ok((said, passed.map(|(_, fd)| fd))),
+            Err(_) => {
+                let ending = self.ending().await;
+                Err(self.broken(&ending))
+            }
+        }
+    }
+
+    /// The next line; at the end of the connection, what came after the last one.
+    async fn line(&mut self) -> io::Result<Vec<u8>> {
+        loop {
+            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                return Ok(self.received.drain(..=end).collect());
+            }
+            if self.received.len() > LINE_BYTES_MAX {
+                return Err(io::Error::other("its line is too long"));
+            }
+            let Some(socket) = &self.socket else {
+                return Err(io::ErrorKind::NotConnected.into());
+            };
+            socket.readable().await?;
+            let (received, passed) = (&mut self.received, &mut self.passed);
+            match socket.try_io(Interest::READABLE, || read(socket, received, passed)) {
+                Ok(0) => return Ok(std::mem::take(&mut self.received)),
+                Ok(_) => {}
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => {}
+                    // It has ended without reading.
+                    io::ErrorKind::ConnectionReset => return Ok(Vec::new()),
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// Why there was no answer, as far as that is known within the time of an exit.
+    async fn ending(&mut self) -> String {
+        drop(timeout(EXIT_MAX, self.exited()).await);
+        let status = self.process.try_wait().ok().flatten();
+        let mut errors = [0; ERROR_BYTES_MAX];
+        let length = self.process.stderr.as_ref().and_then(|stderr| {
+            // Another process of its group may have the pipe open.
+            rustix::io::ioctl_fionbio(stderr, true).ok()?;
+            rustix::io::read(stderr, &mut errors[..]).ok()
+        });
+        ending(status, &errors[..length.unwrap_or_default()])
+    }
+
+    fn broken(&self, why: &dyn Display) -> Failure {
+        let name = self.name;
+        let message = format!("the {name} process that asked the server has failed: {why}");
+        Failure::new(Kind::System, message)
+    }
+
+    /// Without waiting: a process that has not exited is reaped by process 1, after this one has
+    /// exited.
+    fn reap(&mut self) {
+        self.kill();
+        self.is_reaped |= matches!(self.process.try_wait(), Ok(Some(_)));
+    }
+}
+
+impl Process for Child {
+    fn close(&mut self) {
+        self.socket = None;
+        self.process.stderr = None;
+    }
+
+    fn kill(&mut self) {
+        // Until the process is reaped, no other one has its number.
+        if let Some(group) = pid(&self.process).filter(|_| !self.is_reaped) {
+            // All processes of the group may have exited.
+            rustix::process::kill_process_group(group, Signal::KILL).ok();
+        }
+    }
+
+    async fn exited(&mut self) {
+        // An error of the runtime, which is being shut down: the drop kills the process.
+        drop(self.exit.readable().await);
+        self.reap();
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.reap();
+    }
+}
+
+/// Sends the call to the process, once the process can be killed and reaped without waiting for it.
+pub(super) fn entrust(
+    name: &'static str,
+    mut process: StdChild,
+    socket: StdUnixStream,
+    call: &impl Serialize,
+    exit: rustix::io::Result<OwnedFd>,
+) -> io::Result<Child> {
+    let entrusted = || {
+        let exit = watched(exit?)?;
+        let socket = UnixStream::from_std(socket)?;
+        // It fits into the socket, which is empty.
+        send(&socket, call, None)?;
+        Ok((exit, socket))
+    };
+    match entrusted() {
+        Ok((exit, socket)) => Ok(Child {
+            name,
+            process,
+            is_reaped: false,
+            exit,
+            socket: Some(socket),
+            received: Vec::new(),
+            passed: None,
+        }),
+        Err(error) => {
+            // Without a call, it waits for no server. Both fail only if it was reaped.
+            process.kill().ok();
+            process.wait().ok();
+            Err(error)
+        }
+    }
+}
+
+fn pid(process: &StdChild) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(process.id()).ok()?)
+}
+
+/// Must be called in the runtime.
+fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    #[expect(
+        deprecated,
+        reason = "its replacement is unsafe because of types that may return another descriptor \
+                  later; an OwnedFd does not"
+    )]
+    AsyncFd::with_interest(fd, Interest::READABLE)
+}
+
+/// Appends the bytes that have arrived, and keeps the descriptor that has come with them.
+fn read(
+    socket: &UnixStream,
+    received: &mut Vec<u8>,
+    passed: &mut Option<(usize, OwnedFd)>,
+) -> io::Result<usize> {
+    let mut bytes = [0; 4 << 10];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut messages = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let into = &mut [IoSliceMut::new(&mut bytes)];
+    let read = rustix::net::recvmsg(socket.as_fd(), into, &mut messages, flags)?;
+    received.extend_from_slice(&bytes[..read.bytes]);
+    for message in messages.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            *passed = fds.last().map(|fd| (received.len(), fd));
+        }
+    }
+    Ok(read.bytes)
+}
+
+/// How a process has ended that has not answered: its status, and the last line that it has
+/// written, without what follows a panic's message.
+pub(super) fn ending(status: Option<ExitStatus>, errors: &[u8]) -> String {
+    let status = status.map_or_else(|| "it has not exited".to_owned(), |it| it.to_string());
+    let errors = String::from_utf8_lossy(errors);
+    let mut lines = errors.lines().map(str::trim);
+    match lines.rfind(|line| !line.is_empty() && !line.starts_with("note: ")) {
+        Some(line) => format!("no answer; {status}: {line}"),
+        None => format!("no answer; {status}"),
+    }
+}

@@ -1,0 +1,390 @@
+//! How many helper processes may run, for each server and in total, and what happens to a process
+//! until it has exited. A server that does not answer must neither accumulate processes nor delay
+//! the calls for another server. A process beyond its deadline is killed, and no call waits for its
+//! exit, since it may remain until its server answers.
+
+use crate::call::{Failure, Kind};
+use crate::lock::Lock;
+use metrics::{Gauge, counter, gauge};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Maximum number of processes of a [`Spec`], of all servers, without those that were killed.
+pub const TOTAL: usize = 64;
+/// How long a process may take to exit after its connection was closed.
+pub(super) const EXIT_MAX: Duration = Duration::from_secs(5);
+
+/// The names and limits of a program's helper processes.
+#[derive(Debug)]
+pub struct Spec {
+    /// The word before "process" in messages.
+    pub name: &'static str,
+    /// Gauge: processes, by `state`.
+    pub processes: &'static str,
+    /// Gauge: calls that wait until a process may be started. `None` if they are not counted.
+    pub waiting: Option<&'static str>,
+    /// Counter: processes that were killed.
+    pub kills: &'static str,
+    /// Whether a killed process keeps its slots of the server until it has exited.
+    pub keeps_slots: bool,
+}
+
+impl Spec {
+    fn one_more(&self, state: &'static str) -> More {
+        More::of(gauge!(self.processes, "state" => state))
+    }
+}
+
+/// Slots of each server.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Maximum number of processes.
+    pub slots: usize,
+    purpose: &'static str,
+}
+
+impl Group {
+    /// At most `slots` processes. The `purpose` identifies the group, and is in messages.
+    #[must_use]
+    pub const fn new(slots: usize, purpose: &'static str) -> Self {
+        Self { slots, purpose }
+    }
+}
+
+/// A kind of calls.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lane {
+    groups: &'static [Group],
+    killed_max: usize,
+}
+
+impl Lane {
+    /// Calls that take a slot of each of these groups, in this order, and are refused if
+    /// `killed_max` killed processes of the server, of any lane, have not exited.
+    #[must_use]
+    pub const fn new(groups: &'static [Group], killed_max: usize) -> Self {
+        Self { groups, killed_max }
+    }
+}
+
+/// A process that can be killed.
+pub trait Process: Send + 'static {
+    /// Closes the connection, at which a process that has answered exits.
+    fn close(&mut self);
+    /// Sends SIGKILL. The process may remain until its server answers.
+    fn kill(&mut self);
+    /// Waits until the process has exited, and reaps it.
+    fn exited(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// A call without an answer.
+#[derive(Debug)]
+pub struct Unanswered {
+    /// The failure, for the caller.
+    pub failure: Failure,
+    /// Whether the server did not answer, or refused; otherwise this host could not query it.
+    pub by_server: bool,
+}
+
+impl From<Unanswered> for Failure {
+    fn from(unanswered: Unanswered) -> Self {
+        unanswered.failure
+    }
+}
+
+/// The helper processes of a program.
+pub struct Helpers {
+    spec: &'static Spec,
+    pub(super) servers: Lock<HashMap<Box<str>, Arc<Server>>>,
+    pub(super) all: Arc<Semaphore>,
+}
+
+pub(super) struct Server {
+    name: Box<str>,
+    groups: Lock<HashMap<&'static str, Arc<Semaphore>>>,
+    /// Killed processes that have not exited.
+    pub(super) killed: AtomicUsize,
+    /// All calls so far that the server has not answered in time.
+    unanswered: AtomicUsize,
+}
+
+/// The right to start a process.
+pub struct Slot {
+    spec: &'static Spec,
+    server: Arc<Server>,
+    groups: Vec<OwnedSemaphorePermit>,
+    all: OwnedSemaphorePermit,
+    granted: Instant,
+    /// [`Server::unanswered`] when the call began to wait for the slot.
+    unanswered_before: usize,
+}
+
+/// A running process with its slot. When this is dropped, the connection is closed, and a task
+/// waits for the exit.
+pub struct Running<P: Process>(Option<Followed<P>>);
+
+struct Followed<P> {
+    process: P,
+    slot: Slot,
+    running: More,
+    /// The process is killed without time to exit.
+    is_overdue: bool,
+}
+
+impl Helpers {
+    /// A program without helper processes. Describes the metrics, and sets them to 0.
+    #[must_use]
+    pub fn new(spec: &'static Spec) -> Self {
+        metrics::describe_gauge!(spec.processes, "Processes that ask servers, by state.");
+        let help = "Processes that were killed because their server did not answer.";
+        metrics::describe_counter!(spec.kills, help);
+        counter!(spec.kills).absolute(0);
+        for state in ["running", "killed"] {
+            gauge!(spec.processes, "state" => state).set(0.0);
+        }
+        if let Some(waiting) = spec.waiting {
+            metrics::describe_gauge!(waiting, "Calls that wait for a process.");
+            gauge!(waiting).set(0.0);
+        }
+        Self {
+            spec,
+            servers: Lock::default(),
+            all: Arc::new(Semaphore::new(TOTAL)),
+        }
+    }
+
+    /// Waits for a slot.
+    ///
+    /// # Errors
+    /// `Unreachable` at once if too many killed processes remain; `Timeout` if no slot was free in
+    /// time. The server is blamed unless the processes of other servers had all slots.
+    pub async fn slot(
+        &self,
+        server: &str,
+        lane: &Lane,
+        within: Duration,
+    ) -> Result<Slot, Unanswered> {
+        let end = Instant::now() + within;
+        let server = self.of(server);
+        server.refuse_hung(lane)?;
+        let unanswered_before = server.unanswered.load(Ordering::Relaxed);
+        let waiting = self.spec.waiting.map(|name| More::of(gauge!(name)));
+        let mut groups = Vec::new();
+        for group in lane.groups {
+            let permit = permit(server.slots(group), end).await;
+            // The calls that have the slots of the server may wait for the other servers as well.
+            let of_server = self.all.available_permits() > 0;
+            let group = of_server.then_some(group);
+            groups.push(permit.ok_or_else(|| self.occupied(&server, group, within))?);
+        }
+        let all = permit(Arc::clone(&self.all), end).await;
+        let all = all.ok_or_else(|| self.occupied(&server, None, within))?;
+        drop(waiting);
+        // Processes may have been killed during the wait.
+        server.refuse_hung(lane)?;
+        Ok(Slot {
+            spec: self.spec,
+            server,
+            groups,
+            all,
+            granted: Instant::now(),
+            unanswered_before,
+        })
+    }
+
+    /// Refuses a call for which [`Helpers::slot`] would wait in vain.
+    ///
+    /// # Errors
+    /// `Unreachable` if too many killed processes of the server have not exited.
+    pub fn refuse_hung(&self, server: &str, lane: &Lane) -> Result<(), Unanswered> {
+        self.of(server).refuse_hung(lane)
+    }
+
+    pub(super) fn of(&self, name: &str) -> Arc<Server> {
+        let mut servers = self.servers.lock();
+        // A server with a process, or a call that waits for one, is held elsewhere.
+        servers.retain(|_, server| Arc::strong_count(server) > 1);
+        let found = servers.entry(name.into()).or_insert_with(|| {
+            Arc::new(Server {
+                name: name.into(),
+                groups: Lock::default(),
+                killed: AtomicUsize::new(0),
+                unanswered: AtomicUsize::new(0),
+            })
+        });
+        Arc::clone(found)
+    }
+
+    /// The processes that run, or are being started.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        TOTAL - self.all.available_permits()
+    }
+
+    /// The processes that were killed and have not exited.
+    #[must_use]
+    pub fn killed(&self) -> usize {
+        let servers = self.servers.lock();
+        let killed = servers.values().map(|it| it.killed.load(Ordering::Relaxed));
+        killed.sum()
+    }
+
+    /// The failure of a call that got no slot of the group; `None` stands for the slots that all
+    /// servers share.
+    fn occupied(&self, server: &Server, group: Option<&Group>, within: Duration) -> Unanswered {
+        let (server, name, within) = (&server.name, self.spec.name, within.as_secs());
+        let which = match group {
+            Some(Group { slots, purpose }) => format!("{slots} {name} processes for {purpose}"),
+            None => format!("{TOTAL} {name} processes"),
+        };
+        let why = match group {
+            Some(_) => "; if it answers, other calls take long",
+            None => ", since other servers do not answer",
+        };
+        let failure = Failure::timeout(format!(
+            "server {server}: none of {which} was free within {within} s{why}; this call was not \
+             begun; retry"
+        ));
+        let by_server = group.is_some();
+        Unanswered { failure, by_server }
+    }
+}
+
+impl Server {
+    fn slots(&self, group: &Group) -> Arc<Semaphore> {
+        let mut groups = self.groups.lock();
+        let slots = groups.entry(group.purpose);
+        Arc::clone(slots.or_insert_with(|| Arc::new(Semaphore::new(group.slots))))
+    }
+
+    fn refuse_hung(&self, lane: &Lane) -> Result<(), Unanswered> {
+        let killed = self.killed.load(Ordering::Relaxed);
+        if killed < lane.killed_max {
+            return Ok(());
+        }
+        let message = format!(
+            "server {}: {killed} killed processes have not exited, since the server does not \
+             answer; they exit when it does",
+            self.name
+        );
+        let (failure, by_server) = (Failure::new(Kind::Unreachable, message), true);
+        Err(Unanswered { failure, by_server })
+    }
+}
+
+impl Slot {
+    /// Follows the process for which the slot was granted.
+    pub fn run<P: Process>(self, process: P) -> Running<P> {
+        Running(Some(Followed {
+            process,
+            running: self.spec.one_more("running"),
+            slot: self,
+            is_overdue: false,
+        }))
+    }
+}
+
+impl<P: Process> Running<P> {
+    /// The process.
+    ///
+    /// # Errors
+    /// `Bug` if the process has ended, which only a drop brings about.
+    pub fn process(&mut self) -> Result<&mut P, Failure> {
+        let followed = self.0.as_mut();
+        let followed =
+            followed.ok_or_else(|| Failure::bug("a process that has ended was asked"))?;
+        Ok(&mut followed.process)
+    }
+
+    /// Has the process killed when this is dropped, since it has not answered within that time.
+    /// Returns the failure of the call. The server is blamed if it had half of the time, or if the
+    /// slot became free by a call that it had not answered either.
+    pub fn overdue(&mut self, within: Duration) -> Unanswered {
+        let Some(followed) = &mut self.0 else {
+            let (failure, by_server) = (Failure::bug("a process has ended twice"), false);
+            return Unanswered { failure, by_server };
+        };
+        followed.is_overdue = true;
+        let slot = &followed.slot;
+        let Server {
+            name, unanswered, ..
+        } = &*slot.server;
+        let by_server = slot.granted.elapsed() >= within / 2
+            || unanswered.load(Ordering::Relaxed) != slot.unanswered_before;
+        let within = within.as_secs();
+        let why = if by_server {
+            unanswered.fetch_add(1, Ordering::Relaxed);
+            format!("no answer within {within} s")
+        } else {
+            format!("of {within} s, most passed before the call was begun")
+        };
+        let message = format!("server {name}: {why}; the call was cancelled; retry");
+        let failure = Failure::timeout(message);
+        Unanswered { failure, by_server }
+    }
+}
+
+impl<P: Process> Drop for Running<P> {
+    fn drop(&mut self) {
+        let Some(mut followed) = self.0.take() else {
+            return;
+        };
+        followed.process.close();
+        // Without a runtime, the process is killed with this one.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            drop(runtime.spawn(followed.until_exit()));
+        }
+    }
+}
+
+impl<P: Process> Followed<P> {
+    /// Waits until the process has exited, and kills it if it does not. It holds its slot until
+    /// then, and counts as killed after that.
+    async fn until_exit(self) {
+        let Self {
+            mut process,
+            slot,
+            running,
+            is_overdue,
+        } = self;
+        let exits = !is_overdue && timeout(EXIT_MAX, process.exited()).await.is_ok();
+        drop(running);
+        if exits {
+            return;
+        }
+        counter!(slot.spec.kills).increment(1);
+        process.kill();
+        // Killed processes of a server must not delay the calls for others.
+        drop(slot.all);
+        slot.server.killed.fetch_add(1, Ordering::Relaxed);
+        let _killed = slot.spec.one_more("killed");
+        let _groups = slot.spec.keeps_slots.then_some(slot.groups);
+        process.exited().await;
+        slot.server.killed.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One more in a gauge, until this is dropped.
+struct More(Gauge);
+
+impl More {
+    fn of(gauge: Gauge) -> Self {
+        gauge.increment(1.0);
+        More(gauge)
+    }
+}
+
+impl Drop for More {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
+
+/// A slot before `end`. The semaphore is never closed.
+async fn permit(slots: Arc<Semaphore>, end: Instant) -> Option<OwnedSemaphorePermit> {
+    timeout_at(end, slots.acquire_owned()).await.ok()?.ok()
+}
