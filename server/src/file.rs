@@ -1,11 +1,14 @@
-//! Reads the small files that an operator names: credentials, certificates, settings.
+//! Reads the small files that an operator names: credentials, certificates, settings; and the
+//! messages that the kernel has for a mount.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read as _};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use rustix::fs::OFlags;
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::size::Exact;
 
@@ -60,6 +63,32 @@ fn bounded(file: File, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     let bytes = file.take(bytes_max + 1).read_to_end(&mut content)?;
     Ok((bytes as u64 <= bytes_max).then_some(content))
+}
+
+/// The kernel keeps at most 8 messages for a context of fsopen(2) (`struct fc_log`).
+const LOG_MESSAGES_MAX: usize = 8;
+const LOG_MESSAGE_BYTES_MAX: usize = 512;
+
+/// Reads the messages of a filesystem about the failure of a mount, from its context: one message
+/// per read(2), prefixed with its level.
+pub fn log_of(context: impl AsFd) -> String {
+    let mut found = Vec::new();
+    let mut message = [0; LOG_MESSAGE_BYTES_MAX];
+    for _ in 0..LOG_MESSAGES_MAX {
+        match retry_on_intr(|| rustix::io::read(&context, &mut message)) {
+            Ok(0) | Err(Errno::NODATA) => break,
+            Ok(length) => {
+                let text = String::from_utf8_lossy(&message[..length]);
+                let text = text.trim();
+                let levels = ["e ", "w ", "i "];
+                let bare = levels.iter().find_map(|level| text.strip_prefix(level));
+                found.push(bare.unwrap_or(text).to_owned());
+            }
+            // The kernel drops a message that is too long; the next one may fit.
+            Err(_) => {}
+        }
+    }
+    found.join("; ")
 }
 
 fn kind(of: FileType) -> &'static str {

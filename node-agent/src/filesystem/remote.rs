@@ -1,23 +1,13 @@
 //! What a helper process does: makes one mount of an NFS server, removes one, or reads its usage.
 //! Each call may wait for the server, forever. Knows no volume, and nothing of the agent.
 
-use std::net::IpAddr;
-
+use belay_contract::nfs_mount::{Attempt, Refusal, try_each};
 use belay_server::call::{Failure, Kind};
 
 use crate::kernel::{
     Answer, Answered, Cause, Error, Kernel, Patience, RemoteCall, RemoteMount, Result, failed_busy,
     while_busy,
 };
-
-/// The versions of NFS, the best first.
-const VERSIONS: [&str; 4] = ["4.2", "4.1", "4.0", "3"];
-/// The parameters that choose the version.
-const VERSION_PARAMETERS: [&str; 3] = ["vers", "nfsvers", "minorversion"];
-/// The parameters that choose the protocol below mountd's, which is UDP by default.
-const TRANSPORT_PARAMETERS: [&str; 3] = ["mountproto", "proto", "udp"];
-/// How many addresses of a host are tried. With one that does not answer, the first is the last.
-const ADDRESSES_MAX: usize = 4;
 
 /// Makes the call.
 ///
@@ -47,7 +37,12 @@ fn unmounted<Fd>(result: Result<()>) -> Answered<Fd> {
 
 /// A detached mount, whose root has the permissions that were asked for.
 fn make<K: Kernel>(kernel: &K, mount: &RemoteMount) -> std::result::Result<K::Fd, Failure> {
-    let context = at_any_address(kernel, mount)?;
+    let addresses = kernel.addresses(&mount.server).map_err(|why| {
+        let message = format!("{why}; this node cannot resolve the server's name");
+        Failure::new(Kind::Unreachable, message)
+    })?;
+    let create = |attempt: &Attempt<'_>| create(kernel, mount, attempt);
+    let (context, _) = try_each(addresses, &mount.options, create, refusal, failure)?;
     let made = kernel.fsmount(&context, mount.attrs).map_err(failure)?;
     if let Some(wanted) = mount.permissions {
         let root = kernel.open_root(&made).map_err(failure)?;
@@ -59,101 +54,29 @@ fn make<K: Kernel>(kernel: &K, mount: &RemoteMount) -> std::result::Result<K::Fd
     Ok(made)
 }
 
-fn at_any_address<K: Kernel>(
-    kernel: &K,
-    mount: &RemoteMount,
-) -> std::result::Result<K::Fd, Failure> {
-    let addresses = kernel.addresses(&mount.server).map_err(|why| {
-        let message = format!("{why}; this node cannot resolve the server's name");
-        Failure::new(Kind::Unreachable, message)
-    })?;
-    let mut first = None;
-    for address in addresses.into_iter().take(ADDRESSES_MAX) {
-        match at(kernel, mount, address) {
-            Err(error) if error.cause() == Cause::Unreachable => first = first.or(Some(error)),
-            result => return result.map_err(failure),
-        }
-    }
-    Err(first.map_or_else(|| Failure::bug("a host without an address"), failure))
-}
-
-/// A context with a superblock, of the best version that the server has.
-fn at<K: Kernel>(kernel: &K, mount: &RemoteMount, address: IpAddr) -> Result<K::Fd> {
-    let (options, versions) = negotiable(&mount.options);
-    let mut versions = versions.iter();
-    loop {
-        let version = versions.next().copied();
-        match create(kernel, mount, &options, address, version) {
-            Err(error) if error.cause() == Cause::Version && versions.len() > 0 => {}
-            result => return result,
-        }
+fn refusal(error: &Error) -> Refusal {
+    match error.cause() {
+        Cause::Version => Refusal::Version,
+        Cause::Unreachable => Refusal::Address,
+        _ => Refusal::Final,
     }
 }
 
-type Parameter = (String, Option<String>);
-
-/// The parameters without the version, and the versions to try; if the version is not to be
-/// chosen, all parameters, and none. `vers=4` is the best of 4, as for mount.nfs; the kernel would
-/// take it for 4.0.
-fn negotiable(options: &[Parameter]) -> (Vec<&Parameter>, &'static [&'static str]) {
-    let is_four = |(name, value): &Parameter| {
-        ["vers", "nfsvers"].contains(&name.as_str()) && value.as_deref() == Some("4")
-    };
-    let is_version = |(name, _): &Parameter| {
-        VERSION_PARAMETERS.contains(&name.as_str())
-            || name
-                .strip_prefix('v')
-                .is_some_and(|rest| rest.starts_with(['2', '3', '4']))
-    };
-    let mut chosen = options.iter().filter(|it| is_version(it)).peekable();
-    if chosen.peek().is_none() {
-        return (options.iter().collect(), &VERSIONS);
-    }
-    match chosen.all(is_four) {
-        true => {
-            let others = options.iter().filter(|it| !is_four(it));
-            (others.collect(), &VERSIONS[..3])
-        }
-        false => (options.iter().collect(), &[]),
-    }
-}
-
-fn create<K: Kernel>(
-    kernel: &K,
-    mount: &RemoteMount,
-    options: &[&Parameter],
-    address: IpAddr,
-    version: Option<&str>,
-) -> Result<K::Fd> {
+/// A context with a superblock.
+fn create<K: Kernel>(kernel: &K, mount: &RemoteMount, attempt: &Attempt<'_>) -> Result<K::Fd> {
     let context = kernel.fsopen("nfs")?;
-    let set = |key: &str, value: &str| kernel.fsconfig_set(&context, key, Some(value));
-    set("source", &mount.source)?;
-    set("addr", &address.to_string())?;
-    if let Some(version) = version {
-        set("vers", version)?;
-    }
-    let names = || options.iter().map(|(name, _)| name.as_str());
-    let is_three = version == Some("3")
-        || options.iter().any(|(name, value)| {
-            name == "v3"
-                || VERSION_PARAMETERS.contains(&name.as_str()) && value.as_deref() == Some("3")
-        });
-    if is_three && !names().any(|name| TRANSPORT_PARAMETERS.contains(&name)) {
-        set("mountproto", if address.is_ipv6() { "tcp6" } else { "tcp" })?;
-    }
-    for (name, value) in options {
+    let own = attempt.parameters(&mount.source);
+    for (name, value) in own.iter().chain(attempt.options.iter().copied()) {
         kernel.fsconfig_set(&context, name, value.as_deref())?;
     }
-    kernel
-        .fsconfig_create(&context, true)
-        .map_err(|error| {
-            match error.cause() {
-        Cause::Unreachable if is_three && !names().any(|name| name == "nolock") => error.also(
+    let lacks_locks = attempt.is_version_three() && !attempt.has(&["nolock"]);
+    let created = kernel.fsconfig_create(&context, true);
+    created.map_err(|error| match error.cause() {
+        Cause::Unreachable if lacks_locks => error.also(
             "NFS 3 without the mount option nolock also needs rpcbind and rpc.statd on this node",
         ),
         _ => error,
-    }
-        })?;
+    })?;
     Ok(context)
 }
 

@@ -1,11 +1,9 @@
 //! Mount options of a class or a secret, for mounts of the controller. Makes no calls. Values can
 //! be sensitive: messages contain only the names.
 
+pub(super) use belay_contract::nfs_mount::Parameter;
 use belay_server::call::Failure;
 use std::str::FromStr;
-
-/// A parameter of fsconfig(2).
-pub(super) type Parameter = (String, Option<String>);
 
 /// Mount options of a flag, separated by commas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

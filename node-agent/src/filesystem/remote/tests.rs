@@ -59,33 +59,6 @@ fn failed(machine: &Machine, call: &RemoteCall, at: usize, errno: &'static str) 
 }
 
 #[test]
-fn mountd_is_asked_by_tcp_for_version_3_alone_and_as_the_options_say() {
-    let (three, four) = (&["3"][..], &["4.1"][..]);
-    let cases: [(&[&str], Options<'_>, usize); 9] = [
-        (four, &[], 0),
-        (three, &[], 1),
-        (three, &[("nfsvers", Some("3"))], 1),
-        (three, &[("vers", Some("3"))], 1),
-        (three, &[("v3", None)], 1),
-        (four, &[("nfsvers", Some("4.1"))], 0),
-        (four, &[("nfsvers", Some("4.1")), ("timeo", Some("3"))], 0),
-        (three, &[("nfsvers", Some("3")), ("hard", None)], 1),
-        // The caller's own, once.
-        (
-            three,
-            &[("nfsvers", Some("3")), ("mountproto", Some("udp"))],
-            1,
-        ),
-    ];
-    for (versions, options, expected) in cases {
-        let calls = calls(&machine(versions), &mount(SERVER, options));
-        let is_it = |call: &&Call| call.name == "fsconfig" && call.object == "mountproto";
-        let sets = calls.iter().filter(is_it).count();
-        assert_eq!(sets, expected, "{versions:?} {options:?}: {calls:?}");
-    }
-}
-
-#[test]
 fn a_version_3_that_does_not_answer_may_lack_its_lock_service() {
     let cases: [(&[&'static str], Options<'_>, bool); 4] = [
         (&["3"], &[("nfsvers", Some("3"))], true),

@@ -11,8 +11,9 @@
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
+use belay_server::file::log_of;
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 use rustix::ioctl::{NoArg, Opcode, opcode};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
@@ -23,10 +24,6 @@ use crate::kernel::{Error, MountAttrs, Result};
 
 /// `MS_PRIVATE`, for [`MountAttr::propagation`].
 const MS_PRIVATE: u64 = 1 << 18;
-
-/// The kernel keeps at most 8 messages for a context (`struct fc_log`).
-const LOG_MESSAGES_MAX: usize = 8;
-const LOG_MESSAGE_BYTES_MAX: usize = 512;
 
 /// `struct mount_attr`.
 #[repr(C)]
@@ -178,28 +175,6 @@ pub(super) fn umount(path: &Path) -> Result<()> {
 pub(super) fn umount_lazily(path: &Path) -> Result<()> {
     rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
         .map_err(|errno| Error::at("umount2 MNT_DETACH", path, errno))
-}
-
-/// The filesystem's messages about the failure: one message per read(2), prefixed with its level.
-fn log_of(context: &OwnedFd) -> String {
-    let mut said = Vec::new();
-    let mut message = [0; LOG_MESSAGE_BYTES_MAX];
-    for _ in 0..LOG_MESSAGES_MAX {
-        match retry_on_intr(|| rustix::io::read(context, &mut message)) {
-            Ok(0) | Err(Errno::NODATA) => break,
-            Ok(length) => {
-                let text = String::from_utf8_lossy(&message[..length]);
-                let text = text.trim();
-                let levelled = ["e ", "w ", "i "]
-                    .iter()
-                    .find_map(|level| text.strip_prefix(level));
-                said.push(levelled.unwrap_or(text).to_owned());
-            }
-            // The kernel drops a message that is too long; the next one may fit.
-            Err(_) => {}
-        }
-    }
-    said.join("; ")
 }
 
 fn set_attributes(mount: RawFd, wanted: &MountAttr, size: usize) -> rustix::io::Result<()> {

@@ -4,7 +4,8 @@
 use super::super::call::Mount;
 use super::super::path::Dir;
 use super::error::{Error, RENAME, Result, at};
-use super::mount::{self, Way};
+use super::mount;
+use belay_contract::nfs_mount::Way;
 use belay_server::call::{Failure, Kind};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};

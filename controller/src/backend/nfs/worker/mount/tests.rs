@@ -14,16 +14,15 @@ fn mount(server: &str, options: &[(&str, &str)]) -> Mount {
     }
 }
 
-fn shown(options: &[(&str, &str)]) -> Vec<String> {
+fn shown(version: Option<&'static str>, options: &[(&str, &str)]) -> Vec<String> {
     let mount = mount("fd00::1", options);
-    let (rest, versions) = negotiable(&mount.options);
     let address = "fd00::1".parse().unwrap();
-    let found = parameters(&mount, &rest, address, versions.last().copied());
+    let attempt = Attempt::again(&mount.options, Way { address, version });
     let text = |(name, value): Parameter| match value {
         Some(value) => format!("{name}={value}"),
         None => name,
     };
-    found.into_iter().map(text).collect()
+    parameters(&mount, &attempt).into_iter().map(text).collect()
 }
 
 #[test]
@@ -40,70 +39,20 @@ fn a_mount_returns_errors_unless_the_class_says_otherwise_and_shares_no_cache() 
         "nosharecache",
         "lookupcache=pos",
     ];
-    assert_eq!(shown(&[]), all);
+    assert_eq!(shown(Some("3"), &[]), all);
     let chosen = [("nfsvers", "4.1"), ("hard", "")];
     let given = ["nosharecache", "lookupcache=pos", "nfsvers=4.1", "hard"];
-    assert_eq!(shown(&chosen), [&all[..2], &given].concat());
-    let four = shown(&[("vers", "4")]);
-    assert_eq!(four[2], "vers=4.0");
-    assert!(!four.contains(&"nolock".to_owned()));
-}
-
-#[test]
-fn each_way_to_choose_a_version_is_kept_and_only_version_three_needs_more() {
-    let of_three = |given: &[&str]| given.contains(&"nolock");
-    for (options, version, is_three) in [
-        (&[("vers", "4.2")][..], Some("vers=4.2"), false),
-        (&[("nfsvers", "3")][..], Some("nfsvers=3"), true),
-        (&[("vers", "3")][..], Some("vers=3"), true),
-        (&[("v3", "")][..], Some("v3"), true),
-        (&[("v4.1", "")][..], Some("v4.1"), false),
-        (
-            &[("vers", "4"), ("minorversion", "1")][..],
-            Some("vers=4"),
-            false,
-        ),
-        // Another option with that value, and one that begins like a version.
-        (
-            &[("vers", "4.0"), ("nconnect", "3")][..],
-            Some("vers=4.0"),
-            false,
-        ),
-        (
-            &[("nfsvers", "4.0"), ("volume", "")][..],
-            Some("nfsvers=4.0"),
-            false,
-        ),
-        // Which version is tried last shows that all are.
-        (&[("nconnect", "4")][..], Some("vers=3"), true),
-        (
-            &[("vers", "4"), ("nfsvers", "4")][..],
-            Some("vers=4.0"),
-            false,
-        ),
-    ] {
-        let found = shown(options);
-        let found: Vec<&str> = found.iter().map(String::as_str).collect();
-        let versions = |word: &&&str| {
-            ["vers=", "nfsvers=", "v3", "v4"]
-                .iter()
-                .any(|begin| word.starts_with(begin))
-        };
-        assert_eq!(found.iter().find(versions).copied(), version, "{found:?}");
-        assert_eq!(of_three(&found), is_three, "{found:?}");
-    }
+    assert_eq!(shown(None, &chosen), [&all[..2], &given].concat());
+    let four = shown(Some("4.0"), &[]);
+    assert!(!four.contains(&"nolock".to_owned()), "{four:?}");
 }
 
 #[test]
 fn what_the_class_chooses_replaces_each_default() {
     let count = |options: &[(&str, &str)], begin: &str| {
-        let found = shown(options);
+        let found = shown(Some("3"), options);
         found.iter().filter(|word| word.starts_with(begin)).count()
     };
-    for transport in ["mountproto", "proto"] {
-        assert_eq!(count(&[(transport, "udp")], "mountproto=tcp6"), 0);
-    }
-    assert_eq!(count(&[("udp", "")], "mountproto"), 0);
     for lock in ["lock", "nolock"] {
         assert_eq!(
             count(&[(lock, "")], "nolock") + count(&[(lock, "")], "lock"),
@@ -112,26 +61,14 @@ fn what_the_class_chooses_replaces_each_default() {
     }
     for patience in PATIENCE_PARAMETERS {
         let defaults = ["soft", "timeo=50", "retrans=2"];
-        let found = shown(&[(patience, "7")]);
+        let found = shown(Some("3"), &[(patience, "7")]);
         assert!(!found.iter().any(|word| defaults.contains(&word.as_str())));
     }
 }
 
 #[test]
-fn a_server_has_its_address_or_a_few_that_its_name_has() {
-    for (server, address) in [("192.0.2.7", "192.0.2.7"), ("[fd00::1]", "fd00::1")] {
-        assert_eq!(
-            addresses(server).unwrap(),
-            [address.parse::<IpAddr>().unwrap()]
-        );
-    }
-    let found = addresses("localhost").unwrap();
-    assert!((1..=ADDRESSES_MAX).contains(&found.len()), "{found:?}");
-    assert!(found.iter().all(IpAddr::is_loopback), "{found:?}");
-    // The resolver returns each address once for each type of socket.
-    let is_first = |(at, address): (usize, &IpAddr)| !found[..at].contains(address);
-    assert!(found.iter().enumerate().all(is_first), "{found:?}");
-    let failure = addresses("no..host").unwrap_err();
+fn a_server_without_an_address_is_named() {
+    let failure = share(&mount("no..host", &[])).unwrap_err();
     assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
     let begin = "server no..host: the controller cannot resolve its name: ";
     assert!(failure.message.starts_with(begin), "{failure}");

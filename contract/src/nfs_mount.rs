@@ -1,0 +1,278 @@
+//! How a directory of an NFS server is mounted: the addresses of the server, the version of the
+//! protocol, and the parameters that follow from both. Calls nothing but the resolver.
+
+use crate::export::without_brackets;
+use belay_server::call::Failure;
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs as _};
+
+/// The versions of NFS, the best first.
+const VERSIONS: [&str; 4] = ["4.2", "4.1", "4.0", "3"];
+/// The parameters that choose the version.
+const VERSION_PARAMETERS: [&str; 3] = ["vers", "nfsvers", "minorversion"];
+/// The parameters that choose the protocol below mountd's, which is UDP by default.
+const TRANSPORT_PARAMETERS: [&str; 3] = ["mountproto", "proto", "udp"];
+/// How many addresses of a host are tried. With one that does not answer, the first is the last.
+const ADDRESSES_MAX: usize = 4;
+
+/// A parameter of fsconfig(2): its name, and its value if it has one.
+pub type Parameter = (String, Option<String>);
+
+/// One way to mount a directory.
+#[derive(Debug)]
+pub struct Attempt<'a> {
+    /// The address and the version.
+    pub way: Way,
+    /// The parameters that were given, without the version if that is tried.
+    pub options: Vec<&'a Parameter>,
+}
+
+/// How a server is reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// The address of the server.
+    pub address: IpAddr,
+    /// The version; `None` if the options have it.
+    pub version: Option<&'static str>,
+}
+
+/// What a failed attempt says about the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The server or the kernel does not have that version.
+    Version,
+    /// The address does not answer.
+    Address,
+    /// No other attempt can succeed.
+    Final,
+}
+
+/// Tries each address with the best version that the server has, until one succeeds.
+///
+/// # Errors
+/// The error of the address that has refused the mount, or of the first one if none answers.
+pub fn try_each<T, E>(
+    addresses: Vec<IpAddr>,
+    options: &[Parameter],
+    create: impl Fn(&Attempt<'_>) -> Result<T, E>,
+    refusal: impl Fn(&E) -> Refusal,
+    failure: impl Fn(E) -> Failure,
+) -> Result<(T, Way), Failure> {
+    let mut first = None;
+    let (options, versions) = negotiable(options);
+    for address in addresses {
+        let mut versions = versions.iter();
+        let error = loop {
+            let version = versions.next().copied();
+            let options = options.clone();
+            let way = Way { address, version };
+            match create(&Attempt { way, options }) {
+                Ok(made) => return Ok((made, way)),
+                Err(error) if refusal(&error) == Refusal::Version && versions.len() > 0 => {}
+                Err(error) => break error,
+            }
+        };
+        if refusal(&error) != Refusal::Address {
+            return Err(failure(error));
+        }
+        first = first.or(Some(error));
+    }
+    Err(first.map_or_else(|| Failure::bug("a host without an address"), failure))
+}
+
+/// The addresses of a host, at least one.
+///
+/// # Errors
+/// The resolver's message.
+pub fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
+    if let Ok(address) = without_brackets(host).parse() {
+        return Ok(vec![address]);
+    }
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for address in (host, 0).to_socket_addrs()?.map(|address| address.ip()) {
+        if !addresses.contains(&address) && addresses.len() < ADDRESSES_MAX {
+            addresses.push(address);
+        }
+    }
+    match addresses.is_empty() {
+        true => Err(io::Error::other("it has no address")),
+        false => Ok(addresses),
+    }
+}
+
+impl<'a> Attempt<'a> {
+    /// The attempt that has succeeded so.
+    #[must_use]
+    pub fn again(options: &'a [Parameter], way: Way) -> Self {
+        let (options, _) = negotiable(options);
+        Self { way, options }
+    }
+
+    /// Whether one of these options was given.
+    #[must_use]
+    pub fn has(&self, names: &[&str]) -> bool {
+        let mut options = self.options.iter();
+        options.any(|(name, _)| names.contains(&name.as_str()))
+    }
+
+    /// Whether the version is 3.
+    #[must_use]
+    pub fn is_version_three(&self) -> bool {
+        let is_three = |(name, value): &&Parameter| {
+            name == "v3"
+                || VERSION_PARAMETERS.contains(&name.as_str()) && value.as_deref() == Some("3")
+        };
+        self.way.version == Some("3") || self.options.iter().any(is_three)
+    }
+
+    /// The parameters before the options.
+    #[must_use]
+    pub fn parameters(&self, source: &str) -> Vec<Parameter> {
+        let Way { address, version } = self.way;
+        let of = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
+        let mut found = vec![of("source", source), of("addr", &address.to_string())];
+        found.extend(version.map(|version| of("vers", version)));
+        if self.is_version_three() && !self.has(&TRANSPORT_PARAMETERS) {
+            let tcp = if address.is_ipv6() { "tcp6" } else { "tcp" };
+            found.push(of("mountproto", tcp));
+        }
+        found
+    }
+}
+
+/// The options without the version, and the versions to try; if the options choose the version, all
+/// options, and no versions. `vers=4` is the best of 4, as for mount.nfs; the kernel would take it
+/// for 4.0.
+fn negotiable(options: &[Parameter]) -> (Vec<&Parameter>, &'static [&'static str]) {
+    let is_four = |(name, value): &Parameter| {
+        ["vers", "nfsvers"].contains(&name.as_str()) && value.as_deref() == Some("4")
+    };
+    let is_version = |(name, _): &Parameter| {
+        let short = name.strip_prefix('v');
+        VERSION_PARAMETERS.contains(&name.as_str())
+            || short.is_some_and(|rest| rest.starts_with(['2', '3', '4']))
+    };
+    let mut chosen = options.iter().filter(|it| is_version(it)).peekable();
+    if chosen.peek().is_none() {
+        return (options.iter().collect(), &VERSIONS);
+    }
+    match chosen.all(is_four) {
+        true => {
+            let others = options.iter().filter(|it| !is_four(it));
+            (others.collect(), &VERSIONS[..3])
+        }
+        false => (options.iter().collect(), &[]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::call::Kind;
+    use std::cell::RefCell;
+
+    fn options(given: &[(&str, &str)]) -> Vec<Parameter> {
+        let owned = |(name, value): &(&str, &str)| {
+            let value = (!value.is_empty()).then(|| (*value).to_owned());
+            ((*name).to_owned(), value)
+        };
+        given.iter().map(owned).collect()
+    }
+
+    /// The parameters of the last attempt, with a server that has no version.
+    fn last(given: &[(&str, &str)]) -> Vec<String> {
+        let address = "fd00::1".parse().unwrap();
+        let shown = RefCell::new(Vec::new());
+        let create = |attempt: &Attempt<'_>| -> Result<(), Refusal> {
+            let options = attempt.options.iter().map(|it| (*it).clone());
+            let all = attempt.parameters("s:/a").into_iter().chain(options);
+            let text = |(name, value): Parameter| match value {
+                Some(value) => format!("{name}={value}"),
+                None => name,
+            };
+            *shown.borrow_mut() = all.map(text).collect();
+            Err(Refusal::Version)
+        };
+        let failure = |_| Failure::bug("why");
+        let tried = try_each(vec![address], &options(given), create, |it| *it, failure);
+        assert_eq!(tried.unwrap_err().kind, Kind::Bug);
+        shown.into_inner()
+    }
+
+    #[test]
+    fn each_way_to_choose_a_version_is_kept_and_mountd_is_asked_by_tcp_for_version_three() {
+        for (given, expected) in [
+            (&[][..], &["vers=3", "mountproto=tcp6"][..]),
+            (&[("vers", "4.2")], &["vers=4.2"]),
+            (&[("nfsvers", "3")], &["mountproto=tcp6", "nfsvers=3"]),
+            (&[("vers", "3")], &["mountproto=tcp6", "vers=3"]),
+            (&[("v3", "")], &["mountproto=tcp6", "v3"]),
+            (&[("v4.1", "")], &["v4.1"]),
+            (
+                &[("vers", "4"), ("minorversion", "1")],
+                &["vers=4", "minorversion=1"],
+            ),
+            // Another option with that value, and one that begins like a version.
+            (
+                &[("vers", "4.0"), ("nconnect", "3")],
+                &["vers=4.0", "nconnect=3"],
+            ),
+            (
+                &[("nfsvers", "4.0"), ("volume", "")],
+                &["nfsvers=4.0", "volume"],
+            ),
+            // Which version is tried last shows that all are.
+            (
+                &[("nconnect", "4")],
+                &["vers=3", "mountproto=tcp6", "nconnect=4"],
+            ),
+            (&[("vers", "4")], &["vers=4.0"]),
+            (&[("vers", "4"), ("nfsvers", "4")], &["vers=4.0"]),
+            (
+                &[("vers", "3"), ("mountproto", "udp")],
+                &["vers=3", "mountproto=udp"],
+            ),
+            (&[("vers", "3"), ("proto", "udp")], &["vers=3", "proto=udp"]),
+            (&[("vers", "3"), ("udp", "")], &["vers=3", "udp"]),
+        ] {
+            let found = last(given);
+            assert_eq!(found[..2], ["source=s:/a", "addr=fd00::1"]);
+            assert_eq!(found[2..], *expected, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn the_next_address_is_tried_only_if_one_does_not_answer() {
+        let addresses = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|it| it.parse().unwrap());
+        let tried = |refusals: [Refusal; 3]| {
+            let create = |attempt: &Attempt<'_>| -> Result<(), (IpAddr, Refusal)> {
+                let address = attempt.way.address;
+                let at = addresses.iter().position(|it| *it == address).unwrap();
+                Err((address, refusals[at]))
+            };
+            let failure = |(address, _): (IpAddr, _)| Failure::bug(address.to_string());
+            let refusal = |(_, refusal): &(_, Refusal)| *refusal;
+            let tried = try_each(addresses.to_vec(), &[], create, refusal, failure);
+            tried.unwrap_err().message
+        };
+        use Refusal::{Address, Final, Version};
+        assert_eq!(tried([Address, Address, Address]), "10.0.0.1");
+        assert_eq!(tried([Address, Final, Address]), "10.0.0.2");
+        assert_eq!(tried([Address, Version, Final]), "10.0.0.2");
+    }
+
+    #[test]
+    fn a_server_has_its_address_or_a_few_that_its_name_has() {
+        for (server, address) in [("192.0.2.7", "192.0.2.7"), ("[fd00::1]", "fd00::1")] {
+            let expected: IpAddr = address.parse().unwrap();
+            assert_eq!(addresses(server).unwrap(), [expected]);
+        }
+        let found = addresses("localhost").unwrap();
+        assert!((1..=ADDRESSES_MAX).contains(&found.len()), "{found:?}");
+        assert!(found.iter().all(IpAddr::is_loopback), "{found:?}");
+        // The resolver returns each address once for each type of socket.
+        let is_first = |(at, address): (usize, &IpAddr)| !found[..at].contains(address);
+        assert!(found.iter().enumerate().all(is_first), "{found:?}");
+        assert!(addresses("no..host").is_err());
+    }
+}
