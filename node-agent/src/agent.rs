@@ -79,9 +79,9 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     result
 }
 
-/// Makes the one call of a helper process, see [`crate::is_helper`].
+/// Makes the one call of this process, if its arguments make it a helper process.
 #[must_use]
-pub fn help() -> ExitCode {
+pub fn help() -> Option<ExitCode> {
     helper::serve(remote::serve)
 }
 
@@ -157,11 +157,8 @@ async fn serve_drivers(
     let local = || config.drivers().filter(|driver| !driver.is_remote());
     let pools: Arc<[_]> = local().map(|_| Pool::new()).collect();
     let servers = Servers::new();
-    let (measured, asked) = (Arc::clone(&pools), Arc::clone(&servers));
-    metrics::when_asked(move || {
-        work::measure(&measured);
-        asked.measure();
-    });
+    let measured = Arc::clone(&pools);
+    metrics::when_asked(move || work::measure(&measured));
     if config.drivers().any(Driver::has_disks) {
         drop(tokio::spawn(machine.keep_disks()));
     }
@@ -358,6 +355,7 @@ mod tests {
         operation::announce();
         work::announce();
         rpc::announce();
+        let _servers = Servers::new();
         for name in [
             "belay_formats_total",
             "belay_format_refusals_total",

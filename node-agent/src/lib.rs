@@ -26,4 +26,3 @@ mod start;
 
 pub use agent::{StartError, help, run};
 pub use config::Config;
-pub use kernel::linux::helper::is_helper;

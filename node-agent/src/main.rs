@@ -6,8 +6,8 @@ use belay_node_agent::Config;
 
 fn main() -> ExitCode {
     // Before anything else: such a process has one call to make.
-    if belay_node_agent::is_helper() {
-        return belay_node_agent::help();
+    if let Some(code) = belay_node_agent::help() {
+        return code;
     }
     let config = match Config::parse() {
         Ok(config) => config,

@@ -17,10 +17,7 @@ use std::time::Duration;
 
 pub(crate) use disks::{Disk, DiskAt, DiskFacts, Disks, NvmeFacts, ScsiFacts};
 pub(crate) use error::{Cause, Error, Result};
-pub(crate) use remote::{
-    Answer, Answered, Helper, MountSource, RemoteCall, RemoteMount, Remotes, decode_answer,
-    decode_call, encode_answer, encode_call,
-};
+pub(crate) use remote::{Answer, Answered, Helper, MountSource, RemoteCall, RemoteMount, Remotes};
 pub(crate) use types::{
     AlignedBuf, BtrfsDevice, BtrfsErrors, BtrfsGeometry, Dev, Ext4Error, Ext4Errors, FileKind,
     Inode, LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Stat,

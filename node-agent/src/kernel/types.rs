@@ -59,8 +59,7 @@ pub(crate) struct Stat {
     pub(crate) links: u32,
     /// It is the root of a mount (`STATX_ATTR_MOUNT_ROOT`).
     pub(crate) mount_root: bool,
-    /// The mount that it is in; never reused until reboot if `STATX_MNT_ID_UNIQUE` is known (Linux
-    /// 6.8), else 0.
+    /// The mount that it is in, by `STATX_MNT_ID_UNIQUE`; 0 before Linux 6.8, which lacks that.
     pub(crate) mount_id: u64,
 }
 
@@ -168,7 +167,9 @@ pub(crate) struct LoopFile {
 }
 
 /// Attributes of a mount, apart from those of its filesystem (mount_setattr(2)).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub(crate) struct MountAttrs(u64);
 
 impl MountAttrs {
@@ -244,8 +245,7 @@ pub(crate) struct MountFacts {
     pub(crate) shut_down: bool,
     /// Statfs of it waits for nothing, so far as its options show project quotas.
     pub(crate) counts_in_memory: bool,
-    /// Mounts that propagate to each other share this number, and so do a shared mount and its
-    /// binds; 0 for a private one.
+    /// Mounts that propagate to each other share this number, as do binds; 0 for a private one.
     pub(crate) peer_group: u64,
     /// The SELinux label of all its files (`context=`). Statmount shows it since Linux 6.13.
     pub(crate) label: Option<String>,
@@ -273,7 +273,7 @@ pub(crate) struct MountEntry {
 }
 
 /// The result of statfs(2), in bytes and inodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Usage {
     /// The size of the filesystem.
     pub(crate) total_bytes: u64,

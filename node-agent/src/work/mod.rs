@@ -9,7 +9,7 @@ mod threads;
 
 pub(crate) use phase::{Clock, Operation, Phase, Progress};
 pub(crate) use pool::{Lane, Pool, THREADS_MAX, WORKED, apart, measure};
-pub(crate) use servers::{Replied, Servers, Unanswered};
+pub(crate) use servers::{Replied, Servers, needs_detach};
 
 use std::time::Duration;
 
@@ -65,5 +65,4 @@ impl Class {
 pub(crate) fn announce() {
     phase::announce();
     pool::announce();
-    servers::announce();
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, PoisonError};
 
 use belay_server::call::{Failure, Kind};
+use belay_server::helper::Process;
 use belay_server::lock::Lock;
 use rustix::io::Errno;
 use tokio::sync::watch;
@@ -59,12 +60,14 @@ impl Helper<Fd> for Running {
         let none = || Failure::new(Kind::System, "the helper process has failed");
         answered.take().unwrap_or_else(|| Err(none()))
     }
+}
 
+impl Process for Running {
     fn close(&mut self) {
         self.closed.set();
     }
 
-    fn kill(&self) {
+    fn kill(&mut self) {
         let mut state = self.machine.lock();
         if !state.servers.die_hard {
             state.servers.killed.insert(self.process);

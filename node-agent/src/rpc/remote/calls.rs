@@ -6,6 +6,7 @@ use std::time::Duration;
 use belay_contract::reason::volume;
 use belay_server::call::{Failure, Rpc};
 use belay_server::health::Conditions;
+use belay_server::helper::Unanswered;
 use belay_server::request::{NodeVolumeHealth, Publish, Stats, Unpublish, VolumeId};
 use belay_server::work::{Key, fingerprint};
 
@@ -13,7 +14,7 @@ use super::RemoteService;
 use crate::kernel::{Answer, Kernel, Usage};
 use crate::operation::remote::{self, Question, RemoteNode, Step, of_volume};
 use crate::operation::{VolumeStats, VolumeUsage};
-use crate::work::{Class, Replied, Servers, Unanswered};
+use crate::work::{Class, Replied, Servers, needs_detach};
 
 /// How long a mount may take, with the wait for a slot. Less than the caller waits.
 const MOUNT_MAX: Duration = Duration::from_secs(60);
@@ -93,7 +94,7 @@ impl<K: Kernel> Asking<K> {
                 refused = None;
                 continue;
             };
-            if refused.is_none() && unanswered.needs_detach() {
+            if refused.is_none() && needs_detach(&unanswered) {
                 refused = Some(unanswered.failure);
                 continue;
             }

@@ -27,13 +27,13 @@ count() {
 
 /// The most resident memory of a helper in KiB, which waits after its answer.
 const MEMORY: &str = r"
-import re, socket, subprocess, sys
+import json, re, socket, subprocess, sys
 
-ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-ours.send(b'usage\0' + sys.argv[1].encode())
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+ours.send(json.dumps({'Usage': sys.argv[1]}).encode() + b'\n')
 child = subprocess.Popen(['/belay/belay-node', '--helper-process'], stdin=theirs)
 theirs.close()
-assert ours.recv(8192).startswith(b'usage')
+assert b'total_bytes' in ours.recv(8192)
 print(re.search(r'VmHWM:\s*(\d+)', open(f'/proc/{child.pid}/status').read()).group(1))
 ours.close()
 assert child.wait() == 0
