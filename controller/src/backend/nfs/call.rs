@@ -1,10 +1,10 @@
-//! What the controller and a worker process say to each other, as lines of JSON: the call, that its
-//! shares are mounted, that it may begin ([`BEGIN`]), how far a copy has come, and the answer.
+//! The lines between the controller and a worker process: the call, that its shares are mounted,
+//! that it may begin ([`BEGIN`]), how far a copy has come, and the answer.
 
 use super::id::OnDelete;
-use super::options::Parameter;
 use super::path::Dir;
-use belay_server::call::{Certainty, Failure, Kind};
+use belay_contract::nfs_mount::Parameter;
+use belay_server::call::Failure;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -13,13 +13,11 @@ const SNAPSHOT: &str = "snapshot ";
 
 /// The line upon which a process begins. So one that was killed before has changed nothing, and
 /// the controller knows which one that is.
-pub(super) const BEGIN: &[u8] = b"begin\n";
+pub(super) const BEGIN: &str = "begin";
 
 /// A call.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Call {
-    /// The process that waits for the answer.
-    pub(super) parent: u32,
     /// Where.
     pub(super) mount: Mount,
     /// What.
@@ -248,7 +246,7 @@ pub(super) enum Said {
     /// How far a copy has come.
     Copied(Copied),
     /// The end.
-    Answer(Result<Done, Fault>),
+    Answer(Result<Done, Failure>),
 }
 
 /// What was copied so far.
@@ -286,109 +284,4 @@ pub(super) struct Seen {
     pub(super) is_deleting: bool,
     /// The ID of the volume of which it is a copy, or of the snapshot, if it is one.
     pub(super) source: Option<String>,
-}
-
-/// The longest message, in bytes, of which JSON makes six times as many at most.
-const MESSAGE_BYTES_MAX: usize = 4 << 10;
-
-/// A failure, for another process.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Fault {
-    kind: usize,
-    certainty: usize,
-    message: String,
-}
-
-impl Fault {
-    /// Whether the server may still execute a request of the call.
-    pub(super) fn may_be_running(&self) -> bool {
-        let certainty = Certainty::ALL.get(self.certainty);
-        certainty.is_none_or(|it| *it == Certainty::MayBeRunning)
-    }
-}
-
-/// The text, or its first and last bytes: what a line between processes has is bounded, and names
-/// are chosen by tenants.
-pub(super) fn shortened(text: &str, bytes_max: usize) -> String {
-    if text.len() <= bytes_max {
-        return text.to_owned();
-    }
-    let half = bytes_max / 2;
-    let is_boundary = |at: &usize| text.is_char_boundary(*at);
-    let begin = (0..=half).rfind(is_boundary).unwrap_or_default();
-    let end = (text.len() - half..text.len()).find(is_boundary);
-    format!(
-        "{}...{}",
-        &text[..begin],
-        &text[end.unwrap_or(text.len())..]
-    )
-}
-
-impl From<Failure> for Fault {
-    fn from(failure: Failure) -> Self {
-        let kind = Kind::ALL.iter().position(|kind| *kind == failure.kind);
-        let mut all = Certainty::ALL.iter();
-        let certainty = all.position(|certainty| *certainty == failure.certainty);
-        Self {
-            kind: kind.unwrap_or(usize::MAX),
-            certainty: certainty.unwrap_or(usize::MAX),
-            message: shortened(&failure.message, MESSAGE_BYTES_MAX),
-        }
-    }
-}
-
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Self {
-        let certainty = Certainty::ALL.get(fault.certainty);
-        Self {
-            kind: *Kind::ALL.get(fault.kind).unwrap_or(&Kind::Bug),
-            certainty: *certainty.unwrap_or(&Certainty::MayBeRunning),
-            message: fault.message,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_message_keeps_its_begin_and_its_end_and_fits_in_a_line() {
-        for name in ["\u{1}", "\u{fffd}", "\u{1f600}", "n"] {
-            let path = format!("{}/", name.repeat(255)).repeat(256);
-            let message = format!("{path:?} in the share: is deep; move it up");
-            let raw = format!("{path} in the share: is deep; move it up");
-            for message in [message, raw] {
-                let line = serde_json::to_string(&Fault::from(Failure::precondition(message)));
-                let line = line.unwrap();
-                assert!(line.len() < 32 << 10, "{}", line.len());
-                let got = Failure::from(serde_json::from_str::<Fault>(&line).unwrap());
-                assert!(got.message.ends_with("in the share: is deep; move it up"));
-                assert!(got.message.contains(name) || got.message.contains("\\u{"));
-            }
-        }
-        assert_eq!(shortened("short", 5), "short");
-    }
-
-    #[test]
-    fn a_failure_survives_the_way_between_processes() {
-        for kind in Kind::ALL {
-            for certainty in Certainty::ALL {
-                let failure = Failure {
-                    certainty: *certainty,
-                    ..Failure::new(*kind, "volume v: why")
-                };
-                let sent = serde_json::to_string(&Fault::from(failure.clone())).unwrap();
-                let got: Fault = serde_json::from_str(&sent).unwrap();
-                assert_eq!(Failure::from(got), failure);
-            }
-        }
-        let strange: Fault =
-            serde_json::from_str(r#"{"kind":99,"certainty":99,"message":"x"}"#).unwrap();
-        let failure = Failure::from(strange);
-        assert_eq!(
-            (failure.kind, failure.certainty),
-            (Kind::Bug, Certainty::MayBeRunning)
-        );
-    }
 }

@@ -2,10 +2,10 @@
 //! finds it here. It ends with this program; the next call then begins again.
 
 use super::super::super::Noting;
-use super::super::call::{Copied, Done, Mount, Said, Task, Work};
-use super::running::Running;
+use super::super::call::{Call, Copied, Done, Mount, Said, Task, Work};
+use super::running::overdue;
 use super::turns::{Directory, Turn};
-use super::{Processes, Server, permit};
+use super::{COPY, Processes};
 use belay_server::call::{Failure, Kind};
 use belay_server::lock::Lock;
 use belay_server::size::Rounded;
@@ -15,8 +15,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// Copies of one server at a time; the others wait.
-pub(super) const OF_SERVER: usize = 2;
 /// How long a process may say nothing before it is killed: more than a soft mount needs to report
 /// that a server does not answer.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
@@ -99,8 +97,7 @@ impl Processes {
         {
             return Ok(copy.state.clone());
         }
-        let server = self.of(&directory.server);
-        server.refuse_hung(&directory.server)?;
+        self.helpers.refuse_hung(&directory.server, &COPY)?;
         // That of another volume, if one is in progress.
         let turn = self.directories.turn(directory.clone())?;
         let (sender, state) = watch::channel(State::Waiting(OTHERS));
@@ -113,7 +110,7 @@ impl Processes {
         // Its calls may leave while it waits, too.
         let begun = begun.start();
         tokio::spawn(async move {
-            let copied = processes.copied(&server, turn, (&of, call), &sender);
+            let copied = processes.copied(turn, (&of, call), &sender);
             let result = copied.await;
             log(&directory, &of, &result);
             let is_made = result.is_ok();
@@ -129,7 +126,6 @@ impl Processes {
 
     async fn copied(
         &self,
-        server: &Arc<Server>,
         turn: Turn,
         (of, (mount, work)): (&Task, (Mount, Work)),
         state: &watch::Sender<State>,
@@ -137,22 +133,19 @@ impl Processes {
         let name = mount.server.to_ascii_lowercase();
         let dir = work.changed().map(ToString::to_string).unwrap_or_default();
         let Task { doing, source, .. } = of;
-        let end = Instant::now() + WAIT_MAX;
-        let failed = |awaited: super::Awaited| awaited.failure(&name, WAIT_MAX);
-        let _permit = permit(&server.copies, end, super::Awaited::Server)
-            .await
-            .map_err(failed)?;
-        let slots = self.slots(server, &work, end).await.map_err(failed)?;
-        server.refuse_hung(&name)?;
+        let slot = self.helpers.slot(&name, &COPY, WAIT_MAX).await?;
         tracing::info!(server = name, dir, source, "{doing}");
         state.send_replace(State::Waiting(MOUNT));
-        let program = (self.worker)();
-        let mut running = Running::start(program, slots, Arc::clone(server), Some(turn))?;
-        let mut output = running.call(mount, work, SILENCE_MAX).await?;
+        let call = Call {
+            mount,
+            work,
+            within: SILENCE_MAX,
+        };
+        let mut running = slot.run(self.start(&call, Some(turn))?);
         let mut logged = Instant::now();
         loop {
-            let said = timeout(SILENCE_MAX, running.next(&mut output)).await;
-            match said.map_err(|_| running.unanswered(&name, SILENCE_MAX))?? {
+            let said = timeout(SILENCE_MAX, running.process()?.next()).await;
+            match said.map_err(|_| overdue(&mut running, &name, SILENCE_MAX))?? {
                 Said::Mounted => {
                     state.send_replace(State::Running(Copied::default()));
                 }
@@ -160,7 +153,7 @@ impl Processes {
                     if let State::Running(copied) = &*state.borrow() {
                         log_end(&name, &dir, of, copied);
                     }
-                    return answer.map_err(Failure::from);
+                    return answer;
                 }
                 Said::Copied(copied) => {
                     if logged.elapsed() >= LOG {

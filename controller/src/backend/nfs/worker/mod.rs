@@ -27,21 +27,17 @@ mod tests;
 mod trash;
 mod tree;
 
-use super::call::{BEGIN, Call, Copied, Done, Fault, Owned, Said, Seen, Work};
+use super::call::{BEGIN, Call, Copied, Done, Owned, Said, Seen, Work};
 use belay_server::call::Failure;
+use belay_server::helper::{self, Parent};
 use claim::State;
 use claims::{Claims, Occupancy};
-use rustix::process::Signal;
-use std::ffi::OsStr;
-use std::io::{BufRead, Read as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tree::Tree;
 
 /// The argument that makes this program a worker process. It is none of the flags.
 pub(super) const ARGUMENT: &str = "--nfs-worker-process";
-/// The longest input, in bytes: a call with two maps of 4 KiB, and room for the escapes of JSON.
-const CALL_BYTES_MAX: u64 = 64 << 10;
 /// The mask of files and directories that csi-driver-nfs creates.
 const MASK: u32 = 0o022;
 
@@ -53,65 +49,30 @@ const ANSWERING_MAX: Duration = Duration::from_secs(10);
 /// Makes the one call of this process, if its arguments make it a worker process.
 #[must_use]
 pub fn run() -> Option<ExitCode> {
-    let argument = std::env::args_os().nth(1);
-    if argument.as_deref() != Some(OsStr::new(ARGUMENT)) {
-        return None;
-    }
-    Some(match serve() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // The controller reads the end of the process, and this.
-            writeln!(std::io::stderr(), "{error}").ok();
-            ExitCode::FAILURE
-        }
+    helper::serve(ARGUMENT, |controller| {
+        let call = controller.receive()?;
+        rustix::process::umask(rustix::fs::Mode::from_bits_retain(MASK));
+        controller.send(&Said::Answer(answer(&call, controller)), None)
     })
 }
 
-fn serve() -> std::io::Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    let mut text = String::new();
-    let mut input = std::io::stdin().lock().take(CALL_BYTES_MAX);
-    input.read_line(&mut text)?;
-    let call: Call = serde_json::from_str(&text)?;
-    // The controller may have ended before the signal was requested.
-    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
-    if parent != Some(call.parent) {
-        return Ok(());
-    }
-    rustix::process::umask(rustix::fs::Mode::from_bits_retain(MASK));
-    let answer = answer(&call, || {
-        say(&Said::Mounted)?;
-        may_begin(&mut input)
-    });
-    say(&Said::Answer(answer.map_err(Fault::from)))
-}
-
-/// Waits until the controller has noted that the call may have an effect.
-fn may_begin(input: &mut impl BufRead) -> std::io::Result<()> {
-    let mut line = Vec::new();
-    input.read_until(b'\n', &mut line)?;
-    match line == BEGIN {
-        true => Ok(()),
-        false => Err(std::io::Error::other("the controller has cancelled it")),
-    }
-}
-
-/// One line.
-fn say(said: &Said) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(said)?;
-    line.push(b'\n');
-    let mut output = std::io::stdout().lock();
-    output.write_all(&line)?;
-    output.flush()
-}
-
-fn answer(call: &Call, mounted: impl FnOnce() -> std::io::Result<()>) -> Result<Done, Failure> {
+fn answer(call: &Call, controller: &Parent) -> Result<Done, Failure> {
     let begun = Instant::now();
     let tree = Tree::mount(&call.mount)?;
     let other = call.work.other_share().map(Tree::mount).transpose()?;
-    mounted().map_err(|error| Failure::busy(format!("the call was not begun: {error}")))?;
+    // The controller notes that the call may have an effect.
+    let may_begin = controller.send(&Said::Mounted, None);
+    let may_begin = may_begin.and_then(|()| controller.receive::<String>());
+    if !may_begin.is_ok_and(|line| line == BEGIN) {
+        return Err(Failure::busy(
+            "the call was not begun: the controller has cancelled it",
+        ));
+    }
     // The controller kills a process that it cannot read.
-    let progress = |copied: &Copied| say(&Said::Copied(copied.clone())).unwrap_or_default();
+    let progress = |copied: &Copied| {
+        let said = Said::Copied(copied.clone());
+        controller.send(&said, None).unwrap_or_default();
+    };
     let end = begun + REMOVING_MAX.min(call.within.saturating_sub(ANSWERING_MAX));
     let other = other.as_ref().unwrap_or(&tree);
     perform((&tree, other), &call.work, end, &progress)

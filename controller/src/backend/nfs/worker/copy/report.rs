@@ -1,7 +1,7 @@
 //! Says how far a copy has come, and keeps its claim from being taken for an abandoned one.
 
-use super::super::super::call::{Copied, shortened};
-use belay_server::call::Failure;
+use super::super::super::call::Copied;
+use belay_server::call::{Failure, shortened};
 use std::time::{Duration, Instant};
 
 /// How often the controller hears of a copy.
