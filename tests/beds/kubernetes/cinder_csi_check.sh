@@ -19,7 +19,7 @@ namespace=belay-rehearsal
 
 # Of page.sh.
 # shellcheck disable=SC2034
-page=switching/cinder-csi.md section=There
+page=switching/cinder-csi.md section='Switch to Belay'
 plugin_namespace=kube-system
 controller=csi-cinder-controllerplugin
 # Where the plugin looks for the metadata service; it has no flag for another address.

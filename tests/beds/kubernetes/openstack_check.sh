@@ -22,7 +22,7 @@ data() {
 
 # From the namespace of cinder-csi-plugin, with a second key.
 check_the_secret_of_the_plugin_is_copied() {
-    local page=switching/cinder-csi.md section=There
+    local page=switching/cinder-csi.md section='Switch to Belay'
     remove_driver
     kubectl --namespace kube-system create secret generic cloud-config \
         --from-file="$BASE/run/clone/cloud.conf" --from-literal=ca.crt=none >/dev/null
