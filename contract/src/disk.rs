@@ -1,8 +1,8 @@
 //! How a node recognises the disk of a volume: the entries of the publish context, and the
-//! templates of a driver for the names of its disks. Knows no device and no sysfs.
+//! templates of a driver for the names of its disks. Uses no device and no sysfs.
 
 /// The maximum length of an identity, in bytes. The designators of a SCSI disk (SPC-6, 7.7.6) have
-/// at most 255; a name of udev adds vendor and model.
+/// at most 255; udev's names also contain vendor and model.
 const WORD_BYTES_MAX: usize = 320;
 /// The maximum number of names in a list.
 const NAMES_MAX: usize = 16;
@@ -67,7 +67,7 @@ pub enum WordError {
     /// The text has a character that no identity of a disk has.
     #[error("has a character that no name of a disk has")]
     Character,
-    /// The list has more names than a disk has.
+    /// The list has more names than a disk can have.
     #[error("lists more than {NAMES_MAX} names")]
     Many,
 }

@@ -1,7 +1,7 @@
 //! The parameters of a StorageClass for formatting blank volumes. The controller validates them;
 //! the volume context carries them to the node that formats the volume.
 //!
-//! Names and meanings are those of the AWS EBS driver. The list is short on purpose: it omits
+//! Names and meanings are the same as in the AWS EBS driver. The list is short on purpose: it omits
 //! options that a kernel might be unable to mount or grow. Encryption is recognised in order to
 //! refuse it.
 
@@ -54,8 +54,8 @@ const EXT4_INODE_BYTES: u32 = 256;
 /// Volumes from this size on get one inode per 64 KiB instead of 16, since inode numbers have 32
 /// bits.
 const EXT4_LARGE_BYTES: u64 = 16 << 40;
-/// The layout that mke2fs is called with: block groups whose metadata is together, and bytes of a
-/// group descriptor.
+/// The layout that mke2fs is called with: the number of block groups whose metadata is stored
+/// together, and the bytes of a group descriptor.
 const FLEX_GROUPS: u64 = 16;
 const DESCRIPTOR_BYTES: u64 = 64;
 /// The default block size of mkfs.xfs, in bytes.
@@ -276,8 +276,8 @@ pub fn is_encryption_requested(key: &str, value: &str) -> bool {
     has("encrypt", key, value) || is_encryption_by_driver(key, value)
 }
 
-/// Whether such an entry requests encryption by the driver, with a LUKS header on the disk, instead
-/// of encryption by the storage.
+/// Whether an entry that requests encryption asks for encryption by the driver, with a LUKS header
+/// on the disk, instead of encryption by the storage.
 #[must_use]
 pub fn is_encryption_by_driver(key: &str, value: &str) -> bool {
     has("luks", key, value)
@@ -510,7 +510,7 @@ mod tests {
         assert!(refused.contains("at least 8192"), "{refused}");
     }
 
-    /// Clusters store contexts in their volumes, and those of other drivers have more keys.
+    /// Clusters store contexts in their volumes, and other drivers' contexts have more keys.
     #[test]
     fn the_words_are_those_of_every_release_and_others_are_ignored() {
         let entries = [

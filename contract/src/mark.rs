@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// The size of a secret, in bytes: that of HMAC-SHA256 (RFC 2104, FIPS 180-4).
+/// The size of a secret, in bytes: the output of HMAC-SHA256 (RFC 2104, FIPS 180-4).
 const BYTES: usize = 32;
 /// Maximum number of secrets of a volume: from the current key and earlier ones.
 pub const SECRETS_MAX: usize = 4;

@@ -25,7 +25,7 @@ pub struct Parts<'a> {
     pub dir: Vec<String>,
     /// The name in the request that created the volume; `None` if it is the directory's name.
     pub name: Option<&'a str>,
-    /// The action of the volume's deletion, one of [`POLICIES`]; `None` if the ID has none.
+    /// The action of the volume's deletion, one of [`POLICIES`]; `None` if the ID names none.
     pub policy: Option<&'static str>,
 }
 
@@ -46,7 +46,7 @@ pub fn read(id: &str) -> Result<Option<Parts<'_>>, Unread> {
     let parts: Vec<_> = id.split(SEPARATOR).collect();
     let (server, share, dir, more) = match parts[..] {
         [server, share, dir, ref more @ ..] => (server, share, dir, more),
-        // csi-driver-nfs, too, responds to any other ID that the volume does not exist.
+        // csi-driver-nfs also responds to any other ID that the volume does not exist.
         _ => match old_parts(id) {
             Some((server, share, dir)) => (server, share, dir, &[][..]),
             None => return Ok(None),
@@ -162,7 +162,7 @@ fn single(name: &str) -> Result<(), String> {
 }
 
 /// Splits the path of a directory below a share into names; slashes at its ends are ignored. The
-/// result is empty if the path is that of the share itself.
+/// result is empty if the path is the share itself.
 ///
 /// # Errors
 /// Returns a message that names the part that is not allowed.

@@ -35,8 +35,8 @@ pub struct PublishContext {
     pub content: Content,
     /// Whether the node must not write.
     pub read_only: bool,
-    /// When the storage attached the volume, by the storage's clock, in seconds since 1970; `None`
-    /// if unknown.
+    /// When the storage attached the volume, according to the storage's clock, in seconds since
+    /// 1970; `None` if unknown.
     pub attached_at: Option<u64>,
     /// The secrets for the format mark on a disk: the first is written, any is accepted. If empty,
     /// an interrupted format is not resumed.
@@ -247,7 +247,7 @@ fn read_only(context: &Context) -> Result<bool, Failure> {
     }
 }
 
-/// Whether the context forbids the node to write, for calls that need nothing else of it.
+/// Whether the context forbids the node to write, for calls that need no other part of the context.
 #[must_use]
 pub fn says_read_only(context: &Context) -> bool {
     context.get(READ_ONLY) == Some("true")

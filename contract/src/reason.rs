@@ -1,5 +1,5 @@
 //! The health reasons of volumes and of storage, each with its severity and reporters.
-//! `docs/health.md` has causes and remedies. Monitors match the names, so they never change.
+//! `docs/health.md` lists causes and remedies. Monitors match the names, so they never change.
 
 /// The program that reports a reason. Both may report the same volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +46,11 @@ pub mod volume {
         FILESYSTEM_READ_ONLY = "FilesystemReadOnly", Degraded, [Node];
         /// ext4 has detected damage.
         FILESYSTEM_ERRORS = "FilesystemErrors", Degraded, [Node];
-        /// The filesystem no longer answers.
+        /// The filesystem no longer responds.
         FILESYSTEM_SHUT_DOWN = "FilesystemShutDown", Inaccessible, [Node];
         /// btrfs could not read or write its device.
         DEVICE_ERRORS = "DeviceErrors", Degraded, [Node];
-        /// btrfs read other data than it had written.
+        /// btrfs read data that differs from the data it had written.
         DATA_CORRUPTED = "DataCorrupted", DataLoss, [Node];
         /// The file is smaller than its device, or than the volume.
         BACKING_FILE_SHORT = "BackingFileShort", DataLoss, [Node, Controller];
@@ -58,7 +58,7 @@ pub mod volume {
         BACKING_FILE_GONE = "BackingFileGone", DataLoss, [Node, Controller];
         /// The file cannot be inspected.
         BACKING_FILE_UNREADABLE = "BackingFileUnreadable", Inaccessible, [Node, Controller];
-        /// The server of the volume does not answer, or no longer has its directory.
+        /// The volume's server does not respond, or no longer has the volume's directory.
         SERVER_UNREACHABLE = "ServerUnreachable", Inaccessible, [Node];
         /// An operation does not return.
         OPERATION_HUNG = "OperationHung", Inaccessible, [Node];
@@ -72,13 +72,14 @@ pub mod volume {
         DATA_UNSYNCED = "DataUnsynced", Degraded, [Node];
         /// The file no longer has a name.
         BACKING_FILE_MISSING = "BackingFileMissing", DataLoss, [Controller];
-        /// The file's name leads to no regular file, or to one that may also be another volume's.
+        /// The file's name refers to no regular file, or to a file that may also be another
+        /// volume's.
         BACKING_FILE_FOREIGN = "BackingFileForeign", Inaccessible, [Node, Controller];
         /// The file holds no data, although its filesystem was in use.
         BACKING_FILE_EMPTY = "BackingFileEmpty", DataLoss, [Node, Controller];
         /// The volume's record cannot be read.
         RECORD_UNREADABLE = "RecordUnreadable", Inaccessible, [Controller];
-        /// The filesystem of all volume files does not answer.
+        /// The filesystem of all volume files does not respond.
         STORAGE_UNREADABLE = "StorageUnreadable", Inaccessible, [Controller];
         /// The filesystem of all volume files refuses writes.
         STORAGE_READ_ONLY = "StorageReadOnly", Degraded, [Controller];

@@ -1,5 +1,5 @@
 //! The topology of a node and its volumes, one segment. Both programs of a driver use the same rule
-//! for values, so that both report the same. Does not know which zones a cloud has.
+//! for values, so that both report the same. Independent of the zones that a cloud has.
 
 use belay_server::request::{Segments, TopologyRequirement};
 
@@ -52,7 +52,7 @@ impl Topology {
     }
 
     /// Creates the topology of a cloud's zone, whose name may have any characters. As in
-    /// cinder-csi-plugin, a run of characters that a label cannot have becomes one `-`, and the
+    /// cinder-csi-plugin, a run of characters that are invalid in a label becomes one `-`, and the
     /// value is cut to its maximum length.
     ///
     /// # Errors
@@ -80,9 +80,8 @@ impl Topology {
         Segments::from([(self.key.clone(), self.value.clone())])
     }
 
-    /// Whether a topology of the caller is within this one, or does not have its key. Other keys
-    /// are ignored, for example a region in addition to the zone, or of a class that only restricts
-    /// the region.
+    /// Whether the caller's topology is within this one, or lacks its key. Other keys are ignored,
+    /// for example a region in addition to the zone, or in a class that restricts only the region.
     #[must_use]
     pub fn is_in(&self, there: &Segments) -> bool {
         let value = there.get(&self.key);

@@ -1,5 +1,5 @@
 //! `civo`: volumes of Civo, each attached to the node as a SCSI disk of QEMU. Names, IDs and keys
-//! are those of civo-csi.
+//! are the same as in civo-csi.
 
 use super::{InstanceFile, Kubelet, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};

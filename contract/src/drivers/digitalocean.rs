@@ -1,5 +1,5 @@
 //! `digitalocean`: volumes of DigitalOcean, each attached to the node's droplet as a SCSI disk.
-//! Names, IDs and keys are those of csi-digitalocean.
+//! Names, IDs and keys are the same as in csi-digitalocean.
 
 use super::{Kubelet, Metadata, MetadataSource, ParameterPolicy, Profile, TRANSPORT_DISK};
 use crate::disk::{IdPart, NameTemplate};
@@ -37,8 +37,8 @@ pub const DIGITALOCEAN: Profile = Profile {
         part: IdPart::Whole,
     }],
     disk_name_key: Some("volume-name"),
-    // The second name of the driver was in use up to Kubernetes 1.11. The example of
-    // csi-digitalocean for existing volumes uses the third key.
+    // The driver used the second name up to Kubernetes 1.11. The third key is in csi-digitalocean's
+    // example for existing volumes.
     never_format_keys: &[
         "dobs.csi.digitalocean.com/noformat",
         "com.digitalocean.csi.dobs/noformat",

@@ -8,8 +8,8 @@ use belay_server::request::AccessMode;
 use std::path::Path;
 
 /// The extended attribute (xattr(7)) of a volume's file that marks a pending detach: the controller
-/// has refused it, since the node still has the volume bound. The controller sets the attribute
-/// with each such refusal and removes it with the next attach; the agent watches for it.
+/// refuses a detach while the volume is bound on the node. It sets the attribute with each refusal
+/// and removes it with the next attach; the agent watches for it.
 pub const DETACH: &str = "user.belay.detach";
 
 /// The profile of the driver for local files.
@@ -52,8 +52,8 @@ pub const LOCAL: Profile = Profile {
 };
 
 /// Explains why the file at `path`, which has `names` hard links, must not be used: with more links
-/// than Belay has created, several volumes or snapshots may share one file. The text has the path,
-/// both numbers and the remedy. Returns `None` if the file has at most `allowed` links.
+/// than Belay has created, several volumes or snapshots may share one file. The text contains the
+/// path, both numbers and the remedy. Returns `None` if the file has at most `allowed` links.
 #[must_use]
 pub fn names_refusal(path: &Path, names: u64, allowed: u64) -> Option<String> {
     if names <= allowed {

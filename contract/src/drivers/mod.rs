@@ -45,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kinds that a controller of this project serves. The node agent serves all kinds.
+    /// The kinds for which this project has a controller. The node agent supports all kinds.
     pub const BACKENDS: &[Kind] = &[
         Kind::Local,
         Kind::Openstack,
@@ -67,15 +67,15 @@ impl Kind {
     }
 }
 
-/// How a driver treats keys of a class's parameters that it does not know.
+/// How a driver treats unknown keys in a class's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterPolicy {
     /// The request is refused.
     Refuse,
     /// The request is refused; keys are compared without regard to case.
     RefuseInAnyCase,
-    /// Unknown keys are ignored, as by the driver that this one replaces, so that existing classes
-    /// with such keys keep working.
+    /// Unknown keys are ignored, as in the driver that this one replaces, so that existing classes
+    /// with unknown keys keep working.
     Ignore,
 }
 
@@ -118,7 +118,7 @@ pub struct Profile {
     pub disk_per_mille: u64,
     /// The default of `--max-volumes`, the maximum number of volumes on a node (0: unlimited).
     pub volumes_max: u32,
-    /// How the driver treats parameters of a class that it does not know.
+    /// How the driver treats unknown parameters of a class.
     pub parameters: ParameterPolicy,
     /// The access modes that volumes support.
     pub access_modes: &'static [AccessMode],

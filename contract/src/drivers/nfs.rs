@@ -1,5 +1,5 @@
 //! `nfs`: volumes that are directories of an NFS server, which each node mounts. Names, IDs and
-//! keys are those of csi-driver-nfs.
+//! keys are the same as in csi-driver-nfs.
 
 use super::{Kubelet, ParameterPolicy, Profile, TRANSPORT_NFS};
 use belay_server::identity::PluginCapability;
