@@ -1,5 +1,5 @@
 //! Starts the two real programs as child processes with the documented flags, and watches them.
-//! Does not know volumes.
+//! Handles no volumes.
 
 use std::fs::File;
 use std::io;
@@ -55,7 +55,7 @@ impl Agents {
     /// Checks that both programs are still running.
     ///
     /// # Errors
-    /// Fails if a program has exited; the text has its exit status.
+    /// Fails if a program has exited; the error contains its exit status.
     pub(crate) fn both_run(&mut self) -> Result<()> {
         for agent in [&mut self.controller, &mut self.node] {
             if let Some(status) = agent.process.try_wait()? {
@@ -80,7 +80,8 @@ impl Agent {
         command
             .args(["--node-id", NODE_ID, "--http-endpoint", &http.to_string()])
             .args(directory)
-            // Only the flags count: BELAY_* and CSI_ENDPOINT of the caller must not.
+            // Set only what the flags need: the caller's BELAY_* and CSI_ENDPOINT must have no
+            // effect.
             .env_clear()
             .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .stdout(log.try_clone()?)

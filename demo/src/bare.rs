@@ -1,5 +1,5 @@
-//! Measures the kernel's own time: the timed calls, as bare system calls on a similar device, in
-//! every round of Belay's, by the definitions of benches/BUDGET.md.
+//! Measures the kernel's own time: makes the timed calls as bare system calls on a similar device,
+//! in each of Belay's rounds, as benches/BUDGET.md defines.
 
 use std::fs::{self, File};
 use std::io;
@@ -42,7 +42,7 @@ pub(crate) fn live(demo_dir: &Path, kind: Kind, bytes: i64, report: &mut Report)
         } else {
             time(STAGE_AGAIN, &stage)?;
         }
-        // The kernel defers this until the last user closes the device: the umount frees it, as
+        // The kernel defers this until the last user closes the device: the umount releases it, as
         // with the agent.
         devices::detach(&device)?;
         time(PUBLISH, &|| floor::publish(kind.name(), &staging, &target))?;

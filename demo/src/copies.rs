@@ -1,5 +1,5 @@
 //! Tests a snapshot, a larger volume restored from it, and a clone, all in use at the same time as
-//! their source, and checks which data each of them has.
+//! their source, and checks the data of each of them.
 
 use anyhow::{Result, ensure};
 use belay_bed::requests::{self, of_snapshot, of_volume};
@@ -18,7 +18,7 @@ const STORY: &str = "  \
   second, and the volume itself too.";
 /// The number of records written before a copy is created.
 const RECORDS: u64 = 20;
-/// Set in the seed of the second pattern.
+/// The bit that the seed of the second pattern has set.
 const SECOND: u64 = 1 << 40;
 const READ_COPY: &str = "read, compare";
 
@@ -118,8 +118,8 @@ impl Steps<'_> {
     }
 }
 
-/// Proves that a copy has every record that was durable before the copy was created, and no record
-/// that was begun afterwards.
+/// Proves that a copy contains every record that was durable before the copy was created, and no
+/// record that was begun afterwards.
 fn has_records(
     what: &str,
     copy: &Life,

@@ -25,7 +25,8 @@ pub(crate) const DATA_BYTES: usize = 4 << 20;
 const RECORD_BYTES: usize = 4096;
 /// The maximum number of records, so that a slow machine does not fill its disk.
 const RECORDS_MAX: u64 = 16 << 10;
-/// Added to the seed of a record, whose pattern thus differs from that of adjacent data.
+/// The offset that is added to the seed of a record, so that its pattern differs from adjacent
+/// data.
 const RECORD_SEED: u64 = 1 << 41;
 
 /// Returns the path of a volume's data, the path of its records, and the offset of the records: two
@@ -104,7 +105,7 @@ pub(crate) fn refuses_writes(target: &Path) -> Result<()> {
 }
 
 /// A pod that keeps writing numbered records, each durable before the next is begun. So a copy of
-/// the volume must have all records up to some number, and none after it.
+/// the volume must contain all records up to some number, and none after it.
 pub(crate) struct Writer {
     /// The number of durable records, and whether the thread must stop.
     state: Arc<(AtomicU64, AtomicBool)>,
@@ -138,8 +139,8 @@ impl Writer {
         Ok(Self { state, thread })
     }
 
-    /// Returns the number of records that a copy must have if it is created from now on. A copy
-    /// created before can have one more.
+    /// Returns the number of records that a copy must contain if it is created from now on. A copy
+    /// created earlier may contain one more.
     pub(crate) fn durable(&self) -> u64 {
         self.state.0.load(Ordering::SeqCst)
     }

@@ -1,5 +1,5 @@
 //! The demo's directory with its disk and all paths in it. The cleanup removes only known names,
-//! and never walks a tree that may be mounted. Does not know volumes.
+//! and never walks a tree that may be mounted. Handles no volumes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -38,7 +38,7 @@ pub(crate) const STATE: &str = "state";
 pub(crate) const CONTROLLER_STATE: &str = "state/controller";
 /// The `--loop-dir` of the node agent: the controller's directory of volume files.
 pub(crate) const VOLUMES: &str = "state/controller/volumes";
-/// The directory of all pods, with the structure of a kubelet's.
+/// The directory of all pods, laid out as a kubelet lays it out.
 pub(crate) const POD: &str = "state/pods";
 /// The directory for the bare system calls.
 pub(crate) const BARE: &str = "state/bare";

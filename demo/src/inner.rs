@@ -38,7 +38,7 @@ const FORMATS: &str = "belay_formats_total";
 /// Runs the demo in the current namespaces.
 ///
 /// # Errors
-/// Fails if the demo fails; the text has the step, the error and the ends of both logs.
+/// Fails if the demo fails; the error contains the step, the cause and the ends of both logs.
 pub(crate) async fn run(args: &DemoArgs, demo_dir: &Path) -> Result<ExitCode> {
     // The outer process ends the demo by closing this pipe, also if it is killed.
     let stdin = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
@@ -85,7 +85,7 @@ async fn play(args: &DemoArgs, demo_dir: &Path) -> Result<()> {
     steps.progress.finish(&steps.report);
     if args.keep {
         let lines = kept(&bin_dir, demo_dir, args.outer);
-        // These lines are never cut, even if the paths are long.
+        // Do not cut these lines, even if the paths are long.
         for line in screen::section("Kept", &lines) {
             steps.progress.line(&line);
         }
@@ -124,7 +124,7 @@ fn make_state(demo_dir: &Path) -> Result<()> {
 /// Records memory, threads and child processes of both programs.
 ///
 /// # Errors
-/// Fails if a program does not answer, if the node agent exceeds its memory limit, or if it ran
+/// Fails if a program does not respond, if the node agent exceeds its memory limit, or if it ran
 /// mkfs more often than blank volumes were staged.
 fn weigh(report: &mut Report, agents: &Agents) -> Result<()> {
     let mut weights = Vec::new();

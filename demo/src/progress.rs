@@ -23,7 +23,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new(verbose: bool) -> Self {
-        // By https://no-color.org, any value counts unless it is empty.
+        // Per https://no-color.org, any non-empty value disables colour.
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let capable = io::stdout().is_terminal() && !is_dumb;
@@ -49,7 +49,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line about a completed part, unless the screen shows it.
+    /// Prints a line about a completed part, unless the screen already shows the part.
     pub(crate) fn passed(&mut self, text: &str) {
         if !self.in_place {
             self.line(text);

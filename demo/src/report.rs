@@ -1,14 +1,14 @@
 //! The results of the demo so far: the times of all steps, with Belay and with bare system calls,
-//! and facts. Knows no terminal.
+//! and facts. Independent of the terminal.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-/// The first stage of a volume, which formats a filesystem.
+/// The step of the first stage of a volume, which formats a filesystem.
 pub(crate) const STAGE_FIRST: &str = "stage (first)";
-/// A stage of a volume that has data.
+/// The step of a further stage of a volume, which already holds data.
 pub(crate) const STAGE_AGAIN: &str = "stage (again)";
 pub(crate) const PUBLISH: &str = "publish";
 pub(crate) const READ_ONLY: &str = "publish read-only";
@@ -20,7 +20,7 @@ pub(crate) const NODE_EXPAND: &str = "expand, node";
 pub(crate) const UNPUBLISH: &str = "unpublish";
 pub(crate) const UNSTAGE: &str = "unstage";
 
-/// The number of kinds with bars, which need the same calls made by bare system calls.
+/// The number of kinds with bars: the kinds whose calls are also made as bare system calls.
 const BARS_KINDS_MAX: usize = 2;
 
 /// A kind of volume, in the order of the demo.
@@ -92,8 +92,8 @@ impl Report {
         nth(self.times.get(&(kind, step, side))?, 4)
     }
 
-    /// Returns the kinds that have bars. A raw device has none: its stage consists of ioctls for
-    /// the kernel, which are not measured separately.
+    /// Returns the kinds that have bars. A raw device has none: its stage consists of ioctls, which
+    /// are not measured separately.
     pub(crate) fn kinds_with_bars(&self) -> impl Iterator<Item = Kind> {
         let filesystems = self.kinds.iter().copied().filter(|kind| !kind.is_block());
         filesystems.take(BARS_KINDS_MAX)
@@ -111,8 +111,8 @@ impl Report {
     }
 }
 
-/// Returns the time that a fraction of 1/`part` of all times does not exceed (nearest rank). So the
-/// median of two times is the lower one, which was measured.
+/// Returns the smallest time that at least a fraction of 1/`part` of all times does not exceed
+/// (nearest rank). So the median of two times is the lower one, which was measured.
 fn nth(times: &[Duration], part: usize) -> Option<Duration> {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();

@@ -1,5 +1,5 @@
-//! The screen of the demo, as lines of text for a width. Knows no terminal, and only `paint` knows
-//! colours.
+//! The screen of the demo, as lines of text for a width. Independent of the terminal; only `paint`
+//! adds colours.
 
 use std::time::Duration;
 
@@ -62,7 +62,8 @@ pub(crate) fn render(report: &Report, width: usize) -> Vec<String> {
     lines.iter().map(|line| fit(line, width)).collect()
 }
 
-/// Adds a tick to a fact, which is the result of a check, unless it continues the previous line.
+/// Adds a tick to a fact, which is the result of a check, unless the fact continues the previous
+/// line.
 fn ticked(text: &String) -> String {
     match text.strip_prefix(' ') {
         Some(more) => format!("  {more}"),

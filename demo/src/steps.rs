@@ -1,6 +1,6 @@
 //! The steps of a volume's lifecycle, each named, timed, recorded and printed. Each node call opens
-//! a new connection, as the kubelet does, and its time includes that; the controller is called on
-//! one connection, as by a sidecar.
+//! a new connection, as the kubelet does, and its time includes the connection; all controller
+//! calls use one connection, as a sidecar's do.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub(crate) struct Steps<'a> {
     pub(crate) now: String,
 }
 
-/// A volume and its paths, which have the structure of a kubelet's.
+/// A volume and its paths, laid out as the kubelet lays them out.
 pub(crate) struct Life {
     pub(crate) kind: Kind,
     /// The name of the volume and its pod; differs between simultaneous lifecycles.
@@ -49,7 +49,7 @@ pub(crate) struct Life {
     /// The number of the round, from 1; 0 outside the rounds. Only the first round is printed step
     /// by step.
     pub(crate) round: u32,
-    /// Whether the times are in the table.
+    /// Whether the times are included in the table.
     pub(crate) is_counted: bool,
     pub(crate) mode: Mode,
     pub(crate) id: String,
@@ -97,9 +97,9 @@ struct Refusal {
 }
 
 impl Steps<'_> {
-    /// Calls the controller, or the node on a new connection, as a step. Repeats the call while it
-    /// returns ABORTED, as the kubelet does, since another process, such as udev, may have the
-    /// device open. The time includes all attempts.
+    /// Makes one RPC and records it as a step of the demo. Calls to the node agent each open a new
+    /// connection. Repeats the call while it returns ABORTED, as the kubelet does, since another
+    /// process, such as udev, may have the device open. The time includes all attempts.
     ///
     /// # Errors
     /// Fails if the program cannot be reached, or returned an error.
@@ -139,7 +139,7 @@ impl Steps<'_> {
         Ok(answer.into_inner())
     }
 
-    /// Does the demo's own work on a volume, as a step.
+    /// Performs the demo's own work on a volume, and records it as a step.
     ///
     /// # Errors
     /// Fails if the work fails.
@@ -176,7 +176,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Proves that a step was refused with FAILED_PRECONDITION, and prints the driver's message.
+    /// Checks that a step was refused with FAILED_PRECONDITION, and prints the driver's message.
     ///
     /// # Errors
     /// Fails if the step was not refused, or refused for another reason.

@@ -15,7 +15,8 @@ use crate::steps::{Life, Steps};
 
 /// A byte that is not zero, in the middle of the disk, where no filesystem has a superblock.
 const FOREIGN: ([u8; 1], u64) = ([0x2A], (512 << 20) + 12_345);
-/// The number of records to write before the kill, without an agent, and with the next agent.
+/// The number of records to write in each of three phases: before the kill, without an agent, and
+/// with the next agent.
 const RECORDS: u64 = 50;
 
 impl Steps<'_> {
