@@ -53,7 +53,8 @@ impl Store {
                         return Err(being_copied(id, &target));
                     }
                     within_limit(changes.attached_to(order.node.as_str())?, order)?;
-                    // Wait until nothing can be staged yet: later, another file may be at the path.
+                    // Link the file only while nothing can be staged: later, another file may be at
+                    // the path.
                     self.remember_file(id)?;
                     record
                         .attached
@@ -116,8 +117,8 @@ impl Store {
             record.observe(data, self.tells_holes);
             changes.put(id, &record)
         })?;
-        // Wait until now: while the volume is attached, the second name protects it from a replaced
-        // file.
+        // Unlink it only now: while the volume is attached, the second name protects it from a
+        // replaced file.
         self.forget_file(id);
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::backend::{Order, Volume};
 use belay_server::call::Failure;
 use belay_server::request::ContentSource;
 
-/// The result of looking up the name.
+/// The result of looking up the name of a new volume.
 pub(super) enum Intent {
     /// A ready volume has the name.
     Exists(Volume),
@@ -38,7 +38,7 @@ impl Store {
                 Ok(populated) => self.complete(&id, populated),
                 Err(failure) => Err(give_up(failure, self.give_up(&id))),
             },
-            // No file of this volume exists, so none may be removed.
+            // Creating the file failed, so there is no file to remove.
             Err(failure) => Err(give_up(
                 failure,
                 self.ledger.change(|changes| changes.forget(&id)),
@@ -46,7 +46,8 @@ impl Store {
         }
     }
 
-    /// Performs the first step, after completing or removing the remains of a failed call.
+    /// Looks up the name and writes the intent, after completing or removing the remains of a
+    /// failed call.
     fn intended(&self, order: &Order, source: Option<&ContentSource>) -> Result<Intent, Failure> {
         let intent = self.intend(order, source)?;
         let Intent::Remains(old, record) = intent else {
@@ -59,7 +60,8 @@ impl Store {
         self.intend(order, source)
     }
 
-    /// Performs the second step; returns whether the source holds data.
+    /// Fills the file from the source, if there is one, and enlarges it. Returns whether the source
+    /// holds data.
     fn make(
         &self,
         id: &str,
@@ -79,14 +81,14 @@ impl Store {
         Ok(populated)
     }
 
-    /// Performs the first step.
+    /// Looks up the name; if no volume has it, writes the intent.
     pub(super) fn intend(
         &self,
         order: &Order,
         source: Option<&ContentSource>,
     ) -> Result<Intent, Failure> {
         let name = order.name.as_str();
-        // Check this first, since a `Quota` from below would scan all files for more space.
+        // Check the topology first: a `Quota` from the transaction would cause a scan of all files.
         if let Err(refusal) = self.refuse_elsewhere(order)
             && self.ledger.find(name)?.is_none()
         {
@@ -100,7 +102,8 @@ impl Store {
                 })?;
                 return match record.state {
                     State::Ready => Ok(Intent::Exists(self.volume(&id, &record)?)),
-                    // The creator is no longer running, since a name has only one at a time.
+                    // The thread that began has ended, since only one thread at a time works on a
+                    // name.
                     State::Creating | State::Deleting => Ok(Intent::Remains(id, record)),
                 };
             }
@@ -127,7 +130,7 @@ impl Store {
         }
     }
 
-    /// Performs the last step. If it fails, the record and the file remain.
+    /// Marks the volume as ready. If that fails, the record and the file remain.
     pub(super) fn complete(&self, id: &str, populated: bool) -> Result<Volume, Failure> {
         let completed = self.ledger.change(|changes| {
             let mut record = changes
@@ -142,9 +145,9 @@ impl Store {
         completed.map_err(Failure::may_be_running)
     }
 
-    /// Performs the last step for a volume whose file is marked as complete: a crash prevented that
-    /// step, or the record is older than the file because state.redb was restored from a backup.
-    /// Returns `None` if the file has no such mark.
+    /// Completes a volume whose file is marked as complete although its record is not: a crash came
+    /// in between, or state.redb was restored from an older backup. Returns `None` if the file has
+    /// no such mark.
     pub(super) fn complete_whole(
         &self,
         id: &str,
@@ -163,8 +166,8 @@ impl Store {
         self.complete(id, populated).map(Some)
     }
 
-    /// Removes the remains of a failed creation. If that fails, too, the volume remains marked for
-    /// deletion, and the next call for its name, or the next start, deletes it.
+    /// Removes the remains of a failed creation. If the removal fails as well, the volume remains
+    /// marked for deletion, and the next call for its name, or the next start, deletes it.
     fn give_up(&self, id: &str) -> Result<(), Failure> {
         self.begin_delete(id)?;
         self.finish_delete(id)

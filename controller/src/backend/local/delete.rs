@@ -22,7 +22,7 @@ impl Store {
         self.remove_and_forget(id)
     }
 
-    /// Performs the first step, after which the volume no longer exists for callers.
+    /// Marks the volume as being deleted; from then on it no longer exists for callers.
     pub(super) fn begin_delete(&self, id: &str) -> Result<(), Failure> {
         self.ledger.change(|changes| {
             let Some(mut record) = changes.get(id)? else {
@@ -67,7 +67,7 @@ impl Store {
         }
     }
 
-    /// Performs the remaining steps, some of which may already have been done.
+    /// Unlinks the file and removes the record. Either may already have been done.
     pub(super) fn finish_delete(&self, id: &str) -> Result<(), Failure> {
         let backing = self.files.find(id)?;
         if let Some(backing) = &backing {
@@ -84,8 +84,8 @@ impl Store {
     }
 
     fn remove_and_forget(&self, id: &str) -> Result<(), Failure> {
-        // Keep the last name first: a second name that a power cut restores would be the last one
-        // of its file.
+        // Give a last name a replacement first: otherwise, a power cut could restore the second
+        // name as the only name of its file.
         self.keep_last(id).map_err(Failure::may_be_running)?;
         self.attached.remove(id).map_err(Failure::may_be_running)?;
         let bytes = self.files.allocated(id);

@@ -68,7 +68,7 @@ impl Facts for Local {
 
     fn measure(self: Arc<Self>) -> Measuring {
         Box::pin(async move {
-            // Without a free slot, many read-only calls are already waiting; the next request of
+            // If no slot is free, many read-only calls are already waiting; the next request for
             // the page tries again.
             let Ok(slot) = self.slots.questions.take().await else {
                 return;

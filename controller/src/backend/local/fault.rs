@@ -27,7 +27,7 @@ pub(super) fn at(call: &str, path: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// Returns the message for a file of `bytes` that must have at least `least_bytes`.
+/// Returns the message for a file of `bytes` that should have at least `least_bytes`.
 pub(super) fn truncated(path: impl Display, bytes: u64, least_bytes: u64) -> String {
     format!(
         "{path}: has {} of {}: it was truncated, and the data beyond its end is lost; restore it \

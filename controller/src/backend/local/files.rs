@@ -1,5 +1,5 @@
 //! The backing files `<state-dir>/volumes/<id>` and `snapshots/<id>`: sparse, with mode 0600. The
-//! effect of a verb is on disk when it returns, unless noted otherwise. Knows no records and
+//! effect of a verb is on disk when it returns, unless noted otherwise. Does not use records, and
 //! decides nothing.
 
 mod attributes;
@@ -109,7 +109,7 @@ impl Files {
     /// Returns the number of bytes allocated to the file with this ID; 0 if it does not exist.
     pub(super) fn allocated(&self, id: &str) -> u64 {
         let stat = rustix::fs::statat(&self.dir, id, AtFlags::SYMLINK_NOFOLLOW);
-        // By stat(2), st_blocks counts units of 512 bytes, regardless of the block size.
+        // Per stat(2), st_blocks counts units of 512 bytes, regardless of the block size.
         stat.map_or(0, |stat| stat.st_blocks.unsigned_abs().saturating_mul(512))
     }
 
@@ -128,7 +128,7 @@ impl Files {
             let entry = entry.map_err(|error| failed(&error))?;
             // A file that was removed between the two calls has no blocks.
             let blocks = entry.metadata().map_or(0, |metadata| metadata.blocks());
-            // By stat(2), st_blocks counts units of 512 bytes, regardless of the block size.
+            // Per stat(2), st_blocks counts units of 512 bytes, regardless of the block size.
             see(
                 &entry.file_name().to_string_lossy(),
                 blocks.saturating_mul(512),
@@ -153,7 +153,7 @@ impl Files {
     }
 
     /// Returns the maximum size of a file on this filesystem: the last offset that lseek(2)
-    /// accepts. The limit is that of the filesystem, so any of its files will do.
+    /// accepts. The limit belongs to the filesystem, so `any` may be any of its files.
     pub(super) fn largest(&self, any: &File) -> u64 {
         last_accepted(|offset| rustix::fs::seek(any, SeekFrom::Start(offset)).is_ok())
     }
@@ -198,7 +198,7 @@ fn patiently(mut is_so: impl FnMut() -> bool) {
 
 impl Room {
     fn of(stat: &StatVfs) -> Self {
-        // By statvfs(3), f_bfree includes the space reserved for root, and f_bavail does not.
+        // Per statvfs(3), f_bfree includes the space reserved for root, and f_bavail does not.
         let taken = stat.f_blocks.saturating_sub(stat.f_bavail);
         Self {
             total: stat.f_blocks.saturating_mul(stat.f_frsize),
@@ -267,15 +267,15 @@ impl Backing {
     pub(super) fn holds_data(&self) -> Result<bool, Failure> {
         match rustix::fs::seek(&self.file, SeekFrom::Data(0)) {
             Ok(_) => Ok(true),
-            // By lseek(2), there is no data at or after the offset.
+            // Per lseek(2), there is no data at or after the offset.
             Err(Errno::NXIO) => Ok(false),
             Err(errno) => Err(os("lseek", &self.path, errno)),
         }
     }
 
-    /// Whether another program keeps the file open for writing, for more than a moment. Returns
-    /// false, and counts that, if the filesystem does not report it. The file must be open
-    /// read-only.
+    /// Whether another program keeps the file open for writing, for more than a moment. If the
+    /// filesystem does not report writers, increments a counter and returns false. The file must be
+    /// open read-only.
     pub(super) fn has_writer(&self) -> bool {
         let mut writers = Writers::Some;
         patiently(|| {
@@ -296,8 +296,9 @@ impl Backing {
         lease::writers(&self.file) != Writers::None
     }
 
-    /// Locks the file until this is dropped; returns false if it is already locked. The node agent
-    /// locks a file before it binds it, and the loop device holds that lock while it is bound.
+    /// Locks the file until this is dropped; returns false if another process holds the lock. The
+    /// node agent locks a file before it binds it, and the loop device holds that lock while it is
+    /// bound.
     pub(super) fn try_lock(&self) -> Result<bool, Failure> {
         match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),

@@ -53,7 +53,7 @@ pub(super) enum Named {
 }
 
 impl Named {
-    /// Explains why the file may also be that of another volume or snapshot; `None` if it has at
+    /// Explains why the file may also belong to another volume or snapshot; `None` if it has at
     /// most `allowed` names.
     pub(super) fn linked(&self, path: &Path, allowed: u64) -> Option<String> {
         match self {
@@ -160,9 +160,9 @@ impl Store {
         if conditions.is_empty() && !is_suspect && !may_be_replaced {
             return Ok(Some(conditions));
         }
-        // Read the record before inspecting the file again. Then a file that is still to be
-        // enlarged does not count as short, and one enlarged in between is large enough. Nor does a
-        // second name count that an attachment has created in between.
+        // Read the record before inspecting the file again. Then a file that must still be enlarged
+        // does not count as truncated, a file enlarged in between is large enough, and a second
+        // name that an attachment has created in between is allowed.
         let Some(record) = self.ledger.get(id.as_str())? else {
             return Ok(None);
         };
@@ -179,8 +179,8 @@ impl Store {
         }
         let replaced = self.replaced_in_use(id.as_str(), &record);
         judge_replaced(replaced, &mut conditions);
-        // The file of a volume that is being deleted is not lost. The record is marked before the
-        // file is removed, so read it after the file.
+        // A missing file is not lost if its volume is being deleted. The record is marked before
+        // the file is removed, so read the record after inspecting the file.
         if !conditions.is_empty() && self.get(id)?.is_none() {
             return Ok(None);
         }
@@ -205,7 +205,7 @@ impl Files {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
                 Ok(Named::File {
                     bytes: stat.st_size.unsigned_abs(),
-                    // By stat(2), st_blocks counts units of 512 bytes, regardless of the block
+                    // Per stat(2), st_blocks counts units of 512 bytes, regardless of the block
                     // size.
                     allocated: stat.st_blocks.unsigned_abs().saturating_mul(512),
                     names: names_of(&stat),

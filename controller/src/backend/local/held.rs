@@ -4,8 +4,8 @@
 //! is visible only to processes that can open the device; a container cannot, and the query would
 //! wait for the disk.)
 //!
-//! Without a second name, as on a filesystem without hard links, the names of the devices' files
-//! are decisive, and a file that may belong to the volume counts as the volume's.
+//! Without a second name (a filesystem may not support hard links), the file names of the loop
+//! devices decide, and a file that may belong to the volume is treated as the volume's.
 
 use super::files::Backing;
 use super::loops::{self, Device};
@@ -46,8 +46,8 @@ impl Store {
         self.attached.unlink(id)
     }
 
-    /// Called before the second name of the volume's file is removed. If it is the file's last
-    /// name, creates another one, since the data is nowhere else.
+    /// Must be called before the second name of the volume's file is removed. If that is the file's
+    /// last name, creates another name, since the data exists nowhere else.
     ///
     /// # Errors
     /// Returns the errors of the disk, and `Precondition` if too many such files are kept.
@@ -81,9 +81,9 @@ impl Store {
         }
     }
 
-    /// Creates or replaces the second name of an attached volume that has none, or one for another
-    /// file, because the file could not be linked, or was restored since. Only a file in use is the
-    /// right one.
+    /// Creates the second name of an attached volume, or replaces it if it refers to another file:
+    /// the file could not be linked, or was restored since. Does so only if the file is in use,
+    /// which shows that it is the volume's.
     pub(super) fn remember_used_file(&self, id: &str, present: &Backing) -> Result<(), Failure> {
         if self.is_remembered(id, present)? != Some(true) && present.is_locked()? {
             self.remember_file(id)?;
@@ -110,8 +110,8 @@ impl Store {
         }
     }
 
-    /// Whether the second name leads to the same inode as the volume's name. Opens no file. Returns
-    /// `None` if one of the names is missing or cannot be inspected.
+    /// Whether the second name refers to the same inode as the volume's name. Opens no file.
+    /// Returns `None` if one of the names is missing or cannot be inspected.
     pub(super) fn second_name(&self, id: &str) -> Option<bool> {
         let attached = self.attached.inode(id).ok()??;
         let present = self.files.inode(id).ok()??;
@@ -150,8 +150,8 @@ impl Store {
         )))
     }
 
-    /// Refuses the volume's file if it may also be that of another volume or a snapshot, since it
-    /// has other names than its own and its second one.
+    /// Refuses the volume's file if it may also belong to another volume or a snapshot: it has
+    /// names other than the volume's name and the second name.
     ///
     /// # Errors
     /// Returns `Precondition`, with the remedy.
@@ -159,7 +159,8 @@ impl Store {
         if present.refuse_linked(1).is_ok() {
             return Ok(());
         }
-        // This order prevents a refusal if a detach removes the second name meanwhile.
+        // Check in this order: a detach that removes the second name meanwhile then causes no
+        // refusal.
         let has_second = self.is_remembered(id, present)? == Some(true);
         present.refuse_linked(1 + u64::from(has_second))
     }
@@ -172,8 +173,9 @@ impl Store {
         }
     }
 
-    /// Returns a message if the node uses another file than the one with the name of the attached
-    /// volume. Does not rely on the names of devices, which remain for a moment after their locks.
+    /// Returns a message if the node uses a file other than the one that now has the name of the
+    /// attached volume. Does not rely on the names of devices, which remain for a moment after
+    /// their locks.
     pub(super) fn replaced_in_use(
         &self,
         id: &str,
@@ -187,8 +189,8 @@ impl Store {
         }
     }
 
-    /// Returns a loop device that uses the volume's file, or one that had its name, by the file
-    /// name in sysfs. Must be called before the file is opened for writing or locked.
+    /// Returns a loop device whose backing file, according to sysfs, has or had the name of the
+    /// volume's file. Must be called before the file is opened for writing or locked.
     pub(super) fn device_of(&self, id: &str, record: &Record) -> Result<Option<Device>, Failure> {
         let mut devices = loops::named(id)?.into_iter();
         if devices.len() == 0 {

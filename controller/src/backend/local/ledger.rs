@@ -1,5 +1,5 @@
 //! The database of volumes and snapshots, `<state-dir>/state.redb`. Keeps records and their indexes
-//! consistent, since each change is in one transaction. Knows no other file; does not interpret
+//! consistent, since each change is in one transaction. Uses no other file, and does not interpret
 //! states.
 
 #[cfg(test)]
@@ -79,14 +79,14 @@ impl Ledger {
         })
     }
 
-    /// Whether the directory has a database.
+    /// Whether the directory contains a database.
     pub(super) fn is_in(dir: &Path) -> Result<bool, Failure> {
         let remedy = "move it away and restore state.redb from a backup";
         state_file::is_there(&path_in(dir), remedy)
     }
 
-    /// Checks that changes can be written, and reopens the database if necessary. After one failed
-    /// read or write, redb refuses all others until then.
+    /// Checks that changes can be written, and reopens the database if necessary. After a failed
+    /// read or write, redb refuses all further ones until the database is reopened.
     ///
     /// # Errors
     /// Returns `Unreachable` if nothing can be written; reads may still work.
@@ -204,8 +204,8 @@ impl Ledger {
         })
     }
 
-    /// Runs `work` with the last transaction that is on disk. It must not use the ledger again: if
-    /// [`Self::mend`] is waiting, it would wait for itself.
+    /// Runs `work` with the last transaction that is on disk. `work` must not use the ledger again:
+    /// it would deadlock while [`Self::mend`] is waiting.
     fn read<T>(
         &self,
         work: impl FnOnce(&ReadTransaction) -> Result<T, Failure>,
@@ -218,8 +218,8 @@ impl Ledger {
             .flatten()
     }
 
-    /// Returns the open database. Checks the file before a read, too, since a volume that a
-    /// replaced database lacks may still exist.
+    /// Returns the open database. Checks the file before a read, too, since a volume that is
+    /// missing from a replaced database may still exist.
     fn opened(&self) -> Result<RwLockReadGuard<'_, Option<Database>>, Failure> {
         self.file.refuse_replaced()?;
         let opened = self.database.read().unwrap_or_else(PoisonError::into_inner);

@@ -21,10 +21,10 @@ pub(super) struct Device {
     pub(super) file: String,
 }
 
-/// Returns the bound loop devices whose file, by its name, is or was that of the volume. IDs are
-/// random. An operator who replaces a file moves the old one aside (`vol-….bad`) or removes it
-/// (`vol-… (deleted)`), and the device continues to use it. Returns nothing without sysfs; then
-/// only the lock on the file shows its use.
+/// Returns the bound loop devices whose file has, or had, the name of the volume's file. IDs are
+/// random, so no unrelated file has that name. An operator who replaces a file moves the old one
+/// aside (`vol-….bad`) or removes it (`vol-… (deleted)`), and the device continues to use it.
+/// Returns nothing without sysfs; then only the lock on the file shows that the file is in use.
 ///
 /// # Errors
 /// Returns `Unreachable` if sysfs cannot be read, which does not mean that there are no devices.

@@ -62,8 +62,8 @@ pub struct Config {
     pub place: Option<Topology>,
     /// The ratio of provisioned to actual space.
     pub overcommit: Overcommit,
-    /// Whether the state must exist. If it was created earlier and is missing, its disk is not
-    /// mounted.
+    /// Whether the start fails if there is no state: state that exists but is missing is on a disk
+    /// that is not mounted.
     pub require_state: bool,
 }
 
@@ -77,9 +77,9 @@ pub struct Local {
 }
 
 impl Local {
-    /// Takes the state directory for this process, and recovers from an earlier crash. Blocks; must
-    /// be called before the runtime serves. From then on `readiness` reports whether the state can
-    /// be read and written.
+    /// Locks the state directory for this process, and recovers from an earlier crash. Blocks; must
+    /// be called before the server accepts calls. From then on `readiness` reports whether the
+    /// state can be read and written.
     ///
     /// # Errors
     /// Returns `Precondition` if the directory is missing, incomplete or used by another process,

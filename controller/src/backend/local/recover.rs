@@ -37,7 +37,7 @@ impl Recovered {
 }
 
 impl Store {
-    /// Recovers the state. A problem with one volume does not prevent the others from being served.
+    /// Recovers the state. A problem with one volume does not prevent the use of the others.
     ///
     /// # Errors
     /// Fails only if the ledger or the directory cannot be read.

@@ -45,7 +45,8 @@ impl Store {
         }
     }
 
-    /// Performs the first step: records the size. Does not change a volume that is large enough.
+    /// Records the new size, before the file is enlarged. Does not change a volume that is large
+    /// enough.
     ///
     /// # Errors
     /// Returns `Precondition` if the file was truncated, and `Quota` if there is no free space.
@@ -74,7 +75,7 @@ impl Store {
         })
     }
 
-    /// Performs the last step, after the file has this size.
+    /// Records that the file has reached this size.
     fn fulfil(&self, id: &str, bytes: u64) -> Result<u64, Failure> {
         let fulfilled = self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;

@@ -1,6 +1,6 @@
 //! Limits the verbs that run concurrently, each on its own thread: a disk that does not respond
 //! blocks those threads, and each uses memory. Further verbs wait in a bounded queue. Also tracks
-//! the names on which threads are working. Knows no verb.
+//! the names on which threads are working. Independent of the verbs.
 
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
@@ -84,8 +84,9 @@ impl Slots {
     }
 }
 
-/// The names on which threads of this process are working. If the ledger has an unfinished creation
-/// or deletion with another name, it has failed, and so has its cleanup.
+/// The names on which threads of this process are working. If the ledger contains an unfinished
+/// creation or deletion of a name that is not listed here, that call has failed, and so has its
+/// cleanup.
 #[derive(Debug, Default)]
 pub(super) struct InProgress {
     names: Lock<HashSet<String>>,

@@ -1,4 +1,4 @@
-//! The record of a snapshot, stored like that of a volume. Opens nothing.
+//! The record of a snapshot, stored in the same form as a volume's record. Opens nothing.
 
 use crate::backend::local::record::{Record, VERSION, decode};
 use crate::backend::{Mark, Phase, Snapshot};

@@ -124,7 +124,7 @@ impl Ceiling {
     }
 
     /// Returns the maximum from the scan that `decide` selects for the used space, or from a new
-    /// one.
+    /// scan.
     fn maximum<'a>(
         &'a self,
         volumes: &Files,
@@ -142,7 +142,7 @@ impl Ceiling {
     }
 
     /// Lets one query at a time scan again; the others use the last scan, whatever its age. Before
-    /// the first scan, each query scans, so that none waits for another one whose disk does not
+    /// the first scan, each query scans, so that no query waits for a scan on a disk that does not
     /// respond.
     fn query(&self, taken: u64) -> Query<'_> {
         let mut known = self.known.lock();
@@ -187,8 +187,8 @@ impl Ceiling {
         Ok(scan)
     }
 
-    /// Returns a maximum that, by a recent scan, does not exceed the exact one; `None` without such
-    /// a scan.
+    /// Returns a maximum that, according to a recent scan, does not exceed the exact one; `None`
+    /// without a recent scan.
     pub(super) fn estimate(&self, volumes: &Files) -> Result<Option<u64>, Failure> {
         let Some(scan) = self.known.lock().last.filter(Scan::is_recent) else {
             return Ok(None);

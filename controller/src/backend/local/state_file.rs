@@ -1,5 +1,5 @@
 //! `state.redb` as a file: its path, creating and opening it, reserving its space on disk, and
-//! detecting its replacement. Must not know its content.
+//! detecting its replacement. Does not interpret its content.
 
 use super::fault::{at, os};
 use super::files::{Inode, is_copied_on_write, set_nocow};
@@ -22,7 +22,7 @@ const CACHE_BYTES: usize = 16 << 20;
 const RESERVE_BYTES: u64 = 4 << 20;
 
 /// Whether a file of the state directory exists. Must be called before it is opened by its name,
-/// since the open of a FIFO waits for another process, and that of a device may change it.
+/// since the open of a FIFO waits for another process, and opening a device may change it.
 ///
 /// # Errors
 /// Returns `Precondition`, with the `remedy`, if it is neither a regular file nor a symbolic link

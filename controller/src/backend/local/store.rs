@@ -362,7 +362,7 @@ fn lock(dir: &Path) -> Result<File, Failure> {
     Ok(lock)
 }
 
-/// Locks the directory itself for the same purpose.
+/// Locks the directory itself, since a restore may replace the lock file.
 fn lock_dir(dir: &Path) -> Result<File, Failure> {
     let opened = File::open(dir).map_err(|error| at("open", dir, &error))?;
     take(&opened, dir)?;
@@ -380,7 +380,7 @@ fn take(lock: &File, path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Returns the minimum size of the volume's file, after checking that it has it.
+/// Returns the minimum size of the volume's file, after checking that the file is large enough.
 ///
 /// # Errors
 /// Returns `Precondition` if the file is smaller.

@@ -1,7 +1,8 @@
 //! Properties that a file records about itself in extended attributes (xattr(7)): the size to which
 //! it was enlarged, and whether it is complete. Once a size is recorded, all of the file may be in
 //! use, and a smaller file was truncated. A complete file is never copied again, even if its record
-//! is older than the file. A copy of the file, by reflink or not, does not have that mark.
+//! is older than the file. A copy of the file, with or without shared blocks, does not have the
+//! mark.
 
 #[cfg(test)]
 use super::journal::{self, Call};
@@ -105,7 +106,8 @@ impl Backing {
         }
     }
 
-    /// Returns whether the file was created from data, if it is marked as complete.
+    /// Returns whether the file was created from data; `None` if the file is not marked as
+    /// complete.
     pub(in crate::backend::local) fn completed(&self) -> Result<Option<bool>, Failure> {
         let mut value = [0; POPULATED.len()];
         match rustix::fs::fgetxattr(&self.file, COMPLETE, &mut value) {

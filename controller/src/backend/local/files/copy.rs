@@ -1,5 +1,5 @@
-//! Fills a backing file from another one, by sharing blocks if the filesystem can, or else by
-//! copying the data without the holes.
+//! Fills a backing file from another file: shares blocks if the filesystem supports it, and
+//! otherwise copies the data without the holes.
 
 use super::Backing;
 #[cfg(test)]
@@ -51,18 +51,18 @@ impl Backing {
                 ))),
                 _ => Ok(true),
             },
-            // By ioctl_ficlone(2), these mean no reflink support, two filesystems, or files that
+            // Per ioctl_ficlone(2), these mean no reflink support, two filesystems, or files that
             // cannot share.
             Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY) => Ok(false),
             Err(errno) => Err(os("ioctl FICLONE", &self.path, errno)),
         }
     }
 
-    /// Replaces the content by the first `bytes` of the other file, to which no process may write
-    /// meanwhile. Holes remain holes. Calls `go_on` before every piece.
+    /// Replaces the content with the first `bytes` of the other file. No process may write to the
+    /// other file meanwhile. Holes remain holes. Calls `go_on` before every piece.
     ///
     /// # Errors
-    /// Returns `Precondition` if the other file is smaller, `Busy` if it changed nevertheless, and
+    /// Returns `Precondition` if the other file is smaller, `Busy` if it changed meanwhile, and
     /// otherwise `Quota` or `Unreachable`.
     pub(in crate::backend::local) fn copy(
         &self,
@@ -149,7 +149,7 @@ impl Backing {
         let failed = |errno| os("lseek", &self.path, errno);
         let begin = match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
             Ok(begin) if begin < limit => begin,
-            // By lseek(2), there is no data at or after the offset.
+            // Per lseek(2), there is no data at or after the offset.
             Ok(_) | Err(Errno::NXIO) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         };

@@ -45,8 +45,8 @@ impl Backing {
         }
     }
 
-    /// Sets NOCOW on this file, which is empty, to the value of the other file. Files that differ
-    /// in it cannot share blocks; if the call fails, they do not.
+    /// Sets the NOCOW flag of this empty file to the other file's value, since files with different
+    /// values cannot share blocks. If the call fails, the data is copied.
     pub(super) fn overwrite_like(&self, from: &Self) {
         let (Ok(ours), Ok(theirs)) = (self.attributes(), from.attributes()) else {
             return;
@@ -78,14 +78,14 @@ impl Backing {
 /// The magic number of ext4, `EXT4_SUPER_MAGIC` of statfs(2).
 const EXT4: u64 = 0xef53;
 
-/// The option that shows that a filesystem was stopped.
+/// The mount option of a filesystem that stopped all writes.
 const STOPPED: &[u8] = b"emergency_ro";
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
 impl Files {
-    /// Whether the filesystem is an ext4 that was stopped. Returns false if this is unknown, since
-    /// writes will show it.
+    /// Whether the filesystem is an ext4 that was stopped. Returns false if this cannot be
+    /// determined: the next write fails anyway.
     pub(in crate::backend::local) fn is_stopped(&self) -> bool {
         let magic = rustix::fs::fstatfs(&self.dir).map(|stat| u64::try_from(stat.f_type));
         if magic != Ok(Ok(EXT4)) {

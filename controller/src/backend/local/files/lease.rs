@@ -1,6 +1,6 @@
 //! Detects whether another program can write to a file. `mount -o loop`, `e2fsck` and `qemu-img`
 //! take no lock, but the kernel grants no read lease while any descriptor for writing is open
-//! (fcntl(2)). Contains unsafe code, and decides nothing.
+//! (fcntl(2)). Contains unsafe code, but no policy.
 
 use rustix::io::Errno;
 use std::fs::File;

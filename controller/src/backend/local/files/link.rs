@@ -44,7 +44,7 @@ impl Files {
     pub(in crate::backend::local) fn link(&self, from: &Self, id: &str) -> Result<bool, Failure> {
         match rustix::fs::linkat(&from.dir, id, &self.dir, id, AtFlags::empty()) {
             Ok(()) => Ok(true),
-            // By link(2), these mean no hard links at all, none to another mount, or too many.
+            // Per link(2), these mean no hard links at all, none to another mount, or too many.
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::XDEV | Errno::MLINK) => Ok(false),
             Err(errno) => Err(os("link", &self.path_of(id), errno)),
         }

@@ -65,7 +65,7 @@ impl Files {
                 }
             }
             Err(Errno::NOENT) => Ok(None),
-            // By open(2), these mean a link with NOFOLLOW, a directory opened for writing, or a
+            // Per open(2), these mean a link with NOFOLLOW, a directory opened for writing, or a
             // socket.
             Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
                 Err(Failure::precondition(foreign(&path)))

@@ -1,5 +1,5 @@
-//! Detects calls that use the ledger from within such a call. They would wait for themselves, but
-//! only while another thread waits to reopen the database.
+//! Detects calls that use the ledger while their own thread already uses it. They would deadlock,
+//! but only while another thread waits to reopen the database.
 
 use std::cell::Cell;
 

@@ -1,7 +1,7 @@
-//! Shares transactions between changes: those that wait while one transaction is written are
-//! combined in the next one, with a single flush. Each caller makes its change itself, one after
-//! the other, and the last one commits; without other callers, a caller commits at once. Knows no
-//! table.
+//! Shares transactions between changes: changes that wait while one transaction is written are
+//! combined in the next one, with a single flush. The callers make their changes one after the
+//! other, and the last caller commits; a caller without concurrent callers commits at once.
+//! Independent of the tables.
 
 use super::totals::Totals;
 use super::{Changes, Ledger, closed};
@@ -21,7 +21,7 @@ pub(super) struct Callers {
     /// The number of callers that have yet to make their change.
     waiting: AtomicUsize,
     /// The lock of the caller that makes its change or commits. It contains the batch that the
-    /// previous caller has left for the next one; without waiting callers there is none.
+    /// previous caller has left for the next one; `None` without waiting callers.
     turn: Lock<Option<Batch>>,
 }
 
@@ -59,8 +59,8 @@ impl Callers {
     fn turn(&self, _open: &Database) -> MutexGuard<'_, Option<Batch>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let turn = self.turn.lock();
-        // Count down with the turn, so that a batch left for a waiting caller is not left for this
-        // one.
+        // Decrement only once this caller holds the turn, so that no caller counts itself as
+        // waiting when it decides whether to leave the batch open.
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         turn
     }
@@ -133,7 +133,7 @@ impl Ledger {
         let changed = self.caught(|| batch.make(work));
         match changed.unwrap_or_else(Changed::Broken) {
             Changed::Made(made) => self.end(turn, batch).map(|()| made),
-            // The refusal may depend on changes that are not on disk yet.
+            // The refusal may depend on earlier changes that are not on disk yet.
             Changed::Refused(failure) if batch.outcome.is_some() => {
                 self.end(turn, batch).and(Err(failure))
             }
@@ -168,7 +168,7 @@ impl Ledger {
         written
     }
 
-    /// Commits a batch. Must be called with the turn, since older totals must not be shown after
+    /// Commits a batch. The caller must hold the turn, since older totals must not be shown after
     /// newer ones.
     fn commit(&self, batch: Batch) -> Result<(), Failure> {
         batch.transaction.commit().map_err(failed)?;
@@ -179,8 +179,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Rolls back all changes of the batch, and returns the failure of the caller. Must be called
-    /// with the turn.
+    /// Rolls back all changes of the batch, and returns the failure of the caller. The caller must
+    /// hold the turn.
     fn roll_back(&self, batch: Batch, why: Failure) -> Failure {
         let Batch {
             transaction,

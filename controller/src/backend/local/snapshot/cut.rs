@@ -13,7 +13,7 @@ use belay_server::call::Failure;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The result of looking up the name.
+/// The result of looking up the name of a new snapshot.
 pub(in crate::backend::local) enum Intent {
     /// A snapshot that was cut has the name.
     Exists(Snapshot),
@@ -44,7 +44,8 @@ impl Store {
         self.fill_or_discard(&id, order.source.as_str())
     }
 
-    /// Performs the first step, after completing or removing the remains of a failed call.
+    /// Looks up the name and writes the intent, after completing or removing the remains of a
+    /// failed call.
     fn intended_snapshot(&self, order: &SnapshotOrder) -> Result<Intent, Failure> {
         let intent = self.intend_snapshot(order)?;
         let Intent::Remains(old) = intent else {
@@ -73,7 +74,7 @@ impl Store {
             })
     }
 
-    /// Performs the first step.
+    /// Looks up the name; if no snapshot has it, writes the intent.
     pub(in crate::backend::local) fn intend_snapshot(
         &self,
         order: &SnapshotOrder,
@@ -88,7 +89,8 @@ impl Store {
                 })?;
                 return Ok(match record.snapshot(&id)? {
                     Some(snapshot) => Intent::Exists(snapshot),
-                    // The creator is no longer running, since a name has only one at a time.
+                    // The thread that began has ended, since only one thread at a time works on a
+                    // name.
                     None => Intent::Remains(id),
                 });
             }
@@ -125,7 +127,7 @@ impl Store {
         self.complete_snapshot(id, source, &file, cut_at)
     }
 
-    /// Performs the last step: records the properties of the file.
+    /// Marks the snapshot as ready, and records the size and content of its file.
     pub(in crate::backend::local) fn complete_snapshot(
         &self,
         id: &str,
@@ -154,9 +156,9 @@ impl Store {
         })
     }
 
-    /// Performs the last step for a snapshot whose file is marked as complete: a crash prevented
-    /// that step, or the record is older than the file because state.redb was restored from a
-    /// backup. Returns `None` if the file has no such mark.
+    /// Completes a snapshot whose file is marked as complete although its record is not: a crash
+    /// came in between, or state.redb was restored from an older backup. Returns `None` if the file
+    /// has no such mark.
     pub(in crate::backend::local) fn complete_whole_snapshot(
         &self,
         id: &str,

@@ -17,11 +17,12 @@ impl Store {
         self.finish_discard(id)
     }
 
-    /// Performs all steps, some of which may already have been done.
+    /// Marks the snapshot, unlinks its file and removes its record. Some of this may already have
+    /// been done.
     ///
     /// # Errors
-    /// Returns `Precondition`, before the first step, if the file may also be that of a volume or
-    /// of another snapshot.
+    /// Returns `Precondition`, before any change, if the file may also belong to a volume or
+    /// another snapshot.
     pub(in crate::backend::local) fn finish_discard(&self, id: &str) -> Result<(), Failure> {
         let named = self.snapshots.named(id)?;
         if let Some(linked) = named.linked(&self.snapshots.path_of(id), 1) {
@@ -37,7 +38,7 @@ impl Store {
             .map_err(Failure::may_be_running)
     }
 
-    /// Performs the first step, after which the snapshot no longer exists for callers.
+    /// Marks the snapshot as being deleted; from then on it no longer exists for callers.
     pub(in crate::backend::local) fn begin_discard(&self, id: &str) -> Result<(), Failure> {
         self.ledger.change(|changes| {
             let Some(mut record) = changes.snapshot(id)? else {

@@ -10,8 +10,8 @@ use belay_server::call::Failure;
 /// The filesystems, each with the offset of its magic number in bytes, and the magic number on
 /// disk.
 const MAGIC: [(&str, u64, &[u8]); 3] = [
-    // Source: Documentation/filesystems/ext4/super.rst of Linux, `s_magic`. Also that of ext2 and
-    // ext3.
+    // Source: Documentation/filesystems/ext4/super.rst of Linux, `s_magic`. ext2 and ext3 have the
+    // same magic number.
     ("ext4", 1024 + 0x38, &[0x53, 0xef]),
     // Source: fs/xfs/libxfs/xfs_format.h of Linux, `XFS_SB_MAGIC`.
     ("xfs", 0, b"XFSB"),
@@ -21,9 +21,9 @@ const MAGIC: [(&str, u64, &[u8]); 3] = [
 ];
 
 impl Store {
-    /// Refuses a source with another filesystem than requested for the volume `id`; `origin` is the
-    /// source's file. If the source has the magic number of the requested filesystem, or none, the
-    /// node agent decides.
+    /// Refuses a source whose filesystem differs from the one requested for the volume `id`;
+    /// `origin` is the source's file. If the source has the magic number of the requested
+    /// filesystem, or no known one, the node agent decides.
     ///
     /// # Errors
     /// Returns `Invalid`, as the CSI specification requires for an incompatible source.

@@ -18,7 +18,7 @@ impl Store {
     ///
     /// # Errors
     /// Returns `NotFound` for the source, `Precondition` if it cannot be read now, and `Invalid` if
-    /// it has another filesystem than requested.
+    /// its filesystem differs from the requested one.
     pub(in crate::backend::local) fn fill(
         &self,
         id: &str,
@@ -160,8 +160,9 @@ impl Store {
         id: &str,
         from: &Backing,
     ) -> Result<(), Failure> {
-        // In these cases the lock is decisive, and this process may have the file open for writing
-        // itself, even for a call that started since.
+        // If the volume is attached or being copied, the lock decides instead: this process may
+        // have the file open for writing itself. Check again afterwards, since either may have
+        // begun meanwhile.
         let is_ours = || {
             let record = ready(id, self.ledger.get(id)?)?;
             Ok::<_, Failure>(record.node().is_some() || self.copies.lock_of(id).is_some())

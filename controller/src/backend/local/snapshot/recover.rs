@@ -10,8 +10,7 @@ use belay_server::call::Failure;
 use std::collections::HashSet;
 
 impl Store {
-    /// Recovers the snapshots. A problem with one snapshot does not prevent the others from being
-    /// served.
+    /// Recovers the snapshots. A problem with one snapshot does not prevent the use of the others.
     ///
     /// # Errors
     /// Fails only if the ledger or the directory cannot be read.

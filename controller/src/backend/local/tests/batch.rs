@@ -1,5 +1,5 @@
-//! Changes that share a transaction: which changes do, and that each is on disk, or fails if
-//! another one or the commit fails.
+//! Tests which changes share a transaction, and that each change is on disk, or fails if another
+//! change or the commit fails.
 
 use super::metrics::measured;
 use super::{Bed, MIB, opened, order};
@@ -81,7 +81,7 @@ fn together<const N: usize>(
     })
 }
 
-/// Returns the message of the failure, and checks that it requests a repetition.
+/// Returns the message of the failure, and checks that it asks for a retry.
 fn failed((result, commits): Changed, certainty: Certainty) -> String {
     let failure = result.unwrap_err();
     assert_eq!(failure.kind, Kind::Unreachable, "{failure}");

@@ -101,7 +101,7 @@ fn a_snapshot_that_was_ready_once_is_not_copied_again(folder: &Path) {
     }
 }
 
-/// If blocks are shared, a crash between the cut and its record leaves only this mark.
+/// If blocks are shared, the mark is all that a crash between the cut and its record leaves.
 #[test]
 #[ignore = "mounts an xfs; needs root: make test"]
 fn the_mark_of_a_shared_snapshot_says_populated_for_data_that_is_or_was_in_the_volume() {

@@ -1,4 +1,4 @@
-//! Backing files: which of them are opened and how, their sizes, and their second names.
+//! Backing files: which files are opened and with which flags, their sizes, and their second names.
 
 use super::{Bed, attach_order, order};
 use crate::backend::local::files::Files;

@@ -14,7 +14,7 @@ fn dedup(kept: &Path, replaced: &Path) {
     fs::hard_link(kept, replaced).unwrap();
 }
 
-/// Replaces a hard link by a separate file, as the message says.
+/// Replaces a hard link with a separate file, as the error message advises.
 fn separate(file: &Path) {
     let new = file.with_extension("new");
     fs::copy(file, &new).unwrap();
