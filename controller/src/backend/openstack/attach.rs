@@ -1,6 +1,6 @@
 //! Attachments by Nova. A volume is attached to a second server only if its type is multiattach, if
-//! this call and the earlier ones requested it, and as raw block, since two servers would damage a
-//! filesystem.
+//! this call and the earlier calls requested sharing, and as a raw block volume, since two servers
+//! would damage a filesystem.
 
 use super::wire::{self, CinderVolume};
 use super::{Cloud, id as ids};
@@ -16,10 +16,10 @@ use belay_server::request::{NodeId, Secrets, VolumeId};
 use std::sync::Arc;
 
 /// Adds an explanation if Nova has a record of an attachment that Cinder does not have. Nova
-/// creates the record before Cinder's, and deletes it later. In between, Nova refuses the call for
-/// a volume that is not attached, and accepts it soon after. If the compute service hangs
-/// meanwhile, Nova returns 500, and the record remains until the server is deleted, since Nova only
-/// detaches volumes that are attached in Cinder.
+/// creates its record before Cinder's, and deletes it later. In between, Nova refuses to attach the
+/// volume although it is not attached, and accepts the call soon after. If the compute service
+/// hangs meanwhile, Nova returns 500, and the record remains until the server is deleted, since
+/// Nova detaches only volumes that are attached in Cinder.
 fn unless_nova_knows(id: &VolumeId, refused: Failure) -> Failure {
     match refused.message.contains(wire::ATTACHED_ALREADY) {
         true => Failure::busy(format!(
@@ -31,12 +31,13 @@ fn unless_nova_knows(id: &VolumeId, refused: Failure) -> Failure {
     }
 }
 
-/// Whether the order allows that several nodes use the volume.
+/// Whether the request allows several nodes to use the volume.
 fn shares(order: &AttachOrder) -> bool {
     order.terms.mode.is_multi_node() && order.terms.block
 }
 
-/// Refuses an attachment in addition to that of another node, unless both are certainly allowed.
+/// Refuses to attach a volume that is attached to another node, unless both attachments certainly
+/// allow sharing.
 fn refuse_another(
     order: &AttachOrder,
     volume: &Volume,
@@ -60,7 +61,7 @@ fn refuse_another(
 }
 
 impl Cloud {
-    /// Records before the first attachment whether other nodes may follow.
+    /// Records, before the first attachment, whether other nodes may follow.
     async fn mark_sharing(
         &self,
         order: &AttachOrder,
@@ -99,7 +100,7 @@ impl Attachments for Cloud {
                 Phase::Ready | Phase::Failed(_) => {}
             }
             if let Some(attachment) = self.attached(&order, &volume) {
-                // From now on, no other node may follow.
+                // Once this node is attached, no other node may follow.
                 if !shares(&order) {
                     self.mark_sharing(&order, &volume, &cinder).await?;
                 }
@@ -130,7 +131,7 @@ impl Attachments for Cloud {
             terms: order.terms.clone(),
             transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
             bytes: seen.bytes,
-            // The context of a volume from a backup contains this entry throughout its lifecycle.
+            // A volume from a backup has this entry in its context throughout its lifecycle.
             content: match order.context.get(wire::RESIZE_REQUIRED) {
                 Some("true") => Content::Populated,
                 _ => seen.content.unwrap_or(Content::Unknown),
@@ -142,8 +143,7 @@ impl Attachments for Cloud {
 
     fn detach(&self, id: VolumeId, node: NodeId, _: Secrets) -> Answer<'_, Progress<()>> {
         measured(Verb::Detach, async move {
-            // Nodes are compared by ID, so another spelling would not prove that the volume is
-            // detached.
+            // Node IDs are compared as text, so a different spelling would wrongly look detached.
             ids::path("node", node.as_str())?;
             let Some((volume, _)) = self.look(&id).await? else {
                 return Ok(Progress::Done(()));
@@ -151,7 +151,7 @@ impl Attachments for Cloud {
             let is_attached = volume.nodes.contains(&node);
             match &volume.phase {
                 Phase::Busy(_) if is_attached => return Ok(Progress::Begun),
-                // The volume may be about to be attached to the node.
+                // The volume may be in the process of being attached to the node.
                 Phase::Busy(what) => {
                     let message = format!("volume {id}: {what}; repeat the call later");
                     return Err(Failure::busy(message));
@@ -166,7 +166,7 @@ impl Attachments for Cloud {
                 return Ok(Progress::Done(()));
             }
             match self.client.detach(&id, &node).await {
-                // The volumes of a deleted server are detached a moment later.
+                // Nova detaches the volumes of a deleted server a moment later.
                 Ok(_) => Ok(Progress::Begun),
                 Err(refused) => {
                     let done = |volume: &Volume| {

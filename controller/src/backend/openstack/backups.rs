@@ -1,7 +1,7 @@
-//! Backups, which a class with `type: backup` creates as its snapshots. Cinder copies a backup from
-//! a snapshot of the volume, its basis, so that the volume remains usable meanwhile. A basis has
-//! the name of its backup. It is never returned to a caller, and is deleted when the backup is
-//! complete.
+//! Backups, which a class with `type: backup` creates in place of snapshots. Cinder copies a backup
+//! from a snapshot of the volume, its basis, so that the volume remains usable meanwhile. A basis
+//! has the same name as its backup. It is never returned to a caller, and is deleted when the
+//! backup is complete.
 
 use super::client::Client;
 use super::hints::labels;
@@ -17,7 +17,7 @@ use belay_server::request::{ContentSource, Name, Secrets, SnapshotId};
 use serde_json::json;
 use std::sync::Arc;
 
-/// The parameter of a class of cinder-csi-plugin for the zone of the backup.
+/// The parameter of cinder-csi-plugin's snapshot classes for the zone of the backup.
 pub(super) const AVAILABILITY: &str = "availability";
 
 /// The backups of an account, by name.
@@ -53,7 +53,7 @@ impl Backups {
 }
 
 impl Cloud {
-    /// Returns the basis of the order's backup; creates it if there is none.
+    /// Returns the basis of the requested backup; creates it if there is none.
     pub(super) async fn basis_of(
         &self,
         order: &SnapshotOrder,
@@ -166,8 +166,9 @@ impl Cloud {
         self.backups.drop_bases(name, of).await
     }
 
-    /// Creates a volume from a backup. Cinder replaces the metadata of the volume by those of the
-    /// backup's volume, so the marks are in the description until the volume is claimed.
+    /// Creates a volume from a backup. Cinder replaces the volume's metadata with the metadata of
+    /// the volume that was backed up, so the marks are in the description until the volume is
+    /// claimed.
     pub(super) async fn restore_backup(
         &self,
         order: &Order,

@@ -1,5 +1,5 @@
 //! Finds the endpoints of a cloud's services in the catalog of Keystone's response to a login. All
-//! must be in one region, since volumes of one region do not exist in the others.
+//! endpoints must be in one region, since a region's volumes do not exist in the others.
 
 use super::conf::CloudConf;
 use belay_server::call::Failure;
@@ -41,7 +41,7 @@ impl Endpoint {
 pub(super) struct Endpoints {
     pub(super) volumes: String,
     pub(super) compute: String,
-    /// The region of the endpoints; `None` if the catalog does not have it.
+    /// The region of the endpoints; `None` if the catalog does not name it.
     pub(super) region: Option<String>,
 }
 
@@ -79,8 +79,7 @@ impl Endpoints {
     }
 }
 
-/// Returns the endpoints of all services of these types, those of the first type first; never
-/// empty.
+/// Returns the endpoints of all services of these types, in the order of the types; never empty.
 fn matches<'a>(
     catalog: &'a [Service],
     types: &[&str],

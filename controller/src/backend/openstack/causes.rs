@@ -1,8 +1,8 @@
 //! Finds out why Cinder or Nova has not made a change: a volume or a snapshot has failed, a volume
 //! is not deleted, or an accepted change was dropped. Both services respond before they make a
-//! change, and report no error later: the volume returns to its former status. Cinder has messages
-//! about some of these cases (`cinder/message/message_field.py`); the causes of others are only in
-//! logs.
+//! change, and report no error later: the volume returns to its former status. Cinder provides
+//! messages about some of these cases (`cinder/message/message_field.py`); the other causes are
+//! only in its logs.
 
 use super::Cloud;
 use super::wire::{CinderVolume, GIB, Message};
@@ -11,8 +11,8 @@ use crate::backend::{DroppedChange, Phase, Volume};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-/// A part of Cinder's message if no backend can hold a volume of its type and size in its zone
-/// (`cinder/message/message_field.py`).
+/// A part of Cinder's message if no storage backend can hold a volume of the given type and size in
+/// its zone (`cinder/message/message_field.py`).
 pub(super) const NO_BACKEND: &str = "any available weighted backend";
 
 impl Cloud {
@@ -31,8 +31,8 @@ impl Cloud {
 }
 
 /// Returns the text of the latest message. Cinder's times have a resolution of seconds. If a
-/// backend fails in the same second in which the scheduler finds no other backend, the message of
-/// the scheduler is the later one.
+/// backend fails in the same second in which the scheduler finds no other backend, the scheduler's
+/// message is the later one.
 fn latest_text(messages: Vec<Message>) -> Option<String> {
     let newest = messages
         .iter()
@@ -49,7 +49,7 @@ fn latest_text(messages: Vec<Message>) -> Option<String> {
 
 impl Cloud {
     /// Returns the error for a refused deletion. It names the reason if the volume or its snapshots
-    /// show it, and otherwise lists all possible reasons.
+    /// reveal it, and otherwise lists all possible reasons.
     pub(super) async fn in_use(&self, volume: &Volume, refused: Failure) -> Failure {
         if refused.kind != Kind::Precondition {
             return refused;
@@ -87,11 +87,11 @@ pub(super) const WHERE_TO_LOOK: &str = "the logs of cinder-volume, nova-compute 
 const ATTACH: &[&str] = &["002", "004"];
 const EXTEND: &[&str] = &["007"];
 
-/// Maximum difference in seconds between the times of a message and of the volume's status, which
-/// different services may write, by their clocks.
+/// Maximum difference in seconds between the times of a message and of the volume's status.
+/// Different services may write the two, each by its own clock.
 const APART_MAX: u64 = 60;
 
-/// Whether the volume still lacks the change.
+/// Whether the change is still missing from the volume.
 fn lacks(volume: &Volume, dropped: &DroppedChange) -> bool {
     volume.phase == Phase::Ready
         && match dropped {
@@ -102,8 +102,8 @@ fn lacks(volume: &Volume, dropped: &DroppedChange) -> bool {
         }
 }
 
-/// Returns the latest message about one of these actions. Messages from before the end of the
-/// change belong to another call.
+/// Returns the latest message about one of these actions. Messages from before the change ended
+/// belong to another call.
 fn latest(messages: Vec<Message>, actions: &[&str], volume: &CinderVolume) -> Option<Message> {
     let ended = volume.updated_at.as_deref().and_then(seconds);
     let is_of_then = |message: &Message| {
@@ -151,8 +151,8 @@ fn place(seen: &Volume, volume: &CinderVolume) -> String {
 }
 
 impl Cloud {
-    /// Returns the failure for a dropped change; `None` if the volume now shows the change, or
-    /// another one.
+    /// Returns the failure for a dropped change; `None` if the volume now shows this or another
+    /// change.
     pub(super) async fn cause(
         &self,
         id: &VolumeId,

@@ -129,8 +129,8 @@ impl Client {
         self.answer_in(&session, &request).await
     }
 
-    /// Makes a call that takes effect within [`CLAIM_DEADLINE`] after its start, not counting the
-    /// time that the service needs.
+    /// Makes a call that takes effect within [`CLAIM_DEADLINE`] after its start, plus the time that
+    /// the service needs.
     async fn answer_soon(&self, request: Request) -> Result<Answer, Failure> {
         let what = format!("{} {}", request.method, request.path);
         let answer = timeout(CLAIM_DEADLINE, self.answer(request)).await;
@@ -168,7 +168,7 @@ impl Client {
     pub(super) async fn named(&self, name: &Name) -> Result<Vec<CinderVolume>, Failure> {
         let path = format!("/volumes/detail?name={}", encoded(name.as_str()));
         let mut found = self.page("find_volume", path).await?.volumes;
-        // A cloud may allow searches for similar names.
+        // A cloud may also return volumes with similar names.
         found.retain(|volume| volume.is_named(name));
         Ok(found)
     }
@@ -197,7 +197,7 @@ impl Client {
             .await?;
         match answer.status {
             StatusCode::OK => answer.json(),
-            // The volume after which the page begins was deleted.
+            // The last volume of the previous page was deleted.
             StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST
                 if has_marker && wire::is_own(&answer) =>
             {
@@ -279,7 +279,7 @@ impl Client {
         }
     }
 
-    /// Sets a key in the metadata of a volume to the volume's ID.
+    /// Sets a key in a volume's metadata to the volume's ID.
     pub(super) async fn mark(&self, id: &VolumeId, key: &str) -> Result<(), Failure> {
         self.note(id, key, id.as_str()).await
     }
@@ -332,7 +332,7 @@ impl Client {
         }
     }
 
-    /// Attaches a volume. Ignores `device` in the response, which is only a guess of Nova.
+    /// Attaches a volume. Ignores `device` in the response, which is only Nova's guess.
     pub(super) async fn attach(&self, id: &VolumeId, node: &NodeId) -> Result<(), Failure> {
         let request = Request {
             body: Some(json!({ "volumeAttachment": { "volumeId": id.as_str() } })),
@@ -347,7 +347,7 @@ impl Client {
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::OK | StatusCode::ACCEPTED => Ok(()),
-            // There are too many volumes, by the quota or by the limit of the guest.
+            // There are too many volumes for the quota or for the guest.
             _ if wire::is_forbidden(&answer) => Err(Failure::quota(answer.refusal())),
             _ => Err(wire::refused(&answer)),
         }

@@ -41,7 +41,7 @@ pub(super) struct CloudConf {
     pub(super) interface: String,
     /// The files `ca-file`, `cert-file` and `key-file`.
     pub(super) tls: TlsFiles,
-    /// Whether the zones of volumes are ignored, because servers have other ones.
+    /// Whether the zones of volumes are ignored, because the servers' zones have other names.
     pub(super) ignores_zones: bool,
     /// The value of `node-volume-attach-limit`. It is not used, but logged if it differs from the
     /// driver's own limit.
@@ -62,7 +62,7 @@ pub(super) enum Login {
         name: Option<(String, User)>,
         secret: Secret,
     },
-    /// A token from another login, which expires together with a token created from it.
+    /// A token from another login; a token created from it expires with it.
     Token { token: Secret, scope: Scope },
 }
 
@@ -349,13 +349,13 @@ impl<'a> Section<'a> {
         let mut user = self.user();
         let mut password = "password";
         if trust.is_some() {
-            // `trustee-id` has precedence for the user of a trust, as in cinder-csi-plugin.
+            // `trustee-id` takes precedence for the user of a trust, as in cinder-csi-plugin.
             user.id = self.text("trustee-id").or(user.id);
             if self.get("trustee-password").is_some() {
                 password = "trustee-password";
             }
         }
-        // A password has precedence over a token, as in cinder-csi-plugin.
+        // A password takes precedence over a token, as in cinder-csi-plugin.
         if self.get(password).is_none()
             && let Some(token) = self.get("token")
         {

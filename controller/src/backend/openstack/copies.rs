@@ -1,5 +1,5 @@
-//! Snapshots, and volumes from snapshots and from other volumes. The ID of a backup has the same
-//! form as that of a snapshot, and the same verbs find, restore and delete it.
+//! Snapshots, and volumes created from snapshots or other volumes. Backup IDs have the same form as
+//! snapshot IDs, and the same verbs find, restore and delete both.
 
 use super::backups::AVAILABILITY;
 use super::hints::labels;
@@ -19,7 +19,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Parameters of a class of cinder-csi-plugin.
+/// Parameters of cinder-csi-plugin's snapshot classes.
 const TYPE: &str = "type";
 const FORCE: &str = "force-create";
 /// The time for which cinder-csi-plugin waits for a backup. This driver does not block, so it
@@ -66,8 +66,8 @@ impl Cloud {
         Ok(backup.map(|backup| (backup, true)))
     }
 
-    /// Returns the backup. If the ID is that of a known snapshot, returns `None`, regardless of
-    /// whether backups are shown.
+    /// Returns the backup. Returns `None` if the ID belongs to a known snapshot, even if the cloud
+    /// hides backups from this account.
     pub(super) async fn backup(&self, id: &SnapshotId) -> Result<Option<CinderSnapshot>, Failure> {
         match self.client.backup(id).await {
             Err(hidden) if hidden.kind == Kind::Denied && self.plain.has(id) => Ok(None),
@@ -75,8 +75,8 @@ impl Cloud {
         }
     }
 
-    /// Returns the failure for a refused snapshot. Cinder returns 400 for a volume that it is
-    /// changing, for a failed one, and for an invalid ID.
+    /// Returns the failure for a refused snapshot. Cinder returns 400 for a volume that is being
+    /// changed, for a failed volume, and for an invalid ID.
     pub(super) async fn uncut(&self, order: &SnapshotOrder, refused: Failure) -> Failure {
         let id = &order.source;
         match refused.kind {
@@ -110,7 +110,7 @@ impl Cloud {
             return Ok(Progress::Done(()));
         };
         match snapshot.snapshot()?.phase {
-            // A second call finds the deletion that the first one began.
+            // A retry finds the deletion that the first call began.
             Phase::Deleting => Ok(Progress::Begun),
             _ if snapshot.is_at_work() => Err(Failure::busy(refused.message)),
             Phase::Busy(_) => Err(Failure::busy(refused.message)),
@@ -269,9 +269,9 @@ impl Clones for Cloud {
 /// is at risk.
 const IDS_MAX: usize = 4096;
 
-/// The snapshots, not backups, that this process has seen recently. Old releases of Cinder refuse
-/// to look up a backup before they know whether it exists; with these IDs, snapshots can still be
-/// deleted there.
+/// The snapshots, not backups, that this process has seen recently. Old releases of Cinder deny the
+/// lookup of a backup without checking whether it exists; these IDs allow snapshots to be deleted
+/// there nevertheless.
 #[derive(Default)]
 pub(super) struct Plain(Lock<BTreeSet<SnapshotId>>);
 

@@ -1,7 +1,7 @@
-//! Parameters that Kubernetes adds to those of a class. Scheduler hints select the storage of a new
-//! volume relative to that of other volumes; the keys are those of the annotations of claims in
-//! cinder-csi-plugin. The names of Kubernetes objects are stored in the metadata of volumes and
-//! snapshots under the keys of the sidecars, as by cinder-csi-plugin.
+//! Class parameters that Kubernetes or its sidecars define. Scheduler hints place a new volume's
+//! storage relative to other volumes; the keys are cinder-csi-plugin's PVC annotations. The names
+//! of Kubernetes objects are stored in the metadata of volumes and snapshots under the sidecars'
+//! keys, as cinder-csi-plugin does.
 
 use super::{Cloud, id};
 use belay_server::call::Failure;
@@ -12,7 +12,7 @@ pub(super) const AFFINITY: &str = "cinder.csi.openstack.org/affinity";
 pub(super) const ANTI_AFFINITY: &str = "cinder.csi.openstack.org/anti-affinity";
 
 impl Cloud {
-    /// Returns the hints for Cinder; `None` if the parameters have none.
+    /// Returns the hints for Cinder; `None` if the parameters contain no hints.
     ///
     /// # Errors
     /// Returns `Invalid` for a volume that does not exist, and the errors of the search for it.

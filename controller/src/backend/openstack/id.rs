@@ -7,7 +7,7 @@ use crate::backend::cloud::ids::{self, is_uuid};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 
-/// Whether the ID has the spelling of the services.
+/// Whether the ID is spelled as Cinder and Nova spell it.
 pub(super) fn is_own(id: &str) -> bool {
     is_uuid(id) && !id.bytes().any(|byte| byte.is_ascii_uppercase())
 }
@@ -39,7 +39,8 @@ fn is_nothing(id: &str) -> bool {
 /// path in it.
 ///
 /// # Errors
-/// Returns `Invalid` for an ID in another spelling, which may belong to an object.
+/// Returns `Invalid` for an ID that is not spelled as OpenStack does (a lower-case UUID with
+/// dashes), but that may still match an object.
 pub(super) fn path(what: &str, id: &str) -> Result<Option<String>, Failure> {
     match (is_own(id), is_nothing(id)) {
         (true, _) => Ok(Some(format!("/{what}s/{id}"))),

@@ -45,10 +45,10 @@ const CLOUD: &str = "openstack";
 /// The metadata key under which cinder-csi-plugin records the cluster.
 const CLUSTER: &str = "cinder.csi.openstack.org/cluster";
 
-/// Maximum number of entries of a page, by the default of `osapi_max_limit`.
+/// Maximum number of entries of a page, from the default of `osapi_max_limit`.
 const PAGE_ENTRIES_MAX: usize = 1000;
 
-/// Maximum size of a volume, in bytes. The cloud's own limit is lower, and its refusal has the
+/// Maximum size of a volume, in bytes. The cloud's own limit is lower, and its refusal states the
 /// reason.
 const BYTES_MAX: u64 = (1 << 30) * GIB;
 
@@ -69,8 +69,8 @@ impl Cloud {
         volume.volume(self.zones.key())
     }
 
-    /// Creates a volume, empty or from a source. For a backup, `restored` has marks for the
-    /// description.
+    /// Creates a volume, empty or from a source. For a backup, `restored` contains the marks for
+    /// the description.
     async fn make(
         &self,
         order: &Order,
@@ -95,7 +95,7 @@ impl Cloud {
             metadata[wire::ZONE] = zone.into();
         }
         labels(&mut metadata, &order.parameters);
-        // The zone of the class has precedence.
+        // The zone of the class takes precedence.
         let asked = match of_class {
             Some(_) => None,
             None => self.zones.asked(order.topology.as_ref()).await?,
@@ -122,8 +122,8 @@ impl Cloud {
     }
 
     /// Interprets a refusal of a change. Cinder and Nova return 400 for a volume that they are
-    /// changing, for one that another call has already changed in this way (which `done` detects),
-    /// and for one that cannot be changed in this way.
+    /// changing, for a change that another call has already made (which `done` detects), and for a
+    /// change that is impossible.
     async fn unless<T>(
         &self,
         id: &VolumeId,
@@ -189,7 +189,7 @@ impl Backend for Cloud {
                 return Ok(Progress::Done(()));
             };
             match volume.phase {
-                // A second call finds the deletion that the first one began.
+                // A retry finds the deletion that the first call began.
                 Phase::Deleting => Ok(Progress::Begun),
                 Phase::Busy(_) => Err(Failure::busy(refused.message)),
                 // Cinder was changing the volume, for example since another controller detached it.

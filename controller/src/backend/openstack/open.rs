@@ -33,7 +33,7 @@ pub struct Config {
 /// Opens all clouds of the settings. Blocks.
 ///
 /// # Errors
-/// Returns `Precondition` for errors in `cloud.conf` or the files of authorities.
+/// Returns `Precondition` for errors in `cloud.conf` or the CA files.
 pub(in crate::backend) fn open(config: &Config) -> Result<Backends, Failure> {
     http::describe();
     measured::describe();
@@ -66,12 +66,11 @@ pub(in crate::backend) fn open(config: &Config) -> Result<Backends, Failure> {
 }
 
 impl Cloud {
-    /// Opens a cloud. Reads `cloud.conf` now, and logs in with the first call. `label` is the name
-    /// for log lines if there are several clouds. Blocks.
+    /// Opens a cloud. Reads `cloud.conf` now; the first call logs in. `label` is the name for log
+    /// lines if there are several clouds. Blocks.
     ///
     /// # Errors
-    /// Returns `Precondition` for errors in `cloud.conf`, in the file of authorities, or in
-    /// proxies.
+    /// Returns `Precondition` for errors in `cloud.conf`, in the CA file, or in proxies.
     pub(super) fn open(
         config: &Config,
         name: &str,
@@ -99,8 +98,8 @@ impl Cloud {
         })
     }
 
-    /// Returns a warning if the limit of cinder-csi-plugin would be lost. Without that limit, the
-    /// scheduler assigns more volumes to a node than it can have.
+    /// Returns a warning if switching from cinder-csi-plugin would lose its attach limit. Without
+    /// the limit, the scheduler assigns more volumes to a node than can be attached.
     pub(super) fn other_limit(&self, volumes_max: u32) -> Option<String> {
         let limit = self.attach_limit.as_deref()?;
         (limit != volumes_max.to_string()).then(|| {

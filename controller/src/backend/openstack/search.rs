@@ -1,5 +1,6 @@
-//! Searches by name. Searches that begin while another one is running are served together, from one
-//! list of all volumes if that is short. So a hundred concurrent volumes need few searches.
+//! Searches by name. Searches that begin while another one is running are combined: one list of all
+//! volumes answers them all, if that list is short. So a hundred concurrent searches need few
+//! requests.
 
 use super::client::Client;
 use super::wire::CinderVolume;
@@ -10,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Number of entries of a list that cost no more than one search. Both are one request, and Cinder
-/// needs milliseconds for each entry.
+/// Number of list entries that cost no more than a search. Both are one request, and Cinder needs
+/// milliseconds for each entry.
 const ENTRIES_FOR_A_SEARCH: usize = 32;
 /// Maximum number of entries of a page; the default of `osapi_max_limit`.
 const ENTRIES_MAX: usize = 1000;
-/// The time for which the search remembers that the list is too long.
+/// The time for which the length of the list is remembered.
 const LENGTH_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// The searches of an account.
@@ -24,7 +25,7 @@ pub(super) type Searches = Rounds<Search>;
 /// Searches for the volumes with a name.
 pub(super) struct Search {
     client: Arc<Client>,
-    /// A number that the volumes exceed, and the time at which that was found.
+    /// A number of volumes that the list exceeds, and the time at which this was found.
     longer_than: Lock<Option<(usize, Instant)>>,
 }
 
@@ -68,7 +69,7 @@ impl Search {
         }
     }
 
-    /// Starts a search for each caller. The next round does not wait for them.
+    /// Starts a search for each caller. The next round does not wait for these searches.
     fn each(self: &Arc<Self>, callers: Vec<Caller<Self>>) {
         for caller in callers {
             tokio::spawn(Arc::clone(self).one(caller));

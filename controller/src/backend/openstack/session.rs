@@ -1,7 +1,7 @@
-//! A session with Keystone (API v3): a token, and the endpoints of the services. It is renewed well
-//! before it expires, since services use the token for a while after a call; if a service refuses
-//! it; and if `cloud.conf` has changed. As long as a token is valid, at most one call waits for its
-//! renewal.
+//! A session with Keystone (API v3): a token, and the endpoints of the services. The session is
+//! renewed well before it expires, since services use the token for a while after a call; if a
+//! service refuses the token; and if `cloud.conf` has changed. As long as a token is valid, at most
+//! one call waits for its renewal.
 
 use super::catalog::Endpoints;
 use super::conf::{CloudConf, Domain, Login, Project, Scope, Source, User};
@@ -50,8 +50,8 @@ impl Origin {
     /// Compares the scope with that of the first session.
     ///
     /// # Errors
-    /// Returns `Precondition` if project or region differ. A value that one of them lacks is not
-    /// compared.
+    /// Returns `Precondition` if project or region differ. A value that is missing on either side
+    /// is not compared.
     fn check(&self, first: &Self) -> Result<(), Failure> {
         for (what, own, first) in [
             ("project", &self.project, &first.project),
@@ -177,7 +177,7 @@ impl Account {
         })
     }
 
-    /// Reads `cloud.conf`, and the file of authorities if it has changed.
+    /// Reads `cloud.conf`, and the CA file if it has changed.
     async fn read(&self) -> Result<CloudConf, Failure> {
         let (source, trust) = (self.source.clone(), self.http.trust());
         let label = self.label.clone();
@@ -205,7 +205,7 @@ impl Account {
         conf.map_err(|error| Failure::bug(format!("reading cloud.conf: {error}")))?
     }
 
-    /// Logs in. The session becomes the current one if its scope is that of the first session.
+    /// Logs in. The session becomes the current one if it has the scope of the first session.
     async fn log_in(&self, conf: CloudConf) -> Result<Arc<Session>, Failure> {
         let (session, origin) = self.new_session(conf).await?;
         origin.check(self.origin.get_or_init(|| origin.clone()))?;
@@ -237,7 +237,7 @@ impl Account {
             deadline: LOGIN_DEADLINE,
         };
         let begun = Instant::now();
-        // A second token is harmless, so no unknown state is left behind.
+        // An unused token is harmless, so a failed login leaves no unknown state.
         let settled = |failure: Failure| failure.rolled_back();
         let answer = self.http.call(&call).await.map_err(settled)?;
         let is_token = matches!(conf.login, Login::Token { .. });

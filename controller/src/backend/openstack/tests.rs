@@ -1,6 +1,5 @@
 //! Tests of the backend against a small twin of Keystone, Cinder and Nova on the loopback
-//! interface. It responds as the real services did, and has completed every change when it
-//! responds.
+//! interface. It responds as the real services did, and completes every change before it responds.
 
 mod capacity;
 mod hints;
@@ -75,7 +74,7 @@ struct State {
     backups: BTreeMap<String, Value>,
     /// The extra specs of types by name, in Cinder's form; null if Cinder does not show them.
     types: BTreeMap<&'static str, Value>,
-    /// The next calls whose method and path contain this text get this status and body instead.
+    /// Calls whose method and path contain this text get this status and body, once per entry.
     refusals: Vec<(&'static str, &'static str, &'static str)>,
 }
 
@@ -728,7 +727,7 @@ async fn a_refused_token_is_renewed_once_and_new_credentials_are_read() {
     assert!(!refused.message.contains("canary"), "{refused}");
 }
 
-/// Advances the clock by this time; sockets work again afterwards.
+/// Advances the clock by this time. Afterwards, sockets can be used again.
 async fn later(seconds: u64) {
     tokio::time::pause();
     tokio::time::advance(std::time::Duration::from_secs(seconds)).await;

@@ -1,7 +1,7 @@
-//! Volume types: changes of a volume's type (retype), and the types whose volumes several servers
-//! can use at once, which are multiattach. Cinder accepts a retype, and makes it later, or never:
-//! then the volume keeps its type, without a status that says so. Data are never migrated to other
-//! storage.
+//! Volume types: changes of a volume's type (retype), and multiattach types, whose volumes several
+//! servers can use at once. Cinder accepts a retype and makes it later, or never; in the latter
+//! case the volume keeps its type, and its status does not show the failure. Data is never migrated
+//! to other storage.
 
 use super::Cloud;
 use super::client::Service;
@@ -81,8 +81,8 @@ impl Modification for Cloud {
 }
 
 impl Cloud {
-    /// Refuses an order for a volume of several nodes if its type is not multiattach. Older clouds
-    /// do not show that of a type, only of a new volume.
+    /// Refuses a volume for several nodes if the requested type is not multiattach. Older clouds
+    /// hide this property of a type; there, only the new volume shows it.
     ///
     /// # Errors
     /// Returns `Invalid`, and the errors of reading types.
@@ -115,7 +115,7 @@ impl Cloud {
         ))
     }
 
-    /// Returns the type of a copy whose order names none.
+    /// Returns the type of a copy whose request names none.
     async fn type_of(&self, source: &ContentSource) -> Result<Option<String>, Failure> {
         let id = match source {
             ContentSource::Volume(id) => id.clone(),
@@ -130,25 +130,26 @@ impl Cloud {
 }
 
 impl Cloud {
-    /// Whether an existing volume may satisfy an order with its name although Cinder shows another
+    /// Whether an existing volume may satisfy a request with its name although Cinder shows another
     /// value of a parameter.
     ///
-    /// The value that Cinder shows is decisive. The type is omitted if a VolumeAttributesClass has
-    /// changed it since, as a mark of the volume records; then it may differ from that of the
-    /// StorageClass. If a mark has the zone in the class at the time of the creation, that zone is
-    /// compared. Cinder may have selected another one (`allow_availability_zone_fallback`), even
-    /// for a zone that exists, if that zone is not among those of the volume type
-    /// (`RESKEY:availability_zones`) or not in its cache.
+    /// The value that Cinder shows decides, with two exceptions. The type is omitted if a mark
+    /// shows that a VolumeAttributesClass has changed it: it may differ from the StorageClass's
+    /// type. If a mark records the zone in the class at the creation, that zone is compared: Cinder
+    /// may have chosen another zone (`allow_availability_zone_fallback`), even if the requested
+    /// zone exists, but is not allowed for the volume type (`RESKEY:availability_zones`) or not in
+    /// Cinder's cache.
     pub(super) async fn may_be(&self, parameter: Parameter) -> Result<bool, Failure> {
         let Parameter { key, is, asked } = parameter;
         match key {
             TYPE => Ok(match self.client.volume_type(Some(&asked)).await? {
-                // A class may name the type by its ID.
+                // A class may give the type's ID instead of its name.
                 Some(found) => found.name == is,
                 // MariaDB, and so Cinder, ignores case and trailing blanks.
                 None => is.eq_ignore_ascii_case(asked.trim_end()),
             }),
-            // Without a mark, Cinder may have fallen back from a zone that it does not have.
+            // Without a mark, Cinder may have fallen back to another zone if it lacks the requested
+            // one.
             AVAILABILITY => Ok(!self.client.zones(Service::Volumes).await?.contains(&asked)),
             _ => Ok(false),
         }

@@ -54,8 +54,8 @@ const FROM_BACKUP: &str = "src_backup_id";
 /// volume.
 pub(super) const RESIZE_REQUIRED: &str = "cinder.csi.openstack.org/resizeRequired";
 
-/// A part of Nova's refusal of an attachment of which it has a record (`nova/compute/api.py`, Nova
-/// 34).
+/// A part of Nova's refusal to attach a volume for which it has a record (`nova/compute/api.py`,
+/// Nova 34).
 pub(super) const ATTACHED_ALREADY: &str = "is already attached to instances";
 
 /// The unit of `size`, in bytes.
@@ -196,12 +196,12 @@ impl CinderVolume {
         self.has(SHARED) == Some(true)
     }
 
-    /// Whether the type may differ from that at the creation.
+    /// Whether the type may differ from the type at the creation.
     pub(super) fn is_retyped(&self) -> bool {
         self.has(RETYPED) == Some(true)
     }
 
-    /// Whether the metadata may be those of the volume from which this one was copied.
+    /// Whether the metadata may belong to the volume from which this one was copied.
     fn has_others_metadata(&self) -> bool {
         self.metadata.contains_key(FROM_BACKUP)
             || self.restored().is_some()
@@ -276,15 +276,15 @@ impl CinderVolume {
         }
     }
 
-    /// Returns the claim that a volume from a backup of this one will have first, or the ID of this
-    /// volume.
+    /// Returns the claim that a volume restored from a backup of this one will start with, or the
+    /// ID of this volume.
     pub(super) fn carried(&self) -> &str {
         self.metadata.get(CLAIM).unwrap_or(&self.id)
     }
 
-    /// Returns the marks in the description. Marks are ignored if another program has created the
-    /// volume from a backup, with the description of the backup's volume: such a volume also has
-    /// the claim of that volume.
+    /// Returns the marks in the description. Ignores them if another program has restored the
+    /// volume from a backup, and the description with it: then the volume also has the claim of the
+    /// volume that was backed up.
     fn restored(&self) -> Option<Restored> {
         let restored = Restored::read(self.description.as_deref()?)?;
         let claim = self.metadata.get(CLAIM);
@@ -339,7 +339,7 @@ impl CinderVolume {
         let zone = topology_key.zip(self.availability_zone.as_deref());
         let place = zone.and_then(|(key, zone)| Topology::of_zone(key, zone).ok());
         Ok(Volume {
-            // A volume without a name cannot be the ordered one.
+            // A volume without a name cannot be the requested one.
             name: Some(self.name.clone().unwrap_or_default()),
             mark: self.mark(),
             bytes: self.size.saturating_mul(GIB),
@@ -512,7 +512,7 @@ mod tests {
             (shown(None, Some(V2), None), of_volume.clone()),
             (shown(None, None, Some("snapshot:s-1")), Some(snapshot())),
             (shown(None, None, Some(&format!("volume:{V2}"))), of_volume),
-            // An ID that no driver can have makes neither a read nor a list fail.
+            // An invalid ID makes neither a read nor a list fail.
             (shown(Some("s\n1"), None, None), None),
             (shown(None, None, Some("volume:")), None),
             (shown(None, None, Some("image:i-1")), None),
@@ -559,7 +559,7 @@ mod tests {
         }
     }
 
-    /// Names are compared with those of orders.
+    /// Names are compared with the requested names.
     #[test]
     fn a_volume_has_its_id_and_its_name_and_with_another_form_of_id_it_is_refused() {
         let shown = |id: &str, name: serde_json::Value| {

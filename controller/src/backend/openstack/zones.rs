@@ -11,7 +11,7 @@ use belay_server::request::{Segments, TopologyRequirement};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The reason why a volume may be in another zone than the requested ones, with the remedy.
+/// The reason why a volume may be in a zone that was not requested, with the remedy.
 pub(super) const ELSEWHERE: &str = "Cinder chooses the zone itself, with \
     allow_availability_zone_fallback in cinder.conf, if it or the volume type does not have the \
     requested one; choose another zone or type in the class, or, if servers can attach volumes of \
@@ -22,8 +22,8 @@ pub(super) struct Zones {
     client: Arc<Client>,
     /// The topology key; `None` if zones are not reported.
     key: Option<&'static str>,
-    /// Whether zones are ignored. Then volumes are reachable from every topology that the caller
-    /// prefers.
+    /// Whether zones are ignored. Then volumes are reported as reachable from every preferred
+    /// topology.
     are_ignored: bool,
     /// The names of Cinder's zones, as last read.
     names: Lock<BTreeSet<String>>,
@@ -45,13 +45,13 @@ impl Zones {
         self.key.filter(|_| !self.are_ignored)
     }
 
-    /// Whether volumes are reachable from every topology that the caller prefers.
+    /// Whether volumes are reported as reachable from every preferred topology.
     pub(super) fn are_ignored(&self) -> bool {
         self.key.is_some() && self.are_ignored
     }
 
-    /// Returns the zone in which to create a volume: the first requested one. Labels of nodes lack
-    /// some characters, so this looks up Cinder's own name of the zone.
+    /// Returns the zone in which to create a volume: the first requested one. Label values cannot
+    /// hold every character of a zone name, so this looks up the name that Cinder itself uses.
     ///
     /// # Errors
     /// Returns `Quota` if Cinder has none of the zones that the caller accepts, so that the
@@ -72,7 +72,7 @@ impl Zones {
             return Ok(Some(name));
         }
         if let Err(failure) = self.read().await {
-            // Cinder judges the label in that case.
+            // Cinder then accepts or refuses the label itself.
             let cloud = self.client.label();
             tracing::debug!(cloud, %failure, "the zones of volumes are not known");
             return Ok(Some(label.clone()));
@@ -84,7 +84,7 @@ impl Zones {
         Ok(Some(label.clone()))
     }
 
-    /// Refuses a topology without any zone of Cinder, as last read.
+    /// Refuses a topology if none of its zones was among Cinder's zones when they were last read.
     fn refuse_unknown(&self, asked: &TopologyRequirement) -> Result<(), Failure> {
         let Some(key) = self.key() else {
             return Ok(());
@@ -104,7 +104,7 @@ impl Zones {
         )))
     }
 
-    /// Whether Cinder has the zone of the topology, if it contains one.
+    /// Whether Cinder has the topology's zone, if the topology contains one.
     ///
     /// # Errors
     /// Fails if Cinder does not return its zones.
@@ -160,7 +160,7 @@ impl Zones {
         )))
     }
 
-    /// Logs if Cinder has created a volume in another zone than the requested one.
+    /// Logs a warning if Cinder has created a volume in a zone other than the requested one.
     pub(super) fn report_another(&self, made: &CinderVolume, asked: Option<&str>) {
         if let (Some(zone), Some(asked)) = (made.zone(), asked)
             && zone != asked
@@ -176,7 +176,7 @@ impl Zones {
         }
     }
 
-    /// Returns Cinder's name of the zone with this label.
+    /// Returns Cinder's name for the zone with this label value.
     fn known(&self, key: &str, label: &str) -> Option<String> {
         let names = self.names.lock();
         let is_meant = |name: &&String| {
@@ -206,8 +206,9 @@ impl Zones {
     }
 }
 
-/// Converts a refusal to a lack of space if Cinder does not have the zone, or the volume cannot be
-/// there, such as a copy of a volume in another zone. Then the scheduler may select another node.
+/// Converts a refusal to a lack of space if Cinder lacks the zone, or if the volume cannot be in
+/// the zone, such as a copy of a volume in another zone. Then the scheduler may select another
+/// node.
 pub(super) fn unless_of_zone(refused: Failure, zone: Option<&str>) -> Failure {
     match zone {
         Some(zone) if refused.kind == Kind::Invalid && refused.message.contains("zone") => {

@@ -1,5 +1,5 @@
-//! Calls to Cinder for backups. Metadata of backups require Cinder 3.43, volumes from backups 3.47,
-//! and zones of backups 3.51.
+//! Calls to Cinder for backups. Backup metadata require Cinder 3.43, volumes from backups 3.47, and
+//! backup zones 3.51.
 
 use super::super::id::{self as ids, path, path_of};
 use super::super::wire::{self, CinderBackups, CinderSnapshot, NewBackup, OneBackup};
@@ -45,8 +45,8 @@ impl Client {
                 Ok(Some(backup))
             }
             _ if wire::is_missing(&answer, id.as_str()) => Ok(None),
-            // Current releases of Cinder look up the backup before they apply the policy, so it
-            // exists in this case.
+            // Current releases of Cinder look up the backup before they apply the policy, so the
+            // backup exists.
             _ if wire::is_forbidden(&answer) => Err(Failure::new(
                 Kind::Denied,
                 format!(
@@ -72,7 +72,7 @@ impl Client {
             return Err(wire::refused(&answer));
         }
         let mut found = answer.json::<CinderBackups>()?.backups;
-        // A cloud may allow searches for similar names.
+        // A cloud may also return backups with similar names.
         found.retain(|backup| backup.is_named(name.as_str()));
         Ok(found)
     }

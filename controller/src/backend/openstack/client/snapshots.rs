@@ -38,7 +38,7 @@ impl Client {
     ) -> Result<Vec<CinderSnapshot>, Failure> {
         let path = format!("/snapshots/detail?name={}", encoded(name));
         let mut found = self.snapshot_page("find_snapshot", path).await?.snapshots;
-        // A cloud may allow searches for similar names.
+        // A cloud may also return snapshots with similar names.
         found.retain(|snapshot| snapshot.is_named(name));
         Ok(found)
     }
@@ -73,7 +73,7 @@ impl Client {
         let answer = self.answer(request).await?;
         match answer.status {
             StatusCode::OK => answer.json(),
-            // The snapshot after which the page begins was deleted.
+            // The last snapshot of the previous page was deleted.
             StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST
                 if has_marker && wire::is_own(&answer) =>
             {
@@ -84,7 +84,8 @@ impl Client {
         }
     }
 
-    /// Creates a snapshot. `force` allows one of a volume in use, which Cinder 3.66 always allows.
+    /// Creates a snapshot. `force` allows a snapshot of a volume in use, which Cinder 3.66 always
+    /// allows.
     pub(in super::super) async fn create_snapshot(
         &self,
         name: &Name,

@@ -149,7 +149,7 @@ impl Account {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Returns an addition to errors about the keys, which names their counterparts in
+    /// Returns an addition to errors about keys of `cloud.conf`; it names the equivalent keys of
     /// `clouds.yaml`.
     pub(super) fn names(&self, keys: &str) -> String {
         let asked = keys.split([' ', ',']);

@@ -1,7 +1,7 @@
 //! The subset of YAML that `clouds.yaml` uses: mappings of texts, with anchors and merge keys.
 //! Values remain texts as written, so a password of digits is not converted to a number. Errors
-//! quote nothing. An alias takes a few bytes and can repeat all of the preceding text, so content
-//! nested or merged by aliases has the same limits as explicit content.
+//! quote nothing. An alias takes a few bytes but can repeat all of the preceding text, so content
+//! that aliases nest or merge has the same limits as explicit content.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// Returns the value of a key, if this is a mapping that has or merges it.
+    /// Returns the value of a key, if this is a mapping that contains or merges it.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Map(pairs) = self else { return None };
         let own = pairs.iter().rev().find(|(known, _)| known == key);

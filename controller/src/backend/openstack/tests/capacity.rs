@@ -1,4 +1,4 @@
-//! The capacity that the quota of the project leaves.
+//! The free capacity in the quota of the project.
 
 use super::*;
 use crate::backend::{Backend as _, Planned};
@@ -37,7 +37,7 @@ async fn the_capacity_is_what_the_quota_leaves() {
 #[tokio::test]
 async fn a_zone_that_cinder_does_not_have_has_no_capacity() {
     let twin = Twin::start().await;
-    // The label of a node lacks characters that the zone has.
+    // The zone's name contains characters that a node label cannot hold.
     for (zone, free) in [("nova", 10), ("zone-a-1", 10), ("elsewhere", 0)] {
         assert_eq!(twin.free_gib(Some(zone)).await, Ok(free), "{zone}");
     }

@@ -1,5 +1,5 @@
-//! The type and zone that an existing volume shows, and whether these may satisfy an order with its
-//! name. The rules are those of `operation/create`.
+//! The type and zone that an existing volume shows, and whether they satisfy a request with the
+//! volume's name. The rules are in `operation/create`.
 
 use super::*;
 use crate::backend::{Modification, Parameter};
@@ -66,7 +66,7 @@ async fn another_zone_is_met_only_where_cinder_has_fallen_back_from_one_that_it_
     assert_eq!(unknown.unwrap_err().kind, Kind::Denied);
 }
 
-/// The zone in the class is also shown, unless the metadata were copied from another volume.
+/// The zone in the class is also shown, unless the metadata was copied from another volume.
 #[tokio::test]
 async fn the_zone_of_the_class_at_the_creation_is_shown_where_cinder_has_chosen_another() {
     let twin = with_types().await;

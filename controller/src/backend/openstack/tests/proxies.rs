@@ -1,5 +1,5 @@
-//! Responses of other servers than Cinder and Nova, such as a load balancer during the restart of a
-//! service, and invalid IDs.
+//! Responses of servers other than Cinder and Nova, such as a load balancer while a service
+//! restarts, and invalid IDs.
 
 use super::*;
 use crate::backend::Snapshots as _;
@@ -14,7 +14,7 @@ const FOREIGN: [(&str, &str); 6] = [
         "404",
         r#"{"message": "The resource could not be found.", "code": "404 Not Found"}"#,
     ),
-    // The response of Cinder if it does not have the method in the version of the call.
+    // Cinder's response if the requested API version lacks the method.
     (
         "404",
         r#"{"itemNotFound": {"code": 404, "message": "The resource could not be found."}}"#,
@@ -24,7 +24,7 @@ const FOREIGN: [(&str, &str); 6] = [
 ];
 
 impl Twin {
-    /// From now on, makes three calls get this response.
+    /// Makes three calls get this response, starting with the next one.
     fn answers(&self, part: &'static str, (status, text): (&'static str, &'static str)) {
         self.state().refusals = vec![(part, status, text); 3];
     }

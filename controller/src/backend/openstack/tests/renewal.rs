@@ -1,4 +1,4 @@
-//! New sessions must have the scope of the first one.
+//! New sessions must have the same scope as the first session.
 
 use super::*;
 

@@ -8,7 +8,7 @@ use belay_server::request::SnapshotId;
 
 /// The response of Cinder if a quota is exceeded.
 const OVER_LIMIT: &str = r#"{"overLimit": {"code": 413, "message": "no gigabytes left"}}"#;
-/// The ID of a backup of another program.
+/// The ID of a backup that another program created.
 pub(super) const BACKUP: &str = "bac00000-0000-4000-8000-000000001000";
 
 /// Returns the ID of a snapshot by the order of creation, from 0.
@@ -98,7 +98,7 @@ impl State {
         backup["id"] = id.clone().into();
         backup["size"] = basis["size"].clone();
         backup["status"] = "creating".into();
-        // The real Cinder stores these metadata with the data, where they are not visible.
+        // The real Cinder stores this metadata with the data, where it is not visible.
         let of = &self.volumes[backup["volume_id"].as_str().unwrap()];
         backup["carries"] = of["metadata"].clone();
         backup["data_timestamp"] = basis["created_at"].clone();
@@ -304,7 +304,7 @@ async fn a_backup_of_the_other_driver_is_found_restored_and_deleted_as_a_snapsho
         .await
         .unwrap_err();
     assert_eq!(refused.kind, Kind::Invalid);
-    // Only the list of backups shows whether the ID is gone.
+    // Only the list of backups shows whether the ID no longer exists.
     twin.state().refusals = vec![("GET /volume/v3/backups", "500", "")];
     assert_eq!(twin.discard(&id).await.unwrap_err().kind, Kind::Unreachable);
     assert_eq!(twin.discard(&id).await, Ok(Progress::Begun));
@@ -344,7 +344,8 @@ async fn a_backup_is_copied_from_a_snapshot_that_no_caller_sees_and_that_ends_wi
     let claims = &twin.backend;
     let shown = claims.find_snapshots(name(), Secrets::default()).await;
     assert!(shown.unwrap().is_empty());
-    // Another controller requests the backup at the same time; a snapshot serves only one backup.
+    // Another controller requests the backup at the same time; a snapshot can be the source of only
+    // one backup.
     assert_eq!(twin.cut(order()).await.unwrap_err().kind, Kind::Busy);
 
     let asked = order();
@@ -453,7 +454,7 @@ async fn a_backup_that_cinder_refuses_leaves_no_snapshot_and_one_that_fails_says
     assert!(why.message.contains("no room on the tape"), "{why}");
 }
 
-/// Cinder replaces the metadata of the volume by those of the backup's volume.
+/// Cinder replaces the volume's metadata with the metadata of the volume that was backed up.
 #[tokio::test]
 async fn a_volume_from_a_backup_is_known_by_its_description_until_it_is_claimed() {
     let twin = Twin::start().await;

@@ -229,7 +229,7 @@ async fn a_volume_that_cinder_keeps_has_the_servers_or_the_snapshots_that_keep_i
     assert_eq!(refused.kind, Kind::Precondition);
     let snapshots = format!("volume {id}: has snapshots, such as {snapshot}; delete them first: ");
     assert_says(&refused, &[&snapshots, "must not have snapshots"]);
-    // If the snapshots cannot be read, the error has Cinder's own reason.
+    // If the snapshots cannot be read, the error states Cinder's own reason.
     refuse();
     twin.state()
         .refusals

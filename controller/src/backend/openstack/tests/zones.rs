@@ -35,7 +35,7 @@ async fn a_volume_is_created_in_the_first_zone_that_is_asked_for_unless_its_clas
     let twin = Twin::start().await;
     for (preferred, class, zone, label) in [
         (&["nova", "zone-a-1"][..], None, "nova", "nova"),
-        // The label of a node lacks characters that the zone has.
+        // The zone's name contains characters that a node label cannot hold.
         (&["zone-a-1", "nova"], None, "zone a/1", "zone-a-1"),
         (
             &["nova", "zone-a-1"],
@@ -43,7 +43,7 @@ async fn a_volume_is_created_in_the_first_zone_that_is_asked_for_unless_its_clas
             "zone a/1",
             "zone-a-1",
         ),
-        // Cinder may fall back from a zone that it does not have to another one.
+        // Cinder may fall back to another zone if it does not have the requested one.
         (&["nova"], Some("other"), "other", "other"),
         // Cinder may fall back from the first zone to the second.
         (&["elsewhere", "nova"], None, "elsewhere", "elsewhere"),
@@ -96,7 +96,7 @@ async fn zones_that_cinder_lacks_are_refused_before_a_creation_unless_it_does_no
         }
     }
     assert!(twin.state().volumes.is_empty());
-    // Cinder judges a zone that it may have, or that is only preferred.
+    // Cinder decides about a zone that it may have, or that is only preferred.
     let preferred = Order {
         topology: Some(TopologyRequirement {
             requisite: vec![],

@@ -20,8 +20,8 @@ pub(in super::super) struct VolumeTypes {
 pub(in super::super) struct VolumeType {
     id: String,
     pub(in super::super) name: String,
-    /// The extra specs that users may see. Since the release Xena, `multiattach` is one of them;
-    /// before, users see no extra specs, not even an empty list.
+    /// The extra specs that users may see. Since release Xena, `multiattach` is one of them; older
+    /// releases show users no extra specs, not even an empty list.
     #[serde(default)]
     extra_specs: Option<BTreeMap<String, Option<String>>>,
 }

@@ -1,6 +1,6 @@
-//! The interpretation of refused calls. An object counts as missing only if its service says so by
-//! name. A 404 may also come from a proxy, from a wrong endpoint, or from a service without the
-//! method, and says nothing about the object in these cases.
+//! The interpretation of refused calls. An object counts as missing only if its service names it as
+//! missing. A 404 may also come from a proxy, from a wrong endpoint, or from a service without the
+//! method; then it says nothing about the object.
 
 use crate::http::Answer;
 use belay_server::call::{Failure, Kind};
@@ -17,7 +17,7 @@ const SERVICES: &str = "Cinder or Nova";
 const LOGIN: &str = "Keystone";
 
 /// The body of a refusal, such as `{"itemNotFound": {"code": 404, "message": "Volume ID could not
-/// be found."}}`. With Keystone, the name is `error`.
+/// be found."}}`. In Keystone's responses, the member is named `error`.
 #[derive(Deserialize)]
 struct Fault {
     code: u16,
@@ -55,7 +55,7 @@ pub(in super::super) fn refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
         _ if answer.is_refusal_of_proxy() => return answer.foreign(SERVICES),
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
-        // With this status, a proxy refuses the size of the request.
+        // A proxy returns this status if the request is too large.
         StatusCode::PAYLOAD_TOO_LARGE if is_own(answer) => Kind::Quota,
         // The middleware of Keystone responds in plain text.
         StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
@@ -71,8 +71,8 @@ pub(in super::super) fn refused(answer: &Answer) -> Failure {
     Failure::new(kind, answer.refusal())
 }
 
-/// Returns the failure for a refused call for an object, if the service does not report that object
-/// as missing: another object, or the method, is missing.
+/// Returns the failure for a refused call about an object that the service does not report as
+/// missing: another object, or the method, is missing.
 pub(in super::super) fn refused_for(answer: &Answer) -> Failure {
     let failure = refused(answer);
     let kind = match failure.kind {
@@ -89,7 +89,7 @@ pub(in super::super) fn login_refused(answer: &Answer, is_token: bool) -> Failur
         _ if answer.is_refusal_of_proxy() => return answer.foreign(LOGIN).rolled_back(),
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
         StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
-        // Keystone responds to a login with a token that is no longer valid with this status.
+        // Keystone also returns this status for a login with an expired token.
         StatusCode::NOT_FOUND if is_token && is_own(answer) => Kind::Unauthenticated,
         status if status.is_server_error() => Kind::Unreachable,
         _ if is_own(answer) => Kind::Precondition,
@@ -122,7 +122,7 @@ mod tests {
             text(404, ""),
             text(404, "<html><h1>404 Not Found</h1></html>"),
             text(404, &format!("<html>GET /volumes/{ID}: not found</html>")),
-            // Responses of Cinder's router to a wrong path, with and without `Accept`.
+            // Cinder's router responds so to a wrong path, with and without `Accept`.
             text(404, "404 Not Found\n\nThe resource could not be found.\n"),
             text(
                 404,

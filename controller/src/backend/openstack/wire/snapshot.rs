@@ -9,13 +9,14 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-/// Belay's keys in a snapshot's metadata. Cinder refuses a slash in a key that is added later.
+/// Belay's keys in a snapshot's metadata. Cinder refuses a slash in a key that is added after the
+/// creation.
 pub(in super::super) const ATTEMPT: &str = "belay.dev.attempt";
 /// The key whose value is the ID of the claimed snapshot.
 pub(in super::super) const CLAIM: &str = "belay.dev.claim";
 /// The key in a snapshot from which a backup is copied; its value is the name of the backup.
 pub(in super::super) const BASIS: &str = "belay.dev.basis";
-/// The key in a backup whose value is the claim of its volume, or the ID of the volume, for
+/// The key in a backup whose value is the volume's claim, or else the volume's ID, for
 /// [`Restored`].
 pub(in super::super) const CARRIED: &str = "belay.dev.carried";
 
@@ -164,14 +165,14 @@ impl CinderSnapshot {
 }
 
 /// Marks in the description of a volume that this driver creates from a backup. Cinder replaces the
-/// metadata of such a volume by those of the backup's volume, but keeps the description.
+/// volume's metadata with the metadata of the volume that was backed up, but keeps the description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Restored {
     /// The attempt that created the volume.
     pub(in super::super) attempt: String,
     /// The ID of the backup.
     pub(in super::super) backup: String,
-    /// The claim in the metadata of the backup's volume, or the ID of that volume.
+    /// The claim in the metadata of the volume that was backed up, or that volume's ID.
     pub(in super::super) carried: String,
 }
 
