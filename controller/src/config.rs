@@ -141,7 +141,7 @@ pub struct Config {
     pub nfs: NfsArgs,
 }
 
-/// The environment variable with the API token, as for csi-digitalocean.
+/// The environment variable with the API token, as in csi-digitalocean.
 const DIGITALOCEAN_TOKEN: &str = "DIGITALOCEAN_ACCESS_TOKEN";
 /// The environment variable with the key of Civo's API.
 const CIVO_API_KEY: &str = "CIVO_API_KEY";
@@ -163,7 +163,7 @@ fn required<T: Clone>(flag: &str, value: Option<&T>, kind: Kind) -> Result<T, St
     value.cloned().ok_or_else(missing)
 }
 
-/// Both values, or all errors, so that an operator corrects them in one go.
+/// Returns both values, or all errors together, so that an operator can correct them at once.
 fn both<A, B>(one: Result<A, String>, other: Result<B, String>) -> Result<(A, B), String> {
     match (one, other) {
         (Ok(one), Ok(other)) => Ok((one, other)),

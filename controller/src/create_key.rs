@@ -22,15 +22,15 @@ use std::time::Duration;
 
 /// The first argument, which selects the command.
 const COMMAND: &str = "create-key";
-/// The length of a key in bytes: that of the output of SHA-256, as RFC 2104 recommends.
+/// The length of a key in bytes: the output length of SHA-256, as RFC 2104 recommends.
 const KEY_BYTES: usize = 32;
-/// The deadline of the request, including its repetitions.
+/// The deadline of the request, including its retries.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// The reason in the API server's response if the object exists. Other conflicts have the same
 /// status.
 const EXISTS: &str = "AlreadyExists";
-/// The alternative for the operator if the Job fails, for example since the certificate of the API
-/// server is its own authority.
+/// The alternative for the operator if the Job fails, for example because the API server has a
+/// self-signed certificate.
 const OTHERWISE: &str = "or create a Secret yourself, and set formatMark.secretName of the driver \
                          in the chart's values to its name (docs/openstack.md)";
 

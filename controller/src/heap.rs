@@ -1,6 +1,6 @@
 //! Returns the memory of the controller's threads to the kernel. mimalloc keeps memory that a
 //! thread has freed for that thread, so each thread releases it itself, when it is idle after
-//! calls. Knows no call.
+//! calls. Independent of the calls.
 
 #![expect(unsafe_code, reason = "mi_collect has no safe interface")]
 
@@ -34,7 +34,7 @@ pub(crate) fn begin() {
     unsafe { mi_option_set(PURGE_DELAY, 0) }
 }
 
-/// Releases the free memory of this thread, and that of the others when they park. Called after
+/// Releases the free memory of this thread, and of the other threads when they park. Called after
 /// calls, on a thread of the runtime.
 pub(crate) fn rest() {
     RESTS.fetch_add(1, Ordering::Relaxed);
@@ -54,8 +54,7 @@ pub(crate) fn park() {
 }
 
 fn collect() {
-    // SAFETY: it only releases memory of the calling thread that is free, and that of threads that
-    // have ended.
+    // SAFETY: it only releases free memory of the calling thread, and of threads that have ended.
     unsafe { mi_collect(true) }
 }
 

@@ -30,8 +30,8 @@ use std::time::Duration;
 /// process.
 const DRAIN: Duration = Duration::from_secs(20);
 
-/// Pause before the next login to a cloud that did not accept one; doubled each time, up to the
-/// second value.
+/// The first and the maximum pause before another login to a cloud that has not accepted one. Each
+/// pause is twice as long as the previous one.
 const INSPECTION_PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
 
 /// Maximum number of the runtime's threads, which only dispatch calls. Each uses memory, so their
@@ -108,7 +108,8 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
 }
 
 /// Inspects the clouds until each has accepted the credentials. The driver is ready as soon as one
-/// has: another that is down must not keep it from its volumes.
+/// cloud has accepted them: a cloud that is down must not block access to the volumes of the
+/// others.
 async fn inspect(operations: Arc<Operations>, readiness: Readiness) {
     let mut logged = None;
     let [mut pause, pause_max] = INSPECTION_PAUSES;

@@ -7,7 +7,7 @@ use ring::hmac;
 use std::fmt;
 use std::path::Path;
 
-/// The minimum length of a key in bytes: that of the output of SHA-256, as RFC 2104 recommends.
+/// The minimum length of a key in bytes: the output length of SHA-256, as RFC 2104 recommends.
 const KEY_BYTES_MIN: usize = 32;
 /// The maximum size of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 4096;

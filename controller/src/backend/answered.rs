@@ -1,6 +1,7 @@
-//! Compares the response to a creation with its order. If a cloud, or a proxy in front of it,
-//! responds with another object, two claims would share one volume. Such a response is not used:
-//! nothing is claimed, changed or deleted, and a repeated call searches for the name.
+//! Checks that the response to a creation is about the object that was requested. If a cloud, or a
+//! proxy in front of it, responds with another object, two PersistentVolumeClaims would share one
+//! volume. A rejected response has no effect: nothing is claimed, changed or deleted, and a retry
+//! searches for the name.
 
 use super::cloud::ids::{quoted, wrong};
 use super::{Backend, Order, Snapshot, SnapshotOrder, Snapshots, Volume};
@@ -13,10 +14,11 @@ use std::fmt;
 const VOLUME: &str = "volume";
 const SNAPSHOT: &str = "snapshot";
 
-/// Refuses a volume in the response to an order if its ID, its name or its size does not match.
+/// Fails if the volume in the response has an invalid ID, another name, or less than the requested
+/// size.
 ///
 /// # Errors
-/// Returns `System`, with an unknown state left behind, naming the order and the response.
+/// Returns `System`, with an unknown state left behind, naming the request and the response.
 pub(crate) fn volume(
     backend: &dyn Backend,
     order: &Order,
@@ -38,10 +40,10 @@ pub(crate) fn volume(
     }
 }
 
-/// Refuses a snapshot in the response to an order if its ID or its name does not match.
+/// Fails if the snapshot in the response has an invalid ID or another name.
 ///
 /// # Errors
-/// Returns `System`, with an unknown state left behind, naming the order and the response.
+/// Returns `System`, with an unknown state left behind, naming the request and the response.
 pub(crate) fn snapshot(
     backend: &dyn Backend,
     snapshots: &dyn Snapshots,
@@ -54,10 +56,10 @@ pub(crate) fn snapshot(
     named(backend, &order.name, SNAPSHOT, (id, name))
 }
 
-/// Refuses an object whose name differs from the requested one.
+/// Fails if the object's name differs from the requested one.
 ///
 /// # Errors
-/// Returns `System`, with an unknown state left behind, naming the order and the response.
+/// Returns `System`, with an unknown state left behind, naming the request and the response.
 pub(crate) fn named(
     backend: &dyn Backend,
     asked: &Name,

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 /// A backend that attaches volumes to nodes.
 pub trait Attachments: Send + Sync {
-    /// Attaches a volume to a node. If it is already attached, the result has its existing terms,
-    /// which may differ from those of the order.
+    /// Attaches a volume to a node. If it is already attached, the result contains the existing
+    /// terms, which may differ from the requested ones.
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;
 
-    /// Returns the attachment, if the state of the volume contains all of it. Otherwise the engine
-    /// calls [`Self::attach`] again.
+    /// Returns the attachment if the volume's state contains everything that it consists of.
+    /// Otherwise the engine calls [`Self::attach`] again.
     fn attached(&self, _order: &AttachOrder, _seen: &Volume) -> Option<Attachment> {
         None
     }
@@ -22,14 +22,14 @@ pub trait Attachments: Send + Sync {
     /// Detaches a volume from a node; succeeds if it is not attached.
     fn detach(&self, id: VolumeId, node: NodeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
-    /// Marks a volume without nodes as used, since a node may have had it. Only needed if marks
+    /// Marks a volume without nodes as used, since a node may have used it. Only needed if marks
     /// alone record this.
     fn mark_used<'a>(&'a self, _seen: &'a Volume, _secrets: Secrets) -> Answer<'a, ()> {
         Box::pin(async { Ok(()) })
     }
 }
 
-/// An order to attach a volume.
+/// A request to attach a volume.
 #[derive(Clone, Debug)]
 pub struct AttachOrder {
     /// The volume to attach.
@@ -57,7 +57,7 @@ pub struct Terms {
     pub mode: AccessMode,
 }
 
-/// An attached volume, with all that the node must know, independent of the storage.
+/// An attached volume, with everything that the node needs to know, independent of the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
     /// The terms of the attachment.
@@ -68,8 +68,8 @@ pub struct Attachment {
     pub bytes: u64,
     /// The content of the volume at this moment, as far as the backend knows.
     pub content: Content,
-    /// The time of the attachment, by the storage's clock, in seconds since 1970; `None` if the
-    /// storage does not report it.
+    /// The time of the attachment, according to the storage's clock, in seconds since 1970; `None`
+    /// if the storage does not report it.
     pub attached_at: Option<u64>,
     /// The name of the disk in the cloud, if nodes recognise the disk by it.
     pub disk_name: Option<String>,

@@ -136,9 +136,10 @@ impl Names {
         self.0.lock().note(name);
     }
 
-    /// Converts the result of a creation. A failure that changed nothing does not exclude that an
-    /// earlier call has created the object, unless the object with the name is known to be another
-    /// one; and no failure excludes that a creation which continues will create it.
+    /// Converts the result of a creation. Even if this call failed without a change, an earlier
+    /// call may have created the object, unless the object with the name is known to belong to
+    /// another request; and a creation that still continues may create the object after any
+    /// failure.
     ///
     /// # Errors
     /// Returns the failure, with an unknown state if an earlier call may have created the object,

@@ -1,6 +1,6 @@
 //! Marks of volumes and snapshots, for storage that accepts several objects with one name. A mark
-//! contains the attempt that created the object, or the claim that it is the one that the name
-//! means. Has no rules; those are in `operation/engine`.
+//! contains the attempt that created the object, or a claim, which records that the name refers to
+//! this object. The rules for marks are in `operation/engine`.
 
 use super::Answer;
 use belay_server::request::{Secrets, VolumeId};
@@ -8,9 +8,9 @@ use std::fmt;
 
 /// A backend that accepts several volumes with one name, and stores marks with them.
 pub trait Claims: Send + Sync {
-    /// Claims a volume as the one that its name means. The mark contains the volume's ID, so that a
-    /// copy of the mark is recognised. Fails with [`belay_server::call::Kind::NotFound`] if the
-    /// volume does not exist. Any controller may claim any volume; a repeated claim changes
+    /// Claims a volume as the one to which its name refers. The mark contains the volume's ID, so
+    /// that a copy of the mark is recognised. Fails with [`belay_server::call::Kind::NotFound`] if
+    /// the volume does not exist. Any controller may claim any volume; a repeated claim changes
     /// nothing.
     fn claim(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, ()>;
 }
@@ -25,12 +25,12 @@ pub enum Mark {
     Open(Attempt),
     /// The object is claimed.
     Claimed,
-    /// The object has the claim of another one, since the storage copied the marks with the data.
+    /// The object has another object's claim, since the storage copied the marks with the data.
     Copied,
 }
 
-/// An attempt to create a volume or a snapshot: identifies the controller's process, and has a
-/// number in it.
+/// An attempt to create a volume or a snapshot: identifies the controller's process, and contains a
+/// number that is unique in this process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt(String);
 

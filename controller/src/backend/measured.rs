@@ -1,4 +1,4 @@
-//! Metrics of the verbs of a backend: number, duration and outcome. Knows no backend.
+//! Metrics of the verbs of a backend: number, duration and outcome. Independent of the backends.
 
 use super::Answer;
 use belay_server::call::{Failure, Kind};
@@ -70,7 +70,7 @@ pub(super) fn describe() {
     );
 }
 
-/// Measures a verb from now to its end. A verb that is cancelled before is not counted.
+/// Measures a verb from now to its end. A verb that is cancelled before its end is not counted.
 pub(super) fn measured<'a, T: 'a>(
     verb: Verb,
     answer: impl Future<Output = Result<T, Failure>> + Send + 'a,
@@ -85,7 +85,7 @@ pub(super) fn measured<'a, T: 'a>(
     })
 }
 
-/// Returns the label `outcome` of a failed verb; that of a successful one is `ok`.
+/// Returns the label `outcome` of a failed verb; a successful verb has `ok`.
 fn outcome(kind: Kind) -> &'static str {
     match kind {
         Kind::Invalid => "invalid",
@@ -110,7 +110,7 @@ fn outcome(kind: Kind) -> &'static str {
 mod tests {
     use super::*;
 
-    /// The rules of alerts use these words for outcomes.
+    /// The alerting rules use these words for outcomes.
     #[test]
     fn an_outcome_is_called_as_the_alerts_and_the_documentation_call_it() {
         let words = Kind::ALL.iter().map(|kind| outcome(*kind));

@@ -1,5 +1,5 @@
-//! The interface to storage systems, independent of CSI. Knows no gRPC, no capability rules and no
-//! idempotency: `operation/` checks whether a change is already made. A verb reads or starts a
+//! The interface to storage systems, independent of CSI. Has no gRPC, capability rules or
+//! idempotency: `operation/` checks whether a change was already made. A verb reads or starts a
 //! change, and returns at once with the state that it finds; only `operation/engine` waits. Each
 //! verb receives the secrets of the call that it serves; they are empty if the class names none.
 
@@ -93,7 +93,7 @@ pub trait Backend: Send + Sync + 'static {
         true
     }
 
-    /// Whether the name that the storage shows for an object means the requested name.
+    /// Whether the name that the storage shows for an object stands for the requested name.
     fn is_name(&self, shown: &str, asked: &Name) -> bool {
         shown == asked.as_str()
     }
@@ -122,13 +122,13 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Adds properties that the storage does not store to a volume created from `source` or found
-    /// by its name. Since a name belongs to one order, the order determines these properties.
+    /// by its name. A name belongs to one request, which determines these properties.
     fn complete(&self, volume: Volume, _source: Option<&ContentSource>) -> Volume {
         volume
     }
 
-    /// Whether the volume may satisfy the order although they differ in this parameter. Storage may
-    /// have several names for one value, or may not apply the requested value.
+    /// Whether the volume may satisfy the request although they differ in this parameter. Storage
+    /// may have several names for one value, or may not apply the requested value.
     fn meets(&self, _parameter: Parameter, _secrets: Secrets) -> Answer<'_, bool> {
         Box::pin(async { Ok(false) })
     }
@@ -197,7 +197,7 @@ pub struct Traits {
     /// terms, so a caller that requests other terms would not be refused.
     pub records_terms: bool,
     /// Whether volumes are reachable from every topology that the caller of a creation prefers.
-    /// They have no [`Volume::place`], and the response has the preferred topologies.
+    /// They have no [`Volume::place`], and the response contains the preferred topologies.
     pub reaches_preferred: bool,
     /// A hint for the error if a volume is outside the requested topology; `None` if impossible.
     pub elsewhere: Option<&'static str>,
@@ -255,7 +255,7 @@ pub(crate) fn no_volume(id: &VolumeId) -> Failure {
 pub enum Progress<T> {
     /// The verb is completed.
     Done(T),
-    /// The storage is working on it. Until it has finished, the volume is [`Phase::Busy`] or
+    /// The storage is making the change. Until it has finished, the volume is [`Phase::Busy`] or
     /// [`Phase::Deleting`].
     Begun,
 }
@@ -281,10 +281,10 @@ pub enum Usage {
     Filesystem(String),
 }
 
-/// An order to create a volume.
+/// A request to create a volume.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// The name that makes a repeated order the same order.
+    /// The name, by which a repeated request is recognised.
     pub name: Name,
     /// The attempt, for the mark of the new volume.
     pub attempt: Attempt,
@@ -306,14 +306,14 @@ pub struct Order {
     pub secrets: Secrets,
 }
 
-/// A parameter whose value differs between an order and a volume.
+/// A parameter whose value differs between a request and a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// The key, one of [`Backend::parameters`].
     pub key: &'static str,
     /// The value that the volume shows.
     pub is: String,
-    /// The value in the order.
+    /// The value in the request.
     pub asked: String,
 }
 
@@ -362,7 +362,7 @@ pub struct Volume {
     /// Whether several nodes can use the volume at once, as the storage reports it.
     pub shares: bool,
     /// The parameters that the storage shows for the volume, by key, without those that may have
-    /// changed since its creation. If a key has several values, an order may have any of them.
+    /// changed since its creation. If a key has several values, a request may have any of them.
     pub parameters: Vec<(&'static str, String)>,
 }
 

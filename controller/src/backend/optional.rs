@@ -24,8 +24,8 @@ pub trait Clones: Send + Sync {
     fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume>;
 }
 
-/// A backend that can change attributes of existing volumes, those of a VolumeAttributesClass. A
-/// new volume gets them with the parameters of its order.
+/// A backend that can apply the attributes of a VolumeAttributesClass to existing volumes. For a
+/// new volume, they are among the parameters of its creation.
 pub trait Modification: Send + Sync {
     /// Returns the known keys of the mutable parameters.
     fn mutable_parameters(&self) -> &'static [&'static str];

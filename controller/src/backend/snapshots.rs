@@ -19,13 +19,14 @@ pub trait Snapshots: Send + Sync {
     /// restored.
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot>;
 
-    /// Returns a snapshot, created or found, that [`Self::cut`] of this order copies and that must
-    /// be completed before. Returns `None` if there is no such snapshot.
+    /// Returns the intermediate snapshot, created or found, from which [`Self::cut`] of this
+    /// request copies, and which must be complete first. Returns `None` if no intermediate snapshot
+    /// is needed.
     fn basis(&self, _order: SnapshotOrder) -> Answer<'_, Option<Snapshot>> {
         Box::pin(async { Ok(None) })
     }
 
-    /// Deletes every [`Self::basis`] of this order, whose snapshot can now be restored.
+    /// Deletes every [`Self::basis`] of this request, whose snapshot can now be restored.
     fn drop_basis(&self, _order: SnapshotOrder) -> Answer<'_, ()> {
         Box::pin(async { Ok(()) })
     }
@@ -78,10 +79,10 @@ pub trait SnapshotClaims: Send + Sync {
     fn claim_snapshot(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, ()>;
 }
 
-/// An order to create a snapshot.
+/// A request to create a snapshot.
 #[derive(Clone, Debug)]
 pub struct SnapshotOrder {
-    /// The name that makes a repeated order the same order.
+    /// The name, by which a repeated request is recognised.
     pub name: Name,
     /// The attempt, for the mark of the new snapshot.
     pub attempt: Attempt,
@@ -113,7 +114,7 @@ pub struct Snapshot {
     pub created: SystemTime,
     /// Whether the snapshot can be restored now.
     pub ready: bool,
-    /// The damage because of which the snapshot cannot be restored until it is repaired.
+    /// The damage that prevents a restore until it is repaired; `None` if there is none.
     pub damage: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The response to a call, and the failures derived from it. Knows no cloud.
+//! The response to a call, and the failures derived from it. Independent of the clouds.
 
 use super::words::{self, Secrets};
 use belay_server::call::{Failure, Kind};
@@ -62,7 +62,6 @@ impl Answer {
     /// # Errors
     /// Returns `Unreachable`, with an unknown state left behind, for any other body: the response
     /// is not from the service, or is incomplete.
-    /// that has answered, or not all of it.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.body).map_err(|error| {
             let message = format!(

@@ -1,6 +1,6 @@
-//! A small HTTP client for the APIs of clouds, with deadlines, safe repetitions, `Retry-After`, a
-//! rate that 429 reduces, proxies, TLS and metrics. Knows no cloud. Secrets never appear in errors,
-//! logs or metrics.
+//! A small HTTP client for the APIs of clouds, with deadlines, safe retries, `Retry-After`, a call
+//! rate that a 429 reduces, proxies, TLS and metrics. Independent of the clouds. Secrets never
+//! appear in errors, logs or metrics.
 
 mod answer;
 mod connect;
@@ -43,7 +43,8 @@ const BODY_BYTES_MAX: usize = 16 << 20;
 /// The time for which an idle connection is kept. It is shorter than on servers (uWSGI: 60 s or
 /// more), so that a call rarely meets a connection that is being closed.
 const IDLE: Duration = Duration::from_secs(30);
-/// Maximum number of attempts of a call that fails, not counting those refused for their rate.
+/// Maximum number of attempts of a call that fails, not counting attempts that the rate limit
+/// refused.
 const ATTEMPTS_MAX: u32 = 4;
 /// The pause between the first two attempts. Each later pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -134,8 +135,8 @@ impl Client {
         Self { section, ..self }
     }
 
-    /// Sets a test for services with other uses of 429: whether such a response refers to the rate
-    /// of all calls. Any other such response only concerns its own call, and does not reduce the
+    /// Sets a test for services that use 429 for several purposes: whether such a response refers
+    /// to the rate of all calls. Any other 429 concerns only its own call, and does not reduce the
     /// rate.
     #[must_use]
     pub fn too_fast_if(self, is_too_fast: fn(&Answer) -> bool) -> Self {
@@ -151,8 +152,8 @@ impl Client {
         self.connector.trust()
     }
 
-    /// Makes a call and returns its response. Repeats the call while it is refused for its rate, if
-    /// it cannot have arrived, or if a repetition is harmless.
+    /// Makes a call and returns its response. Retries the call while the rate limit refuses it, if
+    /// it cannot have arrived, or if a retry is harmless.
     ///
     /// # Errors
     /// Returns `Unreachable` or `Timeout`, with an unknown state left behind if the call may have
@@ -161,8 +162,8 @@ impl Client {
         self.run(call, false).await
     }
 
-    /// Makes a call like [`Self::call`], but before waiting calls, and without repetition if it is
-    /// refused for its rate: for a change that may soon be unnecessary.
+    /// Makes a call like [`Self::call`], but ahead of waiting calls, and without a retry if the
+    /// rate limit refuses it: for a change that may soon be unnecessary.
     ///
     /// # Errors
     /// Returns the errors of [`Self::call`].
@@ -354,7 +355,7 @@ impl Call<'_> {
         format!("{} {}", self.method, self.uri.path())
     }
 
-    /// Whether a repetition is harmless. For PUT it may not be: some clouds begin actions by it.
+    /// Whether a retry is harmless. A retried PUT may not be: some clouds start actions with PUT.
     fn is_harmless(&self) -> bool {
         self.repeats || self.method.is_idempotent() && self.method != Method::PUT
     }

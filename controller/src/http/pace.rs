@@ -1,5 +1,5 @@
-//! The rate of calls: unlimited until the service refuses one for its rate. Callers are served in
-//! their order.
+//! The rate of calls: unlimited until the service refuses a call for exceeding its limit. Callers
+//! proceed in order of arrival.
 
 use belay_server::lock::Lock;
 use std::time::Duration;
@@ -19,8 +19,8 @@ const RECOVERY: u32 = 32;
 pub(super) struct Pace {
     /// The queue of new callers; its first caller proceeds to the gate.
     line: Fair<()>,
-    /// The queue of that caller and of refused ones. Both queues are fair, and a caller may stop
-    /// waiting at any time.
+    /// The queue of that caller and of callers whose calls were refused. Both queues are fair, and
+    /// a caller may stop waiting at any time.
     gate: Fair<()>,
     state: Lock<State>,
 }
@@ -52,8 +52,8 @@ impl Pace {
         }
     }
 
-    /// Waits until a call may be sent, after all earlier calls. A call that was sent and refused
-    /// for its rate waits only at the gate.
+    /// Waits until a call may be sent, after all earlier calls. A call that the rate limit has
+    /// refused waits only at the gate.
     pub(super) async fn turn(&self, was_refused: bool) {
         let _line = match was_refused {
             true => None,
@@ -68,7 +68,7 @@ impl Pace {
         }
     }
 
-    /// Records that a call sent at `sent` was refused for its rate (429); `after` is the pause that
+    /// Records that the rate limit refused a call sent at `sent` (429); `after` is the pause that
     /// the service requests. Several refused calls that were sent together slow down only once.
     pub(super) fn refused(&self, sent: Instant, after: Duration) {
         let (mut state, now) = (self.state.lock(), Instant::now());

@@ -1,5 +1,5 @@
 //! The trusted authorities, from a PEM file or from the system, and the client's own certificate.
-//! Files are read again after a change. Knows no connection.
+//! Files are read again after a change. Opens no connection.
 
 use belay_server::file;
 use belay_server::lock::Lock;
@@ -20,7 +20,8 @@ const SYSTEM_BUNDLES: [&str; 3] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The maximum size of a file, in bytes: a bundle of all public authorities has a quarter of a MiB.
+/// The maximum size of a file, in bytes: a bundle of all public authorities takes a quarter of a
+/// MiB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The error for certificates in a file that cannot be used.
@@ -109,7 +110,7 @@ impl TlsFiles {
         files.map(of).collect()
     }
 
-    /// Returns the configured file, or that of the system, if it has one.
+    /// Returns the configured file, or else the system's, if there is one.
     fn authorities(&self) -> Option<&Path> {
         let bundles = || SYSTEM_BUNDLES.iter().map(Path::new);
         let own = self.authorities.as_deref();

@@ -21,7 +21,6 @@ impl Operations {
     /// Returns `Invalid` for an unsupported capability, `NotFound` for the volume or node,
     /// `Incompatible` if the volume is attached there with other terms, `Precondition` if it is
     /// attached elsewhere, and `Quota` at the node's limit.
-    /// limit.
     pub async fn publish(&self, request: ControllerPublish) -> Result<Attachment, Failure> {
         let ControllerPublish {
             id,
@@ -115,7 +114,7 @@ async fn nodes_of(
         return Ok(Vec::new());
     };
     match &seen.phase {
-        // The volume may be about to be attached to a node.
+        // The volume may be in the process of being attached to a node.
         Phase::Busy(at) => Err(Failure::busy(format!("volume {id}: {at}; repeat the call"))),
         Phase::Ready | Phase::Failed(_) if seen.nodes.is_empty() => {
             of(backend)?.mark_used(&seen, secrets.clone()).await?;
@@ -180,7 +179,7 @@ async fn detach(
     }
 }
 
-/// Returns the backend's attachments.
+/// Returns the backend's support for attachments.
 ///
 /// # Errors
 /// Returns `Unsupported` if the backend has none.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 impl Operations {
     /// Expands the volume to the requested size, and returns its size; succeeds if it is large
-    /// enough. The node must follow in any case: a loop device or disk must reread its size, and a
-    /// filesystem must grow.
+    /// enough. The node's step is needed in any case: a loop device or disk must reread its size,
+    /// and a filesystem must grow.
     ///
     /// # Errors
     /// Returns `NotFound`; `Range` if no size fits; `Quota` if there is no free space; and the

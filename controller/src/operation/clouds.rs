@@ -1,7 +1,7 @@
 //! The clouds of a controller. If the secrets of calls select the cloud, their key `cloud` names
 //! it, as in cinder-csi-plugin. The ID of a volume does not identify its cloud, and a volume that
-//! one cloud does not have may be in another. So a change counts as done because the volume is
-//! missing only if all clouds report it missing.
+//! one cloud does not have may be in another. So a missing volume makes a change count as done only
+//! if all clouds report it missing.
 
 use super::engine::Engine;
 use crate::backend::{Answer, Backend, Backends, Named, Page, Volume};
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 /// The key in the secrets. If it is missing or empty, the call is for the cloud without a name.
 const KEY: &str = "cloud";
-/// The field of requests with the name.
+/// The request field that names the cloud, as shown in errors.
 const FIELD: &str = "secrets[cloud]";
 
 /// Separates the marker of a page from the name of its cloud, in tokens for lists of several
@@ -120,8 +120,8 @@ impl Clouds {
         })
     }
 
-    /// Fails if the volume, which is missing in this cloud, is or may be in another one. Called
-    /// before a change is reported as done because the volume is missing.
+    /// Fails if the volume, which is missing in this cloud, is or may be in another cloud. Must be
+    /// called before a change is reported as done because the volume is missing.
     pub(super) async fn no_volume_elsewhere(
         &self,
         here: &Cloud,
@@ -135,7 +135,7 @@ impl Clouds {
         self.nowhere_else(here, &what, seek).await
     }
 
-    /// Fails if the volume is missing in this cloud, and is or may be in another one.
+    /// Fails if the volume is missing in this cloud, and is or may be in another cloud.
     pub(super) async fn check_missing(
         &self,
         here: &Cloud,
@@ -151,7 +151,7 @@ impl Clouds {
         }
     }
 
-    /// Fails if the snapshot, which is missing in this cloud, is or may be in another one.
+    /// Fails if the snapshot, which is missing in this cloud, is or may be in another cloud.
     pub(super) async fn no_snapshot_elsewhere(
         &self,
         here: &Cloud,
@@ -170,8 +170,8 @@ impl Clouds {
         self.nowhere_else(here, &what, seek).await
     }
 
-    /// Fails if an object that is missing in this cloud is in another one, or may be there because
-    /// that cloud does not respond.
+    /// Fails if an object that is missing in this cloud is in another cloud, or may be there
+    /// because that cloud does not respond.
     async fn nowhere_else<T, F>(
         &self,
         here: &Cloud,

@@ -41,7 +41,7 @@ impl Operations {
             let volume = engine.volume_of(&wanted.order, made).await?;
             let volume = lookup::ready(volume)?;
             let volume = backend.complete(volume, wanted.source.as_ref());
-            // Compare a new volume, too, since it may be that of another caller.
+            // Compare a new volume, too, since it may belong to another caller.
             wanted.agrees(backend.as_ref(), &volume).await?;
             let (mutable, secrets) = (&wanted.mutable, &wanted.order.secrets);
             modify::verify(backend.as_ref(), &volume.id, mutable, secrets).await?;
@@ -68,7 +68,8 @@ impl Operations {
         }
     }
 
-    /// Returns the usage that determines the minimum size: that of a device with a filesystem.
+    /// Returns the usage that determines the minimum size: only a device needs space for a
+    /// filesystem.
     pub(super) fn formatted<'a>(&self, usage: &'a Usage) -> &'a Usage {
         match self.rules.profile.has_device() {
             true => usage,
@@ -181,7 +182,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Creates the volume. Refuses a response with another volume than the ordered one.
+    /// Creates the volume. Rejects a response about another volume.
     async fn make(&self, backend: &dyn Backend, may_exist: bool) -> Result<Volume, Failure> {
         let order = self.order_from_source(backend, may_exist).await?;
         let made = match &self.source {

@@ -1,5 +1,5 @@
 //! The verbs of the controller, implemented once for all backends: idempotency, comparison with
-//! existing volumes, sizes, topology. Knows no gRPC and no cloud.
+//! existing volumes, sizes, topology. Independent of gRPC and of the clouds.
 
 mod attach;
 mod capacity;
@@ -85,8 +85,8 @@ enum Done {
     Deleted,
 }
 
-/// Returns the error for a job with the result of another call, which has an equal fingerprint
-/// although it differs.
+/// Returns the error for a job that has returned the result of a different call, whose fingerprint
+/// is equal.
 fn mixed_up() -> Failure {
     Failure::bug("the job has another call's result")
 }
@@ -114,13 +114,13 @@ impl Operations {
         self.clouds.inspect().await
     }
 
-    /// Returns the number of clouds, 1 for a backend that is no cloud.
+    /// Returns the number of clouds, 1 for a backend without clouds.
     #[must_use]
     pub fn cloud_count(&self) -> usize {
         self.clouds.count()
     }
 
-    /// Returns a backend whose constants and abilities are those of all clouds.
+    /// Returns a backend; its constants and abilities are the same for all clouds.
     fn backend(&self) -> &dyn Backend {
         self.clouds.first.backend.as_ref()
     }

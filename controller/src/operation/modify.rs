@@ -7,7 +7,7 @@ use belay_server::request::{Context, ControllerModify, Secrets, VolumeId};
 use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
 
-/// The field of requests with the attributes.
+/// The request field that contains the attributes.
 pub(super) const FIELD: &str = "mutable_parameters";
 
 impl Operations {
@@ -53,14 +53,14 @@ impl Operations {
         }
     }
 
-    /// Refuses mutable parameters that the backend does not know.
+    /// Refuses mutable parameters that the backend does not support.
     pub(super) fn refuse_immutable(&self, parameters: &Context) -> Result<(), Failure> {
         let modification = self.backend().modification();
         let known = modification.map_or(&[][..], Modification::mutable_parameters);
         support::refuse_unknown(FIELD, parameters, known)
     }
 
-    /// Returns the parameters of a new volume. Those of the VolumeAttributesClass take precedence.
+    /// Returns the parameters of a new volume. The VolumeAttributesClass's values take precedence.
     pub(super) fn merged(parameters: Context, mutable: &Context) -> Result<Context, Failure> {
         if mutable.is_empty() {
             return Ok(parameters);
@@ -94,7 +94,7 @@ pub(super) async fn verify(
     })
 }
 
-/// Returns the backend's modification.
+/// Returns the backend's support for modification.
 ///
 /// # Errors
 /// Returns `Unsupported` if the backend has none.

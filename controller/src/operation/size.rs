@@ -15,7 +15,7 @@ pub(super) fn smallest(usage: &Usage, sizes: Sizes) -> u64 {
     needed.max(sizes.min).next_multiple_of(sizes.step)
 }
 
-/// Returns the size of a new volume; `default` bytes if the request has no size.
+/// Returns the size of a new volume; `default` bytes if the request names no size.
 ///
 /// # Errors
 /// Returns `Range` if there is no size within the limits.
@@ -33,7 +33,7 @@ pub(super) fn of_new(
     rounded(requested.max(smallest(usage, sizes)), limit, sizes)
 }
 
-/// Returns the size of a copy of `taken_over` bytes; the same size if the request has none.
+/// Returns the size of a copy of `taken_over` bytes; the same size if the request names none.
 ///
 /// # Errors
 /// Returns `Range` if there is no size within the limits, or if the requested size is too small.

@@ -185,7 +185,7 @@ impl Operations {
     }
 }
 
-/// Returns the backend's snapshots.
+/// Returns the backend's support for snapshots.
 ///
 /// # Errors
 /// Returns `Unsupported` if the backend has none.
@@ -219,8 +219,8 @@ fn exhausted(failure: Failure) -> Failure {
     Failure { message, ..failure }
 }
 
-/// Explains a lack of permission, which persists. csi-snapshotter then neither has the snapshot,
-/// nor deletes one that an earlier call may have cut; if there was no such call, it forgets the
+/// Explains a lack of permission, which persists. csi-snapshotter then neither learns of a snapshot
+/// that an earlier call may have cut, nor deletes it; if there was no earlier call, it forgets the
 /// snapshot.
 fn denied(rpc: Rpc, failure: Failure) -> Failure {
     let is_kept = rpc == Rpc::DeleteSnapshot || failure.certainty == Certainty::MayBeRunning;

@@ -73,7 +73,7 @@ pub(super) fn snapshots(page: &SnapshotPage) -> csi::ListSnapshotsResponse {
 }
 
 /// Encodes the publish context of an attached volume, with the secrets of its format mark. If
-/// `disk_name_key` is set, it also has the disk's name under that key, so that the driver that
+/// `disk_name_key` is set, it also contains the disk's name under that key, so that the driver that
 /// Belay replaces can take the volume over again.
 pub(super) fn publish_context(
     attachment: &Attachment,

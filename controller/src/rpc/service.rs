@@ -14,7 +14,7 @@ use csi::validate_volume_capabilities_response::Confirmed;
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
-/// The Controller service, which serves the operations.
+/// The Controller service, which exposes the operations.
 pub struct Service {
     operations: Arc<Operations>,
 }

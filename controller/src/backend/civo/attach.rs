@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The time for which a read instance of a volume is trusted. A detach and attach by a second
-/// controller, or by Kubernetes, takes longer.
+/// The time for which the instance that a read has shown for a volume is trusted. A detach and
+/// attach by a second controller, or by Kubernetes, takes longer.
 const SEEN_AGE_MAX: Duration = Duration::from_secs(2);
 /// Maximum re-reads while Civo is rate-limiting.
 const TURNS_MAX: usize = 5;
@@ -124,7 +124,7 @@ impl Civo {
         }
         let Some(instance) = volume.instance() else {
             return Ok(Some(match volume.status() {
-                // The volume may be about to be attached to the node.
+                // The volume may be in the process of being attached to the node.
                 Status::Attaching => Progress::Begun,
                 Status::Other(word) if word == "attached" => Progress::Begun,
                 _ => Progress::Done(()),

@@ -3,8 +3,8 @@
 //! since a second detach could detach the volume from the instance that uses it by then.
 //!
 //! A volume whose creation was accepted, and that no read has shown as usable since, was never
-//! returned to a caller, so it has no data. Civo cannot store marks, so other processes do not know
-//! this.
+//! returned to a caller, so it has no data. Civo cannot store marks, so only this process knows
+//! that.
 
 use super::wire::{CivoVolume, Status};
 use crate::backend::{Attempt, Mark};
@@ -52,7 +52,7 @@ pub(super) struct Changes(Lock<BTreeMap<String, Entry>>);
 #[derive(Debug)]
 struct Entry {
     change: Change,
-    /// The time until which a read may hide the change.
+    /// The time until which a read may not show the change yet.
     until: Instant,
     /// Whether a read has shown that the change is done; the next read may hide it again.
     is_done: bool,
@@ -93,7 +93,7 @@ impl Changes {
         }
     }
 
-    /// Returns the word for a recent change of the volume that the volume does not show.
+    /// Returns the word for a recent change that the volume does not show yet.
     pub(super) fn hidden(&self, volume: &CivoVolume) -> Option<&'static str> {
         let mut all = self.0.lock();
         let entry = all.get_mut(&volume.id)?;

@@ -25,7 +25,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The deadline of a call, including the attempts of a repeated one.
+/// The deadline of a call, including its retries.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// The description of new snapshots.
 const BY: &str = "Created by Belay";
@@ -239,7 +239,7 @@ impl Client {
 
     /// Detaches a volume from its current instance. The caller has read that instance, and sets the
     /// time until which this is valid. The call is neither sent later nor repeated. Returns false
-    /// if Civo has not accepted it, because it was too late or was refused for its rate.
+    /// if Civo has not accepted it, because it was too late or exceeded the rate limit.
     pub(super) async fn detach(&self, id: &VolumeId, until: Instant) -> Result<bool, Failure> {
         let request = Request {
             until: Some(until),
@@ -331,7 +331,7 @@ impl Client {
 }
 
 /// Returns the path of a volume. A server in front of the API may resolve an encoded `../`, so IDs
-/// in requests are only used in paths if they have the form of Civo's.
+/// in requests are only used in paths if they have the form of Civo's IDs.
 ///
 /// # Errors
 /// Returns `NotFound` for an ID that no volume can have.

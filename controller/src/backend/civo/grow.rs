@@ -14,8 +14,8 @@ use belay_server::call::Failure;
 use belay_server::request::{Secrets, VolumeId};
 
 impl Expansion for Civo {
-    /// Returns the sizes for the volume's promise. A capacity in whole GiB is that of Civo's
-    /// volume; any other is that of the disk.
+    /// Returns the sizes for the volume's promise. A capacity in whole GiB is the size of Civo's
+    /// volume; any other capacity is the size of the disk.
     fn grown_sizes(&self, volume: &Volume) -> Sizes {
         match volume.bytes % GIB {
             0 => Promise::Volume.sizes(),

@@ -1,4 +1,4 @@
-//! The name of a volume at Civo: the name in the request, as with civo-csi, with a suffix that
+//! The name of a volume at Civo: the name in the request, as in civo-csi, with a suffix that
 //! records the promise of its class. Civo stores nothing else that this driver can set.
 
 use super::size::Promise;
@@ -43,7 +43,7 @@ pub(super) fn promise(name: &str) -> Promise {
     }
 }
 
-/// Returns the name itself if Civo accepts it and it cannot be mistaken for another one, or else
+/// Returns the name itself if Civo accepts it and it cannot be mistaken for another name, or else
 /// its hash.
 fn plain(name: &str) -> String {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric();

@@ -27,13 +27,13 @@ impl Reads for Instances {
     }
 }
 
-/// The relation of an instance to a node, as Civo shows it.
+/// The relation of an instance to a node, according to Civo.
 enum Shown {
     /// The instance is the node.
     Node,
     /// The instance is another node, or belongs to another cluster.
     Other,
-    /// Neither the account nor any cluster has the instance.
+    /// The instance exists neither in the account nor in any cluster.
     Nowhere,
 }
 
@@ -119,11 +119,11 @@ impl Nodes {
     }
 
     /// Whether an instance with a volume is this node, even after it has left the cluster. An
-    /// instance that neither the account nor any cluster has counts as the node: it was deleted, so
-    /// no volume can be in use there. An instance of another cluster does not count, regardless of
-    /// its name.
+    /// instance that exists neither in the account nor in any cluster counts as the node: it was
+    /// deleted, so no volume can be in use there. An instance of another cluster does not count,
+    /// regardless of its name.
     pub(super) async fn is(&self, node: &NodeId, instance: &str) -> Result<bool, Failure> {
-        // The last call that named the instance meant this node, and the volume is still there.
+        // The last call that named the instance was about this node, and the volume is still there.
         if self.names.lock().get(instance) == Some(node) {
             return Ok(true);
         }
@@ -194,7 +194,7 @@ impl Nodes {
     }
 }
 
-/// Whether the host name is that of the node. It may include a domain, and case is ignored.
+/// Whether the host name is the node's name. It may include a domain, and case is ignored.
 fn is_called(host: &str, node: &NodeId) -> bool {
     let node = node.as_str();
     let first = host.split('.').next().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The size of a volume that is promised to its users, which README.md explains. Civo's disks are
 //! smaller than their volumes: a volume of 10 GiB had a disk of 0.945 times its size. So a capacity
-//! is either that of Civo's volume, as with civo-csi, or the minimum size of its disk. Bytes in
-//! this module are those of a promise.
+//! is either the size of Civo's volume, as in civo-csi, or the minimum size of its disk. Sizes in
+//! bytes in this module are promised capacities.
 
 use crate::backend::{Sizes, Usage};
 use belay_server::call::Failure;
@@ -17,7 +17,7 @@ pub(super) const GIB: u64 = 1 << 30;
 
 const MIB: u64 = 1 << 20;
 
-/// The size of a volume without a requested size, as with civo-csi.
+/// The size of a volume without a requested size, as in civo-csi.
 pub(super) const DEFAULT_BYTES: u64 = 10 * GIB;
 
 /// The minimum size of a disk for each GiB of its volume, in bytes: 0.945 GiB in whole pages of 4
@@ -28,15 +28,15 @@ const DISK_STEP: u64 = GIB * 945 / 1000 / 4096 * 4096;
 /// another volume.
 pub(super) const LEAST_PER_MILLE: u64 = 900;
 
-/// The maximum size of a volume, in GiB. The quota is lower, and Civo's refusal has the reason.
+/// The maximum size of a volume, in GiB. The quota is lower, and Civo's refusal states the reason.
 const GIB_MAX: u64 = 1 << 16;
 
 /// The object whose size is the capacity of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Promise {
-    /// The capacity is that of Civo's volume; the disk is smaller.
+    /// The capacity is the size of Civo's volume; the disk is smaller.
     Volume,
-    /// The capacity is that of the disk; Civo's volume is larger.
+    /// The capacity is the size of the disk; Civo's volume is larger.
     Disk,
 }
 

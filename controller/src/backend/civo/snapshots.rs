@@ -1,6 +1,7 @@
 //! Snapshots. It is unknown whether Civo accepts several snapshots with one name, so the name is
-//! searched first. If two controllers have created two snapshots at the same time, the name means
-//! the one with the lowest ID. The other one is kept, since its ID may have been returned.
+//! searched first. If two controllers have created two snapshots at the same time, the name refers
+//! to the snapshot with the lowest ID. The other snapshot is kept, since its ID may have been
+//! returned.
 
 use super::size::{CAPACITY, OF_DISK, Promise};
 use super::wire::is_word;
@@ -20,7 +21,7 @@ use std::time::{Duration, SystemTime};
 
 impl Civo {
     /// Converts the snapshots of volumes, sorted by ID. If a snapshot lacks the size or the name,
-    /// those of its volume are used; without the volume, the size is 0.
+    /// the volume's are used; without the volume, the size is 0.
     async fn described(&self, found: Vec<CivoSnapshot>) -> Result<Vec<Snapshot>, Failure> {
         let is_whole = |of: &CivoSnapshot| of.gib().is_some() && of.volume_name().is_some();
         let volumes = match found.iter().all(is_whole) {
@@ -63,7 +64,7 @@ impl Civo {
         Ok(all)
     }
 
-    /// Returns the snapshot that the name means.
+    /// Returns the snapshot to which the name refers.
     async fn snapshot_named(&self, name: &str) -> Result<Option<Snapshot>, Failure> {
         let mut found = self.client.snapshots().await?;
         found.retain(|snapshot| snapshot.name.as_deref() == Some(name));

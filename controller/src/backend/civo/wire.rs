@@ -1,6 +1,6 @@
 //! The messages of Civo's API, and their conversion to the types of the backend. Members may be
-//! null or absent, and lists are arrays. The `code` of a refusal is decisive, since HTTP statuses
-//! are not documented.
+//! null or absent, and lists are arrays. The `code` of a refusal determines its meaning, since HTTP
+//! statuses are not documented.
 
 use crate::backend::cloud::ids;
 use crate::http::Answer;

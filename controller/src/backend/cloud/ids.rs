@@ -2,7 +2,7 @@
 //!
 //! A caller returns the ID with its next call, and the path of a request contains it. A response
 //! with an ID of another form is therefore refused when it is read. The response to a read is also
-//! refused if it shows another object than the requested one.
+//! refused if it shows an object other than the requested one.
 
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
@@ -77,8 +77,8 @@ pub(in crate::backend) fn same(what: &str, asked: &str, answered: &str) -> Resul
     }
 }
 
-/// Returns an entry of a list. If it cannot be read, logs a warning and returns `None`, so that the
-/// other entries are still listed.
+/// Returns the entry if it can be parsed; otherwise logs a warning and returns `None`, so that the
+/// rest is still listed.
 pub(in crate::backend) fn listed<T>(read: Result<T, Failure>) -> Option<T> {
     read.inspect_err(
         |failure| tracing::warn!(%failure, "left an object with an invalid ID out of a list"),

@@ -1,4 +1,4 @@
-//! Reads shared by calls. Calls that begin during a round of reads are served together by the next
+//! Reads shared by calls. Calls that begin during a round of reads share the reads of the next
 //! round, so a hundred concurrent calls need few reads.
 
 use belay_server::call::Failure;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Maximum time that a round delays the next one. Only its own callers wait longer for a slow
-/// response.
+/// Maximum time that a round delays the next round. If a response takes longer, only the callers of
+/// its own round wait for it.
 const ROUND_MAX: Duration = Duration::from_secs(1);
 
 /// Storage that serves several calls together.

@@ -92,9 +92,9 @@ impl Attachments for DigitalOcean {
 }
 
 impl DigitalOcean {
-    /// Returns the attachment of a volume that is attached to the requested droplet without a known
-    /// action. If another action is running, waits for it, since another controller may be
-    /// detaching the volume.
+    /// Returns the attachment of a volume that is already attached to the requested droplet,
+    /// without an action of this process. If another action is running, waits for it, since another
+    /// controller may be detaching the volume.
     async fn found_here(
         &self,
         order: &AttachOrder,
@@ -108,7 +108,8 @@ impl DigitalOcean {
         self.attached_here(order, look).await
     }
 
-    /// Returns the attachment of a volume that is attached to the requested droplet.
+    /// Returns the attachment of a volume that is attached to the requested droplet, and tags the
+    /// volume as used.
     async fn attached_here(
         &self,
         order: &AttachOrder,
@@ -116,7 +117,7 @@ impl DigitalOcean {
     ) -> Result<Progress<Attachment>, Failure> {
         let (id, volume) = (&order.id, &look.volume);
         let (content, began) = self.word(id, &look).await?;
-        // Tag the volume before a node may format it, so that it is used for the next node.
+        // Tag the volume before a node may format it, so that the next node treats it as used.
         if volume.content() == Content::New {
             let tagged = self.client.tag(id, USED).await;
             tagged.map_err(Failure::may_be_running)?;
@@ -130,8 +131,8 @@ impl DigitalOcean {
     }
 
     /// Returns the content of the volume, and the time of the attachment. A volume is new if this
-    /// process has attached it for the first time, and no other action followed; so a repeated call
-    /// returns the same content as the first one.
+    /// process has attached it for the first time, and no other action followed; so a retry returns
+    /// the same content as the first call.
     async fn word(&self, id: &VolumeId, look: &Look) -> Result<(Content, Option<u64>), Failure> {
         let content = look.volume.content();
         if !matches!(content, Content::New | Content::Used) {
@@ -153,7 +154,8 @@ impl DigitalOcean {
         }
     }
 
-    /// Handles a refusal because the volume is already attached, which does not name the droplet.
+    /// Handles a refusal to attach a volume that is already attached; the refusal does not name the
+    /// droplet.
     async fn attached_already(
         &self,
         order: &AttachOrder,
@@ -174,8 +176,8 @@ impl DigitalOcean {
         }
     }
 
-    /// Handles a refusal because there is nothing to detach. The volume may be about to be attached
-    /// to the droplet by a controller that was killed.
+    /// Handles a refusal to detach a volume that is not attached. It may be in the process of being
+    /// attached to the droplet by a controller that was killed.
     async fn unless_coming(
         &self,
         id: &VolumeId,

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use team::Team;
 
-/// The deadline of a call. Responses come from a database, since actions continue after the
-/// response. But a call may have to wait until the rate limit per minute is replenished.
+/// The deadline of a call. The cloud responds before an action is complete, so responses are fast.
+/// But a call may have to wait until the rate limit per minute is replenished.
 const DEADLINE: Duration = Duration::from_secs(75);
 
 /// Maximum number of entries of a page.
@@ -68,7 +68,7 @@ impl Refused {
         Self { why, failure }
     }
 
-    /// Returns the same refusal as that of the cloud, for an ID that no volume can have.
+    /// Returns the cloud's refusal for a missing volume, for an ID that no volume can have.
     fn no_volume(id: &VolumeId) -> Self {
         let (why, failure) = (Refusal::NotFound, no_volume(id));
         Self { why, failure }
@@ -379,7 +379,7 @@ impl Client {
 }
 
 /// Returns the path of an object; `None` if no object can have the ID. Volumes and their snapshots
-/// have UUIDs, as does nothing else in the account that a path of this client could reach. Other
+/// have UUIDs, and nothing else in the account that this client's paths can reach has a UUID. Other
 /// IDs are never used in paths, since `../` would lead elsewhere, and a server on the way may
 /// resolve it even if it is encoded.
 pub(super) fn path(what: &str, id: &str) -> Option<String> {

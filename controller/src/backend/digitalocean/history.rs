@@ -1,4 +1,4 @@
-//! The actions of a volume, as far as the cloud stores them. They show whether an action is
+//! The actions of a volume, as long as the cloud keeps them. They show whether an action is
 //! running, and whether the volume was attached before.
 
 use super::client::{Client, PAGE_ENTRIES_MAX, path};
@@ -25,8 +25,8 @@ impl History {
         self.actions.iter().find(|action| action.id == id)
     }
 
-    /// Whether no action except this one may have attached the volume, whatever program began it.
-    /// An action with the status `errored` may have attached it, too.
+    /// Whether only this action may have attached the volume; actions of all programs count. An
+    /// action with the status `errored` may have attached it, too.
     pub(super) fn is_only_attach(&self, id: u64) -> bool {
         let mut others = self.actions.iter().filter(|action| action.id != id);
         !self.is_partial && self.action(id).is_some() && !others.any(Action::is_attach)
@@ -88,7 +88,7 @@ mod tests {
             action(4, "attach_volume", "errored"),
             action(5, "attach_volume", "completed"),
             action(6, "attach", "in-progress"),
-            // An unknown word may be that of an attach.
+            // An unknown word may stand for an attach.
             action(8, "", "completed"),
         ];
         let alone = history(json!([own, resized, detached]));

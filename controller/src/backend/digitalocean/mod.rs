@@ -38,14 +38,14 @@ const CLOUD: &str = "digitalocean";
 /// The URL of the API.
 pub const URL: &str = "https://api.digitalocean.com";
 
-/// The maximum size of a volume, in GiB. If the cloud's own limit is lower, its refusal has the
+/// The maximum size of a volume, in GiB. If the cloud's own limit is lower, its refusal states the
 /// reason.
 const GIB_MAX: u64 = 16384;
 
-/// The size of a volume without a requested size, in bytes, as with csi-digitalocean.
+/// The size of a volume without a requested size, in bytes, as in csi-digitalocean.
 const DEFAULT_BYTES: u64 = 16 * GIB;
 
-/// The start of the tag with the cluster of a volume.
+/// The start of the tag that names the cluster of a volume.
 const CLUSTER: &str = "belay-cluster";
 
 /// The settings of the backend.
@@ -106,7 +106,7 @@ impl DigitalOcean {
         })
     }
 
-    /// Returns the volume with the name after the cloud has refused a second one, or after the
+    /// Returns the existing volume with the name, after the cloud has refused a second one or the
     /// response to a creation was lost.
     async fn taken(&self, order: &Order) -> Result<Option<DoVolume>, Failure> {
         let in_cloud = names::in_cloud(&order.name);
@@ -156,7 +156,7 @@ impl DigitalOcean {
         if refused.why != Refusal::NameTaken && !is_lost {
             return Err(refused.failure);
         }
-        // A list may be stale, so the call is repeated.
+        // A list may be stale, so the caller must retry.
         let failure = refused.failure.may_be_running();
         self.taken(order).await?.ok_or(failure)
     }
@@ -185,7 +185,7 @@ impl Backend for DigitalOcean {
         Traits {
             default_bytes: DEFAULT_BYTES,
             reads_back: true,
-            // Actions take seconds, and the rate of calls is limited.
+            // Actions take seconds, and the API limits the rate of calls.
             poll_interval: Duration::from_secs(1),
             // [`pending`] counts the attempts, with increasing pauses.
             begins_max: u32::MAX,
@@ -223,8 +223,8 @@ impl Backend for DigitalOcean {
         })
     }
 
-    /// Does not find a volume from a snapshot that has not been expanded yet: a repeated creation
-    /// continues it.
+    /// Omits a volume from a snapshot that has not been expanded yet; a repeated creation continues
+    /// it.
     fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
         measured(Verb::Find, async move {
             let found = self.client.named(&names::in_cloud(&name)).await?;
@@ -323,7 +323,7 @@ impl Expansion for DigitalOcean {
 }
 
 impl DigitalOcean {
-    /// Returns the current state of the volume, for a verb that begins with it.
+    /// Returns the current state of a volume that the verb must read first.
     async fn look(&self, id: &VolumeId) -> Result<Look, Failure> {
         let found = self.client.volume(id).await?;
         let volume = found.ok_or_else(|| no_volume(id))?;
@@ -335,8 +335,9 @@ impl DigitalOcean {
         })
     }
 
-    /// Waits before a change is begun again, if it could not begin since another actor changes the
-    /// volume or its droplet, or if its response was lost and the volume was read since.
+    /// Waits before a change is requested again, if it could not begin because another program
+    /// changes the volume or its droplet, or if its response was lost and the volume was read
+    /// since.
     fn waits_after<T>(
         &self,
         refused: client::Refused,

@@ -1,7 +1,6 @@
 //! The name of a volume or snapshot in the cloud, and the description of a volume, which records
-//! its creation. Names from sidecars are used unchanged; others are hashed, always to the same
-//! value. The cloud sets the description together with the volume, atomically, and never changes
-//! it.
+//! its creation. Names from sidecars are used unchanged; other names are replaced by their hashes.
+//! The cloud sets the description together with the volume, atomically, and never changes it.
 
 use belay_server::request::{ContentSource, Name, SnapshotId};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -27,7 +26,7 @@ pub(super) fn in_cloud(name: &Name) -> String {
 }
 
 /// Whether the cloud accepts the name (a lower-case letter, then lower-case letters, digits and
-/// dashes), and it cannot be mistaken for the hash of another one. Snapshots may have any name.
+/// dashes), and it cannot be mistaken for the hash of another name. Snapshots may have any name.
 fn is_plain(name: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     name.len() <= NAME_BYTES_MAX
@@ -48,7 +47,7 @@ const SNAPSHOT: &str = "snapshot";
 const GIB: &str = "gib";
 const NAME: &str = "name";
 
-/// The properties of a creation by Belay.
+/// The properties of a volume that Belay recorded when creating it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct About {
     /// The snapshot with the volume's data; `None` if it was created empty.

@@ -1,4 +1,4 @@
-//! Converts tokens, which count entries, to pages of the API, which are numbered.
+//! Converts tokens, which are positions in the list, to the page numbers of the API.
 
 use super::client::PAGE_ENTRIES_MAX;
 use belay_server::call::{Failure, Kind};
@@ -7,12 +7,12 @@ use belay_server::call::{Failure, Kind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
     first: usize,
-    /// The maximum number of entries, also of a page.
+    /// The maximum number of entries, and the size of the API's pages.
     pub(super) entries: usize,
 }
 
 impl Slice {
-    /// Selects at most `limit` entries, from the one that the token counts.
+    /// Selects at most `limit` entries, starting at the position in the token.
     ///
     /// # Errors
     /// Returns `BadToken` for a token that is not a number.
@@ -36,15 +36,15 @@ impl Slice {
         page..=last
     }
 
-    /// Returns the selected entries from those of [`Self::pages`], and the token of the next ones.
-    /// `has_more` states whether the list continues after these pages.
+    /// Returns the selected entries of the pages that [`Self::pages`] selects, and the token of the
+    /// next entries. `has_more` states whether the list continues after these pages.
     pub(super) fn of_pages<T>(self, read: Vec<T>, has_more: bool) -> (Vec<T>, Option<String>) {
         let skipped = self.first % self.entries;
         let rest = read.len().saturating_sub(skipped + self.entries);
         self.cut(read, skipped, has_more || rest > 0)
     }
 
-    /// Returns the selected entries from a complete list, and the token of the next ones.
+    /// Returns the selected entries of a complete list, and the token of the next entries.
     pub(super) fn of_all<T>(self, all: Vec<T>) -> (Vec<T>, Option<String>) {
         let rest = all.len().saturating_sub(self.first + self.entries);
         self.cut(all, self.first, rest > 0)

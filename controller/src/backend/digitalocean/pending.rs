@@ -1,7 +1,7 @@
-//! Changes of volumes that this process has requested. The API shows a volume as if no action were
-//! running, so running actions are recorded here until the verb that began them reads the result.
-//! Nothing depends on this after a restart, since the volume and the refusals of the cloud then
-//! contain the same information.
+//! Changes of volumes that this process has requested. The API shows a volume without its running
+//! actions, so running actions are recorded here until the verb that began them reads the result.
+//! Nothing depends on these records after a restart: by then, the volume and the cloud's refusals
+//! provide the same information.
 
 use super::wire::DoVolume;
 use belay_server::call::{Failure, Kind};
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 /// The time for which a result is available to its verb.
 const RESULT_AGE_MAX: Duration = Duration::from_secs(10);
-/// The time for which a repeated attach reports again that the volume is new; the content itself is
-/// not valid for longer.
+/// The time for which a repeated attach reports the volume as new again; after this time, the
+/// report itself is no longer valid.
 const FIRST_AGE_MAX: Duration = Duration::from_secs(600);
 /// Maximum delay between the completion of an action and its visibility in the volume.
 const LAG_MAX: Duration = Duration::from_secs(10);
-/// The interval between two reads of a running action, since the rate of calls is limited. The
+/// The interval between two reads of a running action, since the API limits the rate of calls. The
 /// first read follows after a pause.
 const ASK: Duration = Duration::from_secs(5);
 /// The first and the maximum pause before a change that could not begin is begun again.
@@ -44,7 +44,7 @@ impl Change {
         }
     }
 
-    /// Describes the state of a volume during the change.
+    /// Describes the change in progress, for error messages.
     pub(super) fn word(self) -> String {
         match self {
             Change::Attach(droplet) => format!("being attached to droplet {droplet}"),
@@ -72,9 +72,9 @@ enum State {
     /// The cloud could not begin the change, or its response was lost. The change is begun again at
     /// this time.
     Waiting(Instant),
-    /// The change is visible in the volume, must be begun again, or its action has failed.
+    /// The change is visible in the volume, must be requested again, or its action has failed.
     Ended(Instant, Outcome),
-    /// The action has failed, and no verb will read the result. The volume is incomplete.
+    /// The action has failed, and the volume is incomplete. No verb will read the result.
     Broken(String),
 }
 
@@ -116,7 +116,7 @@ impl Running {
 /// the error of the failed action, which has changed nothing.
 type Outcome = Result<Look, String>;
 
-/// The state of a volume, with which the verb continues.
+/// The state of a volume from which the verb continues.
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) volume: DoVolume,
@@ -124,7 +124,7 @@ pub(super) struct Look {
     pub(super) began: Option<u64>,
     /// The number of times that the change could not begin.
     pub(super) tries: u32,
-    /// Whether the volume was just attached for the first time, as the cloud also reports.
+    /// Whether the volume was attached for the first time just now, according to the cloud as well.
     pub(super) is_first: bool,
 }
 
@@ -142,7 +142,7 @@ pub(super) struct First {
 pub(super) enum Found {
     /// There is no record of the change; the verb must read the volume.
     Nothing,
-    /// The change, or another one of the volume, is still in progress.
+    /// This change, or another change of the volume, is still in progress.
     Running,
     /// The change has ended, and the volume was read. The volume may not show the change.
     Ended(Look),
@@ -190,7 +190,7 @@ impl Pending {
     }
 
     /// Returns the state of this change. The record of another change of the volume is dropped once
-    /// that has ended; until then the volume may show a temporary state.
+    /// that change has ended; until then the volume may show an intermediate state.
     ///
     /// # Errors
     /// Returns `Unreachable` if the action of the change has failed; it has changed nothing.
@@ -326,9 +326,9 @@ pub(super) enum Seen {
     Busy(Change),
     /// The change is done, or must be begun again.
     Ended,
-    /// Only the action shows the state.
+    /// The volume does not show the state; the action must be read.
     Unknown(Change, u64),
-    /// The volume shows the change, but an action that this process does not know may undo that.
+    /// The volume shows the change, but an action of another process may undo it.
     Unsure(Change),
     /// The volume remains incomplete.
     Broken(String),

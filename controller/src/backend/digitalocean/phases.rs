@@ -39,8 +39,8 @@ impl DigitalOcean {
 
     /// Returns the volume like [`Self::judged`] for a list, which must not fail because of a single
     /// volume. If its change cannot be read now, the volume is busy. If its creation has failed,
-    /// the volume is omitted until it is created again or deleted, so that waiters read it
-    /// separately.
+    /// the volume is omitted until it is created again or deleted; callers that wait for it then
+    /// read it separately.
     pub(super) async fn listed(&self, volume: DoVolume) -> Result<Option<Volume>, Failure> {
         let (id, shown) = (volume.id()?, self.shown(&volume)?);
         match self.judged(volume).await {
@@ -54,7 +54,7 @@ impl DigitalOcean {
         }
     }
 
-    /// Returns the volume in the phase that its action determines.
+    /// Returns the volume in the phase that its action's status implies.
     async fn asked(
         &self,
         id: &VolumeId,
@@ -102,7 +102,7 @@ impl DigitalOcean {
         Ok(shown)
     }
 
-    /// Returns the volume after a failed action, which may have changed the volume nevertheless.
+    /// Returns the volume after a failed action, which may have changed the volume anyway.
     async fn errored(
         &self,
         id: &VolumeId,

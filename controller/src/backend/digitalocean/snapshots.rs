@@ -17,7 +17,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Maximum number of pages that are read of a list.
+/// Maximum number of pages that are read from a list.
 const PAGES_MAX: usize = 500;
 
 impl Snapshots for DigitalOcean {
@@ -28,8 +28,8 @@ impl Snapshots for DigitalOcean {
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
         measured(Verb::Cut, async move {
             let (name, source) = (names::in_cloud(&order.name), &order.source);
-            // Search first: a second snapshot within ten minutes is refused for that reason, not
-            // for its name.
+            // Search first: within ten minutes, the cloud refuses a second snapshot because of the
+            // interval, not because of its name.
             let of_source = self.all_snapshots(Some(source)).await;
             let of_source = of_source.map_err(Failure::may_be_running)?;
             let is_named = |snapshot: &&DoSnapshot| snapshot.name == name;
@@ -43,7 +43,7 @@ impl Snapshots for DigitalOcean {
             };
             let is_lost = refused.failure.certainty == Certainty::MayBeRunning;
             let found = match refused.why {
-                // The name belongs to the snapshot of another volume.
+                // The name belongs to a snapshot of another volume.
                 Refusal::NameTaken => self.all_snapshots(None).await,
                 Refusal::Other if is_lost => self.all_snapshots(Some(source)).await,
                 _ => return Err(refused.failure),
@@ -82,7 +82,7 @@ impl Snapshots for DigitalOcean {
         measured(Verb::ListSnapshots, async move {
             let slice = Slice::new(after.as_deref(), limit)?;
             let (found, next) = match &of {
-                // The cloud does not list the snapshots of a deleted volume by that volume.
+                // The cloud's list by volume omits the snapshots of deleted volumes.
                 Some(of) => {
                     let mut all = self.all_snapshots(None).await?;
                     all.retain(|snapshot| snapshot.resource_id == of.as_str());
@@ -167,7 +167,7 @@ impl DigitalOcean {
     }
 }
 
-/// Converts a snapshot of a volume in a response to a request for one.
+/// Converts a volume snapshot in the response to a request for one.
 fn known(snapshot: &DoSnapshot) -> Result<Snapshot, Failure> {
     let known = snapshot.snapshot()?;
     known.ok_or_else(|| Failure::bug(format!("snapshot {}: of no volume", snapshot.id)))

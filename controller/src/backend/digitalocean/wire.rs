@@ -162,8 +162,8 @@ impl Action {
         }
     }
 
-    /// Whether the action may be an attach. An unknown word may mean an attach, too; only detach
-    /// and resize do not.
+    /// Whether the action may be an attach. An unknown word may also mean an attach; only `detach`
+    /// and `resize` certainly do not.
     pub(super) fn is_attach(&self) -> bool {
         let others = ["detach", "resize"];
         !others.iter().any(|other| self.kind.starts_with(other))
@@ -201,8 +201,8 @@ impl DoVolume {
         self.droplet_ids.as_deref().unwrap_or_default()
     }
 
-    /// Whether the volume has a tag. Case is ignored, since the cloud keeps the spelling of a tag's
-    /// first use.
+    /// Whether the volume has a tag. Case is ignored, since the cloud keeps the spelling with which
+    /// a tag was first used.
     pub(super) fn has_tag(&self, tag: &str) -> bool {
         let mut tags = self.tags.iter().flatten();
         tags.any(|own| own.eq_ignore_ascii_case(tag))
@@ -219,7 +219,7 @@ impl DoVolume {
         }
     }
 
-    /// Whether the volume is from a snapshot, and not yet expanded to the size of its order.
+    /// Whether the volume was created from a snapshot, and not yet expanded to the requested size.
     pub(super) fn is_incomplete(&self) -> bool {
         let about = self.about().unwrap_or_default();
         about.gib.is_some_and(|gib| self.size_gigabytes < gib)
@@ -244,8 +244,8 @@ impl DoVolume {
 }
 
 impl DoSnapshot {
-    /// Converts the snapshot to the type of the backend; `None` if it is not of a volume. It can be
-    /// restored at once.
+    /// Converts the snapshot to the type of the backend; `None` if it is a droplet's snapshot. A
+    /// snapshot can be restored at once.
     pub(super) fn snapshot(&self) -> Result<Option<Snapshot>, Failure> {
         if self.resource_type != "volume" {
             return Ok(None);
@@ -277,7 +277,7 @@ pub(super) enum Refusal {
     Other,
 }
 
-/// The body of a refusal. With some services it is in a member `error`, with the ID as `code`.
+/// The body of a refusal. Some services put it in a member `error`, and the ID in `code`.
 #[derive(Deserialize)]
 struct Fault {
     #[serde(alias = "code")]
@@ -285,8 +285,7 @@ struct Fault {
     error: Option<Box<Fault>>,
 }
 
-/// Returns the ID of a refusal, which names its status; `None` if the response is not from the
-/// cloud.
+/// Returns the ID of a refusal, such as `not_found`; `None` if the response is not from the cloud.
 fn fault(answer: &Answer) -> Option<String> {
     let fault: Fault = answer.json().ok()?;
     fault.id.or_else(|| fault.error?.id)
@@ -325,8 +324,8 @@ fn says(answer: &Answer, words: &str) -> bool {
     answer.words().to_lowercase().contains(words)
 }
 
-/// Whether a 429 refers to the rate of all calls. The cloud also uses it for limits of one volume,
-/// and for quotas.
+/// Whether a 429 refers to the rate of all calls. The cloud also uses this status for the limits of
+/// a single volume, and for quotas.
 pub(super) fn is_too_fast(answer: &Answer) -> bool {
     !says(answer, CAPACITY) && !says(answer, SNAPSHOT_RATE)
 }
@@ -344,7 +343,7 @@ pub(super) fn deleted(answer: &Answer) -> Result<(), Failure> {
 }
 
 /// Returns the failure of a refused call. After a 5xx the call may have begun. An unexpected
-/// success is from a proxy.
+/// success must be from a proxy.
 pub(super) fn refused(answer: &Answer) -> Failure {
     let kind = match answer.status {
         status if status.is_success() => return answer.foreign("DigitalOcean"),

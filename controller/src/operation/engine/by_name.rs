@@ -16,7 +16,7 @@ impl Engine {
         begun.is_some_and(|begun| begun.volumes.has(name.as_str()))
     }
 
-    /// Returns the volume with the order's name, ready or failed; `make` creates it if there is
+    /// Returns the volume with the requested name, ready or failed; `make` creates it if there is
     /// none.
     ///
     /// # Errors
@@ -65,7 +65,8 @@ impl Engine {
         }
     }
 
-    /// Returns the snapshot with the order's name, cut or failed; `make` cuts it if there is none.
+    /// Returns the snapshot with the requested name, cut or failed; `make` cuts it if there is
+    /// none.
     ///
     /// # Errors
     /// Returns the errors of [`Self::volume_of`], for the snapshot.
@@ -88,8 +89,8 @@ impl Engine {
             .await
     }
 
-    /// Returns the item once it is ready or failed, since some storage does not show the name of a
-    /// new item before.
+    /// Returns the item once it is ready or failed. Some storage does not show the name of a new
+    /// item earlier.
     ///
     /// # Errors
     /// Returns the errors of [`at_rest`] and of [`answered::named`].

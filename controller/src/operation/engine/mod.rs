@@ -1,5 +1,5 @@
 //! Support for storage that responds before it is done, accepts a name twice or loses a response:
-//! finds the volume or snapshot with a name, waits, and queues calls. Knows no cloud.
+//! finds the volume or snapshot with a name, waits, and queues calls. Independent of the clouds.
 
 mod by_name;
 mod contest;
@@ -37,7 +37,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Whether the change was begun the maximum number of times.
+    /// Whether the change has been attempted the maximum number of times.
     pub(super) fn is_spent(&self) -> bool {
         self.begins_left == 0
     }
@@ -85,11 +85,11 @@ impl Engine {
     }
 
     /// Waits like [`Self::settled_soon`] for a change that was just begun, within the limits of
-    /// `patience`. The change may have to be begun again unless these are spent.
+    /// `patience`. Until these are reached, the caller may begin a dropped change again.
     ///
     /// # Errors
     /// Returns the errors of [`Self::settled_soon`], and `Busy` if the change was begun more often
-    /// than a job does.
+    /// than `patience` allows.
     pub(super) async fn settled_within(
         &self,
         patience: &mut Patience,
@@ -158,7 +158,7 @@ fn end_of_patience() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// Returns the item once it is ready or failed; fails if it is not by `until`.
+/// Returns the item once it is ready or failed; fails if that takes longer than `until`.
 async fn settled_by<S: Store>(
     poller: &Poller<S>,
     until: Instant,
@@ -193,8 +193,8 @@ async fn at_rest<S: Store>(
     Ok(settled)
 }
 
-/// Deletes an item that this process created for the name, and waits until it is deleted. Reads the
-/// item by its ID before, since a response or a list may have shown the ID of another item.
+/// Deletes an item that this process created for the name, and waits until it is deleted. First
+/// reads the item by its ID, since a response or a list may have shown the ID of another item.
 ///
 /// # Errors
 /// Returns `System` if it is another item; persistent errors of reading and deleting it; and the

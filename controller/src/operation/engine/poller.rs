@@ -1,6 +1,6 @@
-//! Waits until the storage has completed its work on volumes or snapshots. One poller serves all
-//! waiters of a kind, so that one list can serve many waiters of one account. No other code of the
-//! controller waits for the storage.
+//! Waits until the storage has completed its work on volumes or snapshots. One poller reads for all
+//! waiters of a kind, so that one list suffices for many waiters of one account. No other code of
+//! the controller waits for the storage.
 
 use super::Outage;
 use super::item::{Item, Store};
@@ -199,10 +199,10 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Serves waiters from a list, as long as it has fewer pages than there are waiters. Reads
+    /// Completes waiters from a list, as long as it has fewer pages than there are waiters. Reads
     /// items that are not in the list individually, since a list cannot prove that an item is
-    /// missing: an item may be lost between two pages, and a list may omit volumes, such as those
-    /// of another project.
+    /// missing: an item may be lost between two pages, and a list may omit volumes, such as another
+    /// project's.
     async fn by_list(self: Arc<Self>, secrets: Secrets, waiters: Vec<Waiter<S>>) {
         let pages_max = waiters.len() - 1;
         let mut waiting: BTreeMap<Id<S>, Vec<Waiter<S>>> = BTreeMap::new();
@@ -317,7 +317,7 @@ impl<S: Store> Account<S> {
         !self.waiters.is_empty() || self.pages.1.elapsed() < PAGES_AGE_MAX
     }
 
-    /// Whether a list serves all waiters with fewer requests.
+    /// Whether a list needs fewer requests than a read for each waiter.
     fn lists(&self) -> bool {
         self.waiters.len() > self.pages()
     }

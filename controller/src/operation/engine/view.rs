@@ -31,13 +31,13 @@ impl<I: Item> View<I> {
         Ok(Self { asked, items })
     }
 
-    /// Returns the item that the name means: the claimed item with the lowest ID.
+    /// Returns the item to which the name refers: the claimed item with the lowest ID.
     pub(super) fn leader(&self) -> Option<&I> {
         self.with(|item| *item.mark() == Mark::Claimed).next()
     }
 
-    /// Returns the item to claim if none is claimed. An item without marks has precedence, since
-    /// another program may have returned it.
+    /// Returns the item to claim if none is claimed. An unmarked item takes precedence: another
+    /// program may already have reported it to a caller.
     pub(super) fn claimable(&self) -> Option<&I> {
         self.claimables()
             .min_by_key(|item| (*item.mark() != Mark::None, item.id()))
@@ -72,8 +72,8 @@ impl<I: Item> View<I> {
         own.next().is_none().then_some(only)
     }
 
-    /// Returns the failed items of all attempts of that process, and why they failed. They were
-    /// never returned, since only claimed items are.
+    /// Returns the failed items of all attempts of the attempt's process, and why they failed. They
+    /// were never returned to a caller, since only claimed items are.
     pub(super) fn failed(&self, attempt: &Attempt) -> impl Iterator<Item = (&I::Id, &Failure)> {
         self.items
             .iter()
@@ -85,7 +85,7 @@ impl<I: Item> View<I> {
             })
     }
 
-    /// Logs items that are not used because another item with the name is.
+    /// Logs the items that are not used because another item with the name is used.
     pub(super) fn report_surplus(&self, name: &Name, used: &I::Id) {
         let surplus = self.with(|item| item.id() != used);
         let surplus: Vec<_> = surplus.map(|item| item.id().to_string()).collect();

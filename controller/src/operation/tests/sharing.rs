@@ -78,7 +78,8 @@ async fn a_backend_knows_whether_an_order_is_for_several_nodes() {
     }
 }
 
-/// Such a volume of cinder-csi-plugin remains usable; the backend refuses a second node.
+/// A volume that cinder-csi-plugin created for several nodes remains usable; the backend refuses a
+/// second node.
 #[tokio::test]
 async fn a_filesystem_that_was_created_for_several_nodes_can_still_have_one() {
     let publish = ControllerPublish {

@@ -157,7 +157,7 @@ async fn the_copy_of_a_source_that_is_gone_is_looked_for_if_a_call_may_have_made
         source: Some(source()),
         ..volume(Phase::Ready)
     };
-    // The state is that after a call during which the source existed.
+    // The state is the same as after a call during which the source existed.
     backend.1.volumes.note(request.name.as_str());
     backend.0.lock().unwrap().push_back(Ok(copy));
     operations.create(request.clone()).await.unwrap();

@@ -39,7 +39,7 @@ impl Client {
     }
 
     /// Confirms the key before the first call, if Civo did not respond at the start. If Civo
-    /// refuses the key, the call fails by itself.
+    /// refuses the key, the call itself fails.
     pub(super) async fn confirm(&self, access: &Access) -> Result<(), Failure> {
         if self.is_confirmed.load(Ordering::Acquire) {
             return Ok(());
@@ -89,7 +89,7 @@ impl Client {
     }
 }
 
-/// Returns the call that only succeeds with keys of the account.
+/// Returns a call that succeeds only with keys of the account.
 fn about(access: &Access) -> Request {
     let path = format!("/v2/kubernetes/clusters/{}", encoded(&access.cluster));
     Request::get("get_cluster", path)

@@ -1,8 +1,8 @@
 //! Checks which team a token belongs to. With the token of another team, all volumes would be
-//! missing: DeleteVolume would succeed, and CreateVolume would create a second volume. So the team
-//! of the first token is read at the start, even by a replica without calls, and a token that
-//! replaces a refused one is used only if it belongs to the same team. A token may lack the scope
-//! for this (`account:read`), which no other call requires.
+//! missing: DeleteVolume would succeed, and CreateVolume would create a second volume. So every
+//! replica reads the first token's team at the start, even if it never makes a call, and a token
+//! that replaces a refused one is used only if it belongs to the same team. A token may lack the
+//! scope for this (`account:read`), which no other call requires.
 
 use super::{Client, Request, wire};
 use belay_server::call::{Failure, Kind};
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The deadline of the query, since the first call waits for it.
+/// The deadline of the query, which the first call waits for.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The interval between two attempts to read the team.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -124,12 +124,12 @@ impl Client {
         }
     }
 
-    /// Queries the team before a call, if it is unknown. A failure delays no other call.
+    /// Queries the team before a call, if it is unknown. A failure does not delay other calls.
     pub(super) async fn learn_team(&self, token: &HeaderValue) {
         if !self.team.is_to_ask() {
             return;
         }
-        // If the token is refused, its call reports that.
+        // If the token is refused, the call itself reports that.
         if let Err(failure) = self.learn_of(token).await {
             tracing::debug!(%failure, "the team of the token is not known yet");
         }
@@ -146,8 +146,8 @@ impl Client {
     }
 
     /// Uses the new token from now on if it belongs to the same team; returns false if the cloud
-    /// refuses it. If no earlier token has shown its team, there is nothing to compare with, and
-    /// the token is used.
+    /// refuses it. If the team of no earlier token is known, the new token is used without a
+    /// comparison.
     ///
     /// # Errors
     /// Returns `Precondition` if the token belongs to another team or hides its team, and the
@@ -206,7 +206,7 @@ impl Client {
         let answer = self.answer_with(token, &request).await?;
         match answer.status {
             StatusCode::OK => Ok(Said::Owner(answer.json::<OneAccount>()?.account.owner())),
-            // A response of a proxy says nothing about the token.
+            // A proxy's response says nothing about the token.
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !wire::is_own(&answer) => {
                 Err(answer.foreign("DigitalOcean"))
             }
