@@ -1,5 +1,5 @@
-//! Repeatable random choices: a seeded generator (splitmix64). Its seed is printed, and shown when
-//! the test fails. For tests: it panics.
+//! Repeatable random choices: a seeded generator (splitmix64). The seed is printed, so the output
+//! of a failed test contains it. For tests: it panics.
 
 #![expect(
     clippy::expect_used,
@@ -15,10 +15,10 @@ pub struct Chance {
 }
 
 impl Chance {
-    /// A new one, seeded by `BELAY_SEED` or else by the clock.
+    /// Creates a generator, seeded by `BELAY_SEED` or else by the clock.
     ///
     /// # Panics
-    /// If `BELAY_SEED` is not a number.
+    /// Panics if `BELAY_SEED` is not a number.
     #[must_use]
     pub fn new(test: &str) -> Self {
         let given = std::env::var("BELAY_SEED").ok();
@@ -27,19 +27,19 @@ impl Chance {
         Chance { state: seed }
     }
 
-    /// The generator with a fixed seed.
+    /// Creates a generator with a fixed seed.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
         Chance { state: seed }
     }
 
-    /// Another generator, whose seed comes from this one.
+    /// Creates another generator, seeded by this one.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Chance { state: self.bits() }
     }
 
-    /// 64 bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -48,25 +48,25 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     ///
     /// # Panics
-    /// If that is 0.
+    /// Panics if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.bits() % end
     }
 
-    /// A random element.
+    /// Returns a random element.
     ///
     /// # Panics
-    /// If there are none.
+    /// Panics if `choices` is empty.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         let count = u64::try_from(choices.len()).expect("a short list");
         let at = usize::try_from(self.below(count)).expect("an index");
         &choices[at]
     }
 
-    /// So many bytes, none of which is zero.
+    /// Returns `count` random bytes, none of which is zero.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count)
             .map(|_| self.bits().to_le_bytes()[0] | 1)

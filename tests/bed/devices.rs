@@ -1,5 +1,5 @@
-//! Loop devices by `losetup`: list them, bind one, release one. For volumes, belay-node binds
-//! devices without any tool.
+//! Lists, binds and releases loop devices with `losetup`. For volumes, belay-node binds devices
+//! without any tool.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -11,28 +11,28 @@ use std::process::{Command, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
-/// How long another process may keep a device open that was released, in seconds.
+/// Maximum time for which another process may keep a released device open, in seconds.
 const RELEASE_SECONDS_MAX: i64 = 20;
 
 /// A bound loop device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loop {
-    /// Its node, `/dev/loopN`.
+    /// The path of the device node, `/dev/loopN`.
     pub device: PathBuf,
-    /// Its own number.
+    /// The number of the device.
     number: DeviceNumber,
-    /// Inode of the file behind it.
+    /// The inode of the file behind the device.
     inode: u64,
-    /// Number of the device that the file's filesystem is on. sysfs has the file's path only as
-    /// seen in the mount namespace that bound it, so this identifies a loop.
+    /// The number of the device with the file's filesystem. sysfs shows the file's path only as in
+    /// the mount namespace that bound the device, so this number identifies the file.
     below: DeviceNumber,
 }
 
-/// Major and minor number of a device.
+/// The major and minor number of a device.
 type DeviceNumber = (u32, u32);
 
 impl Loop {
-    /// Whether its file is on the filesystem with this number, the `st_dev` of stat(2).
+    /// Whether the device's file is on the filesystem with this number, the `st_dev` of stat(2).
     #[must_use]
     pub fn is_on(&self, filesystem: u64) -> bool {
         let number = (rustix::fs::major(filesystem), rustix::fs::minor(filesystem));
@@ -40,16 +40,16 @@ impl Loop {
     }
 }
 
-/// All bound loop devices of the machine.
+/// Returns all bound loop devices of the machine.
 ///
 /// # Errors
-/// `losetup` is missing or fails, or its output cannot be parsed.
+/// Fails if `losetup` is missing or fails, or if its output cannot be parsed.
 pub fn list() -> io::Result<Vec<Loop>> {
-    // Without --raw: that escapes the blanks with which these columns are padded.
+    // Do not use --raw, which escapes the blanks with which these columns are padded.
     let columns = "NAME,MAJ:MIN,BACK-INO,BACK-MAJ:MIN";
     let text = losetup(&["--list", "--noheadings", "--output", columns])?;
     let unreadable = |line| io::Error::other(format!("cannot read losetup's line {line:?}"));
-    // Fewer columns: a device that was released while the list was made.
+    // A line has fewer columns if its device was released while the list was made.
     let whole = text
         .lines()
         .filter(|line| line.split_whitespace().count() == 4);
@@ -58,7 +58,7 @@ pub fn list() -> io::Result<Vec<Loop>> {
         .collect()
 }
 
-/// One line of `losetup`.
+/// Parses a line of `losetup`; `None` if it is incomplete.
 fn parse(line: &str) -> Option<Loop> {
     let mut words = line.split_whitespace();
     Some(Loop {
@@ -69,16 +69,16 @@ fn parse(line: &str) -> Option<Loop> {
     })
 }
 
-/// `major:minor`.
+/// Parses `major:minor`.
 fn device_number(text: &str) -> Option<DeviceNumber> {
     let (major, minor) = text.split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Those of `loops` that are bound to `file`.
+/// Returns those of `loops` that are bound to `file`.
 ///
 /// # Errors
-/// The file cannot be inspected; a file that does not exist has no loop.
+/// Fails if the file cannot be inspected. A missing file is bound to no device.
 pub fn bound_to(loops: &[Loop], file: &Path) -> io::Result<Vec<Loop>> {
     let meta = match fs::metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -88,7 +88,7 @@ pub fn bound_to(loops: &[Loop], file: &Path) -> io::Result<Vec<Loop>> {
     Ok(loops.iter().filter(is_of_file).cloned().collect())
 }
 
-/// Those of `loops` whose files are on a filesystem on one of `disks`.
+/// Returns those of `loops` whose files are on a filesystem on one of `disks`.
 pub fn bound_on(loops: &[Loop], disks: &[Loop]) -> Vec<Loop> {
     loops
         .iter()
@@ -97,38 +97,38 @@ pub fn bound_on(loops: &[Loop], disks: &[Loop]) -> Vec<Loop> {
         .collect()
 }
 
-/// Binds a free loop device to `file`. The `flags` are more flags of `losetup`; the child has
-/// `stdin` open while it runs.
+/// Binds a free loop device to `file`. `flags` are additional flags of `losetup`, which has `stdin`
+/// open while it runs.
 ///
 /// # Errors
-/// What `losetup` says.
+/// Returns the message of `losetup`.
 pub fn bind(file: &Path, flags: &[&str], stdin: Stdio) -> io::Result<PathBuf> {
     let mut command = command(&["--find", "--show"]);
     let device = run(command.args(flags).arg(file).stdin(stdin))?;
     Ok(PathBuf::from(device.trim()))
 }
 
-/// Finds a free device and does not bind it.
+/// Finds a free device without binding it.
 ///
 /// # Errors
-/// What `losetup` says.
+/// Returns the message of `losetup`.
 pub fn search() -> io::Result<()> {
     losetup(&["--find"]).map(drop)
 }
 
-/// Releases a device: at once, or when its last user does.
+/// Releases a device: at once, or when its last user closes it.
 ///
 /// # Errors
-/// What `losetup` says.
+/// Returns the message of `losetup`.
 pub fn detach(device: &Path) -> io::Result<()> {
     run(command(&["--detach"]).arg(device)).map(drop)
 }
 
-/// Releases a loop device, if it is still the one that was listed. While it is open here, the
-/// kernel cannot reuse its number, so no other device can be hit.
+/// Releases a loop device, unless its number now belongs to another device. While the device is
+/// open here, the kernel cannot reuse the number.
 ///
 /// # Errors
-/// What `losetup` or open(2) says.
+/// Returns the message of `losetup`, or the error of open(2).
 pub fn release(ours: &Loop) -> io::Result<()> {
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let hold = OpenOptions::new()
@@ -142,12 +142,12 @@ pub fn release(ours: &Loop) -> io::Result<()> {
     Ok(())
 }
 
-/// Releases the device that `file` is bound to, and waits until it is unbound: while another
-/// process has it open, and the listing of another demo opens all of them, it stays bound.
-/// Unbinding closes the file.
+/// Releases the device that `file` is bound to, and waits until it is unbound, which also closes
+/// the file. The device stays bound while another process, such as the `losetup` of another demo,
+/// has it open.
 ///
 /// # Errors
-/// The file is bound to no device, or the device stays open.
+/// Fails if the file is bound to no device, or if the device stays open.
 pub fn release_and_wait(file: &Path) -> io::Result<()> {
     let watch = inotify::init(CreateFlags::CLOEXEC)?;
     inotify::add_watch(&watch, file, WatchFlags::CLOSE_WRITE)?;
@@ -172,7 +172,8 @@ fn losetup(arguments: &[&str]) -> io::Result<String> {
     run(&mut command(arguments))
 }
 
-/// Its own process group: a losetup that Ctrl-C interrupts could leave a device bound.
+/// Creates a command with its own process group: if Ctrl-C interrupted losetup, a device could stay
+/// bound.
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new("losetup");
     command
@@ -252,7 +253,7 @@ mod tests {
                 while fs::read_to_string(kernel.join("autoclear")).unwrap() == "0\n" {
                     std::thread::yield_now();
                 }
-                // Long enough for a release that does not wait.
+                // These calls take long enough for a release that does not wait.
                 for _ in 0..20 {
                     list().unwrap();
                 }

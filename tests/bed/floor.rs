@@ -1,5 +1,5 @@
-//! The floor of benches/BUDGET.md: the calls of a volume's lifecycle by the bare system calls, for
-//! the benches and the demo alike. No checks. `kind` is a filesystem's type, or `block`.
+//! The floor of benches/BUDGET.md, for the benches and the demo: the calls of a volume's lifecycle
+//! as bare system calls, without checks. `kind` is a filesystem type, or `block`.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Seek as _, SeekFrom};
@@ -10,13 +10,13 @@ use rustix::mount::MountPropagationFlags;
 
 use crate::mounts::{bind, mount, unmount};
 
-/// The agent's mode for a target that it creates.
+/// The mode with which the agent creates a target.
 const TARGET_MODE: u32 = 0o750;
 
-/// Mounts the filesystem of a bound device; a device itself is bind-mounted.
+/// Mounts the filesystem of a bound device. For `block`, bind-mounts the device itself.
 ///
 /// # Errors
-/// A system call fails.
+/// Fails if a system call fails.
 pub fn stage(kind: &str, device: &Path, staging: &Path) -> io::Result<()> {
     match kind {
         "block" => bind(device, staging),
@@ -24,10 +24,10 @@ pub fn stage(kind: &str, device: &Path, staging: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates the target, and makes a private bind mount at it.
+/// Creates the target, and a private bind mount on it.
 ///
 /// # Errors
-/// A system call fails.
+/// Fails if a system call fails.
 pub fn publish(kind: &str, staging: &Path, target: &Path) -> io::Result<()> {
     match kind {
         "block" => drop(File::create(target)?),
@@ -38,10 +38,10 @@ pub fn publish(kind: &str, staging: &Path, target: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount_change(target, private)?)
 }
 
-/// The size at the target, in bytes.
+/// Returns the size at the target, in bytes.
 ///
 /// # Errors
-/// A system call fails.
+/// Fails if a system call fails.
 pub fn stats(kind: &str, target: &Path) -> io::Result<u64> {
     match kind {
         "block" => File::open(target)?.seek(SeekFrom::End(0)),
@@ -55,7 +55,7 @@ pub fn stats(kind: &str, target: &Path) -> io::Result<u64> {
 /// Unmounts and removes the target.
 ///
 /// # Errors
-/// A system call fails.
+/// Fails if a system call fails.
 pub fn unpublish(kind: &str, target: &Path) -> io::Result<()> {
     unmount(target)?;
     match kind {
@@ -67,7 +67,7 @@ pub fn unpublish(kind: &str, target: &Path) -> io::Result<()> {
 /// Unmounts the staging path.
 ///
 /// # Errors
-/// As umount2(2).
+/// Returns the errors of umount2(2).
 pub fn unstage(staging: &Path) -> io::Result<()> {
     unmount(staging)
 }

@@ -1,5 +1,5 @@
 //! The mounts of a namespace, from proc_pid_mountinfo(5), and the bare system calls that create and
-//! remove one.
+//! remove a mount.
 
 use std::fs;
 use std::io;
@@ -10,24 +10,25 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
 };
 
-/// One mount.
+/// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Its id.
+    /// The mount ID.
     pub id: u64,
-    /// The id of the mount that it is on.
+    /// The ID of the parent mount.
     pub parent: u64,
-    /// Its mount point.
+    /// The mount point.
     pub point: PathBuf,
-    /// Its line in the table, for messages.
+    /// The mount's line in the table, for messages.
     pub line: String,
 }
 
-/// Every mount in the namespace of that process (`self`, or its id), in mount order. Blanks in a
-/// path, which the kernel writes as `\040`, are not decoded: no path here has any.
+/// Returns all mounts in the mount namespace of a process (`self`, or its PID), in mount order.
+/// Blanks in a path, which the kernel writes as `\040`, are not decoded, since no path here
+/// contains blanks.
 ///
 /// # Errors
-/// The process has ended, or its table cannot be read.
+/// Fails if the process has ended, or its table cannot be read.
 pub fn mounts_of(pid: &str) -> io::Result<Vec<Mount>> {
     let table = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
     Ok(table.lines().filter_map(parse).collect())
@@ -43,10 +44,10 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// Mounts the filesystem on `device`, the way the kernel offers since 5.2.
+/// Mounts the filesystem on `device`, with the mount API of Linux 5.2.
 ///
 /// # Errors
-/// A system call fails.
+/// Fails if a system call fails.
 pub fn mount(fs_type: &str, device: &Path, point: &Path) -> io::Result<()> {
     let context = rustix::mount::fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(&context, "source", device)?;
@@ -57,10 +58,10 @@ pub fn mount(fs_type: &str, device: &Path, point: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(&tree, "", CWD, point, how)?)
 }
 
-/// Makes `from` visible at `to` as well.
+/// Bind-mounts `from` at `to`.
 ///
 /// # Errors
-/// A system call fails.
+/// Fails if a system call fails.
 pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = rustix::mount::open_tree(CWD, from, flags)?;
@@ -68,10 +69,10 @@ pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(&tree, "", CWD, to, how)?)
 }
 
-/// Unmounts `point`, which fails while a process has a file open there.
+/// Unmounts `point`; fails while a process has a file open there.
 ///
 /// # Errors
-/// As umount2(2).
+/// Returns the errors of umount2(2).
 pub fn unmount(point: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(point, UnmountFlags::NOFOLLOW)?)
 }

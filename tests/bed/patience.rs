@@ -1,4 +1,4 @@
-//! Polling with a time limit, where no event exists. For tests: it panics.
+//! Polling with a time limit, for conditions without an event. For tests: it panics.
 
 #![expect(clippy::panic, reason = "a test fails when it times out")]
 
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, poll};
 use rustix::io::Errno;
 
-/// Far more than anything here takes; anything slower is a failure.
+/// The time limit, far longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Checks again and again until the condition holds.
+/// Polls until the condition holds.
 ///
 /// # Panics
-/// If it does not hold within [`PATIENCE`].
+/// Panics if the condition does not hold within [`PATIENCE`].
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -26,13 +26,13 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Sleeps for a moment.
 ///
 /// # Panics
-/// If poll(2) fails.
+/// Panics if poll(2) fails.
 pub fn pause() {
     let moment = Timespec {
         tv_sec: 0,
         tv_nsec: 1_000_000,
     };
-    // Without descriptors, only the timeout or a signal ends it.
+    // Without descriptors, only the timeout or a signal ends the poll.
     match poll(&mut [], Some(&moment)) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(errno) => panic!("poll: {errno}"),

@@ -1,5 +1,5 @@
-//! Children that do not outlive the process that started them, whichever way that ends; and our own
-//! programs, which serve at a socket.
+//! Child processes that do not outlive their parent, however it exits; and Belay's own programs,
+//! which serve on a socket.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,11 +15,11 @@ use rustix::process::Pid;
 
 use crate::patience::until;
 
-/// A program of this workspace: in `BELAY_BIN_DIR`, else the newest that was built next to this
-/// test, by make or by cargo.
+/// Returns the path of a program of this workspace: in `BELAY_BIN_DIR`, or else the newest one that
+/// make or cargo has built next to this test.
 ///
 /// # Errors
-/// If there is none.
+/// Fails if the program was not built.
 pub fn binary(name: &str) -> io::Result<PathBuf> {
     if let Some(directory) = std::env::var_os("BELAY_BIN_DIR") {
         return Ok(PathBuf::from(directory).join(name));
@@ -37,8 +37,8 @@ pub fn binary(name: &str) -> io::Result<PathBuf> {
         .ok_or_else(|| io::Error::other(missing()))
 }
 
-/// A program that the kernel kills when the thread that starts it exits (PR_SET_PDEATHSIG), so that
-/// it does not outlive a killed test. Without input.
+/// Creates a command without input. The kernel kills its process when the thread that started it
+/// exits (PR_SET_PDEATHSIG), so it does not outlive a killed test.
 #[must_use]
 pub fn program(words: impl IntoIterator<Item: AsRef<OsStr>>) -> Command {
     let mut setpriv = Command::new("setpriv");
@@ -49,8 +49,9 @@ pub fn program(words: impl IntoIterator<Item: AsRef<OsStr>>) -> Command {
     setpriv
 }
 
-/// One of our programs that serves at that socket, for [`Running::serving`]. It is started by
-/// `words`, a command that becomes it, such as `unshare`; by none, itself.
+/// Creates the command for one of Belay's programs that serves on this socket, for
+/// [`Running::serving`]. `words` are a command that executes the program, such as `unshare`; if
+/// empty, the program is started directly.
 #[must_use]
 pub fn server(words: &[&str], binary: &Path, socket: &Path) -> Command {
     let words = words.iter().map(AsRef::<OsStr>::as_ref);
@@ -65,21 +66,21 @@ pub fn server(words: &[&str], binary: &Path, socket: &Path) -> Command {
 pub struct Running(Child);
 
 impl Running {
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Errors
-    /// As execve(2).
+    /// Returns the errors of execve(2).
     pub fn start(command: &mut Command) -> io::Result<Self> {
         command.spawn().map(Self)
     }
 
-    /// Starts a [`server`], and returns when it listens at its socket.
+    /// Starts a [`server`], and returns once it listens on its socket.
     ///
     /// # Errors
-    /// As execve(2); if it exits before.
+    /// Returns the errors of execve(2); fails if the program exits before it listens.
     ///
     /// # Panics
-    /// If neither happens within [`crate::patience::PATIENCE`].
+    /// Panics if the program neither listens nor exits within [`crate::patience::PATIENCE`].
     pub fn serving(command: &mut Command, socket: &Path) -> io::Result<Self> {
         let mut running = Self::start(command)?;
         let mut ended = Ok(None);
@@ -93,21 +94,21 @@ impl Running {
         }
     }
 
-    /// Whether this process listens there (SO_PEERCRED, unix(7)), or its child if the command that
-    /// starts it stays. A child that an agent was just starting when it was killed keeps the old
-    /// socket open for a moment.
+    /// Whether this process listens on the socket (SO_PEERCRED, unix(7)), or its child, if a
+    /// command started the program as a child. A child that an agent was just starting when it was
+    /// killed keeps the old socket open for a moment.
     fn listens_at(&self, socket: &Path) -> bool {
         let peer = peer_at(socket).ok();
         peer.is_some_and(|peer| peer == Pid::from_child(self) || self.children().contains(&peer))
     }
 
-    /// Its running child processes.
+    /// Returns the running child processes.
     #[must_use]
     pub fn children(&self) -> Vec<Pid> {
         let tasks = format!("/proc/{}/task", self.id());
         let mut pids = Vec::new();
         for task in fs::read_dir(tasks).into_iter().flatten().flatten() {
-            // A thread may exit between the listing and the reading.
+            // A thread may exit between the listing and the read.
             let list = fs::read_to_string(task.path().join("children")).unwrap_or_default();
             let numbers = list.split_whitespace().filter_map(|pid| pid.parse().ok());
             pids.extend(numbers.filter_map(Pid::from_raw));
@@ -116,9 +117,9 @@ impl Running {
     }
 }
 
-/// The process that listens at the socket.
+/// Returns the process that listens on the socket.
 fn peer_at(socket: &Path) -> rustix::io::Result<Pid> {
-    // Without waiting: a killed agent's queue may never be emptied.
+    // Do not wait: the queue of a killed agent may never be emptied.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&stream, &SocketAddrUnix::new(socket)?)?;
@@ -141,7 +142,7 @@ impl DerefMut for Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only if it has exited already.
+        // Both calls fail only if the process has already exited.
         drop(self.0.kill());
         drop(self.0.wait());
     }

@@ -1,5 +1,5 @@
 //! The requests of the sidecars and of the kubelet, with the fields that all callers set. A caller
-//! adds its own: `CreateVolumeRequest { parameters, ..create(..) }`.
+//! adds other fields: `CreateVolumeRequest { parameters, ..create(..) }`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +9,8 @@ use csi::volume_capability::access_mode::Mode;
 use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 
-/// The use of a volume by one word: a filesystem's name, none at all, or `block`.
+/// Returns the capability for a kind of volume: a filesystem's name, an empty text for the default,
+/// or `block`.
 #[must_use]
 pub fn capability(kind: &str, mode: Mode) -> csi::VolumeCapability {
     let access_type = match kind {
@@ -25,7 +26,7 @@ pub fn capability(kind: &str, mode: Mode) -> csi::VolumeCapability {
     }
 }
 
-/// Bounds in bytes; 0 = none.
+/// Returns a capacity range in bytes; 0 means no limit.
 #[must_use]
 pub fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {
     Some(csi::CapacityRange {
@@ -34,21 +35,21 @@ pub fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange
     })
 }
 
-/// The content of that snapshot.
+/// Returns the content source for a volume from this snapshot.
 #[must_use]
 pub fn of_snapshot(id: &str) -> Source {
     let snapshot_id = id.to_owned();
     Source::Snapshot(SnapshotSource { snapshot_id })
 }
 
-/// The content of that volume.
+/// Returns the content source for a clone of this volume.
 #[must_use]
 pub fn of_volume(id: &str) -> Source {
     let volume_id = id.to_owned();
     Source::Volume(VolumeSource { volume_id })
 }
 
-/// To create a volume, of any size.
+/// Returns a request to create a volume of any size.
 #[must_use]
 pub fn create(
     name: &str,
@@ -65,7 +66,7 @@ pub fn create(
     }
 }
 
-/// To delete a volume.
+/// Returns a request to delete a volume.
 #[must_use]
 pub fn delete(id: &str) -> csi::DeleteVolumeRequest {
     csi::DeleteVolumeRequest {
@@ -74,7 +75,7 @@ pub fn delete(id: &str) -> csi::DeleteVolumeRequest {
     }
 }
 
-/// To attach a volume to a node.
+/// Returns a request to attach a volume to a node.
 #[must_use]
 pub fn attach(
     id: &str,
@@ -89,7 +90,7 @@ pub fn attach(
     }
 }
 
-/// To detach a volume from a node; the empty name means all nodes.
+/// Returns a request to detach a volume from a node; an empty name means all nodes.
 #[must_use]
 pub fn detach(id: &str, node: &str) -> csi::ControllerUnpublishVolumeRequest {
     csi::ControllerUnpublishVolumeRequest {
@@ -99,7 +100,7 @@ pub fn detach(id: &str, node: &str) -> csi::ControllerUnpublishVolumeRequest {
     }
 }
 
-/// To grow a volume to at least so many bytes.
+/// Returns a request to expand a volume to at least `bytes`.
 #[must_use]
 pub fn grow(id: &str, bytes: i64) -> csi::ControllerExpandVolumeRequest {
     csi::ControllerExpandVolumeRequest {
@@ -109,7 +110,7 @@ pub fn grow(id: &str, bytes: i64) -> csi::ControllerExpandVolumeRequest {
     }
 }
 
-/// To cut a snapshot of a volume.
+/// Returns a request to create a snapshot of a volume.
 #[must_use]
 pub fn cut(name: &str, volume_id: &str) -> csi::CreateSnapshotRequest {
     csi::CreateSnapshotRequest {
@@ -119,7 +120,7 @@ pub fn cut(name: &str, volume_id: &str) -> csi::CreateSnapshotRequest {
     }
 }
 
-/// To delete a snapshot.
+/// Returns a request to delete a snapshot.
 #[must_use]
 pub fn discard(id: &str) -> csi::DeleteSnapshotRequest {
     csi::DeleteSnapshotRequest {
@@ -128,7 +129,7 @@ pub fn discard(id: &str) -> csi::DeleteSnapshotRequest {
     }
 }
 
-/// To read the state of a volume.
+/// Returns a request for the state of a volume.
 #[must_use]
 pub fn get(id: &str) -> csi::ControllerGetVolumeRequest {
     csi::ControllerGetVolumeRequest {
@@ -136,7 +137,7 @@ pub fn get(id: &str) -> csi::ControllerGetVolumeRequest {
     }
 }
 
-/// To stage a volume, with the publish context of its attachment.
+/// Returns a request to stage a volume, with the publish context of its attachment.
 #[must_use]
 pub fn stage(
     id: &str,
@@ -153,7 +154,7 @@ pub fn stage(
     }
 }
 
-/// To unstage a volume.
+/// Returns a request to unstage a volume.
 #[must_use]
 pub fn unstage(id: &str, staging: &Path) -> csi::NodeUnstageVolumeRequest {
     csi::NodeUnstageVolumeRequest {
@@ -162,7 +163,7 @@ pub fn unstage(id: &str, staging: &Path) -> csi::NodeUnstageVolumeRequest {
     }
 }
 
-/// To publish a staged volume.
+/// Returns a request to publish a staged volume.
 #[must_use]
 pub fn publish(
     id: &str,
@@ -181,7 +182,7 @@ pub fn publish(
     }
 }
 
-/// To unpublish a volume.
+/// Returns a request to unpublish a volume.
 #[must_use]
 pub fn unpublish(id: &str, target: &Path) -> csi::NodeUnpublishVolumeRequest {
     csi::NodeUnpublishVolumeRequest {
@@ -190,7 +191,7 @@ pub fn unpublish(id: &str, target: &Path) -> csi::NodeUnpublishVolumeRequest {
     }
 }
 
-/// To read the usage of a volume, at one of its paths.
+/// Returns a request for the usage of a volume, at one of its paths.
 #[must_use]
 pub fn stats(id: &str, path: &Path, staging: &Path) -> csi::NodeGetVolumeStatsRequest {
     csi::NodeGetVolumeStatsRequest {
@@ -200,7 +201,7 @@ pub fn stats(id: &str, path: &Path, staging: &Path) -> csi::NodeGetVolumeStatsRe
     }
 }
 
-/// To grow a volume on its node to at least so many bytes.
+/// Returns a request to expand a volume on its node to at least `bytes`.
 #[must_use]
 pub fn expand(
     id: &str,

@@ -1,15 +1,16 @@
-//! csi-sanity, the official suite, on a controller whose node agent has no device to plug in.
+//! Runs csi-sanity, the official test suite, against a controller whose node agent has no device to
+//! attach.
 
 #![expect(clippy::expect_used, reason = "a test ends without the suite")]
 
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the suite on both sockets, with volumes of that access type (`mount` or `block`), and
-/// without the specs of the node service. Its directories are made in `dir`.
+/// Runs the suite against both sockets, with volumes of this access type (`mount` or `block`), and
+/// without the specs of the node service. The suite's directories are created in `dir`.
 ///
 /// # Panics
-/// If csi-sanity is missing, or a spec fails.
+/// Panics if csi-sanity is missing, or if a spec fails.
 pub fn passes_without_node_service(node: &Path, controller: &Path, dir: &Path, access_type: &str) {
     let option = |name: &str, value: &Path| format!("--csi.{name}={}", value.display());
     let output = Command::new("csi-sanity")

@@ -1,4 +1,4 @@
-//! A running program from outside: its pages, and what proc_pid_status(5) shows of it.
+//! A running program seen from outside: its pages, and its entries in proc_pid_status(5).
 
 use std::fmt::Display;
 use std::fs;
@@ -6,29 +6,29 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// How long a page may take.
+/// Maximum time for reading a page.
 const PAGE_MAX: Duration = Duration::from_secs(60);
 
-/// A port of this machine that is free now.
+/// Returns a free port on loopback.
 ///
 /// # Errors
-/// None is free.
+/// Fails if no port is free.
 pub fn free_port() -> io::Result<SocketAddr> {
     listen()?.local_addr()
 }
 
-/// A listener on a port of this machine, for a test that plays a server.
+/// Returns a listener on a loopback port, for a test that plays a server.
 ///
 /// # Errors
-/// No port is free.
+/// Fails if no port is free.
 pub fn listen() -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
 }
 
-/// The status and the body of a page.
+/// Returns the status and the body of a page.
 ///
 /// # Errors
-/// No program answers there, not in time, or not in HTTP/1.1.
+/// Fails if no program responds in time and in HTTP/1.1.
 pub fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PAGE_MAX))?;
@@ -44,7 +44,7 @@ pub fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     page.ok_or_else(|| io::Error::other(format!("http://{address}{path} answered {first}")))
 }
 
-/// One line of a page of metrics: name, labels, value (prometheus.io, "Text-based format").
+/// Parses a line of a metrics page: name, labels and value (prometheus.io, "Text-based format").
 #[must_use]
 pub fn sample(line: &str) -> Option<(&str, &str, f64)> {
     if line.starts_with('#') {
@@ -58,10 +58,11 @@ pub fn sample(line: &str) -> Option<(&str, &str, f64)> {
     }
 }
 
-/// The number of that name of a process (`self`, or its id): sizes such as `VmRSS` in KiB.
+/// Returns a number from the status of a process (`self`, or its PID); sizes such as `VmRSS` are in
+/// KiB.
 ///
 /// # Errors
-/// The process has ended, or has no such number.
+/// Fails if the process has ended, or if its status does not contain the number.
 pub fn status(process: impl Display, name: &str) -> io::Result<u64> {
     let path = format!("/proc/{process}/status");
     let status = fs::read_to_string(&path)

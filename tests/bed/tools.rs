@@ -1,4 +1,4 @@
-//! The system's own tools. For tests: it panics.
+//! Runs the system's own tools. For tests: it panics.
 
 #![expect(
     clippy::expect_used,
@@ -9,10 +9,10 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a tool to its end and returns what it printed.
+/// Runs a tool to its end and returns its output.
 ///
 /// # Panics
-/// When it fails, with what it said.
+/// Panics if the tool fails, with its error output.
 #[track_caller]
 pub fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program)
@@ -33,10 +33,10 @@ pub fn run(program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// A path as an argument of these.
+/// Returns a path as an argument for [`run`].
 ///
 /// # Panics
-/// Unless it is UTF-8.
+/// Panics unless the path is UTF-8.
 #[must_use]
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
