@@ -1,5 +1,5 @@
-//! No two modules of one parent may need each other, directly or by a third. Knows the imports of
-//! the product as text; a name that is reached through a re-export of the parent is not seen.
+//! Checks that no two modules of one parent depend on each other, directly or through a third.
+//! Reads imports as text; a name that is reached through a re-export of the parent is not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::mask::{line_of, places_of};
 use crate::rust::is_product;
 use crate::tree::RustFile;
 
-/// Names of a crate's modules from its root, as in `a::b`; the root itself is empty.
+/// The path of a module from its crate's root, as in `a::b`; the root itself is empty.
 type Module = Vec<String>;
 
 /// The first line on which a module names a sibling.
@@ -21,7 +21,7 @@ struct Use<'a> {
 /// For each module, the siblings that it or its children name.
 type Uses<'a> = BTreeMap<(Module, String), BTreeMap<String, Use<'a>>>;
 
-/// Returns one finding for each circle of modules in the products' crates.
+/// Returns one finding for each cycle of modules in the products' crates.
 pub(crate) fn check(files: &[RustFile]) -> Vec<Finding> {
     let crates: BTreeSet<&str> = files
         .iter()
@@ -33,7 +33,7 @@ pub(crate) fn check(files: &[RustFile]) -> Vec<Finding> {
         .collect()
 }
 
-/// The `src/` directory of a product's crate that a file lies in.
+/// Returns the `src/` directory of the product's crate that contains a file.
 fn sources_of(path: &str) -> Option<&str> {
     let end = path.find("/src/")? + "/src/".len();
     is_product(path).then(|| &path[..end])
@@ -61,7 +61,7 @@ fn circles(sources: &str, files: &[RustFile]) -> Vec<Finding> {
     findings(&uses)
 }
 
-/// One finding for each use that leads back to the module it starts from.
+/// Returns a finding for each use that leads back to the module where it starts.
 fn findings(uses: &Uses<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for ((parent, from), siblings) in uses {
@@ -77,7 +77,7 @@ fn findings(uses: &Uses<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Whether the module `from` needs its sibling `to`, directly or by others.
+/// Whether the module `from` depends on its sibling `to`, directly or through others.
 fn reaches(uses: &Uses<'_>, parent: &Module, from: &str, to: &str) -> bool {
     let mut seen = BTreeSet::new();
     let mut next = vec![from.to_owned()];
@@ -93,7 +93,7 @@ fn reaches(uses: &Uses<'_>, parent: &Module, from: &str, to: &str) -> bool {
     false
 }
 
-/// `a/b.rs` and `a/b/mod.rs` are both `a::b`.
+/// Returns the module of a file: `a/b.rs` and `a/b/mod.rs` are both `a::b`.
 fn module_of(path: &str) -> Module {
     let mut parts: Module = path
         .trim_end_matches(".rs")
@@ -109,7 +109,8 @@ fn module_of(path: &str) -> Module {
     parts
 }
 
-/// The parent of both modules, and its children in which they lie, unless one lies in the other.
+/// Returns the common parent of two modules, and the parent's children that contain them; `None` if
+/// one module contains the other.
 fn siblings(
     here: &Module,
     named: &Module,
@@ -124,7 +125,8 @@ fn siblings(
     Some((here[..common].to_vec(), from.clone(), to.clone()))
 }
 
-/// Every path that begins with `crate` or `super`, resolved from the module `here`, with its place.
+/// Returns every path that begins with `crate` or `super`, resolved from the module `here`, with
+/// its position.
 fn paths_named(code: &str, here: &Module) -> Vec<(Module, usize)> {
     let mut paths = Vec::new();
     for at in places_of(code, "crate") {
@@ -149,14 +151,15 @@ fn climb(code: &str, at: usize, here: &Module, paths: &mut Vec<(Module, usize)>)
     expand(code, at, base, paths);
 }
 
-/// Adds the paths that follow `base` at `at`, where `::` begins: one, or those of a group.
+/// Adds the paths that follow `base` at `at`, where `::` begins: a single path, or all paths of a
+/// group.
 fn expand(code: &str, at: usize, base: Module, paths: &mut Vec<(Module, usize)>) {
     let Some(rest) = code[at..].strip_prefix("::") else {
         return paths.push((base, at));
     };
     let names = first_names(rest);
     if names.is_empty() {
-        // All names of a module.
+        // The path ends in `*`, all names of a module.
         return paths.push((base, at));
     }
     for (name, offset) in names {

@@ -1,6 +1,6 @@
-//! The words of the glossary in comments and messages: in Rust, comments and string literals; in
-//! scripts and manifests, all of the text. Names in backticks or braces and identifiers are not
-//! prose.
+//! The words of the glossary in comments and messages. In Rust, comments and string literals are
+//! checked; in scripts and manifests, the whole text. Names in backticks or braces and identifiers
+//! are not prose.
 
 use crate::Finding;
 use crate::glossary::{Glossary, without};
@@ -23,7 +23,8 @@ const CHECKED: &[&str] = &[
     "tests/",
 ];
 
-/// Their tests quote the glossary; the third creates the user `nobody`.
+/// Files that are not checked: the tests of the first two quote the glossary; the third creates the
+/// user `nobody`.
 const EXEMPT: &[&str] = &[
     "tests/tidy/prose.rs",
     "tests/tidy/comments.rs",
@@ -34,7 +35,7 @@ const SCRIPTS: &[&str] = &[
     "Makefile", "awk", "c", "go", "proto", "py", "run", "sh", "toml", "tpl", "yaml",
 ];
 
-/// Every word of the glossary in these files.
+/// Returns a finding for every word of the glossary in these files.
 pub(crate) fn check(texts: &[Text]) -> Vec<Finding> {
     let Some(glossary) = Glossary::of(texts) else {
         return Vec::new();
@@ -54,20 +55,20 @@ fn is_checked(path: &str) -> bool {
     CHECKED.iter().any(covers) && !EXEMPT.contains(&path)
 }
 
-/// The lines of a file with everything blanked that is not prose; none for other files.
+/// Returns the lines of a file with everything but prose blanked; `None` for a file without prose.
 fn prose_of(text: &Text) -> Option<String> {
     let prose = match text.extension() {
         "rs" => comments_and_messages(&text.content),
         extension if SCRIPTS.contains(&extension) => text.content.clone(),
         _ => return None,
     };
-    // By line: an unpaired backtick must not hide the rest of the file.
+    // Treat each line separately: an unpaired backtick must not hide the rest of the file.
     let prose_line = |line| without(&without(line, "`", "`"), "{", "}");
     let lines: Vec<String> = prose.lines().map(prose_line).collect();
     Some(lines.join("\n"))
 }
 
-/// Rust source with its code blanked, and its literals of one word: those are names and values.
+/// Returns Rust source without its code and its one-word literals, which are names and values.
 fn comments_and_messages(content: &str) -> String {
     let code = mask::code_of(content);
     let mut prose = String::new();

@@ -1,19 +1,19 @@
-//! The glossary of CONTRIBUTING, and its search in a text. Does not know which parts of a file are
-//! prose: `prose` and `comments` do.
+//! The glossary of CONTRIBUTING, and its search in a text. `prose` and `comments` select the parts
+//! of a file that are prose.
 
 use crate::Finding;
 use crate::tree::Text;
 
 pub(crate) const HEADING: &str = "## Glossary";
 
-/// The words that are not used.
+/// The words that must not be used.
 pub(crate) struct Glossary(Vec<Phrase>);
 
 /// A phrase as its words, in lower case.
 type Phrase = Vec<String>;
 
 impl Glossary {
-    /// None if there is no CONTRIBUTING.
+    /// Reads the glossary; `None` if there is no CONTRIBUTING.md.
     pub(crate) fn of(texts: &[Text]) -> Option<Self> {
         let contributing = texts.iter().find(|text| text.path == "CONTRIBUTING.md")?;
         Some(Self(left_column(&contributing.content)))
@@ -23,7 +23,8 @@ impl Glossary {
         self.0.is_empty()
     }
 
-    /// Every phrase of the glossary in this prose of a file, with the line where it starts.
+    /// Returns a finding for every phrase of the glossary in this prose of a file, with the line
+    /// where the phrase starts.
     pub(crate) fn check(&self, path: &str, prose: &str) -> Vec<Finding> {
         let prose = prose.to_lowercase();
         let words = words_of(&prose);
@@ -41,7 +42,7 @@ impl Glossary {
     }
 }
 
-/// The left column of the table: phrases, separated by commas.
+/// Returns the left column of the table: phrases, separated by commas.
 fn left_column(contributing: &str) -> Vec<Phrase> {
     let section = contributing.lines().skip_while(|line| *line != HEADING);
     let rows = section
@@ -55,8 +56,8 @@ fn left_column(contributing: &str) -> Vec<Phrase> {
         .collect()
 }
 
-/// Whether these words start with the phrase. Between its words, white space and the marks of
-/// comment lines are allowed.
+/// Whether the prose at these words is the phrase. Between its words, white space and comment
+/// markers are allowed.
 fn starts_with(prose: &str, words: &[(usize, &str)], phrase: &[String]) -> bool {
     let same = phrase
         .iter()
@@ -74,7 +75,7 @@ fn starts_with(prose: &str, words: &[(usize, &str)], phrase: &[String]) -> bool 
     same && adjacent && words.len() >= phrase.len()
 }
 
-/// Every word with the byte that it starts at. An identifier is one word.
+/// Returns every word with its byte offset. An identifier is one word.
 fn words_of(prose: &str) -> Vec<(usize, &str)> {
     let apart = |c: char| !c.is_alphanumeric() && c != '\'' && c != '_';
     let mut at = 0;
@@ -89,7 +90,8 @@ fn words_of(prose: &str) -> Vec<(usize, &str)> {
     words
 }
 
-/// Replaces everything between the marks by its line ends; an unclosed mark stays.
+/// Replaces everything between the marks with its line ends; after an unclosed mark, the text
+/// stays.
 pub(crate) fn without(text: &str, open: &str, close: &str) -> String {
     let mut kept = String::new();
     let mut rest = text;

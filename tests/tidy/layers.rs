@@ -1,11 +1,12 @@
-//! Dependencies point one way inside a crate, and some names stop at a directory. Knows the ranks
-//! of the directories; sees paths as text, so a name reached through a re-export is not seen.
+//! Checks that dependencies inside a crate point in one direction, and that some names are used
+//! only in certain directories. Reads paths as text, so a name reached through a re-export is not
+//! seen.
 
 use crate::Finding;
 use crate::mask::{is_word, line_of, places_of};
 use crate::tree::RustFile;
 
-/// The ranked directories of a crate: code may use its own rank and those below.
+/// The ranked directories of a crate: code may use its own rank and lower ranks.
 struct Ranks {
     sources: &'static str,
     ranks: &'static [(&'static str, u8)],
@@ -42,16 +43,16 @@ const RANKS: &[Ranks] = &[
     },
 ];
 
-/// A path that may be used only in a few places of a crate. Unit tests may use it anywhere.
+/// A path that only a few files of a crate may use. Unit tests may use it anywhere.
 struct Confined {
     sources: &'static str,
     path: &'static str,
-    /// Directories, files or both, from `sources`.
+    /// The directories and files, relative to `sources`, that may use the path.
     homes: &'static [&'static str],
     reason: &'static str,
 }
 
-/// Where the parts are assembled: this code must name the services of `rpc`.
+/// The files that assemble the program, and so must name the services of `rpc`.
 const WIRING: [&str; 4] = ["rpc", "agent.rs", "main.rs", "lib.rs"];
 const CONFINED: &[Confined] = &[
     Confined {
@@ -111,7 +112,7 @@ const CONFINED: &[Confined] = &[
     Confined {
         sources: "controller/src/",
         path: "process::Command",
-        // Tests of archives compare with tar(1).
+        // The tests of archives compare with tar(1).
         homes: &[
             "backend/nfs/processes.rs",
             "backend/nfs/worker/tests/snapshots.rs",
@@ -120,8 +121,8 @@ const CONFINED: &[Confined] = &[
     },
 ];
 
-/// Where a name may speak of loop devices: the transport, what chooses it, and its flag. A
-/// directory is named by a `/` at its end.
+/// The files in which names may mention loop devices: the transport, the code that selects it, and
+/// its flag. A directory is named by a `/` at its end.
 const OF_LOOP_DEVICES: [&str; 9] = [
     "node-agent/src/device/loops/",
     "node-agent/src/device/open_device.rs",
@@ -134,7 +135,7 @@ const OF_LOOP_DEVICES: [&str; 9] = [
     "node-agent/src/start.rs",
 ];
 
-/// Every upward use in one file, and every confined name outside its home.
+/// Returns a finding for every upward use in a file, and for every confined name outside its home.
 pub(crate) fn check(file: &RustFile) -> Vec<Finding> {
     let mut findings: Vec<Finding> = RANKS.iter().flat_map(|ranks| upward(file, ranks)).collect();
     findings.extend(CONFINED.iter().flat_map(|confined| strayed(file, confined)));
@@ -163,12 +164,12 @@ fn upward(file: &RustFile, Ranks { sources, ranks }: &Ranks) -> Vec<Finding> {
         .collect()
 }
 
-/// The top module that a file belongs to: `rpc/node.rs` and `rpc.rs` both to `rpc`.
+/// Returns the top module of a file: `rpc` for both `rpc/node.rs` and `rpc.rs`.
 fn module_of(path: &str) -> Option<&str> {
     path.split('/').next()?.split('.').next()
 }
 
-/// Names that follow `crate::` or `super::`, also in a group, with the place of each.
+/// Returns the names that follow `crate::` or `super::`, also in a group, each with its position.
 fn modules_named(code: &str) -> Vec<(String, usize)> {
     let roots = places_of(code, "crate").chain(places_of(code, "super"));
     roots
@@ -185,7 +186,7 @@ fn modules_named(code: &str) -> Vec<(String, usize)> {
         .collect()
 }
 
-/// `a::b` names `a`; `{a::{b, c}, d}` names `a` and `d`.
+/// Returns the first names of a path: `a` for `a::b`; `a` and `d` for `{a::{b, c}, d}`.
 pub(crate) fn first_names(path: &str) -> Vec<(String, usize)> {
     let mut names = Vec::new();
     let mut depth = 0;
@@ -222,8 +223,8 @@ fn strayed(file: &RustFile, confined: &Confined) -> Vec<Finding> {
         .collect()
 }
 
-/// Code that names loop devices where other transports must fit as well. Tests may name them
-/// anywhere.
+/// Returns a finding for code that names loop devices where it must suit other transports as well.
+/// Tests may name them anywhere.
 fn named_for_one_transport(file: &RustFile) -> Vec<Finding> {
     let is_home = |home: &&str| file.path.starts_with(*home);
     let is_test = file
@@ -236,7 +237,7 @@ fn named_for_one_transport(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (at, line) in file.product.lines().enumerate() {
         let words = line.split(|c| !is_word(c));
-        // The keyword is no name.
+        // The keyword is not a name.
         for word in words.filter(|word| *word != "loop" && word.to_lowercase().contains("loop")) {
             let rule = format!("{word}: what a loop device is stays in device/loops/");
             findings.push(Finding::new(&file.path, at + 1, rule));

@@ -1,9 +1,9 @@
-//! The shape of the repository: required files and directories, and no foreign ones.
+//! Checks the layout of the repository: required files and directories, and no vendored ones.
 
 use crate::Finding;
 use crate::tree::Text;
 
-/// A directory is named by a `/` at its end; it exists if there is a file in it.
+/// The required files, and directories, which end in `/`. A directory exists if it contains a file.
 const STANDING: &[&str] = &[
     ".github/ISSUE_TEMPLATE/",
     "ARCHITECTURE.md",
@@ -43,10 +43,10 @@ const STANDING: &[&str] = &[
 
 const VENDORED: [&str; 4] = ["vendor", "third_party", "node_modules", "external"];
 
-/// Modules without a role, which would collect anything.
+/// Names of modules without a role, which would attract unrelated code.
 const DRAWERS: [&str; 5] = ["utils", "util", "common", "helpers", "misc"];
 
-/// Everything that is wrong with the repository as a whole.
+/// Returns all findings about the repository as a whole.
 pub(crate) fn check(texts: &[Text]) -> Vec<Finding> {
     let mut findings = missing(texts);
     for text in texts {

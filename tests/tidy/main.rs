@@ -1,5 +1,5 @@
-//! House rules that a machine can check, each with its reason: rules that are only written down
-//! are not kept. Knows the tree as text; must not know what the code does, and compiles none of it.
+//! House rules that a machine can check, each with its reason, since rules that nothing checks are
+//! not kept. Reads the repository as text, and compiles nothing.
 
 mod circles;
 mod comments;
@@ -17,14 +17,14 @@ mod twins;
 
 use std::fmt;
 
-/// A broken rule, where it is broken and why the rule is there.
+/// A broken rule, with the position and the reason of the rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     /// Path from the top of the repository.
     pub(crate) path: String,
-    /// Counted from 1; 0 stands for the file or directory as a whole.
+    /// The line, from 1; 0 for the file or directory as a whole.
     pub(crate) line: usize,
-    /// What is wrong, and what for.
+    /// The fault, and the reason of the rule.
     pub(crate) rule: String,
 }
 
@@ -44,7 +44,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Passes if nothing was found, else lists it all: one run shows everything to repair.
+/// Passes if there are no findings; otherwise prints all of them, so that one run shows everything
+/// to repair.
 fn expect_none(findings: &[Finding]) {
     let list: Vec<String> = findings.iter().map(ToString::to_string).collect();
     assert!(

@@ -1,8 +1,8 @@
 //! Rust source with everything but code blanked, so that the other rules can search for words and
-//! braces. Lines and columns stay. Knows only the lexical grammar.
+//! braces. Lines and columns stay the same. Uses only the lexical grammar.
 
-/// The same text with every character of a comment or of a string or character literal replaced
-/// by a blank.
+/// Returns the text with every character of a comment, or of a string or character literal,
+/// replaced with a blank.
 pub(crate) fn code_of(content: &str) -> String {
     let chars: Vec<char> = content.chars().collect();
     let mut code = String::with_capacity(content.len());
@@ -24,8 +24,8 @@ pub(crate) fn code_of(content: &str) -> String {
     code
 }
 
-/// The same lines with the unit tests at the end blanked: a `#[cfg(test)]` that stands at the
-/// margin above a `mod` with a body, and whatever follows it.
+/// Returns the lines with the unit tests at the end blanked: an unindented `#[cfg(test)]` above a
+/// `mod` with a body, and everything after it.
 pub(crate) fn without_unit_tests(code: &str) -> String {
     let lines: Vec<&str> = code.lines().collect();
     let tests = (0..lines.len())
@@ -50,7 +50,7 @@ fn opens_unit_tests(lines: &[&str]) -> bool {
             .is_some_and(|line| line.starts_with("mod ") && line.ends_with('{'))
 }
 
-/// Where the comment or literal ends that begins at `at`; `None` if none begins there.
+/// Returns the end of the comment or literal that begins at `at`; `None` if none begins there.
 fn end_of_non_code(chars: &[char], at: usize) -> Option<usize> {
     let next = chars.get(at + 1).copied();
     match chars[at] {
@@ -121,12 +121,12 @@ fn find(chars: &[char], from: usize, wanted: impl Fn(char) -> bool) -> usize {
         .unwrap_or(chars.len())
 }
 
-/// Could this character be part of an identifier?
+/// Whether this character can be part of an identifier.
 pub(crate) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Every byte index where `path` is a whole word, or whole words joined by `::`.
+/// Returns every byte index where `path` occurs as a whole word, or as whole words joined by `::`.
 pub(crate) fn places_of<'a>(code: &'a str, path: &'a str) -> impl Iterator<Item = usize> + 'a {
     code.match_indices(path)
         .map(|(at, _)| at)
@@ -137,7 +137,7 @@ pub(crate) fn places_of<'a>(code: &'a str, path: &'a str) -> impl Iterator<Item 
         })
 }
 
-/// The line, counted from 1, of the byte at this index.
+/// Returns the line, from 1, of the byte at this index.
 pub(crate) fn line_of(code: &str, at: usize) -> usize {
     code[..at].matches('\n').count() + 1
 }

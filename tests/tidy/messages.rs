@@ -1,5 +1,5 @@
-//! Messages about a volume or a snapshot begin with `volume ID: `, so that one search finds them in
-//! a log, whichever program wrote them.
+//! Checks that messages about a volume or a snapshot begin with `volume ID: ` or `snapshot ID: `,
+//! so that one search finds them in every program's log.
 
 use crate::Finding;
 use crate::tree::RustFile;
@@ -7,12 +7,12 @@ use crate::tree::RustFile;
 const PROGRAMS: [&str; 3] = ["controller/src/", "node-agent/src/", "server/src/"];
 const RULE: &str = "a message about a volume or a snapshot begins with its ID and a colon";
 
-/// Every message in one file that begins in another way.
+/// Returns a finding for each message in a file that begins in another way.
 pub(crate) fn check(file: &RustFile) -> Vec<Finding> {
     let is_program = PROGRAMS
         .iter()
         .any(|program| file.path.starts_with(program));
-    // What tests expect of others, such as clouds, is theirs.
+    // Tests also contain the messages that they expect from others, such as clouds.
     if !is_program || file.path.contains("/tests") {
         return Vec::new();
     }

@@ -1,5 +1,5 @@
-//! Rules for pages: the words of the glossary, and the README's promises. Knows Markdown as far as
-//! these rules need it.
+//! Rules for pages: the words of the glossary, and the README's promises. Parses Markdown only as
+//! far as these rules need it.
 
 use crate::Finding;
 use crate::glossary::{self, Glossary, without};
@@ -23,10 +23,10 @@ const PAGES: &[&str] = &[
 ];
 
 const README_WORDS_MAX: usize = 450;
-/// Counted from 1.
+/// The last line, counted from 1, on which the README's first command may be.
 const FIRST_COMMAND_LINE_MAX: usize = 14;
 
-/// Everything that is wrong with these pages.
+/// Returns all findings about these pages.
 pub(crate) fn check(texts: &[Text]) -> Vec<Finding> {
     let page = |path: &str| texts.iter().find(|text| text.path == path);
     let Some(glossary) = Glossary::of(texts) else {
@@ -63,8 +63,8 @@ fn covers(entry: &str, text: &Text) -> bool {
     name.is_some_and(|name| !name.contains('/') && text.extension() == "md")
 }
 
-/// The text with blank lines for blocks of code and for the glossary, and without `code` and the
-/// targets of links. Lines keep their numbers.
+/// Returns the text with blank lines in place of code blocks and of the glossary, and without
+/// `code` and link targets. Line numbers stay the same.
 fn prose_of(content: &str) -> String {
     let (mut is_code, mut is_glossary) = (false, false);
     let mut kept = String::new();
@@ -82,7 +82,7 @@ fn prose_of(content: &str) -> String {
     without(&without(&kept, "`", "`"), "](", ")")
 }
 
-/// Words outside of code and tables, and the line of the first command.
+/// Checks the number of words outside of code and tables, and the line of the first command.
 fn is_short(readme: &Text) -> Vec<Finding> {
     let mut findings = Vec::new();
     let lines = prose_lines(&readme.content);
@@ -92,7 +92,7 @@ fn is_short(readme: &Text) -> Vec<Finding> {
         findings.push(Finding::new(&readme.path, 0, rule));
     }
     let fence = readme.content.lines().position(|l| l.starts_with("```sh"));
-    // The command is in the line after the fence; both count from 1.
+    // The command is on the line after the fence, and lines are counted from 1.
     if fence.is_none_or(|at| at + 2 > FIRST_COMMAND_LINE_MAX) {
         let rule = format!("no command up to line {FIRST_COMMAND_LINE_MAX}: begin with one");
         findings.push(Finding::new(&readme.path, 0, rule));
@@ -109,7 +109,7 @@ fn prose_lines(content: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Each [`name`](path.rs) names a function of that file.
+/// Checks that each [`name`](path.rs) names a function in that file.
 fn cites_tests_that_exist(readme: &Text, texts: &[Text]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (at, line) in readme.content.lines().enumerate() {

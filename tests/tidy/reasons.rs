@@ -1,5 +1,6 @@
-//! The programs report each health reason that contract/src/reason.rs lists for them: a reason
-//! without code would remain in the documentation. Knows the list as text, one reason per line.
+//! Checks that the programs report each health reason that contract/src/reason.rs lists for them;
+//! otherwise a reason without code would remain in the documentation. Reads the list as text, one
+//! reason per line.
 
 use crate::Finding;
 use crate::mask::places_of;
@@ -7,13 +8,13 @@ use crate::tree::RustFile;
 
 const LIST: &str = "contract/src/reason.rs";
 
-/// As the list calls it, and where its code is.
+/// The reporters' names in the list, and the directories of their code.
 const TELLERS: [(&str, &str); 2] = [
     ("Node", "node-agent/src/"),
     ("Controller", "controller/src/"),
 ];
 
-/// Every reason that one of its reporters does not use.
+/// Returns a finding for each reason that one of its reporters does not use.
 pub(crate) fn check(files: &[RustFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let list = files.iter().find(|file| file.path == LIST);
@@ -53,7 +54,8 @@ pub(crate) fn check(files: &[RustFile]) -> Vec<Finding> {
     findings
 }
 
-/// `CONSTANT =     , Severity, [Reporter];`, the literal blanked: constant and reporters.
+/// Parses `CONSTANT =     , Severity, [Reporter];`, with the literal blanked; returns the constant
+/// and the reporters.
 fn reason(line: &str) -> Option<(&str, &str)> {
     let (constant, rest) = line.trim().split_once(" = ")?;
     let (_, reporters) = rest.split_once('[')?;

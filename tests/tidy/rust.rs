@@ -1,15 +1,15 @@
 //! The measures of a Rust file: length, width, its first lines, and where `unsafe` is allowed.
-//! Knows one file at a time.
+//! Checks each file separately.
 
 use crate::Finding;
 use crate::mask::{line_of, places_of};
 use crate::tree::RustFile;
 
 const FILE_LINES_MAX: usize = 400;
-/// Without comments, blank lines and unit tests.
+/// Minimum number of lines of a file, without comments, blank lines and unit tests.
 const CODE_LINES_MIN: usize = 40;
 const COLUMNS_MAX: usize = 100;
-/// Formats, unsafe code, fuzz targets, and what many files use.
+/// Files that may be shorter: formats, unsafe code, fuzz targets, and code that many files use.
 const SMALL: [&str; 14] = [
     "controller/src/backend/cloud/time.rs",
     "controller/src/backend/local/files/lease.rs",
@@ -26,7 +26,7 @@ const SMALL: [&str; 14] = [
     "server/src/lock.rs",
     "server/src/size.rs",
 ];
-/// A directory, and three files.
+/// The directory and the three files in which `unsafe` is allowed.
 const UNSAFE: [&str; 4] = [
     "node-agent/src/kernel/linux",
     "controller/src/heap.rs",
@@ -34,7 +34,7 @@ const UNSAFE: [&str; 4] = [
     "server/src/memory.rs",
 ];
 
-/// Everything that is wrong with one file taken by itself.
+/// Returns all findings about a single file.
 pub(crate) fn check(file: &RustFile) -> Vec<Finding> {
     [opening, file_length, code_length, line_length, unsafe_code]
         .iter()
@@ -50,7 +50,7 @@ fn opening(file: &RustFile) -> Vec<Finding> {
     vec![Finding::new(&file.path, 1, rule)]
 }
 
-/// A file that is all test has no bound: a table of cases may be as long as the cases are many.
+/// Checks the length of a file. A file of tests has no limit, since a table of cases may be long.
 fn file_length(file: &RustFile) -> Vec<Finding> {
     let length = file.product.trim_end().lines().count();
     if is_all_test(&file.path) || length <= FILE_LINES_MAX {
@@ -60,7 +60,7 @@ fn file_length(file: &RustFile) -> Vec<Finding> {
     vec![Finding::new(&file.path, FILE_LINES_MAX + 1, rule)]
 }
 
-/// A reader opens a file for more than one small function. `mod.rs` and the like may be a list.
+/// Checks that a file has more than one small function. `mod.rs` and similar files may be a list.
 fn code_length(file: &RustFile) -> Vec<Finding> {
     let name = file.path.rsplit('/').next().unwrap_or(&file.path);
     let is_list = matches!(name, "lib.rs" | "main.rs" | "mod.rs");
@@ -76,7 +76,7 @@ fn code_length(file: &RustFile) -> Vec<Finding> {
     vec![Finding::new(&file.path, 0, rule)]
 }
 
-/// Whether the file is compiled into a program, and not for tests only.
+/// Whether the file is compiled into a program, and not only for tests.
 pub(crate) fn is_product(path: &str) -> bool {
     let mut parts = path.split(['/', '.']);
     let is_test = |part| matches!(part, "tests" | "real" | "fake" | "simulated");

@@ -1,10 +1,10 @@
-//! Rules for every text: white space, and forbidden words. Knows lines only.
+//! Rules for every text: white space, and forbidden words. Checks lines only.
 
 use crate::Finding;
 use crate::mask::{is_word, places_of};
 use crate::tree::Text;
 
-// Written in two halves, so that this file passes its own rules.
+// Each word is written in two halves, so that this file passes its own rules.
 const UNFINISHED: [&str; 3] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -27,12 +27,12 @@ const INDEX_HOSTS: [&str; 9] = [
     concat!("archive.", "ubuntu.com"),
 ];
 
-/// Everything that is wrong with one text.
+/// Returns all findings about a text.
 pub(crate) fn check(text: &Text) -> Vec<Finding> {
     if is_not_written_by_us(&text.path) {
         return Vec::new();
     }
-    // Not `lines()`: it hides a carriage return.
+    // `lines()` would hide a carriage return.
     let lines = text.content.split('\n').enumerate();
     let mut findings: Vec<Finding> = lines
         .flat_map(|(at, line)| {
@@ -75,12 +75,12 @@ fn rules_broken<'a>(text: &'a Text, line: &'a str) -> impl Iterator<Item = Strin
         )
 }
 
-/// Make and Go ask for tabs.
+/// Whether the file must be indented with tabs, as Make and Go require.
 fn wants_tabs(text: &Text) -> bool {
     matches!(text.extension(), "Makefile" | "go" | "mod")
 }
 
-/// Does a path begin with this directory, rather than go through one of the same name?
+/// Whether a path begins with this directory, rather than containing a directory of the same name.
 fn is_rooted(line: &str, directory: &str) -> bool {
     line.match_indices(directory).any(|(at, _)| {
         let before = line[..at].chars().next_back();

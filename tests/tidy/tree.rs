@@ -1,5 +1,4 @@
-//! The repository as a list of texts. Knows which files are ours and which a build created; checks
-//! nothing.
+//! The repository as a list of texts, without files that a build has created. Checks nothing.
 
 use std::fs;
 use std::path::Path;
@@ -9,9 +8,9 @@ use crate::mask;
 
 /// One text file of the repository.
 pub(crate) struct Text {
-    /// Path from the top of the repository, with `/`.
+    /// The path from the top of the repository, with `/`.
     pub(crate) path: String,
-    /// All of it.
+    /// The whole content.
     pub(crate) content: String,
 }
 
@@ -23,22 +22,23 @@ impl Text {
         }
     }
 
-    /// The text after the last dot of the file name; the whole name without a dot.
+    /// Returns the text after the last dot of the file name, or the whole name if it contains no
+    /// dot.
     pub(crate) fn extension(&self) -> &str {
         let name = self.path.rsplit('/').next().unwrap_or(&self.path);
         name.rsplit('.').next().unwrap_or(name)
     }
 }
 
-/// A Rust file in three views of the same lines.
+/// A Rust file in three views with the same lines.
 pub(crate) struct RustFile {
-    /// Path from the top of the repository, with `/`.
+    /// The path from the top of the repository, with `/`.
     pub(crate) path: String,
     /// The content of the file.
     pub(crate) content: String,
-    /// Comments and literals blanked.
+    /// The content with comments and literals blanked.
     pub(crate) code: String,
-    /// As `code`, without the block of unit tests at the end.
+    /// The code without the block of unit tests at the end.
     pub(crate) product: String,
 }
 
@@ -62,13 +62,13 @@ static RUST_FILES: LazyLock<Vec<RustFile>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Every text file of the repository, sorted by path, without files that git, cargo or the set-up
-/// created.
+/// Returns every text file of the repository, sorted by path, without files that git, cargo or the
+/// set-up created.
 pub(crate) fn texts() -> &'static [Text] {
     &TEXTS
 }
 
-/// Every Rust file of the repository, in order of path.
+/// Returns every Rust file of the repository, sorted by path.
 pub(crate) fn rust_files() -> &'static [RustFile] {
     &RUST_FILES
 }
@@ -103,7 +103,7 @@ fn walk(directory: &Path, prefix: &str, texts: &mut Vec<Text>) {
         if kind.as_ref().is_ok_and(|kind| kind.is_dir()) {
             walk(&entry.path(), &format!("{path}/"), texts);
         } else if kind.is_ok_and(|kind| kind.is_file()) {
-            // Files that are not UTF-8 are not texts.
+            // A file that is not UTF-8 is not a text.
             if let Ok(content) = fs::read_to_string(entry.path()) {
                 texts.push(Text { path, content });
             }
@@ -111,7 +111,8 @@ fn walk(directory: &Path, prefix: &str, texts: &mut Vec<Text>) {
     }
 }
 
-/// In a linked worktree `.git` is a file, which names a directory of this machine.
+/// Whether a tool created the file. In a linked worktree, `.git` is a file that names a directory
+/// of this machine.
 fn is_made_by_tools(path: &str) -> bool {
     matches!(path, ".git" | "target")
 }

@@ -1,5 +1,5 @@
-//! Code that uses the programs from outside shares `tests/bed/`: a name that belongs to one of its
-//! pieces is used there and nowhere else, or the next harness begins with a copy.
+//! Checks that code that uses the programs from outside shares `tests/bed/`: a name that belongs to
+//! one of its modules is used nowhere else; otherwise each new harness would begin with a copy.
 
 use crate::Finding;
 use crate::mask::{line_of, places_of};
@@ -7,7 +7,7 @@ use crate::tree::RustFile;
 
 const OUTSIDE: [&str; 4] = ["benches/", "controller/tests/", "demo/", "tests/blackbox/"];
 
-/// A name, and the piece that uses it.
+/// A name, and the file that may use it.
 const PIECES: [(&str, &str); 5] = [
     ("BlockVolume", "requests::capability"),
     ("MountVolume", "requests::capability"),
@@ -16,7 +16,7 @@ const PIECES: [(&str, &str); 5] = [
     ("open_tree", "mounts::bind"),
 ];
 
-/// Everything in one file that the bed has already.
+/// Returns a finding for each line of a file that duplicates a part of the bed.
 pub(crate) fn check(file: &RustFile) -> Vec<Finding> {
     if !OUTSIDE
         .iter()
