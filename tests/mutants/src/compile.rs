@@ -1,4 +1,4 @@
-//! Builds the tests with all mutants, and takes out those that the compiler rejects.
+//! Builds the tests with all mutants, and removes the mutants that the compiler rejects.
 
 use crate::list::Mutant;
 use crate::places::{CALL, Places};
@@ -12,20 +12,20 @@ use std::process::{Command, Stdio};
 /// The module of the switch, which each crate gets.
 const SWITCH: &str = include_str!("../switch.rs");
 
-/// What came out of a build.
+/// The result of a build.
 #[derive(Default)]
 pub(crate) struct Built {
-    /// Mutants that are not Rust, such as a default of a type that has none.
+    /// Mutants that are not valid Rust, such as the default of a type that has none.
     pub(crate) rejected: BTreeSet<u32>,
-    /// Mutants that a switch cannot select.
+    /// Mutants that no runtime switch can select.
     pub(crate) left: BTreeSet<u32>,
-    /// Package, target, program and the package's directory.
+    /// For each test program: package, target, path, and the package's directory.
     pub(crate) programs: Vec<[String; 4]>,
 }
 
 impl Built {
-    /// What earlier builds have taken out, by name: each round of errors takes minutes. If types
-    /// change, but neither the mutant nor its position, it stays out.
+    /// Reads the mutants that earlier builds have removed, by name, since each round of errors
+    /// takes minutes. A mutant that neither changed nor moved stays out even if types have changed.
     fn read(&mut self, kept: &Path, mutants: &[Mutant]) {
         let text = fs::read_to_string(kept).unwrap_or_default();
         let ids: BTreeMap<&str, u32> = mutants
@@ -54,23 +54,23 @@ impl Built {
     }
 }
 
-/// Errors of the mutant itself: its type is another one or lacks a trait, or a function that it
+/// Error codes due to the mutant itself: its type is wrong or lacks a trait, or a function that it
 /// calls does not exist, is private or takes other arguments.
 const OF_MUTANTS: [&str; 11] = [
     "E0061", "E0277", "E0282", "E0283", "E0308", "E0369", "E0433", "E0599", "E0600", "E0614",
     "E0624",
 ];
 
-/// Characters of a deleted call that its name has.
+/// Maximum number of characters of a deleted call in the mutant's name.
 const NAME_MAX: usize = 80;
 /// The exit code of timeout(1).
 const TIMED_OUT: i32 = 124;
 
-/// Mutants that lack one call of a file: `call()?;`. A sync or a check is lost in this way, and
-/// cargo-mutants does not try it.
+/// Adds mutants in which one call of a file, `call()?;`, is deleted. This is how a sync or a check
+/// gets lost, and cargo-mutants does not try it.
 ///
 /// # Errors
-/// If a file is not Rust.
+/// Fails if a file is not Rust.
 pub(crate) fn without_calls(tree: &Path, mutants: &mut Vec<Mutant>) -> Result<(), String> {
     let files: BTreeSet<String> = mutants.iter().map(|mutant| mutant.file.clone()).collect();
     for file in files {
@@ -94,17 +94,18 @@ pub(crate) fn without_calls(tree: &Path, mutants: &mut Vec<Mutant>) -> Result<()
     Ok(())
 }
 
-/// The line and column of a byte.
+/// Returns the line and column of a byte.
 fn position(source: &str, at: usize) -> (usize, usize) {
     let before = &source[..at];
     let line = before.rsplit('\n').next().unwrap_or_default();
     (before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
-/// Writes the mutants into the tree and builds it there.
+/// Writes the mutants into the tree and builds the tests there.
 ///
 /// # Errors
-/// If a file cannot be read or written, or if the build fails for a reason that is no mutant.
+/// Fails if a file cannot be read or written, or if the build fails for a reason other than a
+/// mutant.
 pub(crate) fn compile(tree: &Path, mutants: &[Mutant], cargo: &[String]) -> Result<Built, String> {
     let mut files: BTreeMap<&str, Vec<&Mutant>> = BTreeMap::new();
     for mutant in mutants {
@@ -172,7 +173,7 @@ pub(crate) fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Writes a file, unless it is already so: cargo builds again what was written.
+/// Writes a file, unless it already has this text: cargo rebuilds after every write.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
     if fs::read_to_string(path).is_ok_and(|old| old == text) {
         return Ok(());
@@ -180,7 +181,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Gives each crate with mutants the module of the switch.
+/// Adds the module of the switch to each crate with mutants.
 fn add_switches(tree: &Path, sources: &mut BTreeMap<&str, String>) -> Result<(), String> {
     let crates: BTreeSet<&str> = sources
         .keys()
@@ -203,8 +204,8 @@ fn add_switches(tree: &Path, sources: &mut BTreeMap<&str, String>) -> Result<(),
     Ok(())
 }
 
-/// Builds the tests, for so many seconds at most (0: without a limit); none of cargo's messages if
-/// that was not enough.
+/// Builds the tests within this number of seconds (0: without a limit), and returns cargo's
+/// messages; `None` if the time was too short.
 pub(crate) fn build(
     tree: &Path,
     cargo: &[String],
@@ -240,7 +241,7 @@ pub(crate) fn is_error(message: &Value) -> bool {
             .is_some_and(|spans| !spans.is_empty())
 }
 
-/// The test program of a message about a target that was built.
+/// Returns the test program from a message about a built target.
 pub(crate) fn program(message: &Value) -> Option<[String; 4]> {
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
         return None;
@@ -261,7 +262,7 @@ pub(crate) fn program(message: &Value) -> Option<[String; 4]> {
     ])
 }
 
-/// Takes out the mutants to which the error is due. Returns whether there are any.
+/// Removes the mutants that caused the error. Returns whether there are any.
 fn take_out(error: &Value, woven: &BTreeMap<&str, Woven>, built: &mut Built) -> bool {
     let message = &error["message"];
     let code = message["code"]["code"].as_str().unwrap_or_default();
@@ -281,14 +282,15 @@ fn take_out(error: &Value, woven: &BTreeMap<&str, Woven>, built: &mut Built) -> 
     found
 }
 
-/// The mutants at the place of an error, or else where the macro is called that the place is in.
+/// Returns the mutants at the position of an error, or else at the call of the macro that contains
+/// the position.
 fn blamed<'a>(span: &Value, woven: &'a BTreeMap<&str, Woven>) -> Vec<&'a Mark> {
     let here = || {
         let woven = woven.get(span["file_name"].as_str()?)?;
         let byte = |end: &str| usize::try_from(span[end].as_u64()?).ok();
         let (start, end) = (byte("byte_start")?, byte("byte_end")?);
         let around = |mark: &&Mark| mark.range.start <= start && end <= mark.range.end;
-        // The smallest range, and of one range all mutants.
+        // Select the smallest range, and all mutants of that range.
         let size = |mark: &&Mark| (!mark.own, mark.range.len());
         let around: Vec<&Mark> = woven.marks.iter().filter(around).collect();
         let least = around.iter().map(size).min()?;

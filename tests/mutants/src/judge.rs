@@ -1,4 +1,4 @@
-//! Runs the tests that reach a mutant, with this mutant switched on.
+//! Runs the tests that reach a mutant, with the mutant switched on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -6,19 +6,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The numbers of the tests that reach a mutant.
+/// For each mutant, the numbers of the tests that reach it.
 pub(crate) type Reached = BTreeMap<u32, Vec<usize>>;
 
 /// A test program.
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
-    /// The directory of its package, in which it is run.
+    /// The directory of the package, in which the program runs.
     pub(crate) directory: PathBuf,
-    /// For its output and the numbers of the mutants that a test reaches.
+    /// A directory for the program's output, and for the numbers of the mutants that a test
+    /// reaches.
     pub(crate) scratch: PathBuf,
-    /// What runs it, if not this process.
+    /// The program that runs the tests, if they do not run in this process's environment.
     pub(crate) runner: Option<PathBuf>,
-    /// The tests that are marked `#[ignore]`, or all others.
+    /// Whether to run the tests that are marked `#[ignore]`, instead of the others.
     pub(crate) ignored: bool,
 }
 
@@ -29,7 +30,7 @@ pub(crate) struct Test {
 }
 
 impl Test {
-    /// How far its module is from this one: the steps up to their common ancestor.
+    /// Returns the distance of the test's module from this one: the steps to their common ancestor.
     pub(crate) fn distance(&self, module: &str) -> usize {
         let parts = module.split("::").zip(self.name.split("::"));
         let shared = parts.take_while(|(one, other)| one == other).count();
@@ -37,32 +38,32 @@ impl Test {
     }
 }
 
-/// What tests say of a mutant.
+/// The result of the tests for a mutant.
 pub(crate) enum Verdict {
-    /// This test failed, or one of those.
+    /// This test failed, or one of the tests that ran with it.
     Noticed(String),
     /// A test did not end.
     Endless(String),
     Missed,
-    /// No test runs the code.
+    /// No test runs the mutated code.
     Unreached,
-    /// The compiler refuses it.
+    /// The compiler rejects the mutant.
     Rejected,
-    /// There was no time left for it.
+    /// There was no time left for the mutant.
     Late,
 }
 
-/// Tests that take no longer than this together are run by one process.
+/// Tests that together take no longer than this are run by one process.
 const AT_ONCE: Duration = Duration::from_millis(500);
-/// The time that a test may take in addition, on a busy machine.
+/// The additional time that a test may take on a busy machine.
 const GRACE: Duration = Duration::from_secs(20);
 
 impl Program {
-    /// Its tests, the fastest first, and which of them reach a mutant. `kept` has them for the next
-    /// time.
+    /// Returns the program's tests, the fastest first, and the tests that reach each mutant. Both
+    /// are stored in `kept` for the next run.
     ///
     /// # Errors
-    /// If the program cannot be run.
+    /// Fails if the program cannot be run.
     pub(crate) fn reached(&self, kept: &Path) -> Result<(Vec<Test>, Reached), String> {
         let mut runs = self.kept(kept).unwrap_or_default();
         if runs.is_empty() {
@@ -90,7 +91,7 @@ impl Program {
         Ok((tests, by_mutant))
     }
 
-    /// What an earlier run of the same program has recorded.
+    /// Returns the records of an earlier run of the same program, if any.
     fn kept(&self, path: &Path) -> Option<Vec<(Test, Vec<u32>)>> {
         let changed = |path: &Path| fs::metadata(path).ok()?.modified().ok();
         if changed(path)? < changed(&self.path)? {
@@ -120,7 +121,7 @@ impl Program {
         let mut runs = Vec::new();
         for name in self.names()? {
             let record = self.scratch.join("reached");
-            // The last test may have left none.
+            // The last test may have written no record.
             fs::write(&record, "").map_err(|error| error.to_string())?;
             let start = Instant::now();
             let names = [name.as_str()];
@@ -140,7 +141,7 @@ impl Program {
     /// Runs these tests with the mutant, the fastest first, until one fails.
     ///
     /// # Errors
-    /// If the program cannot be run.
+    /// Fails if the program cannot be run.
     pub(crate) fn judge(&self, id: u32, tests: &[&Test]) -> Result<Verdict, String> {
         if tests.is_empty() {
             return Ok(Verdict::Unreached);
@@ -192,11 +193,12 @@ impl Program {
         Ok(names)
     }
 
-    /// Runs these tests and returns the status of the program, if it ended by itself.
+    /// Runs these tests and returns the exit code of the program; `None` if it did not exit by
+    /// itself.
     fn run(&self, names: &[&str], id: Option<u32>, limit: Duration) -> Result<Option<i32>, String> {
         let output = File::create(self.output()).map_err(|error| error.to_string())?;
         let errors = output.try_clone().map_err(|error| error.to_string())?;
-        // It also ends what a test has started.
+        // timeout(1) also ends the processes that a test has started.
         let mut command = Command::new("timeout");
         command
             .arg("--kill-after=1")
@@ -207,7 +209,7 @@ impl Program {
             .args(self.ignored.then_some("--ignored"))
             .args(names)
             .current_dir(&self.directory)
-            // libtest accepts --fail-fast only with this; it changes no test.
+            // libtest accepts --fail-fast only with this variable, which does not affect the tests.
             .env("RUSTC_BOOTSTRAP", "1")
             .stdin(Stdio::null())
             .stdout(output)
@@ -226,7 +228,7 @@ impl Program {
         self.scratch.join("output")
     }
 
-    /// The test that failed in the last run.
+    /// Returns the test that failed in the last run.
     fn failed(&self) -> Option<String> {
         let text = fs::read(self.output()).ok()?;
         let text = String::from_utf8_lossy(&text);

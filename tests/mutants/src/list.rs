@@ -1,34 +1,34 @@
-//! The mutants of `cargo mutants --list --json`. It knows nothing about Rust.
+//! The mutants that `cargo mutants --list --json` prints. Independent of Rust's grammar.
 
 use serde_json::Value;
 use std::ops::Range;
 
-/// One mutant.
+/// A mutant.
 #[derive(Debug, Clone)]
 pub(crate) struct Mutant {
-    /// From 1, in the order of the list. 0 selects no mutant.
+    /// The number, from 1, in the order of the list. 0 selects no mutant.
     pub(crate) id: u32,
-    /// As cargo-mutants prints it: `file:line:column: change in function`.
+    /// The name, as cargo-mutants prints it: `file:line:column: change in function`.
     pub(crate) name: String,
     pub(crate) file: String,
     pub(crate) genre: String,
-    /// The text that is there instead.
+    /// The text that replaces the original.
     pub(crate) replacement: String,
-    /// `-> Type` of the function, or nothing.
+    /// The return type of the function as `-> Type`; empty if there is none.
     pub(crate) returns: String,
-    /// Line and column, both from 1, the column in characters.
+    /// The line and column of the first character, both from 1; columns count characters.
     pub(crate) start: (usize, usize),
     /// The first position after the changed text.
     pub(crate) end: (usize, usize),
 }
 
 impl Mutant {
-    /// The changed bytes of the source.
+    /// Returns the bytes of the source that the mutant replaces.
     pub(crate) fn range(&self, source: &str) -> Option<Range<usize>> {
         Some(offset(source, self.start)?..offset(source, self.end)?)
     }
 
-    /// The source with this mutant alone.
+    /// Returns the source with only this mutant applied.
     pub(crate) fn apply(&self, source: &str) -> Option<String> {
         let range = self.range(source)?;
         Some(format!(
@@ -40,7 +40,7 @@ impl Mutant {
     }
 }
 
-/// The byte at a line and column.
+/// Returns the byte at a line and column.
 fn offset(source: &str, (line, column): (usize, usize)) -> Option<usize> {
     let mut breaks = source.match_indices('\n').map(|(at, _)| at + 1);
     let start = match line.checked_sub(2) {
@@ -51,10 +51,10 @@ fn offset(source: &str, (line, column): (usize, usize)) -> Option<usize> {
     characters.nth(column.checked_sub(1)?)
 }
 
-/// All mutants of the list.
+/// Parses all mutants of the list.
 ///
 /// # Errors
-/// If it is not what cargo-mutants writes.
+/// Fails if the text is not a list of cargo-mutants.
 pub(crate) fn read(json: &str) -> Result<Vec<Mutant>, String> {
     let list: Vec<Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let mut mutants = Vec::new();

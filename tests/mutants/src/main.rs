@@ -1,20 +1,21 @@
-//! Judges all mutants of cargo-mutants with one build. It knows Rust, and nothing about Belay but
-//! the names of the stages.
+//! Judges all mutants of cargo-mutants with one build. Works for any Rust workspace, except for the
+//! names of the stages.
 //!
 //! `belay-mutants build LIST TREE OUT CARGO-ARGUMENT...` writes all mutants of the list into the
 //! tree, each behind a switch, and builds its tests.
 //!
 //! `belay-mutants judge OUT PACKAGE TARGET STAGE [NUMBER...]` runs, for each mutant that no test
-//! has noticed yet, the tests of that target (`lib`, or the name of an integration test) that reach
-//! it. `record` only prints which do.
+//! has noticed yet, the tests of the target (`lib`, or the name of an integration test) that reach
+//! it. `record` only prints which tests reach which mutants.
 //!
-//! After the second since 1970 in BELAY_MUTANTS_UNTIL, the rest is only listed as late.
+//! After the time in BELAY_MUTANTS_UNTIL, in seconds since 1970, the remaining mutants are only
+//! listed as late.
 //!
-//! `belay-mutants alone LIST TREE OUT PACKAGE CARGO-ARGUMENT...` builds those that no switch can
-//! select one after the other.
+//! `belay-mutants alone LIST TREE OUT PACKAGE CARGO-ARGUMENT...` builds the mutants that no switch
+//! can select, one after the other.
 //!
-//! `belay-mutants sample SEED COUNT` prints so many lines of its input, and `belay-mutants verdicts
-//! OUT` what all stages say.
+//! `belay-mutants sample SEED COUNT` prints the given number of lines of its input, and
+//! `belay-mutants verdicts OUT` prints the verdicts of all stages.
 
 mod compile;
 mod judge;
@@ -31,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The files of OUT with verdicts.
+/// The files with verdicts in OUT.
 const STAGES: [&str; 12] = [
     "unit",
     "slow",
@@ -47,15 +48,15 @@ const STAGES: [&str; 12] = [
     "mounts_of_programs",
 ];
 
-/// So begin the stages of the tests that need root.
+/// The prefix of the stages whose tests need root.
 const GUEST: &str = "mounts";
 
-/// A test that takes longer is in the second stage.
+/// Tests that take longer than this run in the second stage.
 const SLOW: Duration = Duration::from_millis(500);
-/// A test of a program that takes longer is left out: some wait for the limits of a cloud.
+/// Tests of a program that take longer than this are omitted: some wait for the limits of a cloud.
 const LONG: Duration = Duration::from_secs(30);
-/// A build with one mutant takes one or two minutes; that of a loop without an end in a constant,
-/// never ends.
+/// The time limit of a build with one mutant, which takes one or two minutes; a mutant that causes
+/// an endless loop in a constant would never finish.
 const BUILD_SECONDS: u32 = 900;
 
 fn main() -> ExitCode {
@@ -126,7 +127,7 @@ fn lines(programs: &[[String; 4]]) -> String {
         .collect()
 }
 
-/// Appends to OUT/STAGE a line for each mutant of the package: number, verdict, test, milliseconds,
+/// Appends a line to OUT/STAGE for each mutant of the package: number, verdict, test, milliseconds,
 /// name.
 fn judge(out: &Path, package: &str, target: &str, stage: &str, ids: &[&str]) -> Result<(), String> {
     let program = program(out, package, target, stage)?;
@@ -144,7 +145,7 @@ fn judge(out: &Path, package: &str, target: &str, stage: &str, ids: &[&str]) -> 
         }
         let numbers = by_mutant.get(&id).map_or(&[][..], Vec::as_slice);
         let reaching = numbers.iter().map(|number| &tests[*number]);
-        // Most mutants are noticed in milliseconds; the others then meet the slow tests.
+        // Most mutants are noticed in milliseconds; only the others are run with the slow tests.
         let reaching: Vec<_> = match stage {
             "unit" => reaching.filter(|test| test.time < SLOW).collect(),
             "slow" => reaching.filter(|test| test.time >= SLOW).collect(),
@@ -161,7 +162,7 @@ fn judge(out: &Path, package: &str, target: &str, stage: &str, ids: &[&str]) -> 
     Ok(())
 }
 
-/// The file that keeps which tests reach which mutants.
+/// Returns the path of the file that records which tests reach which mutants.
 fn reached(out: &Path, package: &str, target: &str, stage: &str) -> PathBuf {
     let kind = if stage.starts_with(GUEST) {
         "-ignored"
@@ -171,7 +172,7 @@ fn reached(out: &Path, package: &str, target: &str, stage: &str) -> PathBuf {
     out.join(format!("reached-{package}-{target}{kind}"))
 }
 
-/// Prints that file, for a guest, whose writes are lost.
+/// Prints the file of [`reached`], for a guest, whose writes are lost.
 fn record(out: &Path, package: &str, target: &str, stage: &str) -> Result<(), String> {
     let kept = std::env::temp_dir().join("reached-by-tests");
     program(out, package, target, stage)?.reached(&kept)?;
@@ -223,7 +224,7 @@ fn judge_alone(
             verdicts.add(id, &Verdict::Late, start, &name)?;
             continue;
         }
-        // From the checkout: an earlier run may have left its mutant in the tree.
+        // Read the file from the checkout: an earlier run may have left its mutant in the tree.
         let source = text(Path::new(&mutant.file))?;
         let file = tree.join(&mutant.file);
         save(
@@ -233,7 +234,7 @@ fn judge_alone(
         let messages = compile::build(tree, cargo, BUILD_SECONDS);
         save(&file, &source)?;
         let Some(messages) = messages? else {
-            // The compiler evaluates the constant without end.
+            // The compiler evaluates the constant endlessly.
             verdicts.add(id, &Verdict::Rejected, start, &name)?;
             continue;
         };
@@ -242,11 +243,11 @@ fn judge_alone(
         } else {
             let programs: Vec<_> = messages.iter().filter_map(compile::program).collect();
             save(&out.join("programs-alone"), &lines(&programs))?;
-            // Those of the same module first.
+            // Run the tests of the same module first.
             let module = mutant.file.split_once("/src/").map_or("", |(_, file)| file);
             let module = module.trim_end_matches(".rs").replace('/', "::");
             tests.sort_by_key(|test| (test.distance(&module), test.time));
-            // The slow tests of all layers together would take minutes for each.
+            // The slow tests of all layers together would take minutes for each mutant.
             let fast: Vec<_> = tests.iter().filter(|test| test.time < SLOW).collect();
             program(out, package, "lib", "alone")?.judge(0, &fast)?
         };
@@ -255,7 +256,7 @@ fn judge_alone(
     Ok(())
 }
 
-/// The mutants of the package in a list of OUT.
+/// Returns the mutants of the package in a list of OUT.
 fn mutants(out: &Path, list: &str, package: &str) -> Result<Vec<(u32, String)>, String> {
     let list = text(&out.join(list))?;
     let entries = list.lines().filter_map(|line| {
@@ -290,7 +291,7 @@ fn program(out: &Path, package: &str, target: &str, stage: &str) -> Result<Progr
     })
 }
 
-/// The verdicts of a stage, and those before it.
+/// The verdicts of a stage, and of the stages before it.
 struct Verdicts {
     file: File,
     known: BTreeSet<u32>,
@@ -344,7 +345,7 @@ impl Verdicts {
         };
         let time = start.elapsed().as_millis();
         let line = format!("{id}\t{verdict}\t{test}\t{time}\t{name}\n");
-        // The file of a guest is lost with it.
+        // A guest's file is lost when the guest ends.
         print(&line)?;
         self.file
             .write_all(line.as_bytes())

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use syn::visit::{self, Visit};
 
-/// The genre of mutants without such a call, which cargo-mutants does not make.
+/// The genre of mutants in which a checked call is deleted, which cargo-mutants does not create.
 pub(crate) const CALL: &str = "Call";
 
 /// An operator with its operands.
@@ -18,32 +18,33 @@ pub(crate) struct Arm {
     /// The pattern without its guard.
     pub(crate) pattern: Range<usize>,
     pub(crate) guard: Option<Range<usize>>,
-    /// The expression that is matched: where the compiler reports that a case is missing.
+    /// The expression that is matched, at which the compiler reports a missing case.
     pub(crate) matched: Range<usize>,
 }
 
-/// What the mutants of a file can change.
+/// The places in a file that mutants can change.
 #[derive(Default)]
 pub(crate) struct Places {
-    /// By the operator's first byte.
+    /// The operators, by their first byte.
     pub(crate) operators: HashMap<usize, Operator>,
-    /// The first bytes of `&&` that join conditions that bind variables: no other operator can.
+    /// The first bytes of `&&` operators that join conditions of which one binds variables; only
+    /// `&&` can join them.
     pub(crate) joints: HashSet<usize>,
-    /// By the arm's first byte.
+    /// The match arms, by their first byte.
     pub(crate) arms: HashMap<usize, Arm>,
-    /// By the guard's first byte.
+    /// The guards of match arms, by their first byte.
     pub(crate) guards: HashMap<usize, Range<usize>>,
-    /// Calls without a value that are only checked for errors.
+    /// Calls without a result that are only checked for errors.
     pub(crate) calls: Vec<Range<usize>>,
-    /// Code that the compiler evaluates, where a switch cannot be read.
+    /// Code that the compiler evaluates, in which no switch can be read.
     pub(crate) constant: Vec<Range<usize>>,
 }
 
 impl Places {
-    /// Those of the source.
+    /// Finds the places in a source.
     ///
     /// # Errors
-    /// If the source is not Rust.
+    /// Fails if the source is not Rust.
     pub(crate) fn of(source: &str) -> Result<Self, String> {
         let mut places = Self::default();
         let file = syn::parse_file(source).map_err(|error| error.to_string())?;
@@ -76,7 +77,7 @@ fn binds(expression: &syn::Expr) -> bool {
     }
 }
 
-/// Whether it is `call()?;`.
+/// Whether the statement is `call()?;`.
 fn is_checked_call(statement: &syn::Stmt) -> bool {
     let syn::Stmt::Expr(syn::Expr::Try(checked), Some(_)) = statement else {
         return false;
@@ -94,7 +95,7 @@ impl<'ast> Visit<'ast> for Places {
             syn::Item::Mod(item) => &item.attrs,
             _ => &Vec::new(),
         };
-        // The code of tests is not mutated.
+        // Test code is not mutated.
         if !attributes
             .iter()
             .any(|attribute| attribute.path().is_ident("cfg"))

@@ -1,11 +1,11 @@
-//! Which mutants are tried, and what all stages together say of each.
+//! Selects the mutants to try, and combines the verdicts of all stages.
 
 use crate::{STAGES, text};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Of these lines, `count` that the seed selects. Each is selected by its text without its number
-/// and position, so that the next commit's sample is the same but for what the commit changed.
+/// Returns `count` of these lines, as the seed selects. Each is selected by its text without number
+/// and position, so that the next commit's sample differs only where the commit changed code.
 pub(crate) fn sample(lines: &str, seed: &str, count: usize) -> String {
     let mut lines: Vec<(u64, &str)> = lines
         .lines()
@@ -16,14 +16,14 @@ pub(crate) fn sample(lines: &str, seed: &str, count: usize) -> String {
     lines.iter().map(|(_, line)| format!("{line}\n")).collect()
 }
 
-/// Park and Miller: multiplications modulo a prime.
+/// Hashes a text, as Park and Miller generate random numbers: multiplications modulo a prime.
 fn hash(text: &str) -> u64 {
     text.bytes().chain([b' ', b' ']).fold(1, |hash, byte| {
         (hash * 69621 + u64::from(byte)) % 2_147_483_647
     })
 }
 
-/// A line of a list without the mutant's number, line and column.
+/// Returns a line of a list without the mutant's number, line and column.
 fn without_position(line: &str) -> String {
     let name = line.rsplit('\t').next().unwrap_or_default();
     let mut parts = name.splitn(4, ':');
@@ -33,11 +33,11 @@ fn without_position(line: &str) -> String {
     }
 }
 
-/// Each judged mutant on a line, by name: `noticed`, `missed`, or `late` if a stage had no time for
-/// it; the stage that noticed it; its name.
+/// Returns a line for each judged mutant, sorted by name: `noticed`, `missed`, or `late` if a stage
+/// had no time for the mutant; the stage that noticed it; and its name.
 ///
 /// # Errors
-/// If a result cannot be read.
+/// Fails if a result cannot be read.
 pub(crate) fn verdicts(out: &Path) -> Result<String, String> {
     let mut results = Vec::new();
     for stage in STAGES {
@@ -52,7 +52,7 @@ pub(crate) fn verdicts(out: &Path) -> Result<String, String> {
 fn combined<'a>(results: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut mutants: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
     for (stage, lines) in results {
-        // A run that resumes judges a late one again, in a later line.
+        // A run that resumes judges late mutants again, on a later line.
         let last: BTreeMap<&str, Vec<&str>> = lines
             .lines()
             .map(|line| line.split('\t').collect::<Vec<_>>())

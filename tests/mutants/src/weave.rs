@@ -1,4 +1,4 @@
-//! Writes the mutants of a file into its source, each behind a switch. It runs nothing.
+//! Writes the mutants of a file into its source, each behind a switch. Runs nothing.
 
 use crate::list::Mutant;
 use crate::places::{CALL, Places};
@@ -12,19 +12,20 @@ const SWITCH: &str = "crate::mutant_switch::on";
 #[derive(Default)]
 pub(crate) struct Woven {
     pub(crate) text: String,
-    /// The ranges of the text where an error of the compiler is due to a mutant.
+    /// The ranges of the text in which a compiler error is due to a mutant.
     pub(crate) marks: Vec<Mark>,
-    /// Mutants that are not in the text, as no switch can be read there.
+    /// Mutants left out of the text because no runtime switch can select them, such as those in
+    /// constants; they are built separately.
     pub(crate) left: Vec<u32>,
-    /// Mutants that are not Rust.
+    /// Mutants that are not valid Rust.
     pub(crate) rejected: Vec<u32>,
 }
 
-/// A range of the text that is due to a mutant.
+/// A range of the text that was changed for a mutant.
 pub(crate) struct Mark {
     pub(crate) range: Range<usize>,
     pub(crate) id: u32,
-    /// The mutant's own text, not the one around it.
+    /// Whether the range contains the mutant's own text, and not the text around it.
     pub(crate) own: bool,
 }
 
@@ -34,20 +35,21 @@ struct Edit {
     range: Range<usize>,
     before: String,
     after: &'static str,
-    /// Parts of `before`.
+    /// The ranges of `before` that contain the text of mutants, each with its mutant.
     own: Vec<(Range<usize>, u32)>,
     /// Further ranges of the source to which errors may point.
     also: Option<Range<usize>>,
 }
 
-/// The source with all the mutants, which are this file's.
+/// Returns the source with all these mutants, which must belong to it.
 ///
 /// # Errors
-/// If the source is not Rust, or if there is no such code at a mutant's position.
+/// Fails if the source is not Rust, or if the code at a mutant's position does not match the
+/// mutant.
 pub(crate) fn weave(source: &str, mutants: &[&Mutant]) -> Result<Woven, String> {
     let places = Places::of(source)?;
     let (mut left, mut rejected) = (Vec::new(), Vec::new());
-    // By kind and position: one edit for all mutants of one expression.
+    // Group by kind and position, so that one edit contains all mutants of an expression.
     let mut groups: BTreeMap<(usize, &str), Vec<&Mutant>> = BTreeMap::new();
     for mutant in mutants {
         let at = mutant
@@ -81,11 +83,11 @@ pub(crate) fn weave(source: &str, mutants: &[&Mutant]) -> Result<Woven, String> 
     })
 }
 
-/// A switch for each mutant, or none if the code there cannot have one.
+/// Returns an edit with a switch for each mutant; `None` if the code cannot contain a switch.
 fn edit(source: &str, places: &Places, at: usize, genre: &str, group: &[&Mutant]) -> Option<Edit> {
     match genre {
         "FnValue" => {
-            // A range over everything: outside all other edits at that place.
+            // Use a range over everything: the edit is then outside all others at its position.
             let mut edit = Edit {
                 range: at..usize::MAX,
                 ..Edit::default()
@@ -142,7 +144,8 @@ fn edit(source: &str, places: &Places, at: usize, genre: &str, group: &[&Mutant]
     }
 }
 
-/// The expression, or instead of it that of the mutant whose switch is on.
+/// Returns an edit that replaces the expression with a choice: the mutant whose switch is on, or
+/// the original.
 fn choice(range: &Range<usize>, group: &[&Mutant], with: impl Fn(&Mutant) -> String) -> Edit {
     let mut edit = Edit {
         range: range.clone(),
@@ -169,9 +172,10 @@ impl Edit {
     }
 }
 
-/// The text with the edits, of which one may be within another.
+/// Applies the edits, of which one may contain another.
 fn applied(source: &str, edits: &[Edit]) -> Woven {
-    // Sorted by position; ends before starts, inner ends first, outer starts first.
+    // Sort by position; ends precede starts, inner ends precede outer ends, and outer starts
+    // precede inner starts.
     let mut inserted = Vec::new();
     for (number, edit) in (0_isize..).zip(edits) {
         let Range { start, end } = edit.range;
@@ -259,7 +263,7 @@ fn least(a: u64, b: Option<u64>) -> u64 {
 
     fn woven(mutants: &[Mutant]) -> Woven {
         let woven = weave(SOURCE, &mutants.iter().collect::<Vec<_>>()).unwrap();
-        // What the compiler reports is due to the mutant whose text is there.
+        // An error that the compiler reports here is due to the mutant whose text is here.
         for mark in woven.marks.iter().filter(|mark| mark.own) {
             let text = &woven.text[mark.range.clone()];
             assert!(text.contains(&format!("on({})", mark.id)), "{text}");
