@@ -1,8 +1,8 @@
-//! A volume's lifecycle by the bare system calls: the kernel's time for the same result.
+//! A volume's lifecycle as bare system calls: the kernel's time for the same result.
 //!
-//! Two things differ from the agent, because rustix has no safe call for them. The loop device is
+//! Two steps differ from the agent's, because rustix has no safe call for them. The loop device is
 //! bound by losetup before the clock starts, and its cost is reported separately. And the clone is
-//! made private by mount(2), where the agent uses mount_setattr(2).
+//! made private by mount(2) instead of mount_setattr(2).
 
 use std::io;
 use std::path::Path;
@@ -15,21 +15,22 @@ use crate::bench_dir::at;
 use crate::echo::Echo;
 use crate::volume::{Call, Side, Volume};
 
-/// Round trips after a process has run: a millisecond, in which it has fully exited.
+/// The number of round trips to wait after a process has run: a millisecond, in which it has fully
+/// exited.
 const SETTLING_ECHOES: u32 = 40;
 
-/// The kernel and one volume.
+/// The bare system calls, for one volume.
 pub struct Bare<'a> {
     volume: Volume,
     echo: &'a Echo,
-    /// How long `losetup` took to bind the device, including its own start; one per stage.
+    /// The time that `losetup` took to bind the device, including its own start, for each stage.
     pub attach: Vec<Duration>,
-    /// How long `losetup` took only to find a free device; one per stage.
+    /// The time that `losetup` took only to find a free device, for each stage.
     pub search: Vec<Duration>,
 }
 
 impl<'a> Bare<'a> {
-    /// A formatted volume.
+    /// Creates the side for a formatted volume.
     #[must_use]
     pub fn new(volume: Volume, echo: &'a Echo) -> Self {
         Self {
@@ -41,7 +42,7 @@ impl<'a> Bare<'a> {
     }
 
     fn stage(&mut self) -> io::Result<Duration> {
-        // The second one has warmer caches, so they take turns.
+        // The second command has warmer caches, so the two alternate.
         let is_search_first = self.attach.len().is_multiple_of(2);
         if is_search_first {
             self.search()?;
@@ -51,7 +52,7 @@ impl<'a> Bare<'a> {
         self.attach.push(start.elapsed());
         self.settle()?;
         let mounted = self.mount(&device);
-        // The last user of a device releases it: so the umount frees it, as with the agent.
+        // The last user of a device releases it, so the umount frees the device, as with the agent.
         devices::detach(&device)?;
         if !is_search_first {
             self.search()?;
@@ -67,8 +68,8 @@ impl<'a> Bare<'a> {
         Ok(())
     }
 
-    /// The next call must not pay for the cold caches and freed pages of a process; the other side
-    /// starts none.
+    /// Waits, so that the next call does not pay for the cold caches and freed pages of a process;
+    /// the agent's side starts no process.
     fn settle(&self) -> io::Result<()> {
         (0..SETTLING_ECHOES).try_for_each(|_| self.echo.on_new().map(|_| ()))
     }

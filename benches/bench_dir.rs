@@ -1,7 +1,7 @@
-//! The directory of one run: a tmpfs in a separate mount namespace, the started processes, and the
-//! cleanup of both, however the run ends.
+//! The directory of one run: a tmpfs in a separate mount namespace. Also starts processes, and
+//! cleans up both, however the run ends.
 //!
-//! A loop device is ours if its file is on this tmpfs; no other file can be there.
+//! A loop device belongs to the run if its file is on this tmpfs, since no other file can be there.
 
 use std::fs;
 use std::io;
@@ -16,34 +16,34 @@ use belay_bed::mounts::mounts_of;
 use rustix::mount::{MountFlags, UnmountFlags};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The exit code of a shell for a program that SIGINT ended.
+/// The exit code that a shell reports for a program ended by SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// Set in the environment of a program that runs in its own mount namespace.
+/// The variable that is set in the environment of a program in its own mount namespace.
 const ISOLATED: &str = "BELAY_BENCH_ISOLATED";
 
-/// The directory of one run. It is cleared when this is dropped, also at a panic, and at SIGINT and
-/// SIGTERM.
+/// The directory of one run. It is cleared when this is dropped, even after a panic, and at SIGINT
+/// and SIGTERM.
 pub struct BenchDir {
     inner: Arc<Inner>,
 }
 
 struct Inner {
     dir: PathBuf,
-    /// Number of the tmpfs on `dir`.
+    /// The device number of the tmpfs on `dir`.
     device: u64,
     processes: Mutex<Vec<Child>>,
     is_cleared: Mutex<bool>,
-    /// Held while the machine is changed: by a sample, or by the cleanup.
+    /// The lock held while a sample or the cleanup changes the machine.
     turn: Mutex<()>,
 }
 
 impl BenchDir {
-    /// Creates the directory, mounts its tmpfs, and clears it at a signal from now on. To be called
-    /// first: it restarts the program in its own mount namespace.
+    /// Creates the directory, mounts its tmpfs, and clears it at a signal from now on. Must be
+    /// called first, since it restarts the program in its own mount namespace.
     ///
     /// # Errors
-    /// Without root, or if a tmpfs cannot be mounted.
+    /// Fails without root, or if a tmpfs cannot be mounted.
     pub fn make() -> io::Result<Self> {
         isolate()?;
         let dir = tempfile::Builder::new()
@@ -80,24 +80,24 @@ impl BenchDir {
         Ok(bench_dir)
     }
 
-    /// A path in the directory.
+    /// Returns a path in the directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.inner.dir.join(name)
     }
 
-    /// A subdirectory, created if missing.
+    /// Returns a subdirectory, created if missing.
     ///
     /// # Errors
-    /// As mkdir(2).
+    /// Returns the errors of mkdir(2).
     pub fn directory(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.path(name);
         fs::create_dir_all(&path).map_err(|error| at("mkdir", &path, error))?;
         Ok(path)
     }
 
-    /// To be held during changes to the machine, so that an interruption waits for their end, and
-    /// none begins during the cleanup.
+    /// Locks the machine for changes: an interruption waits until the lock is released, and no
+    /// change begins during the cleanup.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.inner
             .turn
@@ -106,10 +106,10 @@ impl BenchDir {
     }
 
     /// Starts a process that ends with this directory, and returns its PID. It gets its own process
-    /// group: at Ctrl-C it must not exit before this program.
+    /// group: at Ctrl-C, it must not exit before this program.
     ///
     /// # Errors
-    /// As execve(2).
+    /// Returns the errors of execve(2).
     pub fn spawn(&self, command: &mut Command) -> io::Result<u32> {
         let child = command
             .process_group(0)
@@ -120,10 +120,10 @@ impl BenchDir {
         Ok(process)
     }
 
-    /// Ends a process that [`BenchDir::spawn`] started, by SIGKILL.
+    /// Ends a process that [`BenchDir::spawn`] started, with SIGKILL.
     ///
     /// # Errors
-    /// As kill(2) and waitpid(2).
+    /// Returns the errors of kill(2) and waitpid(2).
     pub fn end(&self, process: u32) -> io::Result<()> {
         let mut processes = self.inner.processes();
         let Some(at) = processes.iter().position(|child| child.id() == process) else {
@@ -132,15 +132,16 @@ impl BenchDir {
         end(processes.swap_remove(at))
     }
 
-    /// Reports the error, clears the directory and exits: where no error can be returned, as in
-    /// criterion's closures.
+    /// Reports the error, clears the directory and exits. For code that cannot return an error,
+    /// such as criterion's closures.
     pub fn abort(&self, error: &io::Error) -> ! {
         eprintln!("belay-benches: {error}");
         self.inner.clear();
         exit(1)
     }
 
-    /// A thread waits for the signals; destructors do not run when a signal ends a program.
+    /// Starts a thread that waits for the signals, since destructors do not run when a signal ends
+    /// a program.
     fn clear_at_signals(&self) -> io::Result<()> {
         let inner = Arc::clone(&self.inner);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -182,7 +183,7 @@ impl Inner {
         }
     }
 
-    /// Clears in the one order that works: processes, mounts on volumes, their loop devices, and
+    /// Clears in the only order that works: processes, mounts of volumes, their loop devices, and
     /// the tmpfs with their files. Continues after a failure.
     fn clear_all(&self) -> Vec<io::Error> {
         let mut steps: Vec<io::Result<()>> = self.processes().drain(..).map(end).collect();
@@ -191,7 +192,8 @@ impl Inner {
             Err(error) => steps.push(Err(error)),
         }
         steps.push(release_all_on(self.device));
-        // Our sockets are still bound in it; it is freed when this process exits.
+        // Sockets of this process are still bound in the tmpfs, which is freed when the process
+        // exits.
         let last = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
         steps.push(umount(&self.dir, last));
         steps.push(fs::remove_dir(&self.dir).map_err(|error| at("rmdir", &self.dir, error)));
@@ -211,7 +213,7 @@ fn end(mut child: Child) -> io::Result<()> {
     killed
 }
 
-/// The mounts below `dir`, the last mounted first.
+/// Returns the mounts below `dir`, the last mounted first.
 fn mounts_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let points = mounts_of("self")?.into_iter().map(|mount| mount.point);
     let mut below: Vec<_> = points.filter(|p| p.starts_with(dir) && p != dir).collect();
@@ -240,8 +242,8 @@ async fn interrupted() -> io::Result<()> {
     Ok(())
 }
 
-/// Restarts this program in its own mount namespace, unless it runs in one: an aborted run must
-/// leave the machine's mounts alone.
+/// Restarts this program in its own mount namespace, unless it already runs in one: an aborted run
+/// must leave the machine's mounts alone.
 fn isolate() -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(io::Error::other(
@@ -260,7 +262,7 @@ fn isolate() -> io::Result<()> {
     Err(at("start", Path::new("unshare"), error))
 }
 
-/// An error with the operation and the path.
+/// Adds the operation and the path to an error.
 pub(crate) fn at(what: &str, path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
 }

@@ -1,5 +1,5 @@
-//! The kernel's share of a Probe: the same kind of socket, with a thread that sends one byte back.
-//! No HTTP/2, no gRPC, no other process.
+//! The kernel's share of a Probe: the same kind of socket, with a thread that returns one byte.
+//! Without HTTP/2, gRPC or another process.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,30 +8,30 @@ use std::time::{Duration, Instant};
 
 use crate::bench_dir::{BenchDir, at};
 
-/// The remote end, and a kept connection.
+/// The remote end, and a kept connection to it.
 pub struct Echo {
     socket: PathBuf,
     kept: UnixStream,
 }
 
 impl Echo {
-    /// Starts to answer, until the program exits.
+    /// Starts a thread that responds until the program exits.
     ///
     /// # Errors
-    /// If the socket cannot be created.
+    /// Fails if the socket cannot be created.
     pub fn start(bench_dir: &BenchDir) -> io::Result<Self> {
         let socket = bench_dir.path("echo.sock");
         let listener = UnixListener::bind(&socket).map_err(|error| at("bind", &socket, error))?;
         std::thread::Builder::new()
             .name("echo".to_owned())
             .spawn(move || {
-                // The first connection is the kept one, and has its own thread.
+                // The first connection is the kept one, and gets its own thread.
                 if let Ok((kept, _)) = listener.accept() {
                     let answering = std::thread::Builder::new().spawn(move || answer(kept));
                     while answering.is_ok()
                         && let Ok((stream, _)) = listener.accept()
                     {
-                        // A broken connection is noticed at the other end.
+                        // The other end notices a broken connection.
                         answer(stream).ok();
                     }
                 }
@@ -40,20 +40,20 @@ impl Echo {
         Ok(Self { socket, kept })
     }
 
-    /// One byte in each direction on a new connection.
+    /// Sends one byte in each direction on a new connection, and returns the time.
     ///
     /// # Errors
-    /// If the remote end is gone.
+    /// Fails if the remote end has exited.
     pub fn on_new(&self) -> io::Result<Duration> {
         let start = Instant::now();
         there_and_back(&UnixStream::connect(&self.socket)?)?;
         Ok(start.elapsed())
     }
 
-    /// One byte in each direction on the kept connection.
+    /// Sends one byte in each direction on the kept connection, and returns the time.
     ///
     /// # Errors
-    /// If the remote end is gone.
+    /// Fails if the remote end has exited.
     pub fn on_kept(&self) -> io::Result<Duration> {
         let start = Instant::now();
         there_and_back(&self.kept)?;
@@ -66,7 +66,7 @@ fn there_and_back(mut stream: &UnixStream) -> io::Result<()> {
     stream.read_exact(&mut [0])
 }
 
-/// Until the other end closes.
+/// Returns each byte, until the other end closes the connection.
 fn answer(mut stream: UnixStream) -> io::Result<()> {
     let mut byte = [0];
     while stream.read(&mut byte)? > 0 {

@@ -1,7 +1,8 @@
-//! What the benches share: their own directory, the release binary in it, and the lifecycle of the
-//! same volume in two ways, by RPCs to belay-node and by the bare system calls.
+//! Code shared by the benches: the directory of a run, the release binary in it, and two ways to
+//! run the lifecycle of the same volume, by RPCs to belay-node and by bare system calls.
 //!
-//! It knows belay-node only by its socket, like the kubelet; no code of it is linked here.
+//! The benches reach belay-node only through its socket, as the kubelet does; none of its code is
+//! linked here.
 
 mod bare;
 mod bench_dir;
@@ -27,7 +28,7 @@ pub use table::{Row, head};
 pub use verdict::{Limited, Verdict, judge};
 pub use volume::{Call, Ours, Side, VOLUME_BYTES, Volume, total};
 
-/// The exit code of a bench; the error goes to stderr.
+/// Returns the exit code of a bench, after writing an error to stderr.
 #[must_use]
 pub fn exit_code(run: std::io::Result<()>) -> std::process::ExitCode {
     match run {

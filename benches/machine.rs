@@ -1,4 +1,4 @@
-//! The machine of the measurement: without it the figures mean nothing.
+//! The machine of the measurement, without which the figures mean nothing.
 
 use std::fmt;
 use std::fs;
@@ -18,10 +18,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine now.
+    /// Reads the current state of the machine.
     ///
     /// # Errors
-    /// Without /proc.
+    /// Fails without /proc.
     pub fn look() -> io::Result<Self> {
         Ok(Self {
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?
@@ -33,7 +33,7 @@ impl Machine {
         })
     }
 
-    /// As JSON.
+    /// Returns the machine as JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({
@@ -60,10 +60,10 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The load average of the last minute.
+/// Returns the load average of the last minute.
 ///
 /// # Errors
-/// Without /proc.
+/// Fails without /proc.
 pub fn load() -> io::Result<String> {
     let averages = fs::read_to_string("/proc/loadavg")?;
     Ok(averages.split(' ').next().unwrap_or_default().to_owned())

@@ -1,4 +1,5 @@
-//! The comparison as a picture (SVG): a bar for each call of a filesystem, divided as in the table.
+//! Draws the comparison as a picture (SVG): a bar for each call of a filesystem, divided as in the
+//! table.
 
 use std::fmt;
 
@@ -7,27 +8,27 @@ use crate::table::Row;
 
 const WIDTH: u32 = 720;
 const ROW: u32 = 34;
-/// Where the first bar begins, from the top.
+/// The top of the first bar.
 const TOP: u32 = 78;
-/// Where bars begin and may end, from the left.
+/// The left end of the bars, and the maximum of their right ends.
 const BARS: (u32, u32) = (110, 560);
-/// The bare calls, a Probe made the same way, and the rest.
+/// The parts of a bar: the bare calls, a Probe made in the same way, and the rest.
 const PARTS: [(&str, &str); 3] = [
     ("#8a99a8", "kernel: the bare system calls"),
     ("#c9d2da", "an empty gRPC call"),
     ("#f2b134", "Belay"),
 ];
 
-/// The picture of one filesystem's rows; displayed, it is SVG.
+/// The picture of one filesystem's rows; its `Display` output is SVG.
 pub struct Plot<'a> {
-    /// Of all filesystems.
+    /// The rows of all filesystems.
     pub rows: &'a [Row],
-    /// The first word of the names of its rows.
+    /// The first word of the names of the filesystem's rows.
     pub fs_type: &'a str,
 }
 
 impl Plot<'_> {
-    /// The rows and what the calls are called.
+    /// Returns the filesystem's rows with the names of their calls.
     fn calls(&self) -> Vec<(&str, &Row)> {
         let calls = self.rows.iter().filter(|row| !row.empty_call.is_zero());
         calls
@@ -68,7 +69,7 @@ impl fmt::Display for Plot<'_> {
     }
 }
 
-/// One bar with its name and its time; `longest` microseconds are as long as there is room.
+/// Draws a bar with its name and its time; a bar of `longest` microseconds fills the width.
 fn bar(f: &mut fmt::Formatter<'_>, y: u32, call: &str, row: &Row, longest: f64) -> fmt::Result {
     let ours = micros(row.ours.p25());
     let ends = [
@@ -116,7 +117,7 @@ mod tests {
         ];
         let (rows, fs_type) = (&rows, "ext4");
         let svg = Plot { rows, fs_type }.to_string();
-        // 450 pixels for 900 microseconds.
+        // 450 pixels stand for 900 microseconds.
         for part in [
             "x=\"110.0\" y=\"80\" width=\"150.0\"",
             "x=\"260.0\" y=\"80\" width=\"50.0\"",

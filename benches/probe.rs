@@ -1,4 +1,4 @@
-//! `Probe` under criterion: belay-node on a new connection and on a kept one, compared with one
+//! Measures `Probe` with criterion: belay-node on a new and on a kept connection, compared with one
 //! byte in each direction over the same kind of socket.
 
 use std::io;

@@ -11,20 +11,20 @@ use belay_bed::scrape::status;
 use crate::bench_dir::BenchDir;
 use crate::rpc::Client;
 
-/// How long a start may take before it counts as failed.
+/// Maximum time of a start; a longer one counts as failed.
 const START_MAX: Duration = Duration::from_secs(10);
 
 /// A running program.
 pub struct Program<'a> {
     bench_dir: &'a BenchDir,
     process: u32,
-    /// Connected to its socket.
+    /// A client for the program's socket.
     pub client: Client,
-    /// From the spawn to the first answered Probe.
+    /// The time from the spawn to the first response to a Probe.
     pub first_answer: Duration,
 }
 
-/// The memory of a process in KiB, as in /proc/PID/status.
+/// The memory of a process in KiB, from /proc/PID/status.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     /// `VmRSS`: all resident pages, including code.
@@ -35,10 +35,10 @@ pub struct Memory {
     pub peak_kib: u64,
 }
 
-/// Path of the program: in `BELAY_BIN_DIR`, else where `make build` writes it.
+/// Returns the path of the program: in `BELAY_BIN_DIR`, or else where `make build` writes it.
 ///
 /// # Errors
-/// If it was not built.
+/// Fails if the program was not built.
 pub fn binary(name: &str) -> io::Result<PathBuf> {
     let dir = match std::env::var_os("BELAY_BIN_DIR") {
         Some(dir) => PathBuf::from(dir),
@@ -58,10 +58,10 @@ pub fn binary(name: &str) -> io::Result<PathBuf> {
 }
 
 impl<'a> Program<'a> {
-    /// Starts a belay-node on a socket called `name`, and waits for its first answer.
+    /// Starts a belay-node on a socket called `name`, and waits for its first response.
     ///
     /// # Errors
-    /// If it does not start; the message contains the end of its log.
+    /// Fails if it does not start; the message contains the end of its log.
     pub fn agent(bench_dir: &'a BenchDir, name: &str) -> io::Result<Self> {
         let mut command = Command::new(binary("belay-node")?);
         let volumes = bench_dir.directory("volumes")?;
@@ -69,10 +69,11 @@ impl<'a> Program<'a> {
         Self::start(bench_dir, name, command)
     }
 
-    /// The same, a belay-controller with an empty state directory, which overcommits its disk.
+    /// Starts a belay-controller like [`Program::agent`], with an empty state directory, and with
+    /// overcommit.
     ///
     /// # Errors
-    /// As [`Program::agent`].
+    /// Returns the errors of [`Program::agent`].
     pub fn controller(bench_dir: &'a BenchDir, name: &str) -> io::Result<Self> {
         let mut command = Command::new(binary("belay-controller")?);
         let state = bench_dir.directory(&format!("{name}.state"))?;
@@ -105,10 +106,10 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// Its memory now.
+    /// Returns the current memory of the program.
     ///
     /// # Errors
-    /// If it has exited.
+    /// Fails if the program has exited.
     pub fn memory(&self) -> io::Result<Memory> {
         let of = |name| status(self.process, name);
         Ok(Memory {
@@ -127,8 +128,8 @@ impl Drop for Program<'_> {
     }
 }
 
-/// Retries until it answers. Retrying without a pause keeps a CPU busy, but any pause would be part
-/// of the result.
+/// Retries until the program responds. Retrying without a pause keeps a CPU busy, but any pause
+/// would be part of the result.
 fn await_answer(client: &Client, start: Instant, log: &Path) -> io::Result<Duration> {
     loop {
         match client.probe() {

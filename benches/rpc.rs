@@ -1,5 +1,5 @@
-//! Calls to belay-node over its socket: each on a new connection, like the kubelet's, or on a kept
-//! one. The time of a call runs from the dial, or the request, to the response.
+//! Calls to belay-node over its socket: on a new connection each, like the kubelet's, or on a kept
+//! one. The time of a call runs from the connect, or from the request, to the response.
 
 use std::io;
 use std::ops::Range;
@@ -14,30 +14,30 @@ use tokio::task::JoinSet;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
-/// The deadline of a call, sent with it as the kubelet does.
+/// The deadline of a call, sent with the call as the kubelet does.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// How many turns the tasks of a finished connection get to close it, untimed. They need three; a
-/// connection left open would be closed within the next call's time.
+/// The number of turns that the tasks of a finished connection get to close it, outside the
+/// measured time. They need three; a connection left open would be closed during the next call.
 const CLOSING_TURNS: u32 = 16;
 
-/// Calls one socket, from the calling thread.
+/// A client of one socket, which uses the calling thread.
 pub struct Client {
     runtime: Runtime,
     socket: PathBuf,
 }
 
-/// A connection that serves many calls.
+/// A connection for many calls.
 pub struct Kept<'a> {
     client: &'a Client,
     channel: Channel,
 }
 
 impl Client {
-    /// Does not connect yet.
+    /// Creates a client without connecting.
     ///
     /// # Errors
-    /// If the process is out of descriptors.
+    /// Fails if the process has no free descriptors.
     pub fn new(socket: &Path) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -48,10 +48,10 @@ impl Client {
         })
     }
 
-    /// One call on a new connection. Returns the time of both.
+    /// Makes a call on a new connection. Returns the time of both together.
     ///
     /// # Errors
-    /// If no process listens, or the call fails.
+    /// Fails if no process listens, or if the call fails.
     pub fn call<T>(
         &self,
         call: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
@@ -71,11 +71,11 @@ impl Client {
         })
     }
 
-    /// Calls on new connections, so many at once. `call` makes the call of each number. Returns the
-    /// time of each with its connection.
+    /// Makes calls on new connections, a given number concurrently. `call` makes the call with a
+    /// number. Returns the time of each call with its connection.
     ///
     /// # Errors
-    /// The first that fails.
+    /// Returns the first error.
     pub fn at_once<F>(
         &self,
         width: usize,
@@ -95,16 +95,16 @@ impl Client {
         })
     }
 
-    /// Lets time pass.
+    /// Waits for this time.
     pub fn rest(&self, time: Duration) {
         self.runtime
             .block_on(async { tokio::time::sleep(time).await });
     }
 
-    /// `Probe` on a new connection.
+    /// Calls `Probe` on a new connection.
     ///
     /// # Errors
-    /// If no process listens, or it is not ready.
+    /// Fails if no process listens, or if it is not ready.
     pub fn probe(&self) -> io::Result<Duration> {
         let (took, answer) = self.call(async |channel| {
             IdentityClient::new(channel)
@@ -114,10 +114,10 @@ impl Client {
         ready(&answer).map(|()| took)
     }
 
-    /// A kept connection.
+    /// Opens a kept connection.
     ///
     /// # Errors
-    /// If no process listens.
+    /// Fails if no process listens.
     pub fn keep(&self) -> io::Result<Kept<'_>> {
         let channel = self
             .runtime
@@ -131,10 +131,10 @@ impl Client {
 }
 
 impl Kept<'_> {
-    /// One call on this connection, and its time.
+    /// Makes a call on this connection, and returns its time.
     ///
     /// # Errors
-    /// If the connection broke, or the call fails.
+    /// Fails if the connection broke, or if the call fails.
     pub fn call<R, T>(
         &self,
         request: R,
@@ -148,10 +148,11 @@ impl Kept<'_> {
         Ok((took, answer.into_inner()))
     }
 
-    /// Calls on this connection, so many at once. `call` makes the call of each number.
+    /// Makes calls on this connection, a given number concurrently. `call` makes the call with a
+    /// number.
     ///
     /// # Errors
-    /// The first that fails.
+    /// Returns the first error.
     pub fn at_once<F>(
         &self,
         width: usize,
@@ -166,15 +167,15 @@ impl Kept<'_> {
         })
     }
 
-    /// Lets time pass.
+    /// Waits for this time.
     pub fn rest(&self, time: Duration) {
         self.client.rest(time);
     }
 
-    /// `Probe` on this connection.
+    /// Calls `Probe` on this connection.
     ///
     /// # Errors
-    /// If the connection broke, or the driver is not ready.
+    /// Fails if the connection broke, or if the driver is not ready.
     pub fn probe(&self) -> io::Result<Duration> {
         let channel = self.channel.clone();
         let start = Instant::now();
@@ -218,14 +219,14 @@ where
     })
 }
 
-/// A request as the kubelet sends it.
+/// Returns a request with a deadline, as the kubelet sends it.
 pub fn with_deadline<M>(message: M) -> Request<M> {
     let mut request = Request::new(message);
     request.set_timeout(DEADLINE);
     request
 }
 
-/// Absent means ready (CSI 1.13, `ProbeResponse`).
+/// Checks that the driver is ready. An absent field means ready (CSI 1.13, `ProbeResponse`).
 fn ready(answer: &csi::ProbeResponse) -> io::Result<()> {
     match answer.ready {
         Some(false) => Err(io::Error::other("belay-node answers that it is not ready")),
@@ -233,7 +234,7 @@ fn ready(answer: &csi::ProbeResponse) -> io::Result<()> {
     }
 }
 
-/// ABORTED becomes `WouldBlock`: both mean retry.
+/// Converts an error status; ABORTED becomes `WouldBlock`, since both mean retry.
 fn refused(status: &Status) -> io::Error {
     let kind = match status.code() {
         Code::Aborted => io::ErrorKind::WouldBlock,

@@ -1,17 +1,17 @@
-//! Times of one call, and their statistics. Other load on a machine only adds time, so the 25th
-//! percentile says more about the code than the median.
+//! The times of one call, and their statistics. Other load on a machine only adds time, so the 25th
+//! percentile describes the code better than the median.
 
 use std::time::Duration;
 
-/// Samples that stay together when a side is compared with itself.
+/// The number of samples that stay together when a side is compared with itself.
 const RUN: usize = 4;
-/// Blocks of a measurement for [`Samples::noise`].
+/// The number of blocks of a measurement for [`Samples::noise`].
 const BLOCKS: usize = 4;
 const QUARTER: usize = 25;
-/// Fewer are not significant.
+/// Minimum number of samples; fewer are not significant.
 pub const SAMPLES_MIN: usize = 16;
 
-/// Times in the order of measurement.
+/// Times, in the order of measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Samples(Vec<Duration>);
 
@@ -21,41 +21,41 @@ impl Samples {
         self.0.push(time);
     }
 
-    /// The 25th percentile; zero without samples.
+    /// Returns the 25th percentile; zero without samples.
     #[must_use]
     pub fn p25(&self) -> Duration {
         self.percentile(QUARTER)
     }
 
-    /// That percentile; zero without samples.
+    /// Returns a percentile; zero without samples.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> Duration {
         percentile(self.0.clone(), percent)
     }
 
-    /// The difference of a side from itself: every other run of four against the rest, as a share.
-    /// A ratio that is nearer to 1 than this is no difference. In four samples both sides were
-    /// first equally often.
+    /// Returns the difference of a side from itself, as a fraction: every other run of four samples
+    /// compared with the rest. A ratio closer to 1 than this is not significant. In a run of four
+    /// samples, each side was first equally often.
     #[must_use]
     pub fn spread(&self) -> f64 {
         self.spread_of(RUN, QUARTER)
     }
 
-    /// [`Samples::spread`] for samples that were taken in this many blocks: every other block
-    /// against the rest.
+    /// Returns [`Samples::spread`] for samples that were taken in this many blocks: every other
+    /// block compared with the rest.
     #[must_use]
     pub fn spread_of_blocks(&self, blocks: usize) -> f64 {
         self.spread_of(self.0.len().div_ceil(blocks), QUARTER)
     }
 
-    /// The larger of the differences between runs and between quarters of the measurement: load of
-    /// seconds shows in the first, load of minutes in the second.
+    /// Returns the larger of the differences between runs and between quarters of the measurement.
+    /// Load that lasts seconds shows in the first, load that lasts minutes in the second.
     #[must_use]
     pub fn noise(&self) -> f64 {
         self.spread().max(self.spread_of_blocks(BLOCKS))
     }
 
-    /// [`Samples::spread`] of that percentile, between runs of so many samples.
+    /// Returns [`Samples::spread`] of a percentile, between runs of `run` samples.
     #[must_use]
     pub fn spread_of(&self, run: usize, percent: usize) -> f64 {
         let runs = || self.0.chunks(run.max(1));
@@ -74,13 +74,13 @@ impl Extend<Duration> for Samples {
     }
 }
 
-/// The ratio of the two times.
+/// Returns the ratio of the two times.
 #[must_use]
 pub fn ratio(this: Duration, other: Duration) -> f64 {
     this.as_secs_f64() / other.as_secs_f64()
 }
 
-/// Microseconds, with fractions.
+/// Returns a time in microseconds, with fractions.
 #[must_use]
 pub fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6

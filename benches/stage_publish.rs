@@ -1,8 +1,8 @@
-//! The calls of a volume's lifecycle under criterion: by belay-node, and each compared with the
-//! bare system calls. Only the call is timed, not its preparation.
+//! Measures the calls of a volume's lifecycle with criterion: through belay-node, and as bare
+//! system calls. Only the call is timed, not its preparation.
 //!
-//! criterion measures one function after the other, so varying load affects one and not the other:
-//! for a ratio see `pairs`.
+//! criterion measures one function after the other, so varying load affects one but not the other:
+//! for a ratio, use `pairs`.
 
 use std::io;
 use std::process::ExitCode;
@@ -12,8 +12,8 @@ use belay_benches::{Bare, BenchDir, Call, Echo, Ours, Program, Side, Volume, exi
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode};
 
-/// A lifecycle takes milliseconds, most of them not timed, and criterion plans by timed work: hence
-/// few samples in a short time.
+/// The number of samples: a lifecycle takes milliseconds, most of them untimed, but criterion plans
+/// by timed work. So a few samples in a short time must suffice.
 const SAMPLES: usize = 20;
 const MEASURE: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -44,7 +44,7 @@ fn run() -> io::Result<()> {
         let mut bare = Bare::new(volume("bare")?, &echo);
         for call in Call::ALL.into_iter().filter(|call| *call != Call::Probe) {
             let mut group = criterion.benchmark_group(format!("{fs_type}/{}", call.name()));
-            // The same number of calls in each sample: growing samples would take too long.
+            // Use the same number of calls in each sample: growing samples would take too long.
             group.sampling_mode(SamplingMode::Flat);
             bench(&mut group, &bench_dir, "belay-node", &mut ours, call);
             bench(&mut group, &bench_dir, "bare", &mut bare, call);

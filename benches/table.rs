@@ -1,4 +1,4 @@
-//! Two columns of times, as an aligned table and as JSON.
+//! Renders two columns of times as an aligned table and as JSON.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,30 +8,30 @@ use serde_json::{Value, json};
 use crate::samples::{Samples, micros, ratio};
 use crate::verdict::{Limited, Verdict};
 
-/// Width of a bar in characters.
+/// The width of a bar in characters.
 const BAR: u32 = 24;
-/// The bare calls, a Probe made the same way, and the rest.
+/// The marks of a bar: the bare calls, a Probe made in the same way, and the rest.
 const MARKS: [char; 3] = ['█', '▒', '░'];
 
-/// One call, measured on both sides in turns.
+/// A call, measured on both sides alternately.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its name in the table.
+    /// The name in the table.
     pub name: String,
-    /// By belay-node.
+    /// The times through belay-node.
     pub ours: Samples,
-    /// By system calls.
+    /// The times of the bare system calls.
     pub bare: Samples,
     /// The time of an RPC that does nothing; zero if the row itself is that RPC.
     pub empty_call: Duration,
-    /// How much that RPC differed from itself, as a share.
+    /// The difference of that RPC from itself, as a fraction.
     pub empty_noise: f64,
     /// The maximum as a multiple of the floor, if there is one.
     pub limit: Option<f64>,
 }
 
 impl Row {
-    /// A row without samples.
+    /// Creates a row without samples.
     pub fn new(name: impl Into<String>) -> Self {
         let (ours, bare) = (Samples::default(), Samples::default());
         Self {
@@ -44,17 +44,18 @@ impl Row {
         }
     }
 
-    /// The larger difference of the two sides from themselves, as a share.
+    /// Returns the larger difference of the two sides from themselves, as a fraction.
     fn spread(&self) -> f64 {
         self.ours.spread().max(self.bare.spread())
     }
 
-    /// Compared with the bare calls plus an RPC that does nothing: the minimum for any driver.
+    /// Returns the ratio to the floor: the bare calls plus an RPC that does nothing, the minimum
+    /// for any driver.
     fn of_floor(&self) -> f64 {
         ratio(self.ours.p25(), self.bare.p25() + self.empty_call)
     }
 
-    /// Its ratio to the floor, if that has a limit.
+    /// Returns the ratio to the floor with its limit; `None` without a limit.
     #[must_use]
     pub fn limited(&self) -> Option<Limited> {
         let sides = self.ours.noise().max(self.bare.noise());
@@ -70,7 +71,7 @@ impl Row {
         self.limited().map(|limited| limited.verdict())
     }
 
-    /// The row as JSON, times in microseconds.
+    /// Returns the row as JSON, with times in microseconds.
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({
@@ -86,7 +87,7 @@ impl Row {
     }
 }
 
-/// The head of a table of rows.
+/// Returns the head of a table of rows.
 #[must_use]
 pub fn head() -> String {
     format!(
@@ -112,7 +113,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// `whole` as a bar: each part with its mark, and the rest with the last.
+/// Renders `whole` as a bar: each part with its mark, and the rest with the last mark.
 fn bar(whole: Duration, parts: &[Duration; 2]) -> String {
     let mut text = String::new();
     let (mut sum, mut drawn) = (Duration::ZERO, 0);

@@ -1,22 +1,22 @@
-//! Whether a ratio keeps its limit. A loaded machine cannot show that: a side then differs from
-//! itself as much as from the other.
+//! Judges whether a ratio keeps its limit. A loaded machine cannot show that: there, a side differs
+//! from itself as much as from the other.
 
 use std::fmt;
 use std::io;
 
-/// Above this difference of a side from itself, nothing is judged.
+/// If a side differs from itself by more than this fraction, nothing is judged.
 const NOISE_MAX: f64 = 0.15;
 
-/// A ratio, and its limit in BUDGET.md.
+/// A ratio, with its limit in BUDGET.md.
 #[derive(Clone, Debug)]
 pub struct Limited {
-    /// What was measured.
+    /// The name of the measured call.
     pub name: String,
-    /// The result.
+    /// The measured ratio.
     pub ratio: f64,
-    /// The maximum.
+    /// The maximum ratio.
     pub limit: f64,
-    /// The largest difference of a side from itself (A/A), as a share.
+    /// The largest difference of a side from itself (A/A), as a fraction.
     pub noise: f64,
 }
 
@@ -25,14 +25,14 @@ pub struct Limited {
 pub enum Verdict {
     /// The ratio is within its limit.
     Kept,
-    /// It is above its limit, by more than the noise.
+    /// The ratio is above its limit, by more than the noise.
     Exceeded,
     /// The noise is too large.
     Unclear,
 }
 
 impl Verdict {
-    /// In one word.
+    /// Returns the verdict as one word.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -44,10 +44,10 @@ impl Verdict {
 }
 
 impl Limited {
-    /// The judgement.
+    /// Returns the verdict for this ratio.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        // Also for what is no number, as the ratio to a side without samples.
+        // Also covers values that are not numbers, such as the ratio to a side without samples.
         if self.noise.is_nan() || self.noise > NOISE_MAX {
             Verdict::Unclear
         } else if self.ratio <= self.limit {
@@ -76,10 +76,10 @@ impl fmt::Display for Limited {
     }
 }
 
-/// Prints a line for each, and fails if one is exceeded.
+/// Prints a line for each ratio, and fails if one exceeds its limit.
 ///
 /// # Errors
-/// The names of those that are.
+/// Returns the names of the ratios that exceed their limits.
 pub fn judge(all: &[Limited]) -> io::Result<()> {
     let of = |verdict| all.iter().filter(move |it| it.verdict() == verdict);
     for limited in all {

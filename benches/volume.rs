@@ -1,6 +1,6 @@
 //! A volume for the benches, the calls of its lifecycle, and one of the two ways to make them: by
-//! RPCs to belay-node, each on a new connection, like the kubelet's. Both sides have their volumes
-//! formatted by the agent, so that they have the same feature flags.
+//! RPCs to belay-node, each on a new connection, like the kubelet's. The agent formats the volumes
+//! of both sides, so that their filesystems have the same feature flags.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -28,9 +28,9 @@ pub const VOLUME_BYTES: u64 = 1 << 30;
 /// A volume and its paths.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// Its id, which is its file's name.
+    /// The volume ID, which is also the name of the file.
     pub id: String,
-    /// `ext4` or `xfs`.
+    /// The filesystem type: `ext4` or `xfs`.
     pub fs_type: &'static str,
     /// The file behind the loop device.
     pub file: PathBuf,
@@ -41,10 +41,10 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// A new volume, formatted and not staged.
+    /// Creates a volume that is formatted and not staged.
     ///
     /// # Errors
-    /// If the agent fails.
+    /// Fails if the agent fails.
     pub fn formatted(
         bench_dir: &BenchDir,
         agent: &Program<'_>,
@@ -67,7 +67,8 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Its publish context, as the controller would return it with that word on its content.
+    /// Returns the volume's publish context, as the controller would return it, with this word for
+    /// its content.
     #[must_use]
     pub fn context(&self, content: &str) -> HashMap<String, String> {
         let bytes = VOLUME_BYTES.to_string();
@@ -90,18 +91,18 @@ pub enum Call {
     Probe,
     /// Mounts the volume's filesystem, once per node.
     Stage,
-    /// Mounts it at a pod's path.
+    /// Mounts the volume at a pod's path.
     Publish,
-    /// Reads its usage.
+    /// Reads the usage of the volume.
     Stats,
-    /// Unmounts it from the pod's path.
+    /// Unmounts the volume from the pod's path.
     Unpublish,
-    /// Unmounts it and frees its device.
+    /// Unmounts the volume and frees its device.
     Unstage,
 }
 
 impl Call {
-    /// In the order of a lifecycle.
+    /// All calls, in the order of a lifecycle.
     pub const ALL: [Call; 6] = [
         Call::Probe,
         Call::Stage,
@@ -111,7 +112,7 @@ impl Call {
         Call::Unstage,
     ];
 
-    /// The name in the specification.
+    /// Returns the call's name in the specification.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -124,15 +125,15 @@ impl Call {
         }
     }
 
-    /// The calls before this one, those that undo it before it is repeated, and those that bring
-    /// the volume down afterwards.
+    /// Returns the calls before this one, the calls that undo it before it is repeated, and the
+    /// calls that end the lifecycle afterwards.
     fn surroundings(self) -> (&'static [Call], &'static [Call], &'static [Call]) {
         use Call::{Publish, Stage, Stats, Unpublish, Unstage};
         match self {
             Call::Probe => (&[], &[], &[]),
             Call::Stage => (&[], &[Unstage], &[]),
             Call::Publish => (&[Stage], &[Unpublish], &[Unstage]),
-            // The first one after a publish is slower.
+            // The first statistics after a publish are slower.
             Call::Stats => (&[Stage, Publish, Stats], &[], &[Unpublish, Unstage]),
             Call::Unpublish => (&[Stage, Publish], &[Publish], &[Unpublish, Unstage]),
             Call::Unstage => (&[Stage], &[Stage], &[Unstage]),
@@ -140,12 +141,12 @@ impl Call {
     }
 }
 
-/// One way to make the calls, on its own volume.
+/// A way to make the calls, on its own volume.
 pub trait Side {
-    /// Makes the call and returns its duration; its preparation is not included.
+    /// Makes the call and returns its duration, without its preparation.
     ///
     /// # Errors
-    /// If the call fails, which ends the run.
+    /// Fails if the call fails, which ends the run.
     fn run(&mut self, call: Call) -> io::Result<Duration>;
 }
 
@@ -153,7 +154,7 @@ pub trait Side {
 /// total time of these calls alone.
 ///
 /// # Errors
-/// Those of the side.
+/// Returns the errors of the side.
 pub fn total(side: &mut impl Side, call: Call, times: u64) -> io::Result<Duration> {
     let (before, between, after) = call.surroundings();
     let mut all = |calls: &[Call]| calls.iter().try_for_each(|c| side.run(*c).map(|_| ()));
@@ -167,24 +168,24 @@ pub fn total(side: &mut impl Side, call: Call, times: u64) -> io::Result<Duratio
     Ok(sum)
 }
 
-/// belay-node and one volume.
+/// A client of belay-node, with one volume.
 pub struct Ours<'a> {
     client: &'a Client,
     volume: Volume,
     context: HashMap<String, String>,
-    /// Calls that were ABORTED and retried, as the kubelet does. There are some on a machine where
-    /// other processes open all loop devices, as losetup and udev do.
+    /// The number of calls that returned ABORTED and were retried, as the kubelet does. There are
+    /// some on a machine where other processes open all loop devices, as losetup and udev do.
     pub repeated: usize,
 }
 
 impl<'a> Ours<'a> {
-    /// A volume that was staged before.
+    /// Creates the side for a volume that was staged before.
     #[must_use]
     pub fn new(client: &'a Client, volume: Volume) -> Self {
         Self::with_content(client, volume, "used")
     }
 
-    /// A volume that may be formatted.
+    /// Creates the side for a volume that may be formatted.
     pub(crate) fn on_new(client: &'a Client, volume: Volume) -> Self {
         Self::with_content(client, volume, "new")
     }

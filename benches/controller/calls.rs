@@ -1,4 +1,4 @@
-//! The calls of the sidecars to one controller, on a kept connection as theirs.
+//! The sidecars' calls to one controller, on a kept connection, as the sidecars make them.
 
 use std::io;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use csi::volume_capability::access_mode::Mode;
 use tonic::transport::Channel;
 
 const MIB: i64 = 1 << 20;
-/// Entries of a page of ListVolumes.
+/// The number of entries of a page of ListVolumes.
 const PAGE: i32 = 100;
-/// Its node.
+/// The ID of the controller's node.
 const NODE: &str = "bench";
 
 fn capability() -> csi::VolumeCapability {
@@ -27,10 +27,10 @@ fn create(name: &str) -> csi::CreateVolumeRequest {
     }
 }
 
-/// Creates volumes, so many at once, and returns the time of each call.
+/// Creates volumes, a given number concurrently, and returns the time of each call.
 ///
 /// # Errors
-/// If a call fails.
+/// Fails if a call fails.
 pub(crate) fn fill(
     kept: &Kept<'_>,
     name: &str,
@@ -46,23 +46,23 @@ pub(crate) fn fill(
     })
 }
 
-/// A life of one volume, and queries about all.
+/// The lifecycle of one volume, with queries about all volumes.
 pub(crate) struct Life<'a> {
     pub(crate) kept: &'a Kept<'a>,
-    /// The volume, once it was created.
+    /// The ID of the volume, once it was created.
     pub(crate) id: String,
 }
 
-/// The calls of a life, in this order.
+/// The calls of a lifecycle, in order.
 pub(crate) const CALLS: [&str; 6] = [
     "create", "attach", "capacity", "list 100", "detach", "delete",
 ];
 
 impl Life<'_> {
-    /// Makes the call of that name for the volume of that name, and returns its time.
+    /// Makes a call for the volume with this name, and returns its time.
     ///
     /// # Errors
-    /// If it fails.
+    /// Fails if the call fails.
     pub(crate) fn run(&mut self, call: &str, name: &str) -> io::Result<Duration> {
         let (kept, id) = (self.kept, self.id.as_str());
         let client = |channel: Channel| ControllerClient::new(channel);

@@ -1,4 +1,4 @@
-//! Whether a call costs more with many volumes.
+//! Measures whether a call costs more with many volumes.
 
 use std::fmt;
 use std::io;
@@ -8,24 +8,24 @@ use serde_json::{Value, json};
 
 use crate::calls::{CALLS, Life, fill};
 
-/// On the small side: a page of ListVolumes is full.
+/// The number of volumes of the small side: enough for a full page of ListVolumes.
 const FEW: usize = 100;
 const ROUNDS: usize = 200;
 const FILL_WIDTH: usize = 16;
-/// The limit of each call, as in BUDGET.md.
+/// The limit of each call's ratio, as in BUDGET.md.
 const RATIO_MAX: f64 = 1.5;
 
-/// Each call, with few and with many volumes.
+/// The times of each call, with few and with many volumes.
 pub(crate) struct Flat {
     volumes: usize,
     rows: Vec<(&'static str, [Samples; 2])>,
     memory: [Memory; 2],
 }
 
-/// Fills two controllers, and calls them in turns.
+/// Fills two controllers, and calls them alternately.
 ///
 /// # Errors
-/// If one does not start, or a call fails.
+/// Fails if a controller does not start, or if a call fails.
 pub(crate) fn measure(bench_dir: &BenchDir, volumes: usize) -> io::Result<Flat> {
     let controllers = [
         Program::controller(bench_dir, "few")?,
@@ -44,7 +44,7 @@ pub(crate) fn measure(bench_dir: &BenchDir, volumes: usize) -> io::Result<Flat> 
         let _turn = bench_dir.turn();
         let name = format!("life-{round}");
         for (call, samples) in &mut rows {
-            // Each side is first equally often.
+            // Each side is first in half of the rounds.
             for side in [round % 2, 1 - round % 2] {
                 samples[side].push(lives[side].run(call, &name)?);
             }
@@ -59,7 +59,7 @@ pub(crate) fn measure(bench_dir: &BenchDir, volumes: usize) -> io::Result<Flat> 
 }
 
 impl Flat {
-    /// Each call's cost with many volumes, as a multiple of that with few.
+    /// Returns each call's cost with many volumes, as a multiple of its cost with few.
     pub(crate) fn limited(&self) -> impl Iterator<Item = Limited> {
         self.rows.iter().map(|(call, [few, many])| Limited {
             name: format!("{call}, {} volumes", self.volumes),

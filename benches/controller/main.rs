@@ -1,5 +1,5 @@
-//! belay-controller with backend `local`: each call with few volumes and with many, sample by
-//! sample, in turns; then many calls at once; and its memory. Fails if a limit is exceeded.
+//! Measures belay-controller with the backend `local`: each call with few and with many volumes, in
+//! alternating samples; then many concurrent calls; and the memory. Fails if a limit is exceeded.
 //!
 //! `BELAY_BENCH_VOLUMES` is the number of volumes (10,000), `BELAY_BENCH_OUTPUT=json` prints JSON.
 
@@ -15,11 +15,11 @@ use std::process::ExitCode;
 use belay_benches::{BenchDir, Limited, Machine, exit_code, judge, load};
 use serde_json::json;
 
-/// Fewer say nothing of many.
+/// Minimum number of volumes, since fewer are not representative of many.
 const VOLUMES_MIN: usize = 1_000;
 
 fn main() -> ExitCode {
-    // cargo passes `--bench` for benches only: a test run must not measure.
+    // cargo passes `--bench` only for benches: a test run must not measure.
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }

@@ -1,4 +1,4 @@
-//! Many creates at once: how many a second, how long they take, and the memory that it takes.
+//! Many concurrent creates: how many per second, their latency, and the memory they take.
 
 use std::fmt;
 use std::io;
@@ -11,10 +11,10 @@ use crate::calls::fill;
 
 const WIDTHS: [usize; 4] = [1, 16, 64, 100];
 const CALLS: usize = 1_000;
-/// By then, unused memory should be with the kernel again.
+/// The time after which the allocator should have returned unused memory to the kernel.
 const REST: Duration = Duration::from_secs(15);
 
-/// The limits of BUDGET.md, in KiB: with the most calls at once, and idle after them.
+/// The memory limits of BUDGET.md, in KiB: during the most concurrent calls, and idle after them.
 const RESIDENT_KIB_MAX: [u64; 2] = [40 << 10, 16 << 10];
 
 /// The figures of one controller.
@@ -32,10 +32,10 @@ struct Row {
     memory: Memory,
 }
 
-/// Calls one controller, wider and wider.
+/// Calls one controller, with more and more concurrent calls.
 ///
 /// # Errors
-/// If it does not start, or a call fails.
+/// Fails if the controller does not start, or if a call fails.
 pub(crate) fn measure(bench_dir: &BenchDir) -> io::Result<Wide> {
     let controller = Program::controller(bench_dir, "wide")?;
     let idle = controller.memory()?;
@@ -61,7 +61,7 @@ pub(crate) fn measure(bench_dir: &BenchDir) -> io::Result<Wide> {
 }
 
 impl Wide {
-    /// The memory at its peak and afterwards, as shares of their limits.
+    /// Returns the peak memory and the memory afterwards, as fractions of their limits.
     pub(crate) fn limited(&self) -> impl Iterator<Item = Limited> {
         let peaks = self.rows.iter().map(|row| row.memory.peak_kib);
         let peak = peaks.max().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Whether a call costs more on a node with many mounts. Blocks of lifecycles with and without them
-//! take turns, because mounts cannot be added and removed between two samples.
+//! Measures whether a call costs more on a node with many mounts. Blocks of lifecycles with and
+//! without the mounts alternate, because mounts cannot be added and removed between two samples.
 //!
 //! The unrelated mounts are binds of a separate private tmpfs: binds of one shared filesystem would
 //! be peers, and the kernel would walk all of them at each bind.
@@ -13,17 +13,17 @@ use serde_json::{Value, json};
 
 use crate::lives::{at, live};
 
-/// Blocks of each kind.
+/// The number of blocks of each kind.
 const BLOCKS: usize = 6;
 const LIVES_A_BLOCK: usize = 40;
 const STARTS_A_BLOCK: usize = 8;
-/// More than noise, and less than any growth with the number of mounts.
+/// The limit of a ratio: more than noise, and less than any growth with the number of mounts.
 const RATIO_MAX: f64 = 1.5;
 
-/// The row of the agent's start, which reads the mount table.
+/// The row for the start of the agent, which reads the mount table.
 const START: &str = "start";
 
-/// The calls without and with this many unrelated mounts.
+/// The times of the calls without and with this many unrelated mounts.
 pub(crate) struct Flat {
     mounts: usize,
     rows: Vec<(&'static str, Samples, Samples)>,
@@ -32,7 +32,7 @@ pub(crate) struct Flat {
 /// Measures belay-node on ext4 with 0 and with `mounts` unrelated mounts.
 ///
 /// # Errors
-/// If a call or a mount fails.
+/// Fails if a call or a mount fails.
 pub(crate) fn measure(bench_dir: &BenchDir, mounts: usize) -> io::Result<Flat> {
     let mut rows: Vec<_> = Call::ALL
         .map(|call| (call.name(), Samples::default(), Samples::default()))
@@ -60,7 +60,7 @@ pub(crate) fn measure(bench_dir: &BenchDir, mounts: usize) -> io::Result<Flat> {
             let agent = Program::agent(bench_dir, &format!("flat-{mounts}-{n}-{start}"))?;
             note(Call::ALL.len(), agent.first_answer);
         }
-        // A new agent each time: it reads all mounts when it starts, and never again.
+        // Start a new agent each time: it reads all mounts only when it starts.
         let agent = Program::agent(bench_dir, &format!("flat-{mounts}-{n}"))?;
         let mut ours = Ours::new(&agent.client, volume.clone());
         live(&mut ours, |_, _| {})?;
@@ -71,7 +71,7 @@ pub(crate) fn measure(bench_dir: &BenchDir, mounts: usize) -> io::Result<Flat> {
     Ok(Flat { mounts, rows })
 }
 
-/// Many mounts that belong to no volume; removed when dropped.
+/// Many mounts that belong to no volume; removed when this is dropped.
 struct Unrelated<'a> {
     bench_dir: &'a BenchDir,
     mounts: usize,
@@ -114,7 +114,8 @@ impl Drop for Unrelated<'_> {
 }
 
 impl Flat {
-    /// Each call's cost with these mounts, as a multiple of that without. The start has no limit.
+    /// Returns each call's cost with these mounts, as a multiple of its cost without them. The
+    /// start has no limit.
     pub(crate) fn limited(&self) -> impl Iterator<Item = Limited> {
         let calls = self.rows.iter().filter(|(call, ..)| *call != START);
         calls.map(|(call, without, with)| Limited {
@@ -161,8 +162,8 @@ impl fmt::Display for Flat {
     }
 }
 
-/// The larger difference of the two sides from themselves, between blocks: lasting load affects
-/// whole blocks.
+/// Returns the larger difference of the two sides from themselves, between blocks: lasting load
+/// affects whole blocks.
 fn spread(without: &Samples, with: &Samples) -> f64 {
     without
         .spread_of_blocks(BLOCKS)

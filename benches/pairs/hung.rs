@@ -1,7 +1,7 @@
-//! Whether a volume in trouble delays the calls for others: its filesystem is frozen, has shut
-//! itself down, or waits for a disk that does not answer. Blocks with and without the trouble take
-//! turns. Meanwhile another caller asks for the statistics of that volume all the time, in both,
-//! unless the trouble unpublishes it.
+//! Measures whether a faulty volume delays calls for other volumes: its filesystem is frozen, has
+//! shut down, or waits for a disk that does not respond. Blocks with and without the fault
+//! alternate. In both, another caller constantly reads the statistics of that volume, unless the
+//! fault unpublishes it.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -19,25 +19,25 @@ use belay_benches::{
 use rustix::mount::UnmountFlags;
 use serde_json::{Value, json};
 
-/// Of each kind, for each trouble.
+/// The number of blocks with and without each fault.
 const BLOCKS: usize = 8;
 const OTHERS: usize = 4;
-/// In a block, of each other volume.
+/// The number of rounds in a block, each with all other volumes.
 const ROUNDS: usize = 25;
 const SAMPLES_A_BLOCK: usize = OTHERS * ROUNDS;
 const STORAGE_BYTES: u64 = 8 << 30;
-/// The agent gives the slot of a call that hangs to others after a second.
+/// The pause after a fault begins: the agent first waits a second for a hung call.
 const SLOW: Duration = Duration::from_millis(1_200);
-/// The maximum of each call as a multiple of the same without trouble, of the 25th percentile and
-/// of the 99th.
+/// The maximum ratio of each call's percentiles with and without the fault.
 const RATIO_MAX: f64 = 1.5;
-/// The maximum of any call, while none without trouble exceeds it. No noise excuses more.
+/// The maximum of any call, if no call without the fault exceeds it.
 const SLOWEST: Duration = Duration::from_millis(500);
 const QUARTER: usize = 25;
 const TAIL: usize = 99;
 const ALL: usize = 100;
 
-/// Freezes, and thaws when its input ends: also if this program was killed.
+/// A script that freezes a filesystem, and thaws it when its input ends, even if this program was
+/// killed.
 const FREEZE: &str = r#"fsfreeze --freeze "$1" && echo frozen && cat; fsfreeze --unfreeze "$1""#;
 
 /// The calls for another volume. The first statistics after a publish check more.
@@ -49,7 +49,7 @@ const ROWS: [(&str, Call); 5] = [
     ("stats", Call::Stats),
 ];
 
-/// What is wrong with one volume.
+/// A fault of one volume.
 #[derive(Clone, Copy)]
 enum Trouble {
     Frozen,
@@ -68,13 +68,13 @@ impl Trouble {
         }
     }
 
-    /// Whether statistics of the volume can be read meanwhile.
+    /// Whether the volume's statistics can be read during the fault.
     fn is_published(self) -> bool {
         !matches!(self, Trouble::DiskHangs)
     }
 }
 
-/// The calls for other volumes, without and with each trouble.
+/// The times of the calls for other volumes, without and with each fault.
 pub(crate) struct Hung(Vec<(Trouble, Row)>);
 
 struct Row {
@@ -83,10 +83,10 @@ struct Row {
     with: Samples,
 }
 
-/// Measures belay-node with four volumes, next to one in trouble.
+/// Measures belay-node with four healthy volumes and a faulty one.
 ///
 /// # Errors
-/// If a call for the others fails, or the trouble cannot be made.
+/// Fails if a call for the healthy volumes fails, or if the fault cannot be caused.
 pub(crate) fn measure(bench_dir: &BenchDir) -> io::Result<Hung> {
     let storage = Storage::mount(bench_dir)?;
     let agent = Program::agent(bench_dir, "hung")?;
@@ -113,7 +113,7 @@ pub(crate) fn measure(bench_dir: &BenchDir) -> io::Result<Hung> {
             with: Samples::default(),
         });
         for n in 0..2 * BLOCKS {
-            // An interruption waits until the filesystem is not frozen.
+            // An interruption waits until the filesystem is thawed.
             let _turn = bench_dir.turn();
             match n % 2 {
                 0 => site.block(trouble, |row, time| rows[row].without.push(time))?,
@@ -150,8 +150,7 @@ impl Site<'_> {
         self.run(volume, &[Call::Stage, Call::Publish, Call::Stats])
     }
 
-    /// Calls for the others, in turns, while the statistics of the victim are read if that is
-    /// possible in the trouble.
+    /// Makes calls for the other volumes in turn, while the faulty volume's statistics are read.
     fn block(&self, trouble: Trouble, mut note: impl FnMut(usize, Duration)) -> io::Result<()> {
         let asking = trouble
             .is_published()
@@ -169,7 +168,7 @@ impl Site<'_> {
         Ok(())
     }
 
-    /// Makes the trouble, works, and brings the victim up again.
+    /// Causes the fault, runs `work`, and repairs the faulty volume.
     fn within(&self, trouble: Trouble, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         match trouble {
             Trouble::Frozen => {
@@ -183,7 +182,7 @@ impl Site<'_> {
                 self.up(&self.victim)
             }
             Trouble::DiskHangs => {
-                // Not on the disk yet, so the unmount writes it.
+                // Leave data that is not on the disk yet, so that the unmount must write it.
                 fs::write(self.victim.target.join("late"), vec![1; 1 << 20])?;
                 self.run(&self.victim, &[Call::Unpublish])?;
                 let frozen = Frozen::at(&self.storage.point)?;
@@ -205,7 +204,8 @@ impl Site<'_> {
     }
 }
 
-/// A caller that reads the statistics of a volume until this is dropped, whatever the answers are.
+/// A caller that reads the statistics of a volume until this is dropped, whatever the responses
+/// are.
 struct Asking {
     is_over: Arc<AtomicBool>,
     caller: Option<thread::JoinHandle<()>>,
@@ -218,7 +218,7 @@ impl Asking {
         let over = Arc::clone(&is_over);
         let caller = thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
-                // A volume in trouble may answer an error.
+                // A faulty volume may return an error.
                 drop(Ours::new(&client, volume.clone()).run(Call::Stats));
             }
         });
@@ -234,7 +234,7 @@ impl Drop for Asking {
     }
 }
 
-/// The filesystem of the volumes' files, in a file; unmounted when dropped.
+/// The filesystem with the volumes' files; unmounted when this is dropped.
 struct Storage {
     point: PathBuf,
 }
@@ -264,7 +264,7 @@ impl Drop for Storage {
     }
 }
 
-/// A filesystem is frozen until this is dropped.
+/// Keeps a filesystem frozen until this is dropped.
 struct Frozen(Child);
 
 impl Frozen {
@@ -321,13 +321,14 @@ impl Row {
         )
     }
 
-    /// The difference of the calls without trouble from themselves, every other block against the
-    /// rest. That of the others may be the effect of the trouble.
+    /// Returns the difference of the calls without the fault from themselves, every other block
+    /// compared with the rest.
     fn noise(&self, percent: usize) -> f64 {
         self.without.spread_of(SAMPLES_A_BLOCK, percent)
     }
 
-    /// The slowest call next to the trouble, unless one without it is too slow, too.
+    /// Returns the slowest call during the fault; `None` if a call without the fault is too slow as
+    /// well.
     fn slowest(&self) -> Option<f64> {
         let [without, with] = [&self.without, &self.with].map(|it| it.percentile(ALL));
         (without <= SLOWEST).then(|| ratio(with, SLOWEST))
@@ -335,7 +336,7 @@ impl Row {
 }
 
 impl Hung {
-    /// Each call, of both percentiles, and the slowest.
+    /// Returns the ratio of each call for both percentiles, and of the slowest call.
     pub(crate) fn limited(&self) -> impl Iterator<Item = Limited> {
         self.0.iter().flat_map(|(trouble, row)| {
             let name = |what: &str| format!("{}, {}, {what}", trouble.name(), row.call);

@@ -1,5 +1,5 @@
-//! The comparison: a volume's lifecycle by belay-node, its twin's by system calls, in turns; and
-//! the same for a Probe.
+//! The comparison: the lifecycle of a volume through belay-node, and of a similar volume by system
+//! calls, in alternating samples; and the same for a Probe.
 
 use std::fmt;
 use std::io;
@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use crate::weight::Weight;
 
-/// Probes in a row per lifecycle.
+/// The number of consecutive Probes per lifecycle.
 const PROBES_A_LIFE: usize = 5;
-/// How often a volume is published per lifecycle; the first time is not counted, because on the
-/// bare side a process ran just before it and left the caches cold.
+/// The number of publishes per lifecycle. The first is not counted, because on the bare side a
+/// process has just run and left the caches cold.
 const PUBLISHED_A_LIFE: usize = 3;
 
-/// All rows, and the time of losetup.
+/// The times of all calls, and of losetup.
 pub(crate) struct Comparison {
     lives: usize,
     rows: Vec<Row>,
@@ -31,7 +31,7 @@ pub(crate) struct Comparison {
 /// Compares everything.
 ///
 /// # Errors
-/// If a call fails.
+/// Fails if a call fails.
 pub(crate) fn compare(
     bench_dir: &BenchDir,
     agent: &Program<'_>,
@@ -54,7 +54,7 @@ pub(crate) fn compare(
         let mut calls = Call::ALL.map(|call| Row::new(format!("{fs_type} {}", call.name())));
         for n in 0..lives {
             let _turn = bench_dir.turn();
-            // The second one profits from the caches of the first, so they take turns.
+            // The second side profits from the caches of the first, so the two alternate.
             if n % 2 == 0 {
                 live(&mut ours, |call, time| calls[at(call)].ours.push(time))?;
             }
@@ -80,16 +80,16 @@ pub(crate) fn compare(
     Ok(all)
 }
 
-/// One lifecycle; `note` gets the time of every call that counts. The probes are among the other
-/// calls because they are their baseline: in a row, with warm caches, they would be cheaper.
+/// Runs one lifecycle; `note` gets the time of every call that counts. The Probes, the baseline of
+/// the other calls, are made in between: in a row, with warm caches, they would be cheaper.
 ///
 /// # Errors
-/// If a call fails.
+/// Fails if a call fails.
 pub(crate) fn live(side: &mut impl Side, mut note: impl FnMut(Call, Duration)) -> io::Result<()> {
     note(Call::Stage, side.run(Call::Stage)?);
     for time in 0..PUBLISHED_A_LIFE {
         for call in [Call::Publish, Call::Probe, Call::Stats, Call::Unpublish] {
-            // The kubelet asks every minute, and the first answer is slower.
+            // The kubelet reads statistics every minute, and the first response is slower.
             if call == Call::Stats {
                 side.run(call)?;
             }
@@ -103,7 +103,7 @@ pub(crate) fn live(side: &mut impl Side, mut note: impl FnMut(Call, Duration)) -
     Ok(())
 }
 
-/// The limit of a call as a multiple of its floor, as in BUDGET.md.
+/// Returns the limit of a call as a multiple of its floor, as in BUDGET.md.
 fn limit(fs_type: &str, call: Call) -> Option<f64> {
     match (fs_type, call) {
         (_, Call::Probe) => None,
@@ -113,7 +113,7 @@ fn limit(fs_type: &str, call: Call) -> Option<f64> {
     }
 }
 
-/// The index of a call in [`Call::ALL`].
+/// Returns the index of a call in [`Call::ALL`].
 pub(crate) fn at(call: Call) -> usize {
     Call::ALL
         .iter()
@@ -121,7 +121,7 @@ pub(crate) fn at(call: Call) -> usize {
         .unwrap_or_default()
 }
 
-/// Only probes, in a row: the best case.
+/// Measures only Probes, in a row: the best case.
 fn probes(
     bench_dir: &BenchDir,
     agent: &Program<'_>,
@@ -141,12 +141,12 @@ fn probes(
 }
 
 impl Comparison {
-    /// The ratios that have a limit.
+    /// Returns the ratios that have a limit.
     pub(crate) fn limited(&self) -> impl Iterator<Item = Limited> {
         self.rows.iter().filter_map(Row::limited)
     }
 
-    /// The calls on ext4 as a picture.
+    /// Returns a picture of the calls on ext4.
     pub(crate) fn plot(&self) -> String {
         let (rows, fs_type) = (&self.rows, "ext4");
         Plot { rows, fs_type }.to_string()

@@ -1,7 +1,7 @@
-//! belay-node compared with the bare system calls, sample by sample, in turns, so that other load
-//! on the machine affects both. Then 64 calls at once, the agent's memory and size, whether a call
-//! costs more next to a volume in trouble, and on a node with many mounts. Fails if a limit is
-//! exceeded.
+//! Compares belay-node with the bare system calls, in alternating samples, so that other load on
+//! the machine affects both. Then measures 64 concurrent calls, the agent's memory and size, and
+//! whether a call costs more next to a faulty volume, or on a node with many mounts. Fails if a
+//! limit is exceeded.
 //!
 //! `BELAY_BENCH_LIVES` is the number of lifecycles per filesystem (400), `BELAY_BENCH_OUTPUT=json`
 //! prints JSON, `BELAY_BENCH_SVG=FILE` writes a picture of the calls on ext4, `BELAY_NIGHTLY=1`
@@ -88,7 +88,7 @@ impl Report {
 }
 
 fn main() -> ExitCode {
-    // cargo passes `--bench` for benches only: a test run must not measure.
+    // cargo passes `--bench` only for benches: a test run must not measure.
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }

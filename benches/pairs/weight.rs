@@ -6,8 +6,8 @@ use std::io;
 use belay_benches::{BenchDir, Limited, Memory, Program, Samples, binary, micros};
 use serde_json::{Value, json};
 
-/// Maximum `VmRSS` of an agent without volumes so far. The threads that wait for disks, and their
-/// buffers, add to it while they run.
+/// Maximum `VmRSS` of an agent that has not handled a volume yet. The threads that wait for disks,
+/// and their buffers, add to it while they run.
 const RESIDENT_KIB_MAX: u64 = 5 * 1024;
 const PROBES: usize = 10_000;
 const STARTS: usize = 40;
@@ -16,7 +16,7 @@ const STARTS: usize = 40;
 pub(crate) struct Weight {
     binary_bytes: u64,
     first_answer: Samples,
-    /// The maximum of an agent without volumes so far.
+    /// The maximum of an agent that has not handled a volume yet.
     peak_before_volumes_kib: u64,
     memory: Vec<(String, Memory)>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Weight {
 /// Starts agents and measures them.
 ///
 /// # Errors
-/// If an agent does not start or answer.
+/// Fails if an agent does not start or respond.
 pub(crate) fn weigh(bench_dir: &BenchDir) -> io::Result<Weight> {
     let mut first_answer = Samples::default();
     for n in 0..STARTS {
@@ -55,7 +55,7 @@ impl Weight {
         self.memory.push((when, memory));
     }
 
-    /// The largest memory so far, as a share of its limit.
+    /// Returns the largest memory so far, as a fraction of its limit.
     pub(crate) fn limited(&self) -> Limited {
         Limited {
             name: "memory without volumes".to_owned(),

@@ -1,5 +1,5 @@
-//! Many calls at once: 64 callers on new connections, as the kubelet's, each about its own volume.
-//! Their floor is as many Probes at once, in turns with them.
+//! Many concurrent calls: 64 callers on new connections, as the kubelet's, each about its own
+//! volume. Their floor is the same number of concurrent Probes, in alternating rounds.
 
 use std::fmt;
 use std::io;
@@ -23,11 +23,11 @@ use crate::lives::at;
 
 const WIDTH: usize = 64;
 const ROUNDS: usize = 48;
-/// In each round; Probe is the first and the last equally often.
+/// The calls of each round; Probe is the first and the last equally often.
 const CALLS: [Call; 4] = [Call::Probe, Call::Stats, Call::Unpublish, Call::Publish];
 const MEDIAN: usize = 50;
 const TAIL: usize = 99;
-/// The maximum of statistics as a multiple of a Probe, of each percentile.
+/// The maximum of statistics as a multiple of a Probe, for each percentile.
 const STATS_MAX: f64 = 2.0;
 
 /// The times of each call, and the memory.
@@ -40,7 +40,7 @@ pub(crate) struct Wide {
 /// Measures an agent with 64 ext4 volumes.
 ///
 /// # Errors
-/// If a call fails.
+/// Fails if a call fails.
 pub(crate) fn measure(bench_dir: &BenchDir) -> io::Result<Wide> {
     let agent = Program::agent(bench_dir, "wide")?;
     let volumes = (0..WIDTH).map(|n| Volume::formatted(bench_dir, &agent, &wide(n), "ext4"));
@@ -56,7 +56,7 @@ pub(crate) fn measure(bench_dir: &BenchDir) -> io::Result<Wide> {
     let staged = agent.memory()?;
     let mut calls = <[Samples; Call::ALL.len()]>::default();
     for round in 0..ROUNDS {
-        // The first ones after a publish need a thread.
+        // The first statistics after a publish need a thread.
         one_by_one(&[Call::Stats])?;
         let mut order = CALLS;
         order.rotate_left(round % 2);
@@ -113,14 +113,15 @@ async fn make(channel: Channel, call: Call, volume: Volume) -> Result<(), Status
     }
 }
 
-/// One line.
+/// A line of the table.
 struct Line {
     call: Call,
     median_us: f64,
     tail_us: f64,
-    /// Both as multiples of a Probe.
+    /// Both percentiles as multiples of a Probe.
     of_probe: [f64; 2],
-    /// The larger difference of both from themselves, every other round against the rest.
+    /// The larger difference of both calls from themselves, every other round compared with the
+    /// rest.
     noise: [f64; 2],
 }
 
@@ -144,7 +145,7 @@ impl Wide {
         })
     }
 
-    /// Of statistics, both percentiles.
+    /// Returns the ratios of statistics for both percentiles.
     pub(crate) fn limited(&self) -> impl Iterator<Item = Limited> {
         let stats = self.lines().filter(|line| line.call == Call::Stats);
         stats.flat_map(|line| {
