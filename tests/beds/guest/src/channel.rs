@@ -1,20 +1,20 @@
 //! The command channel: sends a script to process 1 of a guest, returns its output and exit code.
-//! Knows lines on a socket; must not know how a guest is started.
+//! Uses lines on a socket; independent of how a guest is started.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// The guest has ended, by itself or by a power cut.
+/// The error if the guest has ended, by itself or by a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-/// What a script left.
+/// The result of a script.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// Its exit code.
+    /// The exit code of the script.
     pub code: i32,
-    /// All that it printed, without white space at the ends.
+    /// The whole output, without white space at the ends.
     pub text: String,
 }
 
@@ -46,7 +46,7 @@ impl Channel {
     /// Runs a script with bash.
     ///
     /// # Panics
-    /// If it takes longer than that.
+    /// Panics if the script takes longer than `within`.
     pub(crate) fn run(&mut self, script: &str, within: Duration) -> Result<Output, Gone> {
         let end = Instant::now() + within;
         self.calls += 1;

@@ -1,23 +1,23 @@
-//! The kernels that a guest can run, as `tests/setup/guest.sh` provides them. Knows files only.
+//! The kernels that a guest can run, as `tests/setup/guest.sh` provides them. Only locates files.
 
 use std::path::{Path, PathBuf};
 
-/// A User-mode Linux.
+/// A User-mode Linux kernel.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     pub(crate) program: PathBuf,
     /// The directory that contains `<release>/kernel/...`.
     pub(crate) modules: PathBuf,
     pub(crate) arguments: &'static [&'static str],
-    /// To be preloaded, see `xsave.c`.
+    /// A library to preload, described in `xsave.c`.
     pub(crate) preload: Option<PathBuf>,
 }
 
 impl Kernel {
-    /// The distribution's kernel: Linux 6.1 on Debian 12.
+    /// Returns the distribution's kernel: Linux 6.1 on Debian 12.
     ///
     /// # Panics
-    /// If it is not installed.
+    /// Panics if the kernel is not installed.
     #[must_use]
     pub fn of_distribution() -> Self {
         let program = Path::new("/usr/bin/linux.uml");
@@ -31,7 +31,8 @@ impl Kernel {
         }
     }
 
-    /// Linux 7, which has statmount(2). None if the setup could not get it, and said so.
+    /// Returns Linux 7, which has statmount(2); `None` if the setup could not get it, which it has
+    /// reported.
     #[must_use]
     pub fn newest() -> Option<Self> {
         let directory = cache().join("linux-7");
@@ -45,7 +46,7 @@ impl Kernel {
     }
 }
 
-/// `$BELAY_CACHE/guest`; make exports the variable.
+/// Returns `$BELAY_CACHE/guest`; make exports the variable.
 fn cache() -> PathBuf {
     let given = std::env::var_os("BELAY_CACHE").map(PathBuf::from);
     let home = || Path::new(&std::env::var_os("HOME").unwrap_or_default()).join(".cache/belay");

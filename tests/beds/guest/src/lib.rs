@@ -1,5 +1,5 @@
-//! User-mode Linux guests as a test bed: a separate kernel for a test, with disks that can be
-//! plugged, grown, made to fail, and cut from power. Must not know what is tested in it.
+//! User-mode Linux guests as a test bed: a separate kernel for each test, with disks that can be
+//! plugged, grown, made to fail, and cut from power. Independent of the code under test.
 
 #![expect(
     clippy::expect_used,

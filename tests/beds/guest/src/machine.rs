@@ -1,5 +1,5 @@
-//! A machine for guests: slots for disks, and a User-mode Linux that boots in it. SIGKILL to its
-//! process group is the power cut: what the guest had in memory is lost.
+//! A machine for guests: slots for disks, and a User-mode Linux that boots in it. A power cut is a
+//! SIGKILL to its process group: everything that the guest had in memory is lost.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -21,26 +21,26 @@ use crate::kernel::Kernel;
 
 pub use slot::Slot;
 
-/// Two seconds on an idle machine.
+/// Maximum time of a boot, which takes two seconds on an idle machine.
 const BOOT_MAX: Duration = Duration::from_secs(120);
-/// The default for a call.
+/// The default time limit of a call.
 const CALL_MAX: Duration = Duration::from_secs(120);
 
-/// virtio's numbers of the two kinds of disk (virtio 1.2, 5).
+/// The virtio device ID of a block device (virtio 1.2, 5).
 const VIRTIO_BLOCK: u32 = 2;
 const VIRTIO_SCSI: u32 = 8;
 
 /// The hardware of a machine.
 #[derive(Clone, Debug)]
 pub struct Hardware {
-    /// Slots for virtio-blk, the first ones.
+    /// The number of virtio-blk slots, which come first.
     pub blocks: usize,
-    /// Slots for SCSI disks, after these.
+    /// The number of slots for SCSI disks, which follow.
     pub scsis: usize,
-    /// Memory, in MiB.
+    /// The memory, in MiB.
     pub memory: u64,
-    /// More arguments of the kernel: disks of files (`ubd0=FILE`), network interfaces
-    /// (`vec0:transport=tap,...`), and `belay.name=` for the name of the host.
+    /// Additional kernel arguments: disks from files (`ubd0=FILE`), network interfaces
+    /// (`vec0:transport=tap,...`), and the host name (`belay.name=`).
     pub more: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl Default for Hardware {
     }
 }
 
-/// Slots and a kernel. Guests boot in it one after the other.
+/// A machine: slots and a kernel. Guests boot in it one after the other.
 #[derive(Debug)]
 pub struct Machine {
     hardware: Hardware,
@@ -75,17 +75,17 @@ pub struct Guest<'a> {
     console: PathBuf,
 }
 
-/// The power of one guest. A clone can cut it from another thread.
+/// The power switch of one guest. A clone can cut the power from another thread.
 #[derive(Clone, Debug)]
 pub struct Power {
     child: Arc<Mutex<Child>>,
 }
 
 impl Machine {
-    /// A machine with empty slots.
+    /// Creates a machine with empty slots.
     ///
     /// # Panics
-    /// If its directory or sockets cannot be made.
+    /// Panics if its directory or sockets cannot be created.
     #[must_use]
     pub fn new(kernel: Kernel, hardware: Hardware) -> Self {
         let directory = tempfile::Builder::new().prefix("belay-guest-").tempdir();
@@ -103,25 +103,25 @@ impl Machine {
         }
     }
 
-    /// A slot by its number.
+    /// Returns the slot with this number.
     ///
     /// # Panics
-    /// If there is none of that number.
+    /// Panics if there is no slot with this number.
     #[must_use]
     pub fn slot(&self, index: usize) -> &Slot {
         &self.slots[index]
     }
 
-    /// A directory of the machine's own, for the files of disks.
+    /// Returns the machine's own directory, for the files of disks.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Boots a guest; the disks that are in their slots are attached from the start.
+    /// Boots a guest; the disks in the slots are attached from the start.
     ///
     /// # Panics
-    /// If it does not come up, with the end of its console.
+    /// Panics if the guest does not boot, with the end of its console.
     #[must_use]
     pub fn boot(&self) -> Guest<'_> {
         let number = self.boots.fetch_add(1, Ordering::SeqCst);
@@ -149,7 +149,8 @@ impl Machine {
         let kernel = &self.kernel;
         let log = File::create(console).expect("a file for the console");
         let errors = log.try_clone().expect("dup");
-        // User-mode Linux has one processor, and is twice as fast if it stays on one of the host's.
+        // User-mode Linux uses one processor, and is twice as fast if it stays on one CPU of the
+        // host.
         let cpu = next_cpu().to_string();
         let mut command = Command::new("taskset");
         command
@@ -164,13 +165,15 @@ impl Machine {
             .stdin(Stdio::from(OwnedFd::from(channel)))
             .stdout(log)
             .stderr(errors)
-            // As the leader of a group it cannot leave it by setsid(2), which it tries.
+            // User-mode Linux tries to leave its process group with setsid(2), which fails for the
+            // leader of a group.
             .process_group(0);
         command
     }
 
-    /// The directory for the file of the guest's memory, which User-mode Linux maps executable and
-    /// unlinks: /dev/shm, unless it is mounted noexec or too small, as in many containers.
+    /// Returns the directory for the file with the guest's memory, which User-mode Linux maps as
+    /// executable and unlinks: /dev/shm, unless that is mounted noexec or too small, as in many
+    /// containers.
     fn directory_for_memory(&self) -> &Path {
         let memory = Path::new("/dev/shm");
         let is_fit = statvfs(memory).is_ok_and(|shm| {
@@ -208,7 +211,7 @@ impl Machine {
     }
 }
 
-/// One of the CPUs of this process, in turn.
+/// Returns one of this process's CPUs, in turn.
 fn next_cpu() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -220,7 +223,7 @@ fn next_cpu() -> usize {
     cpus.get(next % cpus.len().max(1)).copied().unwrap_or(0)
 }
 
-/// `0-2,5` of proc(5).
+/// Parses a list of CPUs such as `0-2,5` (proc(5)).
 fn cpus(list: &str) -> Vec<usize> {
     let ranges = list.trim().split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -230,39 +233,39 @@ fn cpus(list: &str) -> Vec<usize> {
 }
 
 impl Guest<'_> {
-    /// The release of its kernel, as uname(2) has it.
+    /// Returns the release of the guest's kernel, as in uname(2).
     #[must_use]
     pub fn release(&self) -> &str {
         &self.release
     }
 
-    /// Runs a script with bash to its end. Processes that it leaves running must not keep its
-    /// output open.
+    /// Runs a script with bash to its end. Processes that the script leaves running must not keep
+    /// its output open.
     ///
     /// # Errors
-    /// [`Gone`] if the power fails meanwhile.
+    /// Returns [`Gone`] if the power fails meanwhile.
     ///
     /// # Panics
-    /// If it takes more than two minutes.
+    /// Panics if the script takes more than two minutes.
     pub fn try_run(&mut self, script: &str) -> Result<Output, Gone> {
         self.channel.run(script, CALL_MAX)
     }
 
-    /// As [`Guest::try_run`] within that time.
+    /// Runs a script like [`Guest::try_run`], with this time limit.
     ///
     /// # Errors
-    /// [`Gone`] if the power fails meanwhile.
+    /// Returns [`Gone`] if the power fails meanwhile.
     ///
     /// # Panics
-    /// If it takes longer.
+    /// Panics if the script takes longer.
     pub fn try_run_within(&mut self, within: Duration, script: &str) -> Result<Output, Gone> {
         self.channel.run(script, within)
     }
 
-    /// As [`Guest::try_run_within`], and returns what was printed.
+    /// Runs a script like [`Guest::try_run_within`], and returns its output.
     ///
     /// # Panics
-    /// If the script fails or the guest ends, with what was said.
+    /// Panics if the script fails or the guest ends, with the script's output.
     #[track_caller]
     pub fn run_within(&mut self, within: Duration, script: &str) -> String {
         match self.channel.run(script, within) {
@@ -272,28 +275,28 @@ impl Guest<'_> {
         }
     }
 
-    /// As [`Guest::try_run`], and returns what was printed.
+    /// Runs a script like [`Guest::try_run`], and returns its output.
     ///
     /// # Panics
-    /// If the script fails or the guest ends, with what was said.
+    /// Panics if the script fails or the guest ends, with the script's output.
     #[track_caller]
     pub fn run(&mut self, script: &str) -> String {
         self.run_within(CALL_MAX, script)
     }
 
-    /// Lets the kernel find the disk in a slot, as a hypervisor's hot-plug does.
+    /// Makes the kernel detect the disk in a slot, as a hypervisor's hot-plug does.
     ///
     /// # Panics
-    /// If there is no disk in it.
+    /// Panics if the slot is empty.
     #[track_caller]
     pub fn attach(&mut self, slot: usize) {
         self.driver("bind", slot);
     }
 
-    /// Takes the disk of a slot from the kernel.
+    /// Removes the disk in a slot from the kernel.
     ///
     /// # Panics
-    /// If the kernel does not let it go.
+    /// Panics if the kernel does not release the disk.
     #[track_caller]
     pub fn detach(&mut self, slot: usize) {
         self.driver("unbind", slot);
@@ -305,18 +308,18 @@ impl Guest<'_> {
         self.run(&format!("echo virtio-uml.{slot} >{driver}/{verb}"));
     }
 
-    /// A handle to cut its power.
+    /// Returns a handle for cutting the guest's power.
     #[must_use]
     pub fn power(&self) -> Power {
         self.power.clone()
     }
 
-    /// Cuts its power and returns when it has exited.
+    /// Cuts the power and returns once the guest has exited.
     pub fn cut(self) {
         drop(self);
     }
 
-    /// The end of the kernel's console.
+    /// Returns the end of the kernel's console.
     #[must_use]
     pub fn console(&self) -> String {
         let text = fs::read(&self.console).unwrap_or_default();
@@ -335,7 +338,7 @@ impl Drop for Guest<'_> {
         if std::thread::panicking() {
             eprintln!("console of the guest:\n{}", self.console());
         }
-        // The guest's kernel removes its uml_dir only at a shutdown.
+        // A guest's kernel removes its uml_dir only at a shutdown.
         let left = fs::remove_dir_all(self.machine.directory().join("guest"));
         if let Err(error) = left
             && error.kind() != std::io::ErrorKind::NotFound
@@ -346,7 +349,7 @@ impl Drop for Guest<'_> {
 }
 
 impl Power {
-    /// SIGKILL to each process of the guest. Nothing happens if it has ended.
+    /// Sends SIGKILL to each process of the guest. Has no effect if the guest has ended.
     pub fn cut(&self) {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         // The pid is not reused before wait(2).

@@ -1,5 +1,5 @@
 //! `belay-guest-run PROGRAM ARGUMENT...`: runs a test program of this machine in a guest, for
-//! cargo's `runner`. All that the program does to devices and mounts, it does to the guest's.
+//! cargo's `runner`. Anything that the program does to devices and mounts affects only the guest.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use belay_guest::{Disk, Gone, Hardware, Kernel, Machine, Medium};
 
-/// What the tests of `belay-node-agent` need.
+/// The memory that the tests of `belay-node-agent` need.
 const MEMORY_MIB: u64 = 1024;
 /// The disk with the tests' temporary files; sparse.
 const STATE_BYTES: u64 = 8 << 30;
-/// The exit code of a program that has crashed the guest or exceeded its time: cargo-mutants counts
-/// a failure of the tests as noticed.
+/// The exit code if the program has crashed the guest or exceeded its time limit: cargo-mutants
+/// counts a failure of the tests as noticed.
 const LOST: u8 = 101;
 
 fn main() -> ExitCode {
@@ -71,8 +71,8 @@ fn format(file: &Path) -> Result<(), String> {
     }
 }
 
-/// The program in this directory, with this environment's variables for tests, as root in a private
-/// mount namespace.
+/// Returns a script that runs the program in this directory, with this environment's variables for
+/// tests, as root in a private mount namespace.
 fn script(program: &str, arguments: &[String]) -> String {
     let directory = std::env::current_dir().unwrap_or_default();
     let passed = std::env::vars().filter(|(name, _)| {
@@ -96,7 +96,7 @@ fn script(program: &str, arguments: &[String]) -> String {
     )
 }
 
-/// A word of the shell.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

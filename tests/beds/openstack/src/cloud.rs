@@ -1,5 +1,5 @@
-//! The cloud by its own APIs, through the proxy as every client: servers to attach to, and what
-//! Cinder shows of volumes.
+//! The cloud, seen through its own APIs and through the proxy, as by any client: servers for
+//! attachments, and the volumes that Cinder shows.
 
 use belay_bed::patience::until;
 use serde_json::{Value, json};
@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use crate::Bed;
 use crate::http::{Answer, Cut, send};
 
-/// Extends volumes in use (Cinder), and attaches one to several servers (Nova).
+/// The API versions, which allow extending volumes in use (Cinder), and attaching a volume to
+/// several servers (Nova).
 const VERSIONS: [(&str, &str); 2] = [("volumev3", "volume 3.71"), ("compute", "compute 2.60")];
 
 /// A login, and the endpoints of its catalog.
@@ -20,26 +21,26 @@ pub struct Cloud {
     about: (Value, Value),
 }
 
-/// What Cinder shows of a volume.
+/// A volume, as Cinder shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// UUID.
+    /// The UUID.
     pub id: String,
-    /// Of any form, and not unique.
+    /// The name, of any form and not unique.
     pub name: String,
-    /// Such as `in-use`.
+    /// The status, such as `in-use`.
     pub status: String,
-    /// GiB.
+    /// The size in GiB.
     pub size: u64,
-    /// Servers that it is attached to.
+    /// The servers to which the volume is attached.
     pub servers: Vec<String>,
 }
 
-/// A server without an operating system, to attach volumes to. Deleted when this is dropped.
+/// A server without an operating system, for attaching volumes. Deleted when this is dropped.
 #[derive(Debug)]
 pub struct Server {
     cloud: Cloud,
-    /// UUID.
+    /// The UUID.
     pub id: String,
 }
 
@@ -47,13 +48,13 @@ impl Cloud {
     /// Logs in as the driver's user, with its password.
     ///
     /// # Panics
-    /// Keystone refuses.
+    /// Panics if Keystone refuses the login.
     #[must_use]
     pub fn by_password(bed: &Bed) -> Self {
         Self::of(bed, bed.text("/username"), bed.text("/project"))
     }
 
-    /// Logs in as a user to a project. The bed's users have one password.
+    /// Logs in as a user to a project. All users of the bed have the same password.
     fn of(bed: &Bed, user: &str, project: &str) -> Self {
         let domain = json!({"name": bed.text("/domain")});
         let user = json!({"name": user, "password": bed.text("/password"), "domain": domain});
@@ -65,10 +66,10 @@ impl Cloud {
         )
     }
 
-    /// Logs in with the application credential of that user.
+    /// Logs in with the user's application credential.
     ///
     /// # Panics
-    /// Keystone refuses.
+    /// Panics if Keystone refuses the login.
     #[must_use]
     pub fn by_application_credential(bed: &Bed) -> Self {
         let method = "application_credential";
@@ -102,10 +103,10 @@ impl Cloud {
         }
     }
 
-    /// Makes this user a member of a new project of that name.
+    /// Makes this user a member of a new project with this name.
     ///
     /// # Panics
-    /// Keystone refuses.
+    /// Panics if Keystone refuses the request.
     pub fn join_project(&self, name: &str) {
         let admin = Self::of(&self.bed, "admin", "admin");
         let project = json!({"project": {"name": name, "domain_id": "default"}});
@@ -121,10 +122,11 @@ impl Cloud {
         drop(admin.expect(204, "identity", ("PUT", &path), &Value::Null));
     }
 
-    /// Sets the status of a volume and of its attachments, as an administrator does after trouble.
+    /// Sets the status of a volume and of its attachments, as an administrator does after a
+    /// failure.
     ///
     /// # Panics
-    /// Cinder refuses.
+    /// Panics if Cinder refuses the request.
     pub fn reset(&self, id: &str, status: &str, attach_status: &str) {
         let admin = Self::of(&self.bed, "admin", "admin");
         let reset = json!({"os-reset_status": {"status": status, "attach_status": attach_status}});
@@ -132,10 +134,11 @@ impl Cloud {
         drop(admin.expect(202, "volumev3", ("POST", &path), &reset));
     }
 
-    /// The ID of a new trust: the driver's user lets itself act in its project, as a member.
+    /// Creates a trust, in which the driver's user lets itself act in its project as a member, and
+    /// returns its ID.
     ///
     /// # Panics
-    /// Keystone refuses.
+    /// Panics if Keystone refuses the request.
     #[must_use]
     pub fn trust(&self) -> String {
         let (user, project) = &self.about;
@@ -146,10 +149,10 @@ impl Cloud {
         body["trust"]["id"].as_str().expect("an id").to_owned()
     }
 
-    /// The public endpoint of a service, by its type.
+    /// Returns the public endpoint of a service, by the service's type.
     ///
     /// # Panics
-    /// The catalog has none.
+    /// Panics if the catalog contains no such endpoint.
     #[must_use]
     pub fn endpoint(&self, service: &str) -> &str {
         let services = self.catalog.as_array().expect("a catalog");
@@ -160,10 +163,10 @@ impl Cloud {
         url.unwrap_or_else(|| panic!("the catalog has no public endpoint of {service}"))
     }
 
-    /// One request to a service, by its type.
+    /// Sends a request to a service, by the service's type.
     ///
     /// # Errors
-    /// There is no answer.
+    /// Fails if there is no response.
     pub fn call(
         &self,
         service: &str,
@@ -181,10 +184,10 @@ impl Cloud {
         send(method, &url, &headers, body)
     }
 
-    /// The body of an answer with that status.
+    /// Sends a request, and returns the body of the response, which must have this status.
     ///
     /// # Panics
-    /// The answer is another one.
+    /// Panics if the response has a different status.
     #[track_caller]
     #[must_use]
     pub fn expect(&self, status: u16, service: &str, call: (&str, &str), body: &Value) -> Value {
@@ -195,10 +198,10 @@ impl Cloud {
         answer.body
     }
 
-    /// A volume; none if there is none of that id.
+    /// Returns a volume; `None` if it does not exist.
     ///
     /// # Panics
-    /// Cinder does not answer.
+    /// Panics if Cinder does not respond.
     #[must_use]
     pub fn volume(&self, id: &str) -> Option<Volume> {
         let answer = self.call("volumev3", "GET", &format!("/volumes/{id}"), None);
@@ -210,10 +213,10 @@ impl Cloud {
         }
     }
 
-    /// All volumes, or those of a name.
+    /// Returns all volumes, or the volumes with this name.
     ///
     /// # Panics
-    /// Cinder does not answer.
+    /// Panics if Cinder does not respond.
     #[must_use]
     pub fn volumes(&self, name: Option<&str>) -> Vec<Volume> {
         let filter = name.map(|name| format!("&name={name}")).unwrap_or_default();
@@ -223,10 +226,10 @@ impl Cloud {
         volumes.iter().map(Volume::of).collect()
     }
 
-    /// Waits until a volume has that status.
+    /// Waits until a volume has this status.
     ///
     /// # Panics
-    /// It does not get there, or does not exist.
+    /// Panics if the volume does not reach the status, or does not exist.
     #[track_caller]
     #[must_use]
     pub fn await_status(&self, id: &str, status: &str) -> Volume {
@@ -240,10 +243,10 @@ impl Cloud {
         volume.expect("the volume exists")
     }
 
-    /// Makes a server in a zone, and waits until it runs.
+    /// Creates a server in a zone, and waits until it runs.
     ///
     /// # Panics
-    /// Nova cannot.
+    /// Panics if Nova cannot create the server.
     #[must_use]
     pub fn server(&self, zone: &str) -> Server {
         let server = json!({"name": "node", "flavorRef": self.bed.text("/flavor"),
@@ -288,7 +291,7 @@ impl Volume {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The bed goes with all of its servers; deleting them only keeps the next test apart.
+        // The servers are removed with the bed; deleting them here only isolates the next test.
         drop(
             self.cloud
                 .call("compute", "DELETE", &format!("/servers/{}", self.id), None),

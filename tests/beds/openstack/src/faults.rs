@@ -1,4 +1,4 @@
-//! Trouble on order: rules of the proxy in front of the APIs, and control files of the drivers.
+//! Faults on request: rules of the proxy in front of the APIs, and control files of the drivers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,18 +19,18 @@ impl Fronts {
         Self { control }
     }
 
-    /// Replaces all rules by these, a list as rules.py describes it.
+    /// Replaces all rules with a list of rules, as rules.py describes it.
     ///
     /// # Panics
-    /// The proxy refuses them.
+    /// Panics if the proxy refuses the rules.
     pub fn obey(&self, rules: &Value) {
         self.command("PUT", "/rules", Some(rules));
     }
 
-    /// How often the rules were applied, in their order.
+    /// Returns how often each rule was applied, in the order of the rules.
     ///
     /// # Panics
-    /// The proxy does not answer.
+    /// Panics if the proxy does not respond.
     #[must_use]
     pub fn applied(&self) -> Vec<u64> {
         let rules = self.command("GET", "/rules", None);
@@ -39,19 +39,19 @@ impl Fronts {
         applied.map(|count| count.expect("a count")).collect()
     }
 
-    /// Begins to count again.
+    /// Resets the counts of requests.
     ///
     /// # Panics
-    /// The proxy does not answer.
+    /// Panics if the proxy does not respond.
     pub fn forget(&self) {
         self.command("DELETE", "/counts", None);
     }
 
-    /// How many requests there were since: of that service and method (empty: any), whose path
-    /// begins so. Ids in paths are `{id}`.
+    /// Returns the number of requests since [`Self::forget`] with this service and method (empty:
+    /// any) whose path starts with `path`. IDs in paths are replaced with `{id}`.
     ///
     /// # Panics
-    /// The proxy does not answer.
+    /// Panics if the proxy does not respond.
     #[must_use]
     pub fn count(&self, service: &str, method: &str, path: &str) -> u64 {
         let counts = self.command("GET", "/counts", None);
@@ -80,7 +80,7 @@ impl Fronts {
 
 impl Drop for Fronts {
     fn drop(&mut self) {
-        // Without a proxy there are no rules.
+        // Without a proxy, there are no rules.
         drop(send(
             "PUT",
             &format!("{}/rules", self.control),
@@ -105,14 +105,14 @@ impl Faults {
     /// Sets the fault of an operation, as drivers/faults.py describes it.
     ///
     /// # Panics
-    /// The file cannot be written.
+    /// Panics if the file cannot be written.
     pub fn set(&self, operation: &str, fault: &Value) {
         let new = self.directory.join(format!(".{operation}"));
         fs::write(&new, fault.to_string()).expect("a control file");
         fs::rename(&new, self.directory.join(operation)).expect("a control file");
     }
 
-    /// Whether the fault of an operation is still there; one for one time ends as it begins.
+    /// Whether the fault of an operation is still set. A fault for one time ends when it begins.
     #[must_use]
     pub fn is_set(&self, operation: &str) -> bool {
         self.directory.join(operation).exists()
@@ -120,7 +120,7 @@ impl Faults {
 
     /// Ends the fault of an operation.
     pub fn clear(&self, operation: &str) {
-        // It may have been one for one time.
+        // A fault for one time may already have ended.
         drop(fs::remove_file(self.directory.join(operation)));
     }
 }

@@ -1,4 +1,4 @@
-//! One request on one connection, HTTP/1.1 as the bed's proxy speaks it. Repeats nothing.
+//! Sends one request on one connection, in HTTP/1.1 as the bed's proxy supports it. Does not retry.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
@@ -6,22 +6,23 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Nova answers an attach after 30 s at the latest (`rpc_response_timeout` of the bed).
+/// Maximum time for a response. Nova responds to an attach within 30 s (`rpc_response_timeout` of
+/// the bed).
 const ANSWER_MAX: Duration = Duration::from_secs(90);
 
-/// An answer that arrived whole.
+/// A complete response.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Such as 202.
+    /// The status, such as 202.
     pub status: u16,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// `Null` if it is empty or no JSON.
+    /// The body; `Null` if it is empty or not JSON.
     pub body: Value,
 }
 
 impl Answer {
-    /// The value of a header; its name in lower case.
+    /// Returns the value of a header, by its name in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(key, _)| key == name);
@@ -29,14 +30,14 @@ impl Answer {
     }
 }
 
-/// The connection ended before the answer did, or could not be made.
+/// The error if the connection could not be made, or ended before the response did.
 #[derive(Debug)]
 pub struct Cut(pub io::Error);
 
-/// Sends a request to an `http://` URL, and reads its answer.
+/// Sends a request to an `http://` URL, and reads the response.
 ///
 /// # Errors
-/// There is no answer, or not all of it.
+/// Fails if there is no complete response.
 pub fn send(
     method: &str,
     url: &str,

@@ -1,5 +1,5 @@
 //! The OpenStack bed for tests in Rust: its cloud as another client sees it, the fault proxy, and
-//! the drivers' control files. For tests: it panics. Knows nothing of Belay.
+//! the drivers' control files. For tests: it panics. Independent of Belay.
 
 #![expect(
     clippy::expect_used,
@@ -21,7 +21,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// A running bed, by the file that `bed.py up` wrote.
+/// A running bed, described by the file that `bed.py up` wrote.
 #[derive(Clone, Debug)]
 pub struct Bed {
     root: PathBuf,
@@ -29,10 +29,10 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// The bed in the directory that `BELAY_OPENSTACK` names.
+    /// Opens the bed in the directory that `BELAY_OPENSTACK` names.
     ///
     /// # Panics
-    /// There is none, or it is not up.
+    /// Panics if there is no bed, or if it is not running.
     #[must_use]
     pub fn open() -> Self {
         let root = std::env::var_os("BELAY_OPENSTACK")
@@ -40,10 +40,10 @@ impl Bed {
         Self::at(Path::new(&root))
     }
 
-    /// The bed in that directory.
+    /// Opens the bed in this directory.
     ///
     /// # Panics
-    /// There is none, or it is not up.
+    /// Panics if there is no bed, or if it is not running.
     #[must_use]
     pub fn at(root: &Path) -> Self {
         let root = root.to_owned();
@@ -55,24 +55,24 @@ impl Bed {
         Self { root, about }
     }
 
-    /// A text of bed.json, such as `/auth_url` or `/application_credential/id`.
+    /// Returns a text of bed.json, such as `/auth_url` or `/application_credential/id`.
     ///
     /// # Panics
-    /// There is none of that name.
+    /// Panics if there is no such text.
     #[must_use]
     pub fn text(&self, pointer: &str) -> &str {
         let value = self.about.pointer(pointer).and_then(Value::as_str);
         value.unwrap_or_else(|| panic!("bed.json has no text {pointer}"))
     }
 
-    /// The directory of the bed.
+    /// Returns the directory of the bed.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The links to the disks of a server, by name: `virtio-` and the first 20 characters of the
-    /// volume's id.
+    /// Returns the links to the disks of a server. Each is named `virtio-` and the first 20
+    /// characters of the volume's ID.
     #[must_use]
     pub fn disks(&self, server: &str) -> Vec<PathBuf> {
         let directory = Path::new(self.text("/guests")).join(server);
@@ -84,20 +84,20 @@ impl Bed {
         links
     }
 
-    /// A command of `bed.py`, such as `freeze cinder-volume`, which must succeed.
+    /// Runs a command of `bed.py`, such as `freeze cinder-volume`, which must succeed.
     ///
     /// # Panics
-    /// It fails.
+    /// Panics if the command fails.
     #[track_caller]
     pub fn command(&self, arguments: &[&str]) {
         let done = self.try_command(arguments);
         done.unwrap_or_else(|errors| panic!("{arguments:?}: {errors}"));
     }
 
-    /// Like [`Self::command`].
+    /// Runs a command like [`Self::command`], and returns its failure.
     ///
     /// # Errors
-    /// What it has printed.
+    /// Returns the output of the command.
     pub fn try_command(&self, arguments: &[&str]) -> Result<(), String> {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("bed.py");
         let mut command = Command::new(program);
@@ -112,7 +112,7 @@ impl Bed {
     /// Whether a process of the bed runs.
     ///
     /// # Panics
-    /// The record cannot be read.
+    /// Panics if the record cannot be read.
     #[must_use]
     pub fn has_started(&self, name: &str) -> bool {
         let record = fs::read(self.root.join("processes.json")).expect("a record");
@@ -120,13 +120,13 @@ impl Bed {
         record.get(name).is_some()
     }
 
-    /// The rules and counts of the proxy.
+    /// Returns the rules and counts of the proxy.
     #[must_use]
     pub fn fronts(&self) -> Fronts {
         Fronts::new(self.text("/proxy"))
     }
 
-    /// The control files of the drivers inside Cinder and Nova.
+    /// Returns the control files of the drivers inside Cinder and Nova.
     #[must_use]
     pub fn faults(&self) -> Faults {
         Faults::new(Path::new(self.text("/faults")))

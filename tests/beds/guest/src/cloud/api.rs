@@ -1,5 +1,5 @@
-//! The requests that clients of OpenStack send for volumes: of Keystone v3, Cinder v3, Nova v2.1
-//! and the metadata service (docs.openstack.org/api-ref). What no client asks for is missing.
+//! The requests that OpenStack clients send for volumes: Keystone v3, Cinder v3, Nova v2.1 and the
+//! metadata service (docs.openstack.org/api-ref). Other requests are not supported.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,14 +12,14 @@ use crate::server::Host;
 use crate::volumes::{Refusal, Volume, Volumes, Work};
 
 const TOKEN: &str = "token-of-the-bed";
-/// What each client logs in with.
+/// The secret with which each client logs in.
 pub(crate) const SECRET: &str = "secret-of-the-bed";
 const ZONE: &str = "nova";
 
-/// A response, and the rest of the change that was requested.
+/// A response, and the remaining work of the requested change, if any.
 type Answer = Result<(Response, Option<Work>), Refusal>;
 
-/// The services; `url` is theirs, without a slash at the end.
+/// The services; `url` is their common URL, without a slash at the end.
 pub(crate) struct Api<S> {
     pub(crate) volumes: Volumes<S>,
     pub(crate) url: String,
@@ -65,7 +65,8 @@ fn described(id: &str, volume: &Volume) -> Value {
 }
 
 impl<S: Host> Api<S> {
-    /// The response to a request from that address, and the rest of the change, if any.
+    /// Returns the response to a request from this address, and the remaining work of the change,
+    /// if any.
     pub(crate) fn handle(&self, request: &Request, from: IpAddr) -> (Response, Option<Work>) {
         let answer = self.answer(request, from);
         answer.unwrap_or_else(|refused| (refusal(&refused), None))
@@ -115,7 +116,7 @@ impl<S: Host> Api<S> {
             "issued_at": hour[0], "expires_at": hour[1],
             "catalog": [
                 service("block-storage", "volume/v3"), service("compute", "compute/v2.1"),
-                // As most clouds still name it, too.
+                // Most clouds also still use this older name.
                 service("volumev3", "volume/v3"),
             ],
         });
@@ -124,7 +125,7 @@ impl<S: Host> Api<S> {
         Ok((created, None))
     }
 
-    /// A server is known by its address, as in the real service.
+    /// Returns the metadata of the server with this address, as the real service does.
     fn metadata(&self, from: IpAddr) -> Answer {
         let mut servers = self.volumes.servers.iter();
         let server = servers.find(|server| server.address() == from);

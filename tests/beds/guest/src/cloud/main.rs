@@ -1,6 +1,6 @@
-//! `belay-guest-cloud`: guests that stay, as the servers of a small cloud. Clients of OpenStack
-//! create volumes in it, and plug them into the guests as disks. The operator of the cloud turns
-//! guests on and off, and runs scripts in them, by a socket that no guest reaches.
+//! `belay-guest-cloud`: long-lived guests, as the servers of a small cloud. OpenStack clients
+//! create volumes in it, and attach them to the guests as disks. The cloud's operator turns guests
+//! on and off, and runs scripts in them, through a socket that no guest can reach.
 //!
 //! ```text
 //! belay-guest-cloud serve SOCKET IP:PORT DIRECTORY SLOTS MEMORY_MIB NAME[/ID]=IP=ARGUMENTS...
@@ -13,12 +13,12 @@
 //! belay-guest-cloud secret
 //! ```
 //!
-//! ARGUMENTS of a guest's kernel are separated by spaces. ID is that of the server, by default a
-//! generated one; the operator may write it in place of the NAME. The exit code of `run` is the
-//! script's; 125 if there is no such guest, it is off, or it did not answer in time. `plug` is for
-//! another cloud, whose volumes these guests have: a file becomes a virtio disk with that serial,
-//! cut as libvirt cuts it, or a SCSI disk of that vendor and product, where `_` is a space. SLOTS
-//! is the number for virtio disks, or `BLOCKS+SCSIS`. `copy` copies a disk at one moment.
+//! ARGUMENTS of a guest's kernel are separated by spaces. ID is the server's ID, by default a
+//! generated one; the operator may use it in place of the NAME. The exit code of `run` is the
+//! script's; 125 if the guest does not exist, is off, or does not respond in time. `plug` is for
+//! another cloud that has these guests as servers: a file becomes a virtio disk with this serial,
+//! truncated as libvirt does, or a SCSI disk of this vendor and product, where `_` is a space.
+//! SLOTS is the number of virtio slots, or `BLOCKS+SCSIS`. `copy` copies a disk at one instant.
 
 mod api;
 mod server;
@@ -152,7 +152,7 @@ fn report(who: &str, done: io::Result<()>) {
     }
 }
 
-/// Answers all requests of a connection. Changes go on after their answers.
+/// Responds to all requests of a connection. Changes continue after the response.
 fn respond<'scope, 'env, 'machine>(
     scope: &'scope Scope<'scope, 'env>,
     api: &'env Api<Server<'machine>>,
@@ -178,7 +178,7 @@ fn respond<'scope, 'env, 'machine>(
     Ok(())
 }
 
-/// Does what the operator asks for.
+/// Carries out a request of the operator.
 fn obey(api: &Api<Server<'_>>, mut stream: UnixStream) -> io::Result<()> {
     let mut request = String::new();
     stream.read_to_string(&mut request)?;
@@ -196,9 +196,9 @@ fn obey(api: &Api<Server<'_>>, mut stream: UnixStream) -> io::Result<()> {
     stream.write_all(format!("{code}\n{text}").as_bytes())
 }
 
-/// The exit code and the output of a request for that guest.
+/// Returns the exit code and the output of a request for this guest.
 fn done(server: &Server<'_>, words: &[&str], script: &str) -> (i32, String) {
-    // In full, or cut.
+    // The serial may be complete or truncated.
     let serial = |id| match server.has(id) {
         true => id,
         false => volumes::serial(id),

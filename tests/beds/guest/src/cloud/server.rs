@@ -1,5 +1,5 @@
-//! A server of the cloud: a guest that is on or off, with its slots for disks. A disk can be
-//! plugged either way. Must not know volumes.
+//! A server of the cloud: a guest that is on or off, with its slots for disks. Disks can be plugged
+//! in both states. Independent of volumes.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,23 +10,23 @@ use std::time::Duration;
 
 use belay_guest::{Disk, Gone, Guest, Machine, Medium, Output, Power, Survival};
 
-/// How long the guest's kernel may take for a plug.
+/// Maximum time that the guest's kernel may take to plug a disk.
 const PLUG_MAX: Duration = Duration::from_secs(60);
 
-/// What volumes are plugged into.
+/// A server to which volumes can be attached.
 pub(crate) trait Host: Sync {
-    /// Its ID in the cloud.
+    /// Returns the ID in the cloud.
     fn id(&self) -> &str;
-    /// Its address on the network of the bed.
+    /// Returns the address on the network of the bed.
     fn address(&self) -> IpAddr;
-    /// Plugs a disk with that serial.
+    /// Plugs a disk with this serial.
     ///
     /// # Errors
-    /// In words: all slots are taken.
+    /// Returns a message if all slots are taken.
     fn plug(&self, serial: &str, medium: &Arc<Medium>) -> Result<(), String>;
-    /// Unplugs it; nothing happens if it is not there.
+    /// Unplugs the disk; has no effect if it is not plugged.
     fn unplug(&self, serial: &str);
-    /// Grows a plugged disk to that size in bytes.
+    /// Grows a plugged disk to this size in bytes.
     fn grow(&self, serial: &str, bytes: u64);
 }
 
@@ -37,9 +37,9 @@ pub(crate) struct Server<'a> {
     address: IpAddr,
     machine: &'a Machine,
     guest: Mutex<Option<Guest<'a>>>,
-    /// Of the running guest. To be locked for a moment only, unlike the guest.
+    /// The power of the running guest. Lock it only for a moment, unlike the guest.
     power: Mutex<Option<Power>>,
-    /// Those before that number are for virtio-blk, the others for SCSI.
+    /// The number of slots for virtio-blk, which come first; the others are for SCSI.
     blocks: usize,
     slots: Mutex<Vec<Option<Plugged>>>,
 }
@@ -51,7 +51,7 @@ struct Plugged {
 }
 
 impl<'a> Server<'a> {
-    /// A server that is off, with so many slots for virtio-blk and for SCSI.
+    /// Creates a powered-off server with the given numbers of virtio-blk and SCSI slots.
     pub(crate) fn new(
         (name, id): (&str, &str),
         address: IpAddr,
@@ -74,7 +74,7 @@ impl<'a> Server<'a> {
         &self.name
     }
 
-    /// Turns it on; a running guest stays, one that has crashed is replaced.
+    /// Turns the server on. A running guest continues; one that has crashed is replaced.
     pub(crate) fn boot(&self) {
         let mut guest = lock(&self.guest);
         if let Some(running) = guest.as_mut()
@@ -89,9 +89,9 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Cuts its power: what the guest and its disks had in memory is lost.
+    /// Cuts the power: everything that the guest and its disks had in memory is lost.
     pub(crate) fn cut(&self) {
-        // First, because a call may wait for the guest.
+        // Cut the power before locking the guest, because a call may be waiting for the guest.
         if let Some(power) = lock(&self.power).take() {
             power.cut();
         }
@@ -109,7 +109,8 @@ impl<'a> Server<'a> {
         guest.try_run_within(within, script)
     }
 
-    /// A guest without power finds what is in its slots when it boots.
+    /// Has the guest's driver bind or unbind the slot. A guest without power finds the disks in its
+    /// slots when it boots.
     fn driver(&self, verb: &str, slot: usize) {
         let driver = "/sys/bus/platform/drivers/virtio-uml";
         let script = format!("echo virtio-uml.{slot} >{driver}/{verb}");
@@ -121,10 +122,10 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Plugs a SCSI disk of that vendor and product.
+    /// Plugs a SCSI disk of this vendor and product.
     ///
     /// # Errors
-    /// In words: all slots are taken.
+    /// Returns a message if all slots are taken.
     pub(crate) fn plug_scsi(
         &self,
         (vendor, product): (&str, &str),
@@ -135,7 +136,7 @@ impl<'a> Server<'a> {
         self.put(self.blocks..usize::MAX, disk, serial, medium)
     }
 
-    /// Puts a disk into one of these slots.
+    /// Plugs a disk into one of these slots.
     fn put(
         &self,
         among: Range<usize>,
@@ -152,7 +153,8 @@ impl<'a> Server<'a> {
                 serial: serial.to_owned(),
                 medium: Arc::clone(medium),
             });
-            // Before a guest that boots just now can see the slot empty and as taken.
+            // Insert the disk first: a guest that is just booting could otherwise see the slot as
+            // taken but empty.
             self.machine.slot(slot).insert(disk);
             slot
         };
@@ -160,7 +162,7 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Copies a plugged disk, as it is now, to a file.
+    /// Copies the current content of a plugged disk to a file.
     pub(crate) fn copy(&self, serial: &str, to: &Path) -> io::Result<()> {
         let slot = self.slot_of(serial);
         let plugged = slot.and_then(|slot| lock(&self.slots)[slot].clone());
@@ -168,7 +170,7 @@ impl<'a> Server<'a> {
         plugged.medium.copy(to)
     }
 
-    /// Whether it has a disk with that serial.
+    /// Whether a disk with this serial is plugged.
     pub(crate) fn has(&self, serial: &str) -> bool {
         self.slot_of(serial).is_some()
     }
@@ -200,7 +202,7 @@ impl Host for Server<'_> {
         self.driver("unbind", slot);
         self.machine.slot(slot).eject();
         if let Some(plugged) = lock(&self.slots)[slot].take() {
-            // No power is lost, and another server may read the file next.
+            // This is not a power cut, and another server may read the file next.
             plugged.medium.lose_cache(Survival::Everything);
         }
     }
@@ -212,7 +214,8 @@ impl Host for Server<'_> {
     }
 }
 
-/// A script that took too long has panicked under the lock; the guest is still there.
+/// Locks the mutex even after a panic: a script that took too long panicked while holding the lock,
+/// but the guest still exists.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

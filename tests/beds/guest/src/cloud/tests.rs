@@ -72,7 +72,8 @@ fn bed() -> Bed {
 }
 
 impl Bed {
-    /// The status, the body, and the rest of the change, which is not done.
+    /// Returns the status, the body, and the remaining work of the change, which is not carried
+    /// out.
     fn begin(&self, method: &str, target: &str, body: &Value) -> (u16, Value, Option<Work>) {
         let text = body.to_string();
         let head = format!(

@@ -1,5 +1,5 @@
-//! The volumes of the cloud, with the states of Cinder's: files, which are plugged into servers. A
-//! change is requested, and completed by a second call. Must not know how requests arrive.
+//! The volumes of the cloud, with Cinder's states: files that are plugged into servers. A change is
+//! requested by one call, and completed by a second. Independent of how requests arrive.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use belay_guest::Medium;
 use crate::server::{Host, lock};
 
 const GIB: u64 = 1 << 30;
-/// `VIRTIO_BLK_ID_BYTES` of Linux: as libvirt cuts it.
+/// `VIRTIO_BLK_ID_BYTES` of Linux, to which libvirt truncates serials.
 const SERIAL_BYTES: usize = 20;
 
 /// A volume, as a call sees it.
@@ -27,19 +27,19 @@ pub(crate) struct Volume {
     medium: Arc<Medium>,
 }
 
-/// Where a volume is attached, and since when.
+/// The server of an attached volume, and the time of the attachment.
 #[derive(Clone, Debug)]
 pub(crate) struct Attachment {
     pub(crate) server: String,
     pub(crate) at: SystemTime,
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// There is no such volume, server or attachment.
+    /// The volume, server or attachment does not exist.
     NotFound(String),
-    /// It cannot be done in this state, or never.
+    /// The request is impossible in this state, or always.
     Invalid(String),
     /// A limit is reached.
     Forbidden(String),
@@ -66,26 +66,26 @@ fn not_found(what: &str) -> Refusal {
 fn status(volume: &Volume, must: &str) -> Refusal {
     let is = volume.status;
     let attached = match volume.attachment {
-        // As Nova has it, and its clients know it.
+        // Nova uses these words, which its clients recognise.
         Some(_) => ", it is already attached to instances",
         None => "",
     };
     Refusal::Invalid(format!("status must be {must}, but it is {is}{attached}"))
 }
 
-/// What a disk shows of that ID.
+/// Returns the serial that a disk shows for this ID.
 pub(crate) fn serial(id: &str) -> &str {
     id.get(..SERIAL_BYTES).unwrap_or(id)
 }
 
-/// A random UUID (random(4)).
+/// Returns a random UUID (random(4)).
 fn uuid() -> io::Result<String> {
     let line = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
     Ok(line.trim_end().to_owned())
 }
 
 impl<S: Host> Volumes<S> {
-    /// No volumes yet; their files will be in that directory.
+    /// Creates an empty set of volumes; their files will be in this directory.
     pub(crate) fn new(servers: Vec<S>, directory: PathBuf) -> Self {
         Volumes {
             servers,
@@ -99,7 +99,7 @@ impl<S: Host> Volumes<S> {
         found.ok_or_else(|| not_found(&format!("Instance {id}")))
     }
 
-    /// All, in the order of their IDs.
+    /// Returns all volumes, ordered by ID.
     pub(crate) fn list(&self) -> Vec<(String, Volume)> {
         let all = lock(&self.all);
         all.iter()
@@ -144,7 +144,7 @@ impl<S: Host> Volumes<S> {
         Ok(id)
     }
 
-    /// Adds to the metadata, and returns all of it.
+    /// Adds entries to the metadata, and returns all metadata.
     pub(crate) fn mark(
         &self,
         id: &str,
@@ -168,7 +168,7 @@ impl<S: Host> Volumes<S> {
         Ok(())
     }
 
-    /// Grows it, also where it is plugged.
+    /// Grows the volume, even while it is plugged.
     pub(crate) fn extend(&self, id: &str, gib: u64) -> Result<(), Refusal> {
         let volume = self.with(id, |volume| match volume.status {
             "available" | "in-use" if gib > volume.gib => {
@@ -223,7 +223,8 @@ impl<S: Host> Volumes<S> {
         })
     }
 
-    /// Does the second half of a change. A volume that has no slot is available again.
+    /// Performs the second half of a change. A volume for which there is no free slot becomes
+    /// available again.
     pub(crate) fn perform(&self, work: &Work) {
         let done = match work {
             Work::Plug { volume, server } => self.plug(volume, server),

@@ -1,4 +1,4 @@
-//! virtio-blk (virtio 1.2, 5.2): requests of its one queue.
+//! virtio-blk (virtio 1.2, 5.2): the requests of its single queue.
 
 use super::Features;
 use super::medium::{Medium, Refused};
@@ -11,7 +11,7 @@ pub(super) const FEATURES: Features = Features::of(&[
 
 const SECTOR: u64 = 512;
 const HEADER: usize = 16;
-/// Length of a serial number, padded with zeros.
+/// The length of a serial number, padded with zeros.
 const ID_BYTES: usize = 20;
 
 const READ: u32 = 0;
@@ -23,7 +23,7 @@ const OK: u8 = 0;
 const FAILED: u8 = 1;
 const UNSUPPORTED: u8 = 2;
 
-/// The configuration space: capacity in sectors, segments, size of a block.
+/// Returns the configuration space: capacity in sectors, segments, block size.
 pub(super) fn config(medium: &Medium) -> Vec<u8> {
     let mut config = Vec::new();
     config.extend((medium.bytes() / SECTOR).to_le_bytes());
@@ -34,8 +34,8 @@ pub(super) fn config(medium: &Medium) -> Vec<u8> {
     config
 }
 
-/// The response to a request, at most `room` bytes, of which the last is the status; None without
-/// power.
+/// Returns the response to a request, of at most `room` bytes, the last of which is the status;
+/// `None` without power.
 pub(super) fn perform(medium: &Medium, serial: &str, sent: &[u8], room: usize) -> Option<Vec<u8>> {
     let mut answer = vec![0; room];
     let (status, data) = answer.split_last_mut()?;
@@ -71,7 +71,7 @@ fn obey(medium: &Medium, serial: &str, sent: &[u8], into: &mut [u8]) -> Result<(
         WRITE => medium.write(at, data)?,
         FLUSH => medium.flush()?,
         GET_ID => {
-            // Reads from the disk itself, so it fails like a read.
+            // An identity is read from the disk itself, so this fails like a read.
             medium.read(0, &mut [])?;
             let id = serial.as_bytes().iter().take(ID_BYTES);
             into.iter_mut().zip(id).for_each(|(to, from)| *to = *from);

@@ -1,5 +1,5 @@
 //! The content of a disk: a file of the machine, with a write-back cache that a power cut loses.
-//! Knows bytes, offsets and faults; must not know how requests arrive.
+//! Handles bytes, offsets and faults; independent of how requests arrive.
 
 mod copy;
 
@@ -14,47 +14,49 @@ use std::time::Duration;
 use belay_bed::chance::Chance;
 use rustix::event::poll;
 
-/// The unit that survives a power cut whole or not at all, in bytes: a block of today's disks.
+/// The unit that survives a power cut as a whole or not at all, in bytes: the block size of current
+/// disks.
 const PAGE: u64 = 4096;
 /// The unit of a disk's size, in bytes.
 const SECTOR: u64 = 512;
-/// Maximum pages in the cache: 16 MiB, as in real disks.
+/// Maximum number of pages in the cache: 16 MiB, as in real disks.
 const CACHE_MAX: usize = 4096;
-/// One in this many overwritten pages has reached the platter before.
+/// The proportion of overwritten pages whose old content had already reached the platter: one in
+/// this many.
 const WRITTEN_BEFORE: u64 = 4;
 
 /// The part of the cache that survives a power cut.
 #[derive(Clone, Copy, Debug)]
 pub enum Survival {
-    /// Nothing that was not flushed.
+    /// Only data that was flushed.
     Nothing,
-    /// All of it.
+    /// The whole cache.
     Everything,
-    /// Some pages of it, as the seed decides.
+    /// Some pages, as the seed selects.
     Some(u64),
 }
 
-/// Requests that are answered with an I/O error.
+/// The requests that fail with an I/O error.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Failing {
-    /// Reads.
+    /// Whether reads fail.
     pub reads: bool,
-    /// Writes.
+    /// Whether writes fail.
     pub writes: bool,
-    /// Flushes of the cache.
+    /// Whether flushes of the cache fail.
     pub flushes: bool,
 }
 
-/// Why a request is not answered with success.
+/// The reason why a request does not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The answer is an I/O error.
+    /// The response is an I/O error.
     Failed,
     /// There is no response, since there is no power.
     NoPower,
 }
 
-/// The content of a disk. It outlives the guests that use it.
+/// The content of a disk, which outlives the guests that use it.
 #[derive(Debug)]
 pub struct Medium {
     state: Mutex<State>,
@@ -78,7 +80,7 @@ struct State {
     at_read: Option<Scheduled>,
 }
 
-/// An event at the request of that number.
+/// An event scheduled at the request with a given number.
 struct Scheduled {
     at: u64,
     act: Box<dyn FnOnce() + Send>,
@@ -91,10 +93,10 @@ impl std::fmt::Debug for Scheduled {
 }
 
 impl Medium {
-    /// A disk in that file, which is created if necessary, and resized.
+    /// Creates a disk in this file, which is created if necessary, and resized.
     ///
     /// # Panics
-    /// If the file cannot be made or opened, or `bytes` is not a multiple of 512.
+    /// Panics if the file cannot be created or opened, or if `bytes` is not a multiple of 512.
     #[must_use]
     pub fn new(path: &Path, bytes: u64) -> Self {
         let mut options = File::options();
@@ -122,25 +124,26 @@ impl Medium {
         medium
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.state().bytes
     }
 
-    /// Writes so far.
+    /// Returns the number of writes so far.
     #[must_use]
     pub fn writes(&self) -> u64 {
         self.state().writes
     }
 
-    /// Reads so far.
+    /// Returns the number of reads so far.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.state().reads
     }
 
-    /// Schedules an event before the read of that number, see [`Medium::reads`], is answered.
+    /// Schedules an event before the response to the read with this number, counted as by
+    /// [`Medium::reads`].
     pub fn act_at_read(&self, read: u64, act: impl FnOnce() + Send + 'static) {
         self.state().at_read = Some(Scheduled {
             at: read,
@@ -148,18 +151,18 @@ impl Medium {
         });
     }
 
-    /// How many bytes were read from it, in total.
+    /// Returns the total number of bytes that were read from the disk.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
         self.state().bytes_read
     }
 
-    /// From now on each request is answered after that time, any number of them at once.
+    /// Sets the latency of all further requests, any number of which may be in progress at once.
     pub fn delay(&self, latency: Duration) {
         self.state().latency = latency;
     }
 
-    /// The most reads that were waiting for their answers at once, while there was a delay.
+    /// Returns the maximum number of reads that waited at once while there was a latency.
     #[must_use]
     pub fn at_once(&self) -> usize {
         self.state().at_once
@@ -169,14 +172,14 @@ impl Medium {
         self.state().latency
     }
 
-    /// Waits as long as the disk takes for requests, among them so many reads.
+    /// Waits for the latency of the disk, for requests that contain this number of reads.
     pub(crate) fn think(&self, reads: usize) {
         let mut state = self.state();
         state.at_once = state.at_once.max(reads);
         let latency = state.latency;
         drop(state);
         if let Ok(latency) = latency.try_into() {
-            // Nothing interrupts it but the time.
+            // Only the timeout ends the poll.
             poll(&mut [], Some(&latency)).unwrap_or_default();
         }
     }
@@ -184,32 +187,33 @@ impl Medium {
     /// Sets the size in bytes. [`Slot::grow`](crate::Slot::grow) notifies the guest as well.
     ///
     /// # Panics
-    /// If it is not a multiple of 512, or the file cannot be resized.
+    /// Panics if the size is not a multiple of 512, or if the file cannot be resized.
     pub fn resize(&self, bytes: u64) {
         assert_eq!(bytes % SECTOR, 0, "a size in sectors");
         let mut state = self.state();
         state.platter.set_len(bytes).expect("truncate");
         state.bytes = bytes;
-        // The last page may have been a part of one.
+        // The last page may have been incomplete.
         if let Some((page, mut content)) = state.cache.pop_last() {
             content.resize(state.page_size(page), 0);
             state.cache.insert(page, content);
         }
     }
 
-    /// Which requests fail from now on.
+    /// Sets which requests fail from now on.
     pub fn fail(&self, failing: Failing) {
         self.state().failing = failing;
     }
 
-    /// Writes and flushes so far.
+    /// Returns the number of writes and flushes so far.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.state().changes
     }
 
-    /// Schedules a power cut at the change of that number, see [`Medium::changes`]. That change and
-    /// all later requests are not answered, and `act` is called to cut the guest's power.
+    /// Schedules a power cut at the change with this number, counted as by [`Medium::changes`].
+    /// That change and all later requests get no response, and `act` is called to cut the guest's
+    /// power.
     pub fn cut_at(&self, change: u64, act: impl FnOnce() + Send + 'static) {
         self.state().cut = Some(Scheduled {
             at: change,
@@ -287,14 +291,14 @@ impl State {
         }
     }
 
-    /// Counts a read; returns what happens at it.
+    /// Counts a read; returns the event that is scheduled at it, if any.
     fn count_read(&mut self) -> Option<Scheduled> {
         self.reads += 1;
         let reads = self.reads;
         self.at_read.take_if(|event| event.at <= reads)
     }
 
-    /// Counts a change, unless the power fails at it.
+    /// Counts a change; fails if the power is cut at it.
     fn change(&mut self) -> Result<(), Refused> {
         self.changes += 1;
         let changes = self.changes;
@@ -308,7 +312,7 @@ impl State {
         }
     }
 
-    /// Bytes as the guest sees them: the cache before the platter.
+    /// Reads bytes as the guest sees them: the cache takes precedence over the platter.
     fn get(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         self.platter.read_exact_at(into, at)?;
         for piece in pieces(at, into.len()) {
@@ -319,7 +323,7 @@ impl State {
         Ok(())
     }
 
-    /// Of the last page, perhaps only a part is on the disk.
+    /// Returns the number of a page's bytes that are on the disk; the last page may be incomplete.
     fn page_size(&self, page: u64) -> usize {
         let bytes = self.bytes.saturating_sub(page).min(PAGE);
         usize::try_from(bytes).expect("a small number")
@@ -353,7 +357,7 @@ impl State {
         Ok(())
     }
 
-    /// A full cache writes something back, in any order.
+    /// Writes back a page of a full cache, in any order.
     fn write_back_one(&mut self) -> io::Result<()> {
         let from = self.chance.below(self.bytes.max(1));
         let next = self.cache.range(from..).next();

@@ -1,4 +1,4 @@
-//! The part of the guest's memory that it shares. Knows where it is mapped; nothing of queues.
+//! The part of the guest's memory that the guest shares. Independent of the queues in it.
 
 use std::fs::File;
 use std::io;
@@ -7,20 +7,20 @@ use std::sync::atomic::Ordering;
 
 use vm_memory::{Bytes as _, FileOffset, GuestAddress, GuestMemoryMmap};
 
-/// A part of the memory, as VHOST_USER_SET_MEM_TABLE describes it.
+/// A region of the memory, as VHOST_USER_SET_MEM_TABLE describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Region {
-    /// Its address in the guest.
+    /// The address in the guest.
     pub(super) guest: u64,
-    /// In bytes.
+    /// The size in bytes.
     pub(super) size: u64,
-    /// Its address in the guest's process.
+    /// The address in the guest's process.
     pub(super) user: u64,
-    /// Its offset in its file.
+    /// The offset in the region's file.
     pub(super) offset: u64,
 }
 
-/// All parts of it.
+/// All regions of the memory.
 #[derive(Debug)]
 pub(super) struct Memory {
     map: GuestMemoryMmap,
@@ -43,7 +43,7 @@ impl Memory {
         Ok(Memory { map, regions })
     }
 
-    /// The guest address of a user address; VHOST_USER_SET_VRING_ADDR has user addresses.
+    /// Returns the guest address of a user address, which VHOST_USER_SET_VRING_ADDR contains.
     pub(super) fn of_user(&self, user: u64) -> io::Result<u64> {
         let is_in = |region: &&Region| {
             user.checked_sub(region.user)
@@ -60,8 +60,9 @@ impl Memory {
             .map_err(io::Error::other)
     }
 
-    /// Data for the disk. Linux 7 writes zeros from a page within its own image (`empty_zero_page`,
-    /// mm/mm_init.c), and User-mode Linux does not share that: it lies below the first region.
+    /// Reads data that the guest writes to the disk. Linux 7 writes zeros from a page within its
+    /// own image (`empty_zero_page`, mm/mm_init.c), which User-mode Linux does not share: it lies
+    /// below the first region.
     pub(super) fn read_data(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         let first = self.regions.iter().map(|region| region.guest).min();
         if first.is_some_and(|first| at < first) {
@@ -77,14 +78,14 @@ impl Memory {
             .map_err(io::Error::other)
     }
 
-    /// The value that the guest has stored, and all its earlier writes.
+    /// Reads a value that the guest has stored, ordered after all earlier writes of the guest.
     pub(super) fn acquire(&self, at: u64) -> io::Result<u16> {
         self.map
             .load(GuestAddress(at), Ordering::Acquire)
             .map_err(io::Error::other)
     }
 
-    /// Stores a value for the guest, after all earlier writes.
+    /// Stores a value for the guest, ordered after all earlier writes.
     pub(super) fn release(&self, at: u64, value: u16) -> io::Result<()> {
         self.map
             .store(value, GuestAddress(at), Ordering::Release)

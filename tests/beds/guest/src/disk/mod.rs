@@ -1,5 +1,5 @@
-//! Disks for guests, by vhost-user: virtio-blk and virtio-scsi over a medium that can fail. Served
-//! by threads of the test itself, so a test causes faults directly.
+//! Disks for guests through vhost-user: virtio-blk and virtio-scsi on a medium that can fail.
+//! Threads of the test itself serve them, so a test can cause faults directly.
 
 mod block;
 mod medium;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use medium::{Failing, Medium, Survival};
 
-/// Feature bits.
+/// A set of feature bits.
 #[derive(Clone, Copy, Debug)]
 struct Features(u64);
 
@@ -52,7 +52,8 @@ enum Model {
 }
 
 impl Disk {
-    /// For a virtio-blk slot. Of the serial the first 20 bytes count, as in the protocol.
+    /// Creates a disk for a virtio-blk slot. Only the first 20 bytes of the serial are used, as in
+    /// the protocol.
     #[must_use]
     pub fn block(serial: &str, medium: &Arc<Medium>) -> Self {
         let serial = serial.to_owned();
@@ -62,8 +63,8 @@ impl Disk {
         }
     }
 
-    /// For a SCSI slot; udev links it as `scsi-0VENDOR_PRODUCT_SERIAL`. Of the vendor 8 characters
-    /// count, and of the product 16.
+    /// Creates a disk for a SCSI slot; udev links it as `scsi-0VENDOR_PRODUCT_SERIAL`. Only 8
+    /// characters of the vendor and 16 of the product are used.
     #[must_use]
     pub fn scsi(vendor: &str, product: &str, serial: &str, medium: &Arc<Medium>) -> Self {
         Disk {
@@ -110,7 +111,7 @@ struct Inserted {
 }
 
 impl Inserted {
-    /// Whether requests of that queue are answered now.
+    /// Whether requests of this queue are processed now.
     fn is_served(&self, queue: u32) -> bool {
         let is_event = self.disk.is_scsi() && queue == scsi::EVENT_QUEUE;
         !is_event && !self.is_held.load(Ordering::SeqCst)
@@ -120,7 +121,7 @@ impl Inserted {
         let medium = &self.disk.medium;
         match &self.disk.model {
             Model::Block { serial } => block::perform(medium, serial, sent, room),
-            // Task management finds nothing to abort: requests do not overlap.
+            // Task management has nothing to abort, since requests do not overlap.
             Model::Scsi(_) if queue == scsi::CONTROL_QUEUE => Some(vec![0; room]),
             Model::Scsi(identity) => scsi::perform(medium, identity, sent, room),
         }

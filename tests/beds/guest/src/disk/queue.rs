@@ -1,5 +1,5 @@
-//! A split virtqueue (virtio 1.2, 2.7), from the device's side. Knows descriptors and rings, not
-//! the contents of requests.
+//! A split virtqueue (virtio 1.2, 2.7), from the device's side. Handles descriptors and rings, but
+//! not the content of requests.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,25 +8,25 @@ use super::memory::Memory;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
-/// More than any disk gets in one request.
+/// The maximum size of a request, larger than any that a disk gets.
 const REQUEST_MAX: u64 = 64 << 20;
 
-/// One queue, as far as it is configured.
+/// A queue, as far as it is configured.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Entries.
+    /// The number of entries.
     pub(super) size: u16,
     /// The addresses of its rings.
     pub(super) rings: Option<Rings>,
-    /// The guest signals it.
+    /// The event with which the guest signals the queue.
     pub(super) kick: Option<OwnedFd>,
-    /// Signals the guest.
+    /// The event that signals the guest.
     pub(super) call: Option<OwnedFd>,
-    /// The next entry of the available ring.
+    /// The index of the next entry in the available ring.
     pub(super) next: u16,
 }
 
-/// Guest addresses of the three parts.
+/// The guest addresses of the three parts of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rings {
     pub(super) descriptors: u64,
@@ -34,7 +34,7 @@ pub(super) struct Rings {
     pub(super) used: u64,
 }
 
-/// A request: the data from the guest, and where the response goes.
+/// A request: the data from the guest, and the buffers for the response.
 #[derive(Debug)]
 pub(super) struct Chain {
     head: u16,
@@ -44,7 +44,7 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Bytes that the device may write.
+    /// Returns the number of bytes that the device may write.
     pub(super) fn room(&self) -> usize {
         let sizes = self.room.iter().map(|(_, size)| u64::from(*size));
         usize::try_from(sizes.sum::<u64>()).unwrap_or(0)
@@ -52,7 +52,7 @@ impl Chain {
 }
 
 impl Queue {
-    /// The next request, if there is one.
+    /// Takes the next request, if there is one.
     pub(super) fn take(&mut self, memory: &Memory) -> io::Result<Option<Chain>> {
         let Some(rings) = self.rings.filter(|_| self.size > 0) else {
             return Ok(None);
@@ -93,7 +93,7 @@ impl Queue {
                 is_readable = memory.read_data(address, &mut chain.sent[start..]).is_ok();
             }
             if flags & NEXT == 0 {
-                // Every device answers an empty request with an error.
+                // Every device responds to an empty request with an error.
                 if !is_readable {
                     chain.sent.clear();
                 }
@@ -104,7 +104,7 @@ impl Queue {
         Err(io::Error::other("a chain without an end"))
     }
 
-    /// Answers a request, and signals the guest.
+    /// Responds to a request, and signals the guest.
     pub(super) fn give(&self, memory: &Memory, chain: &Chain, answer: &[u8]) -> io::Result<()> {
         let Some(rings) = self.rings else {
             return Ok(());

@@ -1,5 +1,5 @@
-//! virtio-scsi (virtio 1.2, 5.6) with one disk: target 0, unit 0. Commands are those of SPC-4 and
-//! SBC-3 that Linux sends to a disk.
+//! virtio-scsi (virtio 1.2, 5.6) with one disk: target 0, unit 0. Supports the commands of SPC-4
+//! and SBC-3 that Linux sends to a disk.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,12 +7,12 @@ use super::Features;
 use super::medium::{Medium, Refused};
 
 pub(super) const FEATURES: Features = Features::of(&[]);
-/// Task management, and events, of which there is none.
+/// The queue for task management. The event queue is unused.
 pub(super) const CONTROL_QUEUE: u32 = 0;
 pub(super) const EVENT_QUEUE: u32 = 1;
 
 const BLOCK: u64 = 512;
-/// Of a request: unit (8), tag (8), three bytes, command (32).
+/// The length of a request's head: unit (8), tag (8), three bytes, command (32).
 const HEADER: usize = 51;
 const SENSE: usize = 96;
 const BAD_TARGET: u8 = 3;
@@ -22,17 +22,17 @@ const CHECK_CONDITION: u8 = 2;
 /// The disk's identity.
 #[derive(Debug)]
 pub(super) struct Identity {
-    /// At most 8 characters.
+    /// The vendor, at most 8 characters.
     pub(super) vendor: String,
-    /// At most 16 characters.
+    /// The product, at most 16 characters.
     pub(super) product: String,
-    /// Pages 0x80 and 0x83.
+    /// The serial number, for the pages 0x80 and 0x83.
     pub(super) serial: String,
-    /// The capacity has changed, and the unit attention was not sent yet.
+    /// Whether the capacity has changed and the unit attention was not yet sent.
     pub(super) has_grown: AtomicBool,
 }
 
-/// The configuration space.
+/// Returns the configuration space.
 pub(super) fn config() -> Vec<u8> {
     // num_queues, seg_max, max_sectors, cmd_per_lun, event_info_size, sense_size, cdb_size
     let words = [1_u32, 126, 0xffff, 32, 16, 96, 32];
@@ -42,9 +42,9 @@ pub(super) fn config() -> Vec<u8> {
     config
 }
 
-/// Why a command fails.
+/// The reason why a command fails.
 enum Complaint {
-    /// Sense key, and the two bytes of the additional code.
+    /// The sense key, and the two bytes of the additional sense code.
     Sense(u8, u8, u8),
     NoPower,
 }
@@ -62,7 +62,7 @@ impl From<Refused> for Complaint {
 const INVALID_COMMAND: Complaint = Complaint::Sense(5, 0x20, 0);
 const INVALID_FIELD: Complaint = Complaint::Sense(5, 0x24, 0);
 
-/// The response to a request, or None without power.
+/// Returns the response to a request; `None` without power.
 pub(super) fn perform(
     medium: &Medium,
     identity: &Identity,
@@ -72,7 +72,7 @@ pub(super) fn perform(
     let Some((header, data)) = sent.split_at_checked(HEADER) else {
         return Some(response(0, BAD_TARGET, &[]));
     };
-    // The address of a unit is 1, target, and 0x40 with its number (5.6.6.1).
+    // The address of a unit is 1, the target, and 0x40 plus the unit's number (5.6.6.1).
     let is_ours = header[1] == 0 && header[2] & 0x3f == 0 && header[3] == 0;
     if !is_ours {
         return Some(response(0, BAD_TARGET, &[]));
@@ -85,7 +85,7 @@ pub(super) fn perform(
             Some(answer)
         }
         Err(Complaint::Sense(key, code, qualifier)) => {
-            // Fixed format, current error.
+            // Use the fixed format, for a current error.
             let mut sense = [0; 18];
             (sense[0], sense[2], sense[7]) = (0x70, key, 10);
             (sense[12], sense[13]) = (code, qualifier);
@@ -145,7 +145,7 @@ fn obey(
     }
 }
 
-/// A write-back cache, so that Linux flushes it.
+/// Returns the caching page: a write-back cache, so that Linux flushes it.
 fn caching() -> [u8; 20] {
     let mut page = [0; 20];
     (page[0], page[1], page[2]) = (0x08, 18, 0x04);
@@ -166,7 +166,7 @@ fn inquiry(identity: &Identity, command: &[u8]) -> Result<Vec<u8>, Complaint> {
     let page = match command[2] {
         0x00 => vec![0x00, 0x80, 0x83],
         0x80 => serial.to_vec(),
-        // One designator: ASCII, vendor specific.
+        // There is one designator: ASCII, vendor specific.
         0x83 => [&[2, 0, 0, length][..], serial].concat(),
         _ => return Err(INVALID_FIELD),
     };

@@ -1,5 +1,5 @@
-//! One connection of a guest to a disk: from its first message until it is closed. Knows the
-//! meaning of the messages; the queues and the device do the rest.
+//! One connection of a guest to a disk: from its first message until it is closed. Interprets the
+//! messages; the queues and the device process the requests.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,12 +27,12 @@ const GET_QUEUE_NUM: u32 = 17;
 const SET_BACKEND_REQ_FD: u32 = 21;
 const GET_CONFIG: u32 = 24;
 
-/// Sent to the guest: it must read its configuration space again.
+/// The message that makes the guest read its configuration space again.
 const CONFIG_CHANGE: u32 = 2;
 
-/// VIRTIO_F_VERSION_1, and vhost-user's own features.
+/// The features VIRTIO_F_VERSION_1 and VHOST_USER_F_PROTOCOL_FEATURES.
 const TRANSPORT: Features = Features::of(&[30, 32]);
-/// Acknowledgements, requests of the disk's own, the configuration space.
+/// The protocol features: acknowledgements, requests from the disk, the configuration space.
 const PROTOCOL: Features = Features::of(&[3, 5, 9]);
 
 /// An event of a session.
@@ -66,7 +66,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Serves until the guest closes, or `wake` was written to and `is_over` says so.
+    /// Serves until the guest closes the connection, or until `wake` was written to and `is_over`
+    /// is set.
     pub(super) fn serve(
         &mut self,
         wake: BorrowedFd<'_>,
@@ -147,7 +148,7 @@ impl<'a> Session<'a> {
             SET_VRING_KICK => self.of_low_byte(&message)?.kick = message.files.pop(),
             SET_VRING_CALL => self.of_low_byte(&message)?.call = message.files.pop(),
             SET_BACKEND_REQ_FD => self.back = message.files.pop().map(UnixStream::from),
-            // Owner, features, and enabling: nothing depends on them here.
+            // Owner, features, and enabling have no effect here.
             _ => {}
         }
         message.acknowledge(&self.stream)
@@ -188,14 +189,14 @@ impl<'a> Session<'a> {
         message.answer(&self.stream, &answer)
     }
 
-    /// A change on our side: the size, or requests are no longer held.
+    /// Handles a change on the disk's side: its size, or requests that are no longer held.
     fn look_again(&mut self) -> io::Result<()> {
         let bytes = self.inserted.disk.medium.bytes();
         if bytes != self.bytes {
             self.bytes = bytes;
             self.inserted.disk.has_grown();
-            // A guest that unbinds the disk has closed this end first. To end the connection under
-            // it would crash its kernel (vu_conn_broken).
+            // A guest that unbinds the disk has already closed this end. Ending the connection now
+            // would crash its kernel (vu_conn_broken).
             self.back
                 .take_if(|back| wire::request(back, CONFIG_CHANGE).is_err());
         }
@@ -203,7 +204,7 @@ impl<'a> Session<'a> {
         queues.into_iter().try_for_each(|index| self.perform(index))
     }
 
-    /// Answers all requests of a queue.
+    /// Processes all requests of a queue.
     fn perform(&mut self, index: u32) -> io::Result<()> {
         let (Some(queue), Some(memory)) = (self.queues.get_mut(&index), &self.memory) else {
             return Ok(());
@@ -217,7 +218,7 @@ impl<'a> Session<'a> {
                 while let Some(chain) = queue.take(memory)? {
                     chains.push(chain);
                 }
-                // Other answers have a status alone, or an identity.
+                // Other responses contain only a status, or an identity.
                 let reads = chains.iter().filter(|chain| chain.room() > 512);
                 medium.think(reads.count());
             }
@@ -225,7 +226,7 @@ impl<'a> Session<'a> {
                 let answer = self.inserted.perform(index, &chain.sent, chain.room());
                 match answer {
                     Some(answer) => queue.give(memory, &chain, &answer)?,
-                    // The power is off, and the guest's as well.
+                    // The power of the disk is off, and so is the guest's.
                     None => return Ok(()),
                 }
             }

@@ -1,5 +1,5 @@
 //! A slot for a disk in a machine: a socket that a guest's kernel connects to when it binds the
-//! slot's driver. An empty slot refuses.
+//! slot's driver. An empty slot refuses connections.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,10 +15,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::session::Session;
 use super::{Disk, Inserted};
 
-/// How long the connections of a killed guest may take to close.
+/// Maximum time until the connections of a killed guest are closed.
 const END_MAX: Duration = Duration::from_secs(60);
 
-/// The socket, and the thread that serves it.
+/// A slot: the socket, and the thread that serves it.
 #[derive(Debug)]
 pub struct Slot {
     shared: Arc<Shared>,
@@ -56,10 +56,10 @@ impl Slot {
         }
     }
 
-    /// Puts a disk in. A running guest notices it at [`Guest::attach`](crate::Guest::attach) only.
+    /// Inserts a disk. A running guest notices it only at [`Guest::attach`](crate::Guest::attach).
     ///
     /// # Panics
-    /// If the slot is for the other kind of disk.
+    /// Panics if the slot is for the other kind of disk.
     pub fn insert(&self, disk: Disk) {
         assert_eq!(disk.is_scsi(), self.is_scsi, "a slot for another kind");
         let inserted = Inserted {
@@ -69,41 +69,41 @@ impl Slot {
         *self.shared.inserted() = Some(Arc::new(inserted));
     }
 
-    /// Removes the disk; from a running guest by surprise.
+    /// Removes the disk, without notice to a running guest.
     pub fn remove(&self) {
         *self.shared.inserted() = None;
         self.shared.wake();
     }
 
-    /// Removes the disk once no guest is connected to it. A guest that has unbound it may hold it
-    /// for a moment longer, as long as a program has it open; its kernel crashes if the connection
-    /// ends meanwhile (vu_conn_broken).
+    /// Removes the disk once no guest is connected to it. A guest that has unbound the disk may
+    /// keep the connection while a program has the disk open, and its kernel crashes if the
+    /// connection ends meanwhile (vu_conn_broken).
     pub fn eject(&self) {
         self.wait_for_end();
         self.remove();
     }
 
-    /// Grows the medium to that size in bytes, and notifies the guest.
+    /// Grows the medium to this size in bytes, and notifies the guest.
     ///
     /// # Panics
-    /// If no disk is in the slot.
+    /// Panics if the slot is empty.
     pub fn grow(&self, bytes: u64) {
         self.disk().disk.medium.resize(bytes);
         self.shared.wake();
     }
 
-    /// Leaves all requests unanswered, until [`Slot::release`].
+    /// Leaves all requests without a response until [`Slot::release`].
     ///
     /// # Panics
-    /// If no disk is in the slot.
+    /// Panics if the slot is empty.
     pub fn hold(&self) {
         self.disk().is_held.store(true, Ordering::SeqCst);
     }
 
-    /// Answers requests again, the late ones first.
+    /// Responds to requests again, to the held ones first.
     ///
     /// # Panics
-    /// If no disk is in the slot.
+    /// Panics if the slot is empty.
     pub fn release(&self) {
         self.disk().is_held.store(false, Ordering::SeqCst);
         self.shared.wake();
@@ -140,7 +140,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.shared.is_closing.store(true, Ordering::SeqCst);
         self.shared.wake();
-        // The thread may wait for a connection: this is one.
+        // The thread may be waiting for a connection, so make one.
         let woken = UnixStream::connect(&self.path);
         if let Some(thread) = self.thread.take()
             && woken.is_ok()
@@ -165,7 +165,7 @@ impl Shared {
         rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).expect("write to an eventfd");
     }
 
-    /// One connection after the other.
+    /// Serves connections, one after the other.
     fn serve_all(&self, listener: &UnixListener) {
         for stream in listener.incoming() {
             if self.is_closing.load(Ordering::SeqCst) {

@@ -1,4 +1,4 @@
-//! Messages of the vhost-user protocol (docs/interop/vhost-user.rst of QEMU). Knows their format,
+//! Messages of the vhost-user protocol (docs/interop/vhost-user.rst of QEMU). Handles their format,
 //! not their meaning.
 
 use std::io::{self, IoSliceMut, Read as _, Write as _};
@@ -13,22 +13,22 @@ const HEADER: usize = 12;
 const VERSION: u32 = 1;
 const IS_REPLY: u32 = 1 << 2;
 const NEEDS_REPLY: u32 = 1 << 3;
-/// Larger than any message.
+/// The maximum size of a body, larger than any message.
 const BODY_MAX: u32 = 4096;
 
 /// A message from the guest.
 #[derive(Debug)]
 pub(super) struct Message {
-    /// Its request.
+    /// The number of the request.
     pub(super) request: u32,
     flags: u32,
     body: Vec<u8>,
-    /// Its descriptors.
+    /// The descriptors that were sent with the message.
     pub(super) files: Vec<OwnedFd>,
 }
 
 impl Message {
-    /// The next one; None when the guest has closed the connection.
+    /// Receives the next message; `None` once the guest has closed the connection.
     pub(super) fn receive(mut stream: &UnixStream) -> io::Result<Option<Self>> {
         let mut header = [0; HEADER];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
@@ -68,12 +68,12 @@ impl Message {
         bytes.map(u64::from_le_bytes).ok_or_else(too_short)
     }
 
-    /// Answers it.
+    /// Sends a reply to the message.
     pub(super) fn answer(&self, stream: &UnixStream, body: &[u8]) -> io::Result<()> {
         send(stream, self.request, VERSION | IS_REPLY, body)
     }
 
-    /// Answers it if the guest requests an acknowledgement.
+    /// Sends a reply if the guest requests an acknowledgement.
     pub(super) fn acknowledge(&self, stream: &UnixStream) -> io::Result<()> {
         match self.flags & NEEDS_REPLY {
             0 => Ok(()),
@@ -82,7 +82,7 @@ impl Message {
     }
 }
 
-/// Sends a request of the disk to the guest.
+/// Sends a request from the disk to the guest.
 pub(super) fn request(stream: &UnixStream, request: u32) -> io::Result<()> {
     send(stream, request, VERSION, &[])
 }

@@ -1,4 +1,4 @@
-//! A copy of a medium at one moment, as a cloud's snapshot.
+//! Copies a medium at one instant, as a cloud's snapshot does.
 
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -8,10 +8,11 @@ use std::process::{Command, Stdio};
 use super::Medium;
 
 impl Medium {
-    /// Copies what it has at one moment to a file; its cache too, which is then written.
+    /// Copies the content at one instant, including the cache, to a file. This also writes the
+    /// cache back.
     ///
     /// # Errors
-    /// It cannot be copied.
+    /// Fails if the content cannot be copied.
     pub fn copy(&self, to: &Path) -> io::Result<()> {
         let mut state = self.state();
         let cache = std::mem::take(&mut state.cache);
