@@ -1,48 +1,48 @@
-//! HTTP/1.1 (RFC 9112), as far as clients of clouds use it: requests with a length, on connections
-//! that stay open. Must not know what is requested.
+//! HTTP/1.1 (RFC 9112), as far as cloud clients use it: requests with a length, on connections that
+//! stay open. Independent of the requests' meaning.
 
 use std::io::{self, BufRead, Read as _, Write};
 
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-/// Most bytes of a head, and of a body.
+/// Maximum size of a head, in bytes.
 const HEAD_MAX: u64 = 64 << 10;
 const BODY_MAX: u64 = 1 << 20;
-/// The header of the type of a body.
+/// The name of the Content-Type header.
 const TYPE: &str = "content-type";
 
 /// A request.
 #[derive(Debug, Default)]
 pub struct Request {
-    /// In capitals.
+    /// The method, in upper case.
     pub method: String,
-    /// Without the query.
+    /// The path, without the query.
     pub path: String,
-    /// Decoded.
+    /// The query, decoded.
     pub query: Vec<(String, String)>,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Its body, or nothing.
+    /// The body; may be empty.
     pub body: Vec<u8>,
 }
 
 /// A response, with a body of JSON unless its headers say otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Its status.
+    /// The status.
     pub status: u16,
-    /// All but the length, and the type of a body of JSON.
+    /// All headers except the length, and except the Content-Type of a JSON body.
     pub headers: Vec<(&'static str, String)>,
-    /// Its body, or nothing.
+    /// The body; may be empty.
     pub body: String,
 }
 
 impl Request {
-    /// The next request of a connection; none at its end.
+    /// Reads the next request of a connection; `None` at its end.
     ///
     /// # Errors
-    /// The connection broke, or it is no request.
+    /// Fails if the connection broke, or if the input is not a request.
     pub fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
         let mut lines = Vec::new();
         let mut head = from.take(HEAD_MAX);
@@ -86,26 +86,26 @@ impl Request {
         Ok(Some(request))
     }
 
-    /// The value of a header, by its name in lower case.
+    /// Returns the value of a header, by its name in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(field, _)| field == name)?;
         Some(&found.1)
     }
 
-    /// Whether the client sends no other on this connection.
+    /// Whether this is the client's last request on the connection.
     #[must_use]
     pub fn is_last(&self) -> bool {
         self.header("connection") == Some("close")
     }
 
-    /// The body as JSON; null if it is none.
+    /// Returns the body as JSON; null if it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
 
-    /// A word of the query.
+    /// Returns a value of the query.
     #[must_use]
     pub fn asked(&self, key: &str) -> Option<&str> {
         let pair = self.query.iter().find(|(name, _)| name == key)?;
@@ -114,7 +114,7 @@ impl Request {
 }
 
 impl Response {
-    /// One with that body; null is none.
+    /// Creates a response with this body; null means an empty body.
     #[must_use]
     pub fn json(status: u16, body: &Value) -> Self {
         let text = match body {
@@ -128,7 +128,8 @@ impl Response {
         }
     }
 
-    /// As a proxy answers in a service's stead: with a page of its words, or with nothing.
+    /// Creates a response as a proxy sends it in place of the service: with an HTML page, or
+    /// without a body.
     #[must_use]
     pub fn of_proxy(status: u16, has_page: bool) -> Self {
         let page = format!("<html>\n<h1>{status}</h1>\n<hr>a proxy\n</html>\n");
@@ -139,7 +140,8 @@ impl Response {
         }
     }
 
-    /// With these values at these places of its JSON (RFC 6901). A place that it lacks is left out.
+    /// Replaces values at these positions of the JSON body (RFC 6901). Positions that the body
+    /// lacks are ignored.
     #[must_use]
     pub fn altered(self, values: &[(&str, Value)]) -> Self {
         let mut body: Value = serde_json::from_str(&self.body).unwrap_or_default();
@@ -152,16 +154,16 @@ impl Response {
         Self { body, ..self }
     }
 
-    /// Writes it.
+    /// Writes the response.
     ///
     /// # Errors
-    /// The connection broke.
+    /// Fails if the connection broke.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let mut text = format!("HTTP/1.1 {} -\r\n", self.status);
         for (name, value) in &self.headers {
             text.push_str(&format!("{name}: {value}\r\n"));
         }
-        // RFC 9110, 8.6: 204 has no length.
+        // Per RFC 9110, 8.6, a 204 has no length.
         if self.status != 204 {
             let length = self.body.len();
             if self.headers.iter().all(|(name, _)| *name != TYPE) {
@@ -183,7 +185,7 @@ fn pair(text: &str) -> Option<(String, String)> {
     Some((decoded(name), decoded(value)))
 }
 
-/// Without the escapes of RFC 3986.
+/// Decodes percent-encoding (RFC 3986).
 fn decoded(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }

@@ -1,5 +1,5 @@
 //! The disks behind the volumes of a twin: files in a directory, which `belay-guest-cloud` plugs
-//! into its guests. Knows no cloud.
+//! into its guests. Independent of the clouds.
 
 use crate::lock;
 use std::collections::BTreeMap;
@@ -12,19 +12,19 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// A plug takes a moment; a guest that has stopped, a minute.
+/// Maximum time for a response: a plug takes a moment, but a minute if the guest has stopped.
 const ANSWER_MAX: Duration = Duration::from_secs(90);
 
-/// What a guest sees of a disk: SCSI's vendor and product, where `_` is a space.
+/// The SCSI vendor and product that a guest sees for a disk, where `_` is a space.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
-    /// At most 8 characters.
+    /// The vendor, at most 8 characters.
     pub vendor: &'static str,
-    /// At most 16 characters.
+    /// The product, at most 16 characters.
     pub product: &'static str,
 }
 
-/// See the module. One change is made at a time.
+/// The disks of a twin. Makes one change at a time.
 #[derive(Debug)]
 pub struct Hypervisor {
     socket: PathBuf,
@@ -40,7 +40,8 @@ struct Plugged {
 }
 
 impl Hypervisor {
-    /// By the operator's socket of the guests; the files will be in that directory.
+    /// Creates a hypervisor with the operator's socket of the guests. The disks' files will be in
+    /// `directory`.
     #[must_use]
     pub fn new(socket: PathBuf, directory: PathBuf, model: Model) -> Self {
         Self {
@@ -55,18 +56,18 @@ impl Hypervisor {
         self.directory.join(id)
     }
 
-    /// A disk of zeros.
+    /// Creates a disk of zeros.
     ///
     /// # Errors
-    /// The file exists, or cannot be made.
+    /// Fails if the file exists, or cannot be created.
     pub fn create(&self, id: &str, bytes: u64) -> io::Result<()> {
         File::create_new(self.file(id))?.set_len(bytes)
     }
 
-    /// A copy of what a disk has at this moment, also where a guest has it.
+    /// Copies the current content of a disk, even while it is plugged into a guest.
     ///
     /// # Errors
-    /// It cannot be copied.
+    /// Fails if the disk cannot be copied.
     pub fn copy(&self, from: &str, to: &str) -> io::Result<()> {
         let plugged = lock(&self.plugged);
         let copy = self.file(to);
@@ -82,10 +83,10 @@ impl Hypervisor {
         }
     }
 
-    /// Grows a disk, also where a guest has it.
+    /// Grows a disk, even while it is plugged into a guest.
     ///
     /// # Errors
-    /// It cannot be grown.
+    /// Fails if the disk cannot be grown.
     pub fn grow(&self, id: &str, bytes: u64) -> io::Result<()> {
         let plugged = lock(&self.plugged);
         match plugged.get(id) {
@@ -99,18 +100,18 @@ impl Hypervisor {
         }
     }
 
-    /// Removes a disk that no guest has.
+    /// Removes a disk that is not plugged into a guest.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// Fails if the disk cannot be removed.
     pub fn remove(&self, id: &str) -> io::Result<()> {
         fs::remove_file(self.file(id))
     }
 
-    /// Plugs a disk with that serial into a guest, by its name.
+    /// Plugs a disk with this serial into the guest with this name.
     ///
     /// # Errors
-    /// It has not been plugged.
+    /// Fails if the disk was not plugged.
     pub fn plug(&self, id: &str, serial: &str, server: &str) -> io::Result<()> {
         let mut plugged = lock(&self.plugged);
         let Model { vendor, product } = self.model;
@@ -131,10 +132,10 @@ impl Hypervisor {
         Ok(())
     }
 
-    /// Unplugs it from the guest that has it, if any.
+    /// Unplugs a disk from its guest, if any.
     ///
     /// # Errors
-    /// It has not been unplugged.
+    /// Fails if the disk was not unplugged.
     pub fn unplug(&self, id: &str) -> io::Result<()> {
         let mut plugged = lock(&self.plugged);
         if let Some(Plugged { server, serial }) = plugged.get(id) {
@@ -144,7 +145,7 @@ impl Hypervisor {
         Ok(())
     }
 
-    /// A request of the operator, whose answer is an exit code on a line, and a text.
+    /// Sends a request of the operator. The response is an exit code on a line, and a text.
     fn ask(&self, words: &[&str]) -> io::Result<()> {
         let mut stream = UnixStream::connect(&self.socket)?;
         stream.set_read_timeout(Some(ANSWER_MAX))?;
@@ -170,7 +171,7 @@ mod tests {
         product: "Volume",
     };
 
-    /// An operator with these answers, and what it is asked for.
+    /// Starts an operator with these responses, and returns the requests that it receives.
     fn operator(socket: &std::path::Path, answers: Vec<&'static str>) -> Receiver<String> {
         let listener = UnixListener::bind(socket).unwrap();
         let (asked, requests) = channel();
@@ -198,7 +199,7 @@ mod tests {
         disks.grow("v", 8192).unwrap();
         disks.copy("v", "s").unwrap();
         disks.unplug("v").unwrap();
-        // Without a guest.
+        // The disk is not plugged into a guest.
         disks.unplug("v").unwrap();
         disks.grow("v", 16384).unwrap();
         disks.copy("v", "s").unwrap();

@@ -1,19 +1,19 @@
-//! A state that readers may see late, as that of a cloud with replicas.
+//! A state that readers may see late, as in a cloud with replicas.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A state, and what it was a short time ago.
+/// A state, with its recent history.
 #[derive(Debug, Default)]
 pub struct Lag<T> {
     now: T,
     lag: Duration,
-    /// Earlier states, and until when each was the latest.
+    /// Earlier states, each with the time until which it was the latest.
     earlier: VecDeque<(Instant, T)>,
 }
 
 impl<T: Clone> Lag<T> {
-    /// A state that readers see at once.
+    /// Creates a state that readers see without a lag.
     #[must_use]
     pub fn new(state: T) -> Self {
         Self {
@@ -23,13 +23,13 @@ impl<T: Clone> Lag<T> {
         }
     }
 
-    /// From now on, changes become visible to readers after that time.
+    /// Sets the lag: from now on, readers see each change only after this delay.
     pub fn set(&mut self, lag: Duration) {
         self.lag = lag;
         self.forget();
     }
 
-    /// The state that readers see.
+    /// Returns the state that readers see.
     #[must_use]
     pub fn seen(&self) -> &T {
         let now = Instant::now();
@@ -38,13 +38,13 @@ impl<T: Clone> Lag<T> {
         hidden.map_or(&self.now, |(_, state)| state)
     }
 
-    /// The state as it is, for decisions.
+    /// Returns the actual state, for decisions.
     #[must_use]
     pub fn latest(&self) -> &T {
         &self.now
     }
 
-    /// The state as it is, for a change.
+    /// Returns the actual state, for a change.
     pub fn change(&mut self) -> &mut T {
         self.forget();
         if !self.lag.is_zero() {

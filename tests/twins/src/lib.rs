@@ -1,5 +1,5 @@
-//! Twins of clouds: servers on loopback that answer as a cloud's API does, with its delays and
-//! limits, and with faults on request. A twin knows nothing of Belay.
+//! Twins of clouds: servers on loopback that respond as a cloud's API does, with its delays and
+//! limits, and with faults on request. Independent of Belay.
 
 pub mod civo;
 pub mod digitalocean;
@@ -15,7 +15,7 @@ pub use server::{Call, Fault, Server, Service};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The state of a twin; a test that failed under the lock leaves it as it was.
+/// Locks the state of a twin, even after a test that failed while holding the lock.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

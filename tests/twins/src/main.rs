@@ -38,7 +38,7 @@ struct Settings {
 
 struct Droplet {
     id: u64,
-    /// Its name, and its address.
+    /// The name and the address of the guest.
     guest: Option<(String, IpAddr)>,
 }
 
@@ -156,7 +156,7 @@ fn serve(address: Option<&str>, cloud: impl Service) -> io::Result<()> {
     }
 }
 
-/// The metadata service, for the requests of a connection.
+/// Serves the metadata of the droplets, for the requests of a connection.
 fn describe(stream: &TcpStream, droplets: &[Droplet]) -> io::Result<()> {
     let caller = stream.peer_addr()?.ip();
     let has_called = |droplet: &&Droplet| {

@@ -1,5 +1,5 @@
-//! Serves a twin on loopback: a thread for each connection, a log of all calls, and faults that a
-//! test asks for. Knows no cloud.
+//! Serves a twin on loopback: with a thread for each connection, a log of all calls, and faults on
+//! request. Independent of the clouds.
 
 use crate::http::{Request, Response};
 use crate::lock;
@@ -13,55 +13,56 @@ use std::time::{Duration, Instant};
 
 /// The API of a cloud.
 pub trait Service: Send + Sync + 'static {
-    /// The response; changes go on after it.
+    /// Returns the response to a request; changes may continue after it.
     fn answer(&self, request: &Request) -> Response;
 
-    /// What kind of call it is, e.g. `POST /v2/volumes`: a path in which IDs are replaced by words.
-    /// By this name it is counted and disturbed.
+    /// Returns the kind of a call, such as `POST /v2/volumes`: the method, and the path with words
+    /// in place of IDs. Calls are counted and disturbed by kind.
     fn kind(&self, request: &Request) -> String;
 
-    /// A response that the server gives in the service's stead, so that it may add its headers.
+    /// Adds the service's headers to a response that the server sends in place of the service.
     fn dress(&self, response: Response) -> Response {
         response
     }
 }
 
-/// What happens to a call.
+/// A fault of a call.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// It is served, and the connection is cut in place of the response.
+    /// The call is processed, but the connection is cut in place of the response.
     Lost,
-    /// The connection is cut, and it is not served.
+    /// The connection is cut, and the call is not processed.
     Cut,
-    /// It gets this response, and is not served.
+    /// The call gets this response, and is not processed.
     Refused(Response),
-    /// It is served, and gets this response nonetheless.
+    /// The call is processed, but gets this response nevertheless.
     Denied(Response),
-    /// A proxy gives this response, without the headers of the service, and it is not served.
+    /// The call gets this response from a proxy, without the service's headers, and is not
+    /// processed.
     Astray(Response),
-    /// It is served, and its response has these values at these places of its JSON (RFC 6901), such
-    /// as the ID of another object.
+    /// The call is processed, and these values replace others in the JSON of its response (RFC
+    /// 6901), such as the ID of another object.
     Altered(Vec<(&'static str, Value)>),
-    /// It is served after that time.
+    /// The call is processed after this time.
     Late(Duration),
-    /// It is served at once, and gets its response after that time.
+    /// The call is processed at once, and gets its response after this time.
     Slow(Duration),
 }
 
 /// A call in the log.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// See [`Service::kind`].
+    /// The kind, from [`Service::kind`].
     pub kind: String,
-    /// Without the query.
+    /// The path, without the query.
     pub path: String,
-    /// The status of the response, also of one that got lost.
+    /// The status of the response, even if the response was lost.
     pub status: u16,
-    /// When it arrived.
+    /// The time of arrival.
     pub at: Instant,
 }
 
-/// A twin that serves until the process of the test exits.
+/// A server of a twin, which serves until the test's process exits.
 pub struct Server<S> {
     shared: Arc<Shared<S>>,
     address: SocketAddr,
@@ -78,7 +79,7 @@ struct State {
     log: Vec<Call>,
     faults: Vec<Planned>,
     is_held: bool,
-    /// How many calls wait because of that.
+    /// The number of calls that wait because calls are held.
     held: usize,
 }
 
@@ -89,7 +90,7 @@ struct Planned {
 }
 
 impl Fault {
-    /// The responses of proxies with that status: a page, and nothing.
+    /// Returns a proxy's responses with this status: with a page, and without a body.
     #[must_use]
     pub fn of_proxies(status: u16) -> [Self; 2] {
         [true, false].map(|has_page| Self::Astray(Response::of_proxy(status, has_page)))
@@ -97,18 +98,18 @@ impl Fault {
 }
 
 impl<S: Service> Server<S> {
-    /// Serves on a free port of loopback.
+    /// Serves on a free loopback port.
     ///
     /// # Errors
-    /// No port is free.
+    /// Fails if no port is free.
     pub fn start(service: S) -> io::Result<Self> {
         Self::serve(scrape::listen()?, service)
     }
 
-    /// Serves on that listener.
+    /// Serves on this listener.
     ///
     /// # Errors
-    /// The listener has no address.
+    /// Fails if the listener has no address.
     pub fn serve(listener: TcpListener, service: S) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
@@ -130,19 +131,19 @@ impl<S: Service> Server<S> {
         Ok(server)
     }
 
-    /// The API itself.
+    /// Returns the API itself.
     #[must_use]
     pub fn service(&self) -> &S {
         &self.shared.service
     }
 
-    /// Its URL, without a slash at the end.
+    /// Returns the URL, without a slash at the end.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// All calls, in the order of their responses.
+    /// Returns all calls, in the order of their responses.
     #[must_use]
     pub fn log(&self) -> Vec<Call> {
         self.shared.state().log.clone()
@@ -153,7 +154,7 @@ impl<S: Service> Server<S> {
         self.shared.state().log.clear();
     }
 
-    /// How many calls of that kind there were; of all kinds if it is empty.
+    /// Returns the number of calls of this kind; of all kinds if `kind` is empty.
     #[must_use]
     pub fn count(&self, kind: &str) -> usize {
         let state = self.shared.state();
@@ -161,7 +162,7 @@ impl<S: Service> Server<S> {
         calls.filter(|call| is_of(&call.kind, kind)).count()
     }
 
-    /// How many calls there were of each kind, for the message of a test.
+    /// Returns the number of calls of each kind, for the message of a test.
     #[must_use]
     pub fn kinds(&self) -> BTreeMap<String, usize> {
         let mut kinds = BTreeMap::new();
@@ -171,7 +172,7 @@ impl<S: Service> Server<S> {
         kinds
     }
 
-    /// The next `times` calls of that kind have that fault; an empty kind is any.
+    /// Sets the fault of the next `times` calls of this kind; an empty kind means any.
     pub fn disturb(&self, kind: &str, times: usize, fault: Fault) {
         self.shared.state().faults.push(Planned {
             kind: kind.to_owned(),
@@ -180,19 +181,19 @@ impl<S: Service> Server<S> {
         });
     }
 
-    /// No further call has a fault.
+    /// Removes all faults that are set for later calls.
     pub fn calm(&self) {
         self.shared.state().faults.clear();
     }
 
-    /// From now on, calls wait before they are served, or no longer.
+    /// Makes calls wait before they are processed, or releases them.
     pub fn hold(&self, is_held: bool) {
         self.shared.state().is_held = is_held;
         self.shared.changed.notify_all();
     }
 
-    /// Waits until so many calls wait because of [`Self::hold`], or have been logged since the log
-    /// was emptied; whether that came to pass in time.
+    /// Waits until this many calls wait because of [`Self::hold`], or have been logged since the
+    /// log was emptied. Returns false if that takes longer than `within`.
     #[must_use]
     pub fn wait_for(&self, calls: usize, within: Duration) -> bool {
         let short = |state: &mut State| state.held + state.log.len() < calls;
@@ -204,7 +205,7 @@ impl<S: Service> Server<S> {
     }
 }
 
-/// Whether a call of that kind is meant.
+/// Whether a call of this kind is meant by `meant`, which may be empty.
 fn is_of(kind: &str, meant: &str) -> bool {
     meant.is_empty() || kind == meant
 }
@@ -214,7 +215,7 @@ impl<S: Service> Shared<S> {
         lock(&self.state)
     }
 
-    /// Answers the requests of a connection, one after the other.
+    /// Responds to the requests of a connection, one after the other.
     fn converse(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let mut reader = BufReader::new(stream);
@@ -224,7 +225,8 @@ impl<S: Service> Shared<S> {
             };
             let mut bytes = Vec::new();
             response.write(&mut bytes)?;
-            // In one piece: a client must not see half of it for longer than needed.
+            // Write the response in one piece: a client must not see half of it for longer than
+            // needed.
             let mut stream = stream;
             stream.write_all(&bytes)?;
             if request.is_last() {
@@ -234,7 +236,7 @@ impl<S: Service> Shared<S> {
         Ok(())
     }
 
-    /// The response; none if the connection must be cut.
+    /// Returns the response; `None` if the connection must be cut.
     fn respond(&self, request: &Request) -> Option<Response> {
         let kind = self.service.kind(request);
         let at = Instant::now();
@@ -266,7 +268,7 @@ impl<S: Service> Shared<S> {
         response.filter(|_| !matches!(fault, Some(Fault::Lost)))
     }
 
-    /// Waits while calls are held; the fault that this call has.
+    /// Waits while calls are held; returns the fault of this call, if any.
     fn admit(&self, kind: &str) -> Option<Fault> {
         let mut state = self.state();
         state.held += 1;
@@ -302,7 +304,7 @@ impl<S: Service> Shared<S> {
 mod tests {
     use super::*;
 
-    /// Counts what it has served.
+    /// A service that counts the calls it has processed.
     #[derive(Default)]
     struct Counter(Mutex<usize>);
 

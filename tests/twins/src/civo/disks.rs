@@ -1,4 +1,4 @@
-//! With disks: a volume is one, and a change is done when its disk is changed.
+//! Volumes with disks: each volume has a disk, and a change is complete once the disk has changed.
 
 use super::objects::Status;
 use super::{Civo, Refusal, Twin};
@@ -7,16 +7,16 @@ use std::io;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// What an instance sees of a volume; its serial is the volume's ID.
+/// The model that an instance sees for a volume's disk; the disk's serial is the volume's ID.
 pub const MODEL: Model = Model {
     vendor: "QEMU",
     product: "QEMU_HARDDISK",
 };
 
-/// The end of a change that its disk ends.
+/// The delay of a change that ends only with its disk's change.
 const NOT_YET: Duration = Duration::from_secs(24 * 3600);
 
-/// The hypervisor of a twin, whose changes it ends.
+/// The hypervisor of a twin, which completes the twin's changes.
 pub(super) struct Disks {
     hypervisor: Arc<Hypervisor>,
     twin: Weak<Mutex<Twin>>,
@@ -24,14 +24,14 @@ pub(super) struct Disks {
 
 /// A change of a volume's disk.
 pub(super) enum Change {
-    /// Into the instance of that host name.
+    /// Plugs the disk into the instance with this host name.
     Plug(String),
     Unplug,
     Grow,
 }
 
 impl Civo {
-    /// From now on, volumes have disks of the hypervisor, whose servers have the instances' host
+    /// Gives volumes disks on the hypervisor from now on; its servers have the instances' host
     /// names.
     #[must_use]
     pub fn with_disks(self, hypervisor: Hypervisor) -> Self {
@@ -45,7 +45,7 @@ impl Civo {
 }
 
 impl Twin {
-    /// When a change ends that begins now.
+    /// Returns the end of a change that begins now.
     pub(super) fn end(&self) -> Instant {
         let delay = match self.disks {
             Some(_) => NOT_YET,
@@ -54,7 +54,7 @@ impl Twin {
         Instant::now() + delay
     }
 
-    /// Changes a disk before the answer. Without disks it has no effect.
+    /// Changes a disk before the response. Has no effect without disks.
     pub(super) fn disk(
         &self,
         what: &str,
@@ -69,7 +69,7 @@ impl Twin {
         })
     }
 
-    /// Changes the disk of a volume after the answer, and ends the volume's change then.
+    /// Changes the disk of a volume after the response, and then ends the volume's change.
     pub(super) fn perform(&self, id: &str, change: Change) {
         let (Some(disks), Some(volume)) = (&self.disks, self.state().volumes.get(id)) else {
             return;
@@ -78,7 +78,7 @@ impl Twin {
         let (id, delay) = (id.to_owned(), self.settings.delay);
         let bytes = volume.later_disk_bytes();
         std::thread::spawn(move || {
-            // A hypervisor takes so long.
+            // A real hypervisor takes this long.
             #[expect(clippy::disallowed_methods, reason = "no event comes before it")]
             std::thread::sleep(delay);
             let done = match change {

@@ -1,5 +1,5 @@
-//! Civo: volumes, snapshots, quota, a cluster and its instances, in regions. Written after the
-//! facts in the README of this crate; what those leave open is a switch in [`Settings`].
+//! Civo: volumes, snapshots, quota, a cluster and its instances, in regions. Follows the facts in
+//! the README of this crate; behaviour that they leave open is a switch in [`Settings`].
 
 mod disks;
 mod objects;
@@ -24,68 +24,69 @@ use std::time::{Duration, Instant};
 
 /// The key that the API accepts at the start.
 pub const KEY: &str = "canary-of-the-twin-of-civo";
-/// The region of the cluster, and another one.
+/// The region of the cluster.
 pub const REGION: &str = "LON1";
-/// See [`REGION`].
+/// Another region.
 pub const OTHER_REGION: &str = "FRA1";
-/// The cluster.
+/// The ID of the cluster.
 pub const CLUSTER: &str = "c1u57e12-0000-4000-8000-000000000001";
 /// The volume type of the cluster.
 pub const VOLUME_TYPE: &str = "standard";
 
-/// What a test can change at any time.
+/// The settings, which a test can change at any time.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The accepted key.
     pub key: String,
-    /// The key of another account, which has nothing.
+    /// The key of another account, which contains no objects.
     pub other_key: Option<String>,
-    /// How long each change takes.
+    /// The duration of each change.
     pub delay: Duration,
     /// The limits of the account.
     pub quota: Quota,
-    /// Limits are checked, and reported usage is what it was then; none = as it is now.
+    /// The usage that is reported and compared with the limits; `None` for the current usage.
     pub usage_seen: Option<Quota>,
-    /// A second volume of a name is refused.
+    /// Whether a second volume with the same name is refused.
     pub has_unique_names: bool,
-    /// Members without a value are null, not "".
+    /// Whether members without a value are null, instead of "".
     pub has_nulls: bool,
-    /// A volume stays visible as it was for [`Self::delay`] after its deletion.
+    /// Whether a volume remains visible, unchanged, for [`Self::delay`] after its deletion.
     pub lingers: bool,
-    /// The status of all refusals; none = the one that the code suggests.
+    /// The status of all refusals; `None` for the status that the code suggests.
     pub refusal_status: Option<u16>,
-    /// A volume that begins to change stays as it is then.
+    /// Whether a volume that begins to change remains in that state.
     pub is_stuck: bool,
-    /// A creation is accepted, and ends with [`Status::Error`].
+    /// Whether a creation is accepted but ends with [`Status::Error`].
     pub creation_fails: bool,
-    /// Most clusters of a page of the list.
+    /// Maximum number of clusters in a page of the list.
     pub clusters_a_page: usize,
-    /// An instance of a cluster is shown only with its cluster.
+    /// Whether an instance of a cluster is shown only with its cluster.
     pub hides_instances_of_clusters: bool,
-    /// Calls in a second; the others get 429.
+    /// Maximum number of calls per second; further calls get 429.
     pub calls_per_second: Option<usize>,
 }
 
-/// The API.
+/// The API of the twin.
 pub struct Civo(Arc<Mutex<Twin>>);
 
-/// Its settings and state.
+/// The settings and state of the twin.
 pub struct Twin {
-    /// What it does.
+    /// The settings.
     pub settings: Settings,
     state: Lag<State>,
-    /// Volumes that a caller has and has not asked to delete.
+    /// Volumes that a caller has created and not asked to delete.
     pub kept: BTreeSet<String>,
-    /// The instance that a caller has each volume attached to, and has not asked to leave.
+    /// For each volume, the instance to which a caller has attached it and from which it has not
+    /// asked to detach it.
     pub in_use: BTreeMap<String, String>,
-    /// What must not have happened.
+    /// Violations of the rules by the code under test.
     pub broken: Vec<String>,
     served: VecDeque<Instant>,
     disks: Option<disks::Disks>,
 }
 
 impl Civo {
-    /// A cluster with so many instances, whose changes take so long.
+    /// Creates a twin with a cluster of `instances` instances, whose changes take `delay`.
     #[must_use]
     pub fn new(delay: Duration, instances: usize) -> Self {
         let settings = Settings {
@@ -119,7 +120,7 @@ impl Civo {
         })))
     }
 
-    /// Its settings and state, up to now.
+    /// Returns the current settings and state.
     pub fn twin(&self) -> MutexGuard<'_, Twin> {
         let mut twin = lock(&self.0);
         twin.settle();
@@ -146,22 +147,22 @@ impl Service for Civo {
     }
 }
 
-/// Status and body, or why not.
+/// The status and body, or the reason for a refusal.
 type Answer = Result<Value, Refusal>;
 
 impl Twin {
-    /// The state as it is.
+    /// Returns the actual state, without lag.
     #[must_use]
     pub fn state(&self) -> &State {
         self.state.latest()
     }
 
-    /// The state, for what happens without a call of the API.
+    /// Returns the state, for changes that no call of the API makes.
     pub fn change(&mut self) -> &mut State {
         self.state.change()
     }
 
-    /// From now on, readers see changes so late.
+    /// Sets the lag: from now on, readers see each change only after this delay.
     pub fn lag(&mut self, lag: Duration) {
         self.state.set(lag);
     }
@@ -184,7 +185,7 @@ impl Twin {
             return Refusal::Authentication.response(self.settings.refusal_status);
         }
         let region = match is_other {
-            // Nothing is there.
+            // No object exists in this region.
             true => "of another account".to_owned(),
             false => request.asked("region").unwrap_or(REGION).to_owned(),
         };
@@ -265,7 +266,7 @@ impl Twin {
         }))
     }
 
-    /// A page of all clusters.
+    /// Returns a page of all clusters.
     fn clusters(&self, request: &Request, region: &str) -> Value {
         let number = |key: &str, default: usize| {
             let asked = request.asked(key).and_then(|text| text.parse().ok());
@@ -288,7 +289,7 @@ impl Twin {
         })
     }
 
-    /// Limits, and what is used of them.
+    /// Returns the limits and the usage.
     fn quota(&self) -> Value {
         let limit = &self.settings.quota;
         let used = self.usage();

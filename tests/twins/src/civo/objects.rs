@@ -4,20 +4,20 @@ use super::{CLUSTER, VOLUME_TYPE};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// What Civo is doing with a volume. The words are those that clients know.
+/// The state of a volume. The words are the ones that clients know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Not usable yet.
+    /// The volume is not usable yet.
     Creating,
-    /// Attached to no instance.
+    /// The volume is not attached.
     Available,
-    /// On its way to an instance.
+    /// The volume is being attached to an instance.
     Attaching,
-    /// Attached to an instance.
+    /// The volume is attached to an instance.
     Attached,
-    /// On its way from an instance.
+    /// The volume is being detached from an instance.
     Detaching,
-    /// Growing.
+    /// The volume is being expanded.
     Resizing,
     /// A word that no client knows.
     Perplexed,
@@ -26,7 +26,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The word.
+    /// Returns the API's word for the state.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -45,11 +45,11 @@ impl Status {
 /// A volume.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// A UUID.
+    /// The ID, a UUID.
     pub id: String,
-    /// Without white space.
+    /// The name, without white space.
     pub name: String,
-    /// `size_gb`.
+    /// The size in GiB, `size_gb`.
     pub gib: u64,
     /// The code of its region.
     pub region: String,
@@ -59,26 +59,26 @@ pub struct Volume {
     pub network: String,
     /// The name of its type.
     pub volume_type: String,
-    /// An instance may start from it.
+    /// Whether an instance may boot from the volume.
     pub bootable: bool,
-    /// What is done with it.
+    /// The state of the volume.
     pub status: Status,
-    /// Kept while it is detached.
+    /// The instance; kept while the volume is being detached.
     pub instance: Option<String>,
-    /// The snapshot that it was created from.
+    /// The snapshot from which the volume was created.
     pub from: Option<String>,
-    /// As the API writes it.
+    /// The time of the creation, as the API writes it.
     pub created: String,
-    /// Its creation ends with [`Status::Error`].
+    /// Whether the creation ends with [`Status::Error`].
     pub fails: bool,
-    /// When the change is done, and the size then; the status says the rest.
+    /// The end of the current change, and the size then; the status determines the rest.
     pub next: Option<(Instant, u64)>,
-    /// When it is removed.
+    /// The time at which the volume is removed.
     pub removed: Option<Instant>,
 }
 
 impl Volume {
-    /// As the API shows it; without a value, a member is null or "".
+    /// Returns the volume as the API shows it; a member without a value is null or "".
     pub(super) fn described(&self, has_nulls: bool) -> Value {
         let none = match has_nulls {
             true => Value::Null,
@@ -93,18 +93,19 @@ impl Volume {
         })
     }
 
-    /// Bytes of its disk: of 10 GiB, 0.945 were seen, in whole sectors.
+    /// Returns the size of the disk in bytes: 0.945 of the volume's size, as seen for 10 GiB, in
+    /// whole sectors.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {
         disk_bytes(self.gib)
     }
 
-    /// Of the size that it has after its change.
+    /// Returns the size of the disk in bytes after the current change.
     pub(super) fn later_disk_bytes(&self) -> u64 {
         disk_bytes(self.next.map_or(self.gib, |(_, gib)| gib))
     }
 
-    /// Its change ends now.
+    /// Ends the current change now.
     pub(super) fn end(&mut self) {
         if let Some((at, _)) = &mut self.next {
             *at = Instant::now();
@@ -116,7 +117,7 @@ impl Volume {
         self.next = Some((at, gib));
     }
 
-    /// Ends a change that is due.
+    /// Ends the current change if it is due.
     pub(super) fn settle(&mut self, now: Instant) {
         let Some((_, gib)) = self.next.take_if(|(at, _)| *at <= now) else {
             return;
@@ -141,25 +142,25 @@ fn disk_bytes(gib: u64) -> u64 {
 /// A snapshot of a volume.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// A UUID.
+    /// The ID, a UUID.
     pub id: String,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its description.
+    /// The description.
     pub description: String,
-    /// The ID of its volume.
+    /// The ID of the volume.
     pub volume: String,
-    /// The name of its volume.
+    /// The name of the volume.
     pub volume_name: String,
-    /// GiB of the volume at the cut.
+    /// The size of the volume at the cut, in GiB.
     pub gib: u64,
     /// The code of its region.
     pub region: String,
-    /// As the API writes it.
+    /// The time of the creation, as the API writes it.
     pub created: String,
-    /// When it is ready.
+    /// The time at which the snapshot is ready.
     pub ready: Instant,
-    /// Ready in the other of the two words that were seen.
+    /// Whether a ready snapshot has the other of the two words that were seen.
     pub is_available: bool,
 }
 
@@ -181,11 +182,11 @@ impl Snapshot {
 /// An instance.
 #[derive(Clone, Debug)]
 pub struct Instance {
-    /// A UUID.
+    /// The ID, a UUID.
     pub id: String,
-    /// The name of its node.
+    /// The name of the node.
     pub hostname: String,
-    /// It belongs to the cluster.
+    /// Whether the instance belongs to the cluster.
     pub is_in_cluster: bool,
 }
 
@@ -198,7 +199,7 @@ impl Instance {
     }
 }
 
-/// A volume of the cluster, by default.
+/// By default, a volume belongs to the cluster.
 impl Default for Volume {
     fn default() -> Self {
         Self {

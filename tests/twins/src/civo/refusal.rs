@@ -1,5 +1,5 @@
-//! How the API refuses: a code that decides, and a reason. Both are texts, never null. Of the
-//! statuses only that of a duplicate name has been seen; the others follow custom.
+//! The API's refusals: a code, which determines the meaning, and a reason. Both are texts, never
+//! null. Only the status of a duplicate name has been seen; the other statuses follow convention.
 
 use crate::http::Response;
 use serde_json::json;
@@ -11,50 +11,50 @@ pub enum Refusal {
     Authentication,
     /// Too many calls.
     Rate,
-    /// A path that the API does not have; the body is no JSON.
+    /// The API does not have the path, or the body is not JSON.
     NoSuchPath,
-    /// The name of a new volume is taken.
+    /// The name of a new volume is already taken.
     DuplicateName,
-    /// A limit of the account.
+    /// A limit of the account would be exceeded.
     Quota,
     /// A size is missing.
     NoSize,
-    /// A size that no volume can have.
+    /// No volume can have this size.
     BadSize,
-    /// No such volume in the region.
+    /// The region has no volume with this ID.
     NoVolume,
-    /// An ID that no volume has.
+    /// No volume can have this ID.
     BadVolumeId,
     /// The volume is not free.
     AttachedElsewhere,
-    /// No such instance.
+    /// The instance does not exist.
     NoInstance,
     /// The volume is not attached.
     NotAttached,
-    /// An attached volume does not grow.
+    /// An attached volume cannot be expanded.
     StillAttached,
-    /// A volume does not shrink.
+    /// A volume cannot shrink.
     NotLarger,
     /// The volume is being changed.
     CannotResize,
     /// The volume is in use.
     DeleteFailed,
-    /// No such snapshot in the region.
+    /// The region has no snapshot with this ID.
     NoSnapshot,
-    /// Another snapshot of the volume is being made.
+    /// Another snapshot of the volume is being created.
     SnapshotInProcess,
-    /// A volume is being made from the snapshot.
+    /// A volume is being created from the snapshot.
     SnapshotInUse,
-    /// No such cluster in the region.
+    /// The region has no cluster with this ID.
     NoCluster,
-    /// A name that no volume can have.
+    /// No volume can have this name.
     BadName,
-    /// The twin has failed.
+    /// The twin itself has failed.
     Broken,
 }
 
 impl Refusal {
-    /// The `code`.
+    /// Returns the `code`.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -110,7 +110,7 @@ impl Refusal {
         }
     }
 
-    /// The response, with that status or its own.
+    /// Returns the response, with this status, or with the refusal's own.
     #[must_use]
     pub fn response(self, status: Option<u16>) -> Response {
         let code = self.code();

@@ -1,4 +1,5 @@
-//! Calls about snapshots of volumes. Names may repeat: no code for a taken one is known.
+//! Calls about snapshots of volumes. Names may repeat, since no code for a duplicate snapshot name
+//! is known.
 
 use super::objects::{Snapshot, Status};
 use super::state::now;
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use std::time::Instant;
 
 impl Twin {
-    /// `/v2/volumes/{id}/snapshots`.
+    /// Handles `/v2/volumes/{id}/snapshots`.
     pub(super) fn snapshots_of(
         &mut self,
         method: &str,
@@ -24,8 +25,8 @@ impl Twin {
         }
     }
 
-    /// `/v2/snapshots`. Without the type of the resource it has those of instances, and none of
-    /// volumes.
+    /// Handles `/v2/snapshots`. Without the resource type, the list contains the snapshots of
+    /// instances, and none of volumes.
     pub(super) fn snapshots(
         &mut self,
         method: &str,
@@ -44,7 +45,7 @@ impl Twin {
                     .filter(|snapshot| snapshot.region == region)
                     .ok_or(Refusal::NoSnapshot)?;
                 let mut volumes = state.volumes.values();
-                // While a volume is being made from it.
+                // The snapshot is in use while a volume is being created from it.
                 let is_in_use = volumes.any(|volume| {
                     volume.from.as_deref() == Some(*id) && volume.status == Status::Creating
                 });

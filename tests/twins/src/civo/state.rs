@@ -6,25 +6,25 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
-/// Limits of the account in all regions, or what is used of them.
+/// The limits or the usage of the account in all regions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Of all volumes.
+    /// The total size of volumes in GiB.
     pub gib: u64,
-    /// Their number.
+    /// The number of volumes.
     pub volumes: u64,
     /// The number of snapshots.
     pub snapshots: u64,
 }
 
-/// See the module. By ID.
+/// All objects of the account, by ID.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// In all regions.
+    /// The volumes in all regions.
     pub volumes: BTreeMap<String, Volume>,
-    /// In all regions.
+    /// The snapshots in all regions.
     pub snapshots: BTreeMap<String, Snapshot>,
-    /// In the region of the cluster.
+    /// The instances in the region of the cluster.
     pub instances: BTreeMap<String, Instance>,
     /// The instances of other clusters, by the ID of the cluster.
     pub other_clusters: BTreeMap<String, Vec<String>>,
@@ -47,7 +47,7 @@ impl State {
         state
     }
 
-    /// The instances of a cluster.
+    /// Returns the instances of a cluster.
     pub(super) fn of(&self, cluster: &str) -> Value {
         let all = self.instances.values();
         let inside = all.filter(|it| match self.other_clusters.get(cluster) {
@@ -57,27 +57,27 @@ impl State {
         inside.map(Instance::described).collect()
     }
 
-    /// Whether a cluster has that instance.
+    /// Whether a cluster contains this instance.
     pub(super) fn is_of_cluster(&self, id: &str) -> bool {
         let is_own = self.instances.get(id).is_some_and(|it| it.is_in_cluster);
         is_own || self.other_clusters.values().flatten().any(|it| it == id)
     }
 
-    /// An ID that no object has had, in another order than that of creation.
+    /// Returns an ID that no object has had. The order of IDs differs from the order of creation.
     pub(super) fn id(&mut self) -> String {
         self.made += 1;
         let first = self.made.wrapping_mul(0x9e37_79b9) & 0xffff_ffff;
         format!("{first:08x}-0000-4000-8000-{:012x}", self.made)
     }
 
-    /// Gives the instances these host names, in the order of their IDs.
+    /// Sets the host names of the instances, in the order of their IDs.
     pub fn rename<'a>(&mut self, hostnames: impl IntoIterator<Item = &'a str>) {
         for (instance, hostname) in self.instances.values_mut().zip(hostnames) {
             hostname.clone_into(&mut instance.hostname);
         }
     }
 
-    /// Adds a volume as another program makes it; returns its ID.
+    /// Adds a volume as if another program had created it; returns its ID.
     pub fn add(&mut self, name: &str, gib: u64) -> String {
         let volume = Volume {
             name: name.to_owned(),
@@ -123,7 +123,7 @@ impl State {
     }
 }
 
-/// As the API writes it.
+/// Returns the current time, as the API writes it.
 pub(super) fn now() -> String {
     utc(SystemTime::now()) + "Z"
 }

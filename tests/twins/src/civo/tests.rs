@@ -1,4 +1,5 @@
-//! The twin against the facts about Civo's API, row by row: the table is in the crate's README.
+//! Tests the twin against the facts about Civo's API, row by row; the table is in the crate's
+//! README.
 
 use super::*;
 
@@ -10,7 +11,7 @@ impl Client {
         Self(Civo::new(Duration::ZERO, 3))
     }
 
-    /// Changes take that long.
+    /// Creates a twin whose changes take long.
     fn slow() -> Self {
         Self(Civo::new(Duration::from_secs(3600), 2))
     }
@@ -122,7 +123,7 @@ fn a_region_has_its_own_volumes_and_without_one_the_default_is_meant() {
     let code = client.refused("GET", &path, &Value::Null);
     assert_eq!(code, "database_volume_not_found");
     client.get(&format!("/v2/volumes/{id}?region={REGION}"));
-    // The same name in another region is another volume.
+    // In another region, the same name belongs to another volume.
     let body = json!({"name": "pvc-1", "size_gb": 1, "network_id": "n-2"});
     client.done("POST", &format!("/v2/volumes{elsewhere}"), &body);
 }

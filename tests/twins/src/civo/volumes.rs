@@ -1,4 +1,4 @@
-//! Calls about volumes. A change takes effect some time after its answer.
+//! Calls about volumes. A change takes effect some time after the response.
 
 use super::disks::Change;
 use super::objects::{Status, Volume};
@@ -10,7 +10,7 @@ fn success() -> Value {
     json!({"result": "success"})
 }
 
-/// A member of a body that is a text and not empty.
+/// Returns a member of a body if it is a non-empty text.
 fn text(body: &Value, key: &str) -> Option<String> {
     let text = body[key].as_str().filter(|text| !text.is_empty());
     text.map(str::to_owned)
@@ -72,7 +72,7 @@ impl Twin {
             return Err(Refusal::Quota);
         }
         let cluster = text(body, "cluster_id").unwrap_or_default();
-        // The network is that of the cluster, or must be named.
+        // The network must be named, unless the cluster's network is used.
         let network = match (text(body, "network_id"), cluster == CLUSTER) {
             (Some(network), _) => network,
             (None, true) => "n-1".to_owned(),
@@ -95,11 +95,11 @@ impl Twin {
         let from = volume.from.clone();
         let id = self.state.change().insert(volume);
         self.make_disk(&id, bytes, from.as_deref())?;
-        // The result may be empty, and the status null.
+        // In a real response, the result may be empty and the status null.
         Ok(json!({"id": id, "name": name, "result": "", "status": null}))
     }
 
-    /// A volume without one is not used.
+    /// Creates the disk of a volume. Without disks, this has no effect.
     fn make_disk(&mut self, id: &str, bytes: u64, from: Option<&str>) -> Result<(), Refusal> {
         let made = self.disk("create", |disks| match from {
             None => disks.create(id, bytes),
@@ -114,7 +114,7 @@ impl Twin {
         made
     }
 
-    /// The volume for a change, if none runs.
+    /// Returns the volume for a change, if no other change is running.
     fn at_rest(&self, id: &str, region: &str) -> Result<Volume, Refusal> {
         let volume = self.state.latest().volumes.get(id);
         let volume = volume.filter(|volume| volume.region == region && volume.removed.is_none());
@@ -169,13 +169,14 @@ impl Twin {
         Ok(success())
     }
 
-    /// From whatever instance it is attached to.
+    /// Detaches the volume from its current instance, whichever that is.
     fn detach(&mut self, id: &str, region: &str) -> Answer {
         let volume = self.at_rest(id, region)?;
         if volume.status != Status::Attached {
             return Err(Refusal::NotAttached);
         }
-        // A late detach, meant for another instance, takes it from the one that has it now.
+        // A delayed detach, meant for another instance, removes the volume from its current
+        // instance.
         if let Some(instance) = self.in_use.get(id) {
             self.broken
                 .push(format!("{id} is detached, and {instance} uses it"));
@@ -209,7 +210,7 @@ impl Twin {
     }
 }
 
-/// An ID is a UUID.
+/// Returns the refusal for a volume ID: IDs are UUIDs.
 fn no_volume(id: &str) -> Refusal {
     match id.split('-').map(str::len).eq([8, 4, 4, 4, 12]) {
         true => Refusal::NoVolume,

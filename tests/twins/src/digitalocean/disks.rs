@@ -1,4 +1,4 @@
-//! With disks: a volume is one, and an action is done when its disk is changed.
+//! Volumes with disks: each volume has a disk, and an action is complete once the disk has changed.
 
 use super::state::{Action, Change, State, after};
 use super::{DigitalOcean, Refusal, refused};
@@ -7,28 +7,28 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a droplet sees of a volume; its serial is the volume's name.
+/// The model that a droplet sees for a volume's disk; the disk's serial is the volume's name.
 pub const MODEL: Model = Model {
     vendor: "DO",
     product: "Volume",
 };
 
 impl DigitalOcean {
-    /// From now on, volumes have disks of the hypervisor, whose servers have the droplets' names.
+    /// Gives volumes disks on the hypervisor from now on; its servers have the droplets' names.
     #[must_use]
     pub fn with_disks(mut self, hypervisor: Hypervisor) -> Self {
         self.disks = Some(Arc::new(hypervisor));
         self
     }
 
-    /// The droplet has that name.
+    /// Sets the name of a droplet.
     pub fn rename(&self, droplet: u64, name: &str) {
         if let Some(droplet) = self.state().change().droplets.get_mut(&droplet) {
             name.clone_into(&mut droplet.name);
         }
     }
 
-    /// A change that takes no action. Without disks it has no effect.
+    /// Makes a change that takes no action. Has no effect without disks.
     pub(super) fn disk(
         &self,
         what: &str,
@@ -40,7 +40,7 @@ impl DigitalOcean {
         change(disks).or_else(|error| refused(500, format!("{what}: {error}")))
     }
 
-    /// Changes the disk of a volume, and ends the action then.
+    /// Changes the disk of a volume, and then ends the action.
     pub(super) fn perform(&self, state: &State, number: u64, action: Action) {
         let Some(disks) = self.disks.clone() else {
             return;
@@ -52,7 +52,7 @@ impl DigitalOcean {
         let server = droplet.map_or_else(String::new, |droplet| droplet.name.clone());
         let (state, delay) = (Arc::clone(&self.state), self.settings().delay);
         std::thread::spawn(move || {
-            // A hypervisor takes so long.
+            // A real hypervisor takes this long.
             #[expect(clippy::disallowed_methods, reason = "no event comes before it")]
             std::thread::sleep(delay);
             let Action { volume, fails, .. } = action;

@@ -1,11 +1,11 @@
-//! The rate limits of a token: so many calls in a minute, and in an hour that slides.
+//! The rate limits of a token: a maximum number of calls per minute, and per sliding hour.
 
 use crate::http::Response;
 use serde_json::json;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// So many calls are served in a span of time.
+/// A limit: at most `most` calls are allowed within `span`.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) most: usize,
@@ -31,7 +31,7 @@ impl Window {
         self.most.saturating_sub(self.served.len())
     }
 
-    /// How long until the oldest call no longer counts.
+    /// Returns the time until the oldest call no longer counts.
     fn reset(&self, now: Instant) -> Duration {
         let oldest = self.served.front();
         oldest.map_or(Duration::ZERO, |first| {
@@ -55,7 +55,7 @@ impl Limits {
         }
     }
 
-    /// Counts a call; the response to one that comes too early.
+    /// Counts a call; returns the refusal if the call comes too early.
     pub(super) fn take(&mut self) -> Option<Response> {
         let now = Instant::now();
         let (minute, hour) = (self.minute.left(now), self.hour.left(now));
@@ -68,7 +68,7 @@ impl Limits {
             429,
             &json!({"id": "too_many_requests", "message": "API Rate limit exceeded."}),
         );
-        // Of the hour's limit, only the reset is known.
+        // For the hourly limit, only the reset time is known.
         if hour > 0 {
             let seconds = self.minute.reset(now).as_secs_f32().ceil();
             response.headers.push(("retry-after", format!("{seconds}")));
@@ -76,7 +76,7 @@ impl Limits {
         Some(response)
     }
 
-    /// The headers of every response.
+    /// Returns the headers of every response.
     pub(super) fn headers(&mut self) -> [(&'static str, String); 3] {
         let now = Instant::now();
         let left = self.hour.left(now);

@@ -23,43 +23,44 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The team of its token.
+/// The team of the token.
 const TEAM: &str = "5df3e3004a17e242b7c20ca6c9fc25b701a47ece";
-/// The token that it accepts at the start.
+/// The token that is accepted at the start.
 pub const TOKEN: &str = "dop_v1_token-of-the-twin";
 
-/// How it behaves; a test may change all of it at any time.
+/// The settings, which a test may change at any time.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long an action takes.
+    /// The duration of an action.
     pub delay: Duration,
-    /// Most volumes of a droplet.
+    /// Maximum number of volumes of a droplet.
     pub droplet_volumes: usize,
-    /// Most volumes of the account; 0 = any number.
+    /// Maximum number of volumes of the account; 0 means unlimited.
     pub volume_limit: usize,
-    /// Most GiB of volumes and snapshots.
+    /// Maximum total size of volumes and snapshots, in GiB.
     pub capacity: u64,
-    /// The status with which it says that the capacity is exhausted: 403 or 429.
+    /// The status of a refusal because the capacity is exhausted: 403 or 429.
     pub capacity_status: u16,
-    /// Largest volume, in GiB.
+    /// The maximum size of a volume, in GiB.
     pub size_max: u64,
-    /// Between two snapshots of a volume.
+    /// The minimum time between two snapshots of a volume.
     pub snapshot_rest: Duration,
-    /// A volume shows its droplet when an attach is accepted, not when it is completed.
+    /// Whether a volume shows its droplet once an attach is accepted, and not only when it is
+    /// complete.
     pub shows_at_accept: bool,
-    /// A volume from a snapshot has the size that was asked for, not the snapshot's.
+    /// Whether a volume from a snapshot has the requested size, and not the snapshot's.
     pub restores_larger: bool,
-    /// How many of the next actions fail.
+    /// The number of further actions that fail.
     pub errored: usize,
-    /// New actions do not end.
+    /// Whether new actions never end.
     pub is_stuck: bool,
-    /// The token that it accepts.
+    /// The accepted token.
     pub token: String,
-    /// The token of another team, which has nothing.
+    /// The token of another team, which owns no objects.
     pub other_token: Option<String>,
-    /// Tokens have the scope `account:read`.
+    /// Whether tokens have the scope `account:read`.
     pub shows_account: bool,
-    /// The account has teams.
+    /// Whether the account has teams.
     pub has_teams: bool,
 }
 
@@ -85,7 +86,7 @@ impl Default for Settings {
     }
 }
 
-/// The cloud.
+/// The twin of DigitalOcean.
 pub struct DigitalOcean {
     regions: &'static [&'static str],
     state: Arc<Mutex<Lag<State>>>,
@@ -94,7 +95,7 @@ pub struct DigitalOcean {
     limits: Mutex<Limits>,
 }
 
-/// A status, and the message that goes with it.
+/// A status, and the message of the refusal.
 type Refusal = (u16, String);
 type Answer = Result<Response, Refusal>;
 
@@ -107,7 +108,7 @@ fn not_found<T>() -> Result<T, Refusal> {
 }
 
 impl DigitalOcean {
-    /// A cloud with droplets of these IDs in the first region.
+    /// Creates a twin with droplets of these IDs in the first region.
     #[must_use]
     pub fn new(regions: &'static [&'static str], droplets: &[u64]) -> Self {
         let mut state = State::default();
@@ -129,12 +130,13 @@ impl DigitalOcean {
         }
     }
 
-    /// Its settings, to be changed.
+    /// Returns the settings, which can be changed.
     pub fn settings(&self) -> MutexGuard<'_, Settings> {
         lock(&self.settings)
     }
 
-    /// So many calls are served in that time, in place of 250 in a minute and 5000 in an hour.
+    /// Sets the maximum numbers of calls and their periods, in place of 250 per minute and 5000 per
+    /// hour.
     pub fn limit(&self, minute: (usize, Duration), hour: (usize, Duration)) {
         *lock(&self.limits) = Limits {
             minute: Window::new(minute.0, minute.1),
@@ -142,19 +144,19 @@ impl DigitalOcean {
         };
     }
 
-    /// From now on, GET shows changes after that time.
+    /// Sets the lag: from now on, GET shows each change only after this delay.
     pub fn lag(&self, lag: Duration) {
         self.state().set(lag);
     }
 
-    /// The droplet's owner turns it on or off.
+    /// Turns the droplet on or off, as its owner does.
     pub fn power(&self, droplet: u64, is_on: bool) {
         if let Some(droplet) = self.state().change().droplets.get_mut(&droplet) {
             droplet.is_on = is_on;
         }
     }
 
-    /// The droplet's owner deletes it; its volumes become free.
+    /// Deletes the droplet, as its owner does; its volumes become detached.
     pub fn delete_droplet(&self, id: u64) {
         let mut state = self.state();
         let state = state.change();
@@ -164,21 +166,22 @@ impl DigitalOcean {
         }
     }
 
-    /// An event of another actor runs on the droplet for that time.
+    /// Runs an event of another actor on the droplet for this time.
     pub fn occupy(&self, droplet: u64, time: Duration) {
         if let Some(droplet) = self.state().change().droplets.get_mut(&droplet) {
             droplet.foreign = after(time);
         }
     }
 
-    /// Another actor attaches the volume, at once; or detaches it.
+    /// Attaches or detaches the volume at once, as another actor does.
     pub fn interfere(&self, volume: &str, droplet: Option<u64>) {
         if let Some(volume) = self.state().change().volumes.get_mut(volume) {
             volume.droplet = droplet;
         }
     }
 
-    /// As if another program had attached the volume to that droplet, and what follows was undone.
+    /// Adds an attach to the volume's actions, as if another program had attached it to the droplet
+    /// and all consequences had been undone.
     pub fn pass_by(&self, volume: &str, droplet: u64) {
         let mut state = self.state();
         let Some(region) = state
@@ -198,7 +201,7 @@ impl DigitalOcean {
         }
     }
 
-    /// The droplet of each volume, by the volume's ID.
+    /// Returns the droplet of each volume, by volume ID.
     #[must_use]
     pub fn attached(&self) -> BTreeMap<String, Option<u64>> {
         let state = self.state();
@@ -208,7 +211,7 @@ impl DigitalOcean {
             .collect()
     }
 
-    /// Name, GiB, description and tags of each volume.
+    /// Returns the name, size in GiB, description and tags of each volume.
     #[must_use]
     pub fn volumes(&self) -> Vec<(String, u64, String, Vec<String>)> {
         let state = self.state();
@@ -220,18 +223,18 @@ impl DigitalOcean {
         volumes.map(seen).collect()
     }
 
-    /// Volumes that exist already, as another program has created them.
+    /// Adds volumes as if another program had created them.
     pub fn fill(&self, count: usize) {
         for n in 0..count {
             let body = json!({
                 "name": format!("other-{n}"), "region": self.regions.first(), "size_gigabytes": 1,
             });
-            // A name that is taken stays as it is.
+            // A volume that already exists remains unchanged.
             drop(self.create_volume(&body));
         }
     }
 
-    /// The volume is one that csi-digitalocean has created.
+    /// Changes the volume as if csi-digitalocean had created it.
     pub fn make_foreign(&self, volume: &str) {
         if let Some(volume) = self.state().change().volumes.get_mut(volume) {
             volume.description = "Created by DigitalOcean CSI driver".to_owned();
@@ -239,20 +242,20 @@ impl DigitalOcean {
         }
     }
 
-    /// All actions that run end now.
+    /// Ends all running actions now.
     pub fn end_actions(&self) {
         for action in self.state().change().actions.values_mut() {
             action.due = after(Duration::ZERO);
         }
     }
 
-    /// How many snapshots there are.
+    /// Returns the number of snapshots.
     #[must_use]
     pub fn snapshots(&self) -> usize {
         self.state().latest().snapshots.len()
     }
 
-    /// The state, with the actions applied that have ended.
+    /// Returns the state, after applying the actions that have ended.
     fn state(&self) -> MutexGuard<'_, Lag<State>> {
         let mut state = lock(&self.state);
         if state.latest().is_due() {
@@ -269,7 +272,7 @@ impl DigitalOcean {
             volume: volume.to_owned(),
             change,
             region: region.to_owned(),
-            // With disks, when the change of its disk is done.
+            // With disks, the action ends when its disk has changed.
             due: after(settings.delay).filter(|_| !settings.is_stuck && self.disks.is_none()),
             fails,
             status: state::Status::Running,
@@ -281,7 +284,7 @@ impl DigitalOcean {
         id
     }
 
-    /// Refuses what would exceed the account's capacity.
+    /// Refuses a request that would exceed the account's capacity.
     fn has_room(&self, state: &State, more: u64, what: &str) -> Result<(), Refusal> {
         let settings = self.settings();
         let sizes = state.volumes.values().map(|volume| volume.size);
@@ -349,7 +352,7 @@ impl DigitalOcean {
         Ok(Response::json(200, &json!({ "account": account })))
     }
 
-    /// To a token of another team, nothing exists.
+    /// Responds to a token of another team, for which no object exists.
     fn route_of_others(&self, request: &Request) -> Answer {
         let path = request.path.trim_matches('/');
         match (request.method.as_str(), path) {
@@ -363,7 +366,7 @@ impl DigitalOcean {
     }
 }
 
-/// What the metadata service of that droplet answers, by the path.
+/// Returns the response of the droplet's metadata service for a path.
 #[must_use]
 pub fn metadata(droplet: u64, region: &str, path: &str) -> Option<String> {
     match path {
@@ -380,7 +383,7 @@ pub fn metadata(droplet: u64, region: &str, path: &str) -> Option<String> {
     }
 }
 
-/// The word of a status in the body of a refusal.
+/// Returns the word for a status in the body of a refusal.
 fn word(status: u16) -> &'static str {
     match status {
         400 => "bad_request",
@@ -394,7 +397,7 @@ fn word(status: u16) -> &'static str {
     }
 }
 
-/// A refusal as the API gives it.
+/// Returns a refusal in the API's form.
 #[must_use]
 pub fn refusal(status: u16, message: &str) -> Response {
     Response::json(
@@ -455,7 +458,7 @@ impl Service for DigitalOcean {
     }
 }
 
-/// A text of the body; what clients leave out, send empty or send as null is not given.
+/// Returns a text of the body; `None` if the client omits it, or sends it empty or as null.
 fn given<'a>(body: &'a Value, key: &str) -> Option<&'a str> {
     body[key].as_str().filter(|text| !text.is_empty())
 }

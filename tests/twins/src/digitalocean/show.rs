@@ -15,7 +15,7 @@ pub(super) fn region(slug: &str) -> Value {
 }
 
 impl State {
-    /// A volume; while it is being attached it shows the droplet already, if `at_accept`.
+    /// Returns a volume. With `at_accept`, it shows its droplet while it is still being attached.
     pub(super) fn volume(&self, id: &str, volume: &Volume, at_accept: bool) -> Value {
         let coming = self.running(id).and_then(|action| match action.change {
             Change::Attach(droplet) if at_accept && !action.fails => Some(droplet),
@@ -64,7 +64,7 @@ pub(super) fn snapshot(id: &str, snapshot: &Snapshot) -> Value {
     })
 }
 
-/// A page of a list, with links to the others that keep the filters.
+/// Returns a page of a list, with links to the other pages that keep the filters.
 pub(super) fn page(request: &Request, key: &str, all: Vec<Value>) -> Response {
     let number = |name, default| {
         let asked = request.asked(name).and_then(|text| text.parse().ok());

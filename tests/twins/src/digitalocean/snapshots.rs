@@ -1,4 +1,4 @@
-//! Snapshots of volumes; a droplet's snapshot among them, which lists show without a filter.
+//! Snapshots of volumes, and one snapshot of a droplet, which lists without a filter also show.
 
 use super::state::{Snapshot, now};
 use super::{Answer, DigitalOcean, given, not_found, refused, show, texts};
@@ -6,7 +6,7 @@ use crate::http::{Request, Response};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// Most snapshots of a volume.
+/// Maximum number of snapshots of a volume.
 const MOST: usize = 25;
 
 /// The ID of a droplet's snapshot.

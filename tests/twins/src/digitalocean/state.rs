@@ -1,4 +1,4 @@
-//! What the cloud holds, and its changes over time.
+//! The state of the cloud, and its changes over time.
 
 use crate::time::utc;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ pub(super) struct State {
     pub(super) droplets: BTreeMap<u64, Droplet>,
     pub(super) snapshots: BTreeMap<String, Snapshot>,
     pub(super) actions: BTreeMap<u64, Action>,
-    /// The spelling that each was created with, by its lower case.
+    /// The spelling with which each tag was created, by its lower-case form.
     pub(super) tags: BTreeMap<String, String>,
     made: u64,
 }
@@ -20,7 +20,7 @@ pub(super) struct State {
 pub(super) struct Volume {
     pub(super) name: String,
     pub(super) region: String,
-    /// GiB.
+    /// The size in GiB.
     pub(super) size: u64,
     pub(super) description: String,
     pub(super) filesystem: (String, String),
@@ -35,7 +35,7 @@ pub(super) struct Droplet {
     pub(super) name: String,
     pub(super) region: String,
     pub(super) is_on: bool,
-    /// Until when an event of another actor runs.
+    /// The end of a running event of another actor.
     pub(super) foreign: Option<Instant>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Snapshot {
     pub(super) name: String,
     pub(super) volume: String,
     pub(super) region: String,
-    /// GiB of the volume at the cut.
+    /// The size of the volume at the cut, in GiB.
     pub(super) size: u64,
     pub(super) tags: Vec<String>,
     pub(super) created_at: String,
@@ -55,7 +55,7 @@ pub(super) struct Action {
     pub(super) volume: String,
     pub(super) change: Change,
     pub(super) region: String,
-    /// When it ends; none = never.
+    /// The end of the action; `None` if it never ends.
     pub(super) due: Option<Instant>,
     pub(super) fails: bool,
     pub(super) status: Status,
@@ -104,26 +104,26 @@ impl Status {
     }
 }
 
-/// Now, as the API writes it.
+/// Returns the current time, as the API writes it.
 pub(super) fn now() -> String {
     let time = utc(SystemTime::now());
     format!("{}Z", time.get(..19).unwrap_or(&time))
 }
 
 impl State {
-    /// A number that no other object has.
+    /// Returns a number that no other object has.
     pub(super) fn number(&mut self) -> u64 {
         self.made += 1;
         self.made
     }
 
-    /// An ID that no other object has.
+    /// Returns an ID that no other object has.
     pub(super) fn uuid(&mut self) -> String {
         let number = self.number();
         format!("{number:08x}-d0d0-4000-8000-{number:012x}")
     }
 
-    /// Whether an action has ended that [`Self::settle`] has not applied.
+    /// Whether an action has ended that [`Self::settle`] has not yet applied.
     pub(super) fn is_due(&self) -> bool {
         self.actions.values().any(Action::is_due)
     }
@@ -147,13 +147,13 @@ impl State {
         }
     }
 
-    /// The running action of that volume.
+    /// Returns the running action of a volume.
     pub(super) fn running(&self, volume: &str) -> Option<&Action> {
         let mut actions = self.actions.values();
         actions.find(|action| action.volume == volume && action.status == Status::Running)
     }
 
-    /// Whether an event of that droplet runs, of this account or of another actor.
+    /// Whether an event of this account or of another actor is running on the droplet.
     pub(super) fn is_pending(&self, droplet: u64) -> bool {
         let foreign = self.droplets.get(&droplet).and_then(|it| it.foreign);
         let is_of = |action: &Action| action.change.droplet() == Some(droplet);
@@ -162,7 +162,7 @@ impl State {
             || actions.any(|action| is_of(action) && action.status == Status::Running)
     }
 
-    /// How many volumes a droplet has, or will have.
+    /// Returns the number of volumes that are, or are being, attached to a droplet.
     pub(super) fn attached_to(&self, droplet: u64) -> usize {
         let on_it = |(id, volume): &(&String, &Volume)| {
             volume.droplet == Some(droplet)
@@ -186,7 +186,7 @@ impl Action {
     }
 }
 
-/// When a change that takes so long ends.
+/// Returns the end of a change with this duration.
 pub(super) fn after(delay: Duration) -> Option<Instant> {
     Instant::now().checked_add(delay)
 }

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 const NAME_MAX: usize = 64;
 
-/// A letter, then letters, digits and dashes. Until 2019 there were underscores, too.
+/// Whether the name is a letter followed by letters, digits and dashes. Until 2019, underscores
+/// were allowed, too.
 fn is_name(name: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     name.len() <= NAME_MAX
@@ -120,7 +121,7 @@ impl DigitalOcean {
     }
 }
 
-/// As a client asks for it, with its name, region and GiB.
+/// Creates a volume as the client requests it, with this name, region and size in GiB.
 fn new_volume(state: &mut State, body: &Value, (name, region, size): (&str, &str, u64)) -> Volume {
     let text = |key| given(body, key).unwrap_or_default().to_owned();
     Volume {
