@@ -14,15 +14,13 @@ use std::time::Duration;
 use belay_bed::chance::Chance;
 use rustix::event::poll;
 
-/// The unit that survives a power cut as a whole or not at all, in bytes: the block size of current
-/// disks.
+/// The unit that survives a power cut as a whole or not at all, in bytes: a block of current disks.
 const PAGE: u64 = 4096;
 /// The unit of a disk's size, in bytes.
 const SECTOR: u64 = 512;
 /// Maximum number of pages in the cache: 16 MiB, as in real disks.
 const CACHE_MAX: usize = 4096;
-/// The proportion of overwritten pages whose old content had already reached the platter: one in
-/// this many.
+/// One in this many overwritten pages has already reached the platter.
 const WRITTEN_BEFORE: u64 = 4;
 
 /// The part of the cache that survives a power cut.
@@ -142,8 +140,7 @@ impl Medium {
         self.state().reads
     }
 
-    /// Schedules an event before the response to the read with this number, counted as by
-    /// [`Medium::reads`].
+    /// Schedules an event before the response to the read of this number ([`Medium::reads`]).
     pub fn act_at_read(&self, read: u64, act: impl FnOnce() + Send + 'static) {
         self.state().at_read = Some(Scheduled {
             at: read,
@@ -211,9 +208,8 @@ impl Medium {
         self.state().changes
     }
 
-    /// Schedules a power cut at the change with this number, counted as by [`Medium::changes`].
-    /// That change and all later requests get no response, and `act` is called to cut the guest's
-    /// power.
+    /// Schedules a power cut at the change of this number ([`Medium::changes`]): it and all later
+    /// requests get no response, and `act` must cut the guest's power.
     pub fn cut_at(&self, change: u64, act: impl FnOnce() + Send + 'static) {
         self.state().cut = Some(Scheduled {
             at: change,
