@@ -1,10 +1,10 @@
-//! Accidents of operators and of the kernel, at every moment of a volume's lifecycle: a file is
-//! cut, replaced or opened by another process, a disk is full, hung or gone, a program is killed or
-//! frozen.
+//! Faults caused by operators and the kernel ("accidents"), at every moment of a volume's
+//! lifecycle: a file is truncated, replaced or opened by another process, a disk is full, hung or
+//! gone, a program is killed or frozen.
 //!
-//! Each cell of the table runs on the real programs and is judged by the same rules (`judge.rs`):
+//! Each cell of the table runs with the real programs and is judged by the same rules (`judge.rs`):
 //! no byte is lost or shown to another volume without an alarm, no success is reported that is not
-//! true, every other volume is served, and the end of the accident ends the trouble.
+//! true, every other volume works, and the volume works again once the accident has ended.
 
 mod cell;
 mod collector;
@@ -25,21 +25,21 @@ use moment::{Moment, Use};
 use scene::Scene;
 use table::{ACCIDENTS, Accident};
 
-/// Each push runs one cell in this many; it has no divisor in common with the number of moments, so
-/// that all rows and columns are covered.
+/// The number of cells of which each push runs one. It has no divisor in common with the number of
+/// moments, so that all rows and columns are covered.
 const SAMPLE: usize = 7;
 
 /// The result of a cell.
 enum Outcome {
-    /// It was run, and no rule was broken; with the observations.
+    /// The cell was run, and no rule was broken. Contains the observations.
     Held(String),
-    /// It is impossible, and why.
+    /// The cell is impossible, for this reason.
     Impossible(&'static str),
     /// A rule was broken.
     Broken(String),
 }
 
-/// One cell of the table.
+/// The key of a cell in the table.
 type Key = (&'static Accident, Moment, Use);
 
 #[test]
@@ -108,7 +108,7 @@ const IMPOSSIBLE: &str = "–";
 fn the_documented_table_has_every_cell_and_none_that_is_broken() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/accidents.md");
     let text = std::fs::read_to_string(path).expect("docs/accidents.md");
-    // The tables of power losses follow.
+    // Stop before the tables of power losses.
     let lines = text.lines().take_while(|line| *line != "## Power loss");
     let rows = lines.filter(|line| line.starts_with("| "));
     let rows: Vec<Vec<&str>> = rows
@@ -176,8 +176,7 @@ fn cells() -> Vec<Key> {
     cells
 }
 
-/// Runs one cell. A scene in which a rule was broken proves nothing more, so the next cell gets a
-/// new one.
+/// Runs a cell. After a broken rule, a scene proves nothing more, so the next cell gets a new one.
 fn run(scene: &mut Option<Scene>, accident: &Accident, moment: Moment, used_as: Use) -> Outcome {
     if let Err(why) = (accident.fits)(moment, used_as) {
         return Outcome::Impossible(why);
@@ -198,7 +197,7 @@ fn run(scene: &mut Option<Scene>, accident: &Accident, moment: Moment, used_as: 
             let why = panic.downcast_ref::<String>().cloned();
             let why = why.or_else(|| panic.downcast_ref::<&str>().map(|why| (*why).to_owned()));
             let words = cell.last_words();
-            // It may be in any state; its leftovers are removed.
+            // The cell may be in any state; remove its leftovers.
             drop(panic::catch_unwind(AssertUnwindSafe(|| {
                 cell.abandon(accident)
             })));
@@ -211,7 +210,7 @@ fn run(scene: &mut Option<Scene>, accident: &Accident, moment: Moment, used_as: 
     }
 }
 
-/// The tables of docs/accidents.md, to be copied there after a change.
+/// Prints the tables of docs/accidents.md, to be copied there after a change.
 fn write_tables(outcomes: &[(Key, Outcome)]) {
     let directory = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let directory = directory.unwrap_or_else(|| PathBuf::from("../target"));

@@ -1,5 +1,5 @@
-//! Invalid requests to the node: refused with the right code and the name of the invalid field, and
-//! nothing changes.
+//! Invalid requests to the node: each is refused with the right code and the name of the invalid
+//! field, and changes nothing.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,16 +13,16 @@ use crate::rig::{
     NodeCalls, Rig, Volume, World, access, least_bytes, refused_with, with_flags, with_mode,
 };
 
-/// A node with volumes that could be harmed.
+/// A node with volumes that invalid requests could harm.
 pub(crate) struct Scene {
     pub(crate) rig: Rig,
     pub(crate) node: NodeCalls,
-    /// Never staged.
+    /// A volume that was never staged.
     pub(crate) blank: Volume,
-    /// Staged, and published at `target`.
+    /// A volume that is staged, and published at `target`.
     pub(crate) used: Volume,
     pub(crate) target: PathBuf,
-    /// A directory of the volume, with files that a wrong path could reach.
+    /// A directory in the volume, with files that a wrong path could reach.
     pub(crate) traps: PathBuf,
 }
 
@@ -58,7 +58,8 @@ impl Scene {
         self.traps.join(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// Makes the call; it must be refused like this, change nothing, and leave the agent healthy.
+    /// Makes the call. It must be refused with this code and message, change nothing, and leave the
+    /// agent healthy.
     #[track_caller]
     pub(crate) fn expect<T: std::fmt::Debug>(
         &self,
@@ -173,7 +174,7 @@ fn a_publish_context_that_makes_no_sense_is_refused_by_key() {
     scene.down();
 }
 
-/// Capabilities that no volume has, and their refusals.
+/// Returns capabilities that no volume supports, and the refusals of each.
 fn bad_capabilities() -> Vec<(Option<csi::VolumeCapability>, &'static str)> {
     let neither = csi::VolumeCapability {
         access_type: None,
@@ -219,8 +220,8 @@ fn a_capability_that_no_volume_has_is_refused() {
     scene.down();
 }
 
-/// The kernel checks these only when it reads the superblock, and says why in its log alone. A
-/// blank volume was formatted by then, and can be used with other flags.
+/// The kernel checks these flags only when it reads the superblock, and logs the reason only in its
+/// own log. By then, a blank volume is formatted, and can be used with other flags.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_flag_that_the_filesystem_does_not_allow_is_named_although_the_kernel_does_not() {

@@ -56,8 +56,8 @@ impl Scene {
         }
     }
 
-    /// Makes the call; it must be refused like this, change nothing, and leave the controller
-    /// healthy.
+    /// Makes the call. It must be refused with this code and message, change nothing, and leave the
+    /// controller healthy.
     #[track_caller]
     fn expect<T: Debug>(
         &self,
@@ -211,7 +211,7 @@ fn a_name_that_belongs_to_another_kind_of_volume_is_refused() {
     scene.down();
 }
 
-/// Ids that no volume has; only the first two could not be ids at all.
+/// IDs that no volume has; only the first two are not valid IDs at all.
 const NO_IDS: [(&str, Code, &str); 5] = [
     ("", InvalidArgument, "volume_id: is required"),
     ("vol\n", InvalidArgument, "volume_id"),

@@ -1,4 +1,5 @@
-//! Invalid paths to the node: refused with the right code and by name; nothing changes.
+//! Invalid paths in requests to the node: each is refused with the right code, by name, and nothing
+//! changes.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -8,7 +9,7 @@ use tonic::Code::{self, FailedPrecondition, InvalidArgument, NotFound};
 use crate::bad_input::Scene;
 use crate::rig::access;
 
-/// Paths that no request may name, and their refusals.
+/// Returns paths that no request may name, and the refusals of each.
 fn bad_paths() -> Vec<(String, &'static str)> {
     vec![
         (String::new(), "is required"),
@@ -41,7 +42,7 @@ fn a_path_that_is_none_is_refused_by_every_call() {
         let mut unpublish = used.unpublish(target);
         unpublish.target_path.clone_from(&path);
         scene.expect(|node| node.unpublish(unpublish), InvalidArgument, why);
-        // These only read, and a relative path is not found.
+        // These calls only read, so a relative path is just not found.
         let (code, why) = match why {
             "is not absolute" => (NotFound, "relative/path"),
             _ => (InvalidArgument, why),
@@ -141,7 +142,7 @@ fn a_path_where_something_else_is_is_refused_and_left_alone() {
         stage.staging_target_path.clone_from(&path);
         scene.expect(|node| node.stage(stage), code, &path);
     }
-    // Staged there is another volume.
+    // Another volume is staged there.
     let mut stage = blank.stage(access("ext4"));
     stage.staging_target_path = used.unstage().staging_target_path;
     scene.expect(|node| node.stage(stage), Code::AlreadyExists, "");

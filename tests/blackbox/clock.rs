@@ -1,4 +1,4 @@
-//! Tests of the rig's clock of one program, for tests that set it back.
+//! Tests of the test harness's own clock shift, which sets back the clock of one program.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,20 +8,20 @@ use crate::rig::{Clock, Controller, Rig, least_bytes, orders, run, until};
 
 const YEAR: i64 = 365 * 24 * 3600;
 
-/// In seconds since 1970.
+/// Returns the current time in seconds since 1970.
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let since = since.expect("after 1970").as_secs();
     i64::try_from(since).expect("a time")
 }
 
-/// In the format of the programs' logs, without the fraction.
+/// Formats a time as in the programs' logs, without the fraction.
 fn written(seconds: i64) -> String {
     let date = run("date", &["--utc", &format!("--date=@{seconds}"), "+%FT%T"]);
     date.trim().to_owned()
 }
 
-/// The last line of the program's log while `act` makes it write one.
+/// Returns the last line of the program's log, which `act` makes it write.
 fn said(log: impl Fn() -> String, act: impl FnOnce()) -> String {
     let before = log().lines().count();
     act();
@@ -74,7 +74,7 @@ fn the_clock_of_one_program_goes_back_and_forward_and_no_other_does() {
 
     for seconds in [-24 * 3600, -YEAR] {
         let from = now();
-        // Again and again, as each cell does.
+        // Shift repeatedly, as each cell does.
         let clock = Clock::of(rig.agent().pid());
         clock.shift(seconds);
         expect_between(&asked(), from + seconds, now() + seconds);

@@ -1,4 +1,5 @@
-//! Copies of one filesystem on one node: all have the same id, and each must show its own files.
+//! Copies of one filesystem on one node: all have the same filesystem UUID, and each must show its
+//! own files.
 
 use std::fs;
 use std::path::Path;
@@ -36,14 +37,14 @@ fn copies_of_one_filesystem_that_are_staged_together_show_their_own_files() {
             assert_eq!(whose, volume.id, "{kind}");
             node.stage(volume.stage(access(kind))).expect("stage again");
             refused(node.unstage(volume.unstage()), Code::FailedPrecondition);
-            // A copy is mounted there, and not this volume.
+            // A copy is mounted there, not this volume.
             let other = volumes.iter().find(|other| other.id != volume.id);
             let mut astray = other.expect("another").unpublish(target);
             refused(node.unpublish(astray.clone()), Code::FailedPrecondition);
             astray.volume_id.clone_from(&volume.id);
             node.unpublish(astray).expect("unpublish");
         }
-        // In order, so that each leaves while others stay.
+        // Take them down in order, so that each is removed while others remain.
         for volume in &volumes {
             volume.down(&node, &[]);
             node.stage(volume.stage(access(kind))).expect("stage again");
@@ -69,7 +70,7 @@ fn a_copy_of_a_mounted_btrfs_is_staged_where_another_btrfs_was_refused_before() 
         let original = committed(&rig, &node, of_original);
         let mut copy = rig.copy_of(&original.file);
         copy.content = "populated";
-        // Another program may take the number, and then the test shows nothing.
+        // Another program may take the number; the test then shows nothing, so retry.
         for _ in 0..3 {
             be_refused(&other.file);
             node.stage(copy.stage(access("btrfs")))
@@ -82,7 +83,8 @@ fn a_copy_of_a_mounted_btrfs_is_staged_where_another_btrfs_was_refused_before() 
     }
 }
 
-/// A staged btrfs with so many transactions more than a new one, the last of them synced.
+/// Returns a staged btrfs with `transactions` more transactions than a new one, the last of them
+/// synced.
 fn committed(rig: &Rig, node: &NodeCalls, transactions: u8) -> Volume {
     let volume = rig.volume(least_bytes("btrfs"));
     node.stage(volume.stage(access("btrfs"))).expect("stage");
@@ -93,7 +95,7 @@ fn committed(rig: &Rig, node: &NodeCalls, transactions: u8) -> Volume {
     volume
 }
 
-/// Mounts it while another process has its device.
+/// Tries to mount the file while another process has its device open.
 fn be_refused(file: &Path) {
     let device = run("losetup", &["--find", "--show", text(file)]);
     let device = device.trim();

@@ -1,5 +1,5 @@
 //! A raw device that is bound out of sight: under another mount, or at a path that no request
-//! named. A process that has it open, or opens it there later, must never meet another volume.
+//! named. A process that has it open, or opens it there later, must never get another volume.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use crate::forgotten::Bed;
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{Rig, Volume, access, least_bytes, refused_with, run, text, until};
 
-/// A tmpfs over a directory, until this is dropped.
+/// A tmpfs mounted over a directory, until this is dropped.
 struct Cover(PathBuf);
 
 impl Cover {
@@ -27,7 +27,7 @@ impl Drop for Cover {
     }
 }
 
-/// A bind of one path onto a new file or directory, until this is dropped.
+/// A bind mount of one path on a new file or directory, until this is dropped.
 struct Bind(PathBuf);
 
 impl Bind {
@@ -62,8 +62,8 @@ fn is_bound(rig: &Rig, volume: &Volume) -> bool {
     bound.iter().any(|it| it.file == volume.file)
 }
 
-/// A volume is published; its staging was removed by hand, as by a kubelet that lost its state, and
-/// its target is under another mount.
+/// Publishes a volume, removes its staging mount by hand, as if by a kubelet that lost its state,
+/// and covers its target with another mount.
 fn covered(rig: &Rig, volume: &Volume, target: &Path) -> Cover {
     up(rig, volume, target);
     leave_words("block", target);
@@ -72,7 +72,8 @@ fn covered(rig: &Rig, volume: &Volume, target: &Path) -> Cover {
     Cover::over(parent(target))
 }
 
-/// Another volume comes up and writes; the path under the cover, or the target, does not show it.
+/// Brings up another volume and writes to it; the path under the cover, or the target, must not
+/// show that volume.
 fn another_is_elsewhere<T>(rig: &Rig, target: &Path, cover: T) {
     let (node, other) = (rig.node(), rig.volume(least_bytes("block")));
     let seen = other.target("a");
@@ -83,8 +84,8 @@ fn another_is_elsewhere<T>(rig: &Rig, target: &Path, cover: T) {
     other.down(&node, &[&seen]);
 }
 
-/// The volume is not unstaged while its device is bound at `shown`, however often unstage is
-/// called.
+/// Checks that the volume is not unstaged while its device is bound at `shown`, however often
+/// unstage is called.
 fn stays_bound(rig: &Rig, volume: &Volume, shown: &Path) {
     let node = rig.node();
     for _ in 0..2 {
@@ -111,7 +112,7 @@ fn a_target_that_was_named_by_a_link_and_is_under_another_mount_keeps_its_device
         if restarted {
             rig.restart();
         }
-        // The path does not show the mount, and the mount table has another name for it.
+        // The path does not show the mount, and the mount table lists it under another name.
         let answer = rig.node().unpublish(volume.unpublish(&target));
         refused_with(answer, Code::FailedPrecondition, &["another mount"]);
         stays_bound(&rig, &volume, &shown);
@@ -131,14 +132,14 @@ fn a_bind_of_a_target_that_no_request_named_keeps_the_device_from_being_freed() 
         let shared = is_shared.then(|| shared(pods));
         up(&rig, &volume, &target);
         leave_words("block", &target);
-        // As the kubelet creates a separate one for each pod.
+        // The kubelet creates a separate one for each pod.
         let shown = volume.target("kubelet");
         let bind = Bind::of(&target, &shown);
         let node = rig.node();
         node.unpublish(volume.unpublish(&target))
             .expect("unpublish");
         stays_bound(&rig, &volume, &shown);
-        // It is staged as before.
+        // The volume is still staged as before.
         node.stage(volume.stage(access("block"))).expect("stage");
         let answer = node.stage(volume.stage(access("ext4")));
         refused_with(answer, Code::AlreadyExists, &["staged"]);
@@ -217,7 +218,7 @@ fn a_device_whose_file_was_replaced_stays_staged_while_it_is_bound_elsewhere() {
     assert!(rig.test_dir().loops().is_empty());
 }
 
-/// Makes the directory a mount that shares what is mounted in it.
+/// Makes the directory a shared mount.
 fn shared(directory: &Path) -> Bind {
     let bind = Bind::of(directory, directory);
     run("mount", &["--make-shared", text(directory)]);
@@ -232,7 +233,7 @@ fn a_start_frees_no_device_whose_bind_is_under_another_mount() {
     let target = volume.target("disk");
     let cover = covered(&rig, &volume, &target);
     rig.restart();
-    // A start that frees it has done so by then: devices are inspected in order.
+    // If the start released the device, that has happened by now: it inspects devices in order.
     let left = rig.volume(least_bytes("block"));
     rig.node()
         .stage(left.stage(access("block")))
@@ -289,7 +290,7 @@ fn a_pending_detach_frees_no_device_whose_bind_is_under_another_mount() {
         let node = bed.rig.node();
         node.stage(last.stage(access("ext4"))).expect("stage");
         assert_eq!(bed.detach(&volume).unwrap_err().code(), Code::Aborted);
-        // Everything before this call is finished when it returns.
+        // All work for earlier requests is finished when this call returns.
         bed.is_detached_in_the_end(&last);
         assert!(is_bound(&bed.rig, &volume), "restarted: {restarted}");
         assert_eq!(bed.detach(&volume).unwrap_err().code(), Code::Aborted);

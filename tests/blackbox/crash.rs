@@ -15,12 +15,12 @@ use crate::rig::{
     Answer, Chance, NodeCalls, Rig, Volume, access, least_bytes, pause, refused_with, run, until,
 };
 
-/// Far more tries than needed while a mkfs outlives its agent.
+/// Maximum number of tries, far more than needed while a mkfs outlives its agent.
 const TRIES_MAX: u32 = 2000;
-/// Offset of a format's mark until the format has ended.
+/// The offset of the mark of an unfinished format.
 const MARK_AT: u64 = 100 << 20;
 
-/// How many kills must hit a running stage: `make nightly` has time for more.
+/// Returns the number of kills that must hit a running stage; `make nightly` runs more.
 fn kills_wanted() -> u32 {
     if std::env::var_os("BELAY_NIGHTLY").is_some() {
         300
@@ -29,7 +29,8 @@ fn kills_wanted() -> u32 {
     }
 }
 
-/// Rounds in which the response came first do not count; this many more are allowed.
+/// The additional rounds allowed per kill, since a round in which the response came first does not
+/// count.
 const ROUNDS_A_KILL: u32 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,13 +88,13 @@ fn kill_at_random_instants(kind: &str, victims: Victims) {
         // Either the response comes first, or the kill.
         let came = answer.recv_timeout(instant).is_ok();
         if came {
-            // It is faster now than before, so the kills must come earlier.
+            // Stages are faster now than before, so the kills must come earlier.
             whole = start.elapsed();
         }
         kill(&mut rig, victims);
         met.note(&volume, came);
         rig.start();
-        // After a detach the controller calls a volume used if it holds any data.
+        // After a detach, the controller reports a volume as used if it holds any data.
         volume.content = if round % 2 == 0 { "new" } else { "used" };
         met.tries += stage_in_the_end(&rig.node(), &volume, kind);
         let target = volume.target("a");
@@ -112,7 +113,7 @@ fn kill_at_random_instants(kind: &str, victims: Victims) {
             return;
         }
         if !came {
-            // Adapts to the current load of the machine.
+            // Adapt to the current load of the machine.
             whole = whole.mul_f64(1.05);
         }
     }
@@ -126,7 +127,7 @@ struct Met {
     a_mark: u32,
     a_filesystem: u32,
     a_staged_volume: u32,
-    /// Number of calls afterwards.
+    /// The number of calls afterwards.
     tries: u32,
 }
 
@@ -144,13 +145,13 @@ impl Met {
         } += 1;
     }
 
-    /// Kills before the response.
+    /// Returns the number of kills before the response.
     fn kills(&self) -> u32 {
         self.nothing_written + self.a_mark + self.a_filesystem
     }
 }
 
-/// How long an undisturbed blank stage takes.
+/// Returns the duration of an undisturbed blank stage.
 fn undisturbed(rig: &Rig, kind: &str) -> Duration {
     let volume = rig.volume(least_bytes(kind));
     let start = Instant::now();
@@ -160,11 +161,11 @@ fn undisturbed(rig: &Rig, kind: &str) -> Duration {
     duration
 }
 
-/// Stages on another thread; the response comes through the channel, if ever.
+/// Stages the volume on another thread; the response, if any, comes through the channel.
 fn stage_aside(node: &NodeCalls, volume: &Volume, kind: &str) -> mpsc::Receiver<Answer<()>> {
     let (node, request) = (node.clone(), volume.stage(access(kind)));
     let (tell, answer) = mpsc::channel();
-    // The receiver may be gone; and the thread ends with the agent's connection.
+    // The receiver may have been dropped; the thread ends with the agent's connection.
     thread::spawn(move || drop(tell.send(node.stage(request).map(drop))));
     answer
 }
@@ -232,7 +233,7 @@ fn a_filesystem_restored_into_a_volume_whose_format_was_cut_off_keeps_its_files(
     }
 }
 
-/// Copies `count` MiB from the MiB `first` on, or as many as exist.
+/// Copies `count` MiB starting at MiB `first`, or as many as exist.
 fn restore(from: &Path, to: &Path, first: u64, count: u64) {
     let (from, to) = (from.display(), to.display());
     let (skip, seek) = (format!("skip={first}"), format!("seek={first}"));
@@ -243,7 +244,7 @@ fn restore(from: &Path, to: &Path, first: u64, count: u64) {
     run("dd", &args);
 }
 
-/// A volume whose agent was killed right after starting mkfs, and mkfs with it.
+/// Returns a volume whose agent was killed just after starting mkfs, together with mkfs.
 fn cut_off(rig: &mut Rig, kind: &str) -> Volume {
     loop {
         let volume = rig.volume(least_bytes(kind));
@@ -261,7 +262,7 @@ fn cut_off(rig: &mut Rig, kind: &str) -> Volume {
         if volume.read(MARK_AT, 16).iter().any(|byte| *byte != 0) {
             return volume;
         }
-        // It was faster than this test: retry with another volume.
+        // The format was faster than this test: retry with another volume.
         stage_in_the_end(&rig.node(), &volume, kind);
         volume.down(&rig.node(), &[]);
     }

@@ -1,9 +1,9 @@
-//! 64 callers at the same time, many of which disconnect before the response: some with a separate
-//! volume, most for the same few. No answer may be wrong, no call may hang, no mount may be stacked
-//! on another, and at the end nothing may be left.
+//! 64 concurrent callers, many of which disconnect before the response. Some have a separate
+//! volume; most share a few. No response may be wrong, no call may hang, no mount may be stacked on
+//! another, and nothing may be left at the end.
 //!
-//! `BELAY_SEED` makes every caller choose the same calls again; how they meet is the machine's
-//! choice.
+//! With `BELAY_SEED`, every caller chooses the same calls again; their interleaving depends on the
+//! machine.
 
 mod codes;
 mod owner;
@@ -23,11 +23,11 @@ use stranger::{Shelf, Stranger};
 use crate::rig::{Chance, PATIENCE, Pair};
 
 const CALLERS: usize = 64;
-/// Of each kind, this many.
+/// The number of callers with a separate volume.
 const OWNERS: usize = 24;
 const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
 
-/// How long they call at least: `make nightly` has the time for more.
+/// Returns the minimum duration; `make nightly` runs longer.
 fn lasts() -> Duration {
     Duration::from_secs(if std::env::var_os("BELAY_NIGHTLY").is_some() {
         120
@@ -52,14 +52,14 @@ fn a_crowd_of_callers_gets_true_answers_and_leaves_nothing() {
     for number in 0..CALLERS {
         let (scene, shelf, tell) = (Arc::clone(&scene), Arc::clone(&shelf), tell.clone());
         let chance = chance.fork();
-        // Not awaited, if it hangs.
+        // The thread is not awaited, since it may hang.
         thread::spawn(move || {
             let calls = || call(&scene, &shelf, number, chance);
             let is_well = catch_unwind(AssertUnwindSafe(calls)).is_ok();
             if !is_well {
                 scene.end();
             }
-            // The test may have failed, and the receiver may be gone.
+            // The test may have failed, and the receiver may have been dropped.
             tell.send(is_well).unwrap_or_default();
         });
     }
@@ -87,7 +87,7 @@ fn a_crowd_of_callers_gets_true_answers_and_leaves_nothing() {
     end(pair, &scene, &shelf);
 }
 
-/// One caller's part.
+/// Runs one caller.
 fn call(scene: &Scene, shelf: &Shelf, number: usize, chance: Chance) {
     if number < OWNERS {
         let mut owner = Owner::new(scene, number, KINDS[number % KINDS.len()], chance);
@@ -98,7 +98,7 @@ fn call(scene: &Scene, shelf: &Shelf, number: usize, chance: Chance) {
     }
 }
 
-/// Checks for leftovers when all callers are done.
+/// Checks for leftovers once all callers have ended.
 fn end(pair: Pair, scene: &Scene, shelf: &Shelf) {
     eprintln!("{}", scene.journal.table());
     assert_eq!(scene.missing(), [], "no call has ended so");

@@ -1,6 +1,5 @@
-//! The disk that holds the volumes' files has shut itself down under them: everything can be taken
-//! down all the same, so that the disk can be unmounted and repaired; and no other volume is
-//! staged.
+//! The disk with the volumes' files has shut down under them: everything can still be taken down,
+//! so that the disk can be unmounted and repaired; and no other volume is staged.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,7 +8,8 @@ use tonic::Code;
 
 use crate::rig::{Disk, Rig, TestDir, Volume, access, least_bytes, refused_with, run, until};
 
-/// `XFS_IOC_GOINGDOWN` (fs/xfs/libxfs/xfs_fs.h), which ext4 also has.
+/// Shuts the filesystem down with `XFS_IOC_GOINGDOWN` (fs/xfs/libxfs/xfs_fs.h), which ext4 also
+/// supports.
 fn shut_down(disk: &Path) {
     let disk = disk.to_str().expect("UTF-8");
     run("xfs_io", &["-x", "-c", "shutdown", disk]);
@@ -53,7 +53,8 @@ impl Up {
         shut_down(self.disk.path());
     }
 
-    /// Only the disk's own device is bound, and can be released once the agent has ended.
+    /// Checks that only the disk's own device is still bound, and that it can be released once the
+    /// agent has ended.
     fn end(mut self) {
         until("only the disk is on a loop device", || {
             self.rig.test_dir().loops().len() == 1
@@ -109,7 +110,8 @@ fn a_volume_that_is_not_staged_is_unstaged_on_a_dead_disk_only_without_a_device(
         up.disk_dies();
         refused_with(node.stage(stage), Code::Internal, &["EIO"]);
         node.unstage(volume.unstage()).expect("unstage");
-        // Staged elsewhere: the device is kept, and the path in the message leads to it.
+        // The volume is staged elsewhere: the device is kept, and the path in the message leads to
+        // it.
         let mut elsewhere = raw.clone();
         elsewhere.staging = volume.staging.clone();
         let staged_at = raw.device();
@@ -143,7 +145,7 @@ fn a_device_of_another_disk_stays_where_it_is_though_its_file_has_the_volumes_na
         refused_with(answer, Code::FailedPrecondition, &words);
         run("umount", &[&staged]);
         up.rig.node().unstage(volume.unstage()).expect("unstage");
-        // Still bound, since it was never ours.
+        // The device is still bound, since it never belonged to the agent.
         run("losetup", &["--detach", device]);
         up.end();
     }

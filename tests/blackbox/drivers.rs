@@ -1,4 +1,4 @@
-//! Several drivers in one agent: each has its own name, socket and volumes, and none can touch
+//! Several drivers in one agent: each has its own name, socket and volumes, and none can affect
 //! another's.
 
 use std::os::unix::fs::symlink;
@@ -18,10 +18,10 @@ use crate::rig::{
 
 const NAMES: [&str; 2] = ["local.csi.belay.dev", "fast.belay.dev"];
 
-/// The drivers' node id; the first one uses the node's name.
+/// The node IDs of the drivers; the first driver uses the node's name.
 const NODE_IDS: [&str; 2] = ["node-1", "4711"];
 
-/// An agent with the two drivers of [`NAMES`], and one of another node.
+/// An agent with the two drivers of [`NAMES`], and an agent of another node.
 struct Bed {
     agent: Process,
     kubelet: Kubelet,
@@ -47,7 +47,7 @@ impl Bed {
         }
     }
 
-    /// With another agent, started with these additional flags after the first was killed.
+    /// Kills the agent, and starts another with these additional flags.
     fn restarted(self, more: &[String]) -> Self {
         let Bed {
             agent,
@@ -67,7 +67,7 @@ impl Bed {
         NodeCalls::new(socket(&self.test_dir, driver))
     }
 
-    /// A volume of the driver's, all of them of one id.
+    /// Returns a volume of the driver. The volumes of all drivers have the same ID.
     fn volume(&self, driver: usize, bytes: u64) -> Volume {
         self.named(driver, "vol-0123456789abcdef0123456789abcdef", bytes)
     }
@@ -87,7 +87,7 @@ fn socket(test_dir: &TestDir, driver: usize) -> PathBuf {
     test_dir.path().join(format!("{}.sock", NAMES[driver]))
 }
 
-/// All but the first `--endpoint`, which the starter of the agent passes.
+/// Returns all flags except the first `--endpoint`, which the starter of the agent passes.
 fn flags(test_dir: &TestDir) -> Vec<String> {
     let path = |path: &Path| path.display().to_string();
     let of_driver = |driver: usize| {
@@ -114,7 +114,7 @@ fn flags(test_dir: &TestDir) -> Vec<String> {
     flags.extend(of_driver(1));
     flags.push(format!("--node-id={}", NODE_IDS[1]));
     flags.push(format!("--only-on-node={}", NODE_IDS[0]));
-    // Nothing of it exists, and nothing of it is used.
+    // Nothing of this driver exists, and nothing of it is used.
     flags.extend(
         [
             "--next-driver",
@@ -183,7 +183,7 @@ fn volumes_of_one_id_of_two_drivers_are_never_mixed_up() {
     leave_words("ext4", &target);
     assert!(!other_target.join("words").exists());
 
-    // A request that reaches the wrong driver: the id is known there, the mounted volume is not.
+    // The request reaches the wrong driver, which knows the ID, but not the mounted volume.
     refused(
         other_node.stage(volume.stage(access("ext4"))),
         Code::AlreadyExists,
@@ -233,8 +233,8 @@ fn a_restarted_agent_finds_the_volumes_of_all_its_drivers() {
     bed.test_dir.expect_nothing_left();
 }
 
-/// The first driver works; the second answers calls that need no disk, reports itself and the
-/// reason everywhere, and is not registered with the kubelet.
+/// Checks that the first driver works; that the second responds to calls that need no disk and
+/// reports the reason everywhere; and that it is not registered with the kubelet.
 fn expect_the_second_waits(bed: &mut Bed, why: &str) {
     let (pages, words) = (Pages::of(&bed.agent), [NAMES[1], "--loop-dir", why]);
     let says_so = |text: &str| words.iter().all(|word| text.contains(word));
@@ -275,7 +275,7 @@ fn expect_the_second_waits(bed: &mut Bed, why: &str) {
 
 fn is_ready(bed: &Bed, driver: usize) -> bool {
     let answer = probe(&socket(&bed.test_dir, driver));
-    // Its socket may not be there yet.
+    // The socket may not exist yet.
     answer.is_ok_and(|answer| answer.ready.expect("always set"))
 }
 
@@ -344,7 +344,8 @@ fn a_driver_whose_disk_fails_or_hangs_at_the_start_blocks_no_other() {
     bed.test_dir.expect_nothing_left();
 }
 
-/// More than the agent has threads for changes of one driver, hung ones included.
+/// A number of calls that exceeds the agent's threads for changes of one driver, including hung
+/// ones.
 const HUNG: usize = 70;
 
 #[test]
@@ -369,7 +370,7 @@ fn a_driver_whose_calls_hang_on_all_its_threads_blocks_no_other() {
     until("no thread is left to the second driver", || {
         let waiting = pages.metric("belay_pool_waiting");
         let slow = pages.metric(r#"belay_pool_threads{state="slow"}"#);
-        // One more may measure the storage for the page.
+        // One more thread may be measuring the storage for the page.
         waiting.is_some_and(|count| count != "0") && matches!(slow.as_deref(), Some("64" | "65"))
     });
     expect_a_life(&bed, 0);
@@ -427,7 +428,7 @@ fn two_drivers_with_one_directory_are_refused() {
     );
 }
 
-/// Where the kubelet stages a driver's volume.
+/// Returns the path at which the kubelet stages a driver's volume.
 fn staging(kubelet: &Path, driver: usize, volume: &Volume) -> PathBuf {
     let plugin = kubelet.join("plugins/kubernetes.io/csi");
     plugin
@@ -436,7 +437,7 @@ fn staging(kubelet: &Path, driver: usize, volume: &Volume) -> PathBuf {
         .join("globalmount")
 }
 
-/// Requests the detach by an attribute of the volume's file, as its controller does.
+/// Requests the detach with an attribute of the volume's file, as its controller does.
 fn want_detached(volume: &Volume) {
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(&volume.file, "user.belay.detach", b"1", flags).expect("setxattr");
@@ -462,7 +463,8 @@ fn a_detachment_for_one_driver_takes_nothing_down_that_is_another_drivers() {
     std::fs::remove_file(&volume.file).expect("unlink");
     let bed = bed.restarted(&more);
     until("the other driver has looked", || {
-        // An agent that has just started may not watch the directory yet: it is requested again.
+        // An agent that has just started may not watch the directory yet, so request the detach
+        // again.
         want_detached(&other);
         want_detached(&last);
         !is_staged(&last)

@@ -14,16 +14,16 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::rig::{Kubelet, Pages, Process, TestDir, probe, text};
 
-/// Far more than needed.
+/// The number of idle connections, far more than needed.
 const IDLE: usize = 1000;
-/// More than a CSI socket has slots for.
+/// The number of callers, more than the slots of a CSI socket.
 const CALLERS: usize = 400;
 const PROBES: usize = 50;
-/// As in the chart, for the readiness probe, which is stricter.
+/// The timeout of the readiness probe in the chart, the strictest one.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The kubelet's address, which no pod outside the node's network has.
+/// The address of the kubelet, which no pod outside the node's network has.
 const KUBELET: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// The kernel answers at once, if at all.
+/// The kernel accepts at once, if at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The start of HTTP/2 (RFC 9113, section 3.4), with empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -69,7 +69,7 @@ impl Programs {
     }
 }
 
-/// A connection of the kubelet's. On Linux the timeout of sends is that of connect(2) too.
+/// Connects as the kubelet does. On Linux, the send timeout also applies to connect(2).
 fn connect_as_kubelet(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = socket(AddressFamily::INET, SocketType::STREAM, None)?;
     for timeout in [Timeout::Recv, Timeout::Send] {
@@ -99,15 +99,15 @@ fn expect_alive(address: SocketAddr) {
     }
 }
 
-/// A connection on which these bytes were sent; none if the queue of the listener is full.
+/// Opens a connection and sends these bytes; `None` if the listener's queue is full.
 fn open(address: SocketAddr, words: &[u8]) -> Option<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).ok()?;
-    // It may be closed already.
+    // The connection may already be closed.
     drop(stream.write_all(words));
     Some(stream)
 }
 
-/// Opens connections, sends these bytes on each, and keeps the last ones.
+/// Opens connections, sends these bytes on each, and keeps the most recent ones open.
 fn keep_opening(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
     let mut kept = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
@@ -118,7 +118,7 @@ fn keep_opening(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
     }
 }
 
-/// Ends the opener, also when the test fails.
+/// Stops the opener when this is dropped, even if the test fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -169,7 +169,7 @@ fn probes_are_answered_while_others_ask_for_pages_and_do_not_read_them() {
     programs.terminate();
 }
 
-/// A connection that sends the start of HTTP/2, and then nothing.
+/// Opens a connection that sends the start of HTTP/2, and then nothing.
 #[track_caller]
 fn idle_caller(socket: &Path) -> UnixStream {
     let mut stream = UnixStream::connect(socket).expect("connect");

@@ -1,5 +1,5 @@
-//! Devices with foreign data, in every form. All are refused, with what was found and where, and
-//! not a byte of them changes.
+//! Devices with foreign data, in every form. All are refused, with the kind and position of the
+//! data, and no byte of them changes.
 
 use std::path::Path;
 
@@ -9,17 +9,17 @@ use crate::rig::{Chance, Rig, Volume, World, access, refused_with, run};
 
 const BYTES: u64 = 128 << 20;
 
-/// How a volume gets foreign data.
+/// The way in which a volume gets foreign data.
 enum Made {
-    /// By the real tool, which gets the file.
+    /// The real tool writes the data to the file.
     By(fn(&str)),
-    /// By these bytes at these offsets.
+    /// These bytes are written at these offsets.
     Of(&'static [(u64, &'static [u8])]),
 }
 
 struct Foreign {
     made: Made,
-    /// The content of the refusal: what it is, and where.
+    /// The words of the refusal: the kind of the data, and its position.
     words: &'static [&'static str],
 }
 
@@ -37,7 +37,7 @@ const fn of(bytes: &'static [(u64, &'static [u8])], words: &'static [&'static st
     }
 }
 
-/// One primary partition of type 0x83 from sector 2048 on, of 100 MiB.
+/// A primary partition of type 0x83, which starts at sector 2048 and has 100 MiB.
 const MBR_ENTRY: &[u8] = b"\0\x20\x21\0\x83\xaa\x28\x0c\0\x08\0\0\0\x20\x03\0";
 
 const FOREIGN: [Foreign; 17] = [
@@ -100,7 +100,7 @@ fn gpt(file: &str) {
     run("sgdisk", &["--clear", "--new=1:0:0", file]);
 }
 
-/// The other device is gone before any check.
+/// The other device is removed before any check.
 fn two_devices(file: &str) {
     let other = format!("{file}-other");
     run("truncate", &["--reference", file, &other]);
@@ -131,7 +131,7 @@ fn luks(file: &str, kind: &str) {
     run("cryptsetup", &args);
 }
 
-/// LVM only takes block devices, and is configured here to use only this one.
+/// Creates LVM data. LVM accepts only block devices, and is configured here to use only this one.
 fn lvm(file: &str) {
     let device = run("losetup", &["--find", "--show", file]);
     let device = device.trim();
@@ -156,7 +156,8 @@ fn made(rig: &Rig, made: &Made) -> Volume {
     volume
 }
 
-/// Calls it in every way; each call must be refused with these words, and nothing may change.
+/// Calls the stage in every way; each call must be refused with these words, and nothing may
+/// change.
 #[track_caller]
 fn expect_refused(rig: &Rig, volume: &mut Volume, words: &[&str]) {
     let before = volume.contents();
@@ -218,7 +219,7 @@ fn random_bytes_anywhere_keep_a_volume_from_being_formatted() {
     for at in [0, BYTES / 2, BYTES - 8192] {
         let mut volume = rig.volume(BYTES);
         volume.write(at, &chance.bytes(8192));
-        // By chance they may look like a known signature.
+        // Random data may happen to look like a known signature.
         expect_refused(&rig, &mut volume, &["at byte"]);
     }
     for _ in 0..10 {
@@ -248,7 +249,7 @@ fn zeros_that_were_written_are_blank_and_one_byte_among_them_is_not() {
     }
 }
 
-/// Whether a filesystem's own check finds nothing to repair.
+/// Whether the filesystem's own check finds nothing to repair.
 pub(crate) fn is_sound(kind: &str, file: &Path) -> bool {
     let file = file.to_str().expect("UTF-8");
     let args: &[&str] = match kind {

@@ -1,5 +1,5 @@
-//! A volume that a kubelet forgets when it is killed between the unpublish of the last target and
-//! the unstage: it is detached all the same if that is requested, and only then.
+//! A volume that a kubelet forgets because it is killed between the unpublish of the last target
+//! and the unstage: the volume is detached nevertheless if a detach is requested, and only then.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -46,7 +46,7 @@ impl Bed {
         }
     }
 
-    /// A new volume, attached, with the kubelet's paths.
+    /// Returns a new volume, attached, with the kubelet's paths.
     pub(crate) fn volume(&self, kind: &str) -> Volume {
         let calls = self.controller.calls();
         let request = csi::CreateVolumeRequest {
@@ -98,8 +98,8 @@ impl Bed {
         self.controller.calls().detach(request).map(drop)
     }
 
-    /// Retries like the attacher. The agent may finish before the first response, or still work on
-    /// the previous request.
+    /// Retries like the attacher. The agent may finish before the first response, or may still be
+    /// working on the previous request.
     #[track_caller]
     pub(crate) fn is_detached_in_the_end(&self, volume: &Volume) {
         retried("the volume is detached", || self.detach(volume));
@@ -198,11 +198,11 @@ fn what_is_forgotten_with_a_file_that_was_replaced_since_is_detached_all_the_sam
             bed.rig.restart();
         }
         for volume in &volumes {
-            // A pod uses it.
+            // A pod uses the volume.
             refused(bed.detach(volume), Code::Aborted);
             until("the agent has found it shown", || {
-                // An agent that has just started may not watch the directory yet: it is requested
-                // again.
+                // An agent that has just started may not watch the directory yet, so request the
+                // detach again.
                 refused(bed.detach(volume), Code::Aborted);
                 pending(&bed).is_some_and(|said| said.contains(&volume.id))
             });
@@ -236,17 +236,18 @@ fn volumes_in_use_and_volumes_without_a_request_stay() {
         for volume in [&idle, &last] {
             node.stage(volume.stage(access(""))).expect("stage");
         }
-        // Its file gets another attribute, but no request; and a withdrawn request counts as none.
+        // One file gets another attribute, but no request; a request that was withdrawn counts as
+        // none.
         refused(bed.detach(&used), Code::Aborted);
         bed.attach(&mut idle, "xfs");
         fs::set_permissions(&idle.file, Permissions::from_mode(0o600)).expect("chmod");
-        // Everything before this call is finished when it returns.
+        // All work for earlier requests is finished when this call returns.
         bed.is_detached_in_the_end(&last);
         assert!(is_staged(&used) && is_staged(&idle));
         refused(bed.detach(&used), Code::Aborted);
         expect_words(kind, &target);
 
-        // The kubelet is back, and proceeds on its own.
+        // The kubelet is back, and proceeds by itself.
         until("it is unpublished", || {
             node.unpublish(used.unpublish(&target)).is_ok()
         });
@@ -275,8 +276,8 @@ fn an_agent_that_has_the_directories_lock_late_frees_and_releases_all_the_same()
     let node = bed.rig.node();
     node.stage(volume.stage(access("ext4"))).expect("stage");
     node.stage(left.stage(access("block"))).expect("stage");
-    // As after the crash of an agent between the bind of a device and its mount; and one of its
-    // threads waits for a disk, so that it has not exited.
+    // The state is as after a crash of the agent between the bind of a device and its mount; and
+    // one of the agent's threads waits for a disk, so that it has not exited.
     bed.rig.kill();
     unmount(left.device(), UnmountFlags::NOFOLLOW).expect("umount");
     let is_bound = |bed: &Bed| {
@@ -302,7 +303,7 @@ fn an_agent_that_has_the_directories_lock_late_frees_and_releases_all_the_same()
     bed.end(&[volume, left]);
 }
 
-/// The node's report of a blocked detach.
+/// Returns the node's report of a blocked detach.
 fn pending(bed: &Bed) -> Option<String> {
     let health = bed.rig.node().storage_health(Default::default());
     let all = health.expect("health").backend_health.into_iter();
@@ -325,7 +326,8 @@ fn a_forgotten_target_of_a_raw_device_stays_and_is_named_in_the_health_of_the_st
             bed.rig.restart();
         }
         assert_eq!(pending(&bed), None);
-        // An agent that has just started may not watch yet; the attacher retries, too.
+        // An agent that has just started may not watch the directory yet; the attacher also
+        // retries.
         until("it is named", || {
             refused(bed.detach(&volume), Code::Aborted);
             let said = pending(&bed).unwrap_or_default();
@@ -340,8 +342,8 @@ fn a_forgotten_target_of_a_raw_device_stays_and_is_named_in_the_health_of_the_st
     bed.end(&[volume]);
 }
 
-/// The kubelet was killed between its removal of the pod's directory and the unpublish: it asks for
-/// the unstage alone, or for nothing.
+/// The kubelet was killed after it removed the pod's directory and before the unpublish: it then
+/// calls only the unstage, or nothing.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_forgotten_target_of_a_pod_that_does_not_exist_keeps_no_raw_volume() {

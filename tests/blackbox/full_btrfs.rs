@@ -1,5 +1,5 @@
 //! A full btrfs below the state directory. On btrfs, an overwrite takes new blocks unless the file
-//! is NOCOW, and reserved blocks serve only the first one.
+//! is NOCOW, and reserved blocks suffice only for the first overwrite.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -9,12 +9,12 @@ use std::path::Path;
 use crate::rig::{Disk, Pair, TestDir, orders, run, text};
 
 const DISK_BYTES: u64 = 512 << 20;
-/// Without NOCOW, the first one fails.
+/// The number of rounds; without NOCOW, the first one fails.
 const ROUNDS: usize = 20;
-/// The files that fill it.
+/// The files that fill the filesystem.
 const FILLING: [(&str, usize); 2] = [("filling", 1 << 20), ("and the rest", 4096)];
 
-/// Returns when nothing can be written.
+/// Fills the filesystem until nothing can be written.
 fn fill(directory: &Path) {
     for (name, bytes) in FILLING {
         let mut file = File::create_new(directory.join(name)).expect("create");
@@ -27,7 +27,7 @@ fn fill(directory: &Path) {
     }
 }
 
-/// Volumes are attached, detached, listed and deleted, before and after a restart.
+/// Attaches, detaches, lists and deletes volumes, before and after a restart.
 fn expect_changes(pair: &mut Pair, volumes: &[String]) {
     let state = pair.site().top.join("state");
     fill(&state);
@@ -67,7 +67,8 @@ fn volumes_are_changed_and_deleted_on_a_full_btrfs() {
     with_volumes(expect_changes);
 }
 
-/// New files of a compressed directory cannot be NOCOW. Nothing is gained by a copy at each start.
+/// New files in a compressed directory cannot be NOCOW, so copying the database at each start would
+/// gain nothing.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_database_in_a_compressed_directory_is_served_and_not_copied() {

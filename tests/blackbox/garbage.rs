@@ -1,4 +1,5 @@
-//! Arbitrary input at a socket: the programs answer what can be answered, and continue to run.
+//! Arbitrary input at a socket: the programs respond where a response is possible, and continue to
+//! run.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -21,11 +22,12 @@ const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 const CONNECTIONS: usize = 200;
 const FIVE_MIB: usize = 5 << 20;
 
-/// Sends bytes that are not a call; the other side may answer or close, but must do one of the two.
+/// Sends bytes that are not a call; the other side may respond or close the connection, but must do
+/// one of the two.
 fn say(socket: &Path, bytes: &[u8]) {
     let mut stream = UnixStream::connect(socket).expect("connect");
     stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
-    // It may close before it has read everything.
+    // The other side may close the connection before it has read everything.
     drop(stream.write_all(bytes));
     drop(stream.shutdown(Shutdown::Write));
     let mut heard = Vec::new();
@@ -43,7 +45,8 @@ fn say(socket: &Path, bytes: &[u8]) {
 
 fn garbage(chance: &mut Chance) -> Vec<Vec<u8>> {
     let with_preface = |frame: &[u8]| [PREFACE, SETTINGS, frame].concat();
-    // A frame of 16 MiB that never comes; of an unknown type; on a stream that does not exist.
+    // These are a frame of 16 MiB that never arrives, a frame of an unknown type, and a frame on a
+    // stream that does not exist.
     let endless = with_preface(&[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]);
     let unknown = with_preface(&[0, 0, 1, 0xee, 0, 0, 0, 0, 0, 7]);
     let no_stream = with_preface(&[0, 0, 1, 0, 0, 0, 0, 0, 0, 7]);
@@ -88,7 +91,7 @@ fn silent_connections_lock_no_caller_out() {
         let mut idle = Vec::new();
         for n in 0..CONNECTIONS {
             let mut stream = UnixStream::connect(socket).expect("connect");
-            // Every second one starts to send.
+            // Every second connection starts to send.
             stream
                 .write_all(&PREFACE[..(n % 2) * PREFACE.len()])
                 .expect("write");

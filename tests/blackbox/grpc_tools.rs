@@ -1,4 +1,4 @@
-//! What gRPC tools that do not know CSI get from the CSI sockets: nothing by default.
+//! The services that the CSI sockets offer to gRPC tools that do not know CSI: none by default.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -72,7 +72,8 @@ reflection!(ask_alpha, v1alpha);
 
 type Ask = fn(&Path, Asked) -> Answer<Reported>;
 
-/// A client reads the file of a service and all that it imports before it can make a call.
+/// Checks that a client can read the file of a service and all its imports, which it needs before
+/// it can make a call.
 fn expect_all_files_of(ask: Ask, socket: &Path, service: &str) {
     let file = |asked| match ask(socket, asked).expect("a file") {
         Reported::File(file) => *file,
@@ -99,7 +100,7 @@ fn check(socket: &Path, service: &str) -> Answer<HealthCheckResponse> {
     })
 }
 
-/// Both programs with these flags, one after the other, and their CSI services.
+/// Runs each of both programs with these flags, with its CSI services.
 fn for_both(flags: &[&str], act: impl Fn(&Path, &str)) {
     let test_dir = TestDir::new();
     let [volumes, state] = ["volumes", "state"].map(|name| path(&test_dir.directory(name)));

@@ -1,4 +1,4 @@
-//! Health reports of the node: real faults, which are reported as long as they last and no longer.
+//! Health reports of the node: real faults are reported as long as they last, and no longer.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd as _;
@@ -37,7 +37,7 @@ fn health(node: &NodeCalls, volume: &Volume) -> Reported {
     all.map(|entry| (entry.status(), entry.reason)).collect()
 }
 
-/// Both calls agree; the older one is a boolean with the same text.
+/// Checks that both calls agree; the older one returns a boolean with the same text.
 #[track_caller]
 fn expect(node: &NodeCalls, volume: &Volume, expected: &[(Status, &str)]) {
     let expected: Reported = expected
@@ -66,14 +66,14 @@ fn down(node: &NodeCalls, volume: &Volume) {
     volume.down(node, &[&volume.target("a")]);
 }
 
-/// The number of the one loop device of a rig.
+/// Returns the number of the rig's only loop device.
 fn number(rig: &Rig) -> u32 {
     let loops = rig.test_dir().loops();
     assert_eq!(loops.len(), 1, "{loops:?}");
     loops[0].number
 }
 
-/// An error, triggered as fs/ext4/sysfs.c offers for tests.
+/// Triggers an ext4 error through fs/ext4/sysfs.c, which exists for tests.
 fn fail_ext4(rig: &Rig) {
     let trigger = format!("/sys/fs/ext4/loop{}/trigger_fs_error", number(rig));
     fs::write(trigger, "a test").expect("trigger_fs_error");
@@ -110,7 +110,7 @@ fn the_errors_of_an_ext4_are_reported_until_the_next_stage_has_checked_it() {
     up(&node, &volume, &capability);
     fail_ext4(&rig);
     let errors = [(Status::Degraded, "FilesystemErrors")];
-    // The kernel counts it in a separate worker.
+    // The kernel counts the error in a separate worker.
     until("the error is counted", || {
         !health(&node, &volume).is_empty()
     });
@@ -123,7 +123,7 @@ fn the_errors_of_an_ext4_are_reported_until_the_next_stage_has_checked_it() {
     down(&node, &volume);
 }
 
-/// The root directory is lost: what was in it can be found again, but not its names.
+/// The root directory is lost: its content can be recovered, but not the names.
 #[test]
 #[ignore = "needs root: make test"]
 fn an_ext4_that_only_a_human_may_repair_is_not_mounted_before() {
@@ -147,7 +147,7 @@ fn an_ext4_that_only_a_human_may_repair_is_not_mounted_before() {
     down(&node, &volume);
 }
 
-/// e2fsck exits with 1 if it has repaired something.
+/// Runs e2fsck, which exits with 1 if it has repaired something.
 fn check_ext4(volume: &Volume) {
     let check = std::process::Command::new("e2fsck")
         .args(["-f", "-y"])
@@ -191,7 +191,7 @@ fn a_read_only_volume_is_healthy() {
     let node = rig.node();
     let volume = rig.volume(least_bytes("ext4"));
     up(&node, &volume, &access("ext4"));
-    // Only for this pod; the volume itself is writable.
+    // Only this pod may not write; the volume itself is writable.
     let other = volume.target("b");
     let readers = volume.publish_read_only(&other, access("ext4"));
     node.publish(readers).expect("publish");
@@ -205,7 +205,8 @@ fn a_read_only_volume_is_healthy() {
     down(&node, &volume);
 }
 
-/// `XFS_IOC_GOINGDOWN` (fs/xfs/libxfs/xfs_fs.h), as `xfs_io -x -c shutdown` does.
+/// Shuts an xfs down with `XFS_IOC_GOINGDOWN` (fs/xfs/libxfs/xfs_fs.h), as `xfs_io -x -c shutdown`
+/// does.
 fn shut_down_xfs(path: &Path) {
     run(
         "xfs_io",
@@ -228,7 +229,7 @@ fn an_xfs_that_shut_itself_down_is_reported_and_can_be_staged_again() {
     fs::metadata(&volume.staging).expect_err("it answers");
     let dead = [(Status::Inaccessible, "FilesystemShutDown")];
     expect(&node, &volume, &dead);
-    // The agent comes up next to it, and unmounts it.
+    // The agent starts next to the dead filesystem, and unmounts it.
     rig.restart();
     expect(&node, &volume, &dead);
     down(&node, &volume);
@@ -239,7 +240,7 @@ fn an_xfs_that_shut_itself_down_is_reported_and_can_be_staged_again() {
     down(&node, &volume);
 }
 
-/// The node's report if the caller passes no paths, as `belayctl node health` does.
+/// Returns the node's report if the caller passes no paths, as `belayctl node health` does.
 #[track_caller]
 fn without_paths(node: &NodeCalls, volume: &Volume) -> Reported {
     let request = csi::NodeGetVolumeHealthRequest {
@@ -342,7 +343,7 @@ fn a_raw_device_that_was_detached_by_force_is_reported_until_it_is_staged_again(
     down(&node, &volume);
 }
 
-/// The node's report about the storage.
+/// Returns the node's report about the storage.
 fn storage(rig: &Rig) -> Vec<(StorageHealthErrorType, String)> {
     let request = csi::NodeGetStorageHealthRequest::default();
     let answer = rig.node().storage_health(request).expect("health");

@@ -1,5 +1,5 @@
-//! Callers that time out and retry while a disk does not answer: they must not exhaust the agent.
-//! strace plays the disk: it blocks fstatfs.
+//! Callers that time out and retry while a disk does not respond: they must not exhaust the agent.
+//! strace simulates the disk: it blocks fstatfs.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
@@ -15,14 +15,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{Rig, access, least_bytes};
 
-/// Far longer than the test takes. It ends with the strace.
+/// The duration of the block, far longer than the test takes. It ends with the strace.
 const HELD_UP: Duration = Duration::from_secs(50);
-/// The timeout of an impatient caller. Always exceeded, as it is shorter than the hang.
+/// The timeout of an impatient caller, always exceeded, since it is shorter than the hang.
 const CALLER_PATIENCE: Duration = Duration::from_millis(500);
-/// More than the threads that an agent has.
+/// The number of callers, more than the agent's threads.
 const CALLERS: u32 = 10;
 
-/// Until this is dropped, fstatfs does not return to the agent.
+/// Blocks the agent's calls of fstatfs until this is dropped.
 struct HeldUp(Child);
 
 impl HeldUp {
@@ -44,7 +44,7 @@ impl HeldUp {
             let length = words.read_line(&mut line).expect("read");
             assert_ne!(length, 0, "strace could not attach");
         }
-        // Reads to the end, so that strace never waits for a reader.
+        // Read to the end, so that strace never waits for a reader.
         thread::spawn(move || drop(words.read_to_string(&mut line)));
         held_up
     }
@@ -52,7 +52,7 @@ impl HeldUp {
 
 impl Drop for HeldUp {
     fn drop(&mut self) {
-        // It detaches from the agent as it exits.
+        // strace detaches from the agent when it exits.
         if let Err(errno) = kill_process(Pid::from_child(&self.0), Signal::TERM) {
             eprintln!("strace has ended already: {errno}");
         }
@@ -60,7 +60,7 @@ impl Drop for HeldUp {
     }
 }
 
-/// An impatient caller: whether it was answered in time.
+/// Makes a call as an impatient caller; returns whether the response came in time.
 fn ask_in_passing(socket: PathBuf, request: csi::NodeGetVolumeStatsRequest) -> bool {
     let ask = async {
         let channel = dial(&socket).await.expect("a connection");
@@ -82,7 +82,7 @@ fn ask_in_passing(socket: PathBuf, request: csi::NodeGetVolumeStatsRequest) -> b
 fn callers_who_ask_about_a_hanging_volume_again_and_again_do_not_stop_the_others() {
     let rig = Rig::new();
     let node = rig.node();
-    // Statistics of ext4 and xfs are read where no disk can block them.
+    // Statistics of ext4 and xfs are read in a way that no disk can block.
     let (hangs, other) = (
         rig.volume(least_bytes("btrfs")),
         rig.volume(least_bytes("ext4")),

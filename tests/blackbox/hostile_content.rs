@@ -1,5 +1,5 @@
-//! Content that makes a user's volume look like something else from below. The user, or an operator
-//! who copies a disk image into it, must not lose the volume by that.
+//! Content that makes a user's volume look like something else from outside. The user, or an
+//! operator who copies a disk image into the volume, must not lose the volume because of it.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -16,18 +16,18 @@ use crate::rig::{
     NodeCalls, Rig, Volume, access, least_bytes, refused_with, with_flags, with_mode,
 };
 
-/// In bytes.
+/// The size of a block, in bytes.
 const BLOCK: usize = 4096;
-/// More than a filesystem keeps back.
+/// The size of a file that is larger than the space a filesystem reserves.
 const BALLAST: usize = 8 << 20;
-/// The start of each block of the file that fills a volume; the block's number follows,
-/// little-endian.
+/// The start of each block of the file that fills a volume; the block's number follows, in
+/// little-endian form.
 const NUMBERED: &[u8; 8] = b"block no";
 
-/// A block with a meaning at one offset of the device.
+/// A block that has a meaning at one offset of the device.
 struct Trick {
     name: &'static str,
-    /// The offset, by the size of the device in bytes.
+    /// Returns the offset for a device of this size in bytes.
     at: fn(u64) -> u64,
     block: fn(&Volume) -> Vec<u8>,
 }
@@ -40,7 +40,7 @@ fn a_volume_that_holds_its_own_format_mark_as_data_is_not_formatted_again() {
         at: |_| 100 << 20,
         block: format_mark,
     };
-    // A btrfs has metadata there, where no user can choose the start of a block.
+    // btrfs stores metadata there, where no user can choose the start of a block.
     for kind in ["ext4", "xfs"] {
         expect_harmless(kind, std::slice::from_ref(&trick));
     }
@@ -65,7 +65,7 @@ fn superblocks_of_an_array_that_are_data_do_not_keep_a_volume_from_being_staged(
     expect_harmless("ext4", &tricks);
 }
 
-/// Without an override, an error in it would halt the node.
+/// Without an override, an error in this filesystem would halt the node.
 #[test]
 #[ignore = "needs root: make test"]
 fn an_ext4_that_asks_for_a_panic_is_staged_with_remount_ro() {
@@ -115,7 +115,8 @@ fn mount_options_in_a_superblock_are_refused_by_name_like_those_of_a_class() {
     volume.down(&node, &[]);
 }
 
-/// A copy of a raw volume on which its user has made an ext4, as a restored snapshot of it is.
+/// Returns a copy of a raw volume on which its user has created an ext4, like a volume restored
+/// from its snapshot.
 fn written_raw(rig: &Rig, node: &NodeCalls, options: &[&str]) -> Volume {
     let raw = rig.volume(least_bytes("ext4"));
     let target = raw.target("a");
@@ -129,7 +130,7 @@ fn written_raw(rig: &Rig, node: &NodeCalls, options: &[&str]) -> Volume {
     restored
 }
 
-/// The options of the superblock that is mounted at that path.
+/// Returns the options of the superblock that is mounted at this path.
 fn superblock_options(point: &Path) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
     let of_point = |line: &&str| line.split(' ').nth(4) == point.to_str();
@@ -138,7 +139,7 @@ fn superblock_options(point: &Path) -> Vec<String> {
     options.split(',').map(str::to_owned).collect()
 }
 
-/// Plays each trick on a volume, and fails unless the volume is then staged unchanged, whatever
+/// Writes each block to a volume, and fails unless the volume is then staged unchanged, whatever
 /// content the controller reports.
 #[track_caller]
 fn expect_harmless(kind: &str, tricks: &[Trick]) {
@@ -168,7 +169,7 @@ fn expect_harmless(kind: &str, tricks: &[Trick]) {
 
 /// Writes numbered blocks into a file until the filesystem is full.
 fn fill(path: &Path) {
-    // A filesystem reserves some blocks, perhaps its last, until others become free.
+    // A filesystem may reserve some blocks, perhaps its last, until others become free.
     let ballast = path.with_file_name("ballast");
     fs::write(&ballast, vec![0; BALLAST]).expect("write");
     let file = File::create_new(path).expect("create");
@@ -179,7 +180,7 @@ fn fill(path: &Path) {
     file.sync_all().expect("fsync");
 }
 
-/// Appends more blocks. Returns whether they fitted.
+/// Appends blocks. Returns whether they fitted.
 fn append(file: &File) -> bool {
     let first = file.metadata().expect("stat").len() / BLOCK as u64;
     let mut chunk = vec![0; 256 * BLOCK];
@@ -194,8 +195,8 @@ fn append(file: &File) -> bool {
     }
 }
 
-/// As a user, writes that block where the user's data covers this byte of the device, or where an
-/// earlier one was written. Returns the previous content.
+/// Writes the block, as a user, where the user's data covers this byte of the device, or where an
+/// earlier block was written. Returns the previous content.
 fn store(volume: &Volume, at: u64, block: &[u8], name: &str) -> Vec<u8> {
     let file = File::options()
         .read(true)
@@ -219,7 +220,7 @@ fn store(volume: &Volume, at: u64, block: &[u8], name: &str) -> Vec<u8> {
     before
 }
 
-/// The offset of that block in the file.
+/// Returns the offset of this block in the file.
 fn find(file: &File, block: &[u8]) -> u64 {
     let bytes = file.metadata().expect("stat").len();
     let mut found = vec![0; BLOCK];
@@ -232,7 +233,7 @@ fn find(file: &File, block: &[u8]) -> u64 {
         .expect("no data of the user's is there; choose another size")
 }
 
-/// The filesystem's own id, from its superblock (ext4: `s_uuid`; xfs: `sb_uuid`).
+/// Returns the filesystem's own UUID from its superblock (ext4: `s_uuid`; xfs: `sb_uuid`).
 fn uuid(kind: &str, volume: &Volume) -> Vec<u8> {
     let at = match kind {
         "ext4" => 1024 + 0x68,
@@ -241,8 +242,8 @@ fn uuid(kind: &str, volume: &Volume) -> Vec<u8> {
     volume.read(at, 16)
 }
 
-/// What the node agent leaves at byte 100 MiB while it formats this volume: a magic, the version,
-/// the length of the id, the id; a CRC-32C of it all at byte 508.
+/// Returns the mark that the node agent writes at byte 100 MiB while it formats this volume: a
+/// magic, the version, the length of the ID, the ID; and a CRC-32C of all of it at byte 508.
 fn format_mark(volume: &Volume) -> Vec<u8> {
     let id = volume.id.as_bytes();
     let length = u32::try_from(id.len()).expect("a short id");
@@ -255,7 +256,7 @@ fn format_mark(volume: &Volume) -> Vec<u8> {
     block
 }
 
-/// The checksum of iSCSI (RFC 3720, appendix B.4).
+/// Returns the checksum of iSCSI (RFC 3720, appendix B.4).
 fn crc32c(data: &[u8]) -> u32 {
     let mut crc = !0;
     for byte in data {
@@ -268,8 +269,8 @@ fn crc32c(data: &[u8]) -> u32 {
     !crc
 }
 
-/// The superblock of an array with the old metadata (Linux: include/uapi/linux/raid/md_p.h,
-/// `mdp_super_t`), of members of so many bytes.
+/// Returns the superblock of an array with the old metadata (Linux: include/uapi/linux/raid/md_p.h,
+/// `mdp_super_t`), whose members have `bytes` bytes.
 fn md_version_0(bytes: u64) -> Vec<u8> {
     let kibibytes = u32::try_from(bytes >> 10).expect("a small volume");
     let mut block = vec![0; BLOCK];
@@ -281,7 +282,8 @@ fn md_version_0(bytes: u64) -> Vec<u8> {
     block
 }
 
-/// A superblock of version 1 (`struct mdp_superblock_1`) at that byte, without any member.
+/// Returns a superblock of version 1 (`struct mdp_superblock_1`) for this byte offset, without any
+/// member.
 fn md_version_1(at: u64) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
     block[..4].copy_from_slice(b"\xfc\x4e\x2b\xa9");
@@ -292,7 +294,7 @@ fn md_version_1(at: u64) -> Vec<u8> {
     block
 }
 
-/// The sum of all words, with the carry added to it.
+/// Returns the sum of all words, with the carry added.
 fn md_checksum(block: &[u8]) -> u32 {
     let (words, _) = block.as_chunks();
     let sum: u64 = words

@@ -75,7 +75,7 @@ fn a_raw_volume_whose_file_was_moved_away_still_gives_its_device_back() {
     });
 }
 
-/// Unstages a raw device whose file was lost, by the agent that staged it and by another.
+/// Unstages a raw device whose file was lost, with the agent that staged it and with another agent.
 #[track_caller]
 fn expect_device_back(lose: fn(&Volume, &TestDir)) {
     let mut rig = Rig::new();
@@ -111,7 +111,7 @@ fn a_fifo_in_the_loop_directory_is_no_volume_and_blocks_no_call() {
             fifo
         })
         .collect();
-    // As many at once as there could be threads.
+    // Make as many concurrent calls as there could be threads.
     for is_stage in [true, false] {
         thread::scope(|scope| {
             for fifo in &fifos {
@@ -121,7 +121,7 @@ fn a_fifo_in_the_loop_directory_is_no_volume_and_blocks_no_call() {
                         let answer = node.stage(fifo.stage(access("ext4")));
                         refused(answer, Code::InvalidArgument);
                     } else {
-                        // As for a volume whose file was removed.
+                        // The result is the same as for a volume whose file was removed.
                         node.unstage(fifo.unstage()).expect("unstage");
                     }
                 });

@@ -1,4 +1,4 @@
-//! Mounts in a state that the agent has not created: mirrored, frozen, copied into another
+//! Mounts in a state that the agent did not create: mirrored, frozen, copied into another
 //! namespace, or remounted read-only.
 
 use std::fs;
@@ -19,8 +19,8 @@ use crate::rig::{
     Rig, TestDir, Volume, access, least_bytes, refused, refused_with, run, until, with_mode,
 };
 
-/// Stages and publishes a volume in that directory, with agents that have no memory of the previous
-/// one.
+/// Stages and publishes a volume in this directory, each time with an agent that has no memory of
+/// the previous one.
 fn expect_life_in(rig: &mut Rig, directory: &Path) {
     let node = rig.node();
     for kind in ["ext4", "btrfs", "block"] {
@@ -102,7 +102,7 @@ fn a_target_that_a_replaced_driver_has_bound_is_the_one_that_is_allowed() {
             fs::create_dir_all(directory).expect("mkdir");
         }
         rig.node().stage(volume.stage(sole.clone())).expect("stage");
-        // As `mount --bind`: of a shared mount, so that it is a peer.
+        // `mount --bind` does the same: a bind of a shared mount is a peer.
         mount_bind(&volume.staging, &bound).expect("bind");
         leave_words(kind, &bound);
         rig.restart();
@@ -127,8 +127,8 @@ fn a_target_that_a_replaced_driver_has_bound_is_the_one_that_is_allowed() {
     unmount(&kubelet, UnmountFlags::NOFOLLOW).expect("umount");
 }
 
-/// A frozen filesystem. It could not be unmounted, so it is thawed when a test fails, by any mount
-/// that exists or can be created.
+/// A frozen filesystem. It cannot be unmounted, so it is thawed when a test fails, through any
+/// mount that exists or can be created.
 struct Frozen<'a> {
     test_dir: &'a TestDir,
 }
@@ -181,7 +181,7 @@ struct Bystander(Child);
 
 impl Bystander {
     fn new() -> Self {
-        // It exits when its input ends, so at the latest with this process.
+        // The process exits when its input ends, and so at the latest with this process.
         let child = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "cat"])
             .stdin(Stdio::piped())
@@ -199,7 +199,7 @@ impl Bystander {
 
 impl Drop for Bystander {
     fn drop(&mut self) {
-        // Both fail only where it has ended already.
+        // Both calls fail only if the process has already ended.
         drop(self.0.kill());
         drop(self.0.wait());
     }
@@ -229,11 +229,11 @@ fn a_volume_that_another_namespace_still_has_is_not_unstaged_but_staged_again() 
                 .expect("unpublish");
         }
         expect_still_held(&rig, &volume);
-        // No process may write below a filesystem that is mounted.
+        // No process may write to the device of a mounted filesystem.
         let raw = node.stage(volume.stage(access("block")));
         assert_eq!(raw.expect_err("mounted elsewhere").code(), Code::Aborted);
         drop(bystander);
-        // The kernel removes its mounts a moment after the process.
+        // The kernel removes the process's mounts a moment after the process.
         until("it is unstaged", || node.unstage(volume.unstage()).is_ok());
         until("the device is free", || rig.test_dir().loops().is_empty());
         node.stage(volume.stage(access(kind))).expect("stage again");
@@ -242,7 +242,8 @@ fn a_volume_that_another_namespace_still_has_is_not_unstaged_but_staged_again() 
     }
 }
 
-/// OK would mean that nothing of the volume is left on this node.
+/// Checks that the unstage is refused, since OK would mean that nothing of the volume is left on
+/// this node.
 #[track_caller]
 fn expect_still_held(rig: &Rig, volume: &Volume) {
     let answer = rig.node().unstage(volume.unstage());
@@ -260,7 +261,7 @@ fn what_was_staged_for_reading_only_is_not_published_for_writing() {
     let node = rig.node();
     let volume = rig.volume(least_bytes("ext4"));
     let target = volume.target("a");
-    // A read-only volume is never formatted.
+    // A read-only volume is never formatted, so stage the blank volume first.
     node.stage(volume.stage(access("ext4")))
         .expect("stage a blank volume");
     volume.down(&node, &[]);
@@ -282,7 +283,7 @@ fn a_filesystem_that_was_switched_to_reading_only_is_not_published_for_writing()
         let target = volume.target("a");
         node.stage(volume.stage(access(kind))).expect("stage");
         leave_words(kind, &volume.staging);
-        // Like an error: the filesystem itself, and not the mount.
+        // Make the filesystem itself read-only, as an error does, and not the mount.
         let context = fspick(CWD, &volume.staging, FsPickFlags::FSPICK_CLOEXEC).expect("fspick");
         fsconfig_set_flag(&context, "ro").expect("fsconfig");
         fsconfig_reconfigure(&context).expect("fsconfig");
@@ -295,7 +296,7 @@ fn a_filesystem_that_was_switched_to_reading_only_is_not_published_for_writing()
     }
 }
 
-/// The first attempt is refused like the second, and leaves nothing behind.
+/// Checks that the first attempt is refused like the second, and leaves nothing behind.
 #[track_caller]
 fn expect_no_writer(rig: &Rig, volume: &Volume, kind: &str) {
     let target = volume.target("writes");
@@ -306,7 +307,7 @@ fn expect_no_writer(rig: &Rig, volume: &Volume, kind: &str) {
     }
 }
 
-/// By an operator who confused two directories.
+/// An operator confused two directories.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_mount_of_another_volume_over_a_staging_path_is_not_called_a_file_that_was_replaced() {

@@ -1,5 +1,5 @@
-//! Requests whose paths and ids do not belong together: nothing is removed that is not the
-//! volume's, and nothing is mounted where it would be in the way.
+//! Requests whose paths and IDs do not belong together: nothing is removed that does not belong to
+//! the volume, and nothing is mounted where it would be in the way.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -10,14 +10,14 @@ use tonic::Code;
 
 use crate::rig::{Rig, Volume, World, access, least_bytes, refused, run};
 
-/// Two unrelated ids: a volume, and an id without any file.
+/// Returns two unrelated IDs: one of a volume, and one without any file.
 fn strangers(rig: &Rig) -> [Volume; 2] {
     let ghost = rig.volume(0);
     fs::remove_file(&ghost.file).expect("unlink");
     [rig.volume(least_bytes("block")), ghost]
 }
 
-/// Each of them makes every call that could remove something at these paths.
+/// Makes, for each of the unrelated IDs, every call that could remove something at these paths.
 #[track_caller]
 fn expect_left_alone(rig: &Rig, strangers: &mut [Volume], staging: &Path, targets: &[&Path]) {
     let node = rig.node();
@@ -169,7 +169,7 @@ fn a_target_and_the_staging_path_may_not_contain_each_other() {
 fn an_expansion_grows_the_volume_even_if_it_names_the_staging_path_of_another() {
     let rig = Rig::new();
     let node = rig.node();
-    // A kind that grows without CAP_SYS_RESOURCE.
+    // Use a kind that can be expanded without CAP_SYS_RESOURCE.
     let bytes = least_bytes("xfs");
     let mut volume = rig.volume(bytes);
     let other = rig.volume(bytes * 4);
@@ -192,7 +192,7 @@ fn an_expansion_grows_the_volume_even_if_it_names_the_staging_path_of_another() 
     other.down(&node, &[]);
 }
 
-/// How large the filesystem there is, in bytes.
+/// Returns the size of the filesystem at this path, in bytes.
 fn room(path: &Path) -> u64 {
     let stat = statvfs(path).expect("statvfs");
     stat.f_blocks * stat.f_frsize

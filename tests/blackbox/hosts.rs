@@ -1,12 +1,13 @@
-//! The directory of volumes on each supported filesystem. It provides a file's device number, which
-//! identifies volumes, and the map of data, which proves them blank.
+//! The directory of volumes on each supported filesystem. The agent depends on two of the
+//! filesystem's features: a file's device number, which identifies volumes, and the map of data,
+//! which proves them blank.
 
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{Disk, Rig, TestDir, access, least_bytes, refused};
 
-/// Creates a disk with that filesystem and runs `act` with a rig whose volumes are on it.
+/// Creates a disk with this filesystem and runs `act` with a rig whose volumes are on it.
 fn on(host: &str, act: impl FnOnce(&mut Rig)) {
     let test_dir = TestDir::new();
     let disk = Disk::new(&test_dir, host, "disk-mounted");

@@ -1,5 +1,5 @@
-//! A disk that does not answer: the filesystem below the volumes' files is frozen, so that every
-//! writer waits in the kernel, for real and for as long as the test needs.
+//! A disk that does not respond: the filesystem below the volumes' files is frozen, so that every
+//! writer waits in the kernel, for as long as the test needs.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use crate::rig::{
     least_bytes, probe, refused_with, run, text, until,
 };
 
-/// More volumes than the agent's pool has slots.
+/// The number of hung volumes, more than the slots of the agent's pool.
 const HUNG: usize = 8;
 
 /// The disk of the volumes' files.
@@ -42,7 +42,7 @@ impl Disk {
     }
 }
 
-/// Staged, published, and with data that is not on the disk yet.
+/// Returns a volume that is staged and published, with data that is not on the disk yet.
 fn up(rig: &Rig) -> Volume {
     let (node, volume) = (rig.node(), rig.volume(least_bytes("ext4")));
     let target = volume.target("a");
@@ -55,7 +55,7 @@ fn up(rig: &Rig) -> Volume {
 
 type Caller<T> = JoinHandle<Answer<T>>;
 
-/// A caller in a separate thread, which retries while a query of [`is_in`] is answered.
+/// Starts a caller in a separate thread, which retries while a query of [`is_in`] is in progress.
 fn caller<T: Send + 'static>(act: impl Fn() -> Answer<T> + Send + 'static) -> Caller<T> {
     thread::spawn(move || {
         loop {
@@ -78,7 +78,7 @@ fn stage(rig: &Rig, volume: &Volume) -> Caller<csi::NodeStageVolumeResponse> {
     caller(move || node.stage(request.clone()))
 }
 
-/// Waits until the volume's job is in that phase. Queries with a call that changes nothing.
+/// Waits until the volume's job is in this phase. Queries it with a call that changes nothing.
 fn is_in(rig: &Rig, volume: &Volume, phase: &str) {
     let in_phase = format!("now in {phase}");
     until(&in_phase, || {
@@ -107,7 +107,7 @@ fn a_disk_that_does_not_answer_blocks_only_its_own_volumes() {
     }
     let frozen = disk.freeze();
     let hung: Vec<_> = volumes.iter().map(|volume| unstage(&rig, volume)).collect();
-    // Only a call on a thread reports its phase; so each has a thread once all report theirs.
+    // Only a call on a thread reports its phase, so each call has a thread once all report theirs.
     for volume in &volumes {
         is_in(&rig, volume, "unmount");
     }
@@ -142,7 +142,7 @@ fn a_disk_that_does_not_answer_blocks_only_its_own_volumes() {
     rig.test_dir().expect_nothing_left();
 }
 
-/// The agent reads the statistics of ext4 and xfs on its one thread, which must never wait.
+/// The agent reads the statistics of ext4 and xfs on its main thread, which must never wait.
 #[test]
 #[ignore = "needs root: make test"]
 fn statistics_of_frozen_filesystems_and_of_one_on_a_frozen_disk_are_answered() {
@@ -156,7 +156,7 @@ fn statistics_of_frozen_filesystems_and_of_one_on_a_frozen_disk_are_answered() {
         node.stage(volume.stage(access(fs_type))).expect("stage");
         let request = volume.publish(&target, access(fs_type));
         node.publish(request).expect("publish");
-        // Not on the disk yet.
+        // Write data that is not on the disk yet.
         fs::write(target.join("late"), vec![1; 1 << 20]).expect("write");
         volume
     });
@@ -205,7 +205,7 @@ fn an_unstage_cancels_a_stage_that_waits_for_others() {
     let node = rig.node();
     let volumes: Vec<Volume> = (0..3).map(|_| rig.volume(least_bytes("ext4"))).collect();
     let frozen = disk.freeze();
-    // Both slots for mkfs are taken, and their holders cannot write.
+    // Both slots for mkfs are taken, and the processes in them cannot write.
     let holders = &volumes[..2];
     let formats: Vec<_> = holders.iter().map(|volume| stage(&rig, volume)).collect();
     for volume in holders {
@@ -235,8 +235,8 @@ fn an_unstage_cancels_a_stage_that_waits_for_others() {
 /// The command of a container runtime: the process it starts sees no process of another container.
 const CONTAINED: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
-/// An agent that was killed and whose thread hangs still has its sockets and its port. The next one
-/// serves on the sockets, and on the port as soon as it is free.
+/// An agent that was killed while one of its threads hangs still has its sockets and its port. The
+/// next agent serves on the sockets at once, and on the port as soon as it is free.
 fn is_succeeded(command: &[&str]) {
     let test_dir = TestDir::new();
     let disk = Disk::mount(&test_dir);
@@ -259,7 +259,7 @@ fn is_succeeded(command: &[&str]) {
     fs::write(volume.target("a").join("late"), vec![1; 1 << 20]).expect("write");
     let unpublish = volume.unpublish(&volume.target("a"));
     rig.node().unpublish(unpublish).expect("unpublish");
-    // Awaited at the end, also of a failed test: by then the disk answers.
+    // The killed process is awaited at the end, even if the test fails: by then, the disk responds.
     let killed;
     let frozen = disk.freeze();
     let hung = unstage(&rig, &volume);
@@ -300,7 +300,7 @@ fn so_does_an_agent_that_cannot_see_the_process_of_the_killed_one() {
     is_succeeded(&CONTAINED);
 }
 
-/// The last log line of a second agent, which must not start on the first one's socket.
+/// Returns the last log line of a second agent, which must not start on the first agent's socket.
 fn refused_beside(rig: &Rig, command: &[&str]) -> String {
     let volumes = rig.test_dir().directory("others");
     let flags = ["--node-id", "node-1", "--loop-dir", text(&volumes)];
@@ -333,7 +333,7 @@ fn so_does_a_stopped_agent_whose_queue_is_full() {
     rig.agent().signal(Signal::CONT);
     assert!(line.contains("stopped by a signal"), "{line}");
     drop(waiting);
-    // It accepts the queued connections one by one.
+    // The agent accepts the queued connections one by one.
     until("it answers", || {
         probe(&rig.socket()).is_ok_and(|answer| answer.ready == Some(true))
     });
@@ -351,8 +351,8 @@ fn fill_queue(socket: &Path) -> Vec<OwnedFd> {
     std::iter::from_fn(connection).collect()
 }
 
-/// After a hundred seconds the callers get an error, and so do health calls. The first callers have
-/// disconnected by then, and others have replaced them.
+/// Checks that after a hundred seconds, the callers and the health calls get an error. By then, the
+/// first callers have disconnected, and others have replaced them.
 fn error_at_the_deadline(
     rig: &Rig,
     volume: &Volume,

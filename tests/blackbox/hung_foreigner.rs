@@ -1,4 +1,4 @@
-//! A foreign loop device whose storage does not answer: the agent does not query it, neither at its
+//! A foreign loop device whose storage does not respond: the agent does not query it, neither at
 //! start nor when it searches for a device that a crash left bound.
 
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::rig::{Fuse, NodeCalls, Rig, TestDir, Volume, access, least_bytes, run
 
 const FILE: &str = "foreign.img";
 
-/// The device, bound and hung. Unbound when dropped, after its storage has been ended.
+/// The device, bound and hung. When this is dropped, its storage is ended and it is unbound.
 struct Foreigner {
     device: String,
     fuse: Option<Fuse>,
@@ -23,7 +23,7 @@ impl Foreigner {
         let file = fuse.point().join(FILE);
         let device = run("losetup", &["--find", "--show", text(&file)]);
         let device = device.trim().to_owned();
-        // The mount table then has a loop device at a path that cannot be resolved.
+        // The mount table then contains a loop device at a path that cannot be resolved.
         mount_bind(&device, &file).expect("mount --bind");
         fuse.silence();
         let fuse = Some(fuse);
@@ -34,7 +34,7 @@ impl Foreigner {
 impl Drop for Foreigner {
     fn drop(&mut self) {
         drop(self.fuse.take());
-        // Its path is no longer below a test directory, so no cleanup would find it.
+        // The device's path is no longer below a test directory, so no cleanup would find it.
         let detached = Command::new("losetup")
             .args(["--detach", &self.device])
             .status();
@@ -48,7 +48,7 @@ impl Drop for Foreigner {
 
 fn lives(node: &NodeCalls, volume: &Volume, kind: &str) {
     let target = volume.target("a");
-    // The start frees devices in a job of the volume's, so the first call may have to be repeated.
+    // The start releases devices in a job of the volume, so the first call may have to be repeated.
     until("the volume is staged", || {
         let answer = node.stage(volume.stage(access(kind)));
         let is_over = !answer.as_ref().is_err_and(|it| it.code() == Code::Aborted);
@@ -94,7 +94,7 @@ fn a_device_that_a_crash_left_bound_is_found_beside_one_that_hangs() {
         unmount(volume.device(), UnmountFlags::NOFOLLOW).expect("umount");
         assert_eq!(ours(&rig, &volume), 1);
     };
-    // As after a crash between the bind of the device and its mount.
+    // The state is as after a crash between the bind of the device and its mount.
     leave_bound();
     lives(&node, &volume, "block");
     leave_bound();
@@ -109,7 +109,7 @@ fn a_device_that_a_crash_left_bound_is_found_beside_one_that_hangs() {
     drop(foreigner);
 }
 
-/// How many devices are bound to the volume's file.
+/// Returns the number of devices that are bound to the volume's file.
 fn ours(rig: &Rig, volume: &Volume) -> usize {
     let bound = rig.test_dir().loops();
     bound.iter().filter(|it| it.file == volume.file).count()

@@ -1,5 +1,5 @@
-//! A filesystem whose server does not answer, mounted over a directory that published and staging
-//! paths lead through: only calls for these paths wait.
+//! A filesystem whose server does not respond, mounted on a directory in published and staging
+//! paths: only calls for these paths wait.
 
 use std::path::Path;
 use std::thread::{self, JoinHandle};
@@ -20,7 +20,8 @@ fn publish(node: &NodeCalls, volume: &Volume, target: &Path) {
     node.publish(request).expect("publish");
 }
 
-/// A call in a separate thread, which retries while a query of [`is_looking`] is answered.
+/// Starts a caller in a separate thread, which retries while a query of [`is_looking`] is in
+/// progress.
 fn caller<T>(act: impl Fn() -> Answer<T> + Send + 'static) -> JoinHandle<()> {
     let is_in_the_way = |reported: &Status| reported.code() == Code::Aborted;
     thread::spawn(move || while act().is_err_and(|reported| is_in_the_way(&reported)) {})
@@ -48,7 +49,7 @@ fn a_silent_server_above_a_path_blocks_only_calls_for_that_path() {
     let node = rig.node();
     publish(&node, &sound, &sound.target("a"));
     publish(&node, &read, &pods.join("read"));
-    // The next ones are read without a thread.
+    // Later statistics are read without a thread.
     for _ in 0..2 {
         node.stats(read.stats(&pods.join("read"))).expect("stats");
     }

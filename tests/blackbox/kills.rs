@@ -1,6 +1,6 @@
 //! `kill -9` of either program at random instants, during the lifecycles of twenty volumes with
-//! snapshots and clones. Every acknowledged change is there, nothing is left over, and every call
-//! that is repeated succeeds in the end.
+//! snapshots and clones. Every acknowledged change persists, nothing is left over, and every
+//! repeated call eventually succeeds.
 
 mod life;
 mod trial;
@@ -19,12 +19,12 @@ use crate::rig::{Chance, PATIENCE, Pair, mounts_of, stacked};
 
 const LIVES: usize = 20;
 const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
-/// The longest time between two kills.
+/// Maximum time between two kills.
 const KILL_WITHIN_MS: u64 = 500;
-/// Kills between two checks of everything.
+/// The number of kills between two checks of everything.
 const KILLS_A_LOOK: u32 = 5;
 
-/// How many kills: `make nightly` has the time for more.
+/// Returns the number of kills; `make nightly` runs more.
 fn kills_wanted() -> u32 {
     if std::env::var_os("BELAY_NIGHTLY").is_some() {
         200
@@ -52,7 +52,7 @@ fn volumes_outlive_kills_where_files_share_no_blocks() {
     live_and_kill("ext4", kills_wanted() / 2);
 }
 
-/// With the state on that filesystem.
+/// Runs the test with the state on this filesystem.
 fn live_and_kill(filesystem: &str, kills: u32) {
     let mut pair = Pair::new(filesystem);
     let mut chance = Chance::new(&format!("kills of either binary on {filesystem}"));
@@ -66,20 +66,20 @@ fn live_and_kill(filesystem: &str, kills: u32) {
     let (report, reported) = mpsc::channel();
     for life in &lives {
         let (trial, life, report) = (Arc::clone(&trial), Arc::clone(life), report.clone());
-        // Not awaited, if it hangs.
+        // The thread is not awaited, since it may hang.
         thread::spawn(move || {
             let steps = || live(&trial, &life);
             let is_well = catch_unwind(AssertUnwindSafe(steps)).is_ok();
             if !is_well {
                 trial.fail_all();
             }
-            // The test may have failed, and the receiver may be gone.
+            // The test may have failed, and the receiver may have been dropped.
             report.send(is_well).unwrap_or_default();
         });
     }
     for kill in 1..=kills {
         let instant = Duration::from_millis(chance.below(KILL_WITHIN_MS));
-        // Until then no life ends, unless it fails.
+        // Until then, no lifecycle ends, unless it fails.
         if reported.recv_timeout(instant) != Err(RecvTimeoutError::Timeout) {
             trial.end();
             panic!("a life failed, as reported above\n{}", pair.last_words());
@@ -133,7 +133,7 @@ fn strike(pair: &mut Pair, trial: &Trial, victim: Victim) {
     trial.turn(binary);
 }
 
-/// Compares the responses to all lives with the ledger, the kernel and the disk.
+/// Compares the responses of all lifecycles with the ledger, the kernel and the disk.
 fn look(pair: &Pair, trial: &Trial, lives: &[Arc<Mutex<Life>>], kill: u32) {
     let _still = trial.hold_still();
     let when = format!("after kill {kill}");
@@ -158,7 +158,7 @@ fn look(pair: &Pair, trial: &Trial, lives: &[Arc<Mutex<Life>>], kill: u32) {
     pair.expect_no_trouble(&when);
 }
 
-/// Waits until all lives have ended.
+/// Waits until all lifecycles have ended.
 fn wait(pair: &Pair, trial: &Trial, reported: &Receiver<bool>) {
     for _ in 0..LIVES {
         match reported.recv_timeout(2 * PATIENCE) {

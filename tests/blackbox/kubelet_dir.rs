@@ -1,5 +1,5 @@
 //! The kubelet's directory: calls stay within it, and an agent whose mounts would not reach the
-//! kubelet reports that and makes none. Namespaces and propagation are real.
+//! kubelet reports that and makes no mounts. Namespaces and propagation are real.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl Mount {
         Mount(onto)
     }
 
-    /// Of the directory `kubelet`, onto itself.
+    /// Mounts the directory `kubelet` on itself.
     pub(crate) fn of(test_dir: &TestDir, propagation: MountPropagationFlags) -> Self {
         let directory = test_dir.directory("kubelet");
         Self::bind(&directory.clone(), directory, propagation)
@@ -31,7 +31,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A failed test may have left mounts in it, which the test directory unmounts.
+        // A failed test may have left mounts below it, which the test directory unmounts.
         let unmounted = unmount(&self.0, UnmountFlags::NOFOLLOW);
         assert!(
             unmounted.is_ok() || std::thread::panicking(),
@@ -44,7 +44,7 @@ fn text(path: &Path) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// An agent with the directory in its flags, started by that command.
+/// Starts an agent with the directory in its flags, through this command.
 fn start(test_dir: TestDir, kubelet_dir: &Path, command: &[&str]) -> Rig {
     let volumes = test_dir.directory("volumes");
     let mut flags = vec!["--http-endpoint".to_owned(), "127.0.0.1:0".to_owned()];
@@ -53,13 +53,14 @@ fn start(test_dir: TestDir, kubelet_dir: &Path, command: &[&str]) -> Rig {
     Rig::launched(test_dir, volumes, Launch { command, flags })
 }
 
-/// A new volume with all its paths in that directory.
+/// Returns a new volume with all its paths in this directory.
 fn volume_in(rig: &Rig, directory: &Path, kind: &str) -> Volume {
     let id = rig.volume(least_bytes(kind)).id;
     Volume::made(directory, rig.volumes(), id)
 }
 
-/// Every call with that path in one field after the other: the field's name, and the response.
+/// Makes every call with this path in one field after the other. Returns each field's name and the
+/// response.
 fn calls(rig: &Rig, volume: &Volume, path: &Path) -> Vec<(&'static str, tonic::Status)> {
     const STAGING: &str = "staging_target_path";
     let (node, kind) = (rig.node(), || access("ext4"));
@@ -162,7 +163,7 @@ fn volumes_live_in_a_directory_that_is_a_link_on_the_host() {
     drop(mount);
 }
 
-/// Whether the volume is mounted in our namespace, which acts as the kubelet's.
+/// Whether the volume is mounted in this process's namespace, which stands for the kubelet's.
 fn is_seen(volume: &Volume) -> bool {
     let is_it = |mount: &_| mount == &volume.staging;
     let mut points = mounts_of("self").into_iter().map(|mount| mount.point);
@@ -175,7 +176,7 @@ fn mounts_that_reach_the_kubelet_are_made_from_within_a_namespace_of_its_own() {
     let test_dir = TestDir::new();
     let directory = test_dir.directory("kubelet");
     let mount = Mount::of(&test_dir, MountPropagationFlags::SHARED);
-    // As a container runtime does for mountPropagation: Bidirectional.
+    // A container runtime does the same for mountPropagation: Bidirectional.
     let unshare = ["unshare", "--mount", "--propagation", "unchanged"];
     let rig = start(test_dir, &directory, &unshare);
     assert_eq!(Pages::of(rig.agent()).health(), (200, "ok\n".to_owned()));
@@ -191,7 +192,7 @@ fn mounts_that_reach_the_kubelet_are_made_from_within_a_namespace_of_its_own() {
 #[test]
 #[ignore = "needs root: make test"]
 fn an_agent_whose_mounts_would_not_be_visible_says_so_and_makes_none() {
-    // HostToContainer, and nothing; the third in a directory that was never shared.
+    // These are the propagations HostToContainer and None; the third directory was never shared.
     let cases = [
         ("slave", MountPropagationFlags::SHARED),
         ("private", MountPropagationFlags::SHARED),
@@ -226,7 +227,7 @@ fn an_agent_whose_mounts_would_not_be_visible_says_so_and_makes_none() {
     }
 }
 
-/// How many mounts the agent has there, the directory's own among them.
+/// Returns the number of mounts that the agent sees there, including the directory's own.
 fn mounts_below(rig: &Rig, directory: &Path) -> usize {
     let mounts = mounts_of(&rig.agent().pid().to_string()).into_iter();
     mounts

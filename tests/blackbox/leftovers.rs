@@ -1,6 +1,7 @@
-//! State that a process sets on a volume's loop device, and that the kernel keeps with the number:
-//! partitions, the read-only state, dropped flushes. Health reports it while the volume is in use,
-//! and no other volume of the number has it. Also a `/dev` without nodes of loop devices.
+//! State that a process sets on a volume's loop device, and that the kernel keeps with the device's
+//! number: partitions, the read-only state, dropped flushes. Health reports it while the volume is
+//! in use, and no later volume with the number inherits it. Also tests a `/dev` without nodes of
+//! loop devices.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,15 +15,15 @@ use crate::rig::{
     Launch, NodeCalls, Rig, TestDir, Volume, access, least_bytes, probe, refused_with, run, until,
 };
 
-/// Other processes take numbers too.
+/// Maximum number of attempts, since other processes also take numbers.
 const ATTEMPTS_MAX: usize = 50;
 
-/// The number of a loop device that a process has changed; restored when dropped, if no other
-/// process has done so.
+/// The number of a loop device that a process has changed. The device is restored when this is
+/// dropped, unless another process has restored it.
 struct Altered(u32);
 
 impl Altered {
-    /// The loop device that has the volume's file.
+    /// Returns the loop device that is bound to the volume's file.
     fn of(rig: &Rig, volume: &Volume) -> Self {
         Altered(bound(rig, volume).expect("it is bound"))
     }
@@ -74,7 +75,7 @@ fn down(rig: &Rig, volume: &Volume) {
     until("it is unbound", || bound(rig, volume).is_none());
 }
 
-/// The reasons and messages of the volume's health.
+/// Returns the reasons and messages of the volume's health.
 fn health(node: &NodeCalls, volume: &Volume) -> Vec<(String, String)> {
     let text = |path: PathBuf| path.to_str().expect("UTF-8").to_owned();
     let request = csi::NodeGetVolumeHealthRequest {
@@ -87,7 +88,7 @@ fn health(node: &NodeCalls, volume: &Volume) -> Vec<(String, String)> {
     all.into_iter().map(|it| (it.reason, it.message)).collect()
 }
 
-/// The text of the condition in the volume's statistics, if it is abnormal.
+/// Returns the text of the condition in the volume's statistics, if it is abnormal.
 fn condition(node: &NodeCalls, volume: &Volume) -> Option<String> {
     let stats = node.stats(volume.stats(&volume.target("a")));
     let condition = stats.expect("stats").volume_condition;
@@ -111,7 +112,7 @@ fn expect_healthy(node: &NodeCalls, volume: &Volume) {
     assert_eq!(condition(node, volume), None);
 }
 
-/// Changes the device of a volume, takes the volume down, and stages another one until that has
+/// Changes the device of a volume, takes the volume down, and stages other volumes until one gets
 /// the number.
 fn next_on(rig: &Rig, kinds: [&str; 2], change: impl Fn(&Altered, &Volume)) -> (Altered, Volume) {
     let node = rig.node();
@@ -195,7 +196,7 @@ fn a_device_that_was_set_read_only_is_reported_and_the_next_volume_of_its_number
         let (altered, next) = next_on(&rig, kinds, |altered, first| {
             run("blockdev", &["--setro", &altered.path()]);
             expect_altered(&node, first, "read-only");
-            // A filesystem that is mounted already is still written.
+            // A filesystem that is already mounted can still be written.
             assert_eq!(condition(&node, first).is_some(), kinds[0] == "block");
         });
         leave_words(kinds[1], &next.target("a"));
@@ -245,7 +246,8 @@ fn mode(path: &str) -> u32 {
     fs::metadata(path).expect("a node").permissions().mode()
 }
 
-/// A `/dev` as a container image has it, or a node without devtmpfs, with these nodes.
+/// Starts a rig with a `/dev` as in a container image, or on a node without devtmpfs, with these
+/// nodes.
 fn in_dev_with(nodes: &str) -> Rig {
     let script = format!(
         "mount -t tmpfs dev /dev && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9 && {nodes} \

@@ -12,7 +12,7 @@ use crate::rig::{NodeCalls, Rig, Volume, access, least_bytes, refused, refused_w
 const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
 const WORDS: &[u8] = b"what was written must be read";
 
-/// Writes data like a pod, on disk when this returns.
+/// Writes data like a pod; it is on disk when this returns.
 pub(crate) fn leave_words(kind: &str, target: &Path) {
     let file = match kind {
         "block" => fs::File::options().write(true).open(target),
@@ -23,7 +23,7 @@ pub(crate) fn leave_words(kind: &str, target: &Path) {
     file.sync_all().expect("fsync");
 }
 
-/// Fails unless that data is there.
+/// Fails unless the data of [`leave_words`] is there.
 #[track_caller]
 pub(crate) fn expect_words(kind: &str, target: &Path) {
     let file = match kind {
@@ -85,7 +85,7 @@ fn a_volume_lives_its_whole_life_and_every_call_may_come_twice() {
     }
 }
 
-/// A dropped label would let the kubelet start a pod that may not read its volume.
+/// If the label were dropped, the kubelet would start a pod that may not read its volume.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_label_of_selinux_is_mounted_or_refused() {
@@ -111,7 +111,7 @@ fn a_label_of_selinux_is_mounted_or_refused() {
     }
 }
 
-/// By the statistics of the mounted filesystem.
+/// The statistics of the mounted filesystem show the format.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_volume_is_formatted_as_its_context_asks() {
@@ -175,7 +175,7 @@ fn expect_stats(node: &NodeCalls, volume: &Volume, kind: &str, target: &Path) {
         return;
     }
     let inodes = of(Unit::Inodes);
-    // It creates them as needed.
+    // btrfs creates inodes as needed.
     assert_eq!(inodes.is_none(), kind == "btrfs", "{usage:?}");
     for part in std::iter::once(bytes).chain(inodes) {
         assert!(part.used > 0 && part.available > 0, "{kind}: {part:?}");
@@ -187,7 +187,7 @@ fn expect_stats(node: &NodeCalls, volume: &Volume, kind: &str, target: &Path) {
     );
 }
 
-/// The file grows, then the node follows, while a pod writes.
+/// Grows the file, and then expands the volume on the node, while a pod writes.
 fn grow(node: &NodeCalls, volume: &Volume, kind: &str, target: &Path) {
     let before = volume.bytes();
     let size = before + (64 << 20);
@@ -221,7 +221,8 @@ fn grow(node: &NodeCalls, volume: &Volume, kind: &str, target: &Path) {
         .expect("write after growing");
 }
 
-/// The kernel grows a mounted ext4 only with CAP_SYS_RESOURCE (capabilities(7): bit 24).
+/// Whether this machine can expand a mounted ext4, which requires CAP_SYS_RESOURCE
+/// (capabilities(7): bit 24).
 fn may_grow_ext4() -> bool {
     let status = fs::read_to_string("/proc/self/status").expect("status");
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

@@ -1,5 +1,6 @@
-//! A tool that replaces equal files by hard links has made one file of two volumes, or of a volume
-//! and its snapshot: both programs refuse it until the command in the message has made two of it.
+//! A tool that replaces equal files with hard links has merged the files of two volumes, or of a
+//! volume and its snapshot: both programs refuse the file until the command in the message has
+//! separated it again.
 
 use std::path::Path;
 
@@ -23,7 +24,7 @@ fn attached(pair: &Pair, volume: &mut Volume) {
     volume.context = Some(answer.expect("attach").publish_context);
 }
 
-/// Attaches, stages and publishes it. Returns the target path.
+/// Attaches, stages and publishes the volume. Returns the target path.
 fn up(pair: &Pair, volume: &mut Volume) -> std::path::PathBuf {
     attached(pair, volume);
     let (node, target) = (pair.site().node(), volume.target("a"));
@@ -50,7 +51,7 @@ fn reasons(pair: &Pair, volume: &Volume) -> Vec<String> {
     all.map(|entry| entry.reason).collect()
 }
 
-/// As such a tool does.
+/// Replaces a file with a hard link, as a deduplicating tool does.
 fn dedup(kept: &Path, replaced: &Path) {
     run("ln", &["--force", text(kept), text(replaced)]);
 }

@@ -1,6 +1,6 @@
 //! A volume's file that was truncated or blanked while the volume was detached: both programs
-//! report and refuse it, despite restarts, until the file is restored. Or one that was replaced or
-//! removed while the volume was staged.
+//! report and refuse it, even after restarts, until the file is restored. Also a file that was
+//! replaced or removed while the volume was staged.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use crate::rig::{Pair, Volume, access, refused, refused_with, run, until};
 
 const KIND: &str = "ext4";
 
-/// A new volume of 1 GiB, so that its mkfs takes a moment.
+/// Returns a new volume of 1 GiB, so that its mkfs takes a moment.
 fn made(pair: &Pair, name: &str) -> Volume {
     let request = csi::CreateVolumeRequest {
         capacity_range: Some(csi::CapacityRange {
@@ -29,13 +29,13 @@ fn made(pair: &Pair, name: &str) -> Volume {
     Volume::made(&pair.site().top, &pair.site().volumes(), id)
 }
 
-/// Attaches it.
+/// Attaches the volume.
 fn attached(pair: &Pair, volume: &Volume) -> Result<HashMap<String, String>, Status> {
     let answer = pair.site().controller().attach(attach(&volume.id, KIND));
     Ok(answer?.publish_context)
 }
 
-/// Attaches, stages and publishes it. Returns the target path.
+/// Attaches, stages and publishes the volume. Returns the target path.
 fn up(pair: &Pair, volume: &mut Volume) -> std::path::PathBuf {
     volume.context = Some(attached(pair, volume).expect("attach"));
     let (node, target) = (pair.site().node(), volume.target("a"));
@@ -55,7 +55,7 @@ fn detached(pair: &Pair, volume: &Volume) {
     answer.expect("detach");
 }
 
-/// The reasons that the controller reports.
+/// Returns the reasons that the controller reports.
 fn reasons(pair: &Pair, volume: &Volume) -> Vec<String> {
     let request = csi::ControllerGetVolumeHealthRequest {
         volume_id: volume.id.clone(),
@@ -72,7 +72,7 @@ fn set_len(file: &Path, bytes: u64) {
     file.set_len(bytes).expect("ftruncate");
 }
 
-/// A detached ext4 with data, and a backup of its file.
+/// Returns a detached ext4 with data, and a backup of its file.
 fn written(pair: &Pair) -> (Volume, std::path::PathBuf) {
     let made = pair.site().controller().create(create("pvc-1", KIND));
     let id = made.expect("create").volume.expect("a volume").volume_id;
@@ -90,7 +90,7 @@ fn copy(from: &Path, to: &Path) {
     run("cp", &["--sparse=always", &text(from), &text(to)]);
 }
 
-/// Once restored, it is as before; then it is deleted.
+/// Restores the file, checks that the volume is as before, and deletes it.
 fn restore(mut pair: Pair, mut volume: Volume, backup: &Path) {
     copy(backup, &volume.file);
     pair.restart_controller();
@@ -115,7 +115,7 @@ fn a_truncated_file_is_reported_and_refused_until_it_is_restored() {
         for _ in 0..2 {
             assert_eq!(reasons(&pair, &volume), ["BackingFileShort"]);
             refused(attached(&pair, &volume), Code::FailedPrecondition);
-            // As with an older VolumeAttachment.
+            // A kubelet with an older VolumeAttachment makes this call.
             let stage = volume.stage(access(KIND));
             refused(pair.site().node().stage(stage), Code::FailedPrecondition);
             pair.restart_controller();
@@ -157,7 +157,7 @@ fn a_volume_whose_formatting_was_interrupted_can_be_detached_and_formatted_by_it
         });
         pair.agent().kill_children();
         pair.restart_agent();
-        // It may have exited before.
+        // The process may have exited before.
         let interrupted = stage.join().expect("a thread").is_err();
         if !interrupted {
             let unstaged = pair.site().node().unstage(volume.unstage());
@@ -171,7 +171,7 @@ fn a_volume_whose_formatting_was_interrupted_can_be_detached_and_formatted_by_it
         down(&pair, &volume);
         let deleted = pair.site().controller().delete(delete(&volume.id));
         deleted.expect("delete");
-        // The mark of our own format is data, too.
+        // The mark of an unfinished format is data, too.
         if interrupted && content == "populated" {
             break;
         }
@@ -187,7 +187,7 @@ fn a_volume_whose_file_was_replaced_while_it_was_staged_is_detached_only_once_it
         let (mut volume, backup) = written(&pair);
         let target = up(&pair, &mut volume);
         fs::write(target.join("since"), b"the backup").expect("write");
-        // As a restore does, while the pod goes on with the old file.
+        // Replace the file as a restore does, while the pod continues to use the old file.
         let state = pair
             .site()
             .volumes()
@@ -203,7 +203,7 @@ fn a_volume_whose_file_was_replaced_while_it_was_staged_is_detached_only_once_it
         let controller = pair.site().controller();
         let refused = controller.detach(detach(&volume.id));
         refused_with(refused, Code::Aborted, &[&volume.id]);
-        // Nor does the new file pass as the one in use.
+        // The new file is not mistaken for the file in use either.
         let words = [volume.id.as_str(), "replaced"];
         let bytes = i64::try_from(volume.bytes()).expect("a size");
         refused_with(
@@ -230,7 +230,7 @@ fn a_volume_whose_file_was_replaced_while_it_was_staged_is_detached_only_once_it
         let deleted = controller.delete(delete(&volume.id));
         deleted.expect("delete");
         if aside.is_none() {
-            // It has no other name, so it is kept.
+            // The file has no other name, so it is kept.
             let kept = state.join("attached").join(format!("{}.1", volume.id));
             fs::remove_file(kept).expect("the file with the data since the backup");
         }
@@ -263,7 +263,7 @@ fn a_file_that_was_removed_while_its_volume_is_attached_gets_its_name_back() {
         fs::hard_link(&kept, &volume.file).expect("link");
         assert_eq!(reasons(&pair, &volume), [""; 0]);
     };
-    // Under a running pod, and unstaged against all advice.
+    // The file is removed under a running pod, and the volume unstaged against all advice.
     let node = pair.site().node();
     for is_late in [false, true] {
         take_name();

@@ -1,5 +1,5 @@
 //! Tests of the two programs from outside: over their sockets, on real loop devices, mounts and
-//! filesystems. Knows flags, messages and the keys of a publish context; must not know the
+//! filesystems. Uses flags, messages and the keys of a publish context; independent of the
 //! programs' internals.
 //!
 //! Tests that mount need root and a private mount namespace, which `make mounts` creates.

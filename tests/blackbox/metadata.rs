@@ -1,4 +1,5 @@
-//! An agent that learns its node's ID and zone from a metadata service, in every state of it.
+//! An agent that learns its node's ID and zone from a metadata service, in every state of the
+//! service.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -18,14 +19,14 @@ const ZONE_KEY: &str = "topology.cinder.csi.openstack.org/zone";
 const SECRETS: [&str; 2] = ["pAssw0rd", "ssh-ed25519"];
 const LOCAL: &str = "local.csi.belay.dev";
 
-/// What a service does with a request.
+/// The reaction of a service to a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Knows(&'static str),
     Answers(&'static str),
-    /// Endless.
+    /// Sends an endless response.
     Floods,
-    /// Says nothing, and keeps the connection.
+    /// Sends no response, and keeps the connection open.
     Hangs,
 }
 
@@ -55,7 +56,7 @@ impl Service {
     }
 }
 
-/// Answers one request; returns a connection that stays open.
+/// Responds to one request; returns a connection that must stay open.
 fn serve(mut stream: TcpStream, state: State) -> Option<TcpStream> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
@@ -131,11 +132,11 @@ impl Bed {
 
     fn is_ready(&self, name: &str) -> bool {
         let answer = probe(&self.socket(name));
-        // Its socket may not be there yet.
+        // The socket may not exist yet.
         answer.is_ok_and(|answer| answer.ready.expect("always set"))
     }
 
-    /// The driver is not ready, for these reasons, and not registered.
+    /// Checks that the driver is not ready, for these reasons, and not registered.
     fn expect_waiting(&self, name: &str, reasons: &[&str]) {
         let mut last = String::new();
         until(&format!("{name} reports {reasons:?}"), || {
@@ -156,7 +157,7 @@ impl Bed {
         let info = NodeCalls::new(self.socket(name)).info(Default::default());
         let info = info.expect("the cloud has said who the node is");
         assert_eq!(info.node_id, id);
-        // Less the disks of this machine.
+        // The disks of this machine are subtracted.
         let room = info.max_volumes_per_node;
         assert!((1..=256).contains(&room), "{room}");
         let topology = info.accessible_topology.expect("with --with-topology");
@@ -279,7 +280,7 @@ fn each_start_asks_again_and_a_source_that_is_absent_leaves_it_to_the_next() {
     let bed = Bed::new(&[State::Knows(ID)], order);
     bed.expect_known(&name(0), ID);
     bed.expect_no_secret_logged();
-    // Another instance, made from an image of this one.
+    // Use another instance, created from an image of this one.
     bed.services[0].becomes(State::Knows(OTHER_ID));
     bed.agent.terminate();
     let agent = start(&bed.test_dir, &bed.services, order);

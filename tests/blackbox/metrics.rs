@@ -16,7 +16,8 @@ use crate::rig::{
 
 const DOCUMENTATION: &str = include_str!("../../docs/metrics.md");
 const PROGRAMS: [&str; 2] = ["belay-node", "belay-controller"];
-/// Far more than both show for one volume; a label per volume would exceed it eventually.
+/// The maximum size of a page, far more than both programs need for one volume; a label per volume
+/// would exceed it eventually.
 const PAGE_BYTES_MAX: usize = 256 << 10;
 
 /// Both programs on one directory of volumes.
@@ -38,7 +39,7 @@ impl Pair {
             let address = http_address(&process);
             (socket, (process, address))
         };
-        // The controller makes the directory that the agent opens.
+        // The controller creates the directory that the agent opens.
         let state_dir = ["--backend", "local", "--state-dir", &state];
         let (controller, its_process) = start("belay-controller", &state_dir);
         let registry = text(&test_dir.directory("plugins_registry"));
@@ -52,12 +53,12 @@ impl Pair {
         }
     }
 
-    /// Name and address of each, in the order of [`PROGRAMS`].
+    /// Returns the name and address of each program, in the order of [`PROGRAMS`].
     fn jobs(&self) -> [(&'static str, SocketAddr); 2] {
         [0, 1].map(|n| (PROGRAMS[n], self.processes[n].1))
     }
 
-    /// Creates a volume and attaches it. Returns the id and the publish context.
+    /// Creates a volume and attaches it. Returns the ID and the publish context.
     fn attach(&self, name: &str, fs: &str) -> (String, HashMap<String, String>) {
         let volume = self.controller.create(csi::CreateVolumeRequest {
             name: name.to_owned(),
@@ -90,7 +91,8 @@ impl Pair {
     }
 }
 
-/// Port 0 is any free one; the log shows which.
+/// Returns the address of the pages: with port 0, the kernel selects a free port, which the log
+/// shows.
 fn http_address(process: &Process) -> SocketAddr {
     let mut address = None;
     until("it shows /metrics", || {
@@ -114,7 +116,7 @@ fn capacity(bytes: u64) -> csi::CapacityRange {
     }
 }
 
-/// A volume's whole lifecycle.
+/// Runs a volume's whole lifecycle.
 fn live(pair: &Pair, test_dir: &TestDir) {
     let (id, publish_context) = pair.attach("measured", "xfs");
     let staging = text(&test_dir.directory("staging/measured"));
@@ -172,14 +174,14 @@ fn live(pair: &Pair, test_dir: &TestDir) {
     pair.detach_and_delete(&id);
 }
 
-/// A volume with unknown content, which is therefore not formatted.
+/// Stages a volume with unknown content, which is refused because it would have to be formatted.
 fn be_refused(pair: &Pair, test_dir: &TestDir) {
     let (id, publish_context) = pair.attach("foreign", "ext4");
     let path = test_dir.path().join("state/volumes").join(&id);
     let file = File::options().write(true).open(path).expect("open");
     file.write_all_at(b"somebody's", 5 << 20).expect("write");
     file.sync_all().expect("fsync");
-    // An open file is not staged, whatever its content.
+    // A file that another process has open is not staged, whatever its content.
     drop(file);
     let stage = csi::NodeStageVolumeRequest {
         volume_id: id.clone(),
@@ -192,18 +194,18 @@ fn be_refused(pair: &Pair, test_dir: &TestDir) {
     pair.detach_and_delete(&id);
 }
 
-/// A metric: its type and the names of its labels.
+/// The type of a metric, and the names of its labels.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Shape {
     kind: String,
     labels: BTreeSet<String>,
 }
 
-/// By program, then by name.
+/// The metrics by program, then by name.
 type Shapes = BTreeMap<&'static str, BTreeMap<String, Shape>>;
 
-/// The documented table: rows of name, type, labels, program, meaning. Without the metrics of disks
-/// alone: no driver of these programs has one.
+/// Reads the documented table: rows of name, type, labels, program, meaning. Omits metrics that
+/// only disks have, since no driver of these programs uses disks.
 fn documented() -> Shapes {
     let mut shapes: Shapes = PROGRAMS.map(|program| (program, BTreeMap::new())).into();
     for line in DOCUMENTATION.lines() {
@@ -229,7 +231,7 @@ fn documented() -> Shapes {
     shapes
 }
 
-/// The metrics of a page.
+/// Returns the metrics of a page.
 fn exported(page: &str) -> BTreeMap<String, Shape> {
     let mut shapes: BTreeMap<String, Shape> = BTreeMap::new();
     let mut family = String::new();
@@ -254,7 +256,7 @@ fn exported(page: &str) -> BTreeMap<String, Shape> {
     shapes
 }
 
-/// The queries of the documentation, one block each.
+/// Returns the queries in the documentation, one per block.
 fn queries() -> Vec<&'static str> {
     let blocks = DOCUMENTATION.split("```promql\n").skip(1);
     blocks
@@ -268,11 +270,11 @@ fn prometheus_gets_exactly_what_the_documentation_says() {
     let test_dir = TestDir::new();
     let pair = Pair::start(&test_dir);
     let prometheus = Prometheus::start(&test_dir, &pair.jobs());
-    // Once before any call: otherwise the first refusal would not be an increase.
+    // Scrape once before any call: otherwise, the first refusal would not be an increase.
     until("both are scraped", || {
         prometheus.query("up == 1").len() == 2
     });
-    // Twice, since a rate needs two values of a series.
+    // Run the lifecycle twice, since a rate needs two values of a series.
     live(&pair, &test_dir);
     until("the first life is scraped", || {
         let deleted = "belay_rpc_duration_seconds_count{rpc=\"DeleteVolume\"} == 1";
@@ -284,7 +286,7 @@ fn prometheus_gets_exactly_what_the_documentation_says() {
 
     let mut shown = Shapes::new();
     for (program, address) in pair.jobs() {
-        // Of an agent, too, that is not registered.
+        // An agent that is not registered serves this page, too.
         let life = get(address, "/livez");
         assert_eq!(life.as_deref(), Some("ok\n"), "{program}");
         let page = get(address, "/metrics").expect("a page");

@@ -1,4 +1,5 @@
-//! Filesystems, ours or made by hand, and volumes that cannot be proven blank: never formatted.
+//! Filesystems that Belay or an administrator created, and volumes that cannot be proven blank, are
+//! never formatted.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -13,7 +14,7 @@ use crate::rig::{
     Rig, TestDir, Volume, access, least_bytes, mounted, refused_with, run, with_mode,
 };
 
-/// A volume with a filesystem that an administrator created, with the tool's defaults.
+/// Returns a volume with a filesystem that an administrator created, with the tool's defaults.
 pub(crate) fn by_hand(rig: &Rig, kind: &str) -> Volume {
     let volume = rig.volume(least_bytes("xfs"));
     let file = volume.file.to_str().expect("UTF-8");
@@ -73,7 +74,7 @@ fn a_volume_that_was_formatted_once_stays_that_filesystem() {
     }
 }
 
-/// `s_uuid` of ext4, `sb_uuid` of xfs, `fsid` of btrfs.
+/// Returns `s_uuid` of ext4, `sb_uuid` of xfs, or `fsid` of btrfs.
 fn uuid(kind: &str, volume: &Volume) -> Vec<u8> {
     let at = match kind {
         "ext4" => 1024 + 0x68,
@@ -167,7 +168,7 @@ fn a_volume_that_was_in_use_and_reads_as_zeros_is_not_formatted() {
         expect_lost(&rig, &volume, kind);
         rig.restart();
         expect_lost(&rig, &volume, kind);
-        // As an operator does who knows that the data is lost.
+        // An operator who knows that the data is lost does this.
         removexattr(&volume.file, "trusted.belay.state").expect("removexattr");
         rig.node()
             .stage(volume.stage(access("ext4")))
@@ -224,7 +225,7 @@ fn a_file_shorter_than_its_volume_is_not_formatted() {
     }
 }
 
-/// The directory of volumes is on a separate disk, so that the disk can fail.
+/// A separate disk with the directory of volumes, which can fail.
 struct FailingDisk {
     image: PathBuf,
     directory: PathBuf,
@@ -249,8 +250,8 @@ impl FailingDisk {
         FailingDisk { image, directory }
     }
 
-    /// Every read of the file's data from byte `at` on fails from now on; the disk's metadata stays
-    /// in memory.
+    /// Makes every read of the file's data from byte `at` on fail; the disk's metadata stays in
+    /// memory.
     fn fail_from(&self, file: &Path, at: u64) {
         let physical = extent(file, at);
         let disk = File::options().write(true).open(&self.image).expect("open");
@@ -263,15 +264,15 @@ impl FailingDisk {
     }
 
     fn unmount(&self) {
-        // Long enough for the writes of the filesystem's unmount.
+        // This is long enough for the writes of the filesystem's unmount.
         let disk = File::options().write(true).open(&self.image).expect("open");
         disk.set_len(512 << 20).expect("ftruncate");
         run("umount", &[self.directory.to_str().expect("UTF-8")]);
     }
 }
 
-/// The offset of a file's byte on its disk, by filefrag(8): `ext: from..to: from..to: length: ...`
-/// in bytes.
+/// Returns the offset of a file's byte on its disk, from filefrag(8): `ext: from..to: from..to:
+/// length: ...` in bytes.
 fn extent(file: &Path, at: u64) -> u64 {
     let table = run("filefrag", &["-b1", "-e", file.to_str().expect("UTF-8")]);
     let numbers = |line: &str| -> Option<[u64; 2]> {
@@ -296,7 +297,7 @@ fn a_device_that_cannot_be_read_is_not_formatted() {
     let mut rig = Rig::with_volumes_in(test_dir, disk.directory.clone());
     let bytes = least_bytes("ext4");
     let volume = rig.volume(bytes);
-    // Written zeros: blank, if they could be read.
+    // These are written zeros: the volume would be blank if they could be read.
     for at in [0, bytes / 2, bytes - (1 << 20)] {
         volume.write(at, &vec![0; 1 << 20]);
     }

@@ -1,5 +1,5 @@
-//! A file that another process has open: staging it then could put two filesystems, or two writers,
-//! on one file.
+//! A file that another process has open: staging it could mount two filesystems on one file, or
+//! give it two writers.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tonic::Code;
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{Disk, Rig, TestDir, Volume, access, least_bytes, refused_with, run, with_mode};
 
-/// The opener of the file, until dropped.
+/// A process that has the file open, until this is dropped.
 enum Opener {
     File(#[expect(dead_code, reason = "it is held, not used")] File),
     Loop(String),
@@ -24,7 +24,7 @@ impl Drop for Opener {
     }
 }
 
-/// Another process opens the file in one of these ways.
+/// Opens the file in another process in one of these ways.
 fn open(how: &str, file: &Path) -> Opener {
     let opened = match how {
         "reader" => File::open(file),
@@ -38,7 +38,7 @@ fn open(how: &str, file: &Path) -> Opener {
     Opener::File(opened.expect("open"))
 }
 
-/// Runs `test` with volumes on each of the filesystems that can detect it.
+/// Runs `test` with volumes on each filesystem that can detect an opener.
 fn on_each(test: impl Fn(&mut Rig)) {
     for filesystem in ["ext4", "xfs", "btrfs"] {
         let test_dir = TestDir::new();
@@ -50,7 +50,7 @@ fn on_each(test: impl Fn(&mut Rig)) {
     }
 }
 
-/// Fails unless the stage is refused because of that opener, and succeeds without it.
+/// Fails unless the stage is refused because of the opener, and succeeds without it.
 fn expect_wait(rig: &Rig, volume: &Volume, kind: &str, how: &str) {
     let opener = open(how, &volume.file);
     let loops = rig.test_dir().loops();

@@ -1,5 +1,5 @@
-//! The status page and the readiness of an agent: what a person sees in a browser, whatever callers
-//! send, and what an agent says that cannot work at all.
+//! The status page and the readiness of an agent: the output in a browser, whatever callers send,
+//! and the error of an agent that cannot work at all.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ use crate::rig::{
 
 const DRIVER: &str = "local.csi.belay.dev";
 
-/// Head and body of a page.
+/// Returns head and body of a page.
 fn page(address: SocketAddr) -> (String, String) {
     let mut stream = TcpStream::connect(address).expect("connect");
     stream
@@ -38,7 +38,7 @@ fn rig(flags: &[&str]) -> Rig {
     Rig::launched(test_dir, volumes, launch)
 }
 
-/// An agent on that directory, with its pages at that address.
+/// Returns the flags of an agent on this directory, with its pages at this address.
 fn flags<'a>(volumes: &'a Path, address: &'a str) -> [&'a str; 6] {
     let volumes = text(volumes);
     [
@@ -116,7 +116,7 @@ fn a_volume_that_loses_its_file_is_on_the_page_until_it_is_unstaged() {
         rig.test_dir().path().join("kept"),
     );
     fs::rename(&file, &kept).expect("rename");
-    // As the kubelet does each minute.
+    // The kubelet does this every minute.
     node.stats(volume.stats(&target)).expect("stats");
     let series =
         format!("belay_volumes_unhealthy{{driver=\"{DRIVER}\",reason=\"BackingFileGone\"}}");
@@ -189,7 +189,7 @@ fn what_is_wrong_with_the_http_port_is_found_before_the_csi_socket_is_made() {
     let test_dir = TestDir::new();
     let volumes = test_dir.directory("volumes");
     let socket = test_dir.path().join("node.sock");
-    // TEST-NET-1 of RFC 5737 is no address of this machine.
+    // TEST-NET-1 of RFC 5737 is not an address of this machine.
     let elsewhere = flags(&volumes, "192.0.2.1:9808");
     let error = Process::refused(&test_dir, "belay-node", &socket, &elsewhere);
     assert!(
@@ -206,7 +206,7 @@ fn what_is_wrong_with_the_http_port_is_found_before_the_csi_socket_is_made() {
     let address = Pages::of(&owner).address();
     let taken = address.to_string();
     let agent = Process::start(&test_dir, "belay-node", &socket, &flags(&volumes, &taken));
-    // Nothing waits for the log.
+    // No call waits for the log, so poll it.
     until("the log has both", || {
         let log = agent.log();
         let line = |what: &str| log.lines().position(|line| line.contains(what));

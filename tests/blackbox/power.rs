@@ -1,6 +1,6 @@
-//! Power loss. The lifecycles of some volumes are recorded under both programs, write by write;
-//! then the power fails at each position of the record, and both start on the remaining disk
-//! content.
+//! Power loss. The lifecycles of some volumes are recorded below both programs, write by write;
+//! then the power fails at each position of the record, and both programs start on the remaining
+//! disk content.
 
 mod cuts;
 mod disk;
@@ -23,11 +23,11 @@ use user::Act;
 
 use crate::rig::{Chance, Pair, TestDir};
 
-/// After this many failures, more add no information.
+/// The number of failures after which the test stops, since more add no information.
 const FAILURES_MAX: usize = 10;
-/// Without `make nightly`, the power fails twice in one of this many trials.
+/// Without `make nightly`, the power fails a second time in one of this many trials.
 const ONCE_AND_TWICE: usize = 4;
-/// Cuts per line of progress.
+/// The number of power cuts per line of progress.
 const CUTS_A_LINE: usize = 50;
 
 #[test]
@@ -59,7 +59,7 @@ fn what_was_acknowledged_outlives_a_power_loss_on_btrfs() {
     on_a_real_filesystem("btrfs", true);
 }
 
-/// `shares`: it can share blocks between files.
+/// Runs the test on a real filesystem. `shares` states whether it can share blocks between files.
 fn on_a_real_filesystem(filesystem: &str, shares: bool) {
     let test_dir = TestDir::new();
     let image = Image::new(&test_dir, filesystem);
@@ -77,7 +77,8 @@ fn on_a_real_filesystem(filesystem: &str, shares: bool) {
     lose_power::<Image>(filesystem, &life, few, many);
 }
 
-/// At some points of the life, one after the other; in `make nightly` at many.
+/// Cuts the power at some points of the recorded lifecycle, one after the other; in `make nightly`
+/// at many.
 fn lose_power<D: Recording>(on: &str, life: &Life, few: Sample, many: Sample) {
     let mut chance = Chance::new(&format!("power loss, {on}"));
     let is_long = std::env::var_os("BELAY_NIGHTLY").is_some();
@@ -108,7 +109,8 @@ fn lose_power<D: Recording>(on: &str, life: &Life, few: Sample, many: Sample) {
     assert!(failed.is_empty(), "{on}, as reported above: {failed:#?}");
 }
 
-/// At that point of the life, and perhaps again, after everything has been used.
+/// Cuts the power at this point of the recorded lifecycle, and perhaps again, after everything has
+/// been used.
 fn lose_power_at<D: Recording>(life: &Life, cut: &Cut, is_twice: bool) {
     let position = cut.position(life);
     let (known, doubt) = life.at(position);
@@ -121,7 +123,7 @@ fn lose_power_at<D: Recording>(life: &Life, cut: &Cut, is_twice: bool) {
     if let Some(tree) = again {
         let pair = start::<D>(tree);
         pair.expect_no_trouble("after the second power loss");
-        // An interrupted act stays in doubt.
+        // After the second loss, an interrupted write remains in doubt.
         let doubt = doubt.filter(|act| matches!(act, Act::Write(_)));
         let known = judge::judge(&pair, &known, doubt, "after the second power loss");
         judge::leave(&pair, known);

@@ -1,4 +1,5 @@
-//! The privileges of a running agent: those of docs/configuration.md, whatever it was started with.
+//! The privileges of a running agent: the ones in docs/configuration.md, whatever it was started
+//! with.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -8,7 +9,7 @@ use crate::rig::{Launch, Rig, TestDir, access, least_bytes, run};
 
 const DOCUMENTATION: &str = include_str!("../../docs/configuration.md");
 
-/// Numbers of include/uapi/linux/capability.h.
+/// The numbers of capabilities in include/uapi/linux/capability.h.
 const NUMBERS: [(&str, u32); 3] = [
     ("CAP_DAC_READ_SEARCH", 2),
     ("CAP_SYS_ADMIN", 21),
@@ -16,7 +17,7 @@ const NUMBERS: [(&str, u32); 3] = [
 ];
 const SETPCAP: u64 = 1 << 8;
 
-/// The capabilities of the table, as a set.
+/// Returns the capabilities of the documented table, as a set.
 fn documented() -> u64 {
     let rows = DOCUMENTATION.lines();
     let names = rows.filter_map(|row| row.strip_prefix("| `CAP_")?.split_once("` | "));
@@ -60,7 +61,8 @@ impl Status {
     }
 }
 
-/// Fails unless every thread of the agent has those privileges of the table that its parent had.
+/// Fails unless every thread of the agent has exactly those privileges of the table that its parent
+/// had.
 #[track_caller]
 fn expect_kept(rig: &Rig, parent: u64) {
     let kept = documented() & parent;
@@ -71,7 +73,7 @@ fn expect_kept(rig: &Rig, parent: u64) {
         bounding: if parent & SETPCAP == 0 { parent } else { kept },
         ambient: 0,
         no_new_privs: true,
-        // Filters.
+        // The value 2 means filters.
         seccomp: "2".to_owned(),
     };
     let tasks = fs::read_dir(format!("/proc/{}/task", rig.agent().pid())).expect("threads");
@@ -85,8 +87,8 @@ fn expect_kept(rig: &Rig, parent: u64) {
     }
 }
 
-/// A lifecycle that needs all granted capabilities, with an unfriendly root directory: its user has
-/// closed it, grows the volume and leaves it frozen.
+/// Runs a lifecycle that needs all granted capabilities, with an unfriendly root directory: its
+/// user has removed all permissions, grows the volume, and leaves it frozen.
 fn live(rig: &Rig) {
     let node = rig.node();
     for kind in ["xfs", "btrfs"] {
@@ -106,7 +108,7 @@ fn live(rig: &Rig) {
     }
 }
 
-/// An ext4 that cannot be grown to its device is published all the same, and the log says why it is
+/// An ext4 that cannot be expanded to its device is published anyway, and the log states why it is
 /// smaller.
 fn stay_small(rig: &Rig) {
     let (node, bytes) = (rig.node(), least_bytes("ext4"));

@@ -1,4 +1,4 @@
-//! Raw devices: bound as long as they are staged, and never seen by another volume's pod.
+//! Raw devices: bound as long as they are staged, and never visible to another volume's pod.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -65,7 +65,7 @@ fn a_raw_device_for_readers_takes_no_writes() {
     assert_eq!(volume.read(0, 4), b"kept");
 }
 
-/// A volume, its expected data, and how far up it is.
+/// A volume with its expected data and its current state.
 struct Model {
     volume: Volume,
     bytes: Vec<u8>,
@@ -73,11 +73,11 @@ struct Model {
     published: bool,
 }
 
-/// Number of bytes to compare, spread over the device.
+/// The offsets to compare, spread over the device, in bytes.
 const OFFSETS: [u64; 3] = [0, 4096 * 7, (16 << 20) - 512];
 
 impl Model {
-    /// One step in a random direction; every byte read must be the volume's own.
+    /// Makes one step in a random direction; every byte that is read must be the volume's own.
     fn step(&mut self, node: &NodeCalls, chance: &mut Chance) {
         let (volume, target) = (&self.volume, self.volume.target("a"));
         match (self.staged, self.published, chance.below(3)) {
@@ -129,7 +129,7 @@ fn expect_bytes(path: &Path, bytes: &[u8], id: &str) {
     }
 }
 
-/// As a killed unstage leaves it; sysfs shows the file of the device as deleted.
+/// The state is as after a killed unstage; sysfs shows the file of the device as deleted.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_device_left_bound_to_a_file_that_was_removed_and_linked_back_is_taken_over() {
@@ -142,10 +142,10 @@ fn a_device_left_bound_to_a_file_that_was_removed_and_linked_back_is_taken_over(
     let linked = rig.test_dir().directory("attached").join(&volume.id);
     fs::hard_link(&volume.file, &linked).expect("link");
     fs::remove_file(&volume.file).expect("unlink");
-    // With the file missing, the start frees nothing.
+    // While the file is missing, the start releases nothing.
     rig.start();
     fs::hard_link(&linked, &volume.file).expect("link");
-    // The start may still be at the device that was left.
+    // The start may still be working on the device that was left.
     retried("it is staged", || node.stage(volume.stage(access("block"))));
     assert_eq!(rig.test_dir().loops().len(), 1, "it has two devices");
     volume.down(&node, &[]);

@@ -26,7 +26,7 @@ fn a_reader_of_a_crashed_filesystem_sees_every_file_that_was_synced() {
         for n in 0..FILES {
             synced(&target.join(n.to_string()), n);
         }
-        // The state after a power loss.
+        // The copy is in the state after a power loss.
         let mut crashed = rig.copy_of(&original.file);
         crashed.content = "used";
         if kind == "ext4" {
@@ -59,7 +59,7 @@ fn synced(path: &Path, number: u32) {
     file.sync_all().expect("fsync");
 }
 
-/// `s_feature_incompat` of ext4 has RECOVER, which is 4, while the journal must be replayed.
+/// Whether the journal must be replayed: `s_feature_incompat` of ext4 then has the bit RECOVER, 4.
 fn needs_recovery(feature_incompat: &[u8]) -> bool {
     feature_incompat[0] & 4 != 0
 }

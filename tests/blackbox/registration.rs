@@ -1,4 +1,4 @@
-//! How the agent registers with the kubelet, and stays registered whatever happens to its socket.
+//! The agent's registration with the kubelet, which must persist whatever happens to its socket.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +13,7 @@ const SOCKET: &str = "local.csi.belay.dev-reg.sock";
 /// An agent that registers, and the relevant paths.
 struct Bed {
     agent: Option<Process>,
-    /// Of that agent.
+    /// The pages of the agent.
     pages: Option<Pages>,
     test_dir: TestDir,
 }
@@ -58,8 +58,8 @@ impl Bed {
         .concat()
     }
 
-    /// The last log line of an agent that cannot be started next to the others. It has its own
-    /// directory, since it would wait for theirs.
+    /// Returns the last log line of an agent that cannot start next to the others. It gets its own
+    /// directory, since it would otherwise wait for the others'.
     fn refused(&self, endpoint: &Path) -> String {
         let directory = self.test_dir.directory("others");
         let mut flags = self.flags();
@@ -134,7 +134,7 @@ fn the_kubelet_finds_a_driver_that_answers_and_sees_it_go() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    // A kubelet that restarts finds it, too.
+    // A kubelet that restarts also finds the socket.
     drop(kubelet);
     let mut kubelet = Kubelet::start(&bed.directory());
     kubelet.registers(&bed.socket());
@@ -154,7 +154,7 @@ fn a_driver_that_the_kubelet_refuses_says_so_and_is_offered_again() {
         assert_eq!(status, 503);
         assert!(why.contains(error), "{why}");
         let is_told = |line: &str| line.contains("ERROR") && line.contains(error);
-        // Nothing waits for the log.
+        // No call waits for the log, so poll it.
         until("it is logged", || {
             bed.agent().last_words().lines().any(is_told)
         });
@@ -176,7 +176,7 @@ fn a_socket_that_is_removed_or_replaced_is_made_again() {
         assert_eq!(kubelet.sees(), Change::Removed(bed.socket()));
         kubelet.registers(&bed.socket());
     }
-    // A foreign file is left alone, reported, and waited for.
+    // A foreign file is left alone and reported, and the agent waits until it is removed.
     let aside = bed.test_dir.path().join("aside");
     fs::write(&aside, "precious").expect("write");
     fs::rename(&aside, bed.socket()).expect("rename");
@@ -207,7 +207,7 @@ fn a_directory_that_is_removed_or_moved_away_is_found_again_when_it_is_made() {
         bed.is_registered(false);
     };
     let mut kubelet = {
-        // The agent may make its socket again between the unlink and the rmdir.
+        // The agent may create its socket again between the unlink and the rmdir.
         until("rm -r has succeeded", || {
             fs::remove_dir_all(bed.directory()).is_ok()
         });

@@ -1,5 +1,5 @@
-//! A volume's file that was restored while the volume is staged: the old file is taken down like
-//! any volume, and never shown as the new one.
+//! A volume's file that was restored while the volume is staged: the old file can be taken down
+//! like any volume's, and is never shown as the new one.
 
 use std::fs;
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::rig::{
 /// How an operator replaces the volume's file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Restore {
-    /// As rsync and most tools do: the copy is renamed over the file.
+    /// The copy is renamed over the file, as rsync and most tools do.
     RenamedOver,
     /// The file is moved aside first.
     MovedAside,
 }
 
-/// Puts a copy of the volume's file at its name.
+/// Restores a copy of the volume's file under its name.
 pub(crate) fn restore(volume: &Volume, how: Restore) {
     let (copy, aside) = (
         volume.file.with_extension("copy"),
@@ -39,7 +39,7 @@ fn copy(from: &Path, to: &Path) {
     run("cp", &["--sparse=always", from, to]);
 }
 
-/// The only reason that health has, and whether statistics agree.
+/// Checks that health reports this reason only, and that statistics agree.
 #[track_caller]
 fn expect_gone(node: &NodeCalls, volume: &Volume) {
     let text = |path: std::path::PathBuf| path.to_str().expect("UTF-8").to_owned();
@@ -58,7 +58,7 @@ fn expect_gone(node: &NodeCalls, volume: &Volume) {
     }
 }
 
-/// Its lock does not belong to the volume with that name, nor does its device.
+/// Neither the lock nor the device of the file belongs to the volume with that name.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_file_in_use_that_was_moved_to_the_name_of_another_volume_is_not_that_ones() {
@@ -93,7 +93,8 @@ fn a_file_in_use_that_was_moved_to_the_name_of_another_volume_is_not_that_ones()
     }
 }
 
-/// The name of the file is unchanged, so it does not show that another file has the volume's path.
+/// The base name of the file is unchanged, so it does not show that another file now has the
+/// volume's path.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_volume_whose_file_was_moved_to_another_directory_is_not_staged_on_the_copy_as_well() {
@@ -137,7 +138,7 @@ fn a_volume_whose_file_was_moved_to_another_directory_is_not_staged_on_the_copy_
     }
 }
 
-/// It is not staged from its new file, and not reported as not staged.
+/// Checks that the volume is not staged from its new file, and not reported as not staged.
 #[track_caller]
 fn expect_one_copy_in_use(node: &NodeCalls, volume: &Volume, kind: &str) {
     let stage = volume.stage(access(kind));
@@ -151,7 +152,7 @@ fn expect_one_copy_in_use(node: &NodeCalls, volume: &Volume, kind: &str) {
     refused_with(unstage, Code::FailedPrecondition, &["replaced"]);
 }
 
-/// The kernel keeps 63 bytes of the name that a device is bound under.
+/// The kernel keeps 63 bytes of the name under which a device is bound.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_volume_with_the_longest_of_ids_is_known_like_any_other() {
@@ -233,7 +234,7 @@ fn live_through(rig: &mut Rig, kind: &str, how: Restore, is_restarted: bool) {
     volume.down(&node, &[&target]);
 }
 
-/// An operator who moves a file to a larger disk and links to it from its old place.
+/// An operator moves a file to a larger disk and leaves a symlink in its old location.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_volume_whose_file_was_moved_behind_a_symlink_is_reported_and_taken_down() {

@@ -1,4 +1,4 @@
-//! An agent that is killed and restarted: it needs nothing that was only in its memory.
+//! An agent that is killed and restarted needs nothing that was only in its memory.
 
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::access_mode::Mode;
@@ -101,7 +101,7 @@ fn a_raw_device_shows_the_same_bytes_while_its_agent_is_away() {
     rig.kill();
     expect_words("block", &target);
     rig.start();
-    // If the device were freed, the next volume would get its number.
+    // If the device had been released, the next volume would get its number.
     node.stage(other.stage(access("block")))
         .expect("stage another");
     expect_words("block", &target);

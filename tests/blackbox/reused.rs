@@ -10,10 +10,10 @@ use tonic::Code;
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{NodeCalls, Process, Rig, Volume, access, least_bytes, refused_with, run, until};
 
-/// Other processes take numbers too.
+/// Maximum number of attempts, since other processes also take numbers.
 const ATTEMPTS_MAX: usize = 50;
 
-/// The number of the loop device that a path shows.
+/// Returns the number of the loop device that a path shows.
 fn shown(path: &Path) -> u64 {
     let rdev = fs::metadata(path).expect("stat").rdev();
     u64::from(rustix::fs::minor(rdev))
@@ -29,7 +29,7 @@ fn up(node: &NodeCalls, volume: &Volume, kind: &str) {
     node.publish(publish).expect("publish");
 }
 
-/// The loop device that has the volume's file.
+/// Returns the loop device that is bound to the volume's file.
 fn bound(rig: &Rig, volume: &Volume) -> Option<u64> {
     let loops = rig.test_dir().loops().into_iter();
     let mut found = loops.filter(|device| device.file == volume.file);
@@ -37,7 +37,7 @@ fn bound(rig: &Rig, volume: &Volume) -> Option<u64> {
 }
 
 /// An agent of the same driver in a separate mount namespace, as in another container. It does not
-/// see the mounts of the first one, so the kernel's lowest free number is good enough for it.
+/// see the mounts of the first agent, so it takes the kernel's lowest free number.
 pub(crate) struct Other {
     pub(crate) process: Process,
     volumes: PathBuf,
@@ -73,15 +73,15 @@ impl Other {
         volume
     }
 
-    /// What its mount namespace has at that path.
+    /// Returns a path as seen in the agent's mount namespace.
     pub(crate) fn seen(&self, path: &Path) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.process.pid()));
         root.join(path.strip_prefix("/").expect("an absolute path"))
     }
 }
 
-/// A published raw volume with data that lost its device, and a published one of the other agent
-/// that has its number.
+/// Returns a published raw volume with data that has lost its device, and a published volume of the
+/// other agent that has the device's number.
 pub(crate) fn exchanged(rig: &Rig, other: &Other, kind: &str) -> (Volume, Volume) {
     let node = rig.node();
     for _ in 0..ATTEMPTS_MAX {
@@ -157,7 +157,7 @@ fn the_number_of_a_raw_volume_that_lost_its_device_is_not_given_to_the_next_one(
             up(&node, &next, kind);
             leave_words(kind, &next.target("a"));
             assert_ne!(bound(&rig, &next).expect("bound"), number);
-            // Its pod has no device, rather than that of another volume.
+            // The pod has no device, instead of another volume's.
             let read = fs::read(lost.target("a"));
             assert!(read.is_err() || read.is_ok_and(|bytes| bytes.is_empty()));
             lost.down(&node, &[&lost.target("a")]);
@@ -194,8 +194,8 @@ fn the_name_of_a_raw_device_that_was_removed_is_restored_by_the_next_stage() {
     until("nothing is bound", || rig.test_dir().loops().is_empty());
 }
 
-/// An agent of the same driver in another mount namespace, with a volume of the same id: the
-/// device has the name that the first agent would have given it.
+/// An agent of the same driver in another mount namespace has a volume with the same ID: the device
+/// has the name that the first agent would have given it.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_device_that_an_agent_in_another_namespace_got_is_not_released() {
@@ -235,7 +235,7 @@ fn a_device_that_an_agent_in_another_namespace_got_is_not_released() {
     other.process.terminate();
 }
 
-/// The file is called like no volume, so that only the mount leads to it.
+/// The file's name is no volume's, so only the mount leads to the file.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_raw_volume_is_not_staged_twice_whatever_its_file_is_called() {
@@ -263,7 +263,7 @@ fn a_raw_volume_is_not_staged_twice_whatever_its_file_is_called() {
     until("nothing is bound", || rig.test_dir().loops().is_empty());
 }
 
-/// `ls /dev/belay` shows what is staged and no more.
+/// `ls /dev/belay` lists exactly the staged raw volumes.
 #[test]
 #[ignore = "needs root: make test"]
 fn the_name_of_a_raw_device_is_there_as_long_as_it_is_staged() {

@@ -1,5 +1,5 @@
-//! The sandbox of a running agent. Which system calls it refuses is tested where it is built; that
-//! it allows what the agent and its tools need, by all tests here.
+//! The sandbox of a running agent. The code that builds the sandbox has tests for the system calls
+//! it refuses; all tests here check that it allows the calls that the agent and its tools need.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use crate::rig::{Launch, Pages, Rig, TestDir, access, least_bytes};
 
-/// `Seccomp:` of proc_pid_status(5): there are filters.
+/// The value of `Seccomp:` in proc_pid_status(5) for a process with filters.
 const FILTERED: &str = "2";
 
-/// Answers like a kernel that was built without filters.
+/// A script that makes the agent believe the kernel was built without filters.
 const NO_FILTERS: &str =
     "strace -D -f -o /dev/null -e trace=seccomp -e inject=seccomp:error=EINVAL";
 
-/// An agent with HTTP pages.
+/// Starts an agent with HTTP pages.
 fn rig(command: &[&str], flags: &[&str]) -> Rig {
     let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
     let mut launch = Launch {
@@ -27,7 +27,7 @@ fn rig(command: &[&str], flags: &[&str]) -> Rig {
     Rig::launched(test_dir, volumes, launch)
 }
 
-/// The values of a line of the status of all threads.
+/// Returns the values of a line in the status of all threads.
 fn values(directory: &Path, name: &str) -> BTreeSet<String> {
     let tasks = fs::read_dir(directory.join("task")).expect("threads");
     let value = |task: PathBuf| {
@@ -38,13 +38,13 @@ fn values(directory: &Path, name: &str) -> BTreeSet<String> {
     tasks.flatten().map(|task| value(task.path())).collect()
 }
 
-/// The same line of this process: a container may have a filter for all in it.
+/// Returns the same line for this process: a container may have a filter for all its processes.
 fn outside() -> String {
     let own = values(Path::new("/proc/self"), "Seccomp:");
     own.first().expect("a thread").clone()
 }
 
-/// A lifecycle with mkfs, on threads of the pool.
+/// Runs a lifecycle with mkfs, on threads of the pool.
 fn live(rig: &Rig) {
     let node = rig.node();
     let volume = rig.volume(least_bytes("ext4"));
@@ -55,7 +55,8 @@ fn live(rig: &Rig) {
     volume.down(&node, &[&target]);
 }
 
-/// Checks all threads, the metric, and that the log says once that there is no sandbox, and why.
+/// Checks all threads and the metric, and that the log reports once that there is no sandbox, with
+/// the reason.
 #[track_caller]
 fn expect(rig: &Rig, seccomp: &str, metric: &str, warning: Option<&str>) {
     let agent = PathBuf::from(format!("/proc/{}", rig.agent().pid()));

@@ -1,5 +1,5 @@
-//! A log that is not read: a collector that hangs, a disk that does not answer. Calls are served
-//! all the same, and the log reports afterwards how many lines are missing.
+//! A log that is not read: the collector hangs, or the disk does not respond. Calls succeed anyway,
+//! and the log later reports how many lines are missing.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, Read as _};
@@ -14,11 +14,12 @@ use crate::rig::{
     until,
 };
 
-/// Each causes a line of more than 100 bytes, and no pipe or queue holds more than 64 KiB.
+/// The number of calls. Each causes a line of more than 100 bytes, and no pipe or queue holds more
+/// than 64 KiB.
 const CALLS: u32 = 1000;
 const REPORT: &str = "log lines were dropped";
 
-/// A program with a call that fails, and so is logged.
+/// A program, with a call that fails and therefore is logged.
 struct Program {
     process: Process,
     fail: Box<dyn Fn()>,
@@ -60,7 +61,7 @@ impl Program {
         }
     }
 
-    /// Overfills the log: every call is answered, and the loss is counted.
+    /// Overfills the log: every call gets a response, and the loss is counted.
     fn fill_the_log(&self) {
         for _ in 0..CALLS {
             (self.fail)();
@@ -73,7 +74,7 @@ impl Program {
         assert!(count > 0);
     }
 
-    /// Reads its log until it reports its missing lines.
+    /// Reads the program's log until it reports the missing lines.
     fn expect_report(&self, mut take: impl FnMut() -> String) {
         let mut log = String::new();
         until("the log reports missing lines", || {
@@ -87,7 +88,7 @@ impl Program {
     }
 }
 
-/// The current content of the pipe, at least a line.
+/// Returns the current content of the pipe, at least one line.
 fn take(reader: &mut PipeReader) -> String {
     let mut bytes = vec![0; 1 << 20];
     let length = reader.read(&mut bytes).expect("read");

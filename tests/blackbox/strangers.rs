@@ -1,4 +1,4 @@
-//! Callers of other users, whom the kernel names to the agent.
+//! Callers of other users, whom the kernel identifies to the agent.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use belay_bed::programs::binary;
 
 use crate::rig::{Launch, Pages, Rig, TestDir};
 
-/// An agent with HTTP pages and these flags.
+/// Starts an agent with HTTP pages and these flags.
 fn rig(flags: &[&str]) -> Rig {
     let flags = flags.iter().chain(&["--http-endpoint=127.0.0.1:0"]);
     let launch = Launch {
@@ -21,8 +21,8 @@ fn rig(flags: &[&str]) -> Rig {
     Rig::launched(test_dir, volumes, launch)
 }
 
-/// Asks for the node's info as a user without any privilege, by the `belayctl` and the socket of a
-/// directory. The directory is the working directory, since its parents may be closed to that user.
+/// Requests the node's info as a user without any privilege, with the `belayctl` and the socket in
+/// a directory. It is the working directory, since its parents may be closed to that user.
 fn ask(directory: &Path, socket: &Path) -> Output {
     let name = socket.file_name().expect("a name").display();
     let endpoint = format!("unix:///proc/self/cwd/{name}");
@@ -40,7 +40,7 @@ fn a_user_whom_the_file_of_the_socket_lets_in_is_refused_unless_a_flag_allows_it
     for (flags, is_allowed) in [(&[][..], false), (&["--allow-uid=65534"], true)] {
         let rig = rig(flags);
         let directory = rig.test_dir().path();
-        // Where that user may execute it.
+        // Copy it where that user may execute it.
         let belayctl = directory.join("belayctl");
         fs::copy(binary("belayctl").expect("a program"), &belayctl).expect("copy");
         let chmod = |path: &Path, mode| {

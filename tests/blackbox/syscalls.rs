@@ -1,5 +1,5 @@
-//! The agent's system calls, traced by strace: the processes it starts, the files it reads, and how
-//! many system calls a request takes. Counted, not timed.
+//! The agent's system calls, traced with strace: the processes it starts, the files it reads, and
+//! the number of system calls per request. Counted, not timed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -48,7 +48,7 @@ impl Trace {
             let length = words.read_line(&mut line).expect("read");
             assert_ne!(length, 0, "strace could not attach");
         }
-        // Read to the end, so that it never waits for a reader.
+        // Read to the end, so that strace never waits for a reader.
         std::thread::spawn(move || drop(words.read_to_string(&mut line)));
         Trace { strace, file }
     }
@@ -66,15 +66,15 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        // It has exited already unless the test failed.
+        // strace has already exited unless the test failed.
         drop(self.strace.kill());
         drop(self.strace.wait());
     }
 }
 
 impl Seen {
-    /// The programs that processes execute, each by its line of the trace. Attempts in other
-    /// directories of PATH fail, and do not count.
+    /// Returns the programs that processes execute, each with its line of the trace. Attempts in
+    /// other directories of PATH fail, and do not count.
     fn programs(&self) -> BTreeMap<&str, &str> {
         let mut begun = BTreeMap::new();
         let mut programs = BTreeMap::new();
@@ -91,7 +91,7 @@ impl Seen {
         programs
     }
 
-    /// The lines where the agent itself, and not a child, reads a whole mount table.
+    /// Returns the lines in which the agent itself, and not a child, reads a whole mount table.
     fn mount_tables(&self) -> Vec<&String> {
         let programs = self.programs();
         let is_one = |line: &&String| {
@@ -102,7 +102,7 @@ impl Seen {
         self.lines.iter().filter(is_one).collect()
     }
 
-    /// The count of each system call. A split call is counted where it begins.
+    /// Returns the count of each system call. A split call is counted where it begins.
     fn counts(&self) -> BTreeMap<&str, usize> {
         let mut counts = BTreeMap::new();
         for line in &self.lines {
@@ -113,7 +113,7 @@ impl Seen {
             let is_name = name
                 .chars()
                 .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-            // The wait in progress at the start of the trace does not belong to the request.
+            // The wait that was in progress when the trace started does not belong to the request.
             if is_name && !name.is_empty() && name != "restart_syscall" {
                 *counts.entry(name).or_insert(0) += 1;
             }
@@ -122,7 +122,7 @@ impl Seen {
     }
 }
 
-/// The calls of any response: waking up, the socket, the log line.
+/// Whether any response causes this call: waking up, the socket, the log line.
 fn is_overhead(call: &str) -> bool {
     matches!(
         call,
@@ -148,12 +148,12 @@ fn is_overhead(call: &str) -> bool {
     )
 }
 
-/// The system calls of a request.
+/// The number of system calls of a request.
 struct Cost {
-    /// Without those of any response.
+    /// The number without the calls that any response causes.
     work: usize,
     all: usize,
-    /// By name.
+    /// The number of each call, by name.
     details: String,
 }
 
@@ -183,7 +183,8 @@ fn traced(rig: &Rig, name: &str, request: impl FnOnce()) -> Seen {
     trace.stop()
 }
 
-/// One volume's lifecycle, request by request: blank stage first, and again when it is formatted.
+/// Runs one volume's lifecycle, request by request: first a blank stage, and another stage once it
+/// is formatted.
 fn life(rig: &Rig, kind: &str) -> Vec<(&'static str, Seen)> {
     let node = rig.node();
     let volume = rig.volume(least_bytes(kind));
@@ -268,35 +269,38 @@ fn a_path_in_the_kubelets_directory_costs_one_open_and_no_more() {
         .iter()
         .filter(|it| it.contains(&beneath))
         .collect();
-    // The target itself: its directory was opened when it was published.
+    // Only the target itself is opened: its directory was opened when it was published.
     assert_eq!(opened.len(), 1, "{opened:?}");
     volume.down(&node, &[&target]);
     drop(mount);
 }
 
-/// The maximum for a request: work, and total. Twice the actual number, or less.
+/// Returns the maximum for a request: without and with the calls of any response. Each is at most
+/// twice the actual number.
 fn budget(kind: &str, request: &str) -> Option<(usize, usize)> {
     Some(match (kind, request) {
         // The device of a btrfs takes more than one call.
         ("btrfs", "stage") => (52, 95),
         (_, "stage") => (45, 90),
-        // The bind of a raw device does not keep it bound, so the device itself is checked each
-        // time.
+        // The bind mount of a raw device does not keep the device bound, so each call checks the
+        // device itself.
         ("block", "publish" | "second publish") => (30, 60),
         ("block", "publish again") => (20, 55),
         ("block", "stats") => (14, 45),
         (_, "publish" | "second publish") => (24, 45),
         (_, "publish again") => (10, 35),
-        // In addition to statfs: the mount, the file, the device, and the errors that were counted.
+        // In addition to statfs, these inspect the mount, the file, the device, and the counted
+        // errors.
         ("btrfs", "stats") => (15, 45),
         (_, "stats") => (14, 40),
-        // They inspect the directory above the target, too; or find out that they need a thread.
+        // The first statistics also inspect the directory above the target, or find out that they
+        // need a thread.
         ("ext4" | "xfs", "first stats") => (16, 44),
         (_, "first stats") => (25, 55),
         (_, "unpublish") => (6, 35),
-        // Resolving the path: it may name a mount by a link.
+        // Resolving the path takes calls, since it may reach a mount through a link.
         (_, "unpublish again") => (4, 30),
-        // The mount table is read, with a read for each page of it.
+        // The mount table is read, with one read per page.
         ("block", "unstage") => (30, 70),
         (_, "unstage") => (25, 60),
         _ => return None,
@@ -308,9 +312,9 @@ fn budget(kind: &str, request: &str) -> Option<(usize, usize)> {
 fn a_request_costs_no_more_system_calls_than_the_budget_says() {
     let rig = Rig::new();
     for kind in ["ext4", "xfs", "btrfs", "block"] {
-        // In the first one, threads start and memory grows.
+        // During the first lifecycle, threads start and memory grows.
         life(&rig, kind);
-        // The minimum of three, since other processes that open the devices add calls.
+        // Take the minimum of three, since other processes that open the devices add calls.
         let mut cheapest: BTreeMap<&str, Cost> = BTreeMap::new();
         for (name, seen) in (0..3).flat_map(|_| life(&rig, kind)) {
             let cost = Cost::of(&seen);

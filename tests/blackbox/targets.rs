@@ -1,4 +1,5 @@
-//! What a target shows and allows, and at how many a volume may be published.
+//! The content and the permissions of a target, and the number of targets at which a volume may be
+//! published.
 
 use std::fs;
 
@@ -24,7 +25,7 @@ fn an_access_mode_allows_one_target_or_several() {
         for kind in ["ext4", "block"] {
             let volume = rig.volume(least_bytes(kind));
             if kind == "ext4" && mode == Mode::SingleNodeReaderOnly {
-                // A read-only volume is never formatted.
+                // A read-only volume is never formatted, so stage the blank volume first.
                 node.stage(volume.stage(access(kind)))
                     .expect("stage a blank volume");
                 volume.down(&node, &[]);
@@ -181,7 +182,7 @@ fn mount_flags_show_on_the_target_and_unknown_ones_are_refused() {
     before.expect_unchanged(rig.test_dir(), "an unknown mount flag");
 }
 
-/// The options of the mount and of its superblock (proc_pid_mountinfo(5)).
+/// Returns the options of the mount and of its superblock (proc_pid_mountinfo(5)).
 fn mount_options(point: &str) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
     let line = table

@@ -1,5 +1,5 @@
-//! Simultaneous calls: equal ones are joined, others for the same volume must wait, and volumes do
-//! not affect each other.
+//! Concurrent calls: equal calls share one job, other calls for the same volume must wait, and
+//! volumes do not affect each other.
 
 use std::fs::{self, File};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{Rig, Volume, access, least_bytes, pause, probe, refused, until};
 
 /// Starts a volume's blank stage on another thread, and stops its mkfs while `act` runs, which may
-/// repeat the call. Then all of them must succeed.
+/// repeat the call. Then all calls must succeed.
 fn while_mkfs_stands_still(rig: &Rig, act: impl Fn(&Volume, &dyn Fn())) {
     loop {
         let volume = rig.volume(least_bytes("ext4"));
@@ -32,7 +32,7 @@ fn while_mkfs_stands_still(rig: &Rig, act: impl Fn(&Volume, &dyn Fn())) {
             early.is_some() || mkfs.is_some()
         });
         let stopped = mkfs.filter(|pid| kill_process(*pid, Signal::STOP).is_ok());
-        // It may have exited before it could be stopped: then retry with another volume.
+        // mkfs may have exited before it could be stopped: then retry with another volume.
         let stopped = stopped.filter(|pid| rig.agent().children().contains(pid));
         if let Some(pid) = stopped {
             act(&volume, &ask);
@@ -72,7 +72,7 @@ fn other_calls_about_a_volume_are_aborted_while_it_is_formatted_and_its_neighbou
 fn the_same_call_joins_the_one_that_runs() {
     let rig = Rig::new();
     let sockets = || rig.agent().sockets();
-    // A connection that has just been closed is open a moment longer.
+    // A connection that has just been closed remains open for a moment.
     let idle = (0..50).map(|_| pause()).map(|()| sockets()).min();
     let idle = idle.expect("some looks");
     while_mkfs_stands_still(&rig, |_, ask_again| {
@@ -80,7 +80,7 @@ fn the_same_call_joins_the_one_that_runs() {
             ask_again();
             until("the agent has accepted the call", || sockets() >= idle + n);
         }
-        // Answered after all earlier calls.
+        // This call gets its response after all earlier calls.
         probe(&rig.socket()).expect("probe");
         let children = rig.agent().children();
         assert_eq!(children.len(), 1, "more than one mkfs: {children:?}");
@@ -125,7 +125,7 @@ fn a_volume_that_is_deleted_while_its_stage_waits_for_the_file_is_not_staged() {
     let rig = Rig::new();
     for kind in ["ext4", "block"] {
         let volume = rig.volume(least_bytes(kind));
-        // As the controller does: it holds the lock until the file is deleted.
+        // The controller does this: it holds the lock until the file is deleted.
         let file = File::open(&volume.file).expect("open");
         file.lock().expect("flock");
         let (node, request) = (rig.node(), volume.stage(access(kind)));

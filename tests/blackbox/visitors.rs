@@ -1,5 +1,5 @@
-//! Other programs open block devices, too: udevd opens each one for a moment as soon as it is
-//! bound. No call may fail because of that, or leave anything.
+//! Other programs also open block devices: udevd opens each one for a moment as soon as it is
+//! bound. This must neither fail a call nor leave anything behind.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,17 +9,17 @@ use std::thread;
 
 use crate::rig::{Rig, TestDir, access, least_bytes, pause};
 
-/// Length of a visit, in milliseconds.
+/// The length of a visit, in pauses of a few milliseconds.
 const VISIT_PAUSES: u32 = 5;
 const ROUNDS: u32 = 10;
 
-/// Opens every device of the test directory as it appears, reads a little and closes it.
+/// Opens every device of the test directory as it appears, reads a little, and closes it.
 fn visit(test_dir: &TestDir, is_over: &AtomicBool) {
     let mut seen = BTreeSet::new();
     while !is_over.load(Ordering::Relaxed) {
         let bound: BTreeSet<_> = test_dir.loops().into_iter().collect();
         for device in bound.difference(&seen) {
-            // It may be unbound again by now, and not readable.
+            // The device may already be unbound again, and unreadable.
             let Ok(node) = File::open(format!("/dev/loop{}", device.number)) else {
                 continue;
             };
@@ -33,7 +33,7 @@ fn visit(test_dir: &TestDir, is_over: &AtomicBool) {
     }
 }
 
-/// Sends the visitor home, also when the test fails.
+/// Ends the visits when this is dropped, even if the test fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {

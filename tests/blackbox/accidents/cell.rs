@@ -1,4 +1,5 @@
-//! One cell of the table: a victim, brought to its moment, struck, and followed to its end.
+//! A cell of the table: a victim that is brought to its moment, struck by the accident, and
+//! followed to its end.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -15,35 +16,35 @@ use crate::rig::{Answer, Clock, Frozen, Volume, access, least_bytes, orders, run
 
 type Cut = JoinHandle<Answer<csi::CreateSnapshotResponse>>;
 
-/// The victim and all that an accident has done.
+/// The victim, and everything that the accident has done.
 pub(super) struct Cell {
     pub(super) scene: Scene,
     pub(super) moment: Moment,
     pub(super) kind: &'static str,
     pub(super) volume: Volume,
     pub(super) target: PathBuf,
-    /// Where there is one.
+    /// The snapshot of the victim, if its moment needs one.
     pub(super) snapshot: Option<String>,
-    /// The affected file, and an earlier copy of it.
+    /// The affected file; the next field is an earlier copy of it.
     pub(super) struck: PathBuf,
     pub(super) backup: PathBuf,
-    /// A descriptor that an accident holds open.
+    /// A descriptor that an accident keeps open.
     pub(super) held: Option<File>,
-    /// A mount of an accident.
+    /// The mounts of an accident.
     pub(super) mounted: Vec<PathBuf>,
-    /// One of these is the file itself.
+    /// Whether an operator has mounted the file itself.
     pub(super) is_mounted_by_hand: bool,
-    /// The disk, while it is.
+    /// The disk, while it is frozen.
     pub(super) frozen: Option<Frozen>,
-    /// A program's clock, while it is set back.
+    /// The clock of a program, while it is set back.
     pub(super) clock: Option<Clock>,
-    /// Volumes that were created from the snapshot and not taken down yet.
+    /// Volumes that were restored from the snapshot and not yet taken down.
     pub(super) restored: Vec<Volume>,
     copying: Option<Cut>,
 }
 
 impl Cell {
-    /// A victim that is only created.
+    /// Creates a cell whose victim is only created.
     pub(super) fn new(mut scene: Scene, moment: Moment, used_as: Use) -> Self {
         let kind = moment.kind(used_as);
         let volume = scene.make(kind);
@@ -66,7 +67,7 @@ impl Cell {
         }
     }
 
-    /// From the moment to the end. Returns the observations, for the table.
+    /// Runs the cell from its moment to its end. Returns the observations for the table.
     pub(super) fn run(&mut self, accident: &Accident) -> String {
         self.bring();
         self.back_up();
@@ -91,12 +92,12 @@ impl Cell {
         }
     }
 
-    /// The scene for the next cell.
+    /// Returns the scene for the next cell.
     pub(super) fn into_scene(self) -> Scene {
         self.scene
     }
 
-    /// The ends of both logs.
+    /// Returns the ends of both logs.
     pub(super) fn last_words(&self) -> String {
         self.scene.last_words()
     }
@@ -110,7 +111,7 @@ impl Cell {
         strikes::unmount_by_hand(&mut self);
     }
 
-    /// Attaches, stages and publishes it.
+    /// Attaches, stages and publishes the victim.
     fn bring(&mut self) {
         let moment = self.moment;
         if moment == Moment::Created {
@@ -160,7 +161,7 @@ impl Cell {
         self.scene.node().unpublish(request).expect("unpublish");
     }
 
-    /// Enough data that the copy can be interrupted.
+    /// Writes enough data that the copy can be interrupted.
     fn write_bulk(&self) {
         if self.kind == "block" {
             return;
@@ -203,7 +204,7 @@ impl Cell {
         self.snapshot = Some(snapshot.snapshot_id);
     }
 
-    /// The controller is stopped in the middle of a copy, if that is possible.
+    /// Starts a copy, and stops the controller in the middle of it, if possible.
     fn begin_copy(&mut self) {
         let (calls, id) = (self.scene.controller(), self.volume.id.clone());
         let cut = move || calls.cut(orders::cut(&format!("of-{id}"), &id));
@@ -220,7 +221,7 @@ impl Cell {
         let Some(copying) = self.copying.take() else {
             return;
         };
-        // One that was killed is another process by now.
+        // A controller that was killed is another process by now.
         if accident.name != "controller frozen" {
             strikes::thaw_controller(self);
         }
@@ -235,12 +236,12 @@ impl Cell {
                 self.copying = Some(copying);
                 self.finish_copy();
             }
-            // It may not be answered before the end of the accident.
+            // The call may get no response before the end of the accident.
             Reach::Disk | Reach::Controller => self.copying = Some(copying),
         }
     }
 
-    /// The snapshot of a copy that was delayed; the snapshotter repeats the call.
+    /// Completes the snapshot of a delayed copy; like the snapshotter, repeats the call.
     pub(super) fn finish_copy(&mut self) {
         if let Some(copying) = self.copying.take() {
             drop(copying.join());
@@ -262,7 +263,7 @@ impl Cell {
         });
     }
 
-    /// A copy of the file, with all synced data.
+    /// Copies the file, with all synced data.
     fn back_up(&self) {
         // Data on a raw device was synced when it was written.
         if self.moment.is_bound() && self.kind != "block" {
@@ -273,7 +274,7 @@ impl Cell {
         run("cp", &["--sparse=always", from, to]);
     }
 
-    /// Takes the victim from its pod and from the node, as a kubelet does: again and again.
+    /// Unpublishes and unstages the victim, with retries like the kubelet's.
     fn leave_node(&self) {
         let node = self.scene.node();
         for target in [&self.target, &self.volume.target("other")] {
@@ -285,7 +286,7 @@ impl Cell {
         judge::expect_nothing_of(self, "after it was unstaged");
     }
 
-    /// The same, and detaches it.
+    /// Unpublishes, unstages and detaches the victim.
     pub(super) fn take_down(&self) {
         let calls = self.scene.controller();
         self.leave_node();
@@ -294,14 +295,14 @@ impl Cell {
         });
     }
 
-    /// All volumes of the disk are taken down; the controller cannot work without it.
+    /// Takes down all volumes of the disk, since the controller cannot work without the disk.
     pub(super) fn take_all_down(&mut self) {
         self.leave_node();
         judge::leave_restored(self);
         self.scene.leave_disk();
     }
 
-    /// The disk is mounted again, and both programs start with it.
+    /// Mounts the disk again, and restarts both programs.
     pub(super) fn remount_disk(&mut self) {
         self.scene.remount();
     }

@@ -1,5 +1,5 @@
-//! The log of a program: a pipe, and a collector that writes what it reads from there to the file
-//! where a test finds it. It can hang.
+//! The log of a program: a pipe, and a collector that copies the pipe to the file where a test
+//! finds it. The collector can hang.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -12,14 +12,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::text;
 
-/// `PIPE_BUF` of pipe(7): a write of at most this many bytes is done whole or not at all.
+/// `PIPE_BUF` of pipe(7): a write of at most this many bytes is atomic.
 const WHOLE: usize = 4096;
 
-/// Copies the pipe to the file. It has the pipe open for writing too, so that a program that exits
-/// does not end it.
+/// The script of the collector. It also has the pipe open for writing, so that the exit of a
+/// program does not end it.
 const COPY: &str = "exec cat <>\"$0\" >>\"$1\"";
 
-/// Becomes the program that follows, with the pipe as its log.
+/// The script that executes the program, with the pipe as its log.
 const LOG: &str = "log=$0; exec \"$@\" 2>\"$log\"";
 
 /// A running collector.
@@ -29,7 +29,7 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Starts one for the program of that name.
+    /// Starts a collector for the program with this name.
     pub(super) fn start(directory: &Path, name: &str) -> Self {
         let pipe = directory.join(format!("{name}.pipe"));
         mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).expect("mkfifo");
@@ -39,13 +39,13 @@ impl Collector {
         Collector { pipe, child }
     }
 
-    /// The command that becomes the program whose log it collects.
+    /// Returns the command that executes a program with its log in the pipe.
     pub(super) fn command(&self) -> Vec<String> {
         let words = ["sh", "-c", LOG, text(&self.pipe)];
         words.map(str::to_owned).to_vec()
     }
 
-    /// It hangs, and the pipe is full: the program's next line waits.
+    /// Stops the collector, and fills the pipe: the program's next line must wait.
     pub(super) fn stall(&self) {
         self.signal(Signal::STOP);
         let flags = OFlags::NONBLOCK.bits().cast_signed();
@@ -64,7 +64,7 @@ impl Collector {
         }
     }
 
-    /// It continues.
+    /// Lets the collector continue.
     pub(super) fn resume(&self) {
         self.signal(Signal::CONT);
     }

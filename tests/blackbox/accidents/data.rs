@@ -1,16 +1,16 @@
-//! The data that a pod writes on its volume: derived from the volume's id, so that data of another
-//! volume, older data and torn data are all found.
+//! The data that a pod writes to its volume. It is derived from the volume's ID, so that another
+//! volume's data, old data and torn data are all detected.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::Path;
 
-/// Some megabytes, so that a cut file loses some.
+/// The number of files, some megabytes in total, so that a truncated file loses some of them.
 const FILES: u64 = 12;
 const FILE_BYTES: usize = 1 << 20;
 
-/// The content of one file of a volume.
+/// Returns the content of a file of a volume.
 fn content(id: &str, number: u64) -> Vec<u8> {
     let seed = id.bytes().fold(number + 1, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -27,7 +27,7 @@ fn content(id: &str, number: u64) -> Vec<u8> {
     block
 }
 
-/// Where one file of a raw device is, in bytes. The last megabytes are for [`touch`].
+/// Returns the offset of a file on a raw device, in bytes. The last megabytes are for [`touch`].
 fn offset(number: u64) -> u64 {
     number << 20
 }
@@ -36,7 +36,7 @@ fn is_raw(target: &Path) -> bool {
     fs::metadata(target).is_ok_and(|found| found.file_type().is_block_device())
 }
 
-/// Writes all of it, on disk when this returns.
+/// Writes all files; they are on disk when this returns.
 pub(super) fn write(id: &str, target: &Path) -> io::Result<()> {
     if is_raw(target) {
         let device = File::options().write(true).open(target)?;
@@ -53,7 +53,7 @@ pub(super) fn write(id: &str, target: &Path) -> io::Result<()> {
     File::open(target)?.sync_all()
 }
 
-/// The first wrong file, if any.
+/// Returns the first wrong file, if any.
 pub(super) fn wrong(id: &str, target: &Path) -> Option<String> {
     for number in 0..FILES {
         match read(target, number) {
@@ -74,7 +74,7 @@ fn read(target: &Path, number: u64) -> io::Result<Vec<u8>> {
     Ok(found)
 }
 
-/// Writes a few more bytes, any number of times.
+/// Writes a few more bytes; can be repeated.
 pub(super) fn touch(id: &str, target: &Path) -> io::Result<()> {
     let (file, at) = match is_raw(target) {
         true => (File::options().write(true).open(target)?, offset(FILES)),

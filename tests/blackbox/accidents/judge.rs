@@ -1,4 +1,4 @@
-//! The rules, the same for every cell.
+//! The rules, which are the same for every cell.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +39,7 @@ pub(super) fn during(cell: &mut Cell, accident: &Accident, when: &str) -> Seen {
     seen
 }
 
-/// The reasons that both programs report for the volume.
+/// Returns the reasons that both programs report for the volume.
 fn alarms(cell: &Cell, volume: &Volume, target: &Path) -> Seen {
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let request = csi::NodeGetVolumeHealthRequest {
@@ -64,7 +64,7 @@ fn alarms(cell: &Cell, volume: &Volume, target: &Path) -> Seen {
     seen
 }
 
-/// Notes a refusal. Returns whether the call succeeded.
+/// Records a refusal. Returns whether the call succeeded.
 fn succeeded<T>(answer: Result<T, Status>, rpc: &str, seen: &mut Seen) -> Option<T> {
     match answer {
         Ok(answer) => Some(answer),
@@ -79,7 +79,7 @@ fn succeeded<T>(answer: Result<T, Status>, rpc: &str, seen: &mut Seen) -> Option
     }
 }
 
-/// A pod's data must be right, or there is an alarm.
+/// Fails if a pod's data is wrong and there is no alarm.
 fn judge_data(cell: &Cell, volume: &Volume, of: &str, target: &Path, seen: &mut Seen, when: &str) {
     // A reader would hang with the disk.
     if cell.frozen.is_some() {
@@ -96,7 +96,8 @@ fn judge_data(cell: &Cell, volume: &Volume, of: &str, target: &Path, seen: &mut 
     seen.extend(alarms);
 }
 
-/// The volume is on the node already: a second pod comes and goes, and the first one reads.
+/// For a volume on the node: publishes it to a second pod and unpublishes it, while the first pod
+/// reads.
 fn in_use(cell: &Cell, seen: &mut Seen, when: &str) {
     let (node, volume) = (cell.scene.hasty_node(), &cell.volume);
     succeeded(node.stage(volume.stage(access(cell.kind))), "stage", seen);
@@ -115,7 +116,7 @@ fn in_use(cell: &Cell, seen: &mut Seen, when: &str) {
     }
 }
 
-/// The volume is not on the node: a pod comes, reads, and ends.
+/// For a volume that is not on the node: brings it to a pod, which reads, and takes it down.
 fn used_again(cell: &Cell, seen: &mut Seen, when: &str) {
     let calls = cell.scene.hasty_controller();
     let attached = attached(&calls, cell.volume.clone(), cell.kind);
@@ -131,7 +132,7 @@ fn used_again(cell: &Cell, seen: &mut Seen, when: &str) {
     }
 }
 
-/// The snapshot is restored to a volume, which a pod uses.
+/// Restores the snapshot to a volume, which a pod then uses.
 fn restored(cell: &mut Cell, seen: &mut Seen, when: &str) {
     let Some(snapshot) = cell.snapshot.clone() else {
         return;
@@ -149,7 +150,7 @@ fn restored(cell: &mut Cell, seen: &mut Seen, when: &str) {
     if let Some(volume) = succeeded(attached, "attach", seen) {
         come_and_go(cell, &volume, Some(&cell.volume.id), seen, when);
     }
-    // Anything that the accident blocks is taken down afterwards.
+    // Record the volume: whatever the accident blocks is taken down afterwards.
     cell.restored.push(volume);
 }
 
@@ -165,7 +166,7 @@ pub(super) fn leave_restored(cell: &Cell) {
     }
 }
 
-/// The same, and deletes it.
+/// Unpublishes, unstages and deletes the restored volumes.
 fn clear_restored(cell: &mut Cell) {
     leave_restored(cell);
     let calls = cell.scene.controller();
@@ -179,7 +180,7 @@ fn clear_restored(cell: &mut Cell) {
     }
 }
 
-/// A pod that reads the data of volume `of`, if any.
+/// Publishes the volume to a pod, which reads the data of volume `of`, if any, and unpublishes it.
 fn come_and_go(cell: &Cell, volume: &Volume, of: Option<&str>, seen: &mut Seen, when: &str) {
     let node = cell.scene.hasty_node();
     let stage = volume.stage(access(cell.kind));
@@ -211,7 +212,7 @@ fn come_and_go(cell: &Cell, volume: &Volume, of: Option<&str>, seen: &mut Seen, 
     }
 }
 
-/// After an OK of a publish, the volume's own device is mounted there.
+/// Checks after a successful publish that the volume's own device is mounted at the target.
 #[track_caller]
 fn expect_shown(cell: &Cell, volume: &Volume, target: &Path, when: &str) {
     let device = shown_device(target);
@@ -225,7 +226,7 @@ fn expect_shown(cell: &Cell, volume: &Volume, target: &Path, when: &str) {
     );
 }
 
-/// The loop device at that path, raw or by its filesystem.
+/// Returns the loop device at this path, raw or with a filesystem.
 fn shown_device(target: &Path) -> String {
     let found = fs::metadata(target).expect("stat");
     if found.file_type().is_block_device() {
@@ -249,7 +250,7 @@ fn expect_not_mounted(point: &Path, when: &str) {
     );
 }
 
-/// After an OK of a detach, no device of this machine has the volume's file.
+/// Checks after a successful detach that no device of this machine is bound to the volume's file.
 #[track_caller]
 fn expect_unbound(cell: &Cell, volume: &Volume, when: &str) {
     let mut left = Vec::new();
@@ -266,7 +267,7 @@ fn expect_unbound(cell: &Cell, volume: &Volume, when: &str) {
     );
 }
 
-/// Nothing of the victim is left on the node.
+/// Checks that nothing of the victim is left on the node.
 #[track_caller]
 pub(super) fn expect_nothing_of(cell: &Cell, when: &str) {
     expect_not_mounted(&cell.target, when);
@@ -275,7 +276,7 @@ pub(super) fn expect_nothing_of(cell: &Cell, when: &str) {
     expect_unbound(cell, &cell.volume, when);
 }
 
-/// Repeats the call as its caller would, for a minute.
+/// Repeats the call for a minute, as its caller would.
 #[track_caller]
 pub(super) fn patiently(rpc: &str, mut call: impl FnMut() -> Result<(), Status>) {
     let end = Instant::now() + PATIENCE;
@@ -283,7 +284,7 @@ pub(super) fn patiently(rpc: &str, mut call: impl FnMut() -> Result<(), Status>)
         match call() {
             Ok(()) => return,
             Err(status) if Instant::now() > end => panic!("{rpc} never succeeds: {status}"),
-            // Kubernetes retries whatever the code.
+            // Kubernetes retries after any code.
             Err(_) => pause(),
         }
     }
@@ -335,7 +336,7 @@ pub(super) fn after(cell: &mut Cell, accident: &Accident) {
     clear(cell);
 }
 
-/// Deletes what the cell made.
+/// Deletes the objects that the cell created.
 fn clear(cell: &Cell) {
     let calls = cell.scene.controller();
     if let Some(snapshot) = &cell.snapshot {

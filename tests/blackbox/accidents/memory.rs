@@ -1,5 +1,5 @@
-//! A program that the kernel kills because memory runs out: it shares a control group with a hog,
-//! which allocates more than the group's limit.
+//! A program that the kernel kills because memory runs out: it shares a control group with a memory
+//! hog, which allocates more than the group's limit.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,17 +14,17 @@ use crate::rig::{PATIENCE, pause, until};
 
 const LIMIT: &str = "16777216";
 
-/// Waits until it is in the group, and then needs four times the limit. It exits by itself if this
-/// process is killed.
+/// The script of the hog: waits until it is in the group, and then needs four times the limit. It
+/// exits by itself if this process is killed.
 const HOG: &str = "read -r go && exec dd if=/dev/zero of=/dev/null bs=64M count=1";
 
-/// The files of a version of control groups.
+/// The files of a control group, in one of the two versions.
 struct Version {
     parent: &'static str,
     limit: &'static str,
-    /// If set to 0, the hog is killed instead of swapped out.
+    /// The limit of swap. If it is 0, the hog is killed instead of swapped out.
     swap: &'static str,
-    /// Contains the line `oom_kill <count>`.
+    /// The file with the line `oom_kill <count>`.
     events: &'static str,
 }
 
@@ -43,13 +43,13 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// Has the kernel kill that program because memory runs out.
+/// Has the kernel kill this program because memory runs out.
 ///
 /// # Panics
-/// Unless the kernel counts that as such a kill.
+/// Panics unless the kernel counts an out-of-memory kill.
 pub(super) fn starve(pid: u32) {
     let mut group = Group::new();
-    // The first one to be killed; a process may raise that without privileges.
+    // Make the program the first to be killed; no privilege is needed to raise the score.
     fs::write(format!("/proc/{pid}/oom_score_adj"), "1000").expect("oom_score_adj");
     group.admit(pid);
     group.admit(group.hog.id());
@@ -59,7 +59,7 @@ pub(super) fn starve(pid: u32) {
     assert_eq!(group.kills(), 2, "killed for want of memory");
 }
 
-/// A control group with a limit, and a hog to be put into it.
+/// A control group with a limit, and a hog that will join it.
 struct Group {
     path: PathBuf,
     version: &'static Version,
@@ -75,7 +75,7 @@ impl Group {
             if path.join(version.limit).exists() {
                 return Some((path, version));
             }
-            // Its parent does not hand the memory controller down.
+            // The parent group does not delegate the memory controller.
             fs::remove_dir(&path).expect("rmdir");
             None
         });
@@ -106,7 +106,7 @@ impl Group {
         self.set("cgroup.procs", &pid.to_string());
     }
 
-    /// Lets the hog eat, and returns how it ended.
+    /// Lets the hog allocate memory, and returns its exit status.
     fn feed(&mut self) -> ExitStatus {
         let input = self.hog.stdin.as_mut().expect("a pipe");
         input.write_all(b"go\n").expect("write");
@@ -118,14 +118,15 @@ impl Group {
         status.expect("it has ended")
     }
 
-    /// How many processes of the group the kernel has killed because memory ran out.
+    /// Returns the number of processes of the group that the kernel has killed because memory ran
+    /// out.
     fn kills(&self) -> u32 {
         let text = fs::read_to_string(self.path.join(self.version.events)).expect("its events");
         let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
         count.and_then(|count| count.parse().ok()).expect(&text)
     }
 
-    /// The program and the hog, if they are not dead yet.
+    /// Kills the program and the hog, if they are still running.
     fn kill_all(&self) {
         let inside = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
         for pid in inside.lines().filter_map(|pid| pid.parse().ok()) {
@@ -140,7 +141,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.kill_all();
-        // It fails only where it was waited for already.
+        // This fails only if the process was already waited for.
         drop(self.hog.wait());
         let end = Instant::now() + PATIENCE;
         while let Err(error) = fs::remove_dir(&self.path) {

@@ -1,6 +1,6 @@
 //! The moments of a volume's lifecycle at which accidents happen.
 
-/// What the volume is used as.
+/// The use of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     Filesystem,
@@ -25,24 +25,24 @@ impl Use {
     }
 }
 
-/// The volume's state.
+/// The state of the volume when the accident happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
-    /// Created, and never attached.
+    /// The volume was created, and never attached.
     Created,
-    /// Attached, and never staged.
+    /// The volume was attached, and never staged.
     Attached,
-    /// Staged, with data, without a pod.
+    /// The volume is staged and holds data, but no pod uses it.
     Staged,
-    /// In use by a pod, with data.
+    /// A pod uses the volume, which holds data.
     Published,
-    /// With data, and detached again.
+    /// The volume holds data and is detached again.
     Detached,
-    /// With data and detached; the accident strikes the file of a snapshot of it.
+    /// The volume holds data and is detached; the accident affects the file of its snapshot.
     Snapshot,
-    /// In use by a pod; the controller has grown it, and the node not yet.
+    /// A pod uses the volume; the controller has expanded it, but the node has not yet.
     Growing,
-    /// Detached; a snapshot of it is being copied.
+    /// The volume is detached; a snapshot of it is being copied.
     Copying,
 }
 
@@ -71,18 +71,19 @@ impl Moment {
         }
     }
 
-    /// The kind of the volume: another filesystem at another moment, or raw.
+    /// Returns the kind of the volume: a filesystem that depends on the moment, or raw block.
     pub(super) fn kind(self, used_as: Use) -> &'static str {
         match (used_as, self) {
             (Use::Raw, _) => "block",
-            // A mounted ext4 is grown only with CAP_SYS_RESOURCE.
+            // Expanding a mounted ext4 requires CAP_SYS_RESOURCE.
             (Use::Filesystem, Moment::Growing | Moment::Detached) => "xfs",
             (Use::Filesystem, Moment::Staged) => "btrfs",
             (Use::Filesystem, _) => "ext4",
         }
     }
 
-    /// The filesystem of the state directory: where blocks can be shared, nothing is copied.
+    /// Returns the filesystem of the state directory. On one that can share blocks, nothing is
+    /// copied.
     pub(super) fn filesystem(self) -> &'static str {
         match self {
             Moment::Copying => "ext4",
@@ -90,22 +91,22 @@ impl Moment {
         }
     }
 
-    /// The volume was written to before.
+    /// Whether the volume was written to before.
     pub(super) fn has_data(self) -> bool {
         !matches!(self, Moment::Created | Moment::Attached)
     }
 
-    /// The volume has a loop device.
+    /// Whether the volume has a loop device.
     pub(super) fn is_bound(self) -> bool {
         matches!(self, Moment::Staged | Moment::Published | Moment::Growing)
     }
 
-    /// A pod has it.
+    /// Whether a pod uses the volume.
     pub(super) fn is_published(self) -> bool {
         matches!(self, Moment::Published | Moment::Growing)
     }
 
-    /// The accident affects the file of a snapshot.
+    /// Whether the accident affects the file of a snapshot.
     pub(super) fn has_snapshot(self) -> bool {
         matches!(self, Moment::Snapshot | Moment::Copying)
     }

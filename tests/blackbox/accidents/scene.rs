@@ -1,6 +1,6 @@
-//! The scene of accidents: both programs, a state directory on its own disk, and two neighbours in
-//! use. One shares the disk with the victim; the other is another driver's, on another disk, and
-//! the same agent serves it.
+//! The scene of accidents: both programs, a state directory on its own disk, and two neighbouring
+//! volumes in use. One is on the victim's disk; the other belongs to another driver of the same
+//! agent, and is on another disk.
 
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
@@ -17,7 +17,7 @@ use crate::rig::{
     least_bytes, orders, until,
 };
 
-/// How long a caller waits in the middle of an accident.
+/// The time that a caller waits during an accident.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A volume of another user.
@@ -31,7 +31,7 @@ struct Neighbour {
 pub(super) struct Scene {
     rig: Rig,
     controller: Option<Controller>,
-    /// Of the agent's log, and of the controller's.
+    /// The collectors of the agent's and of the controller's log.
     collectors: [Collector; 2],
     disk: PathBuf,
     filesystem: &'static str,
@@ -41,7 +41,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// All of it, running, with the state directory on that filesystem.
+    /// Starts everything, with the state directory on this filesystem.
     pub(super) fn new(filesystem: &'static str) -> Self {
         let test_dir = TestDir::new();
         let disk = Disk::new(&test_dir, filesystem, "state").path().to_owned();
@@ -82,59 +82,59 @@ impl Scene {
         }
     }
 
-    /// The filesystem of the state directory.
+    /// Returns the filesystem of the state directory.
     pub(super) fn filesystem(&self) -> &'static str {
         self.filesystem
     }
 
-    /// The directory of the state directory, which is a mount point.
+    /// Returns the mount point of the disk with the state directory.
     pub(super) fn disk(&self) -> &Path {
         &self.disk
     }
 
-    /// The directory of all.
+    /// Returns the directory that contains everything.
     pub(super) fn test_dir(&self) -> &TestDir {
         self.rig.test_dir()
     }
 
-    /// The agent's RPCs, by a caller with the usual patience.
+    /// Returns the agent's RPCs, with the usual timeout.
     pub(super) fn node(&self) -> NodeCalls {
         self.rig.node()
     }
 
-    /// The controller's.
+    /// Returns the controller's RPCs, with the usual timeout.
     pub(super) fn controller(&self) -> ControllerCalls {
         ControllerCalls::new(self.test_dir().path().join("controller.sock"))
     }
 
-    /// The agent's RPCs, by a caller that does not wait for broken parts.
+    /// Returns the agent's RPCs, with a short timeout, for broken parts.
     pub(super) fn hasty_node(&self) -> NodeCalls {
         self.node().leaving(Some(Leaving::Connection(PATIENCE)))
     }
 
-    /// The controller's.
+    /// Returns the controller's RPCs, with a short timeout, for broken parts.
     pub(super) fn hasty_controller(&self) -> ControllerCalls {
         let leaving = Some(Leaving::Connection(PATIENCE));
         self.controller().leaving(leaving)
     }
 
-    /// The agent's process id.
+    /// Returns the agent's PID.
     pub(super) fn agent_pid(&self) -> u32 {
         self.rig.agent().pid()
     }
 
-    /// The controller's.
+    /// Returns the controller's PID.
     pub(super) fn controller_pid(&self) -> u32 {
         let running = self.controller.as_ref().map(Controller::pid);
         running.expect("the controller runs")
     }
 
-    /// The collector of the agent's log.
+    /// Returns the collector of the agent's log.
     pub(super) fn agent_log(&self) -> &Collector {
         &self.collectors[0]
     }
 
-    /// The collector of the controller's log.
+    /// Returns the collector of the controller's log.
     pub(super) fn controller_log(&self) -> &Collector {
         &self.collectors[1]
     }
@@ -145,7 +145,7 @@ impl Scene {
         self.await_sockets();
     }
 
-    /// The other driver's socket comes a moment after the first one.
+    /// Waits for both sockets: the other driver's appears a moment after the first one.
     fn await_sockets(&self) {
         until("the other driver is served", || {
             UnixStream::connect(&self.apart.socket).is_ok()
@@ -159,14 +159,15 @@ impl Scene {
         self.controller = Some(Controller::start_by(&command, self.rig.test_dir()));
     }
 
-    /// A new volume of the controller's, with its paths on the node.
+    /// Creates a volume in the controller, with its paths on the node.
     pub(super) fn make(&mut self, kind: &str) -> Volume {
         self.made += 1;
         let name = format!("victim-{}", self.made);
         made(&self.rig, &self.controller(), &name, kind)
     }
 
-    /// Fails unless the other driver's volume is served, and the victim's neighbour too if it must.
+    /// Fails unless the other driver's volume works, and also the neighbour on the victim's disk,
+    /// if `with_beside` is set.
     pub(super) fn expect_neighbours_served(&self, with_beside: bool, when: &str) {
         self.apart.expect_served(when);
         if with_beside {
@@ -174,7 +175,7 @@ impl Scene {
         }
     }
 
-    /// Fails unless all neighbours are served again within a minute.
+    /// Fails unless all neighbours work again within a minute.
     pub(super) fn await_neighbours(&self) {
         for neighbour in [&self.apart, &self.beside] {
             until("the neighbours are served again", || {
@@ -183,13 +184,13 @@ impl Scene {
         }
     }
 
-    /// The neighbour on the victim's disk ends its pod.
+    /// Ends the pod of the neighbour on the victim's disk.
     pub(super) fn leave_disk(&self) {
         self.beside.leave();
     }
 
-    /// The disk is unmounted and mounted again, both programs are restarted, and the neighbour on
-    /// it has a pod again.
+    /// Unmounts the disk and mounts it again, restarts both programs, and starts the pod of the
+    /// neighbour on the disk again.
     pub(super) fn remount(&mut self) {
         let (image, point) = (self.test_dir().path().join("disk"), self.disk.clone());
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
@@ -207,7 +208,7 @@ impl Scene {
             .expect("publish");
     }
 
-    /// The ends of both logs.
+    /// Returns the ends of both logs.
     pub(super) fn last_words(&self) -> String {
         let controller = self.controller.as_ref().map(Controller::last_words);
         format!(
@@ -217,7 +218,7 @@ impl Scene {
         )
     }
 
-    /// Takes all of it down in peace.
+    /// Takes everything down in an orderly way.
     pub(super) fn end(mut self) {
         self.beside.leave();
         self.apart.leave();
@@ -234,7 +235,7 @@ impl Scene {
 }
 
 impl Neighbour {
-    /// In use, with data.
+    /// Brings up a neighbour, with data.
     fn settle(volume: Volume, socket: PathBuf) -> Self {
         let (node, target) = (NodeCalls::new(socket.clone()), volume.target("in-use"));
         node.stage(volume.stage(access("ext4"))).expect("stage");
@@ -262,7 +263,7 @@ impl Neighbour {
         }
     }
 
-    /// What fails, if anything: queries, a second pod, reading and writing.
+    /// Returns what fails, if anything: queries, a second pod, reading or writing.
     fn is_served(&self) -> Option<String> {
         let (node, second) = (self.calls(), self.volume.target("second"));
         let reported = |rpc: &str, status: Status| format!("{rpc}: {status}");
@@ -299,7 +300,7 @@ fn made(rig: &Rig, calls: &ControllerCalls, name: &str, kind: &str) -> Volume {
     volume
 }
 
-/// The volume with its publish context, ready to be staged.
+/// Attaches the volume, and returns it with its publish context, ready to be staged.
 pub(super) fn attached(
     calls: &ControllerCalls,
     mut volume: Volume,

@@ -1,4 +1,4 @@
-//! What each accident does to a cell, and how it ends.
+//! The effect of each accident on a cell, and how each accident ends.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -32,7 +32,8 @@ pub(super) fn grow(cell: &mut Cell) {
     set_len(&cell.struck, bytes + (64 << 20));
 }
 
-/// A snapshot is not in use. A volume keeps its size, since its filesystem may have grown.
+/// Restores the size of a snapshot, which is not in use. A volume keeps its size, since its
+/// filesystem may have grown.
 pub(super) fn cut_back_snapshot(cell: &mut Cell) {
     if cell.struck != cell.volume.file {
         let bytes = fs::metadata(&cell.backup).expect("stat").len();
@@ -51,14 +52,14 @@ pub(super) fn replace_by_zeros(cell: &mut Cell) {
     file.set_len(bytes).expect("ftruncate");
 }
 
-/// The backup is copied into the existing file.
+/// Copies the backup into the existing file.
 pub(super) fn restore_in_place(cell: &mut Cell) {
     let (from, to) = (text(&cell.backup), text(&cell.struck));
     set_len(&cell.struck, 0);
     run("cp", &["--sparse=always", "--no-preserve=all", from, to]);
 }
 
-/// The backup replaces the file.
+/// Replaces the file with the backup.
 pub(super) fn restore_by_rename(cell: &mut Cell) {
     let new = cell.struck.with_extension("restored");
     run("cp", &["--sparse=always", text(&cell.backup), text(&new)]);
@@ -76,7 +77,7 @@ pub(super) fn let_go(cell: &mut Cell) {
 
 pub(super) fn mount_by_hand(cell: &mut Cell) {
     let point = cell.scene.test_dir().directory("by-hand");
-    // The same filesystem may be mounted on this node already, as the snapshot's source.
+    // The same filesystem may already be mounted on this node, as the snapshot's source.
     let options = match cell.kind {
         "xfs" => "loop,nouuid",
         _ => "loop",
@@ -139,7 +140,7 @@ pub(super) fn fill(cell: &mut Cell) {
     let stat = rustix::fs::statvfs(cell.scene.disk()).expect("statvfs");
     let filler = cell.scene.disk().join("filler");
     File::create_new(&filler).expect("create");
-    // The last blocks are used for metadata; the rest is smaller than a file of a pod.
+    // The last blocks are needed for metadata; the rest is smaller than one of the pod's files.
     let mut bytes = stat.f_bavail * stat.f_frsize;
     while bytes > (1 << 20) {
         let length = format!("{bytes}");
@@ -158,7 +159,7 @@ pub(super) fn make_room(cell: &mut Cell) {
     fs::remove_file(cell.scene.disk().join("filler")).expect("unlink");
 }
 
-/// As an ext4 does that was mounted with `errors=remount-ro`, after an error.
+/// Stops writes like an ext4 that was mounted with `errors=remount-ro`, after an error.
 pub(super) fn stop_writes(cell: &mut Cell) {
     let disk = text(cell.scene.disk()).to_owned();
     run("mount", &["-o", "remount,errors=remount-ro", &disk]);
@@ -180,7 +181,8 @@ pub(super) fn shut_down(cell: &mut Cell) {
     run("xfs_io", &["-x", "-c", "shutdown", text(cell.scene.disk())]);
 }
 
-/// What docs/health.md says: volumes down, the disk mounted again, both programs restarted.
+/// Follows docs/health.md: takes all volumes down, mounts the disk again, and restarts both
+/// programs.
 pub(super) fn mount_again(cell: &mut Cell) {
     cell.take_all_down();
     cell.remount_disk();
@@ -239,7 +241,7 @@ pub(super) fn thaw_controller(cell: &mut Cell) {
     signal(cell.scene.controller_pid(), Signal::CONT);
 }
 
-/// The soft limit alone: a process without privileges may raise it again.
+/// Sets only the soft limit, which a process without privileges may raise again.
 fn limit(pid: u32, what: &str, value: &str) {
     run(
         "prlimit",
@@ -288,7 +290,7 @@ pub(super) fn resume_controller_log(cell: &mut Cell) {
 
 const DAY: i64 = 24 * 3600;
 
-/// By a day, and while the program is at work by a year.
+/// Sets the clock back by a day, and by a year while the program is working.
 fn set_clock_back(cell: &mut Cell, pid: u32) {
     let clock = Clock::of(pid);
     clock.shift(-DAY);
@@ -310,7 +312,7 @@ pub(super) fn put_clock_forward(cell: &mut Cell) {
     clock.expect("a clock that was set back").put_back();
 }
 
-/// Not one more page of address space: its next allocation ends it.
+/// Leaves no address space for another page: the next allocation ends the program.
 pub(super) fn take_memory(cell: &mut Cell) {
     limit(cell.scene.agent_pid(), "as", "1");
 }
@@ -319,7 +321,7 @@ pub(super) fn take_controller_memory(cell: &mut Cell) {
     limit(cell.scene.controller_pid(), "as", "1");
 }
 
-/// If it has ended, the kubelet starts it again.
+/// Restores the limit. If the program has ended, starts it again, as the kubelet does.
 pub(super) fn give_memory(cell: &mut Cell) {
     cell.scene.restart_agent();
     until("it has its memory", || cell.scene.agent_pid() != 0);

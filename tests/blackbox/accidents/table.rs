@@ -1,4 +1,4 @@
-//! The accidents. What each does, and how it ends, is in `strikes.rs`.
+//! The table of accidents. Their effects and ends are in `strikes.rs`.
 
 use super::cell::Cell;
 use super::moment::{Moment, Use};
@@ -7,29 +7,30 @@ use super::strikes::*;
 /// The scope of an accident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// The victim alone: its file, its paths.
+    /// Only the victim: its file and its paths.
     Volume,
     /// All volumes of its disk.
     Disk,
-    /// The agent, and so all volumes of the node.
+    /// The agent, and thus all volumes of the node.
     Agent,
     /// The controller.
     Controller,
-    /// No volume: each is served.
+    /// No volume: all of them keep working.
     Nobody,
 }
 
-/// One row of the table.
+/// A row of the table.
 pub(super) struct Accident {
     pub(super) name: &'static str,
     pub(super) reach: Reach,
-    /// The file's data is lost until a backup is restored, for which the volume is taken down.
+    /// Whether the file's data is lost until a backup is restored, for which the volume is taken
+    /// down.
     pub(super) destroys: bool,
-    /// The programs may be restarted in the middle of it.
+    /// Whether the programs may be restarted during the accident.
     pub(super) restarts: bool,
-    /// Why it is impossible at that moment, if it is.
+    /// Returns why the accident is impossible at a moment, if it is.
     pub(super) fits: fn(Moment, Use) -> Result<(), &'static str>,
-    /// The filesystem of the state directory, if it happens to this one alone.
+    /// The filesystem of the state directory, if the accident happens only on this one.
     pub(super) filesystem: Option<&'static str>,
     pub(super) strike: fn(&mut Cell),
     pub(super) end: fn(&mut Cell),

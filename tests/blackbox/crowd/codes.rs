@@ -1,47 +1,49 @@
-//! The codes of a call when others work on the same volume at the same time. The codes for invalid
-//! calls are not among them: these calls are valid.
+//! The codes that a call may return while others work on the same volume. The codes for invalid
+//! calls are not among them, since all these calls are valid.
 
 use tonic::Code::{self, Aborted, AlreadyExists, FailedPrecondition, NotFound, Ok};
 
-/// OK and ABORTED (another call about that volume is pending) are always allowed; in addition:
+/// The codes that each RPC may return, in addition to OK and ABORTED (another call about the volume
+/// is pending).
 const BESIDES: &[(&str, &[Code])] = &[
-    // The name belongs to a volume from another source; the source is gone, or has just grown.
+    // The name belongs to a volume from another source; or the source was deleted, or has just
+    // grown.
     (
         "CreateVolume",
         &[AlreadyExists, NotFound, FailedPrecondition],
     ),
-    // Attached, or staged.
+    // The volume is attached, or staged.
     ("DeleteVolume", &[FailedPrecondition]),
     ("ControllerPublishVolume", &[NotFound]),
     ("ControllerUnpublishVolume", &[]),
     ("ControllerExpandVolume", &[NotFound]),
     ("ControllerGetVolume", &[NotFound]),
     ("ListVolumes", &[]),
-    // The name belongs to a snapshot of another volume; the volume is gone.
+    // The name belongs to a snapshot of another volume; or the volume was deleted.
     ("CreateSnapshot", &[AlreadyExists, NotFound]),
     ("DeleteSnapshot", &[]),
     ("ListSnapshots", &[]),
-    // Deleted; or cut from its origin in the middle of a format.
+    // The volume was deleted; or it was cut from its source in the middle of a format.
     ("NodeStageVolume", &[NotFound, FailedPrecondition]),
-    // Still published.
+    // The volume is still published.
     ("NodeUnstageVolume", &[FailedPrecondition]),
-    // Published there, but for reading only, or for writing; not staged.
+    // The volume is published there with other write access; or it is not staged.
     (
         "NodePublishVolume",
         &[AlreadyExists, NotFound, FailedPrecondition],
     ),
     ("NodeUnpublishVolume", &[]),
     ("NodeGetVolumeStats", &[NotFound]),
-    // Neither staged nor published; ext4 without CAP_SYS_RESOURCE.
+    // The volume is neither staged nor published; or ext4 requires CAP_SYS_RESOURCE.
     ("NodeExpandVolume", &[NotFound, FailedPrecondition]),
 ];
 
-/// Every RPC that the crowd uses.
+/// Returns every RPC that the crowd uses.
 pub(crate) fn rpcs() -> impl Iterator<Item = &'static str> {
     BESIDES.iter().map(|(rpc, _)| *rpc)
 }
 
-/// Whether a call may end with that code.
+/// Whether a call may end with this code.
 pub(crate) fn may_end(rpc: &str, code: Code) -> bool {
     let besides = BESIDES.iter().find(|(known, _)| *known == rpc);
     let (_, besides) = besides.unwrap_or_else(|| panic!("{rpc} is not in the table"));

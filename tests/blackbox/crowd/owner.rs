@@ -1,5 +1,5 @@
-//! A caller with a separate volume. No other caller uses it, so each response must be true in the
-//! kernel at that very moment, however many others call meanwhile.
+//! A caller with a separate volume. No other caller uses it, so each response must match the
+//! kernel's state at that moment, however many other calls are running.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use super::scene::{Scene, impatience};
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{Caller, Chance, Op, Origin, Outcome, Seen, Volume};
 
-/// In bytes.
+/// The growth of an expansion, in bytes.
 const GROWTH: i64 = 16 << 20;
-/// Growths of one volume.
+/// Maximum number of expansions of one volume.
 const GROWTHS_MAX: u32 = 4;
 
 /// The caller.
@@ -49,7 +49,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Calls until the scene is over.
+    /// Makes calls until the scene is over.
     pub(crate) fn run(&mut self) {
         while !self.scene.is_over() {
             self.step();
@@ -79,7 +79,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Repeats the call until it is answered. Nothing but OK will do.
+    /// Repeats the call until it gets a response, which must be OK.
     fn must(&mut self, op: &Op) -> Outcome {
         match self.answered(op) {
             Ok(outcome) => outcome,
@@ -185,7 +185,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Data that was written must be read back, at any time.
+    /// Checks that data that was written can be read back.
     fn words(&mut self) {
         let kind = self.kind;
         let own = self.own();
@@ -239,7 +239,7 @@ impl<'a> Owner<'a> {
         let op = Op::Expand(volume, self.kind, path, bytes);
         match self.answered(&op) {
             Ok(Outcome::Bytes(reported)) if reported == bytes => {}
-            // If this machine does not grant CAP_SYS_RESOURCE.
+            // This machine may not grant CAP_SYS_RESOURCE.
             Err(Code::FailedPrecondition) if self.kind == "ext4" => {}
             other => self.scene.fail(&op, &format!("ended with {other:?}")),
         }
@@ -258,7 +258,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// The responses are true.
+    /// Checks that the responses are true.
     fn check(&mut self) {
         let kind = self.kind;
         let Some(own) = &self.own else { return };

@@ -1,4 +1,4 @@
-//! Shared by all callers of the crowd: the sockets, the time limit, the findings.
+//! The state that all callers of the crowd share: the sockets, the time limit, and the findings.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,23 +10,24 @@ use crate::rig::{
 };
 use crate::rig::{pause, shown, stacked};
 
-/// Repetitions of one call until it succeeds: far more than the slowest format needs.
+/// Maximum number of repetitions of a call until it succeeds, far more than the slowest format
+/// needs.
 const TRIES_MAX: u32 = 5000;
 
 /// The scene.
 pub(crate) struct Scene {
-    /// Both binaries.
+    /// The paths of both programs.
     pub(crate) site: Site,
-    /// All calls.
+    /// The record of all calls.
     pub(crate) journal: Arc<Journal>,
-    /// Not over before.
+    /// The earliest end of the scene.
     end: Instant,
     is_over: AtomicBool,
     stacked: Mutex<Option<String>>,
 }
 
 impl Scene {
-    /// A scene of that length.
+    /// Creates a scene of this length.
     pub(crate) fn new(site: Site, lasts: Duration) -> Self {
         Scene {
             site,
@@ -37,17 +38,17 @@ impl Scene {
         }
     }
 
-    /// Its time is up and the calls have met in every way, or a caller has failed.
+    /// Whether the time is up and the calls have met in every way, or a caller has failed.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Ends it at once.
+    /// Ends the scene at once.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// One of its callers.
+    /// Returns a caller of the scene.
     pub(crate) fn caller(&self, who: String) -> Caller {
         Caller {
             site: self.site.clone(),
@@ -56,8 +57,8 @@ impl Scene {
         }
     }
 
-    /// Checks the mounts of that process again and again, until the scene is over. A busy machine
-    /// makes few calls in its time, so it lasts longer there.
+    /// Checks the mounts of this process until the scene is over. A busy machine makes few calls in
+    /// a given time, so the scene lasts longer there.
     pub(crate) fn watch(&self, pid: u32) {
         let pid = pid.to_string();
         while !self.is_over() {
@@ -70,8 +71,8 @@ impl Scene {
         }
     }
 
-    /// What the calls of a crowd end with and have not yet: every RPC with OK and without its
-    /// caller, and a stage with the refusal while another call is pending.
+    /// Returns the outcomes that no call has had yet: each RPC must end with OK, and with a
+    /// disconnected caller; and a stage must be refused while another call is pending.
     pub(crate) fn missing(&self) -> Vec<(&'static str, &'static str)> {
         let each = codes::rpcs().flat_map(|rpc| [(rpc, "OK"), (rpc, "left")]);
         each.chain([("NodeStageVolume", "ABORTED")])
@@ -91,13 +92,13 @@ impl Scene {
         false
     }
 
-    /// The stacked mounts that were found, if any.
+    /// Returns the stacked mounts that were found, if any.
     pub(crate) fn stacked(&self) -> Option<String> {
         let found = self.stacked.lock().unwrap_or_else(PoisonError::into_inner);
         found.clone()
     }
 
-    /// Makes the call, and fails on a code that contention does not explain.
+    /// Makes the call, and fails for a code that contention does not explain.
     #[track_caller]
     pub(crate) fn ask(
         &self,
@@ -115,7 +116,7 @@ impl Scene {
         answer
     }
 
-    /// Makes the call until it ends with another code than ABORTED, and the caller is still
+    /// Repeats the call until it ends with a code other than ABORTED and the caller is still
     /// connected.
     #[track_caller]
     pub(crate) fn insist(
@@ -134,7 +135,7 @@ impl Scene {
         self.fail(op, &format!("is still refused after {TRIES_MAX} tries"))
     }
 
-    /// [`Scene::insist`], by a caller that does not disconnect, and only OK is accepted.
+    /// Repeats the call like [`Scene::insist`], without disconnecting; accepts only OK.
     #[track_caller]
     pub(crate) fn must(&self, caller: &Caller, op: &Op) -> Outcome {
         match self.insist(caller, op, || None) {
@@ -143,20 +144,20 @@ impl Scene {
         }
     }
 
-    /// Fails with all that is known of the volume.
+    /// Fails with everything that is known about the volume.
     #[track_caller]
     pub(crate) fn fail(&self, op: &Op, why: &str) -> ! {
         self.site.fail(&self.journal, op, why, &[])
     }
 }
 
-/// Half of the callers disconnect if they are not answered by a random instant; a third do, since
-/// the others are answered in time.
+/// Selects whether and when a caller disconnects. Half of the callers may do so at a random
+/// instant; a third of all calls are affected, since the other responses come earlier.
 pub(crate) fn impatience(chance: &mut Chance) -> Option<Leaving> {
     if chance.below(2) == 0 {
         return None;
     }
-    // Most calls take a millisecond or less, and those that wait or format take a hundred.
+    // Most calls take at most a millisecond; calls that wait or format take a hundred.
     let longest_us = *chance.pick(&[300, 3_000, 60_000]);
     let after = Duration::from_micros(chance.below(longest_us));
     Some(match chance.below(2) {

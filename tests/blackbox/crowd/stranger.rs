@@ -1,4 +1,4 @@
-//! Callers that know nothing of each other and make random calls about the same few volumes.
+//! Independent callers that make random calls about the same few volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use super::scene::{Scene, impatience};
 use crate::rig::{Caller, Chance, Op, Origin, Outcome, Volume, least_bytes, orders, until};
 
-/// The volumes that they call for, by name.
+/// The volumes that the callers request, by name.
 const BLANK: [(&str, &str); 8] = [
     ("blank 0", "ext4"),
     ("blank 1", "xfs"),
@@ -26,8 +26,7 @@ const COPIES: [(&str, &str); 4] = [
     ("copy 2", "btrfs"),
     ("copy 3", "block"),
 ];
-/// Snapshots by name, and the kind of the volumes that they are cut from: a copy keeps its
-/// filesystem.
+/// Snapshots by name, each with the kind of its source volume: a copy keeps the filesystem.
 const SNAPSHOTS: [(&str, &str); 4] = [
     ("snap 0", "ext4"),
     ("snap 1", "xfs"),
@@ -36,13 +35,13 @@ const SNAPSHOTS: [(&str, &str); 4] = [
 ];
 /// The target paths; the last one is sometimes published read-only.
 const TARGETS: [&str; 3] = ["a", "b", "c"];
-/// No volume gets this large; the filesystems around them are larger.
+/// A size that no volume reaches; the filesystems around the volumes are larger.
 const TOO_MANY_BYTES: i64 = 1 << 30;
-/// Ids that no volume and no snapshot has.
+/// An ID that no volume and no snapshot has.
 const NO_VOLUME: &str = "vol-00000000000000000000000000000000";
 const NO_SNAPSHOT: &str = "snap-00000000000000000000000000000000";
 
-/// The responses to any of them, shared by all.
+/// The responses that any of the callers got, shared by all.
 #[derive(Default)]
 pub(crate) struct Shelf {
     inner: Mutex<Inner>,
@@ -52,18 +51,18 @@ pub(crate) struct Shelf {
 struct Inner {
     volumes: BTreeMap<&'static str, Volume>,
     snapshots: BTreeMap<&'static str, String>,
-    /// Every volume that ever existed.
+    /// The IDs of all volumes that ever existed.
     ids: BTreeSet<String>,
 }
 
 impl Shelf {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // A caller that failed has left it consistent.
+        // A caller that failed has left the state consistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One of them.
+/// A caller.
 pub(crate) struct Stranger<'a> {
     scene: &'a Scene,
     shelf: &'a Shelf,
@@ -81,7 +80,7 @@ impl<'a> Stranger<'a> {
         }
     }
 
-    /// Calls until the scene is over.
+    /// Makes calls until the scene is over.
     pub(crate) fn run(&mut self) {
         while !self.scene.is_over() {
             let (name, kind) = match self.chance.below(4) {
@@ -100,7 +99,7 @@ impl<'a> Stranger<'a> {
         }
     }
 
-    /// A response to one of them counts for all.
+    /// Records a response to one caller for all callers.
     fn tell(&self, name: &'static str, op: &Op, outcome: Outcome) {
         let mut inner = self.shelf.inner();
         match (op, outcome) {
@@ -200,8 +199,9 @@ impl<'a> Stranger<'a> {
     }
 }
 
-/// Returns when none of their calls is in progress: abandoned calls run on. Each is awaited by
-/// another call for the same object, which changes nothing and would be ABORTED.
+/// Waits until none of the crowd's calls is in progress, since abandoned calls continue. For each
+/// object, makes another call that changes nothing; it returns ABORTED as long as a call is in
+/// progress.
 pub(crate) fn settle(scene: &Scene, shelf: &Shelf) {
     let node = scene.site.node();
     let controller = scene.site.controller();
@@ -242,8 +242,8 @@ pub(crate) fn settle(scene: &Scene, shelf: &Shelf) {
     }
 }
 
-/// Brings every blank volume up, call by call, without disturbance: each call must succeed, and its
-/// response must be true.
+/// Brings up every blank volume, call by call, without interference: each call must succeed, and
+/// its response must be true.
 pub(crate) fn bring_up(scene: &Scene, shelf: &Shelf) {
     let caller = scene.caller("the end".to_owned());
     for (name, kind) in BLANK {

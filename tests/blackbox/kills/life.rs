@@ -1,5 +1,5 @@
 //! The lifecycle of one volume with its snapshots and clones, call by call. Its user trusts all
-//! responses, and repeats calls without one.
+//! responses, and repeats calls that got no response.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tonic::Code;
 use super::trial::Trial;
 use crate::rig::{Caller, Chance, Op, Origin, Outcome, Records, Seen, Volume, least_bytes};
 
-/// In bytes.
+/// The growth of an expansion, in bytes.
 const GROWTH: i64 = 16 << 20;
 const GROWTHS_MAX: u32 = 4;
 const SNAPSHOTS_MAX: usize = 2;
@@ -35,9 +35,10 @@ struct Held {
     growths: u32,
     records: Records,
     is_up: bool,
-    /// Its log may hold a growth. Linux 6.18 cannot replay that of an xfs, which is in the log for
-    /// half a minute: a filesystem that was copied or cloned meanwhile, or lost power, cannot be
-    /// mounted later ("xfs_buf_map_verify: daddr out of range").
+    /// Whether the filesystem's log may contain a growth. Linux 6.18 cannot replay the growth of an
+    /// xfs, which stays in the log for half a minute: a filesystem that was copied or cloned
+    /// meanwhile, or lost power, cannot be mounted later ("xfs_buf_map_verify: daddr out of
+    /// range").
     has_just_grown: bool,
 }
 
@@ -68,7 +69,7 @@ impl Life {
         }
     }
 
-    /// Does one thing. Afterwards all responses are true.
+    /// Performs one step. Afterwards, all responses are true.
     pub(crate) fn step(&mut self) {
         let Some(mut held) = self.held.take() else {
             let name = self.fresh();
@@ -123,7 +124,7 @@ impl Life {
         }
     }
 
-    /// Attached, staged and published, with all data that was ever written to it.
+    /// Attaches, stages and publishes a volume, and checks all data that was ever written to it.
     fn up(&self, mut held: Held) -> Held {
         let id = held.volume.id.clone();
         let Outcome::Context(context) = self.must(&Op::Attach(id, self.kind)) else {
@@ -201,7 +202,7 @@ impl Life {
         self.copy(held, origin, records)
     }
 
-    /// Creates another volume; one of the two is deleted, the other one is kept.
+    /// Creates another volume; then deletes one of the two, and keeps the other.
     fn copy(&mut self, held: Held, origin: Origin, records: Records) -> Held {
         let name = self.fresh();
         let copy = self.create(name, origin, records);
@@ -232,7 +233,7 @@ impl Life {
         let op = Op::Expand(volume, self.kind, path, bytes);
         match self.trial.insist(&self.caller, &op) {
             Ok(Outcome::Bytes(reported)) if reported == bytes => {}
-            // If this machine does not grant CAP_SYS_RESOURCE.
+            // This machine may not grant CAP_SYS_RESOURCE.
             Err(status) if self.kind == "ext4" && status.code() == Code::FailedPrecondition => {}
             other => self.trial.fail(&op, &format!("ended with {other:?}")),
         }
@@ -265,7 +266,7 @@ impl Life {
         }
     }
 
-    /// The ids of its volume and its snapshots.
+    /// Returns the IDs of the volume and of its snapshots.
     pub(crate) fn ids(&self) -> [BTreeSet<String>; 2] {
         let volume = self.held.iter().map(|held| held.volume.id.clone());
         let snapshots = self.snapshots.iter().map(|snapshot| snapshot.id.clone());

@@ -1,4 +1,5 @@
-//! Shared by all lives: the sockets, the times of kills, and when they must pause.
+//! The state that all lifecycles share: the sockets, the times of kills, and when the lifecycles
+//! must pause.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,11 +9,11 @@ use tonic::{Code, Status};
 
 use crate::rig::{Caller, Journal, Op, Outcome, Site, pause, shown};
 
-/// Tries of one call on a running process until it succeeds: far more than needed while a mkfs
-/// outlives its agent.
+/// Maximum number of tries of a call to a running process until it succeeds, far more than needed
+/// while a mkfs outlives its agent.
 const TRIES_MAX: u32 = 5000;
 
-/// Transient refusals of one call, see [`may_pass`].
+/// Maximum number of transient refusals of a call ([`may_pass`]).
 const REFUSALS_MAX: u32 = 5;
 
 /// One of the two programs.
@@ -24,13 +25,13 @@ pub(crate) enum Binary {
 
 /// The trial.
 pub(crate) struct Trial {
-    /// Both binaries.
+    /// The paths of both programs.
     pub(crate) site: Site,
-    /// All calls.
+    /// The record of all calls.
     pub(crate) journal: Arc<Journal>,
-    /// Snapshots and clones of volumes in use are possible.
+    /// Whether volumes in use can be snapshotted and cloned.
     pub(crate) shares_blocks: bool,
-    /// Incremented before a kill, and after the restart.
+    /// Counters that are incremented before a kill and after the restart.
     epochs: [AtomicU64; 2],
     is_over: AtomicBool,
     has_failed: AtomicBool,
@@ -52,28 +53,28 @@ impl Trial {
         }
     }
 
-    /// No more kills follow, or a life has failed.
+    /// Whether no more kills follow, or a lifecycle has failed.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    /// Ends it.
+    /// Ends the trial.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
     }
 
-    /// Ends it, since a life has failed.
+    /// Ends the trial, since a lifecycle has failed.
     pub(crate) fn fail_all(&self) {
         self.has_failed.store(true, Ordering::SeqCst);
         self.end();
     }
 
-    /// A life has failed.
+    /// Whether a lifecycle has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::SeqCst)
     }
 
-    /// Sent before a program is killed and after it was started again.
+    /// Must be called before a program is killed, and after it was started again.
     pub(crate) fn turn(&self, binary: Binary) {
         let epoch = self.epochs[binary as usize].fetch_add(1, Ordering::SeqCst);
         let what = if epoch.is_multiple_of(2) {
@@ -89,18 +90,18 @@ impl Trial {
         self.truce.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until all are between two steps, and keeps them there.
+    /// Waits until all lifecycles are between two steps, and keeps them there.
     pub(crate) fn hold_still(&self) -> RwLockWriteGuard<'_, ()> {
         self.truce.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often a call found its process killed, by RPC.
+    /// Returns, for each RPC, how often a call found its process killed.
     pub(crate) fn interrupted(&self) -> BTreeMap<&'static str, u32> {
         let interrupted = self.interrupted.lock();
         interrupted.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Repeats the call until it succeeds, or a running process refuses it.
+    /// Repeats the call until it succeeds, or until a running process refuses it.
     pub(crate) fn insist(&self, caller: &Caller, op: &Op) -> Result<Outcome, Status> {
         let binary = if op.is_of_node() {
             Binary::NodeAgent
@@ -112,7 +113,7 @@ impl Trial {
         while tries < TRIES_MAX {
             let before = epoch();
             let status = match caller.ask(op, None) {
-                // The same call reports when it is ready.
+                // A repetition of the call reports when the snapshot is ready.
                 Ok(Outcome::Snapshot(_, false)) => Status::aborted("not ready yet"),
                 Ok(outcome) => return Ok(outcome),
                 Err(status) => status,
@@ -136,7 +137,7 @@ impl Trial {
         self.fail(op, &format!("is still refused after {TRIES_MAX} tries"))
     }
 
-    /// [`Trial::insist`]; only OK is accepted.
+    /// Repeats the call like [`Trial::insist`], and accepts only OK.
     pub(crate) fn must(&self, caller: &Caller, op: &Op) -> Outcome {
         match self.insist(caller, op) {
             Ok(outcome) => outcome,
@@ -147,7 +148,7 @@ impl Trial {
         }
     }
 
-    /// Fails with everything that is known of the volume.
+    /// Fails with everything that is known about the volume.
     #[track_caller]
     pub(crate) fn fail(&self, op: &Op, why: &str) -> ! {
         self.site
@@ -155,9 +156,10 @@ impl Trial {
     }
 }
 
-/// The kernel remembers each device with a btrfs by its number, and may (Linux 6.18) refuse a mount
-/// once because of another volume's content under that number ("metadata uuid of fs_devices").
-/// Nothing is mounted then, and the next try succeeds.
+/// Whether a refused call may succeed when repeated. The kernel remembers each device with a btrfs
+/// by its number, and may (Linux 6.18) refuse a mount once because of another volume's content
+/// under that number ("metadata uuid of fs_devices"). Nothing is mounted then, and the next try
+/// succeeds.
 fn may_pass(op: &Op, status: &Status) -> bool {
     matches!(op, Op::Stage(_, "btrfs")) && status.code() == Code::Internal
 }

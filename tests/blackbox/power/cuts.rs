@@ -1,5 +1,5 @@
-//! Where the power fails, and what survives: the selection of cuts, their names, and their
-//! repetition. Must not know the rules that are checked.
+//! The positions of power cuts, and the changes that survive them: selects cuts, names them, and
+//! repeats a named cut. Independent of the rules that are checked.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -8,7 +8,7 @@ use super::life::Life;
 use super::tape::Survival;
 use crate::rig::Chance;
 
-/// Names one cut, as failures do: `step+offset:survival`.
+/// The variable that names a cut to repeat, as failures print it: `step+offset:survival`.
 const CHOSEN: &str = "BELAY_POWER";
 
 /// One power loss.
@@ -16,7 +16,7 @@ const CHOSEN: &str = "BELAY_POWER";
 pub(super) struct Cut {
     /// The number of the current act, from 0.
     step: usize,
-    /// Events since it began.
+    /// The number of events since the act began.
     offset: usize,
     pub(super) survival: Survival,
 }
@@ -39,30 +39,31 @@ impl Cut {
         })
     }
 
-    /// At the very first start: data that it does not sync is never synced by a later one.
+    /// Whether the cut is during the very first start: data that this start does not sync is never
+    /// synced by a later one.
     pub(super) fn is_at_start(&self) -> bool {
         self.step == 0
     }
 
-    /// How many events happened before it.
+    /// Returns the number of events before the cut.
     pub(super) fn position(&self, life: &Life) -> usize {
         life.steps[self.step].began + self.offset
     }
 }
 
-/// Maximum number of cuts.
+/// Maximum numbers of cuts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
-    /// Right after an acknowledgement.
+    /// The number of cuts right after an acknowledgement.
     pub(super) acknowledged: usize,
-    /// Where a change may be on disk too early.
+    /// The number of cuts where a change may be on disk too early.
     pub(super) overtaking: usize,
-    /// Anywhere.
+    /// The number of cuts anywhere else.
     pub(super) others: usize,
 }
 
 impl Sample {
-    /// Each one.
+    /// All cuts.
     pub(super) const ALL: Self = Sample {
         acknowledged: usize::MAX,
         overtaking: usize::MAX,
@@ -70,7 +71,8 @@ impl Sample {
     };
 }
 
-/// The cuts of a run: the requested one, or a sample of all. Cuts with the same result count once.
+/// Returns the cuts of a run: the requested cut, or a sample of all. Cuts with the same result
+/// count once.
 pub(super) fn choose(life: &Life, sample: Sample, chance: &mut Chance) -> Vec<Cut> {
     if let Ok(name) = std::env::var(CHOSEN) {
         let cut = Cut::parse(&name).unwrap_or_else(|| panic!("{CHOSEN}={name}: no such cut"));
@@ -85,7 +87,7 @@ pub(super) fn choose(life: &Life, sample: Sample, chance: &mut Chance) -> Vec<Cu
         (overtaking, sample.overtaking),
         (others, sample.others),
     ] {
-        // If few are requested, most are skipped.
+        // If few cuts are requested, most are skipped.
         thin_out(&mut cuts, max.saturating_mul(4), chance);
         cuts.retain(|cut| {
             let position = cut.position(life);
@@ -105,7 +107,7 @@ fn thin_out(cuts: &mut Vec<Cut>, max: usize, chance: &mut Chance) {
     }
 }
 
-/// Right after each acknowledgement.
+/// Returns the cuts right after each acknowledgement.
 fn acknowledged(life: &Life) -> Vec<Cut> {
     let steps = life.steps.iter().enumerate();
     let cuts = steps.flat_map(|(number, step)| {
@@ -123,7 +125,7 @@ fn is_overtaking(life: &Life, cut: &Cut) -> bool {
         && life.tape.is_overtaking(cut.position(life))
 }
 
-/// Everywhere, with each survival.
+/// Returns the cuts at every position, with each survival.
 fn all(life: &Life, chance: &mut Chance) -> Vec<Cut> {
     let mut cuts = Vec::new();
     for (number, step) in life.steps.iter().enumerate() {

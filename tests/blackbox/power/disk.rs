@@ -1,5 +1,5 @@
 //! A mounted filesystem that records all changes. Every write and every sync reaches it at once,
-//! since FUSE buffers nothing; a sync of a loop device is one of the file behind it.
+//! since FUSE buffers nothing; a sync of a loop device is a sync of the file behind it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use super::tape::{Survival, Tape};
 use super::tree::{Change, Node, PAGE, PAGE_BYTES, Tree, index};
 use crate::rig::{Attributes, FuseMount, Reply, Request, Server, op};
 
-/// The values of statfs(2): as large as the disks of other tests.
+/// The size in statfs(2), as large as the disks of other tests.
 const DISK_BYTES: u64 = 64 << 30;
 
 const FATTR_SIZE: u32 = 1 << 3;
@@ -20,17 +20,18 @@ const XATTR_REPLACE: u32 = 2;
 const SEEK_DATA: u32 = 3;
 const KEEP_SIZE: u32 = 1;
 const RENAME_NOREPLACE: u32 = 1;
-/// fallocate(2): `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE`.
+/// The flags `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE` of fallocate(2).
 const ZEROS: u32 = 2 | 16;
 
-/// The disk, mounted.
+/// The mounted disk.
 pub(super) struct Recorded {
     _mount: FuseMount,
     recorder: Arc<Mutex<Recorder>>,
 }
 
 impl Recorded {
-    /// Mounts it at that directory with the content of the tree, all of it on disk.
+    /// Mounts a disk at this directory with the content of the tree, all of which counts as on
+    /// disk.
     pub(super) fn mount(point: &Path, tree: Tree) -> Self {
         let recorder = Recorder {
             tape: Tape::new(tree.clone()),
@@ -43,23 +44,23 @@ impl Recorded {
         }
     }
 
-    /// The number of events so far.
+    /// Returns the number of events so far.
     pub(super) fn position(&self) -> usize {
         lock(&self.recorder).tape.end()
     }
 
-    /// All events so far.
+    /// Returns all events so far.
     pub(super) fn tape(&self) -> Tape {
         lock(&self.recorder).tape.clone()
     }
 
-    /// The remaining content if the power failed now.
+    /// Returns the content that would remain if the power failed now.
     pub(super) fn cut(&self) -> Tree {
         let recorder = lock(&self.recorder);
         recorder.tape.cut(recorder.tape.end(), Survival::Nothing)
     }
 
-    /// Discards the record: everything counts as on disk.
+    /// Discards the record: everything so far counts as on disk.
     pub(super) fn begin(&self) {
         let mut recorder = lock(&self.recorder);
         recorder.tape = Tape::new(recorder.tree.clone());
@@ -74,7 +75,7 @@ struct Recorder {
 struct Shared(Arc<Mutex<Recorder>>);
 
 fn lock(recorder: &Mutex<Recorder>) -> MutexGuard<'_, Recorder> {
-    // A request that failed has left it consistent.
+    // A request that failed has left the recorder consistent.
     recorder.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -149,7 +150,8 @@ impl Recorder {
             op::STATFS => {
                 let blocks = DISK_BYTES / PAGE_BYTES;
                 let bytes = u32::try_from(PAGE).expect("small");
-                // Blocks, free ones, files, free ones; then block size, longest name, fragment.
+                // These are blocks, free blocks, files, and free files; then block size, longest
+                // name, and fragment size.
                 Ok(Reply::default()
                     .u64s(&[blocks, blocks, blocks, blocks, blocks])
                     .u32s(&[bytes, 255, bytes, 0, 0, 0, 0, 0, 0, 0]))
@@ -214,7 +216,7 @@ impl Recorder {
         let (from, to) = (request.name(), request.name());
         let ino = self.entry(directory, &from)?;
         if directory != into || flags & !RENAME_NOREPLACE != 0 {
-            // Not used here, and its order on disk is unknown.
+            // The programs do not use this flag, and the order of its effects on disk is unknown.
             return Err(Errno::INVAL);
         }
         if flags == RENAME_NOREPLACE && self.entry(directory, &to).is_ok() {
@@ -344,7 +346,7 @@ impl Recorder {
     }
 }
 
-/// The value, or its size if the caller passes no buffer.
+/// Returns the value, or its size if the caller passes no buffer.
 fn sized(value: &[u8], room: u32) -> Result<Reply, Errno> {
     let bytes = u32::try_from(value.len()).expect("small");
     match room {
@@ -354,7 +356,7 @@ fn sized(value: &[u8], room: u32) -> Result<Reply, Errno> {
     }
 }
 
-/// `struct fuse_dirent`, from this entry on.
+/// Returns entries as `struct fuse_dirent`, starting with this one.
 fn list(directory: &Node, from: usize, room: usize) -> Reply {
     let mut list = Vec::new();
     for (number, (name, ino)) in directory.names.iter().enumerate().skip(from) {

@@ -8,19 +8,19 @@ use super::life::Recording;
 use super::tree::{Change, ROOT, Tree};
 use crate::rig::{Drive, TestDir, run};
 
-/// Sparse; room for some copies of the largest volume.
+/// The size of the image, which is sparse; it has room for some copies of the largest volume.
 const IMAGE_BYTES: u64 = 4 << 30;
-/// Its name.
+/// The name of the image.
 const IMAGE: &str = "image";
 
-/// The filesystem, mounted.
+/// The mounted filesystem.
 pub(super) struct Image {
     point: PathBuf,
     under: Recorded,
 }
 
 impl Image {
-    /// Creates a filesystem. The record begins when it is mounted.
+    /// Creates a filesystem. The record begins when the filesystem is mounted.
     pub(super) fn new(test_dir: &TestDir, filesystem: &str) -> Self {
         let under = Recorded::mount(&test_dir.directory("under"), blank());
         let image = test_dir.path().join("under").join(IMAGE);
@@ -59,7 +59,7 @@ impl Recording for Image {
     }
 }
 
-/// A directory with an empty image in it.
+/// Returns a directory that contains an empty image.
 fn blank() -> Tree {
     let mut tree = Tree::new();
     let ino = tree.free();

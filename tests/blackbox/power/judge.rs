@@ -1,5 +1,5 @@
-//! The rules after a power loss: everything acknowledged is there, unacknowledged acts converge
-//! when repeated, and nothing is left over. Fails with the broken rule.
+//! The rules after a power loss: everything acknowledged is there, repeated unacknowledged acts
+//! succeed, and nothing is left over. Fails with the broken rule.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,13 @@ use rustix::fs::getxattr;
 use super::user::{Act, Known, User};
 use crate::rig::{Chance, Drive, Op, Origin, Outcome, Pair};
 
-/// xattr(7): the attributes of a volume's file.
+/// The extended attributes (xattr(7)) of a volume's file.
 const STATE: &str = "trusted.belay.state";
 const WANTED_BACK: &str = "user.belay.detach";
 const COMPLETE: &str = "user.belay.complete";
 
-/// Checks the state that both found at their start, repeats the acts in doubt, and uses everything.
-/// Returns what is known then.
+/// Checks the state that both programs found at their start, repeats the acts in doubt, and uses
+/// all volumes. Returns the updated knowledge.
 pub(super) fn judge<D: Drive>(
     pair: &Pair<D>,
     known: &Known,
@@ -37,7 +37,7 @@ pub(super) fn judge<D: Drive>(
     user.known
 }
 
-/// Deletes everything.
+/// Deletes all volumes and snapshots.
 pub(super) fn leave<D: Drive>(pair: &Pair<D>, known: Known) {
     let mut user = User::new(pair.site().clone(), known, Chance::seeded(1));
     for id in user.known.snapshots.clone().into_keys() {
@@ -48,7 +48,7 @@ pub(super) fn leave<D: Drive>(pair: &Pair<D>, known: Known) {
     }
 }
 
-/// Everything known is there, and nothing else.
+/// Checks that everything known exists, and nothing else.
 fn expect_ids<D: Drive>(pair: &Pair<D>, known: &Known, doubt: Option<&Act>) {
     let [volumes, snapshots] = pair.ledger();
     let kept: BTreeSet<_> = known.volumes.keys().cloned().collect();
@@ -112,7 +112,7 @@ fn expect_sizes(user: &User, doubt: Option<&Act>) {
     }
 }
 
-/// The required attributes of each volume's file.
+/// Checks the required attributes of each volume's file.
 fn expect_attributes<D: Drive>(pair: &Pair<D>, known: &Known, doubt: Option<&Act>) {
     let directory = pair.site().volumes();
     let has = |id: &str, name: &str| getxattr(directory.join(id), name, &mut [0_u8; 64]).is_ok();
@@ -145,8 +145,8 @@ fn expect_attributes<D: Drive>(pair: &Pair<D>, known: &Known, doubt: Option<&Act
     }
 }
 
-/// A call to the controller that was interrupted is completed by its repetition. The state of the
-/// node is lost, and is rebuilt for every volume.
+/// Repeats an interrupted act. A call to the controller is completed by its repetition. The node's
+/// state is lost, and is rebuilt for every volume.
 fn repeat(user: &mut User, act: &Act) {
     match act {
         Act::Create(..)
@@ -183,7 +183,8 @@ fn use_volumes(user: &mut User, doubt: Option<&Act>) {
     }
 }
 
-/// A snapshot is good if a volume restored from it is. One that was ready is ready at once.
+/// Checks each snapshot by restoring a volume from it. A snapshot that was ready must still be
+/// ready at once.
 fn use_snapshots(user: &mut User) {
     for (id, cut) in user.known.snapshots.clone() {
         let again = user.ask(&Op::Cut(cut.name.clone(), cut.volume.clone()));

@@ -1,5 +1,5 @@
-//! The lifecycles of some volumes, recorded: at which position each act began and was acknowledged,
-//! and what was known then.
+//! The recorded lifecycles of some volumes: the positions at which each act began and was
+//! acknowledged, and the knowledge at that point.
 
 use super::disk::Recorded;
 use super::tape::Tape;
@@ -7,18 +7,18 @@ use super::tree::Tree;
 use super::user::{Act, Known, User};
 use crate::rig::{Chance, Drive, Origin, Pair, TestDir};
 
-/// In bytes.
+/// The growth of an expansion, in bytes.
 const GROWTH: i64 = 16 << 20;
 
-/// A drive that records.
+/// Storage that records its changes.
 pub(super) trait Recording: Drive {
-    /// Whether a page may be on disk in part. The kernel's filesystems assume that theirs never is:
-    /// the superblock of btrfs has 4 KiB.
+    /// Whether a page may be on disk in part. The kernel's filesystems assume that their pages
+    /// never are: the superblock of btrfs has 4 KiB.
     const TEARS: bool;
 
     /// Mounts the content that a power loss has left.
     fn mount(test_dir: &TestDir, tree: Tree) -> Self;
-    /// The recorder.
+    /// Returns the recorder.
     fn recorded(&self) -> &Recorded;
 }
 
@@ -38,25 +38,25 @@ impl Recording for Recorded {
     }
 }
 
-/// One act of the life.
+/// One act of the recorded lifecycle.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) act: Act,
     pub(super) began: usize,
-    /// It is acknowledged from this position on.
+    /// The position from which on the act is acknowledged.
     pub(super) ended: usize,
-    /// Everything acknowledged until then.
+    /// Everything that was acknowledged until then.
     pub(super) known: Known,
 }
 
-/// A whole life.
+/// The whole recorded lifecycle.
 pub(super) struct Life {
     pub(super) steps: Vec<Step>,
     pub(super) tape: Tape,
 }
 
 impl Life {
-    /// Records the life of a newly started pair; `shares` as in [`Recorder::live`].
+    /// Records the lifecycle on a newly started pair; `shares` as in [`Recorder::live`].
     pub(super) fn of<D: Recording>(pair: Pair<D>, shares: bool) -> Self {
         let steps = Recorder::new(&pair).live(shares);
         let tape = pair.drive().recorded().tape();
@@ -65,12 +65,12 @@ impl Life {
         Life { steps, tape }
     }
 
-    /// How many steps were acknowledged at that position.
+    /// Returns the number of steps that were acknowledged at this position.
     pub(super) fn over(&self, position: usize) -> usize {
         self.steps.partition_point(|step| step.ended <= position)
     }
 
-    /// What was known at that position, and the current act.
+    /// Returns the knowledge at this position, and the current act.
     pub(super) fn at(&self, position: usize) -> (Known, Option<&Act>) {
         let over = self.over(position);
         let known = match over {
@@ -83,7 +83,7 @@ impl Life {
     }
 }
 
-/// Lives, and records it.
+/// Performs the lifecycle, and records it.
 struct Recorder<'a, D: Recording> {
     pair: &'a Pair<D>,
     user: User,
@@ -106,8 +106,8 @@ impl<'a, D: Recording> Recorder<'a, D> {
         }
     }
 
-    /// A volume's whole lifecycle, with a filesystem and without; `shares` where a
-    /// snapshot can be cut from a volume in use.
+    /// Performs a volume's whole lifecycle, with a filesystem and as a raw device. `shares` states
+    /// whether a volume in use can be snapshotted.
     fn live(mut self, shares: bool) -> Vec<Step> {
         let first = self.create("first", "ext4", Origin::Blank);
         self.up(&first);

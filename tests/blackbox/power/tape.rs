@@ -1,7 +1,7 @@
-//! What happened to a filesystem, in order, and what of it a disk still has when the power fails at
-//! some position. The rule is the harshest that POSIX allows: data, size and attributes of a file
-//! are kept for certain only if that file was synced later, and a name only if its directory was.
-//! No sync of a file keeps its name, which ext4, xfs and btrfs all grant.
+//! The events of a filesystem, in order, and the content that a disk still has if the power fails
+//! at a given position. The rule is the harshest that POSIX allows: data, size and attributes of a
+//! file certainly survive only if the file was synced later, and a name only if its directory was.
+//! Syncing a file does not preserve its name, although ext4, xfs and btrfs all guarantee that.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,49 +9,49 @@ use std::fmt;
 use super::tree::{ALL_PIECES, Change, Tree};
 use crate::rig::Chance;
 
-/// What one sync keeps together.
+/// The changes that one sync makes durable together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Scope {
-    /// Content and size of a file.
+    /// The content and the size of a file.
     Data(u64),
-    /// Its extended attributes.
+    /// The extended attributes of a file.
     Attributes(u64),
     /// The names in a directory.
     Names(u64),
-    /// What is nothing by itself.
+    /// A change that has no effect by itself, and so counts as durable.
     Certain,
 }
 
-/// One event.
+/// An event of the filesystem.
 #[derive(Clone, Debug)]
 enum Event {
     Change(Change),
-    /// fsync(2), or fdatasync(2), which leaves out the attributes.
+    /// An fsync(2), or an fdatasync(2), which omits the attributes.
     Sync {
         ino: u64,
         data_only: bool,
     },
 }
 
-/// Which of the changes outlive a power loss that no sync has made certain.
+/// The selection of unsynced changes that survive a power loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Survival {
-    /// None.
+    /// No unsynced change survives.
     Nothing,
-    /// All, as if only the programs had been killed.
+    /// All changes survive, as if only the programs had been killed.
     Everything,
-    /// All but removals of names and attributes.
+    /// All changes survive except removals of names and attributes.
     Undeleted,
-    /// Names, sizes and attributes without data.
+    /// Names, sizes and attributes survive, but no data.
     Metadata,
-    /// The very last one without those before it: the disk has chosen another order.
+    /// Only the most recent change survives: the disk has chosen another order.
     Newest,
-    /// Some, by chance; of the pages, some pieces.
+    /// A random selection survives; of pages, some pieces.
     Some(u64),
 }
 
 impl Survival {
-    /// Reads what [`fmt::Display`] wrote.
+    /// Parses the output of [`fmt::Display`].
     pub(super) fn parse(name: &str) -> Option<Self> {
         match name {
             "nothing" => Some(Survival::Nothing),
@@ -77,7 +77,7 @@ impl fmt::Display for Survival {
     }
 }
 
-/// The events, from a filesystem on that was all on disk.
+/// The events since a state of the filesystem that was completely on disk.
 #[derive(Clone, Debug)]
 pub(super) struct Tape {
     base: Tree,
@@ -86,7 +86,7 @@ pub(super) struct Tape {
 }
 
 impl Tape {
-    /// An empty one.
+    /// Creates an empty tape.
     pub(super) fn new(base: Tree) -> Self {
         Tape {
             base,
@@ -95,7 +95,7 @@ impl Tape {
         }
     }
 
-    /// The same on a disk that writes each page in one piece.
+    /// Returns the same tape for a disk that writes each page in one piece.
     pub(super) fn untorn(self) -> Self {
         Tape {
             tears: false,
@@ -111,13 +111,14 @@ impl Tape {
         self.events.push(Event::Sync { ino, data_only });
     }
 
-    /// How many events there are: the position behind the last one.
+    /// Returns the number of events, which is the position after the last one.
     pub(super) fn end(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether the newest change is the second one since the last sync of anything, or of another
-    /// kind than one of those: where a sync is missing, such a one is on disk too early.
+    /// Whether the newest change could overtake an earlier one on its way to the disk: it is the
+    /// second change since any sync, or of another kind than an unsynced change. If a sync is
+    /// missing, this is where a change is on disk too early.
     pub(super) fn is_overtaking(&self, position: usize) -> bool {
         let scopes = self.events[..position].iter().rev();
         let scopes = scopes.map_while(|event| match event {
@@ -130,7 +131,8 @@ impl Tape {
             || self.is_name_beside_others(position)
     }
 
-    /// Whether the last event is a name, and others in its directory were not synced either.
+    /// Whether the last event changes a name, and other names in the same directory are not synced
+    /// either.
     fn is_name_beside_others(&self, position: usize) -> bool {
         let (newest, before) = match self.events[..position].split_last() {
             Some((Event::Change(change), before)) => (scope(change), before),
@@ -145,7 +147,7 @@ impl Tape {
         matches!(newest, Scope::Names(_)) && unsynced.filter(|event| is_beside(event)).count() > 0
     }
 
-    /// What a mount finds if the power fails at that position.
+    /// Returns the content that a mount finds if the power fails at this position.
     pub(super) fn cut(&self, position: usize, survival: Survival) -> Tree {
         let events = &self.events[..position];
         let certain = certain(events);
@@ -153,7 +155,7 @@ impl Tape {
             Survival::Some(seed) => Chance::seeded(seed),
             _ => Chance::seeded(0),
         };
-        // From one loss to the next, disks differ in how much they had still to write.
+        // Disks differ in how much they still had to write, so vary this for each loss.
         let kept_of_eight = chance.below(8);
         let newest = newest(events);
         let mut tree = self.base.clone();
@@ -170,7 +172,7 @@ impl Tape {
                 Survival::Newest if newest == Some(at) => ALL_PIECES,
                 Survival::Undeleted | Survival::Metadata | Survival::Newest => continue,
                 Survival::Some(_) if chance.below(8) > kept_of_eight => continue,
-                // Most pages are written whole.
+                // Most pages are written as a whole.
                 Survival::Some(_) if !self.tears || chance.below(4) > 0 => ALL_PIECES,
                 Survival::Some(_) => chance.bits().to_le_bytes()[0] & ALL_PIECES,
             };
@@ -180,7 +182,7 @@ impl Tape {
     }
 }
 
-/// The last change that is anything by itself.
+/// Returns the last change that has an effect by itself.
 fn newest(events: &[Event]) -> Option<usize> {
     events.iter().rposition(|event| match event {
         Event::Change(change) => scope(change) != Scope::Certain,
@@ -188,7 +190,7 @@ fn newest(events: &[Event]) -> Option<usize> {
     })
 }
 
-/// Which events a later sync has made certain.
+/// Returns, for each event, whether a later sync has made it durable.
 fn certain(events: &[Event]) -> Vec<bool> {
     let mut synced = HashSet::from([Scope::Certain]);
     let mut certain = vec![false; events.len()];

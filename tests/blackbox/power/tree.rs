@@ -1,5 +1,6 @@
-//! A filesystem in memory, and the changes that it is made of: the same code serves a life and
-//! builds what is left of it after a power loss. Must not know who asks, nor what a disk keeps.
+//! A filesystem in memory, and the changes of which it consists: the same code serves a mounted
+//! filesystem and rebuilds its content after a power loss. Independent of the callers, and of what
+//! a disk keeps.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -7,49 +8,50 @@ use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// In bytes: what a filesystem writes in one piece.
+/// The size of a page, which a filesystem writes in one piece, in bytes.
 pub(super) const PAGE: usize = 4096;
 /// [`PAGE`] for offsets.
 pub(super) const PAGE_BYTES: u64 = 4096;
-/// In bytes: what a disk writes in one piece. Two sectors, since no ext4 outlives that its
-/// superblock is torn (ADR 4).
+/// The size of a piece, which a disk writes atomically, in bytes: two sectors, since no ext4
+/// survives a torn superblock (ADR 4).
 const PIECE: usize = 1024;
 /// All pieces of a page, as bits.
 pub(super) const ALL_PIECES: u8 = 0x0f;
 
-/// The number of the topmost directory (`FUSE_ROOT_ID`).
+/// The number of the root directory (`FUSE_ROOT_ID`).
 pub(super) const ROOT: u64 = 1;
 
-/// What is in one page of a file.
+/// The content of a page of a file.
 pub(super) type Page = Arc<[u8; PAGE]>;
 
-/// One change, as small as any that a disk can keep or lose by itself.
+/// A change, the smallest unit that a disk can keep or lose by itself.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    /// A file or directory without a name comes into being.
+    /// A file or directory is created without a name.
     Make { ino: u64, is_directory: bool },
-    /// A name for it.
+    /// A name is added to a file or directory.
     Name {
         directory: u64,
         name: String,
         ino: u64,
     },
-    /// A name goes.
+    /// A name is removed.
     Unname { directory: u64, name: String },
-    /// A name becomes another one, whatever that was, at once: never is there none of the two.
+    /// A name is replaced with another one, which may exist, in one step: at least one of the two
+    /// always exists.
     Rename {
         directory: u64,
         from: String,
         to: String,
         ino: u64,
     },
-    /// A file has that size.
+    /// The size of a file is set.
     Resize { ino: u64, bytes: u64 },
-    /// One page of a file, by its number, is this.
+    /// A page of a file, given by its number, is written.
     Write { ino: u64, page: u64, data: Page },
-    /// These pages of a file are a hole.
+    /// Pages of a file become a hole.
     Punch { ino: u64, from: u64, to: u64 },
-    /// An extended attribute; none removes it.
+    /// An extended attribute is set, or removed if the value is `None`.
     Attribute {
         ino: u64,
         name: String,
@@ -61,11 +63,11 @@ pub(super) enum Change {
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) is_directory: bool,
-    /// Of a directory.
+    /// The names in a directory.
     pub(super) names: BTreeMap<String, u64>,
     /// The size of a file.
     pub(super) bytes: u64,
-    /// Of a file; where there is none is a hole.
+    /// The pages of a file; a missing page is a hole.
     pub(super) pages: BTreeMap<u64, Page>,
     pub(super) attributes: BTreeMap<String, Vec<u8>>,
     pub(super) changed: SystemTime,
@@ -89,12 +91,12 @@ impl Node {
         }
     }
 
-    /// What a page holds; zeros where there is a hole.
+    /// Returns the content of a page; zeros for a hole.
     pub(super) fn page(&self, page: u64) -> [u8; PAGE] {
         self.pages.get(&page).map_or([0; PAGE], |data| **data)
     }
 
-    /// What is in that range, as far as the file has it.
+    /// Returns the content of this range, up to the end of the file.
     pub(super) fn read(&self, at: u64, bytes: u64) -> Vec<u8> {
         let end = self.bytes.min(at.saturating_add(bytes));
         let mut found = Vec::new();
@@ -108,7 +110,8 @@ impl Node {
         found
     }
 
-    /// The first offset at or after `at` that holds data, or that does not; none beyond the end.
+    /// Returns the first offset at or after `at` with data (or without, if `data` is false); `None`
+    /// beyond the end.
     pub(super) fn seek(&self, at: u64, data: bool) -> Option<u64> {
         if at >= self.bytes {
             return None;
@@ -126,7 +129,7 @@ impl Node {
         let found = at.max(page * PAGE_BYTES);
         match data {
             true => (found < self.bytes).then_some(found),
-            // lseek(2): there is a hole at the end of every file.
+            // Per lseek(2), there is a hole at the end of every file.
             false => Some(found.min(self.bytes)),
         }
     }
@@ -136,7 +139,7 @@ impl Node {
         self.forget_beyond_end();
     }
 
-    /// A file that is made longer reads as zeros there, whatever was there once.
+    /// Drops everything beyond the end: when a file is enlarged again, the new part reads as zeros.
     fn forget_beyond_end(&mut self) {
         drop(self.pages.split_off(&self.bytes.div_ceil(PAGE_BYTES)));
         let kept = index(self.bytes % PAGE_BYTES);
@@ -149,35 +152,35 @@ impl Node {
 }
 
 impl Tree {
-    /// One empty directory.
+    /// Creates a tree with one empty directory.
     pub(super) fn new() -> Self {
         Tree {
             nodes: BTreeMap::from([(ROOT, Node::new(true))]),
         }
     }
 
-    /// The file or directory of that number.
+    /// Returns the file or directory with this number.
     pub(super) fn node(&self, ino: u64) -> Option<&Node> {
         self.nodes.get(&ino)
     }
 
-    /// How many names it has.
+    /// Returns the number of names of a file or directory.
     pub(super) fn links(&self, ino: u64) -> u32 {
         let names = self.nodes.values().flat_map(|node| node.names.values());
         u32::try_from(names.filter(|named| **named == ino).count()).expect("a count")
     }
 
-    /// An unused number.
+    /// Returns an unused number.
     pub(super) fn free(&self) -> u64 {
         self.nodes.keys().next_back().expect("a root") + 1
     }
 
-    /// Does it.
+    /// Applies a change.
     pub(super) fn apply(&mut self, change: &Change) {
         self.apply_torn(change, ALL_PIECES);
     }
 
-    /// Does it; of a write, these pieces alone.
+    /// Applies a change; of a write, only these pieces.
     pub(super) fn apply_torn(&mut self, change: &Change, pieces: u8) {
         match change {
             Change::Make { ino, is_directory } => {
@@ -225,7 +228,7 @@ impl Tree {
         }
     }
 
-    /// Equal for trees that are alike, if they share their pages.
+    /// Returns a value that is equal for equal trees that share their pages.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (ino, node) in &self.nodes {
@@ -237,7 +240,8 @@ impl Tree {
         hasher.finish()
     }
 
-    /// What a mount finds after a power loss: nothing without a name, nothing beyond a file's end.
+    /// Returns the content that a mount finds after a power loss: nothing without a name, and
+    /// nothing beyond a file's end.
     pub(super) fn mounted(mut self) -> Self {
         let mut kept = vec![ROOT];
         let mut at = 0;

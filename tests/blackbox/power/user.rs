@@ -1,5 +1,5 @@
-//! The one user of a machine that loses power: its requests, and their responses. Trusts each
-//! response, and repeats unanswered requests. Must not know of power losses.
+//! The only user of a machine that loses power: makes requests, trusts each response, and repeats
+//! requests without a response. Independent of power losses.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -13,66 +13,66 @@ use crate::rig::{
     Caller, Chance, Journal, Op, Origin, Outcome, PATIENCE, Records, Site, Volume, pause,
 };
 
-/// The magic number of ext4, and its UUID, next to each other: their offset, in bytes.
+/// The offset of ext4's magic number and UUID, which are next to each other, in bytes.
 const IDENTITY_AT: u64 = 1024 + 0x38;
 const IDENTITY_BYTES: usize = 0x30 + 16;
 /// The name of a target.
 const TARGET: &str = "a";
 
-/// Something that the user does. Volumes and snapshots go by their ids.
+/// An act of the user. Volumes and snapshots are given by their IDs.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
-    /// The first start of both, on an empty disk.
+    /// The first start of both programs, on an empty disk.
     Start,
-    /// Name, kind and origin.
+    /// Creates a volume with this name, kind and origin.
     Create(String, &'static str, Origin),
     Delete(String),
     Attach(String),
     Detach(String),
-    /// A detachment that is refused, since the volume is in use.
+    /// Detaches a volume, which is refused, since the volume is in use.
     DetachTooEarly(String),
     Stage(String),
     Publish(String),
     Unpublish(String),
     Unstage(String),
-    /// Writes one more record, on disk when this returns.
+    /// Writes another record, which is on disk when this returns.
     Write(String),
-    /// To so many bytes.
+    /// Expands a volume to this number of bytes.
     Grow(String, i64),
     Expand(String),
-    /// The name of a new snapshot, and its volume.
+    /// Creates a snapshot with this name of this volume.
     Cut(String, String),
-    /// Waits until the snapshot of that name is ready.
+    /// Waits until the snapshot with this name is ready.
     Await(String, String),
     Discard(String),
 }
 
-/// What was acknowledged.
+/// Everything that was acknowledged.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     pub(super) volumes: BTreeMap<String, Held>,
     pub(super) snapshots: BTreeMap<String, Cut>,
 }
 
-/// A volume.
+/// A volume, as acknowledged.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) kind: &'static str,
     pub(super) bytes: i64,
-    /// It was made from something.
+    /// Whether the volume was created from a source.
     pub(super) is_copy: bool,
-    /// From the response to its attach.
+    /// The publish context from the response to the attach.
     pub(super) context: Option<HashMap<String, String>>,
-    /// The agent was asked to detach it, and the attach was not repeated yet.
+    /// Whether the agent was asked to detach the volume, and the attach was not repeated yet.
     pub(super) is_wanted_back: bool,
-    /// It has been staged here.
+    /// Whether the volume was staged here.
     pub(super) is_used: bool,
-    /// Identifies its filesystem.
+    /// The identity of the volume's filesystem.
     pub(super) identity: Option<Vec<u8>>,
     pub(super) records: Records,
 }
 
-/// A snapshot.
+/// A snapshot, as acknowledged.
 #[derive(Clone, Debug)]
 pub(super) struct Cut {
     pub(super) name: String,
@@ -91,7 +91,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// A user who knows that.
+    /// Creates a user with this knowledge.
     pub(super) fn new(site: Site, known: Known, chance: Chance) -> Self {
         let caller = Caller {
             site,
@@ -105,7 +105,7 @@ impl User {
         }
     }
 
-    /// Does it, and repeats it until it is done.
+    /// Performs an act, and repeats it until it is done.
     pub(super) fn act(&mut self, act: &Act) {
         match act {
             Act::Start => {}
@@ -166,7 +166,7 @@ impl User {
         }
     }
 
-    /// Brings a volume to a pod, by the attachment that there is or by a new one.
+    /// Brings a volume to a pod, with its existing attachment or with a new one.
     pub(super) fn up(&mut self, id: &str) {
         if self.held(id).context.is_none() {
             self.act(&Act::Attach(id.to_owned()));
@@ -175,14 +175,14 @@ impl User {
         self.act(&Act::Publish(id.to_owned()));
     }
 
-    /// Takes it back from the pod and from the node.
+    /// Unpublishes and unstages a volume.
     pub(super) fn down(&mut self, id: &str) {
         self.act(&Act::Unpublish(id.to_owned()));
         self.act(&Act::Unstage(id.to_owned()));
         self.act(&Act::Detach(id.to_owned()));
     }
 
-    /// What a pod finds wrong with a volume, if anything is.
+    /// Returns the damage that a pod finds in a volume, if any.
     pub(super) fn damage(&self, id: &str) -> Option<String> {
         let held = self.held(id);
         let now = self.identity(id);
@@ -192,17 +192,17 @@ impl User {
         held.records.damage(held.kind, &self.target(id))
     }
 
-    /// Where a pod has it.
+    /// Returns the target path of a volume.
     pub(super) fn target(&self, id: &str) -> PathBuf {
         self.volume(id).target(TARGET)
     }
 
-    /// Its file.
+    /// Returns the file of a volume.
     pub(super) fn file(&self, id: &str) -> PathBuf {
         self.caller.site.volumes().join(id)
     }
 
-    /// Fails if an unwritten volume shows any data.
+    /// Fails if a volume that was never written to shows any data.
     pub(super) fn expect_no_more(&self, id: &str) {
         let (held, target) = (self.held(id), self.target(id));
         if held.kind == "block" {
@@ -223,17 +223,17 @@ impl User {
         assert!(strange.is_empty(), "{id}: unknown files: {strange:?}");
     }
 
-    /// What was acknowledged of it.
+    /// Returns the acknowledged state of a volume.
     pub(super) fn held(&self, id: &str) -> &Held {
         self.known.volumes.get(id).expect("a volume")
     }
 
-    /// The calls so far.
+    /// Returns the record of all calls.
     pub(super) fn journal(&self) -> &Journal {
         &self.caller.journal
     }
 
-    /// Calls once.
+    /// Makes a call once.
     pub(super) fn ask(&self, op: &Op) -> Result<Outcome, Status> {
         self.caller.ask(op, None)
     }
@@ -321,19 +321,19 @@ impl User {
         let op = Op::Expand(self.volume(id), held.kind, self.target(id), held.bytes);
         match self.caller.ask(&op, None) {
             Ok(_) => {}
-            // Where this machine does not give CAP_SYS_RESOURCE.
+            // This machine may not grant CAP_SYS_RESOURCE.
             Err(status) if held.kind == "ext4" && status.code() == Code::FailedPrecondition => {}
             Err(status) => panic!("{op:?}: {status:?}"),
         }
     }
 
-    /// Whether it is ready.
+    /// Creates a snapshot; returns whether it is ready.
     fn cut(&mut self, name: &str, volume: &str) -> bool {
         let op = Op::Cut(name.to_owned(), volume.to_owned());
         let Outcome::Snapshot(id, is_ready) = self.must(&op) else {
             unreachable!("a snapshot")
         };
-        // What was cut before has not changed since.
+        // An existing snapshot has not changed since it was cut.
         if let Some(cut) = self.known.snapshots.get_mut(&id) {
             cut.is_ready = is_ready;
             return is_ready;
@@ -351,7 +351,7 @@ impl User {
         is_ready
     }
 
-    /// Magic and UUID of an ext4, read past its mount; none of a raw volume.
+    /// Returns magic number and UUID of an ext4, read without its mount; `None` for a raw volume.
     fn identity(&self, id: &str) -> Option<Vec<u8>> {
         if self.kind(id) != "ext4" {
             return None;
@@ -360,7 +360,7 @@ impl User {
         File::open(self.volume(id).file)
             .and_then(|file| file.read_exact_at(&mut found, IDENTITY_AT))
             .expect("read the superblock");
-        // Between the two are counters and the state.
+        // Drop the counters and the state between the two.
         found.drain(2..0x30);
         Some(found)
     }

@@ -1,5 +1,5 @@
-//! A call like grpc-go's on the bare path of a socket: that path, percent-encoded, is the
-//! authority. No Rust client can send that, hence frame by frame.
+//! Makes a call as grpc-go does on the bare path of a socket: the percent-encoded path is the
+//! authority. No Rust client can send that, so this writes the frames itself.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use belay_bed::patience::PATIENCE;
 
-/// RFC 9113, sections 3.4, 4.1 and 6: the start of a connection, and the frames needed.
+/// The start of a connection, and the required frames (RFC 9113, sections 3.4, 4.1 and 6).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER_BYTES: usize = 9;
 const DATA: u8 = 0;
@@ -53,7 +53,8 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// RFC 7541, appendix A: POST, http, the authority, the path, and the type of the content.
+/// Returns the header fields (RFC 7541, appendix A): POST, http, the authority, the path, and the
+/// content type.
 fn fields(socket: &Path, method: &str) -> Vec<u8> {
     let authority = socket.to_str().expect("UTF-8").replace('/', "%2F");
     let mut fields = vec![0x83, 0x86];

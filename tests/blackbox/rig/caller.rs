@@ -16,38 +16,38 @@ use super::volume::Volume;
 /// The caller.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    /// The sockets.
+    /// The paths of the sockets.
     pub(crate) site: Site,
-    /// The record of its calls.
+    /// The record of the caller's calls.
     pub(crate) journal: Arc<Journal>,
-    /// Its name, for messages.
+    /// The name of the caller, for messages.
     pub(crate) who: String,
 }
 
 /// The content of a new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Empty.
+    /// The volume is empty.
     Blank,
-    /// That snapshot.
+    /// The content of this snapshot.
     Snapshot(String),
-    /// That volume.
+    /// The content of this volume.
     Volume(String),
 }
 
 /// A call.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    /// Name, kind and origin of the volume.
+    /// Creates a volume with this name, kind and origin.
     Create(String, &'static str, Origin),
     Delete(String),
     Attach(String, &'static str),
     Detach(String),
-    /// To at least this many bytes.
+    /// Expands a volume in the controller to at least this many bytes.
     Grow(String, i64),
     Get(String),
     List,
-    /// Name of the snapshot and id of the volume.
+    /// Creates a snapshot with this name of the volume with this ID.
     Cut(String, String),
     Discard(String),
     ListSnapshots,
@@ -57,17 +57,17 @@ pub(crate) enum Op {
     PublishReadOnly(Volume, &'static str, PathBuf),
     Unpublish(Volume, PathBuf),
     Stats(Volume, PathBuf),
-    /// At that path, to at least this many bytes.
+    /// Expands a volume on the node, at this path, to at least this many bytes.
     Expand(Volume, &'static str, PathBuf, i64),
 }
 
-/// The data of an OK.
+/// The data of an OK response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Nothing,
-    /// Its id and its size in bytes.
+    /// The ID of a volume and its size in bytes.
     Volume(String, i64),
-    /// Its id, and whether it is ready.
+    /// The ID of a snapshot, and whether it is ready.
     Snapshot(String, bool),
     Context(HashMap<String, String>),
     Bytes(i64),
@@ -75,7 +75,7 @@ pub(crate) enum Outcome {
 }
 
 impl Op {
-    /// The name of the RPC.
+    /// Returns the name of the RPC.
     pub(crate) fn rpc(&self) -> &'static str {
         match self {
             Op::Create(..) => "CreateVolume",
@@ -97,12 +97,12 @@ impl Op {
         }
     }
 
-    /// Whether the node agent serves it, and not the controller.
+    /// Whether the node agent serves the RPC, and not the controller.
     pub(crate) fn is_of_node(&self) -> bool {
         self.rpc().starts_with("Node")
     }
 
-    /// The id of its volume.
+    /// Returns the ID of the volume.
     pub(crate) fn id(&self) -> Option<&str> {
         match self {
             Op::Create(..) | Op::List | Op::Discard(_) | Op::ListSnapshots => None,

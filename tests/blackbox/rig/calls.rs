@@ -15,32 +15,32 @@ use registration::registration_client::RegistrationClient;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-/// How a call ended.
+/// The result of a call.
 pub(crate) type Answer<T> = Result<T, Status>;
 
-/// The node service at a socket.
+/// A client of the node service at a socket.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeCalls {
     line: Line,
 }
 
-/// The controller service at a socket.
+/// A client of the controller service at a socket.
 #[derive(Clone, Debug)]
 pub(crate) struct ControllerCalls {
     line: Line,
 }
 
-/// The socket and the patience.
+/// The socket and the timeouts.
 #[derive(Clone, Debug)]
 struct Line {
     socket: PathBuf,
     leaving: Option<Leaving>,
 }
 
-/// A caller that disconnects if it is not answered by then.
+/// A caller that disconnects if it gets no response within this time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Leaving {
-    /// It cancels the call, and keeps using the connection.
+    /// The caller cancels the call, and keeps using the connection.
     Call(Duration),
     /// The whole connection breaks.
     Connection(Duration),
@@ -49,12 +49,12 @@ pub(crate) enum Leaving {
 /// The status of a caller that has disconnected.
 const LEFT: &str = "the caller disconnected before the response";
 
-/// Whether the caller disconnected, and so does not know the result of its call.
+/// Whether the caller has disconnected, and so does not know the result of its call.
 pub(crate) fn has_left(status: &Status) -> bool {
     status.code() == Code::Cancelled && status.message() == LEFT
 }
 
-/// Methods that differ only in their names.
+/// Defines methods that differ only in their names.
 macro_rules! calls {
     ($calls:ident, $client:ident:
         $($method:ident => $rpc:ident, $asked:ident, $answer:ident;)+
@@ -65,7 +65,8 @@ macro_rules! calls {
                 $calls { line: Line { socket, leaving } }
             }
 
-            /// The same, by a caller that disconnects. Its error is known by [`has_left`].
+            /// Makes the caller disconnect before the response. [`has_left`] recognises the
+            /// resulting error.
             pub(crate) fn leaving(mut self, leaving: Option<Leaving>) -> Self {
                 self.line.leaving = leaving;
                 self
@@ -112,7 +113,7 @@ calls! { ControllerCalls, ControllerClient:
         ControllerGetVolumeHealthRequest, ControllerGetVolumeHealthResponse;
 }
 
-/// Whether the program that listens there is ready.
+/// Queries whether the program that listens at the socket is ready.
 pub(crate) fn probe(socket: &Path) -> Answer<csi::ProbeResponse> {
     call_at(socket, async |channel| ask(channel).await)
 }
@@ -144,7 +145,7 @@ pub(crate) fn notify(
     })
 }
 
-/// Makes one call at a socket, and waits for its answer.
+/// Makes one call at a socket, and waits for the response.
 pub(crate) fn call_at<T>(
     socket: &Path,
     act: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
@@ -164,7 +165,7 @@ fn call<T>(
         .enable_all()
         .build()
         .expect("a runtime");
-    // Calls that still run in it end with the runtime, and a connection is just closed then.
+    // The runtime ends any calls that are still running; the connection is just closed then.
     let answer = runtime.block_on(async {
         let channel = dial(&line.socket).await;
         let channel = channel.map_err(|error| Status::unavailable(error.to_string()))?;

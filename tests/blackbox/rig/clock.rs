@@ -1,7 +1,7 @@
-//! The clock of one running program: its CLOCK_REALTIME is shifted, and no other clock of it or of
-//! other programs. A program reads the time by the vDSO (vdso(7)), which is mapped into it as its
-//! own; there clock_gettime becomes the system call and an addition. Times that the kernel takes by
-//! itself, such as those of files, stay.
+//! Shifts the clock of one running program: only its CLOCK_REALTIME, and no clock of other
+//! programs. A program reads the time through the vDSO (vdso(7)), of which it has its own mapping;
+//! there, clock_gettime is replaced with the system call and an addition. Times that the kernel
+//! itself sets, such as file times, are not affected.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use belay_bed::patience::until;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// `clock_gettime(edi, rsi)` for x86-64, with the seconds to be added behind it.
+/// The code of `clock_gettime(edi, rsi)` for x86-64. The seconds to add follow it.
 #[rustfmt::skip]
 const CODE: [u8; 32] = [
     0xb8, 0xe4, 0x00, 0x00, 0x00,             // mov eax, __NR_clock_gettime
@@ -25,13 +25,13 @@ const CODE: [u8; 32] = [
     0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
 ];
 
-/// Space for the code and the seconds, at the unused end of the vDSO.
+/// The space for the code and the seconds, at the unused end of the vDSO.
 const ROOM: usize = 64;
 
-/// A jump to it, at the entry of the replaced function.
+/// The length of a jump to the code, at the entry of the replaced function.
 const JUMP: usize = 5;
 
-/// The clock, until it is reset or its program ends.
+/// The shifted clock, until it is reset or the program ends.
 pub(crate) struct Clock {
     pid: u32,
     memory: File,
@@ -41,10 +41,10 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// The clock of that process, not shifted yet.
+    /// Prepares the clock of a process, without shifting it yet.
     ///
     /// # Panics
-    /// Where its vDSO is not as expected.
+    /// Panics if the process's vDSO is not as expected.
     pub(crate) fn of(pid: u32) -> Self {
         if !cfg!(target_arch = "x86_64") {
             panic!("the clock of a program is shifted by code for x86-64");
@@ -76,19 +76,19 @@ impl Clock {
         clock
     }
 
-    /// From now on it is shifted by this many seconds.
+    /// Shifts the clock by this many seconds from now on.
     pub(crate) fn shift(&self, seconds: i64) {
         self.write(&[(self.code + CODE.len() as u64, &seconds.to_le_bytes())]);
     }
 
-    /// It shows the true time again.
+    /// Resets the clock to the true time.
     pub(crate) fn put_back(self) {
         self.shift(0);
         self.write(&[(self.entry, &self.original)]);
     }
 
-    /// Changes the vDSO while the program is stopped, and not within the changed code. A program
-    /// that was stopped before stays so.
+    /// Changes the vDSO while the program is stopped, and not executing the changed code. A program
+    /// that was already stopped stays stopped.
     fn write(&self, changes: &[(u64, &[u8])]) {
         let process = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let process = process.expect("a process");
@@ -115,7 +115,7 @@ impl Clock {
     fn threads(&self, file: &str) -> Vec<String> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).expect("its threads");
         let files = tasks.flatten().map(|task| task.path().join(file));
-        // One may just have exited.
+        // A thread may just have exited.
         files.flat_map(fs::read_to_string::<PathBuf>).collect()
     }
 
@@ -124,21 +124,21 @@ impl Clock {
         states.all(|stat| stat.contains(") T "))
     }
 
-    /// Whether a thread is in the first instructions; the last word is its position
-    /// (proc_pid_syscall(5)).
+    /// Whether a thread is executing the first instructions; the last word of the line is its
+    /// position (proc_pid_syscall(5)).
     fn is_at_entry(&self) -> bool {
         let mut lines = self.threads("syscall").into_iter();
         lines.any(|line| {
             let counter = line.split_whitespace().next_back();
             let counter = counter.and_then(|word| word.strip_prefix("0x"));
             let counter = counter.and_then(|word| u64::from_str_radix(word, 16).ok());
-            // A thread that has not stopped yet is "running".
+            // A thread that has not stopped yet shows "running".
             counter.is_none_or(|at| (1..JUMP as u64).contains(&at.wrapping_sub(self.entry)))
         })
     }
 }
 
-/// Its address and length.
+/// Returns the address and length of the vDSO.
 fn vdso(pid: u32) -> (u64, usize) {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("its maps");
     let line = maps.lines().find(|line| line.ends_with("[vdso]"));
@@ -149,20 +149,20 @@ fn vdso(pid: u32) -> (u64, usize) {
     (number(start), bytes)
 }
 
-/// The value of a symbol (elf(5)).
+/// Returns the value of a symbol (elf(5)).
 fn symbol(image: &[u8], name: &str) -> usize {
     let number = |at: usize, bytes: usize| {
         let digits = image[at..at + bytes].iter().rev();
         digits.fold(0, |value, &byte| (value << 8) | usize::from(byte))
     };
-    // e_shoff and e_shnum; sh_type, sh_link, sh_offset and sh_size.
+    // These are e_shoff and e_shnum; then sh_type, sh_link, sh_offset and sh_size.
     let section = |index: usize| number(40, 8) + index * 64;
     let mut sections = (0..number(60, 2)).map(section);
     let dynsym = sections.find(|at| number(at + 4, 4) == 11);
     let dynsym = dynsym.expect("SHT_DYNSYM");
     let names = number(section(number(dynsym + 40, 4)) + 24, 8);
     let (first, bytes) = (number(dynsym + 24, 8), number(dynsym + 32, 8));
-    // st_name and st_value.
+    // These are st_name and st_value.
     let mut symbols = (first..first + bytes).step_by(24);
     let is_it = |at: &usize| image[names + number(*at, 4)..].starts_with(name.as_bytes());
     number(symbols.find(is_it).expect(name) + 8, 8)

@@ -1,5 +1,5 @@
-//! The content of a file, without its zeros: equal for two files if and only if the files are
-//! equal, and cheap to read with holes.
+//! The content of a file, without its zeros: equal if and only if the files are equal, and cheap to
+//! read for files with holes.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// In bytes.
+/// The size of a block, in bytes.
 const BLOCK: u64 = 4096;
 
 /// The length of a file and a hash of each of its blocks that is not all zeros.
@@ -38,7 +38,7 @@ impl Contents {
         Contents { bytes, blocks }
     }
 
-    /// Whether it reads as zeros from end to end.
+    /// Whether the whole file reads as zeros.
     pub(crate) fn is_blank(&self) -> bool {
         self.blocks.is_empty()
     }
@@ -58,7 +58,7 @@ impl Contents {
 fn next_data(file: &File, from: u64) -> Option<u64> {
     match seek(file, SeekFrom::Data(from)) {
         Ok(at) => Some(at),
-        // lseek(2): only a hole is left, or nothing.
+        // Per lseek(2), only a hole follows, or nothing.
         Err(Errno::NXIO) => None,
         Err(errno) => panic!("lseek: {errno}"),
     }

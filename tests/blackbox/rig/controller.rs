@@ -6,19 +6,19 @@ use super::calls::ControllerCalls;
 use super::process::Process;
 use super::test_dir::TestDir;
 
-/// A running controller; it works for node `node-1`.
+/// A running controller of node `node-1`.
 pub(crate) struct Controller {
     process: Process,
     socket: PathBuf,
 }
 
 impl Controller {
-    /// Starts one with its state in a directory of the test directory.
+    /// Starts a controller with its state in a directory of the test directory.
     pub(crate) fn start(test_dir: &TestDir) -> Self {
         Self::start_by(&[], test_dir)
     }
 
-    /// The same, started by a command that becomes it.
+    /// Starts a controller through a command that executes it.
     pub(crate) fn start_by(command: &[String], test_dir: &TestDir) -> Self {
         let socket = test_dir.path().join("controller.sock");
         let state = test_dir.path().join("state");
@@ -37,32 +37,32 @@ impl Controller {
         Controller { process, socket }
     }
 
-    /// Its RPCs.
+    /// Returns the controller's RPCs.
     pub(crate) fn calls(&self) -> ControllerCalls {
         ControllerCalls::new(self.socket.clone())
     }
 
-    /// Its socket.
+    /// Returns the path of the socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Its process id.
+    /// Returns the PID.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// The end of its log.
+    /// Returns the end of the log.
     pub(crate) fn last_words(&self) -> String {
         self.process.last_words()
     }
 
-    /// The end of its log.
+    /// Returns the log.
     pub(crate) fn log(&self) -> String {
         self.process.log()
     }
 
-    /// Asks it to end.
+    /// Asks the controller to exit.
     pub(crate) fn terminate(self) {
         self.process.terminate();
     }

@@ -7,7 +7,7 @@ use belay_bed::tools::{run, text};
 
 use super::test_dir::TestDir;
 
-/// Sparse, so that it takes only the space that is written.
+/// The size of the file, which is sparse.
 const DISK_BYTES: u64 = 64 << 30;
 
 /// The mounted disk. If a test fails, the test directory unmounts it.
@@ -16,12 +16,12 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Creates one and mounts it at that directory of the test directory.
+    /// Creates a disk and mounts it at this directory of the test directory.
     pub(crate) fn new(test_dir: &TestDir, filesystem: &str, directory: &str) -> Self {
         Self::of(test_dir, filesystem, directory, DISK_BYTES)
     }
 
-    /// The same, of that size.
+    /// Creates a disk of this size, like [`Disk::new`].
     pub(crate) fn of(test_dir: &TestDir, filesystem: &str, directory: &str, bytes: u64) -> Self {
         let (image, point) = (test_dir.path().join("disk"), test_dir.directory(directory));
         File::create_new(&image)
@@ -32,12 +32,12 @@ impl Disk {
         Disk { point }
     }
 
-    /// Its mount point.
+    /// Returns the mount point.
     pub(crate) fn path(&self) -> &Path {
         &self.point
     }
 
-    /// Unmounts it, which fails while a process has a file open in it.
+    /// Unmounts the disk; fails while a process has a file open in it.
     pub(crate) fn unmount(self) {
         run("umount", &[text(&self.point)]);
     }

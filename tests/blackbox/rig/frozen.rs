@@ -1,18 +1,19 @@
-//! A disk that does not answer: its filesystem is frozen, so that each writer waits in the kernel.
+//! A disk that does not respond: its filesystem is frozen, so that each writer waits in the kernel.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Freezes, and thaws when its input ends: also when the test was killed.
+/// A script that freezes a filesystem, and thaws it when its input ends, even if the test was
+/// killed.
 const SCRIPT: &str = r#"fsfreeze --freeze "$1" && echo frozen && cat; fsfreeze --unfreeze "$1""#;
 
-/// The filesystem is frozen until this is dropped: before the agent is, in a test that fails. A
-/// filesystem that stays frozen hangs every sync(2) of the machine.
+/// Keeps a filesystem frozen until this is dropped. In a failing test, this must be dropped before
+/// the agent is. A filesystem that stays frozen hangs every sync(2) of the machine.
 pub(crate) struct Frozen(Child);
 
 impl Frozen {
-    /// Freezes the filesystem that is mounted there.
+    /// Freezes the filesystem that is mounted at this path.
     pub(crate) fn at(point: &Path) -> Self {
         let mut child = Command::new("sh")
             .args(["-c", SCRIPT, "sh"])

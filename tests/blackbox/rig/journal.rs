@@ -1,5 +1,5 @@
-//! The calls of many callers and their responses, in order, so that a failure can be analysed: the
-//! calls about one volume, and those without a response yet.
+//! The calls of many callers and their responses, in order, so that a failure can be analysed:
+//! shows the calls about a volume, and the calls without a response.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -11,12 +11,13 @@ use tonic::{Code, Status};
 
 use super::calls::{Answer, has_left};
 
-/// Number of calls that are kept. The last ones show what went wrong.
+/// Maximum number of recorded calls; the most recent ones are kept, since they show what went
+/// wrong.
 const LINES_MAX: usize = 100_000;
-/// Number of calls that are shown per volume.
+/// Maximum number of calls that are shown per volume.
 const SHOWN_MAX: usize = 60;
 
-/// The calls of a test.
+/// The record of a test's calls.
 pub(crate) struct Journal {
     start: Instant,
     inner: Mutex<Inner>,
@@ -42,12 +43,12 @@ pub(crate) struct Asked<'a> {
     pub(crate) who: &'a str,
     /// The name of the RPC.
     pub(crate) rpc: &'static str,
-    /// The ids, names and paths that it concerns.
+    /// The IDs, names and paths that the call concerns.
     pub(crate) about: &'a str,
 }
 
 impl Journal {
-    /// An empty one.
+    /// Creates an empty journal.
     pub(crate) fn new() -> Self {
         Journal {
             start: Instant::now(),
@@ -87,7 +88,7 @@ impl Journal {
         self.inner().add(line);
     }
 
-    /// The records that contain any of these words, the latest last.
+    /// Returns the records that contain any of these words, the latest last.
     pub(crate) fn about(&self, words: &[&str]) -> String {
         let inner = self.inner();
         let matches = |line: &&String| words.iter().any(|word| line.contains(word));
@@ -99,7 +100,7 @@ impl Journal {
             .fold(String::new(), |text, line| text + line + "\n")
     }
 
-    /// The calls without a response yet, the oldest first.
+    /// Returns the calls without a response yet, the oldest first.
     pub(crate) fn outstanding(&self) -> String {
         let inner = self.inner();
         let mut text = String::new();
@@ -110,14 +111,14 @@ impl Journal {
         text
     }
 
-    /// How often a call ended with this code.
+    /// Returns how often a call ended with this code.
     pub(crate) fn count(&self, rpc: &str, code: &str) -> u64 {
         let inner = self.inner();
         let count = inner.answers.get(rpc).and_then(|codes| codes.get(code));
         count.copied().unwrap_or_default()
     }
 
-    /// All calls and their codes, as a table.
+    /// Returns all calls and their codes, as a table.
     pub(crate) fn table(&self) -> String {
         let inner = self.inner();
         let mut text = String::new();
@@ -133,7 +134,7 @@ impl Journal {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // A caller that failed has left it consistent.
+        // A caller that failed has left the journal consistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -147,7 +148,7 @@ impl Inner {
     }
 }
 
-/// The response as it is shown and counted.
+/// Formats a response as it is shown and counted.
 fn reported<T>(answer: &Answer<T>) -> String {
     match answer {
         Ok(_) => name(Code::Ok).to_owned(),
@@ -156,7 +157,7 @@ fn reported<T>(answer: &Answer<T>) -> String {
     }
 }
 
-/// Code and message of a refusal.
+/// Returns code and message of a refusal.
 pub(crate) fn shown(status: &Status) -> String {
     format!("{}: {}", name(status.code()), status.message())
 }

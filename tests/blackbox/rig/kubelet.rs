@@ -1,4 +1,4 @@
-//! A replacement for the part of the kubelet that registers plugins: it waits for sockets in its
+//! A replacement for the part of the kubelet that registers plugins: waits for sockets in its
 //! directory, queries the plugin, and calls the driver at the reported endpoint at once.
 
 use std::fs;
@@ -30,12 +30,12 @@ pub(crate) struct Kubelet {
     directory: PathBuf,
     inotify: OwnedFd,
     seen: Vec<Change>,
-    /// The node id that it expects from a driver.
+    /// The node ID that the kubelet expects from a driver.
     pub(crate) node_id: &'static str,
 }
 
 impl Kubelet {
-    /// Creates its directory if necessary, and finds existing sockets.
+    /// Starts a kubelet: creates its directory if necessary, and finds existing sockets.
     pub(crate) fn start(directory: &Path) -> Self {
         fs::create_dir_all(directory).expect("mkdir");
         let flags = CreateFlags::CLOEXEC | CreateFlags::NONBLOCK;
@@ -51,7 +51,7 @@ impl Kubelet {
         }
     }
 
-    /// The next event, or one since the last call.
+    /// Waits for the next event since the last call.
     #[track_caller]
     pub(crate) fn sees(&mut self) -> Change {
         let end = Instant::now() + PATIENCE;
@@ -86,9 +86,10 @@ impl Kubelet {
         }
     }
 
-    /// Queries the plugin, and calls the driver as the kubelet does before it registers it.
+    /// Queries the plugin, and calls the driver, as the kubelet does before it registers the
+    /// driver.
     pub(crate) fn asks(&self, socket: &Path) -> PluginInfo {
-        // The file exists a moment before listen(2): the kubelet dials for a while.
+        // The file exists a moment before listen(2), so the kubelet retries for a while.
         until("the registration socket answers", || {
             UnixStream::connect(socket).is_ok()
         });

@@ -1,7 +1,7 @@
-//! Shared by the tests: a directory on a real disk, the agents in it, and volumes.
+//! Code shared by the tests: a directory on a real disk, the agents in it, and volumes.
 //!
-//! A rig undoes everything when it is dropped. In a test that passes it first checks whether the
-//! agents did so themselves, and fails the test if not.
+//! A rig undoes everything when it is dropped. In a test that passes, it first checks that the
+//! agents have done so themselves, and otherwise fails the test.
 
 mod authority;
 mod caller;
@@ -60,7 +60,7 @@ pub(crate) use usage::{access, least_bytes, with_flags, with_mode};
 pub(crate) use volume::Volume;
 pub(crate) use world::World;
 
-/// Of the kernel's log, shown with a test that failed.
+/// The number of lines of the kernel's log that are shown with a failed test.
 const KERNEL_LINES: usize = 30;
 
 /// A node agent with a directory of volumes.
@@ -71,29 +71,29 @@ pub(crate) struct Rig {
     launch: Launch,
 }
 
-/// How an agent is started, in addition to the common flags.
+/// The settings for starting an agent, in addition to the common flags.
 #[derive(Default)]
 pub(crate) struct Launch {
-    /// The command that becomes it, such as `unshare`.
+    /// The command that executes the agent, such as `unshare`.
     pub(crate) command: Vec<String>,
-    /// More flags.
+    /// Additional flags.
     pub(crate) flags: Vec<String>,
 }
 
 impl Rig {
-    /// A newly started agent.
+    /// Starts a rig with a new agent.
     pub(crate) fn new() -> Self {
         let test_dir = TestDir::new();
         let volumes = test_dir.directory("volumes");
         Self::with_volumes_in(test_dir, volumes)
     }
 
-    /// An agent whose volumes' files are in a directory of another filesystem.
+    /// Starts a rig whose volumes' files are in a directory of another filesystem.
     pub(crate) fn with_volumes_in(test_dir: TestDir, volumes: PathBuf) -> Self {
         Self::launched(test_dir, volumes, Launch::default())
     }
 
-    /// An agent that is started in this way.
+    /// Starts a rig whose agent is started with these settings.
     pub(crate) fn launched(test_dir: TestDir, volumes: PathBuf, launch: Launch) -> Self {
         let mut rig = Rig {
             agent: None,
@@ -105,42 +105,42 @@ impl Rig {
         rig
     }
 
-    /// The directory of this rig.
+    /// Returns the directory of this rig.
     pub(crate) fn test_dir(&self) -> &TestDir {
         &self.test_dir
     }
 
-    /// `--loop-dir`.
+    /// Returns `--loop-dir`.
     pub(crate) fn volumes(&self) -> &Path {
         &self.volumes
     }
 
-    /// A new volume: a file of that size without any data.
+    /// Creates a volume: a file of this size without any data.
     pub(crate) fn volume(&self, bytes: u64) -> Volume {
         Volume::blank(&self.test_dir, &self.volumes, bytes)
     }
 
-    /// A new volume with a copy of the file in it.
+    /// Creates a volume with a copy of the file.
     pub(crate) fn copy_of(&self, file: &Path) -> Volume {
         Volume::copied(&self.test_dir, &self.volumes, file)
     }
 
-    /// The agent's RPCs.
+    /// Returns the agent's RPCs.
     pub(crate) fn node(&self) -> NodeCalls {
         NodeCalls::new(self.socket())
     }
 
-    /// The agent's socket.
+    /// Returns the path of the agent's socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.test_dir.path().join("node.sock")
     }
 
-    /// The running agent.
+    /// Returns the running agent.
     pub(crate) fn agent(&self) -> &Process {
         self.agent.as_ref().expect("the agent runs")
     }
 
-    /// Starts the agent, and returns when it listens.
+    /// Starts the agent, and returns once it listens.
     pub(crate) fn start(&mut self) {
         let volumes = self.volumes.to_str().expect("UTF-8");
         let mut flags = vec!["--node-id", "node-1", "--loop-dir", volumes];
@@ -155,8 +155,8 @@ impl Rig {
         ));
     }
 
-    /// Ends the agent as a crash would, and returns when no process has its socket any longer: a
-    /// child that it was just starting exits a moment later. In a container nothing starts before
+    /// Ends the agent as a crash would, and returns once no process has its socket open: a child
+    /// that the agent was just starting exits a moment later. In a container, nothing starts before
     /// that.
     pub(crate) fn kill(&mut self) {
         drop(self.agent.take());
@@ -165,7 +165,7 @@ impl Rig {
         });
     }
 
-    /// Kills the agent, one of whose threads hangs in the kernel. Returns its process.
+    /// Kills an agent of which a thread hangs in the kernel. Returns its process.
     pub(crate) fn kill_hung(&mut self) -> Process {
         let agent = self.agent.take().expect("the agent runs");
         agent.signal(Signal::KILL);
@@ -173,7 +173,7 @@ impl Rig {
         agent
     }
 
-    /// Starts the next agents by this command.
+    /// Starts the next agents through this command.
     pub(crate) fn launch_by(&mut self, command: &[&str]) {
         self.launch.command = command.iter().map(|&word| word.to_owned()).collect();
     }
@@ -185,7 +185,7 @@ impl Rig {
         }
     }
 
-    /// [`Rig::kill`] and [`Rig::start`].
+    /// Kills the agent and starts it again: [`Rig::kill`] and [`Rig::start`].
     pub(crate) fn restart(&mut self) {
         self.kill();
         self.start();
@@ -207,9 +207,9 @@ impl Drop for Rig {
     }
 }
 
-/// The end of the kernel's log: some filesystems say nowhere else why they refuse a mount.
+/// Returns the end of the kernel's log, in which some filesystems report why they refuse a mount.
 fn kernel_log() -> String {
-    // Not `run`: a second panic would hide the first.
+    // Do not use `run`: a second panic would hide the first.
     let log = Command::new("dmesg").output();
     let log = log.map(|output| output.stdout).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);

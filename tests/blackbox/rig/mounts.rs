@@ -5,13 +5,13 @@ use std::path::Path;
 use belay_bed::mounts;
 pub(crate) use belay_bed::mounts::Mount;
 
-/// [`mounts::mounts_of`] that process; a killed process has none.
+/// Returns [`mounts::mounts_of`] this process; a killed process has none.
 pub(crate) fn mounts_of(pid: &str) -> Vec<Mount> {
     mounts::mounts_of(pid).unwrap_or_default()
 }
 
-/// Mounts that are stacked on another one at the same mount point. The parent shows it: the table
-/// is read piece by piece, so that a removed mount and its successor may both be in it.
+/// Returns the mounts that are stacked on another one at the same mount point. The parent shows
+/// this: the table is read in pieces, so a removed mount and its successor may both be in it.
 pub(crate) fn stacked(mounts: &[Mount], beneath: &Path) -> Vec<Mount> {
     let lies_upon = |upper: &Mount, lower: &Mount| {
         upper.parent == lower.id && upper.point == lower.point && upper.id != lower.id

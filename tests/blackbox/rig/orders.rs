@@ -6,7 +6,7 @@ use belay_proto::csi::v1 as csi;
 
 use super::usage::{access, least_bytes};
 
-/// A volume of the smallest size for that use.
+/// Returns a request for a volume of the minimum size for this use.
 pub(crate) fn create(name: &str, kind: &str) -> csi::CreateVolumeRequest {
     let required_bytes = i64::try_from(least_bytes(kind)).expect("a size");
     csi::CreateVolumeRequest {
@@ -15,22 +15,22 @@ pub(crate) fn create(name: &str, kind: &str) -> csi::CreateVolumeRequest {
     }
 }
 
-/// A volume restored from a snapshot, of the same size.
+/// Returns a request for a volume restored from a snapshot, of the same size.
 pub(crate) fn restore(name: &str, kind: &str, snapshot_id: &str) -> csi::CreateVolumeRequest {
     requests::create(name, access(kind), Some(requests::of_snapshot(snapshot_id)))
 }
 
-/// A clone of a volume, of the same size.
+/// Returns a request for a clone of a volume, of the same size.
 pub(crate) fn clone(name: &str, kind: &str, volume_id: &str) -> csi::CreateVolumeRequest {
     requests::create(name, access(kind), Some(requests::of_volume(volume_id)))
 }
 
-/// To attach a volume.
+/// Returns a request to attach a volume.
 pub(crate) fn attach(id: &str, kind: &str) -> csi::ControllerPublishVolumeRequest {
     requests::attach(id, "node-1", access(kind))
 }
 
-/// To detach a volume.
+/// Returns a request to detach a volume.
 pub(crate) fn detach(id: &str) -> csi::ControllerUnpublishVolumeRequest {
     requests::detach(id, "node-1")
 }

@@ -1,4 +1,4 @@
-//! The HTTP pages of an agent, read by one plain request per page.
+//! The HTTP pages of an agent, read with a plain request per page.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -11,7 +11,7 @@ use super::process::Process;
 pub(crate) struct Pages(SocketAddr);
 
 impl Pages {
-    /// Their address, from the agent's log.
+    /// Reads the address of the pages from the agent's log.
     pub(crate) fn of(agent: &Process) -> Self {
         let mut address = None;
         until("the pages are served", || {
@@ -20,23 +20,23 @@ impl Pages {
             let shown = lines.find(|line| line.contains("serving /metrics"));
             let found = shown.and_then(|line| line.split_once("address="));
             address = found.map(|(_, address)| address.parse().expect("an address"));
-            // The line may be from a previous agent, whose log it continues.
+            // The line may come from a previous agent, whose log the new agent continues.
             address.is_some_and(|address: SocketAddr| TcpStream::connect(address).is_ok())
         });
         Pages(address.expect("it was shown"))
     }
 
-    /// Their address.
+    /// Returns the address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.0
     }
 
-    /// Status and body of /healthz.
+    /// Returns status and body of /healthz.
     pub(crate) fn health(&self) -> (u16, String) {
         self.reported("/healthz")
     }
 
-    /// Status and body of /livez.
+    /// Returns status and body of /livez.
     pub(crate) fn life(&self) -> (u16, String) {
         self.reported("/livez")
     }
@@ -45,7 +45,7 @@ impl Pages {
         get(self.0, path).expect("an answer")
     }
 
-    /// The value of the metric that starts with this text.
+    /// Returns the value of the metric that starts with this text.
     pub(crate) fn metric(&self, begin: &str) -> Option<String> {
         let (_, page) = self.reported("/metrics");
         let line = page.lines().find(|line| line.starts_with(begin))?;

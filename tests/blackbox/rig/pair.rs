@@ -16,7 +16,7 @@ use super::process::Process;
 use super::test_dir::{LoopDevice, TestDir, loops_below};
 use super::{Rig, until};
 
-/// Both programs, running.
+/// Both running programs.
 pub(crate) struct Pair<D: Drive = Disk> {
     rig: Rig,
     controller: Option<Controller>,
@@ -26,7 +26,7 @@ pub(crate) struct Pair<D: Drive = Disk> {
 
 /// The storage of a state directory.
 pub(crate) trait Drive {
-    /// Unmounts it, which fails while a process has a file open in it.
+    /// Unmounts the storage; fails while a process has a file open in it.
     fn unmount(self);
 }
 
@@ -39,38 +39,38 @@ impl Drive for Disk {
 /// The paths of a pair, for its callers.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
-    /// All of it is in this directory.
+    /// The directory that contains everything.
     pub(crate) top: PathBuf,
 }
 
 /// The state of one volume in the kernel and the state directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Mount points.
+    /// The mount points.
     pub(crate) mounts: BTreeSet<PathBuf>,
-    /// Bound loop devices.
+    /// The number of bound loop devices.
     pub(crate) loops: usize,
-    /// The size of its file.
+    /// The size of the volume's file.
     pub(crate) bytes: Option<u64>,
 }
 
 impl Site {
-    /// The RPCs of the node agent.
+    /// Returns the RPCs of the node agent.
     pub(crate) fn node(&self) -> NodeCalls {
         NodeCalls::new(self.top.join("node.sock"))
     }
 
-    /// The RPCs of the controller.
+    /// Returns the RPCs of the controller.
     pub(crate) fn controller(&self) -> ControllerCalls {
         ControllerCalls::new(self.top.join("controller.sock"))
     }
 
-    /// The directory of the volumes' files.
+    /// Returns the directory of the volumes' files.
     pub(crate) fn volumes(&self) -> PathBuf {
         self.top.join("state/volumes")
     }
 
-    /// The current state of that volume.
+    /// Returns the current state of this volume.
     pub(crate) fn see(&self, id: &str) -> Seen {
         let file = self.volumes().join(id);
         let mounts = self.mounts(id).into_iter().map(|mount| mount.point);
@@ -82,7 +82,7 @@ impl Site {
         }
     }
 
-    /// The same for messages.
+    /// Returns the current state of this volume as text, for messages.
     pub(crate) fn show(&self, id: &str) -> String {
         let lines = self.mounts(id).into_iter().map(|mount| mount.line + "\n");
         let loops = self.loops();
@@ -95,7 +95,7 @@ impl Site {
         )
     }
 
-    /// Fails with everything that is known of the call's volume, and of the `words`.
+    /// Fails with everything that is known about the call's volume, and about `words`.
     #[track_caller]
     pub(crate) fn fail(&self, journal: &Journal, op: &Op, why: &str, words: &[&str]) -> ! {
         let id = op.id().unwrap_or_default();
@@ -109,7 +109,7 @@ impl Site {
         );
     }
 
-    /// Loop devices of volumes.
+    /// Returns the loop devices of volumes.
     pub(crate) fn loops(&self) -> Vec<LoopDevice> {
         loops_below(&self.volumes())
     }
@@ -126,12 +126,12 @@ impl Site {
 
 fn is_of(device: &LoopDevice, file: &Path) -> bool {
     let shown = device.file.to_string_lossy();
-    // sysfs shows that the file was removed.
+    // sysfs shows a removed file with this suffix.
     Path::new(shown.trim_end_matches(" (deleted)")) == file
 }
 
 impl Pair {
-    /// Both, newly started, with their state on a disk of that filesystem.
+    /// Starts both programs, with their state on a disk with this filesystem.
     pub(crate) fn new(filesystem: &str) -> Self {
         let test_dir = TestDir::new();
         let disk = Disk::new(&test_dir, filesystem, "state");
@@ -140,7 +140,7 @@ impl Pair {
 }
 
 impl<D: Drive> Pair<D> {
-    /// Both, newly started, with their state on a drive that is mounted at `state`.
+    /// Starts both programs, with their state on storage that is mounted at `state`.
     pub(crate) fn on(test_dir: TestDir, drive: D) -> Self {
         let controller = Controller::start(&test_dir);
         let site = Site {
@@ -154,17 +154,17 @@ impl<D: Drive> Pair<D> {
         }
     }
 
-    /// The storage of the state directory.
+    /// Returns the storage of the state directory.
     pub(crate) fn drive(&self) -> &D {
         &self.drive
     }
 
-    /// The paths.
+    /// Returns the paths.
     pub(crate) fn site(&self) -> &Site {
         &self.site
     }
 
-    /// The running node agent.
+    /// Returns the running node agent.
     pub(crate) fn agent(&self) -> &Process {
         self.rig.agent()
     }
@@ -185,7 +185,7 @@ impl<D: Drive> Pair<D> {
         self.controller = Some(Controller::start(self.rig.test_dir()));
     }
 
-    /// The ends of both logs.
+    /// Returns the ends of both logs.
     pub(crate) fn last_words(&self) -> String {
         let controller = self.controller.as_ref().map(Controller::last_words);
         format!(
@@ -195,7 +195,7 @@ impl<D: Drive> Pair<D> {
         )
     }
 
-    /// The ids of all volumes and of all snapshots in the ledger.
+    /// Returns the IDs of all volumes and of all snapshots in the ledger.
     pub(crate) fn ledger(&self) -> [BTreeSet<String>; 2] {
         let calls = self.site.controller();
         let volumes = calls.list(csi::ListVolumesRequest::default());
@@ -225,7 +225,7 @@ impl<D: Drive> Pair<D> {
         assert_eq!(names(&directory), snapshots, "snapshots, {when}");
     }
 
-    /// Fails if the running controller has found a problem at its start that needs a person.
+    /// Fails if the running controller reported a problem at its start that requires an operator.
     #[track_caller]
     pub(crate) fn expect_no_trouble(&self, when: &str) {
         let words = self.controller.as_ref().map(Controller::log);
@@ -237,7 +237,7 @@ impl<D: Drive> Pair<D> {
         assert!(troubles.is_empty(), "{when}: {troubles:#?}");
     }
 
-    /// Fails unless the controller has found none of these at its start.
+    /// Fails unless all of these counts of the controller's recovery are zero.
     fn expect_recovered(&self, counts: &[&str]) {
         let words = self.controller.as_ref().map(Controller::log);
         let words = words.unwrap_or_default();
@@ -251,8 +251,8 @@ impl<D: Drive> Pair<D> {
         }
     }
 
-    /// Stops both, and fails if anything is left: a mount, a device, a file, a directory that a
-    /// call created, or an entry of the ledger that no list shows.
+    /// Stops both programs, and fails if anything is left: a mount, a device, a file, a directory
+    /// that a call created, or an entry of the ledger that no list shows.
     pub(crate) fn end(mut self) {
         assert_eq!(
             self.ledger().map(|ids| ids.len()),
@@ -272,7 +272,7 @@ impl<D: Drive> Pair<D> {
         self.end_after_trouble();
     }
 
-    /// Stops both, after a test that made the controller report problems.
+    /// Stops both programs, after a test that made the controller report problems.
     pub(crate) fn end_after_trouble(mut self) {
         if let Some(controller) = self.controller.take() {
             controller.terminate();
@@ -288,7 +288,7 @@ fn names(directory: &Path) -> BTreeSet<String> {
     names.collect()
 }
 
-/// The content of staging directories and of the directories of pods.
+/// Returns the content of staging directories and of the pods' directories.
 fn made_by_calls(top: &Path) -> Vec<PathBuf> {
     let inside = |directory: PathBuf| {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();

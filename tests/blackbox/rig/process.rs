@@ -1,4 +1,4 @@
-//! One running agent: started with its own log, ended by its own process id.
+//! A running program: started with its own log, and ended through its own PID.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::test_dir::TestDir;
 
-/// How much of a log is shown when a test fails.
+/// The number of lines of a log that are shown when a test fails.
 const LAST_WORDS_LINES: usize = 40;
 
 /// A process, killed when this is dropped.
@@ -21,12 +21,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts one of the programs, and returns when it answers at its socket.
+    /// Starts one of the programs, and returns once it responds at its socket.
     pub(crate) fn start(test_dir: &TestDir, name: &str, socket: &Path, flags: &[&str]) -> Self {
         Self::start_by(&[], test_dir, name, socket, flags)
     }
 
-    /// The same, started by a command that becomes it, such as `unshare`.
+    /// Starts a program like [`Process::start`], through a command that executes it, such as
+    /// `unshare`.
     pub(crate) fn start_by(
         command: &[&str],
         test_dir: &TestDir,
@@ -38,15 +39,15 @@ impl Process {
         Self::serving(stderr, command, test_dir, name, socket, flags)
     }
 
-    /// Starts one that must fail, and returns the last line of its log.
+    /// Starts a program that must fail, and returns the last line of its log.
     ///
     /// # Panics
-    /// Unless it exits by itself, with exit code 1.
+    /// Panics unless the program exits by itself, with exit code 1.
     pub(crate) fn refused(test_dir: &TestDir, name: &str, socket: &Path, flags: &[&str]) -> String {
         Self::refused_by(&[], test_dir, name, socket, flags)
     }
 
-    /// The same, started by such a command.
+    /// Starts a program like [`Process::refused`], through a command that executes it.
     pub(crate) fn refused_by(
         command: &[&str],
         test_dir: &TestDir,
@@ -70,7 +71,7 @@ impl Process {
         words.lines().last().unwrap_or_default().to_owned()
     }
 
-    /// Starts one with another log, and returns when it answers at its socket.
+    /// Starts a program with another log, and returns once it responds at its socket.
     pub(crate) fn start_with_log(
         stderr: Stdio,
         test_dir: &TestDir,
@@ -97,37 +98,39 @@ impl Process {
         }
     }
 
-    /// Sends it a signal, without waiting.
+    /// Sends the process a signal, without waiting.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("kill");
     }
 
-    /// Whether it was killed, but has not exited: its first thread is a zombie (proc_pid_stat(5)).
+    /// Whether the process was killed but has not exited: its first thread is a zombie
+    /// (proc_pid_stat(5)).
     pub(crate) fn is_zombie(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid()));
         stat.is_ok_and(|stat| stat.contains(") Z "))
     }
 
-    /// Its process id.
+    /// Returns the PID.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its running child processes.
+    /// Returns the running child processes.
     pub(crate) fn children(&self) -> Vec<Pid> {
         self.child.children()
     }
 
-    /// Kills them. Found while it runs: afterwards their parent is unknown.
+    /// Kills the child processes. Must be called while the program runs: afterwards, their parent
+    /// is unknown.
     pub(crate) fn kill_children(&self) {
         for child in self.children() {
             let killed = kill_process(child, Signal::KILL);
-            // It may have exited by itself.
+            // A child may have exited by itself.
             assert!(matches!(killed, Ok(()) | Err(Errno::SRCH)), "{killed:?}");
         }
     }
 
-    /// How many sockets it has open.
+    /// Returns the number of open sockets.
     pub(crate) fn sockets(&self) -> usize {
         let open = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("its descriptors");
         let target = |entry: fs::DirEntry| fs::read_link(entry.path()).ok();
@@ -137,27 +140,27 @@ impl Process {
             .count()
     }
 
-    /// Whether it has that file open.
+    /// Whether the process has this file open.
     pub(crate) fn has_open(&self, file: &Path) -> bool {
         let open = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("its descriptors");
         let mut targets = open.flatten().map(|entry| fs::read_link(entry.path()));
         targets.any(|target| target.is_ok_and(|target| target == file))
     }
 
-    /// The end of its log.
+    /// Returns the end of the log.
     pub(crate) fn last_words(&self) -> String {
         last_words(&self.log)
     }
 
-    /// All of its log, and that of those before it.
+    /// Returns the whole log, including the logs of earlier processes with this name.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Sends it SIGTERM, as an operator would.
+    /// Sends SIGTERM, as an operator would.
     ///
     /// # Panics
-    /// Unless it exits with success.
+    /// Panics unless the process exits with success.
     pub(crate) fn terminate(mut self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).expect("kill");
@@ -187,7 +190,7 @@ fn last_words(log: &Path) -> String {
     lines[lines.len().saturating_sub(LAST_WORDS_LINES)..].join("\n")
 }
 
-/// The log of a program, which those of that name share.
+/// Opens the log of a program, which all programs of this name share.
 fn appended(test_dir: &TestDir, name: &str) -> File {
     let log = File::options()
         .create(true)

@@ -12,9 +12,9 @@ use belay_bed::scrape;
 
 use super::test_dir::TestDir;
 
-/// The scrape interval: short, so that two values of a counter come soon.
+/// The scrape interval, which is short so that two values of a counter are soon available.
 const SCRAPE_INTERVAL: &str = "200ms";
-/// Another process may take the free port before Prometheus does.
+/// Maximum number of starts: another process may take the free port before Prometheus does.
 const STARTS_MAX: usize = 5;
 
 /// A Prometheus, killed when this is dropped.
@@ -24,7 +24,7 @@ pub(crate) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes these jobs, and returns when it is ready.
+    /// Starts a Prometheus that scrapes these jobs, and returns once it is ready.
     pub(crate) fn start(test_dir: &TestDir, jobs: &[(&str, SocketAddr)]) -> Self {
         let directory = test_dir.directory("prometheus");
         let config = directory.join("prometheus.yml");
@@ -43,7 +43,7 @@ impl Prometheus {
     }
 
     fn try_start(directory: &Path, config: &Path) -> Option<Self> {
-        // It does not report its port, so its port is configured.
+        // Prometheus does not report its port, so the port is configured.
         let address = free_port();
         let log = File::create(directory.join("prometheus.log")).expect("a log");
         let flag = |name: &str, value: &dyn std::fmt::Display| format!("--{name}={value}");
@@ -64,7 +64,7 @@ impl Prometheus {
         is_ready.then_some(prometheus)
     }
 
-    /// The current result of a query, one line per series: labels, an arrow and a value.
+    /// Returns the current result of a query, one line per series: labels, an arrow and a value.
     #[track_caller]
     pub(crate) fn query(&self, query: &str) -> Vec<String> {
         let server = format!("http://{}", self.address);
@@ -102,12 +102,12 @@ fn promtool(args: &[&str], input: &str) -> String {
     said
 }
 
-/// A free port of this machine.
+/// Returns a free port of this machine.
 pub(crate) fn free_port() -> SocketAddr {
     scrape::free_port().expect("a free port")
 }
 
-/// The body of a page, if it is there.
+/// Returns the body of a page, if it exists.
 pub(crate) fn get(address: SocketAddr, path: &str) -> Option<String> {
     let (status, body) = scrape::get(address, path).ok()?;
     (status == 200).then_some(body)

@@ -1,5 +1,5 @@
-//! The data of a volume's user: records that are on disk once they were written, and are
-//! distinguishable.
+//! The data of a volume's user: distinguishable records, each of which is on disk once it was
+//! written.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 
 use super::Chance;
 
-/// In bytes.
+/// The size of a record, in bytes.
 const RECORD: usize = 4096;
-/// The smallest volume has space for many times that.
+/// Maximum number of records; the smallest volume has space for many times as many.
 const RECORDS_MAX: usize = 256;
 
-/// The records of one volume, in order; each follows from its seed.
+/// The records of one volume, in order; each is derived from its seed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Records {
     seeds: Vec<u64>,
 }
 
 impl Records {
-    /// Writes one more, unless there are enough; it is on disk when this returns.
+    /// Writes another record, unless there are enough; it is on disk when this returns.
     pub(crate) fn write(&mut self, kind: &str, target: &Path, chance: &mut Chance) {
         if self.seeds.len() == RECORDS_MAX {
             return;
@@ -36,12 +36,12 @@ impl Records {
         self.seeds.push(seed);
     }
 
-    /// Their end on a raw device, in bytes.
+    /// Returns the end of the records on a raw device, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         at(self.seeds.len())
     }
 
-    /// The first wrong record; none if all are correct.
+    /// Returns the first wrong record; `None` if all are correct.
     pub(crate) fn damage(&self, kind: &str, target: &Path) -> Option<String> {
         if self.seeds.is_empty() {
             return None;

@@ -7,13 +7,13 @@ use tonic::Code;
 
 use super::calls::Answer;
 
-/// Fails unless the call was refused with that code.
+/// Fails unless the call was refused with this code. Returns the message.
 #[track_caller]
 pub(crate) fn refused<T: Debug>(answer: Answer<T>, code: Code) -> String {
     refused_with(answer, code, &[])
 }
 
-/// Fails unless the call was refused with that code and all of these words. Returns the message.
+/// Fails unless the call was refused with this code and all of these words. Returns the message.
 #[track_caller]
 pub(crate) fn refused_with<T: Debug>(answer: Answer<T>, code: Code, words: &[&str]) -> String {
     let status = answer.expect_err("the call should be refused");
@@ -25,10 +25,10 @@ pub(crate) fn refused_with<T: Debug>(answer: Answer<T>, code: Code, words: &[&st
     message
 }
 
-/// Repeats a call until it is OK, as the sidecars and the kubelet do.
+/// Repeats a call until it returns OK, as the sidecars and the kubelet do.
 ///
 /// # Panics
-/// On a refusal that is not ABORTED.
+/// Panics on a refusal other than ABORTED.
 #[track_caller]
 pub(crate) fn retried<T: Debug>(what: &str, mut call: impl FnMut() -> Answer<T>) {
     until(what, || match call() {

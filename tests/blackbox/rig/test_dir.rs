@@ -14,35 +14,36 @@ use tempfile::TempDir;
 
 use super::mounts::mounts_of;
 
-/// `f_type` of tmpfs (statfs(2)): files on it behave unlike those on a disk.
+/// `f_type` of tmpfs (statfs(2)), on which files behave differently from files on a disk.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Tests take turns. While one of them starts a process, that has every file open that any other
-/// has open, until it runs its program; and a mount or a device with an open file stays busy.
+/// The lock of the running test: one test runs at a time. A process that a test starts has all
+/// files of the test process open until its exec, and a mount or a device with an open file stays
+/// busy.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The directory, removed with all that is in it when this is dropped.
+/// The directory, which is removed with its content when this is dropped.
 pub(crate) struct TestDir {
     directory: TempDir,
-    // The last to be dropped: the next test finds nothing of this one.
+    // This is dropped last, so that the next test finds nothing of this one.
     _turn: MutexGuard<'static, ()>,
 }
 
 /// A loop device that is bound to a file in a test directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LoopDevice {
-    /// As in `/dev/loop<number>`.
+    /// The number, as in `/dev/loop<number>`.
     pub(crate) number: u32,
-    /// The file behind it.
+    /// The file behind the device.
     pub(crate) file: PathBuf,
 }
 
 impl TestDir {
-    /// A new empty directory, when it is this test's turn. One per test: a second would wait
-    /// forever.
+    /// Creates an empty directory, once it is this test's turn. Create only one per test: a second
+    /// would wait forever.
     ///
     /// # Panics
-    /// In the mount namespace of the machine itself: tests mount in a private one.
+    /// Panics in the mount namespace of the machine itself: tests must mount in a private one.
     pub(crate) fn new() -> Self {
         assert!(
             is_isolated(),
@@ -61,19 +62,19 @@ impl TestDir {
         }
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A directory in it, made with its parents if need be.
+    /// Returns a directory in it, created with its parents if necessary.
     pub(crate) fn directory(&self, name: impl AsRef<Path>) -> PathBuf {
         let path = self.path().join(name);
         fs::create_dir_all(&path).expect("mkdir");
         path
     }
 
-    /// The mounts in it, in mount order.
+    /// Returns the mounts in the directory, in mount order.
     pub(crate) fn mounts(&self) -> Vec<PathBuf> {
         mount_points()
             .into_iter()
@@ -81,13 +82,13 @@ impl TestDir {
             .collect()
     }
 
-    /// The loop devices bound to files in it. Read from sysfs, since opening a device would keep it
-    /// bound and so interfere with the agents.
+    /// Returns the loop devices bound to files in the directory. Reads sysfs, since opening a
+    /// device would keep it bound and so interfere with the agents.
     pub(crate) fn loops(&self) -> Vec<LoopDevice> {
         loops_below(self.path())
     }
 
-    /// Fails if the agents left a mount or a loop device. The kernel lets go of a device a moment
+    /// Fails if the agents left a mount or a loop device. The kernel releases a device a moment
     /// after its last user.
     pub(crate) fn expect_nothing_left(&self) {
         let mounts = self.mounts();
@@ -105,7 +106,7 @@ impl TestDir {
             }
         }
         for device in bound {
-            // One that had only waited for its mount is gone by now.
+            // A device that only waited for its mount to be removed is released by now.
             let now = backing_file(device.number);
             if now.is_none_or(|now| now.file_name() != device.file.file_name()) {
                 continue;
@@ -123,7 +124,7 @@ impl Drop for TestDir {
     }
 }
 
-/// The loop devices bound to files in a directory.
+/// Returns the loop devices bound to files in a directory.
 pub(crate) fn loops_below(directory: &Path) -> Vec<LoopDevice> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/block").expect("/sys/block").flatten() {
@@ -140,26 +141,26 @@ pub(crate) fn loops_below(directory: &Path) -> Vec<LoopDevice> {
     found
 }
 
-/// None where the device is unbound, or gone.
+/// Returns the backing file of a device; `None` if the device is unbound or does not exist.
 fn backing_file(number: u32) -> Option<PathBuf> {
     let file = fs::read_to_string(format!("/sys/block/loop{number}/loop/backing_file")).ok()?;
     Some(PathBuf::from(file.trim_end_matches('\n')))
 }
 
-/// Every mount point of this namespace.
+/// Returns every mount point of this namespace.
 pub(super) fn mount_points() -> Vec<PathBuf> {
     let mounts = mounts_of("self").into_iter();
     mounts.map(|mount| mount.point).collect()
 }
 
-/// Whether some process that this one descends from is in another mount namespace.
+/// Whether an ancestor of this process is in another mount namespace.
 fn is_isolated() -> bool {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     let own = namespace("self");
     let mut pid = "self".to_owned();
     while let Some(parent) = parent(&pid) {
         match namespace(&parent) {
-            // What is closed to root is of a machine around this one.
+            // An ancestor that root cannot inspect belongs to a machine around this one.
             None => return false,
             other if other != own => return true,
             _ => pid = parent,
@@ -173,7 +174,7 @@ fn parent(pid: &str) -> Option<String> {
     (parent != 0).then(|| parent.to_string())
 }
 
-/// A directory for temporary files that is on a disk.
+/// Returns a directory for temporary files on a disk.
 fn disk() -> PathBuf {
     let usual = std::env::temp_dir();
     let kind = statfs(&usual).expect("statfs").f_type;

@@ -1,4 +1,5 @@
-//! Ways to use a volume, by one word: a filesystem's name, none at all, or `block`.
+//! The uses of a volume, given by a word: a filesystem's name, an empty text for the default, or
+//! `block`.
 
 use belay_bed::requests::capability;
 use belay_proto::csi::v1 as csi;
@@ -6,12 +7,12 @@ use csi::VolumeCapability;
 use csi::volume_capability::access_mode::Mode;
 use csi::volume_capability::{AccessMode, AccessType};
 
-/// A capability that allows several targets on one node.
+/// Returns a capability that allows several targets on one node.
 pub(crate) fn access(kind: &str) -> VolumeCapability {
     capability(kind, Mode::SingleNodeMultiWriter)
 }
 
-/// The same in another access mode.
+/// Returns the capability with another access mode.
 pub(crate) fn with_mode(capability: VolumeCapability, mode: Mode) -> VolumeCapability {
     VolumeCapability {
         access_mode: Some(AccessMode { mode: mode.into() }),
@@ -19,7 +20,7 @@ pub(crate) fn with_mode(capability: VolumeCapability, mode: Mode) -> VolumeCapab
     }
 }
 
-/// The same with mount flags.
+/// Returns the capability with mount flags.
 pub(crate) fn with_flags(mut capability: VolumeCapability, flags: &[&str]) -> VolumeCapability {
     if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
         mount.mount_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
@@ -27,7 +28,7 @@ pub(crate) fn with_flags(mut capability: VolumeCapability, flags: &[&str]) -> Vo
     capability
 }
 
-/// The size in bytes of the smallest volume for that use.
+/// Returns the minimum size of a volume for this use, in bytes.
 pub(crate) fn least_bytes(kind: &str) -> u64 {
     match kind {
         "block" => 16 << 20,

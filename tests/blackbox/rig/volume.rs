@@ -16,21 +16,21 @@ use super::contents::Contents;
 use super::refusal::retried;
 use super::test_dir::TestDir;
 
-/// Every volume of a test run has another id.
+/// The number of the next volume: every volume of a test run has a different ID.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// A file in `--loop-dir`, and its staging path.
+/// A volume: a file in `--loop-dir`, and its staging path.
 #[derive(Clone, Debug)]
 pub(crate) struct Volume {
-    /// Its id, and the name of its file.
+    /// The ID, which is also the name of the file.
     pub(crate) id: String,
-    /// Its file.
+    /// The path of the file.
     pub(crate) file: PathBuf,
-    /// An existing directory, as the kubelet creates it.
+    /// The staging path: an existing directory, as the kubelet creates it.
     pub(crate) staging: PathBuf,
-    /// The controller's value for its content: `new`, `used` or `populated`.
+    /// The content that the controller reports: `new`, `used` or `populated`.
     pub(crate) content: &'static str,
-    /// The publish context from a controller; else it is derived from the rest.
+    /// The publish context from a controller; if `None`, it is derived from the other fields.
     pub(crate) context: Option<HashMap<String, String>>,
     pods: PathBuf,
 }
@@ -56,7 +56,7 @@ impl Volume {
         Volume::made(test_dir.path(), volumes, id)
     }
 
-    /// The volume that a controller created; its paths on the node are in `top`.
+    /// Returns the volume that a controller created; its paths on the node are in `top`.
     pub(crate) fn made(top: &Path, volumes: &Path, id: String) -> Self {
         let directory = |name: String| {
             let path = top.join(name);
@@ -73,40 +73,40 @@ impl Volume {
         }
     }
 
-    /// An unused path in an existing directory.
+    /// Returns an unused path in an existing directory.
     pub(crate) fn target(&self, name: &str) -> PathBuf {
         self.pods.join(name)
     }
 
-    /// Where a raw device appears once it is staged.
+    /// Returns the path of a raw device while the volume is staged.
     pub(crate) fn device(&self) -> PathBuf {
         self.staging.join("device")
     }
 
-    /// The size of its file in bytes.
+    /// Returns the size of the file in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         fs::metadata(&self.file).expect("stat").len()
     }
 
-    /// Enlarges its file, as the controller's expansion does.
+    /// Enlarges the file, as the controller's expansion does.
     pub(crate) fn grow(&self, bytes: u64) {
         let file = File::options().write(true).open(&self.file).expect("open");
         file.set_len(bytes).expect("ftruncate");
     }
 
-    /// The content of its file.
+    /// Returns the content of the file.
     pub(crate) fn contents(&self) -> Contents {
         Contents::of(&self.file)
     }
 
-    /// Writes into its file, bypassing the agent.
+    /// Writes to the file, bypassing the agent.
     pub(crate) fn write(&self, at: u64, data: &[u8]) {
         let file = File::options().write(true).open(&self.file).expect("open");
         file.write_all_at(data, at).expect("write");
         file.sync_all().expect("fsync");
     }
 
-    /// Reads from its file, bypassing the agent.
+    /// Reads from the file, bypassing the agent.
     pub(crate) fn read(&self, at: u64, count: usize) -> Vec<u8> {
         let mut data = vec![0; count];
         let file = File::open(&self.file).expect("open");
@@ -114,7 +114,7 @@ impl Volume {
         data
     }
 
-    /// The publish context that the controller would return.
+    /// Returns the publish context that the controller would return.
     pub(crate) fn publish_context(&self) -> HashMap<String, String> {
         if let Some(context) = &self.context {
             return context.clone();
@@ -128,17 +128,17 @@ impl Volume {
         ])
     }
 
-    /// A request to stage it.
+    /// Returns a request to stage the volume.
     pub(crate) fn stage(&self, capability: VolumeCapability) -> csi::NodeStageVolumeRequest {
         requests::stage(&self.id, self.publish_context(), &self.staging, capability)
     }
 
-    /// A request to unstage it.
+    /// Returns a request to unstage the volume.
     pub(crate) fn unstage(&self) -> csi::NodeUnstageVolumeRequest {
         requests::unstage(&self.id, &self.staging)
     }
 
-    /// A request to publish it to a pod.
+    /// Returns a request to publish the volume to a pod.
     pub(crate) fn publish(
         &self,
         target: &Path,
@@ -148,7 +148,7 @@ impl Volume {
         requests::publish(&self.id, context, &self.staging, target, capability)
     }
 
-    /// [`Volume::publish`], read-only.
+    /// Returns a request like [`Volume::publish`], read-only.
     pub(crate) fn publish_read_only(
         &self,
         target: &Path,
@@ -160,17 +160,17 @@ impl Volume {
         }
     }
 
-    /// A request to unpublish it from a pod.
+    /// Returns a request to unpublish the volume from a pod.
     pub(crate) fn unpublish(&self, target: &Path) -> csi::NodeUnpublishVolumeRequest {
         requests::unpublish(&self.id, target)
     }
 
-    /// A query of its usage.
+    /// Returns a request for the volume's usage.
     pub(crate) fn stats(&self, path: &Path) -> csi::NodeGetVolumeStatsRequest {
         requests::stats(&self.id, path, &self.staging)
     }
 
-    /// A request to grow to the size of its file.
+    /// Returns a request to expand the volume to the size of its file.
     pub(crate) fn expand(
         &self,
         path: &Path,
@@ -180,7 +180,7 @@ impl Volume {
         self.expand_to(bytes, path, capability)
     }
 
-    /// A request to grow to at least that size in bytes.
+    /// Returns a request to expand the volume to at least this size in bytes.
     pub(crate) fn expand_to(
         &self,
         bytes: i64,
@@ -190,8 +190,8 @@ impl Volume {
         requests::expand(&self.id, path, &self.staging, bytes, capability)
     }
 
-    /// Unpublishes these targets and unstages it, at the end of a test. Like the kubelet, it
-    /// retries while another process on this machine has the device open.
+    /// Unpublishes these targets and unstages the volume, at the end of a test. Retries like the
+    /// kubelet while another process on this machine has the device open.
     #[track_caller]
     pub(crate) fn down(&self, node: &NodeCalls, targets: &[&Path]) {
         for target in targets {

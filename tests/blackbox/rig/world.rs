@@ -9,7 +9,7 @@ use belay_bed::patience::until;
 
 use super::test_dir::{LoopDevice, TestDir, mount_points};
 
-/// The state at one moment.
+/// The state of the world at one moment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct World {
     mounts: Vec<PathBuf>,
@@ -52,8 +52,8 @@ impl World {
     }
 }
 
-/// One line per file, except the logs, which grow with every call. The number of blocks of a volume
-/// in use is left out, since its filesystem writes at any time.
+/// Adds a line for each file, except logs, which grow with every call. Omits the number of blocks
+/// of a volume in use, since its filesystem may write at any time.
 fn walk(directory: &Path, loops: &[LoopDevice], lines: &mut BTreeSet<String>) {
     for entry in fs::read_dir(directory).expect("readdir").flatten() {
         let path = entry.path();

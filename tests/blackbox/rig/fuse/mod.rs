@@ -1,5 +1,5 @@
-//! Filesystems that this process serves (include/uapi/linux/fuse.h): the mount, the loop that reads
-//! requests, and the end of both. Must not know the responses of a filesystem.
+//! Filesystems that this process serves (include/uapi/linux/fuse.h): mounts them, reads their
+//! requests, and unmounts them. Independent of the responses of a filesystem.
 
 mod silent;
 mod wire;
@@ -18,26 +18,27 @@ use rustix::mount::{UnmountFlags, unmount};
 pub(crate) use silent::Fuse;
 pub(crate) use wire::{Attributes, Reply, Request, op};
 
-/// More than the largest request: a write of [`wire::WRITE_BYTES_MAX`] and its head.
+/// The maximum size of a request: a write of [`wire::WRITE_BYTES_MAX`] with its head.
 const REQUEST_BYTES_MAX: usize = wire::WRITE_BYTES_MAX + 4096;
 
 /// A filesystem.
 pub(crate) trait Server: Send + 'static {
-    /// Answers a request; with none, the caller waits.
+    /// Responds to a request; with `None`, the caller waits.
     fn answer(&mut self, request: Request<'_>) -> Option<Result<Vec<u8>, Errno>>;
 }
 
-/// A mounted filesystem. Unmounted when dropped; processes that still wait for it get an error.
+/// A mounted filesystem. Unmounted when this is dropped; processes that still wait for it get an
+/// error.
 pub(crate) struct FuseMount {
     point: PathBuf,
-    /// Its number in fusectl.
+    /// The number of the filesystem in fusectl.
     connection: u32,
-    /// Keeps it open, so that its number is not reused.
+    /// An open descriptor of the root, so that the number is not reused.
     _root: OwnedFd,
 }
 
 impl FuseMount {
-    /// Mounts it at that directory.
+    /// Mounts a filesystem at this directory.
     pub(crate) fn new(point: &Path, server: impl Server) -> Self {
         let device = File::options()
             .read(true)
@@ -64,12 +65,12 @@ impl FuseMount {
         }
     }
 
-    /// Its mount point.
+    /// Returns the mount point.
     pub(crate) fn point(&self) -> &Path {
         &self.point
     }
 
-    /// Its number in fusectl, for [`abort`].
+    /// Returns the number in fusectl, for [`abort`].
     fn connection(&self) -> u32 {
         self.connection
     }
@@ -79,7 +80,7 @@ impl Drop for FuseMount {
     fn drop(&mut self) {
         abort(self.connection);
         match unmount(&self.point, UnmountFlags::DETACH) {
-            // The test directory has unmounted it already, in a failed test.
+            // After a failed test, the test directory has already unmounted it.
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
             Err(error) => eprintln!("cannot unmount {}: {error}", self.point.display()),
         }
@@ -92,7 +93,7 @@ fn abort(connection: u32) {
     let abort = control.join(connection.to_string()).join("abort");
     if !abort.exists() {
         let fusectl = ["-t", "fusectl", "none"];
-        // It may be mounted already, by another test.
+        // Another test may already have mounted it.
         drop(Command::new("mount").args(fusectl).arg(&control).output());
     }
     drop(fs::write(&abort, "1"));
@@ -103,14 +104,14 @@ fn serve(mut device: File, mut server: impl Server) {
     loop {
         let length = match device.read(&mut bytes) {
             Ok(length) => length,
-            // Not mounted yet.
+            // The filesystem is not mounted yet.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 pause();
                 continue;
             }
             // A request was cancelled before it was read.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            // No longer mounted.
+            // The filesystem is no longer mounted.
             Err(_) => return,
         };
         let request = Request::new(&bytes[..length]);

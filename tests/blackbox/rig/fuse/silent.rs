@@ -1,5 +1,5 @@
-//! A filesystem whose server stops answering. It has one file, and answers all requests until it is
-//! silenced; from then on its callers wait in the kernel.
+//! A filesystem whose server stops responding. It contains one file, and responds to all requests
+//! until it is silenced; from then on, its callers wait in the kernel.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use rustix::io::Errno;
 use super::super::test_dir::TestDir;
 use super::{Attributes, FuseMount, Reply, Request, Server, abort, op};
 
-/// Longer than any wait of a test.
+/// Maximum duration of the silence, longer than any wait of a test.
 const SILENT_MAX: Duration = Duration::from_secs(90);
 
-/// The number of the directory (`FUSE_ROOT_ID`), and that of the file in it.
+/// The number of the directory (`FUSE_ROOT_ID`); the file's number follows.
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
 const FILE_BYTES: u64 = 1 << 20;
 
-/// The mounted filesystem. Unmounted when dropped; its callers then get an error.
+/// The mounted filesystem. Unmounted when this is dropped; its callers then get an error.
 pub(crate) struct Fuse {
     mount: FuseMount,
     is_silent: Arc<AtomicBool>,
-    /// Dropped with it.
+    /// Ends the silence when this is dropped.
     end: Option<Sender<()>>,
 }
 
 impl Fuse {
-    /// Mounts it in the test directory, with a file of that name in it.
+    /// Mounts the filesystem in the test directory, with a file of this name in it.
     pub(crate) fn mount(test_dir: &TestDir, file: &str) -> Self {
         let is_silent = Arc::new(AtomicBool::new(false));
         let server = OneFile {
@@ -43,13 +43,13 @@ impl Fuse {
         }
     }
 
-    /// Its mount point.
+    /// Returns the mount point.
     pub(crate) fn point(&self) -> &Path {
         self.mount.point()
     }
 
-    /// From now on it answers nothing. It ends even in a failed test, since a process that waits
-    /// for it cannot be killed.
+    /// Stops responding from now on. The silence ends even if the test fails, since a process that
+    /// waits for it cannot be killed.
     pub(crate) fn silence(&mut self) {
         self.is_silent.store(true, Ordering::SeqCst);
         let (end, ended) = mpsc::channel();

@@ -1,11 +1,11 @@
-//! The bytes of requests and replies (include/uapi/linux/fuse.h, version 7.33). Knows the layout of
-//! messages, but no filesystem.
+//! The bytes of requests and replies (include/uapi/linux/fuse.h, version 7.33). Handles the layout
+//! of messages; independent of the filesystem.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-/// Kinds of request.
+/// Kinds of requests.
 pub(crate) mod op {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -41,20 +41,20 @@ pub(crate) mod op {
     pub(crate) const LSEEK: u32 = 46;
 }
 
-/// The largest write in one piece.
+/// The maximum size of a write in one piece.
 pub(super) const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// `FUSE_BIG_WRITES`: more than a page at once.
+/// `FUSE_BIG_WRITES`: writes may be larger than a page.
 const BIG_WRITES: u32 = 1 << 5;
-/// `FUSE_MAX_PAGES`: as many pages as [`init`] says.
+/// `FUSE_MAX_PAGES`: requests may have the number of pages that [`init`] reports.
 const MAX_PAGES: u32 = 1 << 22;
-/// `FUSE_HANDLE_KILLPRIV_V2`: no query of `security.capability` before every write.
+/// `FUSE_HANDLE_KILLPRIV_V2`: the kernel does not query `security.capability` before every write.
 const HANDLE_KILLPRIV_V2: u32 = 1 << 28;
 
-/// Bytes of `struct fuse_in_header`.
+/// The size of `struct fuse_in_header`, in bytes.
 const HEAD_BYTES: usize = 40;
 
-/// A request, parsed from the start.
+/// A request, parsed from its start.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     head: &'a [u8],
@@ -67,7 +67,7 @@ impl<'a> Request<'a> {
         Request { head, rest }
     }
 
-    /// The kind of request: one of [`op`].
+    /// Returns the kind of the request: one of [`op`].
     pub(crate) fn op(&self) -> u32 {
         u32::from_ne_bytes(self.head[4..8].try_into().expect("four bytes"))
     }
@@ -76,7 +76,7 @@ impl<'a> Request<'a> {
         u64::from_ne_bytes(self.head[8..16].try_into().expect("eight bytes"))
     }
 
-    /// Its inode.
+    /// Returns the inode of the request.
     pub(crate) fn node(&self) -> u64 {
         u64::from_ne_bytes(self.head[16..24].try_into().expect("eight bytes"))
     }
@@ -86,21 +86,21 @@ impl<'a> Request<'a> {
         self.rest = &self.rest[bytes..];
     }
 
-    /// The next number.
+    /// Reads the next number, of 32 bits.
     pub(crate) fn u32(&mut self) -> u32 {
         let (number, rest) = self.rest.split_at(4);
         self.rest = rest;
         u32::from_ne_bytes(number.try_into().expect("four bytes"))
     }
 
-    /// The next number.
+    /// Reads the next number, of 64 bits.
     pub(crate) fn u64(&mut self) -> u64 {
         let (number, rest) = self.rest.split_at(8);
         self.rest = rest;
         u64::from_ne_bytes(number.try_into().expect("eight bytes"))
     }
 
-    /// The next name, which ends with a zero.
+    /// Reads the next name, which ends with a zero byte.
     pub(crate) fn name(&mut self) -> String {
         let end = self.rest.iter().position(|byte| *byte == 0);
         let (name, rest) = self.rest.split_at(end.expect("a name ends"));
@@ -108,7 +108,7 @@ impl<'a> Request<'a> {
         String::from_utf8(name.to_vec()).expect("UTF-8")
     }
 
-    /// The next bytes.
+    /// Reads the next bytes.
     pub(crate) fn bytes(&mut self, count: u32) -> &'a [u8] {
         let (bytes, rest) = self.rest.split_at(usize::try_from(count).expect("memory"));
         self.rest = rest;
@@ -116,26 +116,26 @@ impl<'a> Request<'a> {
     }
 }
 
-/// `struct fuse_attr`, the fields that differ here.
+/// The fields of `struct fuse_attr` that differ between files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
     pub(crate) ino: u64,
     pub(crate) bytes: u64,
-    /// In units of 512 bytes.
+    /// The allocated space, in units of 512 bytes.
     pub(crate) blocks: u64,
     pub(crate) mode: u32,
-    /// Number of names.
+    /// The number of names.
     pub(crate) links: u32,
-    /// Change time of content and attributes.
+    /// The time of the last change of content and attributes.
     pub(crate) changed: SystemTime,
 }
 
-/// The body of a reply, built from the start.
+/// The body of a reply, built from its start.
 #[derive(Default)]
 pub(crate) struct Reply(Vec<u8>);
 
 impl Reply {
-    /// Appends numbers.
+    /// Appends numbers of 64 bits.
     pub(crate) fn u64s(mut self, numbers: &[u64]) -> Self {
         for number in numbers {
             self.0.extend(number.to_ne_bytes());
@@ -143,7 +143,7 @@ impl Reply {
         self
     }
 
-    /// Appends numbers.
+    /// Appends numbers of 32 bits.
     pub(crate) fn u32s(mut self, numbers: &[u32]) -> Self {
         for number in numbers {
             self.0.extend(number.to_ne_bytes());
@@ -157,14 +157,15 @@ impl Reply {
         self
     }
 
-    /// `struct fuse_entry_out`. Nothing is cached: each name and size is requested again.
+    /// Creates a `struct fuse_entry_out`. Nothing is cached: the kernel requests each name and size
+    /// again.
     pub(crate) fn entry(attributes: &Attributes) -> Self {
         Reply::default()
             .u64s(&[attributes.ino, 0, 0, 0, 0])
             .attributes(attributes)
     }
 
-    /// `struct fuse_attr_out`, which is not cached either.
+    /// Creates a `struct fuse_attr_out`, which is not cached either.
     pub(crate) fn attr(attributes: &Attributes) -> Self {
         Reply::default().u64s(&[0, 0]).attributes(attributes)
     }
@@ -172,24 +173,26 @@ impl Reply {
     fn attributes(self, of: &Attributes) -> Self {
         let changed = of.changed.duration_since(UNIX_EPOCH).expect("after 1970");
         let (seconds, parts) = (changed.as_secs(), changed.subsec_nanos());
-        // Nanoseconds, three times, then mode, links, owner, group, device and block size.
+        // The nanoseconds follow, three times, then mode, links, owner, group, device and block
+        // size.
         self.u64s(&[of.ino, of.bytes, of.blocks, seconds, seconds, seconds])
             .u32s(&[parts, parts, parts, of.mode, of.links, 0, 0, 0, 4096, 0])
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub(crate) fn done(self) -> Vec<u8> {
         self.0
     }
 }
 
-/// `struct fuse_init_out`. Writes are not cached (`FUSE_WRITEBACK_CACHE`).
+/// Creates a `struct fuse_init_out`. Writes are not cached (`FUSE_WRITEBACK_CACHE`).
 pub(super) fn init() -> Vec<u8> {
     let write_bytes_max = u32::try_from(WRITE_BYTES_MAX).expect("small");
     let flags = BIG_WRITES | MAX_PAGES | HANDLE_KILLPRIV_V2;
-    // Two halves: background requests, and the number that counts as congested.
+    // The two halves are the maximum of background requests, and the number that counts as
+    // congested.
     let background = u32::from_ne_bytes([12, 0, 9, 0]);
-    // The granularity of timestamps, then the pages per request.
+    // The granularity of timestamps follows, then the pages per request.
     let pages_max = write_bytes_max / 4096;
     let mut out = Reply::default()
         .u32s(&[7, 33, 1 << 16, flags, background, write_bytes_max, 1])
@@ -199,7 +202,7 @@ pub(super) fn init() -> Vec<u8> {
     out
 }
 
-/// A reply with its `struct fuse_out_header`.
+/// Returns a reply with its `struct fuse_out_header`.
 pub(super) fn framed(unique: u64, answer: Result<Vec<u8>, Errno>) -> Vec<u8> {
     let (error, body) = match answer {
         Ok(body) => (0, body),
