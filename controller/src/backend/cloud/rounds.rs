@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Maximum time that a round delays the next round. If a response takes longer, only the callers of
-/// its own round wait for it.
+/// Maximum time that a round delays the next round. If a response takes longer, only that round's
+/// callers wait for it.
 const ROUND_MAX: Duration = Duration::from_secs(1);
 
 /// Storage that serves several calls together.
