@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes what the chart contains besides its sources: README.md, made from the comments of
-# values.yaml and backends/, which `helm show readme` and Artifact Hub show; and copies of the rules
-# and the dashboard, because a chart can contain only files in its directory.
+# Writes the parts of the chart that are generated: README.md, made from the comments of values.yaml
+# and backends/, which `helm show readme` and Artifact Hub show; and copies of the rules and the
+# dashboard, because a chart can contain only files in its directory.
 #
 #   deploy/chart/generate.sh [OUTDIR]      default: into the chart, as `make manifests` does
 set -euo pipefail
@@ -36,8 +36,9 @@ unknown values. In the repository, `docs/helm.md` describes images, privileges, 
 END
 }
 
-# One row for each value: its path, its default, and the comment above it. The subset of YAML that
-# these files keep to: two spaces a level, a value on the line of its key, a comment above each.
+# Prints a row for each value: its path, its default, and the comment above it. Parses the subset of
+# YAML that these files use: two spaces per level, a value on the line of its key, and a comment
+# above each.
 # shellcheck disable=SC2016
 rows='
 function row(path, value) {
@@ -58,7 +59,7 @@ FNR == 1 { delete keys; comment = "" }
     match($0, /^ */)
     level = RLENGTH / 2
     line = substr($0, RLENGTH + 1)
-    # The keys of a list entry stand two levels below the list, and belong to it directly.
+    # The keys of a list entry are two levels below the list, and belong to it directly.
     if (sub(/^- /, "", line)) { sub(/(\[\])?$/, "[]", keys[level - 1]); keys[level++] = "" }
     key = value = line
     sub(/:.*/, "", key)
@@ -76,7 +77,7 @@ FNR == 1 { delete keys; comment = "" }
     comment = ""
 }'
 
-# The rows of an entry with this backend, which are those of `local` in many cases.
+# Prints the rows of an entry with this backend; many are the same as in the entry of `local`.
 rows_of() {
     awk "$rows" part=drivers prefix='drivers[].' "$here/backends/$1.yaml" | grep '^| `'
 }

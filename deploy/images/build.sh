@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Builds both images from static programs, without a daemon, and writes each as an archive that
-# `docker load`, `podman load` and `ctr images import` take. Built twice, they are the same.
+# `docker load`, `podman load` and `ctr images import` accept. The build is reproducible.
 #
 #   deploy/images/build.sh OUTDIR BINDIR     OUTDIR/belay-{node,controller}.tar
 #
-# REGISTRY (localhost) and VERSION (the workspace's own) name them: REGISTRY/belay-node:VERSION.
+# The images are named REGISTRY/belay-node:VERSION and so on. REGISTRY is localhost by default, and
+# VERSION the workspace's version.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 setup=$here/../../tests/setup

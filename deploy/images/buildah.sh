@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Sourced: buildah without a daemon and without traces, and the name of an image.
+# Sourced: provides buildah without a daemon and without leftovers, and the name of an image.
 
 registry=${REGISTRY:-localhost}
 version=${VERSION:-$(workspace_version "$here/../..")}
 
-# Buildah keeps everything in here, but for one small cache whose path cannot be configured.
+# Buildah keeps everything in here, except a small cache whose path cannot be configured.
 scratch=$(mktemp -d)
 cache=/var/lib/containers/cache
 made_here=$([ -e "$cache" ] || echo "$cache/blob-info-cache-v1.boltdb")
@@ -21,7 +21,7 @@ buildah() {
     command buildah --root "$scratch/storage" --runroot "$scratch/run" --storage-driver vfs "$@"
 }
 
-# image NAME CONTEXT TAG FLAG...: from the directory CONTEXT/rootfs. Built twice, it is the same.
+# image NAME CONTEXT TAG FLAG...: builds an image from the directory CONTEXT/rootfs, reproducibly.
 image() {
     local name=$1 context=$2 tag=$3
     shift 3

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Builds both images for several architectures, and writes each as an OCI archive with an index, from
-# which a registry or a node takes its own. Built twice, they are the same.
+# Builds both images for several architectures, and writes each as an OCI archive with an index,
+# from which a registry or a node selects its own architecture. The build is reproducible.
 #
 #   deploy/images/index.sh OUTDIR BINDIR ARCHITECTURE...
 #
-# OUTDIR/belay-{node,controller}-VERSION.oci.tar from the static programs in BINDIR/ARCHITECTURE;
-# architectures in Debian's words: amd64, arm64. REGISTRY and VERSION as for build.sh.
+# Writes OUTDIR/belay-{node,controller}-VERSION.oci.tar from the static programs in
+# BINDIR/ARCHITECTURE. Architectures have Debian's names: amd64, arm64. REGISTRY and VERSION are as
+# for build.sh.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 setup=$here/../../tests/setup
@@ -20,7 +21,7 @@ shift 2
 architectures=("$@")
 . "$here/buildah.sh"
 
-# The packages of another architecture; this machine's are its own.
+# Prints the directory with the packages of another architecture; nothing for this machine's own.
 sysroot() {
     [ "$1" = "$(dpkg --print-architecture)" ] || printf '%s\n' "$scratch/sysroot-$1"
 }

@@ -13,7 +13,7 @@ crates() {
         grep -v '^belay-' | sort -u
 }
 
-# Where cargo has unpacked the sources.
+# The directories into which cargo has unpacked the sources.
 sources=("${CARGO_HOME:-$HOME/.cargo}"/registry/src/*)
 declare -A owners text_of
 

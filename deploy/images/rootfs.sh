@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Creates the root directory of one image: our static programs, the filesystem tools of this machine with
-# only the libraries they load, and the licences of all of them.
+# Creates the root directory of one image: Belay's static programs, the filesystem tools of this
+# machine with only the libraries they load, and the licences of all of them.
 #
 #   deploy/images/rootfs.sh node|controller DIRECTORY BINDIR
 #
-# The tools come from the Debian or Ubuntu it runs on: the same ones that the tests ran. For another
-# architecture (ARCHITECTURE=amd64|arm64) they come from SYSROOT, which sysroot.sh has made.
+# The tools come from the Debian or Ubuntu on which this runs, so the tests have run the same tools.
+# For another architecture (ARCHITECTURE=amd64|arm64), they come from SYSROOT, which sysroot.sh
+# creates.
 set -euo pipefail
-# A library that is missing must end all of it, in whichever $(...) it is noticed.
+# A missing library must end the whole script, in whichever $(...) it is noticed.
 shopt -s inherit_errexit
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../../tests/setup/env.sh"
@@ -18,7 +19,7 @@ image=$1 root=$2 bindir=$3
 # The agent runs the first four. docs/health.md recommends the others, on nodes
 # that may have no shell: kubectl exec finds them here.
 tools=(mkfs.ext4 mkfs.xfs mkfs.btrfs e2fsck xfs_repair btrfs)
-# The agent detects the age of xfsprogs by which of these its package has.
+# The agent detects the age of xfsprogs by the presence of these files.
 data=(/etc/mke2fs.conf /usr/share/xfsprogs/mkfs)
 
 put() {
@@ -33,7 +34,7 @@ skeleton() {
     done
     put 644 "$here/../../LICENSE" /usr/share/doc/belay/copyright
     "$here/notices.sh" >"$root/usr/share/doc/belay/third-party"
-    # Linked into our own programs.
+    # libc6 is linked into Belay's programs.
     papers libc6
 }
 
@@ -45,12 +46,12 @@ program() {
     put 755 "$bindir/$1" "/usr/bin/$1"
 }
 
-# All in /usr, wherever the links of a merged /usr have led.
+# Prints a path in /usr, wherever the links of a merged /usr lead.
 beneath_usr() {
     printf '/usr/%s\n' "$(printf '%s' "$1" | sed 's|^/usr||; s|^/||')"
 }
 
-# first NAME DIRECTORY...: the path of the file in the first of the directories that has it.
+# first NAME DIRECTORY...: prints the path of the file in the first directory that contains it.
 first() {
     local name=$1 directory
     shift
@@ -63,10 +64,11 @@ first() {
     give_up "$name is missing in ${sysroot:-/}; please run: tests/setup/packages.sh filesystems"
 }
 
-# What the program or library loads, and what that loads; ldd would have to start it.
+# Prints the libraries that a program or library loads, recursively. ldd cannot be used, since it
+# would have to start the program.
 libraries_of() {
     local path name needed
-    # The loader is the interpreter, wherever else it lies.
+    # The loader is listed as the interpreter, so skip it here.
     needed=$(readelf --dynamic "$sysroot$1" |
         sed -n '/\[ld-linux/d; s/.*(NEEDED).*\[\(.*\)\]$/\1/p')
     {
@@ -97,7 +99,7 @@ query() {
     dpkg-query --admindir "$sysroot/var/lib/dpkg" "$@"
 }
 
-# A file may be listed with or without the /usr that both are in by now.
+# dpkg may list a file with or without /usr, which is merged with the root by now.
 package_of() {
     local path=${1#/usr}
     { query --search "/usr$path" || query --search "$path"; } 2>/dev/null |
@@ -130,8 +132,8 @@ filesystem_tools() {
     put 644 /etc/os-release /etc/os-release
 }
 
-# The public authorities, for the endpoints of clouds: those of the package, and none that was added
-# on this machine.
+# Copies the public certificate authorities, for the endpoints of clouds: only the package's, not
+# any that was added on this machine.
 authorities() {
     local certificates=("$sysroot"/usr/share/ca-certificates/mozilla/*.crt)
     [ -e "${certificates[0]}" ] || give_up "there is no certificate in /usr/share/ca-certificates;" \
@@ -152,7 +154,7 @@ case ${ARCHITECTURE:-$(dpkg --print-architecture)} in
 esac
 [ ! -e "$root" ] || give_up "$root exists already; please name a directory that does not exist"
 skeleton
-# For debugging by kubectl exec.
+# belayctl is for debugging with kubectl exec.
 program belayctl
 case $image in
     node)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unpacks the packages that the images take files from, for another architecture: of the release and
-# from the mirrors that this machine's apt has. Nothing is installed, and nothing in it is run.
+# Unpacks the packages that the images take files from, for another architecture. Uses the release
+# and the mirrors of this machine's apt. Nothing is installed, and nothing in it is run.
 #
 #   deploy/images/sysroot.sh amd64|arm64 DIRECTORY
 set -euo pipefail
@@ -14,7 +14,7 @@ packages=(e2fsprogs xfsprogs btrfs-progs ca-certificates)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# With separate lists, and as if nothing was installed.
+# Runs apt with separate lists, and as if no package was installed.
 foreign_apt() {
     apt-get -qq -o APT::Architecture="$architecture" -o APT::Architectures="$architecture" \
         -o Dir::State="$work" -o Dir::State::status="$work/status" -o Dir::Cache="$work/cache" \
@@ -22,7 +22,7 @@ foreign_apt() {
         -o Debug::NoLocking=true "$@" </dev/null
 }
 
-# The database of dpkg as far as dpkg-query reads it.
+# Writes the database of dpkg, as far as dpkg-query reads it.
 record() {
     local name
     name=$(dpkg-deb --field "$1" Package)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes the plain manifests that are applied as they are: the chart, rendered with the values of its
-# ci/ directory that have their names.
+# Writes the plain manifests, which can be applied as they are: the chart, rendered with the values
+# files of the same names in its ci/ directory.
 #
 #   deploy/manifests/generate.sh [OUTDIR [VALUES...]]     default: these six into this directory, as
 #                                                         `make manifests` does
@@ -14,9 +14,9 @@ shift || true
 [ $# -gt 0 ] || set -- "$chart"/ci/{local,local-without-snapshots,openstack,digitalocean,civo,nfs}.yaml
 "$here/../../tests/setup/helm.sh"
 
-# Without what depends on helm alone, so that each release of it writes the same: where it found an
-# object, empty lines, and what it takes the cluster for. And without its hooks: Argo CD would run them
-# before the namespace exists.
+# Renders the chart without output that depends only on helm, so that each release of helm writes
+# the same: template paths, empty lines, and the version of the cluster. Also removes hook
+# annotations: Argo CD would run the hooks before the namespace exists.
 render() {
     helm template belay "$chart" --namespace belay-system --kube-version 1.36.0 --values "$1" |
         awk '/^# Source: / || /^    helm\.sh\/hook/ { next }

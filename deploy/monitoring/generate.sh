@@ -4,7 +4,7 @@
 #   deploy/monitoring/generate.sh [--plain] [RUNBOOK [KEY=VALUE...]]
 #
 # RUNBOOK is the URL of your copy of docs/runbook.md, without an anchor; the alerts link to it.
-# KEY=VALUE is a label that your Prometheus selects rules by, often release=NAME.
+# KEY=VALUE is a label by which your Prometheus selects rules, often release=NAME.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 default='docs/runbook.md'

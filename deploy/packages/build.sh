@@ -5,11 +5,11 @@
 #
 #   deploy/packages/build.sh OUTDIR BINDIR     OUTDIR/{belay-node,belay-controller,belayctl}_*.deb
 #
-# The programs are static, so the packages suit every release of Debian and Ubuntu. Installing one
-# starts nothing; an upgrade restarts what runs. Built twice, they are the same.
+# The programs are static, so the packages suit every release of Debian and Ubuntu. Installing a
+# package starts nothing; an upgrade restarts the services that run. The build is reproducible.
 #
-# ARCHITECTURE (this machine's) is that of the programs; BELAYCTL (that in BINDIR) writes the manual
-# pages, so it must run here.
+# ARCHITECTURE is the architecture of the programs, by default this machine's. BELAYCTL writes the
+# manual pages, so it must run on this machine; by default, it is the one in BINDIR.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 top=$here/../..
@@ -31,7 +31,7 @@ put() {
     install -D --mode "${3:-644}" "$1" "$root/$2"
 }
 
-# The fields that all packages share, and the description of this one.
+# Writes the fields that all packages share, and the description of this one.
 control() {
     mkdir -p "$root/DEBIAN"
     cat - "$here/description.$package" >"$root/DEBIAN/control" <<END
@@ -51,7 +51,7 @@ papers() {
     put "$scratch/third-party" "$doc/third-party"
 }
 
-# A service and its settings, which stay as the administrator has them.
+# Adds a service and its settings, which an upgrade leaves as the administrator has set them.
 service() {
     local script
     put "$top/deploy/systemd/$package.service" "usr/lib/systemd/system/$package.service"
@@ -67,7 +67,7 @@ service() {
     done
 }
 
-# Made by the program, from the definition of its command line.
+# Adds the manual pages and completions, which the program creates from its command line definition.
 manual() {
     local share=$root/usr/share
     mkdir -p "$share/man/man1" "$share/bash-completion/completions" \

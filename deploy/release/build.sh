@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds everything of a release from the committed files, for amd64 and arm64. Built twice on
-# machines with the same packages, it is the same.
+# Builds all files of a release from the committed files, for amd64 and arm64. The build is
+# reproducible on machines with the same packages.
 #
 #   deploy/release/build.sh OUTDIR
 #
@@ -11,8 +11,8 @@
 #   belay*-VERSION.cdx.json                    what each program is made of (CycloneDX)
 #   NOTES.md, SHA256SUMS
 #
-# The version is that of Cargo.toml, and the commit's tag, if it has one, is v and that version.
-# REGISTRY (localhost) is that of the images, also in the chart.
+# The version is the one in Cargo.toml; if the commit has a tag, it must be `v` and that version.
+# REGISTRY (localhost) is the registry of the images, also in the chart.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 cd "$here/../.."
@@ -27,7 +27,7 @@ outdir=$(readlink -f "$1")
 [ -z "$(ls -A "$outdir")" ] || give_up "$outdir is not empty; a release takes an empty directory"
 [ -z "$(git status --porcelain)" ] || announce "changes that are not committed are left out"
 
-# Not the user's changes, and not what lies in the checkout besides.
+# Build from a clean copy, without uncommitted changes and without other files of the checkout.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 git archive HEAD | tar --extract --directory "$work"
@@ -55,13 +55,13 @@ programs() {
     done
 }
 
-# pack FILE DIRECTORY: the same files give the same bytes.
+# pack FILE DIRECTORY: creates an archive; the same files give the same bytes.
 pack() {
     tar --create --directory "${2%/*}" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 \
         --group=0 --numeric-owner "${2##*/}" | gzip -9 --no-name >"$1"
 }
 
-# The papers are the same for both architectures.
+# The documentation is the same for both architectures.
 archives() {
     local architecture name program shell papers=$work/papers
     mkdir -p "$papers"/{man,completions}
@@ -106,7 +106,7 @@ chart() {
     pack "$outdir/belay-$version.tgz" "$work/chart/belay"
 }
 
-# One list for each program. Paths of this machine become those of the sources.
+# Writes a list for each program. Paths of this machine are replaced by the crates' sources.
 contents() {
     local crate program
     cargo cyclonedx --quiet --format json --override-filename belay
@@ -116,7 +116,7 @@ contents() {
     done
 }
 
-# The changes of this version; before it is tagged, those that are not released yet.
+# Prints the changes of this version, or of *Unreleased* before the version is tagged.
 notes() {
     local heading=$version
     [ -n "$tag" ] || heading=Unreleased
