@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Implements `make arrivals`: measures, in a guest, how long after the kernel's uevent the node agent
-# has opened a disk, compared with udev's link; and counts the agent's system calls while a stage
-# waits for its disk. Prints a table for benches/BUDGET.md.
+# Implements `make arrivals`: measures in a guest how long after the kernel's uevent the node agent
+# opens a disk, compared with udev's link; and counts the agent's system calls while a stage waits
+# for its disk. Prints a table for benches/BUDGET.md.
 #
 #   arrivals.sh BINDIR     ROUNDS=n sets the number of disks (200)
 set -euo pipefail
@@ -76,7 +76,7 @@ for name, text in (("open", "the agent has opened the disk"), ("link", "udev's l
 idle, waiting = (sum(measured[key].values()) for key in ("idle", "waiting"))
 print(f"\nSystem calls of the agent in a minute: {idle} without a call, {waiting} while a stage"
       f" waits: {measured['waiting']}")
-# A poll, even once in two seconds, is 30 calls.
+# Even a poll every two seconds would take 30 calls.
 if waiting > idle + 20:
     sys.exit("the agent polls while a stage waits for its disk")
 PY

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds belay-guest-cloud, and belay-twins for it, and puts them into a directory, which is the
-# first argument; the others go to cargo.
+# Builds belay-guest-cloud and belay-twins and puts them into the directory given as the first
+# argument; the other arguments are passed to cargo.
 set -euo pipefail
 
 directory=$1

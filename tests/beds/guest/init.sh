@@ -1,12 +1,13 @@
 #!/bin/bash
-# Process 1 of a guest. Its root is the machine's own, read-only, below an overlay in memory: its
-# writes are lost with it. There is no service manager, but the real udevd.
+# Process 1 of a guest. Its root is the machine's own, read-only, below an overlay in memory, so
+# everything that the guest writes is lost when it ends. There is no service manager, but the real
+# udevd.
 #
-# From the kernel's command line: belay.modules=DIRECTORY of the machine, with the kernel's modules, and
-# belay.load=MODULE,...; and belay.name=NAME of the host.
+# Options on the kernel's command line: belay.modules=DIRECTORY of the machine with the kernel's
+# modules, belay.load=MODULE,... to load, and belay.name=NAME of the host.
 #
-# Then it runs commands from the first serial line: a line is a word and a script in base64. The
-# answer is what the script prints, and a line with that word and the exit code.
+# Then it runs commands from the first serial line: each line is a word and a script in base64. The
+# response is the script's output, and a line with that word and the exit code.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C
 
 # hostfs DIRECTORY POINT: mounts a directory of the machine. The option has a name since Linux 6.9.
@@ -48,14 +49,14 @@ surroundings() {
     ln -sf /proc/self/fd /dev/fd
     mkdir -p /dev/pts /dev/shm
     mount -t devpts devpts /dev/pts
-    # The machine's own have sockets and locks of its daemons.
+    # The machine's own directories contain sockets and locks of its daemons.
     mount -t tmpfs tmpfs /run
     mount -t tmpfs tmpfs /tmp
     mkdir -p /run/lock /run/udev
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
     mount --make-rshared /
     hostfs "$modules" /lib/modules
-    # All files of the machine, also those that the mounts above hide.
+    # Mount all files of the machine, including those that the mounts above hide.
     hostfs / /machine
     ip link set lo up 2>/dev/null
     echo "${name:-guest}" >/proc/sys/kernel/hostname
@@ -75,7 +76,7 @@ serve() {
     local word script
     stty -F "$1" raw -echo
     exec 3<>"$1"
-    # A line whose other end is closed already never hangs up.
+    # A serial line whose other end is already closed never reports a hang-up, so write to it first.
     echo "ready $(uname -r)" >&3 || return
     while read -r word script <&3; do
         base64 -d <<<"$script" >/run/script

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests in guests; its arguments go to cargo, and those after `--` select tests. Guests need User-mode Linux, which is made for
-# x86_64 alone and comes from apt: elsewhere it says so and passes.
+# Runs the tests in guests. Arguments are passed to cargo; those after `--` select tests. Guests
+# need User-mode Linux, which exists only for x86_64 and comes from apt: on other machines, this
+# reports so and passes.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../../.."
 . tests/setup/env.sh
@@ -18,5 +19,5 @@ done
 [ $# -eq 0 ] || shift
 # The same packages as for the other tests, so nothing is built twice.
 cargo test "${flags[@]}" --workspace --test blackbox --no-run
-# Each guest has its own processor, and 768 MiB.
+# Each guest has one CPU and 768 MiB.
 cargo test "${flags[@]}" --workspace --test guest -- --ignored --test-threads=2 "$@"

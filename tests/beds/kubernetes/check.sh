@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# A first check of an installed driver, from a user's point of view: volumes are created, written,
-# read by another pod, grown with a pod and without, taken over by hand, and leave nothing.
+# A first check of an installed driver from a user's point of view: volumes are created, written,
+# read by another pod, expanded with and without a pod, and taken over by hand, and leave nothing.
 #
 #   check.sh [CHECK...]
 #
-# The official suite tests a hundred times more; this shows within half a minute whether it can work.
+# The official suite tests a hundred times more; this check shows within half a minute whether the
+# suite can succeed.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
@@ -81,7 +82,7 @@ said_done() {
     k logs "$1" | grep -qx "done"
 }
 
-# In MiB, as the pod sees it.
+# room POD: prints the size of the volume in MiB, as the pod sees it.
 room() {
     k exec "$1" -- df -m /data | awk 'END { print $(NF - 4) }'
 }
@@ -107,7 +108,8 @@ is_detached() {
     ! grep -qw "$volume" <<<"$attached"
 }
 
-# has_grown POD BEFORE BY: in MiB; a filesystem uses some space itself.
+# has_grown POD BEFORE BY: whether the volume has grown, in MiB; a filesystem uses some space
+# itself.
 has_grown() {
     local now
     now=$(room "$1")
@@ -115,7 +117,7 @@ has_grown() {
         give_up "the volume of the pod $1 has $now MiB, and not $3 more than the $2 before"
 }
 
-# The whole size, as the controller and the node both have confirmed it.
+# Waits for the complete size, which both the controller and the node have confirmed.
 await_size() {
     k wait --for=jsonpath='{.status.capacity.storage}'="$2" "persistentvolumeclaim/$1" \
         --timeout="${seconds_max}s" >/dev/null
@@ -129,7 +131,7 @@ check_data_outlives_its_pod() {
     remove pod/reader persistentvolumeclaim/kept
 }
 
-# grows CLASS: with a pod, and without.
+# grows CLASS: expands a volume with a pod, and without.
 grows() {
     local name=grown-${1##*-} before
     claim "$name" "$1" 320Mi
@@ -139,7 +141,7 @@ grows() {
     await_size "$name" 640Mi
     has_grown "$name" "$before" 200
     remove "pod/$name"
-    # While it stays staged it would be grown in use again.
+    # While the volume stays staged, it would be expanded in use again.
     await "$seconds_max" "the detaching of the volume" is_detached "$name"
     grow "$name" 960Mi
     pod "$name" "$name" 'grep -qx fast /data/file'
@@ -170,7 +172,7 @@ is_told_why() {
         grep -qF 'growing a mounted ext4 needs CAP_SYS_RESOURCE'
 }
 
-# As an operator who moves a volume to a new cluster: its record is written by hand.
+# As an operator who moves a volume to a new cluster does: writes the PersistentVolume by hand.
 check_takes_over_by_hand() {
     local volume
     claim first belay-local 256Mi
@@ -185,7 +187,7 @@ check_takes_over_by_hand() {
     remove pod/heir persistentvolumeclaim/second
 }
 
-# by_hand VOLUME: a PersistentVolume with its handle, replacing the existing one.
+# by_hand VOLUME: creates a PersistentVolume with its handle, replacing the existing one.
 by_hand() {
     local handle
     handle=$(k get "persistentvolume/$1" --output jsonpath='{.spec.csi.volumeHandle}')
@@ -204,7 +206,7 @@ spec:
 YAML
 }
 
-# Nothing of the driver's, in the API, on the disk or in the kernel.
+# Whether nothing of the driver is left in the API, on the disk or in the kernel.
 is_clean() {
     local found
     found=$(k get persistentvolumes,volumeattachments --output name) || return 1
@@ -222,7 +224,8 @@ clean_up() {
     kubectl delete storageclass belay-check-xfs --ignore-not-found >/dev/null
 }
 
-# They are independent, so they run at the same time; the output of each is printed in one piece.
+# Runs the checks concurrently, since they are independent; the output of each is printed in one
+# piece.
 run() {
     local check pids=() failed=0 started=$SECONDS
     for check in "$@"; do

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by the checks of clusters with guests, which have set `namespace`, the only one that they
-# use: its objects, and the run of the checks. A check is a function check_NAME.
+# use: provides functions for its objects, and runs the checks. A check is a function check_NAME.
 
 seconds_max=300
 driver_namespace=belay-system
@@ -10,7 +10,8 @@ k() {
     kubectl --namespace "$namespace" "$@"
 }
 
-# request NAME CLASS MODE [MORE]: a claim of 1 GiB; MORE is more of its spec, as a flow mapping's part.
+# request NAME CLASS MODE [MORE]: creates a claim of 1 GiB. MORE is added to its spec, in YAML's
+# flow style.
 request() {
     k apply --filename - >/dev/null <<YAML
 apiVersion: v1
@@ -20,7 +21,7 @@ spec: {storageClassName: $2, accessModes: [$3], resources: {requests: {storage: 
 YAML
 }
 
-# claim NAME CLASS MODE [MORE]: returns when it is bound.
+# claim NAME CLASS MODE [MORE]: creates a claim; returns when it is bound.
 claim() {
     request "$@"
     await_bound "$1"
@@ -31,7 +32,7 @@ await_bound() {
         --timeout="${seconds_max}s" >/dev/null
 }
 
-# pod NAME NODE CLAIM COMMAND [MOUNT]: the last is more of the volume's mount.
+# pod NAME NODE CLAIM COMMAND [MOUNT]: starts a pod. MOUNT is added to the volume's mount.
 pod() {
     start_pod "$@"
     await_pod "$1"
@@ -62,12 +63,13 @@ end_pods() {
     k delete pod --all --timeout="${seconds_max}s" >/dev/null
 }
 
-# volume_of CLAIM: the name of its PersistentVolume.
+# volume_of CLAIM: prints the name of the claim's PersistentVolume.
 volume_of() {
     k get persistentvolumeclaim "$1" --output jsonpath='{.spec.volumeName}'
 }
 
-# snapshot NAME CLAIM: of the class `snapshot_class`; returns when it can be restored.
+# snapshot NAME CLAIM: creates a snapshot with the class `snapshot_class`; returns when it can be
+# restored.
 snapshot() {
     k apply --filename - >/dev/null <<YAML
 apiVersion: snapshot.storage.k8s.io/v1
@@ -83,7 +85,8 @@ await_snapshot() {
         --timeout="${seconds_max}s" >/dev/null
 }
 
-# From a snapshot of the namespace, or a claim: for the last argument of `request`.
+# from_snapshot NAME, from_claim NAME: print the source of a new claim, for the last argument of
+# `request`.
 from_snapshot() {
     printf 'dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: %s}' "$1"
 }
@@ -92,25 +95,26 @@ from_claim() {
     printf 'dataSource: {kind: PersistentVolumeClaim, name: %s}' "$1"
 }
 
-# are_bound N: the claims are so many, all of them bound.
+# are_bound N: whether there are N claims, all of them bound.
 are_bound() {
     [ "$(k get persistentvolumeclaim --output jsonpath='{.items[*].status.phase}')" = \
         "$(printf 'Bound %.0s' $(seq "$1") | sed 's/ $//')" ]
 }
 
-# has_left_none: no volume of a claim of the namespace exists.
+# has_left_none: whether no volume of a claim in the namespace exists.
 has_left_none() {
     [ -z "$(kubectl get persistentvolumes --output \
         jsonpath="{.items[?(@.spec.claimRef.namespace=='$namespace')].metadata.name}")" ]
 }
 
-# kill_controller DRIVER: by its short name; with its sidecars.
+# kill_controller DRIVER: kills the pod of the driver's controller, including its sidecars. DRIVER
+# is the short name.
 kill_controller() {
     kubectl --namespace "$driver_namespace" delete pod --selector "belay.dev/driver=$1" --force \
         --grace-period=0 >/dev/null 2>&1
 }
 
-# no_right_was_missed DRIVER: the sidecars may do what they did, and asked for nothing else.
+# no_right_was_missed DRIVER: checks that the API server has refused no request of the sidecars.
 no_right_was_missed() {
     python3 - "$BASE/log/audit.jsonl" "$driver_namespace:belay-controller-$1" <<'PY'
 import json, sys
@@ -133,7 +137,7 @@ clean_up() {
     kubectl delete storageclass --selector "belay-test=$namespace" >/dev/null
 }
 
-# run_checks LABEL CHECK...: the label begins each line of the output.
+# run_checks LABEL CHECK...: runs the checks. LABEL begins each line of the output.
 run_checks() {
     local label=$1 check start
     shift

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The switch of docs/switching from cinder-csi-plugin to Belay and back, with the program of that driver,
-# on a cluster whose guests run with CLOUD=openstack: each driver is replaced by the other one under a
-# pod that writes, whose volume it has created, attached, staged and published. Ends without a driver.
+# Switches from cinder-csi-plugin to Belay and back, as docs/switching describes, with the plugin's
+# real program, on a cluster whose guests run with CLOUD=openstack: each driver is replaced by the
+# other under a pod that writes, whose volume the replaced driver has created, attached, staged and
+# published. Ends without a driver.
 #
 #   cinder_csi_check.sh BELAYCTL [CHECK...]
 set -Eeuo pipefail
@@ -17,12 +18,13 @@ namespace=belay-rehearsal
 . "$here/page.sh"
 . "$here/writer.sh"
 
-# Of page.sh.
+# Variables for page.sh.
 # shellcheck disable=SC2034
 page=switching/cinder-csi.md section='Switch to Belay'
 plugin_namespace=kube-system
 controller=csi-cinder-controllerplugin
-# Where the plugin looks for the metadata service; it has no flag for another address.
+# The address at which the plugin looks for the metadata service; it has no flag for another
+# address.
 link_local=169.254.169.254
 work=$BASE/run/cinder-csi
 
@@ -36,7 +38,7 @@ import_images() {
     done
 }
 
-# Guests reach the address by the gateway of their network.
+# Serves metadata. Guests reach the address through the gateway of their network.
 serve_metadata() {
     local name servers=()
     # shellcheck disable=SC2012
@@ -47,7 +49,7 @@ serve_metadata() {
     user metadata "$link_local:80" "${servers[@]}" >"$BASE/log/link-local.log" 2>&1 </dev/null &
 }
 
-# As the cloud controller manager writes it.
+# Sets the provider IDs of nodes, as the cloud controller manager does.
 write_provider_ids() {
     local name
     # shellcheck disable=SC2012
@@ -61,7 +63,7 @@ p() {
     kubectl --namespace "$plugin_namespace" "$@"
 }
 
-# As the plugin's manifests have it.
+# Creates the Secret as in the plugin's manifests.
 put_secret() {
     p create secret generic cloud-config --from-file="$BASE/run/clone/cloud.conf" --dry-run=client \
         --output yaml | kubectl apply --filename - >/dev/null
@@ -73,12 +75,12 @@ install_plugin() {
     await "$seconds_max" "the plugin on all nodes" has_driver_everywhere
 }
 
-# All of its objects; the Secret stays.
+# Removes all objects of the plugin except the Secret.
 remove_plugin() {
     kubectl delete --filename "$here/cinder_csi/plugin.yaml" --ignore-not-found --timeout=2m >/dev/null
 }
 
-# By the page: values, namespace and Secret, and the release.
+# Prepares the release by the page: values, namespace and Secret.
 prepare_belay() {
     block yaml 1 | sed 's/\bNAME\b/kubernetes/' >"$BASE/run/clone/belay.yaml"
     follow 4 >/dev/null
@@ -94,7 +96,7 @@ uid() {
     k get pod writer-0 --output jsonpath='{.metadata.uid}'
 }
 
-# writes_on UID: the pod of that UID goes on, and has never been restarted.
+# writes_on UID: whether the pod with this UID continues to write and was never restarted.
 writes_on() {
     local before
     before=$(synced)
@@ -103,25 +105,26 @@ writes_on() {
     [ "$(restarts)" = 0 ]
 }
 
-# says CODE LINE...: in a separate process, which ends at the first line that the report lacks.
+# says CODE LINE...: checks the report of belayctl. Runs in a subshell, which ends at the first line
+# that the report lacks.
 says() (
     doctor "$1"
     expect "${@:2}"
 )
 
-# cure LINE: the command of the finding that begins so.
+# cure LINE: prints the command of the finding that begins with LINE.
 cure() {
     grep -F -- "$1" "$work/report" | grep -o 'kubectl [^;]*'
 }
 
-# has_only NAME...: nothing is wrong but findings of these names.
+# has_only NAME...: whether only findings with these names are wrong.
 has_only() {
     local names
     names=$(printf '|%s' "$@")
     ! grep '^NO ' "$work/report" | grep -vE "^NO (${names#|}) "
 }
 
-# The cloud shows who has created a volume: the plugin writes no mark of Belay.
+# Whether the volume has a mark of Belay, which shows that Belay created it: the plugin writes none.
 is_marked() {
     cloud_volumes | grep -q '"belay\.dev/'
 }
@@ -130,7 +133,7 @@ is_unmarked() {
     ! is_marked
 }
 
-# Another pod of the node reads all lines.
+# Checks that another pod on the node reads all lines.
 is_read_by_another() {
     pod reader "$(node_of)" data-writer-0 'sleep 3600'
     k exec reader -- awk -v least="$1" \
@@ -138,8 +141,8 @@ is_read_by_another() {
     k delete pod reader --timeout="${seconds_max}s" >/dev/null
 }
 
-# used_by_the_next FILESYSTEM UID KIB: by the driver that came last, the volume grows under the pod,
-# another pod has it too, and it moves to the other node; then it is deleted.
+# used_by_the_next FILESYSTEM UID KIB: with the driver that was installed last, expands the volume
+# under the pod, mounts it in another pod, and moves it to the other node; then deletes it.
 used_by_the_next() {
     local filesystem=$1 lines
     shift
@@ -160,7 +163,7 @@ used_by_the_next() {
     await "$seconds_max" "the deletion of the volume" cloud_is_empty
 }
 
-# start_raw NODE COMMAND: a pod with the raw volume, which starts with that.
+# start_raw NODE COMMAND: starts a pod with the raw volume, which runs COMMAND.
 start_raw() {
     k apply --filename - >/dev/null <<YAML
 apiVersion: v1
@@ -179,13 +182,13 @@ YAML
     await_pod raw
 }
 
-# The checksum of what it has written.
+# Prints the checksum of the data that the raw pod has written.
 raw_sum() {
     k exec raw -- sh -c 'dd if=/dev/data bs=1M count=8 2>/dev/null | sha256sum'
 }
 
-# raw_moves SUM UID: the pod whose raw volume the plugin has published goes on, and the volume is used on
-# the other node then.
+# raw_moves SUM UID: checks that the pod with the raw volume published by the plugin continues, and
+# then uses the volume on the other node.
 raw_moves() {
     [ "$(raw_sum)" = "$1" ]
     [ "$(k get pod raw --output jsonpath='{.metadata.uid} {.status.containerStatuses[0].restartCount}')" = "$2 0" ]
@@ -196,7 +199,8 @@ raw_moves() {
     await "$seconds_max" "the deletion of the raw volume" volumes 'len(v) == 1'
 }
 
-# stop_plugin VOLUMES: as belayctl says, by its commands. So many volumes are attached.
+# stop_plugin VOLUMES: stops the plugin with the commands that belayctl prints, while this many
+# volumes are attached.
 stop_plugin() {
     local lease=cinder-csi-openstack-org node=csi-cinder-nodeplugin volumes=$1
     doctor 2
@@ -215,12 +219,12 @@ stop_plugin() {
     bash -c "$(cure "DaemonSet $plugin_namespace/$node")" >/dev/null
     await 120 "the end of its pods" says 0 "ok attachments $volumes complete"
     [ -z "$(p get pods --selector "app in ($controller, $node)" --output name)" ]
-    # The object of the driver, and the rights of its sidecars.
+    # Remove the CSIDriver object and the rights of the sidecars, too.
     remove_plugin
     doctor 0
 }
 
-# The plugin ends as belayctl says, and Belay is installed as the page says.
+# Stops the plugin as belayctl says, and installs Belay as the page says.
 check_belay_replaces_cinder_csi() {
     local filesystem uid kib sum raw
     for filesystem in ext4 xfs; do
@@ -245,7 +249,7 @@ check_belay_replaces_cinder_csi() {
     done
 }
 
-# A volume of Belay's, and the plugin installed again.
+# Creates a volume with Belay, and installs the plugin again.
 check_cinder_csi_replaces_belay() {
     local filesystem uid kib
     for filesystem in ext4 xfs; do

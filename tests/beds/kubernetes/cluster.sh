@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Kubernetes of one node in separate mount, network and process namespaces.
+# Runs a Kubernetes of one node in separate mount, network and process namespaces.
 #
 #   cluster.sh up              returns when the node is ready
 #   cluster.sh exec COMMAND... runs a command inside, as the cluster's administrator
@@ -17,7 +17,7 @@ here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
 log_lines=15
-# How long a component may take to stop and to start on a busy machine.
+# Maximum time that a component may take to stop and to start on a busy machine.
 change_seconds_max=180
 volumes_gib=256
 
@@ -26,7 +26,7 @@ usage() {
     exit 64
 }
 
-# The process that holds the namespaces, if it is still the one that `up` started.
+# Prints the PID of the process that holds the namespaces, if it is still the one that `up` started.
 holder() {
     local pid
     pid=$(cat "$BASE/run/holder.pid" 2>/dev/null) || return 1
@@ -59,7 +59,8 @@ check_ready() {
         give_up "there are no binaries in $bin; please run: tests/beds/kubernetes/build/build.sh"
 }
 
-# Short, and different for each directory: the cgroups of clusters have the same parent.
+# Prints a cgroup name that is short, and different for each directory: the cgroups of all clusters
+# have the same parent.
 cgroup_name() {
     printf 'belay-bed-%s\n' "$(sha256sum <<<"$BASE" | cut -c 1-10)"
 }
@@ -68,7 +69,7 @@ is_unified() {
     [ -e /sys/fs/cgroup/cgroup.controllers ]
 }
 
-# One directory in each hierarchy of version 1, or the one of version 2.
+# Prints one directory in each hierarchy of version 1, or the single one of version 2.
 cgroup_roots() {
     local hierarchy
     if is_unified; then
@@ -94,15 +95,15 @@ make_cgroups() {
         fi
     done
     is_unified || return 0
-    # If this kernel lacks or withholds one, the kubelet reports it. While it is delegated
-    # on below, systemd cannot take it back.
+    # If this kernel lacks or withholds a controller, the kubelet reports it. While a controller is
+    # delegated further down, systemd cannot disable it.
     for controller in cpu cpuset memory pids hugetlb; do
         echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control || continue
         echo "+$controller" >"$root/cgroup.subtree_control" || continue
     done 2>/dev/null
 }
 
-# Children first; mounts still in use stay, and are reported.
+# Removes child groups first. Mounts that are still in use stay, and are reported.
 remove_cgroups() {
     local root
     for root in $(cgroup_roots); do
@@ -119,7 +120,7 @@ make_base() {
     chmod 700 "$BASE/pki"
     make_cgroups
     "$here/config.sh" "$BASE"
-    # Files of an xfs share blocks, so that a snapshot takes no time; the space is not allocated.
+    # On xfs, files can share blocks, so that a snapshot takes no time; the image is sparse.
     truncate --size "${volumes_gib}G" "$BASE/volumes.img"
     mkfs.xfs -q "$BASE/volumes.img"
     link_images
@@ -134,7 +135,8 @@ link_images() {
     done
 }
 
-# Programs for a shell outside: the API server listens in the cluster's own network namespace.
+# Writes wrappers for a shell outside: the API server listens only in the cluster's own network
+# namespace.
 write_wrappers() {
     local program
     for program in kubectl helm; do
@@ -149,11 +151,12 @@ SH
 }
 
 launch() {
-    # A slave: a mount that is unmounted outside must not stay busy because of us.
+    # The mounts are slaves: a mount that is unmounted outside must not stay busy because of the
+    # cluster.
     setsid unshare --mount --net --pid --fork --mount-proc --propagation slave --kill-child \
         "$here/inside.sh" "$BASE" "$bin" >"$BASE/log/inside.log" 2>&1 </dev/null &
     echo $! >"$BASE/run/holder.pid"
-    # It is known by its arguments, which it has once it has come to its exec.
+    # The process is recognised by its arguments, which it has once it has executed inside.sh.
     until holder >/dev/null; do
         kill -0 $! 2>/dev/null || break
         sleep 0.01
@@ -186,7 +189,7 @@ up() {
     make_base
     launch
     write_wrappers
-    # inside.sh has its own deadline for each step, and exits at the first that fails.
+    # inside.sh has its own deadline for each step, and exits at the first one that fails.
     while [ ! -e "$BASE/run/ready" ]; do
         holder >/dev/null || [ -e "$BASE/run/ready" ] || fail_up "see the end of inside.log above"
         sleep 0.1
@@ -197,7 +200,7 @@ up() {
 enter() {
     local pid
     pid=$(holder) || give_up "no cluster runs in BASE=$BASE; please run: cluster.sh up"
-    # The holder itself stands outside of the process namespace that it made.
+    # The holder itself is outside of the process namespace that it created.
     nsenter --mount="/proc/$pid/ns/mnt" --net="/proc/$pid/ns/net" \
         --pid="/proc/$pid/ns/pid_for_children" --wd="$PWD" \
         env BASE="$BASE" BIN="$bin" KUBECONFIG="$BASE/kubeconfig" TMPDIR="$BASE/tmp" \
@@ -223,7 +226,7 @@ answers() {
     esac >/dev/null 2>&1
 }
 
-# The process numbers are those of the cluster's own namespace.
+# PIDs are relative to the cluster's own namespace.
 signal() {
     enter kill "-$2" "$(cat "$BASE/run/$1.pid")"
 }
@@ -258,16 +261,16 @@ start() {
     await "$change_seconds_max" "an answer of $1" answers "$1"
 }
 
-# All processes of the cluster: the last one to exit releases the mounts.
+# Waits until all processes of the cluster have exited: the last one releases the mounts.
 processes_gone() {
     local namespaces
-    # Those of processes that end meanwhile cannot be read.
+    # Entries of processes that exit meanwhile cannot be read.
     namespaces=$(readlink /proc/[0-9]*/ns/pid 2>/dev/null || true)
     ! grep -qxF "$1" <<<"$namespaces"
 }
 
-# Volumes are loop devices over files of the image, which is on one itself. A path proves nothing:
-# sysfs shows it as seen from inside.
+# Releases loop devices of volumes, which are files on the image, itself a loop device. They are
+# found by device number: sysfs shows paths only as seen from inside.
 release_loops() {
     local outer number inner
     for outer in $(losetup --noheadings --output NAME --associated "$BASE/volumes.img"); do
@@ -275,14 +278,14 @@ release_loops() {
         losetup --list --noheadings --output NAME,BACK-MAJ:MIN |
             awk -v of="$number" '$2 == of { print $1 }' | while read -r inner; do
             release_kubelets "$inner"
-            # It may have been removed with the mount on top of it.
+            # The device may have been released together with the mount on top of it.
             losetup --detach "$inner" 2>/dev/null || true
         done
     done
 }
 
-# The kubelet keeps a raw volume by a loop device on top of it; killed, it leaves that behind. It is
-# known by the inode of the device below, in the filesystem of /dev.
+# Releases the loop devices that the kubelet puts on top of raw volumes, and leaves behind if it is
+# killed. Each is found by the inode of the device below, in the filesystem of /dev.
 release_kubelets() {
     local inode upper
     inode=$(stat --format=%i "$1")
@@ -301,7 +304,7 @@ end_all() {
     local pid namespace
     if pid=$(holder); then
         namespace=$(readlink "/proc/$pid/ns/pid_for_children")
-        # Its exit ends process 1 inside, and so everything there.
+        # The exit of the holder ends process 1 inside, and so all processes there.
         kill -KILL "$pid"
         await "$change_seconds_max" "the end of the cluster's processes" processes_gone "$namespace"
     fi
@@ -322,7 +325,7 @@ down() {
 
 command=${1:-}
 shift || true
-# A running cluster keeps the programs that it was started with.
+# A running cluster keeps the programs with which it was started.
 if [ "$command" = up ]; then
     bin=$(bed_binaries)
 else

@@ -8,8 +8,8 @@ set -euo pipefail
 BASE=$1
 pki=$BASE/pki
 
-# An authority, and the certificate of the API server that it has signed, as in other clusters:
-# clients that are strict accept no authority as a server.
+# Creates an authority, and a certificate for the API server that it has signed, as in other
+# clusters: strict clients do not accept a self-signed authority as a server.
 write_keys() {
     local new=(openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650)
     "${new[@]}" -keyout "$pki/ca.key" -out "$pki/ca.crt" -subj /CN=kubernetes-ca \
@@ -49,7 +49,7 @@ write_identities() {
     identity "$pki/kubelet" "system:node:$node" system:nodes
 }
 
-# write_bridge DIRECTORY SUBNET: of a node's pods.
+# write_bridge DIRECTORY SUBNET: writes the network configuration for a node's pods.
 write_bridge() {
     cat >"$1/10-bridge.conflist" <<JSON
 {"cniVersion": "0.4.0", "name": "pods", "plugins": [
@@ -61,11 +61,11 @@ JSON
 
 write_names() {
     printf '127.0.0.1 localhost\n%s %s\n' "$node_address" "$node" >"$BASE/hosts"
-    # There is no name server: a name that is not known fails at once instead of after a timeout.
+    # There is no name server, so that an unknown name fails at once instead of after a timeout.
     printf 'nameserver 127.0.0.1\n' >"$BASE/resolv.conf"
 }
 
-# An overlay cannot stand on an overlay, which is what the root of a container often is.
+# Selects a snapshotter: an overlay cannot be on an overlay, which the root of a container often is.
 snapshotter() {
     case $(stat --file-system --format=%T "$BASE") in
         overlayfs) echo native ;;
@@ -139,8 +139,8 @@ maxPods: 250
 YAML
 }
 
-# What the driver's service accounts ask of the API server, without contents: so a test sees which
-# of their rights are used.
+# Logs the driver's service accounts' requests to the API server, without contents, so that a test
+# sees which of their rights are used.
 write_audit() {
     cat >"$BASE/audit.yaml" <<YAML
 apiVersion: audit.k8s.io/v1
@@ -153,7 +153,8 @@ rules:
 YAML
 }
 
-# A guest sees this machine below /machine, and keeps its state on a disk at /node.
+# Writes the configuration of a guest. It sees this machine below /machine, and keeps its state on a
+# disk at /node.
 write_guest() {
     local name=$1 directory=$BASE/guests/$1
     mkdir -p "$directory/cni"

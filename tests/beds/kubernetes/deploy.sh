@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs Belay into a running cluster as a user would: the snapshot API, the images, the chart.
-# Returns when the kubelet has the driver and every pod is ready.
+# Returns when the driver is registered with the kubelet and every pod is ready.
 #
 #   deploy.sh IMAGES [HELM-FLAG...]    IMAGES: the directory that deploy/images/build.sh has filled
 set -euo pipefail
@@ -25,7 +25,8 @@ import_images() {
     done
 }
 
-# The official manifest, but with the version that is built here, and one replica on the one node.
+# Installs the official manifest, but with the version that is built here, and with one replica on
+# the single node.
 install_snapshots() {
     local programs
     programs=$(cat "$BASE/programs")
@@ -40,8 +41,8 @@ YAML
     kubectl apply -k "$BASE/snapshots" >/dev/null
 }
 
-# The second installation is an upgrade; the digest causes new pods for a new build, whose tag is
-# the old one's.
+# Installs the chart. The second installation is an upgrade; the digest causes new pods for a new
+# build, which has the old build's tag.
 install_chart() {
     local digest
     digest=$(cat "$images"/belay-{node,controller}.tar | sha256sum | cut -c 1-16)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Belay in a real Kubernetes, from set-up to removal: cluster, images, chart, the bed's own checks,
-# the official storage suite, and the removal of everything.
+# Tests Belay in a real Kubernetes, from set-up to removal: cluster, images, chart, the bed's own
+# checks, the official storage suite, and the removal of everything.
 #
 #   e2e.sh BINDIR
 #
@@ -40,7 +40,7 @@ fi
 started=$SECONDS
 now=
 
-# Steps are few, and the time of each is reported.
+# Runs a step and reports its time.
 step() {
     local start=$SECONDS
     now=$1
@@ -62,7 +62,7 @@ finish() {
     exit "$code"
 }
 
-# In MiB, by program; the kernel's own memory is not counted.
+# Prints the memory in MiB, by program; the kernel's own memory is not counted.
 memory() {
     "$here/cluster.sh" exec sh -c 'cat /proc/[0-9]*/status 2>/dev/null' | awk '
         /^Name:/ { name = $2 }
@@ -81,7 +81,7 @@ run_basics() {
     step switch "$here/cluster.sh" exec "$here/../../deploy/switch.sh" "$bindir/belayctl"
 }
 
-# run_suite PARTS: none is the specs that matter most.
+# run_suite PARTS: runs parts of the suite; without PARTS, the specs that matter most.
 run_suite() {
     step "suite${1:+, $1}" "$here/cluster.sh" exec \
         env PARTS="$1" SUITE_DIR="$SUITE_DIR" "$here/suite/run.sh"
@@ -115,13 +115,13 @@ run_rights() {
     step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
 }
 
-# What is installed inside is lost with the cluster, so it is installed before.
+# Programs that are installed inside are lost with the cluster, so install them before.
 run_openstack() {
     "$here/../../setup/openstack.sh" >/dev/null
     step openstack "$here/cluster.sh" exec "$here/../../deploy/openstack.sh"
 }
 
-# Last, since it replaces the driver of the other parts.
+# Runs last, since it replaces the driver of the other parts.
 run_guests() {
     local suite check=guests_check.sh of=disk directory=$SUITE_DIR-disk${CLOUD:+-$CLOUD}
     [ "${CLOUD:-}" != openstack ] || "$here/../../setup/openstack.sh" >/dev/null

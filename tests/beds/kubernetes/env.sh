@@ -9,14 +9,15 @@
 
 bed=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 node=node1
-# Nothing of this leaves the cluster's network namespace, so clusters may share the numbers.
+# Nothing of this leaves the cluster's network namespace, so several clusters may use the same
+# addresses.
 node_address=10.99.0.1
 pod_network=10.97.0.0/24
 service_network=10.98.0.0/24
-# The first of the service network, which every pod has as KUBERNETES_SERVICE_HOST.
+# The first address of the service network, which every pod has as KUBERNETES_SERVICE_HOST.
 api_address=10.98.0.1
 api_port=443
-# Guests are on a bridge of their cluster. The cloud that runs them listens there.
+# Guests are on a bridge of their cluster, on which the cloud that runs them also listens.
 bridge_address=10.99.1.1
 cloud_address=$bridge_address:8774
 guests_network=10.99.1.0/24
@@ -28,7 +29,7 @@ components=(etcd containerd kube-apiserver kube-controller-manager kube-schedule
 
 export BASE=${BASE:-$BELAY_CACHE/kubernetes/cluster}
 [ ! -d "$BASE/filer" ] || guests_driver=nfs.csi.k8s.io
-# The twin that is the cloud of the guests, if one is: see guests_cloud.sh.
+# The twin that is the cloud of the guests, if any: see guests_cloud.sh.
 guests_twin=$(ls "$BASE/twins" 2>/dev/null || true)
 case $guests_twin in
     digitalocean) guests_driver=dobs.csi.digitalocean.com ;;
@@ -36,12 +37,12 @@ case $guests_twin in
 esac
 export BED_NODE=$node
 
-# Where the binaries are; build.sh names its directory after their sources.
+# Prints the directory of the binaries, which build.sh names after their sources.
 bed_binaries() {
     printf '%s\n' "${BIN:-$("$bed/build/build.sh" --where)}"
 }
 
-# node2, node3, ...: as many as GUESTS.
+# Prints node2, node3, ...: as many names as GUESTS.
 guest_names() {
     seq --format=node%g 2 $((${GUESTS:-0} + 1))
 }
@@ -50,12 +51,12 @@ guest_address() {
     printf '10.99.1.%d\n' "${1#node}"
 }
 
-# The network of its pods.
+# Prints the network of a guest's pods.
 guest_pods() {
     printf '10.97.%d.0/24\n' "${1#node}"
 }
 
-# await SECONDS WHAT COMMAND...: until the command succeeds; it runs five times a second.
+# await SECONDS WHAT COMMAND...: waits until the command succeeds; runs it five times a second.
 await() {
     local seconds=$1 what=$2 tries
     shift 2

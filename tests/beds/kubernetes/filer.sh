@@ -3,9 +3,9 @@
 #
 #   filer.sh ADDRESS NETWORK CACHE    CACHE: a directory of the machine, which the guest has below /machine
 #
-# Linux's own server, by all versions. The disk /dev/ubda has the share and the server's state, which
-# outlive a power cut. Its programs are unpacked by tests/setup/nfs.sh. Ports of clients from 1024 on
-# are refused, as by default.
+# Runs Linux's own server, with all versions of NFS. The disk /dev/ubda has the share and the
+# server's state, which survive a power cut. tests/setup/nfs.sh unpacks its programs. As by default,
+# requests from client ports of 1024 and above are refused.
 set -euo pipefail
 address=$1 network=$2 root=/machine${3:?the cache of the machine}/nfs-server
 
@@ -16,9 +16,9 @@ make_directories() {
     mount --bind /node/state /var/lib/nfs
     touch /var/lib/nfs/{etab,rmtab}
     ln -sf /proc/self/mounts /etc/mtab
-    # The root of an overlay cannot be exported: the share is the root of version 4.
+    # The root of an overlay cannot be exported, so the share is the root of version 4.
     printf '/node/share %s(rw,sync,no_root_squash,no_subtree_check,fsid=0)\n' "$network" >/etc/exports
-    # Their packages make these.
+    # An installation of the packages would create these users.
     getent passwd _rpc >/dev/null ||
         echo '_rpc:x:498:65534::/run:/usr/sbin/nologin' >>/etc/passwd
     [ -e /etc/netconfig ] || cp "$root/etc/netconfig" /etc/
@@ -30,7 +30,7 @@ make_network() {
     printf '127.0.0.1 localhost\n%s filer\n' "$address" >/etc/hosts
 }
 
-# Clients reclaim within seconds after a power cut, or start again.
+# Starts the server. After a power cut, clients reclaim their state within seconds, or start again.
 serve() {
     export PATH=$root/usr/sbin:$root/sbin:$PATH
     export LD_LIBRARY_PATH=$root/usr/lib/x86_64-linux-gnu:$root/lib/x86_64-linux-gnu

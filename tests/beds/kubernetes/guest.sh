@@ -3,8 +3,8 @@
 #
 #   guest.sh NAME BASE BIN CACHE    directories of the machine, which the guest has below /machine
 #
-# The disk /dev/ubda has what outlives a power cut: state and images of containerd, the kubelet's
-# directory, logs.
+# The disk /dev/ubda has the data that survives a power cut: state and images of containerd, the
+# kubelet's directory, logs.
 set -euo pipefail
 name=$1 machine=/machine$2 bin=/machine$3
 BELAY_CACHE=/machine${4:?the cache of the machine}
@@ -24,7 +24,7 @@ report_clock() {
 make_directories() {
     mkdir -p /node
     mount /dev/ubda /node
-    # Otherwise each mount of the kubelet would be there twice.
+    # Without this, each mount of the kubelet would appear twice.
     mount --make-private /node
     mkdir -p /node/{kubelet,containerd,log,run} /run/containerd /var/lib/kubelet /var/log
     mount --bind /node/kubelet /var/lib/kubelet
@@ -45,7 +45,7 @@ make_network() {
     ip address add "$address/24" dev vec0
     ip route add default via "$bridge_address"
     echo 1 >/proc/sys/net/ipv4/ip_forward
-    # Pods with the host's network resolve by a copy of it.
+    # Pods on the host's network use a copy of this file.
     printf '%s %s\n' 127.0.0.1 localhost "$address" "$name" "$filer_address" filer >/etc/hosts
     rm -f /etc/resolv.conf
     cp "$machine/resolv.conf" /etc/resolv.conf
@@ -58,8 +58,8 @@ enable_controllers() {
     done
 }
 
-# The runtime's own profile for each container that is not privileged, as on most nodes, if the
-# kernel was started with AppArmor.
+# Writes the configuration of containerd. Containers that are not privileged get the runtime's own
+# AppArmor profile, as on most nodes, if the kernel was started with AppArmor.
 write_containerd() {
     mount -t securityfs securityfs /sys/kernel/security
     cp "$machine/guests/$name/containerd.toml" /run/containerd.toml
@@ -70,7 +70,7 @@ write_containerd() {
     touch /etc/apparmor/parser.conf
 }
 
-# What pods of the suite run. The links lead to paths of the machine.
+# Imports the images that pods of the suite run. The links lead to paths of the machine.
 import_images() {
     local image
     await 120 "an answer of containerd" ctr version
@@ -79,7 +79,7 @@ import_images() {
         ctr --namespace k8s.io images import "/machine$(readlink "$machine/images/$image.tar")" \
             >>/node/log/import.log 2>&1
     done
-    # Otherwise a power cut soon after leaves empty programs.
+    # Without this, a power cut soon afterwards would leave empty programs.
     sync --file-system /node
     touch /node/imported
 }

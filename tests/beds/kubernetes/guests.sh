@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Guests as nodes of a running cluster, next to node1: User-mode Linux machines, each with its kernel,
-# kubelet and disks. They are the servers of a small cloud (tests/beds/guest), whose volumes clients
-# of OpenStack create, and plug in as disks. With CLOUD=openstack at `up`, that cloud plugs disks in
-# for a real Keystone, Cinder and Nova (tests/beds/openstack), which clients use then; with
-# CLOUD=digitalocean or CLOUD=civo, for a twin of that cloud (tests/twins). With CLOUD=nfs,
-# a further guest is an NFS server, and the guests have no disks but their own.
+# Adds guests as nodes to a running cluster, next to node1: User-mode Linux machines, each with its
+# own kernel, kubelet and disks. They are the servers of a small cloud (tests/beds/guest), in which
+# OpenStack clients create volumes and attach them as disks. With CLOUD=openstack at `up`, that cloud
+# plugs the disks for a real Keystone, Cinder and Nova (tests/beds/openstack); with
+# CLOUD=digitalocean or CLOUD=civo, for a twin of that cloud (tests/twins). With CLOUD=nfs, a
+# further guest is an NFS server, and the guests have only their own disks.
 #
 #   guests.sh up PROGRAM         starts the cloud, and as many guests as GUESTS said when the
 #                                cluster was started; returns when all are ready. PROGRAM:
@@ -40,7 +40,7 @@ inside() {
     "$here/cluster.sh" exec "$@"
 }
 
-# By a socket of the filesystem, so also from outside.
+# Calls the cloud through a socket in the filesystem, which also works from outside.
 cloud() {
     local program
     program=$(cat "$BASE/run/guests.program" 2>/dev/null) ||
@@ -113,7 +113,7 @@ is_ready() {
     kubectl wait --for=condition=Ready "node/$1" --timeout=1s
 }
 
-# each COMMAND: with the name of each guest, all at the same time.
+# each COMMAND: runs the command with the name of each guest, for all guests concurrently.
 each() {
     local name pids=() pid code=0
     for name in $(names); do
@@ -148,7 +148,7 @@ await_ready() {
     await "$seconds_max" "the node $1" is_ready "$1"
 }
 
-# Nothing else writes an unpacked image to the disk before a power cut: its programs would be empty.
+# Imports an image and syncs it: otherwise, after a power cut, its programs would be empty.
 import() {
     run "$2" "$seconds_max" <<SH >/dev/null
 PATH=/machine$node_tools/bin:\$PATH
@@ -173,7 +173,8 @@ await_registered() {
     await "$seconds_max" "the registration of $guests_driver with the kubelet of $1" is_registered "$1"
 }
 
-# Pods of the tests belong on guests; the controller of a cloud has the first node for itself.
+# Installs the driver. Pods of the tests run on guests; the controller of a cloud runs alone on the
+# first node.
 deploy() {
     local images=$1 settings
     each import "$images/belay-node.tar"
@@ -194,7 +195,7 @@ deploy() {
     kubectl cordon "$node" >/dev/null
 }
 
-# A guest that does not answer has left its console.
+# Copies the logs. For a guest that does not respond, there is only its console.
 logs() {
     local name
     mkdir -p "$1"

@@ -4,8 +4,8 @@
 #
 #   guests_check.sh [CHECK...]
 #
-# A pod appends numbered lines to its volume, each synced. Lines that were written before the cut
-# must be there when the pod is back: on its node, or on another one.
+# A pod appends numbered lines to its volume, and syncs each. Lines that were written before the cut
+# must be there when the pod is back, on its node or on another one.
 set -Eeuo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
@@ -23,7 +23,7 @@ has_restarted() {
     [ "$(restarts)" -gt "$1" ] && synced
 }
 
-# Where the cloud grows only detached volumes; the pod starts again when it has.
+# For a cloud that expands only detached volumes: the pod starts again once its volume has grown.
 grow_while_detached() {
     k scale statefulset writer --replicas 0 >/dev/null
     k wait pod/writer-0 --for=delete --timeout="${seconds_max}s" >/dev/null
@@ -32,8 +32,8 @@ grow_while_detached() {
     k scale statefulset writer --replicas 1 >/dev/null
 }
 
-# It grows, and its next pod reads it on the other node. Whether the volume is deleted is seen in the
-# cloud.
+# Expands the volume, and reads it with the next pod on the other node. The cloud shows whether the
+# volume is deleted.
 check_a_volume_moves() {
     local filesystem lines uid kib
     await "$seconds_max" "the deletion of all volumes before" cloud_is_empty
@@ -54,7 +54,7 @@ check_a_volume_moves() {
     done
 }
 
-# The node returns at once: its pod starts again there.
+# The node returns at once, and its pod starts again there.
 check_a_node_returns() {
     local filesystem lines count
     for filesystem in ext4 xfs btrfs; do
@@ -70,7 +70,7 @@ check_a_node_returns() {
     done
 }
 
-# The node stays off: the taint that declares it lost lets its pod start on the other node.
+# The node stays off; the taint that declares it lost lets its pod start on the other node.
 check_a_node_is_gone() {
     local lines uid taint=node.kubernetes.io/out-of-service=nodeshutdown:NoExecute
     start ext4
@@ -85,14 +85,14 @@ check_a_node_is_gone() {
     has_lines "$lines"
     "$here/guests.sh" boot "$first"
     kubectl taint node "$first" "$taint-" >/dev/null
-    # What the node remembers of the pod and its volume must not harm the volume, which moves back.
+    # The node's memory of the pod and its volume must not harm the volume, which moves back.
     restart_pod
     await "$seconds_max" "the pod after its return" is_writing
     has_lines "$lines"
     stop ext4
 }
 
-# As the driver that Belay replaces records them: with its one key, or none.
+# Records attachments as the driver that Belay replaces does: with its single key, or with none.
 record_attachments_as_others() {
     local attachment volume recorded
     while read -r attachment volume; do
@@ -107,8 +107,8 @@ record_attachments_as_others() {
         .items[?(@.spec.attacher=='$guests_driver')]}{.metadata.name} {.spec.source.persistentVolumeName}{'\n'}{end}")
 }
 
-# All of the driver leaves, and Belay comes in its place, under a pod that writes on. Its volume is then
-# used by another pod of the node, and moves to the other node.
+# Removes the whole driver, and installs Belay in its place, under a pod that continues to write.
+# Then another pod on the node uses the volume, and the volume moves to the other node.
 check_the_driver_is_replaced_under_a_pod() {
     local values lines uid
     start ext4
@@ -116,7 +116,7 @@ check_the_driver_is_replaced_under_a_pod() {
     uid=$(k get pod writer-0 --output jsonpath='{.metadata.uid}')
     values=$(mktemp)
     helm get values belay --namespace "$driver_namespace" --output yaml >"$values"
-    # Its sidecars end before they lose their rights.
+    # The sidecars must end before they lose their rights.
     kubectl --namespace "$driver_namespace" scale deployment --all --replicas 0 >/dev/null
     kubectl --namespace "$driver_namespace" wait pod --selector belay.dev/driver --for=delete \
         --timeout=60s >/dev/null

@@ -1,19 +1,20 @@
 # shellcheck shell=bash
-# Sourced by the scripts of the guests: the cloud whose servers they are. belay-guest-cloud plugs the
-# disks in; its clients use its own API, that of a real Keystone, Cinder and Nova, or a twin of
-# DigitalOcean or Civo.
+# Sourced by the scripts of the guests: the cloud whose servers they are. belay-guest-cloud plugs
+# the disks; clients use its own API, a real Keystone, Cinder and Nova, or a twin of DigitalOcean or
+# Civo.
 
 openstack=$bed/../openstack
 openstack_state=$BASE/nova
-# A directory for the one twin, with its name and its volumes.
+# The directory of the twin, which has the twin's name and contains its volumes.
 twins=$BASE/twins
-# What the twins accept.
+# The credentials that the twins accept.
 digitalocean_token=dop_v1_token-of-the-twin
 civo_key=canary-of-the-twin-of-civo
 civo_cluster=c1u57e12-0000-4000-8000-000000000001
-# As that of the real services, which the bed and the twin of DigitalOcean start on another port.
+# The port of the real services' metadata, which the bed and the twin of DigitalOcean serve on
+# another port.
 metadata_port=8775
-# Disks that a guest can have.
+# Maximum number of disks of a guest.
 slots_max=16
 
 is_openstack() {
@@ -32,13 +33,13 @@ is_twin() {
     is_digitalocean || is_civo
 }
 
-# user COMMAND...: what a user of the real cloud does.
+# user COMMAND...: makes requests as a user of the real cloud.
 user() {
     "$bed/cluster.sh" exec setsid --wait "$openstack/user.py" "$openstack_state" "$@"
 }
 
-# Starts the services in the cluster's namespaces, and makes a server for each guest. Nova gives its
-# orders to the operator's socket of belay-guest-cloud.
+# Starts the services in the cluster's namespaces, and creates a server for each guest. Nova sends
+# its requests to the operator's socket of belay-guest-cloud.
 start_openstack() {
     local name server servers=()
     "$bed/cluster.sh" exec "$openstack/bed.py" --state "$openstack_state" \
@@ -54,10 +55,10 @@ start_openstack() {
     user metadata "$(metadata_address)" "${servers[@]}" >"$BASE/log/metadata.log" 2>&1 </dev/null &
 }
 
-# start_digitalocean PROGRAM: the twin, with a droplet for each guest.
+# start_digitalocean PROGRAM: starts the twin, with a droplet for each guest.
 start_digitalocean() {
     local name droplet droplets=() limits=()
-    # All specs make more calls than the real cloud serves in an hour.
+    # All specs together make more calls than the real cloud allows in an hour.
     [ -z "${FULL:-}" ] || limits=(--calls-a-minute 2500)
     mkdir -p "$twins/digitalocean"
     guests_driver=dobs.csi.digitalocean.com
@@ -69,7 +70,7 @@ start_digitalocean() {
     serve_twin "$1" digitalocean "${limits[@]}" --metadata "$(metadata_address)" "${droplets[@]}"
 }
 
-# start_civo PROGRAM: the twin, with an instance for each guest, which has its name.
+# start_civo PROGRAM: starts the twin, with an instance for each guest, which has the guest's name.
 start_civo() {
     local name
     mkdir -p "$twins/civo"
@@ -83,28 +84,28 @@ start_civo() {
 serve_twin() {
     local program=$1 directory=$twins/$2
     shift 2
-    # A change of the real clouds takes some seconds.
+    # In the real clouds, a change takes some seconds.
     "$bed/cluster.sh" exec setsid "$program" --delay-ms 1000 --address "$cloud_address" \
         --disks "$socket" "$directory" "$@" >"$BASE/log/twin.log" 2>&1 </dev/null &
     await 30 "the twin of the cloud" cloud_volumes
 }
 
-# server_of NAME: /ID of the guest's server, if its cloud has given it one.
+# server_of NAME: prints /ID of the guest's server, if its cloud has assigned an ID.
 server_of() {
     ! is_openstack || printf '/%s' "$(cat "$BASE/guests/$1/server")"
 }
 
-# is_registered NAME: whether the guest's kubelet has the driver.
+# is_registered NAME: whether the driver is registered with the guest's kubelet.
 is_registered() {
     kubectl get csinode "$1" --output jsonpath='{.spec.drivers[*].name}' | grep -qw "$guests_driver"
 }
 
-# Slots for disks: virtio, and SCSI.
+# Prints the number of slots for disks: virtio, and SCSI.
 slots() {
     if is_twin; then echo "0+$slots_max"; else echo "$slots_max"; fi
 }
 
-# The most volumes of a server.
+# Prints the maximum number of volumes of a server.
 volumes_max() {
     if is_digitalocean; then echo 15; else echo "$slots_max"; fi
 }
@@ -117,7 +118,8 @@ metadata_address() {
     fi
 }
 
-# The address of the API of belay-guest-cloud, which no client must reach if another replaces it.
+# Prints the address of the API of belay-guest-cloud, which no client must reach if another API
+# replaces it.
 own_address() {
     if is_openstack || is_twin; then
         printf '127.0.0.1:%s\n' "${cloud_address##*:}"
@@ -126,7 +128,7 @@ own_address() {
     fi
 }
 
-# The arguments of helm for the driver.
+# Prints the arguments of helm for the driver.
 chart_flags() {
     printf -- '--values\n%s\n' "$bed/guests.yaml"
     if is_twin; then
@@ -135,14 +137,14 @@ chart_flags() {
     address_flags
 }
 
-# Of these, what only the bed has.
+# Prints the arguments of helm that only the bed needs.
 address_flags() {
     ! is_digitalocean || printf -- '--set\ndrivers[0].apiUrl=http://%s\n' "$cloud_address"
     printf -- '--set\ndrivers[0].maxVolumes=%s\n' "$(volumes_max)"
     is_civo || printf -- '--set\ndrivers[0].metadata.address=%s\n' "$(metadata_address)"
 }
 
-# The name of the Secret with the credentials.
+# Prints the name of the Secret with the credentials.
 secret() {
     if is_digitalocean; then
         echo digitalocean
@@ -153,7 +155,7 @@ secret() {
     fi
 }
 
-# credentials DIRECTORY: writes what the Secret has, a file for each key.
+# credentials DIRECTORY: writes the content of the Secret, a file for each key.
 credentials() {
     if is_digitalocean; then
         printf '%s' "$digitalocean_token" >"$1/access-token"
@@ -175,12 +177,12 @@ CONF
     fi
 }
 
-# Whether its volumes can be compared with those of the cluster.
+# Whether the cloud's volumes can be compared with the cluster's.
 has_volumes() {
     is_openstack || is_twin
 }
 
-# twin_call METHOD PATH [BODY]: what the twin answers.
+# twin_call METHOD PATH [BODY]: prints the twin's response.
 twin_call() {
     "$bed/cluster.sh" exec python3 -c 'import sys, urllib.request
 url, token, method, body = sys.argv[1:]
@@ -194,8 +196,8 @@ twin_token() {
     if is_civo; then echo "$civo_key"; else echo "$digitalocean_token"; fi
 }
 
-# Its volumes as JSON: ID, name, size in GiB, servers, and the name of the link that udev makes on a
-# server.
+# Prints the cloud's volumes as JSON: ID, name, size in GiB, servers, and the name of the link that
+# udev creates on a server.
 cloud_volumes() {
     if is_openstack; then
         user volumes | python3 -c 'import json, sys
@@ -217,7 +219,7 @@ print(json.dumps([{"id": v["id"], "name": v["name"], "size": v["size_gigabytes"]
     fi
 }
 
-# volumes EXPRESSION: whether it is true of `v`, the volumes in the cloud.
+# volumes EXPRESSION: whether the expression is true for `v`, the volumes in the cloud.
 volumes() {
     cloud_volumes | python3 -c 'import json, sys
 v = json.load(sys.stdin)

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Sourced by the scripts of the guests: with CLOUD=nfs a further guest, which is no node, is the NFS
-# server, and the nodes have the driver `nfs`. The machine's own kernel need not have NFS.
+# Sourced by the scripts of the guests: with CLOUD=nfs, a further guest, which is not a node, is the
+# NFS server, and the nodes have the driver `nfs`. The machine's own kernel need not support NFS.
 
-# Its directory shows that the cluster has it.
+# This directory exists if the cluster has a server.
 filer=$BASE/filer
 
 is_nfs() {
@@ -17,7 +17,7 @@ make_filer_network() {
     inside ip link set tapfiler master br0 up
 }
 
-# filer_arguments: of its kernel.
+# filer_arguments: prints the arguments of the server's kernel.
 filer_arguments() {
     printf 'belay.name=filer ubd0=%s' "$filer/disk"
     printf ' vec0:transport=tap,ifname=tapfiler,depth=64,gro=1,mac=52:54:00:00:00:fe'
@@ -30,7 +30,7 @@ boot_filer() {
 SH
 }
 
-# The controller runs on guests, whose kernel has NFS, with its sidecars.
+# Imports the controller and its sidecars, which run on guests, whose kernel supports NFS.
 import_controllers() {
     local image
     each import "$1/belay-controller.tar"

@@ -4,9 +4,9 @@
 #   image.sh OUT NAME[,NAME...] [--copy FILE=/PATH]... [--linked FILE=/PATH]...
 #                               [--entry PROGRAM] [--run WORD...]
 #
-# --copy puts a static program into the image, --linked one together with its libraries. A container
-# of it starts the entry, if any, with the words of --run, which a pod may replace. The same input
-# makes the same bytes.
+# --copy puts a static program into the image, --linked a program together with its libraries. A
+# container of the image starts the entry, if any, with the words of --run, which a pod may replace.
+# The build is reproducible.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 
@@ -24,7 +24,7 @@ architecture() {
     esac
 }
 
-# json WORD...: a list of strings; the words are ours and need no escapes.
+# json WORD...: prints a list of strings; the words come from these scripts and need no escapes.
 json() {
     local word list=
     for word in "$@"; do
@@ -47,12 +47,12 @@ make_tree() {
 }
 
 copy() {
-    # A link of busybox would be followed, and busybox overwritten.
+    # install(1) would follow a link of busybox, and overwrite busybox.
     rm -f "$layer${1#*=}"
     install -D "${1%%=*}" "$layer${1#*=}"
 }
 
-# What the loader would take here, the image takes along, under the same paths.
+# Copies the libraries that the loader would use here, to the same paths in the image.
 copy_linked() {
     local library
     copy "$1"

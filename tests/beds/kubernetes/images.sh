@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Makes the images that the bed itself needs, if they are not there, and prints the archives' paths:
-# what the storage suite runs in its pods, and the sidecars under the names of their releases.
+# Creates the images that the bed itself needs, if they do not exist, and prints the archives'
+# paths: the images that the storage suite runs in its pods, and the sidecars under the names of
+# their releases.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
 bin=$(bed_binaries)
-# Names that the suite uses; `suite` renames its registry to this one.
+# The names that the suite uses; `suite` replaces its registry with this one.
 registry=localhost/e2e
 sidecars=registry.k8s.io/sig-storage
 
@@ -22,7 +23,8 @@ image() {
     "$here/image.sh" "$work/$1.tar" "${@:2}"
 }
 
-# A shell that starts the programs given here, and not busybox's own of the same names.
+# Creates an image with a shell that starts the programs given here, and not busybox's own programs
+# of the same names.
 make_glibc() {
     image glibc "$registry/glibc-dns-testing:2.0.0" --linked /bin/dash=/bin/sh \
         --linked /bin/dd=/usr/local/bin/dd \
@@ -61,7 +63,7 @@ if [ ! -d "$directory" ]; then
     make_all
     mv "$work" "$directory"
 fi
-# Others, which another checkout may use, stay for two days.
+# Other images stay for two days, since another checkout may use them.
 touch "$directory"
 find "$cache" -maxdepth 1 -name 'images-*' -mtime +1 -exec rm -rf {} +
 printf '%s\n' "$directory"/*.tar

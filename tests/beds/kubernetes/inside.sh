@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Process 1 of a cluster's namespaces: sets up the node, starts every component and
-# starts it again when it ends, as systemd would.
+# Process 1 of a cluster's namespaces: sets up the node, starts every component, and restarts each
+# component when it ends, as systemd would.
 #
 #   inside.sh BASE BIN
 set -euo pipefail
@@ -11,8 +11,8 @@ set -euo pipefail
 BASE=$1 bin=$2
 export TMPDIR=$BASE/tmp PATH=$bin:$node_tools/bin:$PATH
 
-# The kubelet sets these for the whole machine. It finds them set, in files that only it sees, and
-# leaves the machine's own alone.
+# The kubelet sets these values for the whole machine. Here, it finds them already set, in files
+# that only it sees, and so does not change the machine's.
 shield_kernel_settings() {
     local setting name value
     for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
@@ -29,7 +29,7 @@ make_folders() {
     local resolv
     mount -t tmpfs -o mode=755 tmpfs /run
     mkdir -p /run/containerd /run/lock /run/var-lib/{upper,work}
-    # Not hidden, since the programs may be there, in the home of the user who built them.
+    # Do not hide /var/lib, since the programs may be there, in the home of the user who built them.
     mount -t overlay -o lowerdir=/var/lib,upperdir=/run/var-lib/upper,workdir=/run/var-lib/work \
         overlay /var/lib
     mkdir -p /var/lib/kubelet /var/lib/belay
@@ -37,14 +37,15 @@ make_folders() {
     mount --bind "$BASE/kubelet" /var/lib/kubelet
     mount -o loop "$BASE/volumes.img" /var/lib/belay
     mount --bind "$BASE/hosts" /etc/hosts
-    # It is often a link into /run, which is empty now.
+    # resolv.conf is often a link into /run, which is empty now.
     resolv=$(readlink -m /etc/resolv.conf)
     mkdir -p "$(dirname "$resolv")"
     [ -e "$resolv" ] || : >"$resolv"
     mount --bind "$BASE/resolv.conf" "$resolv"
 }
 
-# No proxy of service addresses is needed for the one service there is: its address is the node's.
+# Sets up the network. The only service has the node's address, so no proxy of service addresses is
+# needed.
 make_network() {
     ip link set lo up
     ip address add "$node_address/32" dev lo
@@ -54,7 +55,7 @@ make_network() {
 }
 
 start_etcd() {
-    # Its data need not survive a power cut: the directory goes with the cluster.
+    # The data need not survive a power cut: the directory is removed with the cluster.
     supervise etcd etcd --data-dir="$BASE/etcd" --unsafe-no-fsync --log-level=warn \
         --listen-client-urls=http://127.0.0.1:2379 --listen-peer-urls=http://127.0.0.1:2380 \
         --advertise-client-urls=http://127.0.0.1:2379 &
@@ -76,7 +77,7 @@ start_apiserver() {
 }
 
 start_controller_manager() {
-    # Twice as often as by default, or more often: specs wait for these rounds.
+    # Use at least twice the default frequency, since specs wait for these rounds.
     supervise kube-controller-manager kube-controller-manager --leader-elect=false \
         --kubeconfig="$BASE/pki/controller-manager" --bind-address=127.0.0.1 \
         --use-service-account-credentials=true --root-ca-file="$BASE/pki/ca.crt" \
@@ -112,7 +113,7 @@ gates=()
 [ -z "${BED_FEATURE_GATES:-}" ] || gates=(--feature-gates="$BED_FEATURE_GATES")
 kubectl=(kubectl --kubeconfig="$BASE/kubeconfig")
 
-# What is mounted here must reach the containers, and nothing of it the machine outside.
+# Mounts that are made here must reach the containers, but not the machine outside.
 mount --make-rshared /
 shield_kernel_settings
 make_folders
@@ -130,7 +131,7 @@ start_kubelet
 await 180 "the node $node" "${kubectl[@]}" wait --for=condition=Ready "node/$node" --timeout=1s
 await 180 "the default service account" "${kubectl[@]}" get serviceaccount default
 touch "$BASE/run/ready"
-# Bash reaps the orphans of process 1; sleep alone would not.
+# Bash reaps the orphans of process 1, which sleep alone would not do.
 while :; do
     sleep 3600 &
     wait $! || true

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The chart's PodMonitors and our PrometheusRule on a real API server, and a real Prometheus that
-# goes by them as the operator's would: the pods are found and scraped, every query of the dashboard
-# and every recording rule has data, and on a healthy cluster no alert fires.
+# Tests the chart's PodMonitors and Belay's PrometheusRule on a real API server, with a real
+# Prometheus that is configured from them as the operator would do: the pods are found and scraped,
+# every query of the dashboard and every recording rule has data, and on a healthy cluster no alert
+# fires.
 #
 #   monitoring.sh     needs a cluster with deploy.sh applied; leaves it unchanged
 set -euo pipefail
@@ -21,7 +22,7 @@ inside() {
 
 clean() {
     trap - EXIT INT TERM
-    # Its number in the cluster's own process namespace.
+    # The PID is relative to the cluster's own process namespace.
     [ ! -e "$work/prometheus.pid" ] || inside kill "$(cat "$work/prometheus.pid")" || true
     [ -z "$prometheus" ] || wait "$prometheus" || true
     set_monitors false || true
@@ -42,8 +43,8 @@ install_objects() {
         --filename "$top/deploy/monitoring/prometheus-rule.yaml"
 }
 
-# Every port of every pod, with the labels that Prometheus' own discovery gives it. Debian builds
-# that without the one for Kubernetes.
+# Prints every port of every pod, with the labels that Prometheus' own discovery would add. Debian
+# builds Prometheus without the discovery for Kubernetes.
 targets() {
     kubectl get pods --namespace "$namespace" --output json | jq '
         [.items[] | . as $pod | .spec.containers[] | . as $container | .ports[]? | {
@@ -59,7 +60,7 @@ targets() {
         }]'
 }
 
-# What the operator makes of a PodMonitor; JSON is YAML too.
+# Converts PodMonitors as the operator does; JSON is also YAML.
 scrape_configs() {
     kubectl get podmonitors --namespace "$namespace" --output json |
         jq --argjson targets "$(targets)" '
@@ -95,7 +96,7 @@ start_prometheus() {
     kill -0 "$prometheus" 2>/dev/null || { tail -n 20 "$work/prometheus.log" >&2; exit 1; }
 }
 
-# Or has ended.
+# Whether Prometheus is ready, or has ended.
 has_begun() {
     ! kill -0 "$prometheus" 2>/dev/null || inside curl --silent --fail "$url/-/ready"
 }
@@ -105,7 +106,7 @@ ask() {
         jq --raw-output "$2"
 }
 
-# Each with the labels that alerts and dashboard go by.
+# Whether all pods are scraped, each with the labels that alerts and dashboard use.
 are_all_scraped() {
     local up
     up=$(ask 'up{node!="", namespace!="", pod!="", container!=""} == 1' \
@@ -113,7 +114,7 @@ are_all_scraped() {
     [ "$up" = "$namespace/belay-controller $namespace/belay-node" ]
 }
 
-# Calls that end badly are part of the dashboard.
+# Makes calls that fail, since the dashboard also shows failed calls.
 call_in_vain() {
     kubectl exec --namespace "$namespace" daemonset/belay-node --container belay-node -- \
         belayctl --endpoint /csi/local/csi.sock node stats nothing --path /nothing \
@@ -128,7 +129,7 @@ trap 'exit 130' INT TERM
 install_objects
 start_prometheus
 await 60 "both programs scraped as PodMonitors have it" are_all_scraped
-# Twice with seconds between: a counter that is first seen with its last value has no rate.
+# Run the checks twice, seconds apart: a counter that is first seen with its last value has no rate.
 for checks in data_outlives_its_pod ''; do
     call_in_vain
     # shellcheck disable=SC2086

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Volumes of the backend nfs on a cluster whose guests run with CLOUD=nfs and have the driver
-# (guests.sh): shared by pods of two nodes, and compared with what the server has.
+# Checks volumes of the backend nfs on a cluster whose guests run with CLOUD=nfs and have the driver
+# (guests.sh): volumes are shared by pods on two nodes, and compared with the server's files.
 #
 #   nfs_check.sh [CHECK...]
 set -Eeuo pipefail
@@ -12,12 +12,12 @@ namespace=belay-files
 snapshot_class=belay-nfs
 . "$here/checks.sh"
 
-# on_server <SCRIPT: in the share.
+# on_server <SCRIPT: runs a script in the share.
 on_server() {
     { printf 'cd %s\n' "$share" && cat; } | "$here/guests.sh" run filer
 }
 
-# class NAME [PARAMETERS]: next to that of the chart.
+# class NAME [PARAMETERS]: creates a class in addition to the chart's.
 class() {
     kubectl apply --filename - >/dev/null <<YAML
 apiVersion: storage.k8s.io/v1
@@ -29,7 +29,7 @@ parameters: {server: filer, share: /${2:+, $2}}
 YAML
 }
 
-# shared NAME [CLASS]: a claim for pods of all nodes.
+# shared NAME [CLASS]: creates a claim for pods on all nodes.
 shared() {
     claim "$1" "${2:-belay-nfs}" ReadWriteMany
 }
@@ -38,12 +38,12 @@ is_gone() {
     ! kubectl get persistentvolume "$1"
 }
 
-# has COMMAND...: in the share of the server.
+# has COMMAND...: runs a command in the share on the server.
 has() {
     on_server <<<"$*"
 }
 
-# remove CLAIM...: pods are deleted before.
+# remove CLAIM...: deletes claims, whose pods are deleted before.
 remove() {
     local one volumes=()
     for one in "$@"; do volumes+=("$(volume_of "$one")"); done
@@ -53,7 +53,7 @@ remove() {
     done
 }
 
-# Each pod reads what the other has written; the server has both.
+# Each pod reads the other pod's files; the server has both.
 check_two_nodes_share_a_volume() {
     local name volume
     shared shared
@@ -70,7 +70,7 @@ check_two_nodes_share_a_volume() {
     [ "$(on_server <<<"cat $volume/${nodes[0]} $volume/${nodes[1]}")" = \
         "of ${nodes[0]}"$'\n'"of ${nodes[1]}" ]
     end_pods
-    # With its files.
+    # The volume is removed with its files.
     remove shared
     has "[ ! -e $volume ] && [ -z \"\$(ls .belay/trash .belay/tmp | grep -v :)\" ]"
 }
@@ -108,7 +108,8 @@ check_a_claim_is_expanded_in_use() {
     remove growing
 }
 
-# By the class; the directories have the names of claims, which --extra-create-metadata passes.
+# The class determines what a deletion does. The directories are named after claims, whose names
+# --extra-create-metadata passes.
 check_a_deletion_does_what_the_class_says() {
     local policy
     # shellcheck disable=SC2016
@@ -123,20 +124,21 @@ check_a_deletion_does_what_the_class_says() {
     has "[ ! -e $namespace/delete ] && [ ! -e $namespace/archive ]"
     has "grep -qx retain $namespace/retain/file"
     has "grep -qx archive archived-$namespace/archive/file"
-    # Its claim is gone, but not its files: another volume must not get them.
+    # The claim was deleted, but not its files: another volume must not get them.
     request retain belay-files-retain ReadWriteMany
     await 60 "the refusal of a directory that exists" refused retain AlreadyExists
     k delete persistentvolumeclaim retain --timeout=60s >/dev/null
     has "rm -r $namespace archived-$namespace"
 }
 
-# refused CLAIM WORD: an event of the claim has it.
+# refused CLAIM WORD: whether an event of the claim contains the word.
 refused() {
     k get events --field-selector "involvedObject.name=$1" --output jsonpath='{.items[*].message}' |
         grep -q "$2"
 }
 
-# Claims are made and deleted meanwhile; none is lost, and nothing stays on the server.
+# Creates and deletes claims while the controller is killed; none is lost, and nothing stays on the
+# server.
 check_the_controller_is_killed_at_work() {
     local n before
     before=$(on_server <<<'ls -A . .belay/claims')
@@ -153,7 +155,7 @@ check_the_controller_is_killed_at_work() {
     [ -z "$(on_server <<<'ls -A .belay/trash .belay/tmp | grep -v : || true')" ]
 }
 
-# list VOLUME: names, types, owners, modes, links and content, as the server has them.
+# list VOLUME: prints names, types, owners, modes, links and content, as the server has them.
 list() {
     on_server <<<"cd $1 && find . -printf '%P %y %U:%G %m %n %l\n' | sort &&
         find . -type f -exec sha256sum {} + | sort -k 2"
@@ -166,8 +168,8 @@ fill() {
         echo of the moment >/data/state && sync'
 }
 
-# A snapshot and a clone have what the volume had before them, while a pod has it and writes on; a
-# restore needs neither the volume nor, once it is made, the snapshot.
+# A snapshot and a clone contain the volume's earlier data, while a pod has the volume and continues
+# to write. A restore needs neither the volume nor, once it is complete, the snapshot.
 check_a_snapshot_and_a_clone_have_the_data_of_their_moment() {
     local before source restored cloned
     shared source
@@ -204,8 +206,8 @@ has_more_lines() {
     [ "$(lines)" -gt "$1" ]
 }
 
-# Its power is cut while a pod writes, and with a claim that waits. The pod continues where it was,
-# and each line that was synced is there.
+# Cuts the server's power while a pod writes and a claim waits. The pod continues where it was, and
+# each line that was synced is there.
 check_the_server_loses_power() {
     local synced
     shared lasting

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The pages of the driver `openstack`, with their commands as they stand, on a cluster whose guests run
-# with CLOUD=openstack and have it (guests.sh). Ends without the driver.
+# Follows the pages about the driver `openstack`, with their commands exactly as printed, on a
+# cluster whose guests run with CLOUD=openstack and have the driver (guests.sh). Ends without the
+# driver.
 #
 #   openstack_check.sh [CHECK...]
 set -Eeuo pipefail
@@ -15,12 +16,12 @@ namespace=belay-page
 
 is_openstack || give_up "the guests have another cloud; please start them with CLOUD=openstack"
 
-# data NAMESPACE: that of the Secret there.
+# data NAMESPACE: prints the data of the Secret in the namespace.
 data() {
     kubectl --namespace "$1" get secret cloud-config --output jsonpath='{.data}'
 }
 
-# From the namespace of cinder-csi-plugin, with a second key.
+# Copies the Secret from the namespace of cinder-csi-plugin, with a second key.
 check_the_secret_of_the_plugin_is_copied() {
     local page=switching/cinder-csi.md section='Switch to Belay'
     remove_driver
@@ -32,7 +33,7 @@ check_the_secret_of_the_plugin_is_copied() {
     kubectl --namespace kube-system delete secret cloud-config >/dev/null
 }
 
-# each_node_has_its_server SAID: by what the page shows of each node.
+# each_node_has_its_server SAID: checks the page's output about each node.
 each_node_has_its_server() {
     local name
     # shellcheck disable=SC2012
@@ -45,7 +46,7 @@ has_servers() {
     follow 3 >"$BASE/run/said" && each_node_has_its_server "$BASE/run/said"
 }
 
-# From the Secret to a pod that has written to a volume, and to nothing.
+# Runs the page from the Secret to a pod that has written to a volume, and then to the removal.
 check_the_page_works_as_it_stands() {
     local page=openstack.md section='Install with the chart'
     remove_driver

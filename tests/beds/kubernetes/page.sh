@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# Sourced by the checks that follow a page of docs, which `page` and its `section` name: its commands
-# as they stand, in place of the driver that the guests have.
+# Sourced by the checks that follow a page of docs, given by `page` and `section`: runs the page's
+# commands exactly as printed, in place of the driver that the guests have.
 
-# remove_driver: what the chart has installed, and its namespace.
+# remove_driver: removes what the chart has installed, and its namespace.
 remove_driver() {
     helm uninstall belay --namespace "$driver_namespace" --ignore-not-found --wait --timeout 2m >/dev/null
     kubectl delete namespace "$driver_namespace" --ignore-not-found --timeout=120s >/dev/null
 }
 
-# block LANGUAGE NUMBER: that block of the section, without its indentation.
+# block LANGUAGE NUMBER: prints this block of the section, without its indentation.
 block() {
     awk -v language="$1" -v number="$2" -v section="## $section" '
         /^## / { inside = $0 == section }
@@ -23,8 +23,8 @@ block() {
         give_up "docs/$page has no block $2 of $1 in its section $section"
 }
 
-# follow NUMBER: that block of shell as it stands, but for credentials, an image and the bed's
-# addresses; in a directory that looks like a clone.
+# follow NUMBER: runs this block of shell exactly as printed, except for credentials, an image and
+# the bed's addresses, in a directory that looks like a clone.
 follow() {
     local bed_flags
     bed_flags=$(address_flags | paste -sd ' ')

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Volumes and snapshots of the driver `digitalocean` or `civo` on a cluster whose guests run with that
-# CLOUD and have it (guests.sh): with the classes of the chart, and compared with what the cloud has.
+# Checks volumes and snapshots of the driver `digitalocean` or `civo` on a cluster whose guests run
+# with that CLOUD and have the driver (guests.sh): uses the chart's classes, and compares the
+# volumes with the cloud's.
 #
 #   twin_check.sh [CHECK...]
 set -Eeuo pipefail
@@ -18,14 +19,14 @@ case $guests_twin in
         page=digitalocean.md section=Kubernetes
         ;;
     civo)
-        # The class of the page waits for the scheduler, which the checks do without.
+        # The class on the page waits for the scheduler, which these checks do not need.
         short=civo class=civo-now snapshot_class=civo-volume-snapshot
         page=civo.md section='Install with the chart'
         ;;
     *) give_up "the guests have another cloud; please start them with CLOUD=digitalocean or civo" ;;
 esac
 
-# fill POD: a file with new content, which is on the disk at its return.
+# fill POD: writes a file with new content, which is on the disk when this returns.
 fill() {
     k exec "$1" -- sh -c \
         'dd if=/dev/urandom of=/data/file bs=1M count=16 conv=notrunc,fsync 2>/dev/null && sync'
@@ -35,14 +36,14 @@ sum() {
     k exec "$1" -- sha256sum /data/file | cut -d ' ' -f 1
 }
 
-# Volumes of the cloud, after their claims were deleted.
+# Waits until the cloud has deleted its volumes, after their claims were deleted.
 await_empty() {
     await "$seconds_max" "the deletion of all volumes" has_left_none
     await "$seconds_max" "the deletion in the cloud" volumes 'v == []'
 }
 
-# A snapshot of a volume in use has what was written before it; the volume has what came later. Both
-# are mounted on one node.
+# A snapshot of a volume in use contains the data that was written before it; the volume also
+# contains later data. Both are mounted on one node.
 check_a_snapshot_has_the_data_of_its_moment() {
     local before after
     claim source "$class" ReadWriteOnce
@@ -57,7 +58,7 @@ check_a_snapshot_has_the_data_of_its_moment() {
     after=$(sum moved)
     [ "$after" != "$before" ]
     claim restored "$class" ReadWriteOnce "$(from_snapshot moment)"
-    # Without it too.
+    # The restored volume also works without the snapshot.
     k delete volumesnapshot moment --timeout="${seconds_max}s" >/dev/null
     pod reader "${nodes[1]}" restored 'sleep 3600'
     [ "$(sum reader)" = "$before" ]
@@ -72,8 +73,8 @@ check_a_snapshot_has_the_data_of_its_moment() {
     [ "$(twin_call GET 'snapshots?resource_type=volume' | grep -o '\[[^]]*\]' | head -n 1)" = '[]' ]
 }
 
-# start_pods COMMAND SHIFT: a pod for each claim, on the two nodes in turn. N in the command is the
-# claim's number.
+# start_pods COMMAND SHIFT: starts a pod for each claim, alternating between the two nodes. N in the
+# command is the claim's number.
 start_pods() {
     local n
     for n in $(seq "$many"); do
@@ -86,8 +87,8 @@ await_pods() {
     for n in $(seq "$many"); do await_pod "on-$n"; done
 }
 
-# While it creates, attaches, detaches and deletes volumes. None is lost or made twice, and each claim
-# finds what it has written.
+# Kills the controller while it creates, attaches, detaches and deletes volumes. None is lost or
+# created twice, and each claim contains what its pod has written.
 check_the_controller_is_killed_at_work() {
     local n many=6 names=()
     for n in $(seq "$many"); do
@@ -115,7 +116,7 @@ check_the_controller_is_killed_at_work() {
     await_empty
 }
 
-# described NAME: the request for a volume of that name.
+# described NAME: prints the request for a volume with this name.
 described() {
     if is_civo; then
         printf '{"name": "%s", "size_gb": 1, "cluster_id": "%s"}' "$1" "$civo_cluster"
@@ -124,7 +125,8 @@ described() {
     fi
 }
 
-# A volume of the account that is no claim's, by its ID: it is read before it is formatted, and kept.
+# A volume of the account that belongs to no claim is adopted by its ID: it is read before it could
+# be formatted, and kept.
 check_a_volume_of_the_account_is_adopted() {
     local id
     id=$(twin_call POST volumes "$(described adopted)" |
@@ -171,21 +173,22 @@ check_the_page_works_as_it_stands() {
     await_empty
 }
 
-# follow_pod NUMBER: that block, which creates a claim and a pod in the default namespace. Removes both.
+# follow_pod NUMBER: runs this block, which creates a claim and a pod in the default namespace. Then
+# removes both.
 follow_pod() {
     follow "$1" >"$BASE/run/said"
     tail -n 1 "$BASE/run/said" | grep -q '20[0-9][0-9]$'
     kubectl delete pod/writer persistentvolumeclaim/data --timeout="${seconds_max}s" >/dev/null
 }
 
-# A claim of the class, which is the cluster's default.
+# Runs the page's blocks for a claim of its class, which is the cluster's default.
 follow_civo() {
     [ "$(kubectl get storageclass civo-volume --output \
         jsonpath='{.metadata.annotations.storageclass\.kubernetes\.io/is-default-class}')" = true ]
     follow_pod 3
 }
 
-# To a restored snapshot.
+# Runs the page's blocks up to a restored snapshot.
 follow_digitalocean() {
     local before
     await 60 "the droplets of the nodes" has_droplets
@@ -209,7 +212,7 @@ check_no_right_was_missed() {
 }
 
 checks=("$@")
-# The page uninstalls the chart: sidecars that still end lose their rights then.
+# The page uninstalls the chart, so sidecars that are still ending lose their rights then.
 [ $# -gt 0 ] || checks=(a_snapshot_has_the_data_of_its_moment the_controller_is_killed_at_work
     a_volume_of_the_account_is_adopted no_right_was_missed the_page_works_as_it_stands)
 mapfile -t nodes < <(ls "$BASE/guests")

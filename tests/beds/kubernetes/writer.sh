@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# Sourced by the checks of a pod on guests that writes: a StatefulSet whose pod appends numbered lines to
-# its volume, and syncs each. `first` is the guest that it prefers.
+# Sourced by the checks that use a writing pod on guests: a StatefulSet whose pod appends numbered
+# lines to its volume, and syncs each. `first` is the guest that the pod prefers.
 
 # shellcheck disable=SC2012
 first=$(ls "$BASE/guests" | head -n 1)
 
-# start FILESYSTEM: a StatefulSet of one pod, which prefers the first guest.
+# start FILESYSTEM: starts a StatefulSet with one pod, which prefers the first guest.
 start() {
     k apply --filename - >/dev/null <<YAML
 apiVersion: storage.k8s.io/v1
@@ -56,7 +56,7 @@ synced() {
     k exec writer-0 -- cat /tmp/synced
 }
 
-# is_writing [UID-BEFORE]: the pod runs, and has synced a line since its start.
+# is_writing [UID-BEFORE]: whether the pod runs, and has synced a line since its start.
 is_writing() {
     [ "$(k get pod writer-0 --output jsonpath='{.metadata.uid}')" != "${1:-}" ] && synced
 }
@@ -65,7 +65,7 @@ node_of() {
     k get pod writer-0 --output jsonpath='{.spec.nodeName}'
 }
 
-# Lines 1, 2, 3, ... without a gap, and at least so many.
+# has_lines N: whether the file contains lines 1, 2, 3, ... without a gap, and at least N of them.
 has_lines() {
     k exec writer-0 -- awk -v least="$1" \
         'NR != $1 { bad = 1 } END { exit bad || NR < least }' /data/lines
@@ -78,7 +78,8 @@ stop() {
     await "$seconds_max" "the end of all volumes" no_volumes
 }
 
-# Of this driver: those of the suite on node1 are deleted when its controller comes back.
+# Whether no volume of this driver exists; the suite's volumes on node1 are deleted when its
+# controller comes back.
 no_volumes() {
     [ -z "$(kubectl get persistentvolumes --output \
         jsonpath="{.items[?(@.spec.csi.driver=='$guests_driver')].metadata.name}")" ] &&
@@ -89,7 +90,7 @@ restarts() {
     k get pod writer-0 --output jsonpath='{.status.containerStatuses[0].restartCount}'
 }
 
-# The bytes of the filesystem that the pod sees.
+# Prints the size of the filesystem that the pod sees, in KiB.
 data_kib() {
     k exec writer-0 -- df -k /data | awk 'END { print $(NF - 4) }'
 }
@@ -98,8 +99,9 @@ has_grown() {
     [ "$(data_kib)" -gt "$1" ]
 }
 
-# cloud_has SIZE: the cloud has the one volume, of that size in GiB, at the server of the pod's node.
-# The node knows its server by the metadata service, and has a disk with the volume's serial.
+# cloud_has SIZE: whether the cloud has a single volume, of SIZE GiB, attached to the server of the
+# pod's node. The node knows its server from the metadata service, and has a disk with the volume's
+# serial.
 cloud_has() {
     local name server
     has_volumes || return 0
@@ -121,7 +123,7 @@ request_growth() {
         '{"spec": {"resources": {"requests": {"storage": "2Gi"}}}}' >/dev/null
 }
 
-# grow_in_use KIB: from so many.
+# grow_in_use KIB: expands the volume from this size.
 grow_in_use() {
     request_growth
     await "$seconds_max" "the growth of the volume" has_grown $(($1 * 3 / 2))
@@ -133,12 +135,13 @@ has_driver_everywhere() {
     for name in $(ls "$BASE/guests"); do is_registered "$name" || return 1; done
 }
 
-# The pod of the StatefulSet ends, and starts again if a node takes it.
+# Deletes the pod of the StatefulSet, which starts again if a node accepts it.
 restart_pod() {
     k delete pod writer-0 --timeout="${seconds_max}s" >/dev/null
 }
 
-# moves UID COMMAND: the pod of that UID, which the command ends, starts on the other node.
+# moves UID COMMAND: checks that the pod with this UID, which the command ends, starts on the other
+# node.
 moves() {
     kubectl cordon "$first" >/dev/null
     "$2"

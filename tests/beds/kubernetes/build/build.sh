@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds the programs of the bed: Kubernetes, etcd, the sidecars and the official storage suite, all
-# from one go.mod, since no registry of images is needed then.
+# from one go.mod, so that no image registry is needed.
 #
 #   build.sh            builds missing programs
 #   build.sh --where    prints the directory of the finished programs, there or not
 #
-# The directory is named after everything that goes into it, so a change causes a new build. Go's own caches
-# help and are not needed afterwards.
+# The directory is named after everything that the build depends on, so a change causes a new build.
+# Go's own caches speed up the build and are not needed afterwards.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../../../setup/env.sh"
@@ -23,7 +23,8 @@ directory() {
     printf '%s/programs-%s\n' "$cache" "${inputs:0:16}"
 }
 
-# As in an official release; the suite and the API server compare their versions.
+# Sets the version as in an official release, since the suite and the API server compare their
+# versions.
 version_flags() {
     local version package=k8s.io/component-base/version
     version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
@@ -32,7 +33,7 @@ version_flags() {
         "gitMajor=$(cut -d . -f 1 <<<"${version#v}")" "gitMinor=$(cut -d . -f 2 <<<"$version")"
 }
 
-# Go prints nothing for minutes; each line of its log is a package that was compiled.
+# Go prints nothing for minutes, so report progress: each line of its log is a compiled package.
 run_go() {
     local started=$SECONDS pid tick=0
     go "$@" 2>>"$log" &
@@ -49,7 +50,8 @@ run_go() {
     }
 }
 
-# What the official suite and the sidecars' makers install in addition to their programs.
+# Copies the manifests that the official suite and the sidecars' makers install in addition to their
+# programs.
 copy_manifests() {
     local snapshotter=github.com/kubernetes-csi/external-snapshotter client makers
     client=$(go list -m -f '{{.Dir}}' "$snapshotter/client/v8")
@@ -76,7 +78,7 @@ build() {
     mv "$work" "$finished"
 }
 
-# Others, which another checkout or a running cluster may use, stay for two days.
+# Removes other builds after two days, since another checkout or a running cluster may use them.
 prune() {
     touch "$finished"
     find "$cache" -maxdepth 1 -name 'programs-*' -mtime +1 -type d -exec rm -rf {} +

@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# Builds cinder-csi-plugin from the sources of its release, as the Go module proxy has them, with the
-# versions of that release's own go.mod, and makes its image. Prints the paths of two archives: that,
-# and the bed's registrar.
+# Builds cinder-csi-plugin from the sources of its release in the Go module proxy, with the versions
+# in the release's own go.mod, and creates its image. Prints the paths of two archives: the plugin's
+# image, and the bed's registrar.
 #
 #   image.sh
 #
-# The image has the plugin's name, and the programs that the plugin starts, from this machine.
+# The image has the plugin's name, and contains the programs that the plugin starts, from this
+# machine.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../env.sh"
 
 module=k8s.io/cloud-provider-openstack
 version=v1.35.0
-# As in go.sum: the proxy cannot change what is built.
+# The checksum, as in go.sum: the proxy cannot change what is built.
 sum=h1:zQuKVqOrHaEhVZJg3jftAN/UTLzd06ESVX1C3nefkg8=
-# Named as the manifests of a release name it.
+# The image is named as in the manifests of a release.
 image=registry.k8s.io/provider-os/cinder-csi-plugin:$version
 tools=(mount umount findmnt blkid blockdev udevadm fsck e2fsck fsck.ext4 mkfs.ext4 dumpe2fs resize2fs
     mkfs.xfs xfs_io xfs_growfs)
@@ -34,7 +35,7 @@ field() {
     python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"
 }
 
-# In an empty directory: the version does not depend on a module around it.
+# Builds in an empty directory, so that the version does not depend on a surrounding module.
 build() {
     local found sources
     found=$(cd "$work" && GOWORK=off GOFLAGS=-mod=mod go mod download -json "$module@$version")
@@ -52,7 +53,7 @@ make_images() {
         have "$tool" || give_up "there is no $tool; please run: tests/setup/setup.sh e2e"
         arguments+=(--linked "$(command -v "$tool")=/usr/local/bin/$tool")
     done
-    # A script of the shell.
+    # fsck.xfs is a shell script, so it needs no libraries.
     arguments+=(--copy "$(command -v fsck.xfs)=/usr/local/bin/fsck.xfs")
     "$here/../image.sh" "$work/cinder-csi-plugin.tar" "$image" "${arguments[@]}" \
         --copy /etc/mke2fs.conf=/etc/mke2fs.conf --copy "$work/cinder-csi-plugin=/bin/cinder-csi-plugin"

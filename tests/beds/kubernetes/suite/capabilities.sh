@@ -1,18 +1,18 @@
 # shellcheck shell=bash
-# Sourced after driver.sh: what root may do here, and in the pods of node1 at most. In guests root has
-# all capabilities, so their list of exceptions is empty.
+# Sourced after driver.sh: the capabilities that root has here, and so at most has in the pods of
+# node1. In guests, root has all capabilities, so the list of exceptions is empty.
 
-# Bits of capability.h.
+# The bits in capability.h.
 declare -A capability_bits=([CAP_SYS_RESOURCE]=24)
 
-# lacks CAPABILITY
+# lacks CAPABILITY: whether root lacks the capability.
 lacks() {
     local bounding
     bounding=$(sed -n 's/^CapBnd:\t//p' /proc/self/status)
     (((0x$bounding >> capability_bits[$1] & 1) == 0))
 }
 
-# REGEX <tab> CAPABILITY <tab> reason, of each line of exceptions.txt that holds here.
+# Prints REGEX <tab> CAPABILITY <tab> reason for each line of exceptions.txt that applies here.
 exceptions_here() {
     local capability regex what
     sed '/^#/d; s/ | /\t/g' "$files/exceptions.txt" |

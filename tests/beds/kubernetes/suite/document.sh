@@ -19,7 +19,7 @@ page=$here/../../../../docs/conformance.md
     exit 1
 }
 
-# Gives each spec that was not run our reason for that instead of the suite's, and the verdict
+# Replaces the suite's reason for each spec that was not run with Belay's, and adds the verdict
 # `repeated`, `unfit` or `unreached`.
 explain() {
     awk -F '\t' -v OFS='\t' '
@@ -89,7 +89,7 @@ exceptions() {
     grep -q '^excepted' "$specs" || printf 'None.\n'
 }
 
-# insert NAME: what stands between two comments of that name is replaced by the input.
+# insert NAME: replaces the text between two comments with this name by the input.
 insert() {
     cat >"$reports/part.md"
     awk -v name="$1" -v part="$reports/part.md" '
@@ -107,5 +107,5 @@ explain >"$reports/explained.tsv"
 run_facts | insert "run$of"
 suites | insert "suites$of"
 reasons | insert "reasons$of"
-# In guests root has all capabilities.
+# In guests, root has all capabilities.
 [ -n "$of" ] || exceptions | insert exceptions

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced: the driver that the suite tests, the nodes that its pods run on, and the directory of its
-# description and lists.
+# Sourced: the driver that the suite tests, the nodes on which its pods run, and the directory with
+# its description and lists.
 #
 #   SUITE=disk    volumes of the cloud of the guests, on all guests; by default: local, on node1
 #   SUITE=nfs     directories of the NFS server of the guests, on all guests
@@ -16,7 +16,7 @@ case ${SUITE:-local} in
     disk)
         driver=$guests_driver
         files=$here/disk
-        # With the files of its cloud in place of some; the mock cloud has none.
+        # Files of its cloud take precedence over some of these; the mock cloud has none.
         cloud=$guests_twin
         [ ! -e "$BASE/nova" ] || cloud=openstack
         if [ -n "$cloud" ]; then
@@ -25,7 +25,7 @@ case ${SUITE:-local} in
             cp "$here"/disk/*.* "$files"
             cp "$here/disk/$cloud"/* "$files"
         fi
-        # Each has a directory, see config.sh.
+        # Each guest has a directory, see config.sh.
         mapfile -t nodes < <(ls "$BASE/guests")
         kinds=(ext4 xfs btrfs)
         bindings=(immediate late)
@@ -34,7 +34,8 @@ case ${SUITE:-local} in
         driver=$guests_driver
         files=$here/nfs
         mapfile -t nodes < <(ls "$BASE/guests")
-        # One description: there are no filesystems to choose, and all nodes reach the server.
+        # There is a single description: there are no filesystems to choose, and all nodes reach the
+        # server.
         kinds=(nfs)
         bindings=(immediate)
         ;;

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Replaces the populator that one spec installs: fills the volume of each claim whose source is
-# a Hello with the file that the Hello describes. Runs in a pod, with the rights that the spec gives.
+# Replaces the populator that one spec installs: fills the volume of each claim whose source is a
+# Hello with the file that the Hello describes. Runs in a pod, with the rights that the spec grants.
 #
-# Like any populator it creates a volume by a separate claim, lets a pod write to it, and then gives it
-# to the claim that waits. All arguments but --namespace are the original's, and ignored here.
+# Like any populator, it creates a volume with a separate claim, lets a pod write to it, and then
+# binds it to the waiting claim. All arguments except --namespace are the original's, and ignored
+# here.
 set -eu
 
 for word; do
@@ -13,7 +14,7 @@ for word; do
 done
 image=registry.k8s.io/sig-storage/hello-populator:v1.0.1
 
-# NAMESPACE NAME UID CLASS HELLO SIZE of each claim that waits for us.
+# Prints NAMESPACE NAME UID CLASS HELLO SIZE of each claim that waits for this populator.
 waiting() {
     local source=.spec.dataSourceRef columns
     columns=kind:$source.kind,phase:.status.phase,namespace:.metadata.namespace

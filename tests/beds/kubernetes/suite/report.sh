@@ -3,9 +3,9 @@
 #
 #   report.sh REPORTS full|focus|some PART...
 #
-# Explained is a skip whose reason skips.txt knows, and a spec that exceptions.txt leaves out for lack of a
-# capability. Of a full run each line of both files must be needed, of the focused run each line of
-# focus.txt.
+# A skip is explained if skips.txt lists its reason, and a spec if exceptions.txt leaves it out for
+# lack of a capability. In a full run, each line of both files must be needed; in the focused run,
+# each line of focus.txt.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../env.sh"
@@ -24,12 +24,13 @@ entries() {
     grep -v '^#' "$files/$1" | sed 's/ | /\t/g'
 }
 
-# count AWK-CONDITION: fields are status, seconds, description, suite, spec, reason.
+# count AWK-CONDITION: prints the number of matching specs. The fields are status, seconds,
+# description, suite, spec, reason.
 count() {
     awk -F '\t' "$1 { n++ } END { print n + 0 }" "$specs"
 }
 
-# What exceptions.txt left out is `excepted`, with what lacks as its reason.
+# Marks specs that exceptions.txt left out as `excepted`, with the missing capability as the reason.
 except() {
     local regex capability what
     while IFS=$'\t' read -r regex capability what; do
@@ -69,7 +70,7 @@ judge_skips() {
         ' "$reports/reasons" "$specs" >>"$problems"
 }
 
-# A focus that no longer matches would never test anything.
+# Reports lines of focus.txt that no longer match a spec, since they would never test anything.
 judge_focus() {
     local line
     grep -v '^#' "$files/focus.txt" | while IFS= read -r line; do

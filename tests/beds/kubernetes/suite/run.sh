@@ -21,7 +21,7 @@ reports=${SUITE_DIR:-$BASE/suite}
 procs=${PROCS:-8}
 helpers=()
 
-# of_driver NODE FIELD: what the node reports of the driver.
+# of_driver NODE FIELD: prints what the node's CSINode object reports about the driver.
 of_driver() {
     kubectl get csinode "$1" -o jsonpath="{.spec.drivers[?(@.name==\"$driver\")].$2}"
 }
@@ -32,7 +32,7 @@ check_cluster() {
         of_driver "$name" name | grep -q . ||
             give_up "the kubelet of $name has no driver $driver; is the chart installed and" \
                 "belay-node ready?"
-        # Without it volumeLimits would fail after minutes, without a reason.
+        # Without a limit, volumeLimits would fail after minutes, without a reason.
         [ "${SUITE:-local}" = nfs ] || of_driver "$name" allocatable.count | grep -q . ||
             give_up "the driver has no limit of volumes on $name; please install it with maxVolumes"
     done
@@ -41,7 +41,7 @@ check_cluster() {
         give_up "the cluster has no CRDs of the snapshot API"
 }
 
-# describe FILESYSTEM BINDING: the driver as the suite wants it described, and its class.
+# describe FILESYSTEM BINDING: writes the driver's description in the suite's form, and its class.
 describe() {
     local mode=Immediate
     [ "$2" = immediate ] || mode=WaitForFirstConsumer
@@ -52,13 +52,13 @@ describe() {
     descriptions+=(--storage.testdriver="$reports/driver-$1-$2.yaml")
 }
 
-# The specs to skip, as one regex.
+# Prints the specs to skip, as one regex.
 left_out() {
     { grep -v '^#' "$files/excluded.txt" | sed 's/ | .*//' && exceptions_here | cut -f 1; } |
         paste -sd '|'
 }
 
-# What the tables do not show, for docs/conformance.md.
+# Writes facts that the tables do not show, for docs/conformance.md.
 write_facts() {
     local version kernel
     version=$(kubectl get node "${nodes[0]}" -o jsonpath='{.status.nodeInfo.kubeletVersion}')
@@ -71,8 +71,8 @@ write_facts() {
 MD
 }
 
-# A line for each spec as it ends; skipped ones, which are hundreds, only in the table. The name
-# follows the verdict, or stands before it where specs run one at a time.
+# Prints a line for each spec when it ends; skipped specs, which are hundreds, are only in the
+# table. The name follows the verdict, or precedes it if specs run one at a time.
 progress() {
     awk -v repeated="$1" '
         function short(name) {
@@ -115,7 +115,7 @@ run() {
     printf 'suite: %s: %d s\n' "$name" $((SECONDS - started))
 }
 
-# The specs reach the nodes by SSH, which has one command for them: systemctl.
+# Starts SSH servers: the specs reach the nodes by SSH, with which they run only systemctl.
 start_ssh() {
     rm -f "$reports/ssh.key"
     PATH=$here/node:$PATH "$BIN/nodessh" "$node_address:22" "$reports/ssh.key" \
@@ -126,7 +126,7 @@ start_ssh() {
     [ "${SUITE:-local}" = local ] || start_ssh_in_guests
 }
 
-# With the same key. The servers end with the guests.
+# Starts SSH servers in guests, with the same key. They end with the guests.
 start_ssh_in_guests() {
     local name
     for name in "${nodes[@]}"; do
@@ -151,7 +151,7 @@ end_helpers() {
     rm -f "$reports/ssh.key"
 }
 
-# One spec wants a program of others in an image of this name; ours does the same.
+# One spec requires another project's program in an image with this name; populator.sh replaces it.
 import_populator() {
     "$here/../image.sh" "$reports/populator.tar" registry.k8s.io/sig-storage/hello-populator:v1.0.1 \
         --copy "$here/populator.sh=/populator" --copy "$BIN/kubebox=/bin/kubectl" --entry /populator
@@ -163,13 +163,13 @@ import_populator() {
     rm "$reports/populator.tar"
 }
 
-# The second part must have the node for itself: it stops the kubelet.
+# Runs all parts. The second part must have the node for itself, since it stops the kubelet.
 all() {
     local part excluded
     excluded=$(left_out)
     for part in $PARTS; do
         case $part in
-            # Most of their time is waiting.
+            # Specs spend most of their time waiting.
             parallel) run parallel 'External Storage' "$excluded|\[Disruptive\]" "${PROCS:-12}" ;;
             disruptive) run disruptive 'External Storage.*\[Disruptive\]' "$excluded" 1 ;;
             *) give_up "PARTS=$PARTS: please choose of: parallel disruptive" ;;
@@ -177,7 +177,7 @@ all() {
     done
 }
 
-# Only the other half of a full run is kept.
+# Removes the reports, except those of the other half of a full run.
 forget_reports() {
     local part
     case ${PARTS:-} in
@@ -190,7 +190,7 @@ forget_reports() {
     esac
 }
 
-# A half is not blamed for what failed in the other.
+# A failure in one half does not count against the other.
 judge_halves() {
     if [ -e "$reports/parallel/passed" ] && [ -e "$reports/disruptive/passed" ]; then
         "$here/report.sh" "$reports" full parallel disruptive
