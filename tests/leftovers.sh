@@ -4,9 +4,9 @@
 #
 #   tests/leftovers.sh [--own] make test
 #
-# Mounts, loop devices and groups are compared before and after, so nothing else may make any
-# meanwhile; with --own they are not compared.
-# Processes are known by a mark in their environment, and files by a TMPDIR of the command's own.
+# Mounts, loop devices and groups are compared before and after, so no other process may create any
+# meanwhile; with --own, they are not compared. Processes are recognised by a mark in their
+# environment, and files by the command's own TMPDIR.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/setup/env.sh"
 
@@ -29,7 +29,7 @@ loops() {
     losetup --list --noheadings --output NAME,BACK-FILE | sort
 }
 
-# grep, and not a loop over files that may be gone; a process of another user cannot be read.
+# Use grep, and not a loop over files that may disappear; processes of other users cannot be read.
 processes() {
     grep --null-data --fixed-strings --line-regexp --files-with-matches --no-messages \
         "$mark" /proc/[0-9]*/environ | cut -d / -f 3 | while read -r pid; do
@@ -45,7 +45,7 @@ files() {
     find "$scratch" -mindepth 1
 }
 
-# What is there now and was not before.
+# Prints what exists now and did not exist before.
 left() {
     if [ -z "$own" ]; then
         comm -13 "$notes/mounts" <(mounts) | sed 's/^/mount: /'
@@ -56,7 +56,8 @@ left() {
     files | sed 's/^/file: /'
 }
 
-# The kernel releases a loop device a moment after its last user; later it is a leak.
+# Waits for the kernel, which releases a loop device a moment after its last user; a device that is
+# still bound later is a leak.
 settled() {
     local tries
     for ((tries = 0; tries < 10; tries++)); do

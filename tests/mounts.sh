@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs the tests that need root: several processes side by side, each with its share of the tests
-# and a separate mount namespace. One process would take longer: until its exec, a program that a
-# test starts has open what all other tests of the process have open, and keeps their mounts and
-# devices busy, so that those have to take turns.
+# Runs the tests that need root in several concurrent processes, each with a share of the tests and
+# a separate mount namespace. A single process would take longer: until its exec, a program that a
+# test starts has all files of the process's other tests open, and keeps their mounts and devices
+# busy, so those tests would have to run one at a time.
 #
 #   tests/mounts.sh [FLAG of cargo...]
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 . tests/setup/env.sh
 
-# They mostly wait for the kernel.
+# The processes mostly wait for the kernel.
 processes=$((2 * $(nproc)))
 tests=(cargo test "$@" --no-fail-fast --workspace --exclude belay-guest --exclude belay-openstack --tests)
 "${tests[@]}" --no-run
@@ -21,7 +21,8 @@ trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf "$logs"' EXIT
 }
 names=$(sed -n 's/: test$//p' "$logs/list" | sort -u)
 
-# share NUMBER: one name of so many, so that the slow tests of a module are spread.
+# share NUMBER: prints every n-th name, so that the slow tests of a module are spread over the
+# processes.
 share() {
     awk -v number="$1" -v of="$processes" 'NR % of == number - 1' <<<"$names"
 }
@@ -46,7 +47,7 @@ code=0
 for number in $(seq "$processes"); do
     wait "${running[number - 1]}" || {
         code=1
-        # A process that was killed has no such section.
+        # The log of a process that was killed has no such section.
         sed -n '/^failures:$/,$p' "$logs/$number" | grep . || tail --lines=60 "$logs/$number"
     }
 done

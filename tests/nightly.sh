@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the long forms of the tests, part by part, and reports how far it came. A part that passed is
-# not repeated for the same commit, so an interrupted run resumes where it ended.
+# Runs the long forms of the tests, part by part, and reports the progress. A part that has passed
+# is not repeated for the same commit, so an interrupted run resumes where it stopped.
 #
 #   nightly.sh             the parts that have not passed yet on this commit
 #   nightly.sh PART...     these parts alone, whether they passed before or not; one after the other
@@ -15,8 +15,9 @@ cd "$here/.."
 export BELAY_NIGHTLY=1
 
 # name | minutes | when | make's arguments
-# Those of `cluster` mostly wait and those of `machine` mostly compute, so the two run side by side,
-# each one after the other. Before them run the build, and the benchmarks, which need a quiet machine.
+# Parts of `cluster` mostly wait and parts of `machine` mostly compute, so the two groups run
+# concurrently, each one part at a time. Before them run the build, and the benchmarks, which need a
+# quiet machine.
 parts=$(
     cat <<'PARTS'
 build       |  3 | before  | build
@@ -49,7 +50,7 @@ files       | 35 | cluster | e2e PARTS=guests GUESTS=2 CLOUD=nfs FULL=1
 PARTS
 )
 
-# Uncommitted changes have no name, so results with them do not count later.
+# Prints the commit. Uncommitted changes have no name, so results with them do not count later.
 revision() {
     git describe --always --abbrev=12 --exclude '*' --dirty=-changed
 }
@@ -59,7 +60,7 @@ names() {
     awk -F ' *[|] *' -v when="${1:-}" 'when == "" || $3 == when { print $1 }' <<<"$parts"
 }
 
-# field NAME NUMBER: of the part's line.
+# field NAME NUMBER: prints a field of the part's line.
 field() {
     awk -F ' *[|] *' -v name="$1" -v number="$2" '$1 == name { print $number }' <<<"$parts"
 }
@@ -84,7 +85,7 @@ list() {
     done
 }
 
-# run NAME: its output goes to its log.
+# run NAME: runs a part, with its output in its log.
 run() {
     local name=$1 start=$SECONDS arguments code=0
     read -ra arguments <<<"$(field "$name" 4)"
@@ -103,7 +104,8 @@ run() {
 state=${CARGO_TARGET_DIR:-$PWD/target}/nightly/$(revision)
 case $state in *-changed) [ "${1:-}" = --list ] || rm -rf "$state" ;; esac
 mkdir -p "$state"
-# The halves of the storage suite are evaluated together, so their reports must outlive each of them.
+# The halves of the storage suite are evaluated together, so their reports must be kept until both
+# have run.
 export SUITE_DIR=$state/suite
 
 if [ "${1:-}" = --list ]; then
@@ -114,7 +116,8 @@ for name in "$@"; do
     [ -n "$(field "$name" 1)" ] || give_up "there is no part $name; the parts are:" $(names)
 done
 
-# run_lane WHEN: those of its parts that have not passed yet. The exit code is 0 if all have.
+# run_lane WHEN: runs the parts of this group that have not passed yet. The exit code is 0 if all
+# have passed.
 run_lane() {
     local name code=0
     for name in $(names "$1"); do
@@ -133,7 +136,7 @@ run_all() {
     # Without programs no part can run.
     run_lane before || code=1
     is_done build || return 1
-    # In a separate group, so that all of it can be ended.
+    # Use a separate process group, so that all of it can be ended.
     set -m
     run_lane machine &
     background=$!

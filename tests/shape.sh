@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What the house looks like in figures: production Rust by crate, files and functions by length, and
-# which top directories of a crate import each other in a cycle. For the reviewer of a large change,
-# before and after it; nothing is checked here (tidy and clippy do that).
+# Prints the size of the code: production Rust by crate, files and functions by length, and the top
+# directories of a crate that import each other in a cycle. For the review of a large change, before
+# and after it; checks nothing (tidy and clippy do that).
 #
 #   shape.sh [REVISION]     of the files as they are, or as they were then
 set -euo pipefail
@@ -14,7 +14,7 @@ if [ $# -gt 0 ]; then
     cd "$tree"
 fi
 
-# Modules that are declared for tests alone, as the paths that they may have.
+# Prints the possible paths of modules that are declared only for tests.
 test_modules() {
     find -- */src -name '*.rs' -exec awk '
         /^ *#\[cfg\(test\)\]/ { held = 1; next }
@@ -30,7 +30,7 @@ test_modules() {
         done
 }
 
-# The Rust files of the product.
+# Prints the Rust files of the product.
 files() {
     local tests
     tests=$(test_modules)
@@ -43,7 +43,7 @@ files() {
         }'
 }
 
-# Each file with its length, up to its unit tests: lines of code, and lines in all.
+# Prints each file with its length up to its unit tests: lines of code, and all lines.
 lengths() {
     files | while read -r file; do
         awk -v file="$file" '
@@ -56,7 +56,8 @@ lengths() {
     done
 }
 
-# Each function of more than a line, as rustfmt lays it out: it ends at its own indentation.
+# Prints each function of more than one line. As rustfmt lays it out, it ends at its own
+# indentation.
 functions() {
     files | while read -r file; do
         awk -v file="$file" '
@@ -77,7 +78,7 @@ functions() {
     done
 }
 
-# The file without its unit tests.
+# Prints a file without its unit tests.
 product() {
     awk '
         /^#\[cfg\(test\)\]$/ { held = 1; next }
@@ -85,7 +86,7 @@ product() {
         { held = 0; print }' "$1"
 }
 
-# Pairs of top modules of a crate that name each other.
+# Prints pairs of top modules of a crate that name each other.
 circles() {
     files | grep '/src/' | while read -r file; do
         crate=${file%%/src/*}
@@ -99,7 +100,7 @@ circles() {
         $2 != $3 && !seen[$1, $2, $3]++ { if (seen[$1, $3, $2]) print $1 ": " $3 " <-> " $2 }'
 }
 
-# From a column of numbers.
+# Prints the median and the maximum of a column of numbers.
 figures() {
     sort -n | awk '{ v[NR] = $1 } END { printf "%6d %6d\n", v[int((NR + 1) / 2)], v[NR] }'
 }

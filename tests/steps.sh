@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs make targets one after the other and prints how long each took; stops at the first failure.
-# A terminal shows one line that is written over, with what runs, how many tests have ended, the
-# time, and that of the last run; the output of a target follows only if it fails. VERBOSE=1 shows
-# all output, as where there is no terminal.
+# Runs make targets one after the other and prints the duration of each; stops at the first failure.
+# A terminal shows one line that is overwritten, with the current step, the number of finished
+# tests, the time, and the time of the last run; the output of a target follows only if it fails.
+# VERBOSE=1 shows all output, as without a terminal.
 #
 #   tests/steps.sh fmt clippy
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/setup/env.sh"
 
-# Seconds that each target took when it last passed.
+# The seconds that each target took when it last passed.
 times=${CARGO_TARGET_DIR:-target}/steps
 mkdir -p "$times"
 number=0
@@ -23,18 +23,18 @@ run() {
     "${MAKE:-make}" --no-print-directory "$1"
 }
 
-# show STEP: reads the output of the target.
+# show STEP: reads the output of the target, and shows the progress.
 show() {
     local step=$1 begun=$SECONDS shown=-1 tests=0 what= line of=
     [ ! -s "$times/$step" ] || of=" of about $(clock "$(cat "$times/$step")")"
-    # Without input the time goes on.
+    # Without input, only the time is updated.
     while read -r -t 1 line || [ $? -gt 128 ]; do
         case $line in
             'test '*' ... '*) tests=$((tests + 1)) what=${line#test } what=${what%% *} ;;
             '--- PASS'* | '--- FAIL'*) tests=$((tests + 1)) what=${line#--- } ;;
             *Compiling* | *Checking* | *Building* | *Running*) what=$line ;;
         esac
-        # A flood of lines must not become a flood of writes.
+        # Update at most once a second, since the output may have many lines.
         [ "$shown" != "$SECONDS" ] || continue
         shown=$SECONDS
         line="[$number/$steps] $step $(clock $((SECONDS - begun)))$of"
@@ -45,7 +45,8 @@ show() {
     printf '\r\033[K'
 }
 
-# run_shown STEP: cargo and the tests see no terminal, but cargo counts what it compiles.
+# run_shown STEP: runs the target without a terminal, but with cargo's progress, which counts what
+# it compiles.
 run_shown() {
     local code=0
     CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRESS_WIDTH=60 run "$1" </dev/null 2>&1 |

@@ -1,13 +1,14 @@
 # shellcheck shell=bash
-# Sourced by tests that drive both programs by belayctl: a volume's way up and back. They define
-# `controller` and `node`, which call belayctl with each one's socket, `wrong`, and node_id.
+# Sourced by tests that drive both programs with belayctl: takes a volume up and down again. They
+# define `controller` and `node`, which call belayctl with each program's socket, `wrong`, and
+# node_id.
 
-# The value of a line in belayctl's tables.
+# Prints the value of a line in belayctl's tables.
 field() {
     sed -n "s/^$1 *//p"
 }
 
-# Half a minute is far more than anything here takes.
+# Retries a command for half a minute, far more than anything here takes.
 await() {
     local tries
     for ((tries = 0; tries < 300; tries++)); do
@@ -17,7 +18,8 @@ await() {
     wrong "not so after half a minute: $*"
 }
 
-# up NAME FS STAGING TARGET [CREATE-FLAG...]: made, attached, staged, published; prints its id.
+# up NAME FS STAGING TARGET [CREATE-FLAG...]: creates, attaches, stages and publishes a volume;
+# prints its ID.
 up() {
     local fs=$2 staging=$3 target=$4 id context=() pair
     id=$(controller create "$1" --size 512MiB --fs-type "$fs" "${@:5}" | field volume_id)
@@ -31,7 +33,7 @@ up() {
     printf '%s\n' "$id"
 }
 
-# down ID STAGING TARGET: unpublished, unstaged, detached.
+# down ID STAGING TARGET: unpublishes, unstages and detaches a volume.
 down() {
     node unpublish "$1" --target "$3" >/dev/null
     node unstage "$1" --staging "$2" >/dev/null

@@ -4,8 +4,8 @@
 #
 #   drivers.sh PROGRAMS        the directory of the release programs
 #
-# There is no metadata service here: `digitalocean`, which reads the node's ID from it, answers its
-# socket all the same, but is not ready. All calls of the other drivers must succeed.
+# There is no metadata service here: `digitalocean`, which reads the node's ID from it, responds on
+# its socket, but is not ready. All calls to the other drivers must succeed.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"

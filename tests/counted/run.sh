@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Counts what the programs' own code costs: instructions, allocations, and pages of code, by callgrind.
-# Fails if one has grown by more than 5 % over baseline.txt, so that a growth is in the same commit
-# as its reason.
+# Counts the cost of the programs' own code with callgrind: instructions, allocations, and pages of
+# code. Fails if a count has grown by more than 5 % over baseline.txt, so that the commit that
+# causes the growth also explains it.
 #
 #   run.sh PROGRAMS            compares; PROGRAMS is the directory of the release programs
 #   run.sh PROGRAMS --write    writes baseline.txt
 #
 # The controller is the release program, called by belayctl. The node agent makes system calls that
-# valgrind does not know, so its operations run on the simulated kernel, which does not count, in a
-# debug build. Allocations are those of debug builds, since release programs have no names. System
-# calls are counted by tests/blackbox/syscalls.rs.
+# valgrind does not support, so its operations run on the simulated kernel, which is not counted, in
+# a debug build. Allocations are counted in debug builds, since release programs have no symbol
+# names. tests/blackbox/syscalls.rs counts system calls.
 set -euo pipefail
 shopt -s inherit_errexit
 here=$(dirname "$(readlink -f "$0")")
@@ -30,8 +30,8 @@ trap 'if [ -n "$running" ]; then kill "$running" || true; fi; rm -rf "$scratch"'
 # Names that differ between two runs would be other allocations.
 unset BELAY_LOG_LEVEL BELAY_HTTP_ENDPOINT CSI_ENDPOINT
 
-# The controller looks at each of the machine's block devices, and has a worker for each processor:
-# here at no device and on one processor. Without root, in a user namespace.
+# The controller inspects each of the machine's block devices, and has a worker for each processor;
+# here, it sees no device and uses one processor. Without root, it runs in a user namespace.
 alone=(taskset --cpu-list "$(awk '/^Cpus_allowed_list/ { split($2, list, /[-,]/); print list[1] }' /proc/self/status)"
     unshare --mount --propagation private)
 [ "$(id -u)" = 0 ] || alone+=(--user --map-root-user)
@@ -40,8 +40,8 @@ alone+=(sh -c 'mount -t tmpfs none /sys/block && exec "$@"' sh)
 callgrind=(valgrind --tool=callgrind --vgdb=no --callgrind-out-file="$scratch/profile"
     --separate-callers28="*__rust_alloc*" --separate-callers28="*__rust_realloc")
 
-# lifecycles COUNT CONTROLLER: sets `counts` to instructions, allocations and pages of a controller
-# with so many lifecycles of a volume, each call on a new connection.
+# lifecycles COUNT CONTROLLER: sets `counts` to the instructions, allocations and pages of a
+# controller that runs COUNT lifecycles of a volume, each call on a new connection.
 lifecycles() {
     local state=$scratch/state socket=$scratch/controller.sock id n
     mkdir "$state"
@@ -69,7 +69,7 @@ lifecycles() {
     read -r -a counts <<<"$(awk -f "$here/count.awk" "$scratch/profile")"
 }
 
-# The same for one lifecycle, without the start; the pages are those of all.
+# Computes the same for one lifecycle, without the start; the pages are the total.
 controller() {
     local few=5 many=15 start
     lifecycles "$few" "$1"
@@ -79,8 +79,8 @@ controller() {
     counts[1]=$(((counts[1] - start[1]) / (many - few)))
 }
 
-# The file of the node agent's unit tests, built once more without optimization: inlined functions have
-# no names.
+# Builds the unit tests of the node agent once more without optimization: inlined functions have no
+# names.
 unit_tests() {
     cargo --config profile.dev.package.belay-node-agent.opt-level=0 test --quiet ${CARGO_FLAGS:-} \
         --workspace --lib --no-run --message-format=json |
@@ -109,7 +109,7 @@ measure() {
     done
 }
 
-# What the counts depend on besides the code.
+# Prints what the counts depend on, in addition to the code.
 made_by() {
     printf '# %s, %s, %s\n' "$(rustc --version)" "$(valgrind --version)" \
         "$(grep -m 1 -ow avx2 /proc/cpuinfo || echo 'no avx2')"
@@ -126,7 +126,7 @@ if [ "$(head -n 1 "$baseline")" != "$(head -n 1 "$scratch/counts")" ]; then
     announce "the baseline is of $(head -n 1 "$baseline"): only printed here"
     judged=0
 fi
-# Names are all words but the last.
+# The name consists of all words but the last.
 awk -v max="$growth_max" '
     /^#/ { next }
     { count = $NF; $NF = ""; what = $0 }

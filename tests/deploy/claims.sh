@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Sourced by the tests of the chart in a cluster: the objects that each of them creates first.
+# Sourced by the tests of the chart in a cluster: creates the objects that each test needs first.
 
-# make_namespace NAME: pods can be made in it when this returns.
+# make_namespace NAME: creates a namespace; returns when pods can be created in it.
 make_namespace() {
     kubectl create namespace "$1" >/dev/null
     await 30 "the default service account" kubectl --namespace "$1" get serviceaccount default

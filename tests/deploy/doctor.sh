@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Sourced by tests of `belayctl doctor --switch cinder`, which have set `belayctl`, the program, and
-# `work`, a directory for the objects and the report.
+# Sourced by tests of `belayctl doctor --switch cinder`, which have set `belayctl` to the program,
+# and `work` to a directory for the objects and the report.
 
-# By the commands of the help text.
+# Reads the objects with the commands in the help text.
 read_objects() {
     local commands
     commands=$("$belayctl" doctor --help | sed -n 's/^ *\(kubectl get .*\)/\1/p')
@@ -10,7 +10,8 @@ read_objects() {
     bash -e -c "$commands" >"$work/objects.json"
 }
 
-# doctor CODE: its report is in the work directory, a finding a line.
+# doctor CODE: runs the check, which must exit with CODE. Its report is in the work directory, a
+# finding per line.
 doctor() {
     local code=0
     read_objects

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests the drain of docs/operations.md, with its command: pods and their mounts are removed, the
-# controller comes back on the cordoned node to detach the volumes, and after `kubectl uncordon` the
-# pods continue where they ended.
+# Tests the drain in docs/operations.md with the command on the page: pods and their mounts are
+# removed, the controller comes back on the cordoned node to detach the volumes, and after `kubectl
+# uncordon`, the pods continue where they stopped.
 #
 #   drain.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
 set -euo pipefail
@@ -23,7 +23,7 @@ clean() {
     exit "$code"
 }
 
-# A pod with a controller that recreates it, as a drain requires. It continues counting.
+# Starts a pod that a controller recreates, as a drain requires. It continues counting.
 make_writer() {
     make_namespace "$spot"
     make_claim "$spot" data belay-local
@@ -59,7 +59,7 @@ has_more_lines_than() {
     [ "$(lines)" -gt "$1" ]
 }
 
-# Nothing of the driver's is mounted or attached.
+# Whether nothing of the driver is mounted or attached.
 is_free() {
     local attached mounts
     attached=$(kubectl get volumeattachments --output jsonpath='{.items[*].spec.attacher}') ||
@@ -79,7 +79,7 @@ await 120 "the writer's first lines" has_more_lines_than 10
 before=$(lines)
 kubectl drain "$BED_NODE" --ignore-daemonsets --delete-emptydir-data --timeout=180s >/dev/null
 await 60 "the end of all mounts and attachments of $driver" is_free
-# Both stay, or come back, on a node that takes no other pods.
+# Both programs stay, or come back, on a node that accepts no other pods.
 kubectl --namespace "$namespace" rollout status daemonset/belay-node --timeout=60s >/dev/null
 kubectl --namespace "$namespace" rollout status deployment/belay-controller-local --timeout=120s \
     >/dev/null
@@ -90,6 +90,6 @@ kubectl --namespace "$spot" rollout status deployment/writer --timeout=180s >/de
 await 60 "a line more than before the drain" has_more_lines_than "$before"
 kubectl --namespace "$spot" exec deployment/writer -- \
     awk 'NR != $1 { bad = 1 } END { exit bad }' /data/numbers
-# The rest of the cluster, for the next test.
+# Wait for the rest of the cluster, for the next test.
 kubectl wait --for=condition=Available deployment --all --all-namespaces --timeout=180s >/dev/null
 printf 'a drained pod found its volume again, with all of its lines\n'

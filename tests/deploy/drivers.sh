@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the several drivers of docs/helm.md: a second one, on another disk, is an upgrade
-# under a pod that writes; one pod has volumes of both; and it can be removed again.
+# Tests several drivers as in docs/helm.md: a second driver, on another disk, is added by an upgrade
+# under a pod that writes; one pod uses volumes of both; and the second driver can be removed again.
 #
 #   drivers.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
 set -euo pipefail
@@ -36,7 +36,7 @@ make_disk() {
     mount -o loop "$BASE/second.img" "$disk"
 }
 
-# Files one.json and two.json: the release's values, and those with one driver more.
+# Writes one.json and two.json: the release's values, and the values with a second driver.
 write_values() {
     helm get values belay --namespace "$namespace" --output json >"$work/one.json"
     python3 - "$work" "$second" "$BED_NODE" "$disk/state" <<'PY'
@@ -54,7 +54,7 @@ upgrade() {
         --values "$work/$1.json" >"$work/helm" 2>&1
 }
 
-# pod NAME COMMAND CLAIM...: each claim is at /CLAIM.
+# pod NAME COMMAND CLAIM...: starts a pod with each claim at /CLAIM.
 pod() {
     local name=$1 command=$2 claim mounts='' volumes=''
     shift 2
@@ -100,7 +100,7 @@ await 60 "both drivers at the kubelet" drivers_are "local.csi.belay.dev $second"
 pod both 'sleep 3600' belay-local belay-second
 in_pod both 'echo second >/belay-second/file; sync'
 in_pod both '[ -s /belay-local/numbers ] && [ ! -e /belay-second/numbers ] && [ ! -e /belay-local/file ]'
-# Both from one agent, each file on its own disk.
+# One agent serves both drivers, each with its files on its own disk.
 [ "$(kubectl --namespace "$namespace" get pods --selector app.kubernetes.io/component=node \
     --output name | wc -l)" = 1 ]
 [ "$(find "$disk/state/volumes" -type f | wc -l)" = 1 ]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Has the real API server check the chart, rendered with each values file of its ci/ directory, without
-# creating anything. Unknown fields and warnings are failures: it would drop the ones, and
-# people ignore the others.
+# Has the real API server validate the chart, rendered with each values file of its ci/ directory,
+# without creating anything. Unknown fields and warnings are failures: the API server would drop
+# unknown fields, and people ignore warnings.
 #
 #   dry_run.sh     with KUBECONFIG, in a cluster that has the snapshot API
 set -euo pipefail
@@ -39,7 +39,8 @@ spec:
 YAML
 }
 
-# Nothing judges these objects where the Prometheus operator is not; this lets every field pass.
+# Without the Prometheus operator, nothing validates its objects; this definition accepts every
+# field.
 make_monitors() {
     ! kubectl get crd podmonitors.monitoring.coreos.com >/dev/null 2>&1 || return 0
     { crd podmonitor PodMonitor; crd prometheusrule PrometheusRule; } >"$work/crd.yaml"
@@ -48,7 +49,8 @@ make_monitors() {
     kubectl wait --for=condition=Established --timeout=30s --filename "$work/crd.yaml" >/dev/null
 }
 
-# A dry run makes no namespace that what follows could be in.
+# A dry run creates no namespace that later objects could be in, so they are created in an existing
+# one.
 judge() {
     local manifest=$1 reported
     reported=$(sed "s/belay-system/$namespace/" "$manifest" |

@@ -24,7 +24,7 @@ metadata=$node_address:8775
 keystone=$node_address:5000
 work=$(mktemp -d)
 fronts=()
-# The kubelet of the bed looks at a Secret every 10 s, the controller at its file every 5 s.
+# The bed's kubelet re-reads a Secret every 10 s, the controller its file every 5 s.
 seconds=180
 
 clean() {
@@ -55,13 +55,13 @@ user() {
     "$cloud/user.py" "$state" "$@"
 }
 
-# value KEY: of bed.json.
+# value KEY: prints a value of bed.json.
 value() {
     python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' \
         "$state/bed.json" "$1"
 }
 
-# rules JSON: what the fault proxy does from here on.
+# rules JSON: sets the rules of the fault proxy.
 rules() {
     curl --silent --fail --show-error --request PUT "$(value proxy)/rules" --data "$1" >/dev/null
 }
@@ -77,7 +77,8 @@ start_cloud() {
     fronts+=($!)
 }
 
-# An authority, and the certificate of Keystone that it has signed: one cannot be both.
+# Creates an authority, and a certificate for Keystone that it has signed: a certificate cannot be
+# both.
 make_certificates() {
     local new=(openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2)
     "${new[@]}" -keyout "$work/ca.key" -out "$work/ca.crt" -subj /CN=authority 2>/dev/null
@@ -98,7 +99,7 @@ put_secret() {
         >/dev/null
 }
 
-# Files local.json and both.json: the release's values, and those with the cloud's driver.
+# Writes local.json and both.json: the release's values, and the values with the cloud's driver.
 write_values() {
     helm get values belay --namespace "$namespace" --output json >"$work/local.json"
     python3 - "$work" "$metadata" <<'PY'
@@ -125,19 +126,20 @@ node_id() {
         --output jsonpath="{.spec.drivers[?(@.name==\"$driver\")].nodeID}"
 }
 
-# volumes EXPRESSION: what Python makes of `v`, the volumes of the project.
+# volumes EXPRESSION: prints the value of a Python expression, in which `v` contains the volumes of
+# the project.
 volumes() {
     user volumes | python3 -c 'import json, sys
 v = json.load(sys.stdin)
 print(eval(sys.argv[1]))' "$1"
 }
 
-# volumes_are EXPRESSION: whether it is true.
+# volumes_are EXPRESSION: whether the expression is true.
 volumes_are() {
     [ "$(volumes "bool($1)")" = True ]
 }
 
-# name CLAIM: of its volume.
+# name CLAIM: prints the name of the claim's volume.
 name() {
     printf 'pvc-%s\n' "$(kubectl --namespace "$spot" get pvc "$1" \
         --output jsonpath='{.metadata.uid}')"
@@ -192,7 +194,8 @@ choose() {
         "{\"spec\": {\"volumeAttributesClassName\": \"$2\"}}" >/dev/null
 }
 
-# A class of a type that Cinder could only give by moving the data is not feasible, and can be left.
+# Tests that a class whose type would require moving the data is reported as infeasible, and can be
+# undone.
 check_attributes_class() {
     make_attributes first file-a
     make_attributes second file
@@ -224,7 +227,7 @@ YAML
     delete_claim typed
 }
 
-# The pod waits for the disk; the kubelet's calls fail until it is deleted.
+# The pod waits for the disk; the kubelet's calls fail until the pod is deleted.
 check_attach() {
     make_claim "$spot" attached cinder-az-a
     kubectl --namespace "$spot" apply --filename - >/dev/null <<'YAML'
@@ -254,7 +257,7 @@ leader() {
         --output jsonpath='{.spec.holderIdentity}'
 }
 
-# Cinder has the volume, and its answer reaches no client.
+# Cinder has created the volume, but its response reaches no client.
 check_killed_leader() {
     local before volume
     before=$(leader)
@@ -281,14 +284,14 @@ restarts() {
         --output jsonpath="{range .items[*]}{.metadata.uid} $count {end}"
 }
 
-# Only the controllers log in through the proxy.
+# Prints the number of logins; only the controllers log in through the proxy.
 logins() {
     curl --silent --fail --show-error "$(value proxy)/counts" | python3 -c 'import json, sys
 print(sum(entry["count"] for entry in json.load(sys.stdin)
           if entry["service"] == "keystone" and entry["status"] == 201))'
 }
 
-# A token that a service has in its cache may outlive its credential, so the login counts too.
+# A token in a service's cache may outlive its credential, so also check that there was a new login.
 check_rotated_secret() {
     local before count new
     before=$(restarts)
@@ -303,7 +306,7 @@ check_rotated_secret() {
     delete_claim rotated
 }
 
-# The sidecars and the controller have all the rights that they asked for.
+# Checks that the sidecars and the controller have all the rights that they requested.
 check_rights() {
     tail -c "+$((marked + 1))" "$BASE/log/audit.jsonl" |
         grep "\"username\":\"system:serviceaccount:$namespace:$controller\"" >"$work/requests"
@@ -315,8 +318,8 @@ key_in_cluster() {
         --output jsonpath='{.metadata.uid} {.metadata.resourceVersion} {.data.keys}'
 }
 
-# Marks on disks are of the key that there was first. The Job that creates it has a right for as long
-# as it runs, and uses no other.
+# Marks on disks use the first key. The Job that creates the key has a right only while it runs, and
+# uses no other.
 check_kept_key() {
     local before
     before=$(key_in_cluster)
@@ -343,7 +346,8 @@ step() {
     printf 'openstack: %s: ok, %d s\n' "${1//_/ }" $((SECONDS - start))
 }
 
-# An uninstall before takes the rights away while the sidecars still ask.
+# An earlier uninstall removes rights while the sidecars still send requests, so only later entries of
+# the audit log count.
 marked=$(wc -c <"$BASE/log/audit.jsonl")
 trap clean EXIT
 trap 'printf "openstack: line %s: %s\n" "$LINENO" "$BASH_COMMAND" >&2' ERR

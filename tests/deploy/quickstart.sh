@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the commands of docs/quickstart.md, from the installation on, as written: NODE is the
-# bed's, and busybox the image that the bed has.
+# Runs the commands of docs/quickstart.md, from the installation on, exactly as printed, with the
+# bed's node as NODE, and busybox as the bed's image.
 #
 #   quickstart.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed,
 #                     which makes way for a new user's release and comes back
@@ -25,7 +25,7 @@ clean() {
     exit "$code"
 }
 
-# block SECTION NUMBER: that piece of shell of that section.
+# block SECTION NUMBER: prints this block of shell of the section.
 block() {
     awk -v section="## $1." -v number="$2" '
         /^## / { inside = index($0, section) == 1 }
@@ -35,7 +35,7 @@ block() {
             -e '/--watch/d'
 }
 
-# follow SECTION NUMBER: in a directory that looks like a clone.
+# follow SECTION NUMBER: runs the block in a directory that looks like a clone.
 follow() {
     block "$@" >"$work/block.sh"
     [ -s "$work/block.sh" ] || give_up "docs/quickstart.md has no piece $2 of shell in section $1"

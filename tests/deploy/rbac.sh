@@ -30,15 +30,16 @@ clean() {
     exit "$code"
 }
 
-# A right that is used at the start is seen only at a start. Sidecars that may not have lists streamed
-# ask for them as they do with older API servers: first `list`, then `watch`.
+# Restarts the controller, since rights that it uses only at its start are seen only then. Sidecars
+# that may not stream lists fall back to the requests for older API servers: first `list`, then
+# `watch`.
 restart_controller() {
     kubectl --namespace "$namespace" set env "deployment/$controller" \
         --containers 'csi-*' "KUBE_FEATURE_WatchListClient$1" >/dev/null
     kubectl --namespace "$namespace" rollout status "deployment/$controller" --timeout=180s >/dev/null
 }
 
-# What is written to the audit log from here on.
+# Marks the current end of the audit log.
 mark() {
     marked=$(wc -c <"$BASE/log/audit.jsonl")
 }
@@ -74,14 +75,14 @@ stop_scenario() {
     running=
 }
 
-# miss VERB RESOURCE: true if the sidecars try a call without the right to it.
+# miss VERB RESOURCE: whether the sidecars try a call without the right to it.
 miss() {
     local missed=
     rights without "$1" "$2" "$roles" | kubectl replace --filename - >/dev/null
     mark
-    # Not waited for: without some of its rights it never gets ready.
+    # Do not wait for the rollout: without some of its rights, the controller never becomes ready.
     kubectl --namespace "$namespace" rollout restart "deployment/$controller" >/dev/null
-    # A separate process group, so that its children end with it.
+    # Use a separate process group, so that the scenario's children end with it.
     set -m
     scenario >/dev/null 2>&1 &
     running=$!

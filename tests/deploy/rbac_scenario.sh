@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by rbac.sh: a scenario in which the sidecars do all they can do, successes and failures. All
-# of it is in its own namespace, or has a label.
+# Sourced by rbac.sh: a scenario in which the sidecars do everything that they can do, with
+# successes and failures. All objects are in a separate namespace, or have a label.
 
 driver=local.csi.belay.dev
 
@@ -8,12 +8,12 @@ apply() {
     kubectl --namespace belay-rights apply --filename - >/dev/null
 }
 
-# until SECONDS RESOURCE JSONPATH=VALUE
+# until_is SECONDS RESOURCE JSONPATH=VALUE
 until_is() {
     kubectl --namespace belay-rights wait --timeout="$1s" "$2" --for=jsonpath="$3" >/dev/null
 }
 
-# One class whose volumes wait for a pod, and one whose volumes are made at once.
+# Creates a class whose volumes wait for a pod, and a class whose volumes are created at once.
 make_classes() {
     apply <<YAML
 {apiVersion: v1, kind: Namespace, metadata: {name: belay-rights}}
@@ -64,7 +64,7 @@ spec:
 YAML
 }
 
-# pod NAME: with a claim of that name.
+# pod NAME: starts a pod with the claim of this name.
 pod() {
     apply <<YAML
 apiVersion: v1
@@ -95,14 +95,14 @@ resize() {
         "{\"spec\": {\"resources\": {\"requests\": {\"storage\": \"$2\"}}}}" >/dev/null
 }
 
-# Is there an event of that source that has come more than once?
+# Whether an event of this source has occurred more than once.
 repeated() {
     kubectl --namespace belay-rights get events --output \
         jsonpath='{range .items[*]}{.source.component} {.count}{"\n"}{end}' |
         awk -v source="$1" 'index($1, source) == 1 && $NF > 1 { found = 1 } END { exit !found }'
 }
 
-# The size of the volume of a claim.
+# Prints the size of a claim's volume.
 size_of() {
     kubectl get pv --output jsonpath='{.spec.capacity.storage}' \
         "$(kubectl --namespace belay-rights get pvc "$1" --output jsonpath='{.spec.volumeName}')"
@@ -124,7 +124,7 @@ live() {
     await 60 "the growth of a volume" eval '[ "$(size_of data)" = 512Mi ]'
 }
 
-# No disk has such room, so these calls fail again and again; and no class has such a parameter.
+# Makes calls that fail repeatedly: no disk is that large, and no class has such a parameter.
 fail_often() {
     claim large belay-rights-at-once 1Pi
     resize restored 1Pi
@@ -133,11 +133,11 @@ fail_often() {
     await 60 "a second failure to grow a volume" repeated external-resizer
 }
 
-# Nothing of ours in the objects that are in no namespace: neither volumes nor snapshots nor reports
-# of room.
+# Whether no objects outside of namespaces belong to the driver: neither volumes nor snapshots nor
+# capacities.
 has_ended() {
     local owners
-    # An API server that does not answer has nothing to show either.
+    # A failed query must not count as an empty result.
     owners=$(kubectl get pv,volumesnapshotcontents,csistoragecapacities --all-namespaces --output \
         jsonpath='{range .items[*]}{.spec.claimRef.namespace} {.spec.volumeSnapshotRef.namespace} {.storageClassName}{"\n"}{end}') ||
         return 1

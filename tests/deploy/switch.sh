@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tests `belayctl doctor --switch` on the objects of a real API server: as long as the other driver
-# has pods, its sidecars hold leases, and a volume has mount options that Belay refuses, it says no, and
-# yes once they have ended and the volume was changed as it says.
+# Tests `belayctl doctor --switch` on the objects of a real API server: it fails as long as the
+# other driver has pods, its sidecars hold leases, and a volume has mount options that Belay
+# refuses; it succeeds once these have ended and the volume was changed as the report says.
 #
 #   switch.sh BELAYCTL     within a cluster of the Kubernetes bed (cluster.sh exec)
 #
-# The driver is objects only: no node can run its image.
+# The driver consists of objects only: no node can run its image.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 belayctl=${1:?the program belayctl}
@@ -29,7 +29,8 @@ clean() {
     exit "$code"
 }
 
-# install HOLDER: the driver's controller, and a volume. The names of images and leases are the driver's.
+# install HOLDER: creates the driver's controller, and a volume. The names of images and leases are
+# the real driver's.
 install() {
     kubectl apply --filename - >/dev/null <<YAML
 apiVersion: v1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests the promises of docs/helm.md about volumes: an upgrade does not leave them behind; and a pod
-# continues to write without the driver, its volume stays, and the same release, installed again, continues
-# with both.
+# Tests the promises of docs/helm.md about volumes: an upgrade does not leave them behind; a pod
+# continues to write without the driver, and its volume stays; and the same release, installed
+# again, continues with both.
 #
 #   uninstall.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
 set -euo pipefail
@@ -29,7 +29,7 @@ install() {
         --values "$work/values.yaml" >/dev/null
 }
 
-# pod NAME COMMAND: with the claim `data`.
+# pod NAME COMMAND: starts a pod with the claim `data`.
 pod() {
     kubectl --namespace "$spot" apply --filename - >/dev/null <<YAML
 apiVersion: v1
@@ -55,7 +55,7 @@ has_more_lines_than() {
     [ "$(lines)" -gt "$1" ]
 }
 
-# refused SETTING WHY: an upgrade that would create an empty store.
+# refused SETTING WHY: checks that an upgrade that would create an empty store is refused.
 refused() {
     ! helm upgrade belay "$here/../../deploy/chart" --namespace "$namespace" \
         --values "$work/values.yaml" --set "$1" >"$work/output" 2>&1 && grep -q "$2" "$work/output"
@@ -85,7 +85,7 @@ kubectl --namespace "$spot" delete pod writer --wait=false >/dev/null
 
 install
 await 120 "the end of the deleted pod" eval '! kubectl --namespace "$spot" get pod writer'
-# Numbers without a gap, from 1 on: nothing was lost in between.
+# The numbers have no gap, starting at 1: nothing was lost in between.
 pod reader "awk 'NR != \$1 { bad = 1 } END { exit bad || NR <= $without }' /data/numbers"
 kubectl --namespace "$spot" wait pod/reader --timeout=120s \
     --for=jsonpath='{.status.phase}'=Succeeded >/dev/null

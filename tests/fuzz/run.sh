@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the parsers of what disks and the kernel say, with libFuzzer.
+# Fuzzes the parsers of data from disks and from the kernel, with libFuzzer.
 #
 #   run.sh [TARGET...]     all of them, if none is named
 #
@@ -7,7 +7,7 @@
 # KEEP=1      replaces the corpus by the fewest inputs that reach all code that was reached
 #
 # An input that makes a parser panic is kept below target/fuzz/crashes: copy it to the corpus, which
-# the unit tests replay, and repair the parser.
+# the unit tests replay, and fix the parser.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 . tests/setup/env.sh
@@ -17,11 +17,12 @@ place=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
 corpus=tests/fuzz/corpus
 have c++ || apt_install g++
 
-# As cargo-fuzz sets them, with counters only: the parsers have no unsafe code for a sanitizer.
+# Sets the flags as cargo-fuzz does, with counters only: the parsers have no unsafe code for a
+# sanitizer.
 flags=(-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares)
-# With a target, so that the flags do not count for build scripts.
+# Set a target, so that the flags do not apply to build scripts.
 host=$(rustc -vV | sed -n 's/^host: //p')
 RUSTFLAGS="${flags[*]}" cargo build --release --quiet --locked --target "$host" \
     --manifest-path tests/fuzz/Cargo.toml --target-dir "$place"
@@ -39,7 +40,7 @@ for target in "${targets[@]}"; do
     found=$place/found/$target kept=$place/kept/$target
     mkdir -p "$found" "$place/crashes/$target"
     announce "fuzz: $target, $seconds s"
-    # The longest input is a superblock at each of some places.
+    # The longest input consists of superblocks at several offsets.
     fuzz "$target" -max_total_time="$seconds" -max_len=16384 -print_final_stats=1 \
         -artifact_prefix="$place/crashes/$target/" "$found" "$corpus/$target"
     if [ -n "${KEEP:-}" ]; then

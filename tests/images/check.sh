@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks both images as shipped: each tool in them starts, they hold every library
-# that is loaded and no other, the licences of every package are there, two builds are equal to
-# the bit, and from them a controller and an agent format, mount and release volumes.
+# Checks both images as shipped: each tool in them starts, they contain exactly the libraries that
+# are loaded, and the licences of every package, two builds are identical, and a controller and an
+# agent from them format, mount and release volumes.
 #
 #   tests/images/check.sh OUTDIR BINDIR     the images, and the programs they were built from (root)
 #
@@ -26,7 +26,7 @@ wrong() {
     exit 1
 }
 
-# The content of the archive, not of its sources.
+# Unpacks the archive, so that its content is checked, and not its sources.
 unpack() {
     local image=$1 layer
     mkdir -p "$work/$image/archive" "$work/$image/root"
@@ -82,7 +82,7 @@ expect_papers() {
         wrong "the licences of the crates are missing"
 }
 
-# As many as the package has, in the place where the controller looks for them.
+# Checks that there are as many authorities as in the package, where the controller looks for them.
 expect_authorities() {
     local held
     held=$(grep -c '^-----BEGIN CERTIFICATE-----$' \
@@ -115,7 +115,7 @@ for image in node controller; do
 done
 
 printf 'images: what starts in them\n'
-# btrfs and e2fsck want /dev/null, which a container always has.
+# btrfs and e2fsck require /dev/null, which a container always has.
 mkdir "$work/node/root/dev" && mknod -m 666 "$work/node/root/dev/null" c 1 3
 expect_to_start node mkfs.ext4 -V
 expect_to_start node mkfs.xfs -V

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The half of check.sh that is process 1 in separate namespaces: it runs a controller and an agent
-# from the unpacked images, as a container runtime would (their own root, which cannot be written;
-# /dev, the kubelet's directory, the state directory and the socket's directory from outside), and a volume of each kind
-# goes through its lifecycle.
+# The part of check.sh that is process 1 in separate namespaces: runs a controller and an agent from
+# the unpacked images, as a container runtime would (with their own read-only root, and with /dev,
+# the kubelet's directory, the state directory and the socket's directory from outside), and takes a
+# volume of each kind through its lifecycle.
 #
 #   volumes.sh WORK
 set -euo pipefail
@@ -58,7 +58,7 @@ live() {
 }
 
 mkdir -p "$work/state/volumes" "$work/kubelet" "$work/run"
-# So that mounts in the agent's root are visible, as with the kubelet's propagation.
+# Make mounts in the agent's root visible, as with the kubelet's propagation.
 mount --bind "$work/kubelet" "$work/kubelet"
 mount --make-shared "$work/kubelet"
 container controller

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Static checks of deploy/monitoring: promtool accepts the rules and they pass their tests; every
-# alert has the required texts, and its page in the runbook; every test of one can fail;
-# every metric and label in rules and dashboard is one that docs/metrics.md has.
+# Runs static checks of deploy/monitoring: promtool accepts the rules and they pass their tests;
+# every alert has the required texts, and its section in the runbook; every test of a rule can fail;
+# every metric and label in rules and dashboard is listed in docs/metrics.md.
 #
 #   tests/monitoring/check.sh
 set -euo pipefail
@@ -13,10 +13,10 @@ dashboard=$top/deploy/monitoring/dashboard.json
 tests=$here/rules_test.yaml
 runbook=$top/docs/runbook.md
 metrics=$top/docs/metrics.md
-# Where the alerts link to, unless generate.sh is given another base.
+# The URL to which the alerts link, unless generate.sh gets another one.
 runbook_url=$(sed -n "s/^default='\(.*\)'/\1/p" "$top/deploy/monitoring/generate.sh")
-# What a scrape adds to every metric, what the quantiles of a histogram go by, and what the rules
-# call the pods of one Deployment.
+# Labels that a scrape adds to every metric, the label of histogram quantiles, and the rules' name
+# for the pods of one Deployment.
 target_labels=" namespace pod node container instance job le controller "
 
 "$top/tests/setup/packages.sh" monitoring
@@ -29,7 +29,7 @@ wrong() {
     exit 1
 }
 
-# Some have two rules: a warning, and a critical one for many nodes.
+# Prints the names of alerts. Some have two rules: a warning, and a critical one for many nodes.
 alerts() {
     sed -n 's/^ *- alert: //p' "$rules" | sort -u
 }
@@ -38,7 +38,8 @@ passes() {
     promtool test rules "$1" >"$work/said" 2>&1
 }
 
-# Prometheus' operator goes by labels; the rest is the same. The runbook's base is in one place.
+# Checks that generate.sh adds the requested labels, by which Prometheus' operator selects rules, and
+# changes nothing else.
 expect_labels() {
     "$top/deploy/monitoring/generate.sh" "$runbook_url" release=mine team=ours \
         >"$work/labelled.yaml"
@@ -58,7 +59,7 @@ expect_base() {
     grep -q "runbook_url: $elsewhere#" "$work/elsewhere.yaml" || wrong "generate.sh sets no links"
 }
 
-# The rule of an alert, counted from 1 in the whole file: all lines up to the next one.
+# Prints the rule of an alert, counted from 1 in the whole file: all lines up to the next rule.
 rule() {
     awk -v number="$1" '/^ *- (alert|name): / { mine = $2 == "alert:" && ++count == number } mine' \
         "$rules"
@@ -70,7 +71,7 @@ expect_complete() {
         number=$((number + 1))
         for field in 'severity: \(critical\|warning\)}' 'summary: .*\$labels\.' \
             'description: .\{40\}' "runbook_url: $runbook_url#${alert,,}\$"; do
-            # The one that has no target has no label to name.
+            # The alert without a target has no label to name.
             [ "$alert" != BelayMetricsAbsent ] || field=${field/%.\*\\\$labels\\./}
             rule "$number" | grep -q "$field" || wrong "$alert (rule $number) has no $field"
         done
@@ -80,7 +81,8 @@ expect_complete() {
         wrong "alerts (<) and sections of docs/runbook.md (>) differ"
 }
 
-# Puts other expressions into all alerts at once: each must be missed by name in what fails.
+# Replaces the expressions of all alerts at once: the output of the failing tests must name each
+# alert.
 expect_noticed() {
     local alert
     mkdir -p "$work/changed"
@@ -107,11 +109,11 @@ expressions() {
 
 documented_labels() {
     local row=$1
-    # Some have none.
+    # Some metrics have no labels.
     { cut -d '|' -f 4 <<<"$row" | grep -o '`[a-z_]*`' || true; } | tr -d '`'
 }
 
-# name{labels}, without the values.
+# Prints name{labels} of each selector, without the values.
 selectors() {
     sed 's/"[^"]*"//g; s/[a-z_]*:[a-z_]*:[a-z0-9_]*//g' <<<"$all" |
         grep -oE '\b(belay|process)_[a-z_]+(\{[^}]*\})?' | sort -u
@@ -141,7 +143,8 @@ expect_known_groupings() {
     done
 }
 
-# Grafana's rows are 38 pixels high: a screen of 1080 pixels has room for 20 below the header.
+# Checks that the dashboard's first part fits on one screen: Grafana's rows are 38 pixels high, so a
+# screen of 1080 pixels has room for 20 below the header.
 expect_one_screen() {
     jq --exit-status '[.panels[] | select(.type == "row")] as $rows | $rows[0].gridPos.y as $bottom
         | ($rows | all(.collapsed)) and $bottom <= 20

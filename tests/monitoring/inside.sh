@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The half of real.sh that is process 1 in separate namespaces.
+# The part of real.sh that is process 1 in separate namespaces.
 #
 #   inside.sh WORK BINDIR
 set -euo pipefail
@@ -24,7 +24,8 @@ node() {
     "$bindir/belayctl" --endpoint "$work/node.sock" node "$@"
 }
 
-# A tmpfs shares no blocks between files, so there is something to copy.
+# Starts both programs on a tmpfs, which shares no blocks between files, so that there is something
+# to copy.
 start_programs() {
     mkdir -p "$work/state" "$work/plugins_registry"
     mount -t tmpfs -o size=32G tmpfs "$work/state"
@@ -36,12 +37,13 @@ start_programs() {
         --registration-dir "$work/plugins_registry" \
         --kubelet-registration-path /csi/csi.sock 2>"$work/node.log" &
     await node info
-    # The kubelet's replies.
+    # Send the kubelet's replies.
     "$bindir/belayctl" --endpoint "$work"/plugins_registry/*-reg.sock \
         rpc NotifyRegistrationStatus '{"plugin_registered": true}' >/dev/null
 }
 
-# Labels as the operator adds them to the targets of a PodMonitor.
+# Prints a scrape configuration, with the labels that the operator adds to the targets of a
+# PodMonitor.
 scrape() {
     cat <<YAML
 - job_name: belay-system/belay-$1
@@ -51,7 +53,8 @@ scrape() {
 YAML
 }
 
-# Every two seconds, so that two values of a counter come soon.
+# Starts Prometheus. It scrapes every two seconds, so that two values of a counter are soon
+# available.
 start_prometheus() {
     {
         printf 'global: {scrape_interval: 2s, evaluation_interval: 2s}\n'
@@ -59,7 +62,7 @@ start_prometheus() {
         scrape node 9808
         scrape controller 9809
     } >"$work/prometheus.yml"
-    # What has to last for minutes lasts for seconds here.
+    # Conditions that must last for minutes must last only seconds here.
     sed 's/^\( *for: \)[0-9]*m$/\110s/' "$here/../../deploy/monitoring/rules.yaml" \
         >"$work/rules.yaml"
     prometheus --config.file="$work/prometheus.yml" --storage.tsdb.path="$work/data" \
@@ -67,7 +70,7 @@ start_prometheus() {
     await curl --silent --fail "$prometheus/-/ready"
 }
 
-# live NAME FS [CREATE-FLAG...]: a volume's whole lifecycle but its end; prints its id.
+# live NAME FS [CREATE-FLAG...]: runs a volume's lifecycle without its end; prints the volume's ID.
 live() {
     local id
     mkdir -p "$work/staging"
@@ -78,7 +81,7 @@ live() {
     printf '%s\n' "$id"
 }
 
-# A snapshot by copying, and a volume from it.
+# Creates a snapshot by copying, and a volume from it.
 copy() {
     local snapshot
     snapshot=$(controller snapshot-create "snapshot-$1" "$2" | field snapshot_id)
@@ -87,7 +90,7 @@ copy() {
     live "restored-$1" "$3" --from-snapshot "$snapshot" >/dev/null
 }
 
-# A volume with unknown data, which an agent must refuse to format.
+# Creates a volume with unknown data, which an agent must refuse to format.
 be_refused() {
     local id
     id=$(controller create "foreign-$1" --size 512MiB --fs-type ext4 | field volume_id)
@@ -116,8 +119,9 @@ seconds_since() {
     printf '%d\n' "$(($(date +%s) - $1))"
 }
 
-# urgent SINCE ALERT [SELECTOR]: that alert fires within two minutes, which is what docs/runbook.md
-# promises. The test's scrapes are more frequent; its rules for these alerts are the real ones.
+# urgent SINCE ALERT [SELECTOR]: checks that the alert fires within two minutes, as docs/runbook.md
+# promises. The test scrapes more often than in production, but uses the real rules for these
+# alerts.
 urgent() {
     local since=$1 query="ALERTS{alertname=\"$2\", alertstate=\"firing\"${3:+, $3}}"
     until [ "$(curl --silent --fail --data-urlencode "query=$query" "$prometheus/api/v1/query" |
@@ -128,7 +132,7 @@ urgent() {
     printf 'monitoring: %s fired after %d s\n' "$2" "$(seconds_since "$since")"
 }
 
-# The status page as a real browser shows it, on request only: BELAY_PICTURE is the file to write.
+# Takes a picture of the status page in a real browser, if BELAY_PICTURE names the file to write.
 picture() {
     [ -n "${BELAY_PICTURE:-}" ] || return 0
     HOME=$work chromium --headless --no-sandbox --disable-gpu --window-size=1280,720 \
@@ -136,8 +140,8 @@ picture() {
         wrong "chromium shows no page"
 }
 
-# record_an_error ID: the kernel records an error of that mounted ext4, triggered as
-# fs/ext4/sysfs.c offers for tests. It counts in a separate worker.
+# record_an_error ID: makes the kernel record an error of this mounted ext4, through
+# fs/ext4/sysfs.c, which exists for tests. A separate worker counts the error.
 record_an_error() {
     local device
     device=$(losetup --noheadings --output NAME --associated "$work/state/volumes/$1")
@@ -145,8 +149,8 @@ record_an_error() {
     await grep --quiet '[1-9]' "/sys/fs/ext4/${device##*/}/errors_count"
 }
 
-# Pods use two volumes: the backing file of one is removed, the filesystem of the other has an
-# error. At the same time, because each alert takes a while.
+# Damages two volumes that pods use: removes the backing file of one, and causes an error in the
+# filesystem of the other. Both at once, because each alert takes a while.
 harm_two_volumes() {
     local lost damaged since
     mkdir -p "$work/staging" "$work/staging-damaged"
@@ -156,14 +160,13 @@ harm_two_volumes() {
     rm "$work/state/volumes/$lost"
     record_an_error "$damaged"
     urgent "$since" BelayDataLoss 'reason="BackingFileMissing"'
-    # As the kubelet does each minute.
+    # The kubelet does this every minute.
     node stats "$lost" --path "$work/pod" >/dev/null
     node stats "$damaged" --path "$work/pod-damaged" >/dev/null
     urgent "$since" BelayDataLoss 'reason="BackingFileGone"'
     urgent "$since" BelayVolumesUnhealthy 'reason="FilesystemErrors"'
     picture
-    # What docs/health.md says: the file gets its name again, and the next stage checks the
-    # filesystem.
+    # Follow docs/health.md: give the file its name again; the next stage checks the filesystem.
     ln "$work/state/attached/$lost" "$work/state/volumes/$lost"
     down "$lost" "$work/staging" "$work/pod"
     down "$damaged" "$work/staging-damaged" "$work/pod-damaged"
@@ -175,7 +178,7 @@ harm_two_volumes() {
     controller delete "$damaged" >/dev/null
 }
 
-# The filesystem is made small enough to be filled, and then files are written until none fits.
+# Shrinks the filesystem so that it can be filled, and then writes files until none fits.
 fill_the_disk() {
     local used since
     used=$(df --output=used --block-size=1M "$work/state" | tail -n 1)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Asks a Prometheus that scrapes Belay every query of the dashboard and every recording rule: each
-# must have a result, with a number. Alerts must be valid, whatever their state.
+# Sends a Prometheus that scrapes Belay every query of the dashboard and every recording rule: each
+# must have a result with a number. Alerts must be valid, whatever their state.
 #
 #   tests/monitoring/queries.sh PROMETHEUS_URL
 #
-# Needs rules.yaml among its rule_files, and that within the last quarter of an hour volumes were
-# created, mounted and released and calls failed, several times: a rate needs two values.
+# Requires rules.yaml among its rule_files. Within the last 15 minutes, volumes must have been
+# created, mounted and released, and calls must have failed, several times: a rate needs two values.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"
@@ -16,19 +16,20 @@ url=$1
 window=15m
 missing=0
 
-# The values that Grafana would use for its variables.
+# Replaces Grafana's variables by the values that Grafana would use.
 concrete() {
     sed "s/\\[\$__rate_interval\\]/[$window]/g; s/\\\$operation/stage/g
         s/\\\$\\(namespace\\|node\\|driver\\)/.*/g"
 }
 
-# Count of numbers in the response; "NaN" is none.
+# Prints the count of numbers in the response, not including "NaN".
 numbers() {
     curl --silent --show-error --fail-with-body --max-time 30 --data-urlencode "query=$1" \
         "$url/api/v1/query" | jq '[.data.result[].value[1] | select(. != "NaN")] | length'
 }
 
-# A few times: on a busy machine a scrape may fail, and its series are gone until the next.
+# Retries a query a few times: on a busy machine a scrape may fail, and its series are missing until
+# the next.
 ask() {
     local count tries
     for ((tries = 0; tries < 10; tries++)); do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Both programs at work, scraped by a real Prometheus with our rules: every query of the dashboard
-# and every recording rule has data, and faults raise the right alerts, and no others.
+# Runs both programs, scraped by a real Prometheus with Belay's rules: every query of the dashboard
+# and every recording rule has data, and faults raise the right alerts and no others.
 #
 #   tests/monitoring/real.sh BINDIR     (the programs; needs root)
 set -euo pipefail
@@ -15,6 +15,7 @@ setup=$here/../setup
 bindir=$(readlink -f "$1")
 work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
-# A separate network has every port free; the volumes are on a tmpfs that goes with the mounts.
+# In a separate network namespace, every port is free; the volumes are on a tmpfs that is removed
+# with the mounts.
 unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
     "$here/inside.sh" "$work" "$bindir" </dev/null

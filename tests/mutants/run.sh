@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Puts small faults into the code that holds data, one at a time, and checks whether a test notices.
+# Puts small faults into the code that stores data, one at a time, and checks whether a test
+# notices.
 #
 #   run.sh             all faults where data is at stake, and a sample of the others
 #   run.sh --unit      against unit tests alone
@@ -16,18 +17,19 @@
 #           once a test for it is there
 # FILES=…   a pattern (grep -E) of the files to put them in, instead of all
 #
-# cargo-mutants lists the faults; belay-mutants adds deleted calls (`sync()?;`), compiles all of them
-# into one build, each behind a switch, and runs for each only the tests that reach it: the fast unit
-# tests, those of the controller's programs, those that need root, and the slow unit tests. A fault may
-# free any loop device or unmount anything. So tests run without privileges and devices
-# (unprivileged.sh), and those that need root in a guest, which has its own devices. Each fault in a
-# constant, which a switch cannot select, has its own build.
+# cargo-mutants lists the faults. belay-mutants adds faults in which a call (`sync()?;`) is deleted,
+# compiles all faults into one build, each behind a switch, and runs for each fault only the tests
+# that reach it: the fast unit tests, the tests of the controller's programs, the tests that need
+# root, and the slow unit tests. A fault may release any loop device or unmount anything. So tests
+# run without privileges and devices (unprivileged.sh), and the tests that need root run in a guest,
+# which has its own devices. A switch cannot select a fault in a constant, so each of these has its
+# own build.
 #
-# Why not `cargo mutants` alone: it compiles once for each fault, which took 80 s, so that the 3,157
-# faults where data is at stake would take 70 hours, and not the 82 minutes of a whole run. It also
-# runs tests with the privileges of its caller, and deletes no calls.
+# `cargo mutants` alone compiles once per fault, which took 80 s, so that the 3,157 faults where
+# data is at stake would take 70 hours, instead of 82 minutes for a whole run. It also runs tests
+# with the privileges of its caller, and deletes no calls.
 #
-# Results: target/mutants/out. A run that is interrupted resumes, unless a source has changed.
+# Results are in target/mutants/out. An interrupted run resumes, unless a source has changed.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 cd "$here/../.."
@@ -37,7 +39,8 @@ cd "$here/../.."
 data='^(node-agent/src/(operation|filesystem|device)|controller/src/backend/('
 data+='local/(files|snapshot|record|recover)|'
 data+='nfs/worker/(archive|claims|create|delete|deletion|fill|remove|trash|tree)\.rs))'
-# Percent of the others: a little less than the last sample of them has shown. It may only be raised.
+# Minimum percentage of the other faults that tests must notice, slightly less than in their last
+# sample. It may only be raised.
 noticed_min=75
 
 : "${SAMPLE:=40}"
@@ -51,7 +54,8 @@ packages=(controller node-agent)
 programs=(process cloud openstack_twin digitalocean_twin civo_twin create_key nfs)
 results=("$out"/{unit,slow,alone,mounts,mounts_of_programs} "${programs[@]/#/$out/}")
 
-# Copies: an interrupted run leaves no fault in the checkout. In `plain` a fault is put in by itself.
+# Copies the sources, so that an interrupted run leaves no fault in the checkout. The copy `plain`
+# is for single faults.
 copy_trees() {
     local tree
     for tree in "$place/woven" "$place/plain"; do
@@ -62,23 +66,23 @@ copy_trees() {
     done
 }
 
-# The patterns of accepted.toml.
+# Prints the patterns of accepted.toml.
 accepted() {
     sed -nE "s/^ +'(.*)',$/\1/p" "$here/accepted.toml"
 }
 
-# sample COUNT: of the faults in the input, those that the seed selects.
+# sample COUNT: prints the faults of the input that the seed selects.
 sample() {
     "$tool" sample "$SEED" "$1"
 }
 
-# A pattern of names for lines that start with a number.
+# Adapts a pattern of names to lines that start with a number.
 of() {
     printf '%s' "${1/#^/$'^[0-9]+\t'}"
 }
 
-# choose LIST COUNT: leaves in it what is judged, so many of the others. One in a constant takes a
-# build, so that only a sample of them is.
+# choose LIST COUNT: reduces the list to the faults to judge, with COUNT of the others. Each fault
+# in a constant takes a build, so only a sample of these is judged.
 choose() {
     local list=$out/$1
     accepted | grep -vEf - "$list" | grep -E -- "$(printf '^[0-9]+\t')${FILES:-}" |
@@ -93,7 +97,7 @@ choose() {
     if [ "$1" = left ]; then sample "$2" <"$list.data"; else cat "$list.data"; fi >>"$list"
 }
 
-# Of the faults in the input, those that the last report has as noticed by no test.
+# Prints the faults of the input that no test has noticed according to the last report.
 those_missed() {
     awk -F '\t' '
         function place(name) { sub(/:[0-9]+:[0-9]+:/, ":", name); return name }
@@ -101,7 +105,7 @@ those_missed() {
         place($2) in missed' "$place/missed" -
 }
 
-# Everything but the results is kept from the last run.
+# Builds, and keeps everything from the last run except the results.
 build() {
     local key
     key=$(git ls-files -s controller node-agent server contract proto tests/mutants Cargo.lock |
@@ -119,7 +123,7 @@ build() {
     choose woven "$SAMPLE"
     choose left "$CONSTANTS"
     touch "${results[@]}"
-    # For the user without privileges.
+    # The user without privileges writes these files.
     chmod 666 "${results[@]}"
     printf '%s\n' "$key" >"$out/key"
 }
@@ -131,15 +135,15 @@ judge() {
         give_up "mutants: the tests could not be run"
 }
 
-# alone PACKAGE: the faults that have their own build.
+# alone PACKAGE: judges the faults that need their own build.
 alone() {
     BELAY_MUTANTS_RUNNER=$here/unprivileged.sh CARGO_PROFILE_DEV_OPT_LEVEL=0 \
         "$tool" alone "$place/list" "$place/plain" "$out" "$1" --package "belay-$1" --lib >"$place/log" ||
         give_up "mutants: a fault could not be built"
 }
 
-# unnoticed PACKAGE STAGE: the numbers of faults that no test has noticed and that this stage has not
-# tried.
+# unnoticed PACKAGE STAGE: prints the numbers of faults that no test has noticed and that this stage
+# has not tried.
 unnoticed() {
     awk -F '\t' -v package="^$1/" -v stage="/$2\$" '
         FILENAME ~ /woven$/ { if ($2 ~ package) waiting[$1] = 1; next }
@@ -147,8 +151,8 @@ unnoticed() {
         END { for (id in waiting) print id }' "$out/woven" "${results[@]}"
 }
 
-# in_guest PACKAGE TARGET STAGE: these tests as root, with many faults in one guest. One that a fault
-# crashes is followed by one for each fault.
+# in_guest PACKAGE TARGET STAGE: runs these tests as root, for many faults in one guest. If a fault
+# crashes the guest, each of these faults gets its own guest.
 in_guest() {
     local ids id
     announce "mutants, $SECONDS s: tests of $1 in guests"
@@ -165,7 +169,8 @@ in_guest() {
     done >>"$out/$3"
 }
 
-# record_in_guest PACKAGE TARGET STAGE: which tests reach which faults, unless that is known.
+# record_in_guest PACKAGE TARGET STAGE: records which tests reach which faults, unless that is
+# known.
 record_in_guest() {
     local kept=$out/reached-$1-$2-ignored
     [ -s "$kept" ] || { "$guest" "$tool" record "$out" "$@" >"$place/log" &&
@@ -173,7 +178,7 @@ record_in_guest() {
         give_up "mutants: the tests that need root could not be run"
 }
 
-# named VERDICT: that of the fault in `id`, which the tool could not write.
+# named VERDICT: prints the verdict of the fault in `id`, which the tool could not write.
 named() {
     printf '%s\t%s\tthe guest\t0\t%s\n' "$id" "$1" "$(grep -P "^$id\t" "$out/woven" | cut -f 2)"
 }
@@ -189,7 +194,8 @@ share() {
     [ "$2" = 0 ] && printf -- - || printf '%d.%d %%' $((100 * $1 / $2)) $((1000 * $1 / $2 % 10))
 }
 
-# row TITLE PATTERN: a line of the table. What had no time counts as not noticed.
+# row TITLE PATTERN: prints a line of the table. Faults for which there was no time count as not
+# noticed.
 row() {
     local by late
     all=$(grep -cP "^(noticed|missed|late)\t.*\t${2#^}" "$place/verdicts" || true)
@@ -203,7 +209,8 @@ row() {
     printf ' %7d %9d %7s\n' $((tried - noticed)) "$late" "$(share "$noticed" "$all")"
 }
 
-# without_lines: names of faults that stay the same if lines are added above.
+# without_lines: removes the line numbers from names of faults, so that the names stay the same if
+# lines are added above.
 without_lines() {
     sed -E 's/:[0-9]+:[0-9]+:/:/'
 }
@@ -251,20 +258,20 @@ for flag; do
     esac
 done
 
-# Not the flags of the calling make, and for each fault the short form of the tests.
+# Drop the flags of the calling make, and use the short form of the tests for each fault.
 unset MAKEFLAGS MFLAGS BELAY_NIGHTLY
 cargo build --package belay-mutants --package belay-guest --bin belay-mutants --bin belay-guest-run
 target=${CARGO_TARGET_DIR:-$PWD/target}
 guest=$target/debug/belay-guest-run
 mkdir -p "$place"
 cp "$target/debug/belay-mutants" "$tool"
-# The dependencies are those of the other builds, with the same features; only the crates with faults
-# are compiled again.
+# The dependencies are the same as in other builds, with the same features; only the crates with
+# faults are compiled again.
 export CARGO_TARGET_DIR=$target CARGO_PROFILE_DEV_OPT_LEVEL=1
 export RUSTC_WORKSPACE_WRAPPER=$here/without_lints.sh
 cargo=(--workspace)
 
-# Only their files are compiled with faults, and all of them are tried.
+# Only the files of missed faults are compiled with faults, and all of these are tried.
 if [ -n "$missed" ]; then
     [ -s "$place/missed" ] || give_up 'mutants: the last report lists none that were missed'
     FILES="($(cut -d : -f 1 "$place/missed" | sort -u | paste -s -d '|'))"
@@ -288,6 +295,6 @@ if [ -z "$unit" ]; then
         announce "mount tests are left out: there is no User-mode Linux for this machine"
     fi
 fi
-# The matrices last: they take minutes, and few mutants are noticed by them alone.
+# The matrices run last: they take minutes, and few mutants are noticed only by them.
 for package in "${packages[@]}"; do judge "$package" lib slow; done
 report

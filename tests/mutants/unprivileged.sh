@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# unprivileged.sh PROGRAM ARGUMENT...: runs a test program as a user without privileges, and with no
-# block device in its /dev, so that a fault in it reaches nothing of this machine.
+# unprivileged.sh PROGRAM ARGUMENT...: runs a test program as a user without privileges, with no
+# block device in /dev, so that a fault in it cannot affect this machine.
 set -euo pipefail
 
-# As root, first in a private mount namespace.
+# As root, first enter a private mount namespace.
 if [ "$(id -u)" = 0 ] && [ "${BELAY_UNPRIVILEGED:-}" != 1 ]; then
     BELAY_UNPRIVILEGED=1 exec unshare --mount --propagation private "$0" "$@"
 fi
 unset BELAY_UNPRIVILEGED
 [ "$(id -u)" = 0 ] || exec "$@"
 
-# The new /dev is made where this namespace needs no other directory.
+# Create the new /dev at a directory that this namespace does not need.
 dev=/mnt
 mount -t tmpfs -o mode=755,size=1m tmpfs "$dev"
 for name in null zero full random urandom; do
@@ -24,7 +24,7 @@ ln -s fd/2 "$dev/stderr"
 mkdir "$dev/shm"
 mount -t tmpfs -o mode=1777 tmpfs "$dev/shm"
 mount --move "$dev" /dev
-# A mutant may write without end. In memory, a sync of a test takes no time.
+# A mutant may write without end, so limit the size. In memory, a sync takes no time.
 mount -t tmpfs -o mode=1777,size=2g tmpfs /tmp
 export TMPDIR=/tmp
 ulimit -v $((8 << 20))

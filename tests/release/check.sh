@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds a release twice, in two directories, and checks that both are equal to the bit, complete, and
+# Builds a release twice, in two directories, and checks that both are identical, complete, and
 # work: the programs and tools of the other architecture are started in an emulator.
 #
 #   tests/release/check.sh OUTDIR     the first release, built if OUTDIR has none (root)
@@ -25,7 +25,7 @@ wrong() {
 
 built_twice() {
     [ -e "$out/SHA256SUMS" ] || "$top/deploy/release/build.sh" "$out"
-    # Another length and depth of path, and another umask.
+    # Use a path of another length and depth, and another umask.
     mkdir -p "$work/another/place/tmp" "$work/again"
     (umask 077 && TMPDIR=$work/another/place/tmp "$top/deploy/release/build.sh" "$work/again")
     diff "$out/SHA256SUMS" "$work/again/SHA256SUMS" || wrong "built twice, these differ"
@@ -48,7 +48,8 @@ complete() {
     (cd "$out" && sha256sum --check --quiet SHA256SUMS) || wrong "a sum is not that of its file"
 }
 
-# start ARCHITECTURE DIRECTORY COMMAND...: in the directory as root directory, with its own /proc.
+# start ARCHITECTURE DIRECTORY COMMAND...: runs a command with the directory as its root, with its
+# own /proc.
 start() {
     local architecture=$1 root=$2
     shift 2

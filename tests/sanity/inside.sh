@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# The half of run.sh that is process 1 in separate namespaces: for each combination it starts both
-# binaries, runs csi-sanity against them and stops them again.
+# The part of run.sh that is process 1 in separate namespaces: for each combination, starts both
+# programs, runs csi-sanity against them, and stops them again.
 #
 #   inside.sh BIN WORK REPORTS COMBINATION...
 #
-# A combination is mount or block, then -topology and the state directory's filesystem, if any.
+# A combination is mount or block, followed by -topology or the state directory's filesystem, if
+# any.
 set -euo pipefail
 [ $$ = 1 ] || { echo "inside.sh: is started by run.sh only" >&2; exit 64; }
 
 bin=$1 work=$2 reports=$3
 shift 3
 
-# Both must know the limit: the node reports it to the suite, the controller enforces it.
+# Both programs must know the limit: the node reports it to the suite, and the controller enforces
+# it.
 volumes_max=8
 start_seconds_max=20
 stop_seconds_max=20
@@ -26,7 +28,7 @@ await_socket() {
     return 1
 }
 
-# A program that ignores TERM is a separate failure, and is not waited for.
+# Stops a program. One that ignores TERM is a separate failure, and is not waited for.
 stop() {
     local name=$1 pid=$2 tries
     kill -TERM "$pid" 2>/dev/null || true
@@ -51,7 +53,7 @@ run_suite() {
         complain "csi-sanity ended with code $?"
 }
 
-# The suite deletes its volumes; leftovers are a driver's error.
+# Reports leftovers. The suite deletes its volumes, so leftovers are the driver's error.
 look_for_remains() {
     local remains
     remains=$(cut -d ' ' -f 5 /proc/self/mountinfo | grep -F "$run/" || true)
@@ -73,7 +75,7 @@ start_binaries() {
     node=$!
 }
 
-# The filesystem under the state directory.
+# Prints the filesystem for the state directory.
 filesystem() {
     case $combination in
         *-btrfs) echo btrfs ;;

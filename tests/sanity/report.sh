@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Turns what run.sh left into a table, a list of skipped cases and, on failure, the outputs.
+# Prints the results of run.sh as a table, a list of skipped cases and, on failure, the outputs.
 # Exits 1 unless every combination ran to its end without a failure or an unexpected skip.
 #
 #   report.sh REPORTS COMBINATION...
@@ -11,8 +11,8 @@ allowed=${BELAY_SANITY_SKIPS:-$(dirname "$(readlink -f "$0")")/skips.txt}
 reports=$1
 shift
 
-# The suite's own last line: "... -- 80 Passed | 0 Failed | 1 Pending | 12 Skipped".
-# A dash where the suite did not get that far.
+# Prints a number of the suite's last line: "... -- 80 Passed | 0 Failed | 1 Pending | 12 Skipped",
+# or a dash if the suite did not get that far.
 count() {
     sed -n "s/.* \([0-9][0-9]*\) $2.*/\1/p" "$reports/$1/csi-sanity.log" 2>/dev/null |
         tail -n 1 | grep . || echo -
@@ -22,7 +22,8 @@ row() {
     printf '%-16s %8s %8s %8s %8s\n' "$@"
 }
 
-# One line a case, "reason | case", from the lines that the suite's writer gives each element.
+# Prints one line per skipped case, "reason | case", from the suite's report, which has one element
+# per line.
 skipped() {
     [ -e "$reports/$1/junit.xml" ] || return 0
     awk '
@@ -33,7 +34,7 @@ skipped() {
         }' "$reports/$1/junit.xml" | sed "s/&#34;/\"/g; s/&#39;/'/g; s/&amp;/\&/g" | sort
 }
 
-# Both ways: skips that are not allowed, and permissions that are not needed.
+# Compares in both directions: skips that are not allowed, and allowed skips that did not occur.
 compare_skips() {
     comm -3 <(cut -d '|' -f 1 "$reports/$1/skipped" | sort -u) \
         <(grep -v '^#' "$allowed" | cut -d '|' -f 1 | sort -u) |

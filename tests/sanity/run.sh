@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs csi-sanity, the official suite, against belay-node and belay-controller: volumes as mount
-# and as block, with and without topology, on state directories that can share blocks between files
-# (xfs, btrfs) and on one that cannot (ext4). Prints a table; exits 1 if anything failed.
+# Runs csi-sanity, the official suite, against belay-node and belay-controller: with mount and block
+# volumes, with and without topology, and with state directories on filesystems that share blocks
+# between files (xfs, btrfs) or do not (ext4). Prints a table; exits 1 if anything failed.
 #
 #   tests/sanity/run.sh [COMBINATION...]     default: mount mount-topology block block-topology
 #                                                     mount-btrfs block-btrfs mount-ext4 block-ext4
 #
-# Takes the binaries from BELAY_BIN_DIR and leaves reports, logs and the list of skipped cases in
-# BELAY_SANITY_DIR. The state directories are loop-mounted filesystems of 1 TiB, sparse, since the
-# suite's volumes are of 10 GiB and more. Everything runs in separate namespaces; this half stays outside
-# them and cleans up after a killed run.
+# Uses the programs in BELAY_BIN_DIR, and writes reports, logs and the list of skipped cases to
+# BELAY_SANITY_DIR. The state directories are loop-mounted sparse filesystems of 1 TiB, since the
+# suite's volumes have 10 GiB and more. Everything runs in separate namespaces; this part stays
+# outside and cleans up after a killed run.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"
@@ -31,8 +31,9 @@ check_ready() {
     have csi-sanity || give_up "there is no csi-sanity; please run: make setup"
 }
 
-# A loop device whose backing file lies on ours is a volume of ours; its path proves nothing, for
-# sysfs shows it as seen from inside. Only what is bound to our own image is ever touched.
+# Prints the loop devices of volumes: a backing file on the run's own image belongs to a volume.
+# Paths cannot be compared, since sysfs shows them as seen from inside. Only devices bound to files
+# on this image are ever touched.
 nested_loops() {
     losetup --list --noheadings --output NAME,BACK-MAJ:MIN | awk -v of="$1" '$2 == of { print $1 }'
 }
@@ -48,7 +49,7 @@ release_loops() {
     done
 }
 
-# The mounts of an ended namespace are removed a moment later, with their devices.
+# Waits until the mounts of an ended namespace, and their devices, are removed.
 await_release() {
     local tries image bound
     for ((tries = 0; tries < 100; tries++)); do
@@ -86,7 +87,7 @@ trap 'clean_up; exit 130' INT TERM HUP
 truncate --size 1T "$work/image.xfs" "$work/image.btrfs" "$work/image.ext4"
 mkfs.xfs -q "$work/image.xfs"
 mkfs.btrfs -q "$work/image.btrfs"
-# Few inodes, or the kernel would go on writing tables of them after the mount.
+# Use few inodes, or the kernel would continue to write inode tables after the mount.
 mkfs.ext4 -q -T largefile4 -J size=64 "$work/image.ext4"
 for image in "$work"/image.*; do
     loops+=("$(losetup --find --show "$image")")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The program that loads profiles of AppArmor, for containers of guests. It is unpacked and not
-# installed: so this machine gets no profiles.
+# Provides the program that loads AppArmor profiles, for containers in guests. It is unpacked and
+# not installed, so this machine gets no profiles.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"

@@ -1,32 +1,33 @@
 #!/usr/bin/env bash
-# Builds the programs and puts them into one directory, which is its first argument; the others
-# go to cargo.
+# Builds the programs and puts them into the directory given as the first argument; the other
+# arguments are passed to cargo.
 #
-# ARCHITECTURE (this machine's): amd64 or arm64, in Debian's words. For the other one it takes that
-# compiler and that standard library, see tests/setup/cross.sh.
+# ARCHITECTURE (this machine's) is amd64 or arm64, as Debian names them. For the other architecture,
+# this uses the compiler and standard library from tests/setup/cross.sh.
 #
-# They are linked statically: so they run in an empty container image, and the node agent keeps
-# 1.5 MiB less of the C library resident. The target must be named for that, since rustflags would
-# otherwise reach build scripts and macros, which cannot be static.
+# The programs are linked statically, so they run in an empty container image, and the node agent
+# keeps 1.5 MiB less of the C library resident. The target must be named, since rustflags would
+# otherwise apply to build scripts and macros, which cannot be static.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
-# A static program that may be loaded anywhere has thousands of addresses to relocate at its start; in
-# the short form of them (RELR) it is 200 KiB smaller, in memory too. It takes a C library whose
-# start knows that form.
+# Prints the flag for short relocations. A static position-independent program has thousands of
+# addresses to relocate at its start; in the short form (RELR) it is 200 KiB smaller, in memory as
+# well. This requires a C library whose startup code supports RELR.
 short_addresses() {
     local version
     version=$(getconf GNU_LIBC_VERSION 2>/dev/null) || return 1
     printf '%s\n' 2.36 "${version#glibc }" | sort --check=quiet --version-sort
 }
 
-# flag TEXT...: each as an element of a list in TOML.
+# flag TEXT...: prints each text as an element of a list in TOML.
 flag() {
     printf "'%s'," "$@"
 }
 
-# The programs name no path of the machine that built them, so that another one builds the same.
+# Prints flags that remove paths of the building machine from the programs, so that another machine
+# builds the same.
 without_paths() {
     local sources
     cargo fetch --quiet --locked --target "$target"

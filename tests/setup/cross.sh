@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# cross.sh amd64|arm64: what builds programs for that architecture; nothing if it is this machine's.
+# cross.sh amd64|arm64: installs the tools that build programs for this architecture; nothing if it
+# is this machine's.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# csc, a client of docs/tools.md. It is built by Go, once for each version.
+# Provides csc, a client in docs/tools.md. Go builds it, once for each version.
 #
-# `go install` asks for the list of all versions too, which a proxy with only some of them refuses; a
-# module that requires this version does not.
+# `go install` also requests the list of all versions, which a proxy with only some of them refuses;
+# a module that requires this version does not cause that request.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 

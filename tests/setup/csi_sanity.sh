@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# csi-sanity is the official test suite for CSI drivers. It is built by Go, once for each version.
+# Provides csi-sanity, the official test suite for CSI drivers. Go builds it, once for each version.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 

@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# Sourced by every script and by the Makefile: the directories of the tools that setup fetched.
+# Sourced by every script and by the Makefile: the directories of the tools that the setup fetches.
 #
-# They go to a cache directory, so that nothing of the system is replaced; a rustup toolchain stands
-# where rustup puts it. The sbin directories hold losetup and mkfs, and are not in everybody's PATH.
+# The tools go to a cache directory, so that nothing of the system is replaced; a rustup toolchain
+# stays in rustup's directory. The sbin directories contain losetup and mkfs, and are not in every
+# user's PATH.
 
 : "${HOME:=$(getent passwd "$(id -u)" | cut -d: -f6)}"
 : "${BELAY_CACHE:=$HOME/.cache/belay}"
@@ -14,13 +15,13 @@ case ":$PATH:" in
 esac
 export PATH
 
-# A failure ends in one sentence that says what to do.
+# Fails with one sentence that says what to do.
 give_up() {
     printf 'belay: %s\n' "$*" >&2
     exit 1
 }
 
-# One line before anything is installed: what, and why.
+# Announces an installation, with its reason, in one line.
 announce() {
     printf 'belay: %s\n' "$*" >&2
 }
@@ -29,23 +30,24 @@ have() {
     command -v "$1" >/dev/null 2>&1
 }
 
-# Quiet unless it fails, and without prompts: the run may be unattended.
+# Installs packages without output, unless it fails, and without prompts, since the run may be
+# unattended.
 apt_install() {
     DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq "$@" \
         </dev/null >/dev/null
 }
 
-# at_least 1.90 1.95.0: is the second version the first, or a later one?
+# at_least 1.90 1.95.0: whether the second version is the first, or a later one.
 at_least() {
     [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
 }
 
-# workspace_version TOP: the version of everything that is built from the checkout TOP.
+# workspace_version TOP: prints the version of everything that is built from the checkout TOP.
 workspace_version() {
     sed -n 's/^version = "\(.*\)"$/\1/p' "$1/Cargo.toml" | head -n 1
 }
 
-# rust_target amd64|arm64: the target of programs for that architecture, in Rust's terms.
+# rust_target amd64|arm64: prints the target of programs for this architecture, in Rust's terms.
 rust_target() {
     case $1 in
         amd64) printf 'x86_64-unknown-linux-gnu\n' ;;
@@ -54,8 +56,8 @@ rust_target() {
     esac
 }
 
-# is_go_build PROGRAM MODULE VERSION: does the cache have it? Such a program does not report
-# its version, or says "(dev)"; what Go stamped into it is the truth.
+# is_go_build PROGRAM MODULE VERSION: whether the cache contains the program. Such a program may not
+# report its version, or reports "(dev)", so this reads the version that Go has recorded in it.
 is_go_build() {
     [ -x "$BELAY_CACHE/bin/$1" ] &&
         go version -m "$BELAY_CACHE/bin/$1" 2>/dev/null |
@@ -63,7 +65,7 @@ is_go_build() {
             '$1 == "mod" && $2 == module && $3 == version { found = 1 } END { exit !found }'
 }
 
-# detach_all DIRECTORY: frees the loop devices that are bound to files in it.
+# detach_all DIRECTORY: releases the loop devices that are bound to files in it.
 detach_all() {
     local file loop
     for file in "$1"/*; do

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes sure of a Go that can build csi-sanity and the wire test. Go builds nothing of Belay itself.
+# Provides a Go that can build csi-sanity and the wire test. Belay itself needs no Go.
 #
-# Since 1.21 an older Go fetches the version that a module asks for. Below that, or without any Go,
-# a toolchain goes into the cache directory: the official archive, or, where that site cannot be
+# Since 1.21, an older Go fetches the version that a module requires. If Go is older or missing, a
+# toolchain is installed into the cache directory: the official archive, or, if that site cannot be
 # reached, the same toolchain as the module that Go itself would fetch.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -46,7 +46,7 @@ bootstrap() {
     apt_install golang-go && hash -r
 }
 
-# The checksum database vouches for the module, as for any other.
+# Fetches the toolchain as a module, which the checksum database verifies like any other.
 fetch_module() {
     have go || bootstrap || return 1
     local module=golang.org/toolchain@v0.0.1-go$fetched.linux-$2

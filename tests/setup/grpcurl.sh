@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# grpcurl, a client of docs/tools.md. It is built by Go, once for each version.
+# Provides grpcurl, a client in docs/tools.md. Go builds it, once for each version.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 

@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# What guests need: User-mode Linux of the distribution, and a Linux 7.
+# Provides the kernels of guests: User-mode Linux of the distribution, and a Linux 7.
 #
-# Linux 7 comes from Debian's unstable release, where the rest of this machine does not: it is
-# unpacked and not installed, with its own C library. Where it cannot be had, a sentence says
-# so, and guests run the distribution's kernel alone.
+# Linux 7 comes from Debian's unstable release, unlike the rest of this machine, so it is unpacked
+# and not installed, with its own C library. If it is not available, a message says so, and guests
+# run only the distribution's kernel.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
-# Unstable keeps one version. If it is gone, another one is taken and reported.
+# Unstable contains only one version. If this version was replaced, the new one is used and
+# reported.
 version=7.2um1
 directory=$BELAY_CACHE/guest
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 
 "$here/packages.sh" guest
 
-# See xsave.c: processors with AMX.
+# See xsave.c, for processors with AMX.
 if grep -qw amx_tile /proc/cpuinfo && [ ! -e "$directory/xsave.so" ]; then
     announce "building xsave.so into $directory (User-mode Linux and this processor's AMX)"
     mkdir -p "$directory"
@@ -23,15 +24,15 @@ if grep -qw amx_tile /proc/cpuinfo && [ ! -e "$directory/xsave.so" ]; then
     mv "$directory/xsave.so.new" "$directory/xsave.so"
 fi
 
-# unstable_apt COMMAND...: apt with unstable alone for its sources, in the current directory. What else
-# this machine has configured for apt, such as a proxy, counts.
+# unstable_apt COMMAND...: runs apt with only unstable as its source, in the current directory. This
+# machine's other settings of apt, such as a proxy, apply.
 unstable_apt() {
     apt-get -qq -o Dir::Etc::SourceList="$PWD/sources.list" -o Dir::Etc::SourceParts=/dev/null \
         -o Dir::State::Lists="$PWD/lists" -o Dir::Cache="$PWD/cache" -o Acquire::Languages=none \
         -o APT::Sandbox::User=root -o APT::Default-Release= "$@" </dev/null
 }
 
-# The machine's own mirror of Debian.
+# Prints this machine's own Debian mirror.
 mirror() {
     apt-get indextargets --format '$(REPO_URI)' 2>/dev/null | grep '/debian/\?$' | head -n 1
 }
@@ -48,7 +49,8 @@ download() {
     fi
 }
 
-# It starts itself again by /proc/self/exe, so the path of its loader must be in the program.
+# The kernel starts itself again through /proc/self/exe, so the path of its loader must be in the
+# program.
 unpack() {
     local package libraries=$directory/linux-7/root/usr/lib/x86_64-linux-gnu
     mkdir -p linux-7/root

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Helm renders and checks the chart, and installs it in the Kubernetes bed. It is built by Go, once
-# for each version.
+# Provides Helm, which renders and checks the chart, and installs it in the Kubernetes bed. Go
+# builds it, once for each version.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 

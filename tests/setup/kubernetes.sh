@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What a Kubernetes node runs in addition to the kubelet: containerd, runc, the network plugins, and busybox
-# for the images of the bed.
+# Provides what a Kubernetes node runs in addition to the kubelet: containerd, runc, the network
+# plugins, and busybox for the images of the bed.
 #
-# Debian's packages are unpacked and not installed: installed, containerd would be a service of this
-# machine from then on, and would push aside the one that a Docker here may bring.
+# Debian's packages are unpacked and not installed: an installed containerd would be a service of
+# this machine, and would replace the one that Docker may have brought.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 
@@ -18,7 +18,7 @@ complete() {
     [ -x "$directory/cni/bridge" ] && [ -x "$directory/cni/host-local" ] && [ -x "$directory/cni/loopback" ]
 }
 
-# As root, apt would fetch as its own user, who may not write here.
+# As root, apt would download as its own user, who may not write here.
 download() {
     apt-get download -qq -o APT::Sandbox::User=root "${packages[@]}" >/dev/null
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The PodMonitor and PrometheusRule of the Prometheus operator, as an API server wants them
-# described: so a cluster can check ours. Prints their directory.
+# Provides the definitions of the Prometheus operator's PodMonitor and PrometheusRule, with which an
+# API server can validate Belay's objects. Prints their directory.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 

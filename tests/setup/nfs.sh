@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The user space of Linux's NFS server, for a server in a guest. It is unpacked and not installed: so
-# no server starts on this machine.
+# Provides the user space of Linux's NFS server, for a server in a guest. It is unpacked and not
+# installed, so no server starts on this machine.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
@@ -13,7 +13,8 @@ mkdir -p "$BELAY_CACHE"
 work=$(mktemp -d "$BELAY_CACHE/nfs-server.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-# What an installation would add to this machine, and so what the programs lack here.
+# Prints the packages that an installation would add to this machine, and which the programs
+# therefore lack here.
 missing() {
     apt-get --simulate --no-install-recommends install nfs-kernel-server rpcbind </dev/null |
         sed -n 's/^Inst \([^ ]*\).*/\1/p'

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs what the OpenStack bed runs: MariaDB and RabbitMQ by apt, and the services of OpenStack
-# from the Python package index, in a virtual environment of the versions that requirements.txt
-# lists. Prints the directory of that environment. An interrupted run continues where it stopped.
+# Installs the programs of the OpenStack bed: MariaDB and RabbitMQ with apt, and the OpenStack
+# services from the Python package index, in a virtual environment with the versions in
+# requirements.txt. Prints the directory of that environment. An interrupted run continues where it
+# stopped.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
@@ -10,7 +11,8 @@ lock=$here/../beds/openstack/requirements.txt
 policy=/usr/sbin/policy-rc.d
 services=(mariadb rabbitmq-server epmd)
 
-# The bed starts its own servers. Those of the packages must not run, now or after a boot.
+# Installs packages. The bed starts its own servers, so the packages' services must not run, now or
+# after a boot.
 install_packages() {
     local before=() after=() service
     for service in mariadbd rabbitmq-server; do
@@ -34,8 +36,8 @@ install_packages() {
     fi
 }
 
-# One environment for each set of versions and each Python, so that worktrees do not disturb each
-# other. A finished one has the file `complete`.
+# Creates one environment for each set of versions and each Python, so that worktrees do not disturb
+# each other. A complete environment contains the file `complete`.
 environment() {
     local python key
     python=$(python3 -c 'import sys; print(sys.version, sys.base_prefix)')
@@ -59,7 +61,7 @@ python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     give_up "the OpenStack bed needs Python 3.11 or later"
 mkdir -p "$BELAY_CACHE/openstack"
 venv=$(environment)
-# Two runs at once would write into each other's environment.
+# Two concurrent runs would write into each other's environment.
 exec 9>"$BELAY_CACHE/openstack/setup.lock"
 flock 9
 install_environment "$venv"

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Installs the system packages that are missing, and no other.
+# Installs the missing system packages, and no others.
 #
 #   packages.sh build filesystems foreign images kubernetes guest openstack curl ...
 #
-# A package is missing when its command is: so a machine that has the tools from elsewhere is left
-# alone, and the usual case costs no call of dpkg.
+# A package is missing if its command is. So a machine with tools from other sources is left alone,
+# and usually no call of dpkg is needed.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 
 packages=()
-# What apt will install, group by group, each with the reason.
+# The packages that apt will install, group by group, each with the reason.
 announced=()
 
-# need COMMAND PACKAGE...
+# need COMMAND PACKAGE...: adds the packages if the command is missing.
 need() {
     have "$1" || packages+=("${@:2}")
 }
 
-# A compiler without the C library's headers links nothing, so linking is tested.
+# Checks that programs can be linked: a compiler without the C library's headers links nothing.
 links_c() {
     local out
     out=$(mktemp) || return 1
@@ -27,14 +27,14 @@ links_c() {
     return "$code"
 }
 
-# Debian splits Python: without these packages there is no pip, and no header.
+# Checks for pip and the headers, which Debian packages separately from Python.
 builds_python() {
     have python3 && links_c && python3 -c '
 import ensurepip, os, sysconfig
 os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null
 }
 
-# need_for GROUP: sets reason, and adds to packages.
+# need_for GROUP: sets `reason`, and adds to `packages`.
 need_for() {
     case $1 in
         build)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Prometheus scrapes both programs in a test, and its promtool checks their metrics.
+# Provides Prometheus, which scrapes both programs in a test, and promtool, which checks their
+# metrics.
 #
-# Debian's package is unpacked and not installed: installed it would be a service of this machine,
+# Debian's package is unpacked and not installed: installed, it would be a service of this machine,
 # which starts at once and after every boot, and its console would bring a dozen more packages.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -14,7 +15,7 @@ announce "unpacking Debian's prometheus into $BELAY_CACHE (a test is scraped by 
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 cd "$directory"
-# As root, apt would fetch as its own user, who may not write here.
+# As root, apt would download as its own user, who may not write here.
 download() {
     apt-get download -qq -o APT::Sandbox::User=root prometheus >/dev/null
 }

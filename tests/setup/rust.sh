@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure of a Rust toolchain that can build the workspace: the one there is, else by rustup,
-# which never touches a Rust that the distribution installed.
+# Provides a Rust toolchain that can build the workspace: an existing one, or else one from rustup,
+# which never changes a Rust that the distribution installed.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
@@ -13,7 +13,7 @@ good_enough() {
     [ -n "$version" ] && at_least "$oldest" "$version" && cargo --version >/dev/null 2>&1
 }
 
-# The official installer, without the shell script around it.
+# Fetches the official installer, without the shell script around it.
 fetch_rustup() {
     local installer
     "$here/packages.sh" curl build

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prepares the machine for the given targets: check, test, demo, e2e, guest, mutants (any of them).
-# What is there already is left alone, so the second run takes a fraction of a second.
+# Leaves existing tools alone, so a second run takes a fraction of a second.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
@@ -19,7 +19,7 @@ wanted_by check test demo e2e guest mutants || {
     exit 64
 }
 
-# All packages at once and first: without root this is where it ends, before anything is built.
+# Install all packages first: without root, the script ends here, before anything is built.
 groups=(build)
 if wanted_by test demo e2e guest; then groups+=(filesystems); fi
 if wanted_by test; then groups+=(foreign); fi

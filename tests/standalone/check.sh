@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs the shell blocks of docs/standalone.md and docs/tools.md as they are, and checks their output and
-# that nothing is left afterwards.
+# Runs the shell blocks of docs/standalone.md and docs/tools.md exactly as printed, checks their
+# output, and checks that nothing is left afterwards.
 #
 #   tests/standalone/check.sh BIN      the directory of the programs; `make build` is not repeated
 #
-# Each page runs in separate mount, process and UTS namespaces, with an empty tmpfs at /var/lib, /run
-# and /mnt, so the paths of the page are free and the machine's are not touched. The hostname is node1,
-# as in the pages' output.
+# Each page runs in separate mount, process and UTS namespaces, with an empty tmpfs at /var/lib,
+# /run and /mnt, so the paths on the page are unused and the machine's are not affected. The
+# hostname is node1, as in the pages' output.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"
@@ -14,8 +14,8 @@ here=$(dirname "$(readlink -f "$0")")
 docs=$(readlink -f "$here/../../docs")
 seconds_max=120
 
-# blocks KIND PAGE TITLES: the blocks of a page (sh: commands, text: their output), of the sections
-# whose heading matches.
+# blocks KIND PAGE TITLES: prints the blocks (sh: commands, text: their output) of the sections of a
+# page whose heading matches.
 blocks() {
     awk -v fence="\`\`\`$1" -v titles="$3" '
         /^## / { wanted = $0 ~ titles }
@@ -23,8 +23,8 @@ blocks() {
         open' "$docs/$2"
 }
 
-# Not the first section of a page, which builds or installs. tools.md refers to standalone.md for the
-# start and the stop.
+# Prints the commands of a page, without its first section, which builds or installs. tools.md
+# refers to standalone.md for the start and the stop.
 commands() {
     case $1 in
         standalone.md) blocks sh "$1" '^## [^1]' ;;
@@ -37,12 +37,13 @@ commands() {
     esac
 }
 
-# IDs and durations differ from run to run; `...` and the width of white space are the page's.
+# Replaces IDs and durations, which differ from run to run, removes lines with `...`, and normalises
+# white space.
 stable() {
     sed -E 's/(vol|snap)-[0-9a-f]{32}/\1-ID/g; s/[0-9.]+ seconds/N seconds/; s/[[:space:]]+/ /g; s/^ //; /^(\.\.\.)?$/d'
 }
 
-# The first line of the page's output that the run did not print, in the page's order.
+# Prints the first line of the page's output that the run did not print, in the page's order.
 not_printed() {
     awk 'is_page { lines[++count] = $0; next }
         at < count && $0 == lines[at + 1] { at++ }
@@ -50,7 +51,8 @@ not_printed() {
         is_page=1 <(blocks text "$1" . | stable) is_page=0 <(stable </run/output)
 }
 
-# versions_differ PAGE: the programs that the page installs in another version than the tests do.
+# versions_differ PAGE: prints the programs that the page installs in another version than the tests
+# do.
 versions_differ() {
     local program package version
     blocks sh "$1" '^## 1' | sed -n 's/^go install //p' | tr @ ' ' | while read -r package version; do
@@ -63,15 +65,15 @@ versions_differ() {
     done
 }
 
-# loops: loop devices with files on the tmpfs of this run, known by its device number, since another
-# process may have files of the same path.
+# loops: prints the loop devices with files on the tmpfs of this run, which is recognised by its
+# device number, since files of other processes may have the same path.
 loops() {
     losetup --list --noheadings --output NAME,BACK-MAJ:MIN |
         awk -v of="$(mountpoint --fs-devno /var/lib)" '$2 == of { print $1 }'
 }
 
-# Processes end with the namespace; a mount that is left would keep its loop device bound, and that
-# device its tmpfs.
+# Unmounts everything. Processes end with the namespace, but a mount that is left would keep its
+# loop device bound, and that device its tmpfs.
 clean() {
     local code=$? loop
     trap - EXIT

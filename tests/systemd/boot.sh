@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Becomes a systemd that runs only our packages, on an overlay of this machine's root.
-# Started by check.sh in a separate mount namespace.
+# Becomes a systemd that runs only Belay's packages, on an overlay of this machine's root. Started
+# by check.sh in a separate mount namespace.
 #
 #   boot.sh WORK PACKAGES CGROUP
 set -euo pipefail
 work=$1 packages=$2 cgroup=$3
 root=$work/overlay
 
-# A separate control group, which is the root to the systemd in it.
+# Creates a separate control group, which is the root group for the systemd in it.
 own_cgroup() {
     mount -t cgroup2 cgroup2 "$work/cgroup"
     mkdir "$work/cgroup/$cgroup"
@@ -22,7 +22,7 @@ overlay() {
         -o "lowerdir=/,upperdir=$work/writes/upper,workdir=$work/writes/work"
 }
 
-# Of this machine's units those that a boot cannot do without, and the journal.
+# Keeps only this machine's units that a boot cannot do without, and the journal.
 few_units() {
     local units=$root/usr/lib/systemd/system
     find "$units" -mindepth 1 ! -name basic.target ! -name sysinit.target ! -name shutdown.target \
@@ -40,7 +40,7 @@ install_packages() {
     chroot "$root" sh -c 'dpkg --install /packages/*.deb'
 }
 
-# Kernel settings and control groups of the machine are none of its business.
+# Mounts the API filesystems, without write access to the kernel settings of the machine.
 api_filesystems() {
     mount -t sysfs -o ro sysfs "$root/sys"
     mount --rbind /dev "$root/dev"
@@ -61,7 +61,8 @@ mount -t proc proc "$root/proc"
 mount --bind "$root/proc/sys" "$root/proc/sys"
 mount -o remount,bind,ro "$root/proc/sys"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
-# As the outside sees it, so that the outside can enter: this /proc is still the outside's.
+# Write the PID as seen from outside, so that processes outside can enter: this /proc still belongs
+# to the outside.
 read -r pid _ </proc/self/stat
 echo "$pid" >"$work/pid"
 cd "$root"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tries the Debian packages under a real systemd, in separate namespaces on a throw-away overlay
-# of this machine: installed, enabled, volumes in use through restart, kill, upgrade and removal.
-# Before that, static checks: the units' syntax, their settings, their exposure.
+# Tests the Debian packages under a real systemd, in separate namespaces on a throw-away overlay of
+# this machine: installation, enabling, and volumes in use during restart, kill, upgrade and
+# removal. Before that, static checks: the units' syntax, their settings, their exposure.
 #
 #   tests/systemd/check.sh PACKAGES     the directory with the .deb files (needs root)
 set -euo pipefail
@@ -21,7 +21,7 @@ wrong() {
     exit 1
 }
 
-# A killed process exits a moment later.
+# Removes the control group; a killed process exits a moment later.
 remove_cgroup() {
     local tries
     for ((tries = 0; tries < 300; tries++)); do
@@ -47,7 +47,7 @@ clean() {
 trap clean EXIT
 trap 'clean; exit 130' INT TERM
 
-# Every variable of a unit and of its example is one that the program knows.
+# Checks that the program supports every variable of a unit and of its example.
 expect_known_settings() {
     local package=$1 name help
     help=$("$work/root/usr/bin/$package" --help)
@@ -91,13 +91,13 @@ boot() {
     wrong "systemd has not come up"
 }
 
-# What follows runs where that systemd is the first process.
+# Runs a command in the namespaces of that systemd.
 inside() {
     nsenter --target "$(cat "$work/pid")" --mount --uts --ipc --net --pid --cgroup "$@"
 }
 
 unpack
-# The current result of systemd-analyze; more exposure needs a reason.
+# These are the current results of systemd-analyze; more exposure needs a reason.
 judge belay-node 61
 judge belay-controller 19
 boot

@@ -1,5 +1,5 @@
-# Runs under the systemd that check.sh has booted, behind ../volume.sh: what an administrator does
-# with the packages.
+# Runs under the systemd that check.sh has booted, together with ../volume.sh: performs an
+# administrator's tasks with the packages.
 set -euo pipefail
 packages=/packages
 node_id=$(uname -n)
@@ -30,7 +30,7 @@ use() {
     ids[$fs]=$id
     mountpoint --quiet "/srv/pod-$fs" || wrong "the $fs is not mounted where the machine sees it"
     printf 'kept\n' >"/srv/pod-$fs/file"
-    # As a pod with an fsGroup and a careful database has it: closed to everybody else.
+    # A pod with an fsGroup and a careful database does this: no other user may read the files.
     chown 1000:1000 "/srv/pod-$fs" && chmod 700 "/srv/pod-$fs"
     node health "$id" >/dev/null || wrong "the $fs is not well"
 }
@@ -61,7 +61,7 @@ expect_new_process() {
     before=$(pid_of belay-node)
 }
 
-# With the lines that the example has for it.
+# Uses the example's lines for a node of Kubernetes.
 as_on_a_node_of_kubernetes() {
     local kubelet=/var/lib/kubelet id
     local registration=$kubelet/plugins_registry/local.csi.belay.dev-reg.sock

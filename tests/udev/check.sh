@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Tries udev-rules/60-belay.rules with a real udevd, real loop devices and the distribution's own
-# rules: a volume that carries what a host acts upon, compared with the same content in any other file.
+# Tests udev-rules/60-belay.rules with a real udevd, real loop devices and the distribution's own
+# rules: a volume whose content makes a host act, compared with the same content in any other file.
 #
 #   tests/udev/check.sh     (needs root)
 #
-# The other file is what makes it a test: the distribution's rules must act upon that one.
+# The other file makes the test meaningful: the distribution's rules must act on it.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"
@@ -17,6 +17,7 @@ clean() {
     rm -rf --one-file-system "$work"
 }
 trap clean EXIT
-# Its own network: udevd hears the kernel, and no process outside hears udevd.
+# Use a separate network namespace: udevd receives the kernel's events, and no process outside
+# receives udevd's.
 unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
     "$here/inside.sh" "$work" "$here/../../udev-rules/60-belay.rules" </dev/null

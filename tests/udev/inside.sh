@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The half of check.sh that is process 1 in separate namespaces.
+# The part of check.sh that is process 1 in separate namespaces.
 #
 #   inside.sh WORK RULES
 set -euo pipefail
@@ -14,8 +14,8 @@ wrong() {
     exit 1
 }
 
-# Of the distribution's rules those that name disks, join btrfs and start LVM, and no other: other
-# devices of the machine send events too, and 60-block or 50-udev-default would change them.
+# Uses only the distribution's rules that name disks, join btrfs and start LVM: other devices of the
+# machine also send events, and 60-block or 50-udev-default would change these devices.
 private_rules() {
     local rule
     mkdir "$work/rules.d" "$work/links" "$directory"
@@ -23,7 +23,8 @@ private_rules() {
     for rule in 60-persistent-storage 64-btrfs 69-lvm 99-systemd; do
         cp "/usr/lib/udev/rules.d/$rule.rules" "$work/rules.d/"
     done
-    # A mark instead of what would look for volume groups on all of the machine.
+    # Set a mark instead of starting a program that would search the whole machine for volume
+    # groups.
     sed -i 's|^IMPORT{program}=.*|ENV{TRIED_LVM}="1"|' "$work/rules.d/69-lvm.rules"
     grep -q TRIED_LVM "$work/rules.d/69-lvm.rules" || wrong "69-lvm.rules has changed"
     mount --bind "$work/rules.d" /usr/lib/udev/rules.d
@@ -31,7 +32,7 @@ private_rules() {
     mount -t tmpfs tmpfs /etc/udev
 }
 
-# udevd writes links into /dev, which belongs to the whole machine.
+# Creates a private /dev, since udevd writes links into /dev, which belongs to the whole machine.
 private_dev() {
     mkdir "$work/dev"
     mount -t tmpfs -o mode=755 tmpfs "$work/dev"
@@ -42,7 +43,8 @@ private_dev() {
     mount --move "$work/dev" /dev
 }
 
-# The private /dev has no node until one is made, and another program may take the free number.
+# Binds a loop device. The private /dev contains no node for it yet, and another program may take
+# the free number.
 attach() {
     local loop tries
     for ((tries = 0; tries < 20; tries++)); do
@@ -69,7 +71,7 @@ settle() {
     udevadm settle --timeout 60 || wrong "udevd has not settled in 60 s"
 }
 
-# pvcreate wants a device, and must look at no other.
+# Creates LVM data. pvcreate requires a device, and must inspect no other.
 make_lvm() {
     local loop
     loop=$(attach "$1")
@@ -81,7 +83,7 @@ make_lvm() {
     settle
 }
 
-# content NAME: content that a pod may have written.
+# content NAME FILE: creates content that a pod may have written.
 content() {
     truncate --size 256M "$2"
     case $1 in
@@ -100,7 +102,7 @@ try() {
     loop=$(attach "$file")
     settle
     has "$loop" "$acted_upon" "the distribution's rules ignore $kind, so this proves nothing"
-    # The kernel remembers a btrfs that it was shown.
+    # The kernel remembers a btrfs that was announced to it.
     [ "$kind" != btrfs ] || btrfs device scan --forget "$loop" >/dev/null
     losetup --detach "$loop"
     settle
@@ -124,7 +126,7 @@ try() {
 
 private_rules
 private_dev
-# From 254 on udevadm checks rules by itself.
+# Since version 254, udevadm itself checks rules.
 ! udevadm --help | grep -q verify || udevadm verify "$rules"
 "$(PATH=/usr/lib/systemd:/lib/systemd:$PATH command -v systemd-udevd)" --debug \
     >"$work/udevd.log" 2>&1 &
