@@ -55,7 +55,7 @@ pub enum Transport {
     Disk(DiskIdentity),
 }
 
-/// The data on a volume, as far as its backend knows. It decides whether the node may format the
+/// The data on a volume, as known to its backend. It decides whether the node may format the
 /// volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
