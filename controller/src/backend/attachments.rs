@@ -57,7 +57,7 @@ pub struct Terms {
     pub mode: AccessMode,
 }
 
-/// An attached volume, with everything that the node needs to know, independent of the storage.
+/// An attached volume, with everything that the node needs, independent of the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
     /// The terms of the attachment.

@@ -1,7 +1,6 @@
 //! Names of creations that may have created an object, for storage that cannot search for a name.
-//! With such storage, a repeated call that does not reach the storage does not know whether the
-//! object exists. With a final error code, the caller would forget an object that an earlier call
-//! has created.
+//! If a repeated call does not reach such storage, it cannot determine whether the object exists.
+//! With a final error code, the caller would forget an object that an earlier call has created.
 //!
 //! A successful creation counts, too, since its caller may have disconnected before the response.
 //! So does a creation that continues or waits without a call, since it may create the object after

@@ -35,7 +35,7 @@ pub struct BadCertificates {
 /// The files of a client, all in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The trusted authorities; `None` selects those of the system.
+    /// The trusted authorities; `None` selects the system's.
     pub authorities: Option<PathBuf>,
     /// The identity of the client, for services that request it: the file with its certificate and
     /// intermediate certificates, and the file with its key.

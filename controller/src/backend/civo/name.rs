@@ -5,7 +5,7 @@ use super::size::Promise;
 use belay_server::request::Name;
 use ring::digest::{SHA256, digest};
 
-/// The end of a volume's name if its capacity is that of its disk.
+/// The end of a volume's name if its capacity is the size of its disk.
 const DISK_SUFFIX: &str = "-disk";
 /// The start of a volume's name if Civo may refuse the name in the request.
 const HASHED_PREFIX: &str = "csi-";

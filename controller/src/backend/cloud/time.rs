@@ -3,7 +3,7 @@
 /// The number of days from the start of the calendar in [`seconds`] to 1970-01-01.
 const DAYS_TO_1970: u64 = 719_469;
 
-/// Converts a time in UTC to seconds since 1970. The format is that of
+/// Converts a time in UTC to seconds since 1970. The format is the one of
 /// `2026-11-22T23:10:05.000000Z`, where the last letter may be missing.
 pub(in crate::backend) fn seconds(time: &str) -> Option<u64> {
     let (date, clock) = time.split_once('T')?;

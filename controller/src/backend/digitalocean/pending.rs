@@ -78,7 +78,7 @@ enum State {
     Broken(String),
 }
 
-/// An action that is running, as far as is known.
+/// An action that is assumed to be running.
 #[derive(Debug)]
 struct Running {
     action: u64,

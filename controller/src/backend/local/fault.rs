@@ -1,5 +1,5 @@
 //! Converts failed system calls to failures with the call, the path, the name of the errno, and the
-//! remedy. Does not know why the call was made.
+//! remedy. Independent of the purpose of the call.
 
 use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};

@@ -62,8 +62,8 @@ pub struct Config {
     pub place: Option<Topology>,
     /// The ratio of provisioned to actual space.
     pub overcommit: Overcommit,
-    /// Whether the start fails if there is no state: state that exists but is missing is on a disk
-    /// that is not mounted.
+    /// Whether the start fails if there is no state. State that was created earlier but is missing
+    /// is on a disk that is not mounted.
     pub require_state: bool,
 }
 

@@ -139,7 +139,7 @@ impl Record {
         matches!(self.usage, StoredUsage::Filesystem(_))
     }
 
-    /// Returns the content, as far as it is known.
+    /// Returns the content, as known from the record.
     pub(super) fn content(&self) -> Content {
         match (self.populated, self.used) {
             (true, _) => Content::Populated,

@@ -97,8 +97,8 @@ impl Ceiling {
         }
     }
 
-    /// Returns the exact maximum. Scans unless the usage of the filesystem is that of a recent
-    /// scan.
+    /// Returns the exact maximum. Scans unless the usage of the filesystem is the same as at a
+    /// recent scan.
     pub(super) fn exact(
         &self,
         volumes: &Files,
@@ -372,7 +372,7 @@ mod tests {
         }
     }
 
-    /// Whether a query with this used space scans. Ends the query at once.
+    /// Whether a query scans with this used space. Ends the query at once.
     fn scans(ceiling: &Ceiling, taken: u64) -> bool {
         matches!(ceiling.query(taken), Query::Scan(Some(_)))
     }
@@ -400,7 +400,7 @@ mod tests {
         assert!(matches!(first, Query::Scan(Some(_))), "{first:?}");
         let second = ceiling.query(300);
         assert!(matches!(second, Query::Scan(None)), "{second:?}");
-        // The end of the second query is not that of the first.
+        // The end of the second query does not end the first.
         drop(second);
         ceiling.known.lock().last = Some(scan(300, 200));
         assert!(matches!(ceiling.query(301), Query::Use(_)));

@@ -50,7 +50,7 @@ struct Request {
     service: Service,
     method: Method,
     path: String,
-    /// The API version, if it differs from that of the service.
+    /// The API version, if it differs from the service's default.
     version: Option<&'static str>,
     body: Option<Value>,
     deadline: Duration,

@@ -172,7 +172,7 @@ impl CloudConf {
 const OFF: [&str; 4] = ["false", "no", "off", "0"];
 /// Keys with a Boolean value.
 const SWITCHES: [&str; 2] = ["use-clouds", "ignore-volume-az"];
-/// Keys with a text, in addition to those of `clouds.yaml`.
+/// Keys with a text, in addition to the keys of `clouds.yaml`.
 const TEXTS: [&str; 6] = [
     "trustee-id",
     "trustee-password",

@@ -47,7 +47,7 @@ struct Origin {
 }
 
 impl Origin {
-    /// Compares the scope with that of the first session.
+    /// Compares the scope with the scope of the first session.
     ///
     /// # Errors
     /// Returns `Precondition` if project or region differ. A value that is missing on either side

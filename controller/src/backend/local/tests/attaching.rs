@@ -200,7 +200,7 @@ fn a_second_name_that_is_the_last_one_or_in_use_is_left() {
     assert_eq!(fs::read(dir.join("vol-last")).unwrap(), b"data");
 }
 
-/// The file was replaced by another one while the volume was attached. Tests a detach, and a
+/// Another file replaced the volume's file while the volume was attached. Tests a detach, and a
 /// deletion after a detach that was interrupted before its last step.
 #[test]
 fn a_replaced_file_is_kept_by_the_detach_and_by_the_deletion() {

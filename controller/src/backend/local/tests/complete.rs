@@ -10,7 +10,7 @@ use crate::backend::local::store::Store;
 use std::fs;
 use std::path::Path;
 
-/// Changes a record to that of a volume that is still being created.
+/// Changes a record as if the volume was still being created.
 fn forget_clone(store: &Store, id: &str) {
     let forgotten = store.ledger.change(|changes| {
         let mut record = changes.get(id)?.unwrap();
@@ -21,7 +21,7 @@ fn forget_clone(store: &Store, id: &str) {
     forgotten.unwrap();
 }
 
-/// Changes a record to that of a snapshot in this state.
+/// Changes a record as if the snapshot was in this state.
 fn forget_snapshot(store: &Store, id: &str, state: SnapshotState) {
     let forgotten = store.ledger.change(|changes| {
         let mut record = changes.snapshot(id)?.unwrap();

@@ -8,7 +8,7 @@ use belay_server::call::{Failure, Kind};
 use std::fs;
 use std::path::Path;
 
-/// Replaces a file by a hard link to another one.
+/// Replaces a file with a hard link to another file.
 fn dedup(kept: &Path, replaced: &Path) {
     fs::remove_file(replaced).unwrap();
     fs::hard_link(kept, replaced).unwrap();

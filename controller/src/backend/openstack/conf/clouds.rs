@@ -58,7 +58,7 @@ const AUTH_TYPES: [&str; 5] = [
     "v3applicationcredential",
 ];
 
-/// The default path of the file, unless `clouds-file` or a variable names another one.
+/// The default path of the file, unless `clouds-file` or a variable names another path.
 const FILE: &str = "/etc/openstack/clouds.yaml";
 const FILE_VARIABLE: &str = "OS_CLIENT_CONFIG_FILE";
 const CLOUD_VARIABLE: &str = "OS_CLOUD";

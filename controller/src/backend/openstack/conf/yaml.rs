@@ -7,7 +7,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Maximum nesting of mappings and lists, including those of aliases.
+/// Maximum nesting of mappings and lists, including the nesting through aliases.
 const DEPTH_MAX: usize = 32;
 /// Maximum number of mappings that one lookup may search.
 const SEARCHED_MAX: usize = 1000;

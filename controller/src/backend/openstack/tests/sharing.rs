@@ -16,7 +16,7 @@ async fn with_types() -> Twin {
     twin
 }
 
-/// Returns an order for a volume of this type for several nodes.
+/// Returns a request for a volume of this type for several nodes.
 fn shared(name: &str, kind: Option<&str>) -> Arc<Order> {
     let kind = kind.map(|kind| ("type".to_owned(), kind.to_owned()));
     Arc::new(Order {
