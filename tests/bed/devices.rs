@@ -75,7 +75,7 @@ fn device_number(text: &str) -> Option<DeviceNumber> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Returns those of `loops` that are bound to `file`.
+/// Returns the devices in `loops` that are bound to `file`.
 ///
 /// # Errors
 /// Fails if the file cannot be inspected. A missing file is bound to no device.
@@ -88,7 +88,7 @@ pub fn bound_to(loops: &[Loop], file: &Path) -> io::Result<Vec<Loop>> {
     Ok(loops.iter().filter(is_of_file).cloned().collect())
 }
 
-/// Returns those of `loops` whose files are on a filesystem on one of `disks`.
+/// Returns the devices in `loops` whose files are on a filesystem on one of `disks`.
 pub fn bound_on(loops: &[Loop], disks: &[Loop]) -> Vec<Loop> {
     loops
         .iter()

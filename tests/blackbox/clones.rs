@@ -55,10 +55,11 @@ fn copies_of_one_filesystem_that_are_staged_together_show_their_own_files() {
     }
 }
 
-/// A btrfs whose mount was refused stays known to the kernel under its device's number. Linux 6.18
-/// mistakes a copy that gets the number for it. With more transactions than the other, the copy
-/// gets the id of the mounted original, which is then in use (EEXIST); else the id of the other,
-/// which does not match the copy's superblock (EINVAL).
+/// After a refused mount, the kernel still remembers the btrfs under its device's number. Linux
+/// 6.18 mistakes the copy that gets this number for the refused btrfs. If the copy has more
+/// transactions than the refused btrfs, the mount gets the ID of the mounted original, which is in
+/// use (EEXIST); otherwise it gets the ID of the refused btrfs, which does not match the copy's
+/// superblock (EINVAL).
 #[test]
 #[ignore = "needs root: make test"]
 fn a_copy_of_a_mounted_btrfs_is_staged_where_another_btrfs_was_refused_before() {

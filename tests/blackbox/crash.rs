@@ -208,8 +208,9 @@ fn a_format_that_was_cut_off_is_ended_for_its_own_volume_and_for_no_other() {
     }
 }
 
-/// An operator restores a volume in place, with the filesystem of a backup, where a format was cut
-/// off; what the backup does not cover keeps the mark, and the file keeps the witness.
+/// An operator restores a backup's filesystem into a volume whose format was interrupted. The part
+/// that the backup does not cover keeps the mark of the format, and the file keeps the attribute
+/// that records the unfinished format.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_filesystem_restored_into_a_volume_whose_format_was_cut_off_keeps_its_files() {

@@ -183,7 +183,8 @@ fn volumes_of_one_id_of_two_drivers_are_never_mixed_up() {
     leave_words("ext4", &target);
     assert!(!other_target.join("words").exists());
 
-    // The request reaches the wrong driver, which knows the ID, but not the mounted volume.
+    // The request reaches the wrong driver, which has a volume with this ID, but not the mounted
+    // one.
     refused(
         other_node.stage(volume.stage(access("ext4"))),
         Code::AlreadyExists,

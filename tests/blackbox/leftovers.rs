@@ -169,7 +169,7 @@ fn a_number_whose_partition_is_open_is_given_to_no_volume() {
     let altered = Altered::of(&rig, &first);
     altered.add_partition();
     let partition = File::open(altered.partition()).expect("a partition");
-    // The device stays bound to its own volume, and so is not free for another one.
+    // The device stays bound to its own volume, and so is not free for another volume.
     let unpublish = first.unpublish(&first.target("a"));
     node.unpublish(unpublish).expect("unpublish");
     drop(node.unstage(first.unstage()));

@@ -235,7 +235,7 @@ fn a_device_that_an_agent_in_another_namespace_got_is_not_released() {
     other.process.terminate();
 }
 
-/// The file's name is no volume's, so only the mount leads to the file.
+/// The file's name is not a volume's, so only the mount leads to the file.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_raw_volume_is_not_staged_twice_whatever_its_file_is_called() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the resident memory of an agent with a driver of each kind. Fails if it exceeds the limit of
-# benches/BUDGET.md.
+# Measures the resident memory of an agent with a driver of each kind. Fails if it exceeds the limit
+# in benches/BUDGET.md.
 #
 #   drivers.sh PROGRAMS        the directory of the release programs
 #

@@ -2,7 +2,7 @@
 # Tests several drivers as in docs/helm.md: a second driver, on another disk, is added by an upgrade
 # under a pod that writes; one pod uses volumes of both; and the second driver can be removed again.
 #
-#   drivers.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
+#   drivers.sh     in a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 : "${BASE:?is set by cluster.sh exec}"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Tests the chart's backend `openstack` on a real Keystone, Cinder and Nova: two replicas, next to a
-# driver of backend `local`. Volumes are created, attached, grown, given another volume type by a
-# VolumeAttributesClass and deleted; the leader is killed
-# between Cinder's work and its answer; the credentials in the Secret are replaced and the old ones
-# revoked; the key of format marks outlives an uninstall of the driver. Keystone is reached over TLS, with a separate authority. A server of the bed has no
-# guest, so no disk reaches the node and no volume is mounted.
+# Tests the chart's backend `openstack` with a real Keystone, Cinder and Nova: two replicas, next to
+# a driver with the backend `local`. Volumes are created, attached, expanded, changed to another
+# volume type by a VolumeAttributesClass, and deleted. The leader is killed between Cinder's work
+# and its response; the credentials in the Secret are replaced and the old ones revoked; the key of
+# format marks survives an uninstall of the driver. Keystone is reached over TLS, with a separate
+# authority. A server of the bed has no guest, so no disk reaches the node and no volume is mounted.
 #
 #   openstack.sh     in a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
 set -Eeuo pipefail
@@ -346,8 +346,8 @@ step() {
     printf 'openstack: %s: ok, %d s\n' "${1//_/ }" $((SECONDS - start))
 }
 
-# An earlier uninstall removes rights while the sidecars still send requests, so only later entries of
-# the audit log count.
+# An earlier uninstall removes rights while the sidecars still send requests, so only later entries
+# of the audit log count.
 marked=$(wc -c <"$BASE/log/audit.jsonl")
 trap clean EXIT
 trap 'printf "openstack: line %s: %s\n" "$LINENO" "$BASH_COMMAND" >&2' ERR

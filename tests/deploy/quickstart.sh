@@ -2,8 +2,8 @@
 # Runs the commands of docs/quickstart.md, from the installation on, exactly as printed, with the
 # bed's node as NODE, and busybox as the bed's image.
 #
-#   quickstart.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed,
-#                     which makes way for a new user's release and comes back
+#   quickstart.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart
+#                     installed, which is replaced by a new user's release, and then restored
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 : "${BASE:?is set by cluster.sh exec}"

@@ -3,7 +3,7 @@
 # continues to write without the driver, and its volume stays; and the same release, installed
 # again, continues with both.
 #
-#   uninstall.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
+#   uninstall.sh     in a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 : "${BASE:?is set by cluster.sh exec}"

@@ -38,8 +38,8 @@ passes() {
     promtool test rules "$1" >"$work/said" 2>&1
 }
 
-# Checks that generate.sh adds the requested labels, by which Prometheus' operator selects rules, and
-# changes nothing else.
+# Checks that generate.sh adds the requested labels, by which Prometheus' operator selects rules,
+# and changes nothing else.
 expect_labels() {
     "$top/deploy/monitoring/generate.sh" "$runbook_url" release=mine team=ours \
         >"$work/labelled.yaml"

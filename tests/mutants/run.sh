@@ -2,20 +2,20 @@
 # Puts small faults into the code that stores data, one at a time, and checks whether a test
 # notices.
 #
-#   run.sh             all faults where data is at stake, and a sample of the others
-#   run.sh --unit      against unit tests alone
-#   run.sh --data      those where data is at stake alone
-#   run.sh --others    the sample alone
-#   run.sh --missed    those alone that the last report lists as noticed by no test, also with --data
-#                      or --others
+#   run.sh             judges all faults where data is at stake, and a sample of the others
+#   run.sh --unit      judges with unit tests only
+#   run.sh --data      judges only faults where data is at stake
+#   run.sh --others    judges only the sample
+#   run.sh --missed    judges only the faults that no test noticed according to the last report; can
+#                      be combined with --data or --others
 #
-# SAMPLE=n  how many of the others (40)
-# CONSTANTS=n  how many of those in constants, which take a build each (SAMPLE)
-# MINUTES=n for all tests (60). What has no time left is reported as not tried, and is tried first if
-#           the same sources are judged again
-# SEED=n    which of them; each month has its own seed, so that a fault that was missed is tried again
-#           once a test for it is there
-# FILES=…   a pattern (grep -E) of the files to put them in, instead of all
+# SAMPLE=n     number of the other faults (40)
+# CONSTANTS=n  number of the other faults in constants, which take a build each (SAMPLE)
+# MINUTES=n    time limit of all tests (60). Faults for which there was no time are reported as not
+#              tried, and are tried first if the same sources are judged again
+# SEED=n       seed of the sample. Each month has its own, so that a missed fault is tried again
+#              once there is a test for it
+# FILES=...    pattern (grep -E) of the files with faults, instead of all
 #
 # cargo-mutants lists the faults. belay-mutants adds faults in which a call (`sync()?;`) is deleted,
 # compiles all faults into one build, each behind a switch, and runs for each fault only the tests

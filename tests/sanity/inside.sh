@@ -12,8 +12,7 @@ set -euo pipefail
 bin=$1 work=$2 reports=$3
 shift 3
 
-# Both programs must know the limit: the node reports it to the suite, and the controller enforces
-# it.
+# Both programs need the limit: the node reports it to the suite, and the controller enforces it.
 volumes_max=8
 start_seconds_max=20
 stop_seconds_max=20

@@ -50,7 +50,8 @@ allowVolumeExpansion: true
 YAML
 }
 
-# The kernel grows a mounted ext4 only with CAP_SYS_RESOURCE, which root does not have on every machine.
+# Whether a mounted ext4 can be expanded, which requires CAP_SYS_RESOURCE; root does not have it on
+# every machine.
 can_grow_ext4() {
     local capabilities
     capabilities=$(awk '/^CapBnd:/ { print $2 }' /proc/self/status)

@@ -4,24 +4,25 @@
 #
 #   e2e.sh BINDIR
 #
-# PARTS is a list of these; without it: basics focus, stress if CHAOS is set, and guests if GUESTS is.
-#   basics      the bed's own checks, dry run of the manifests, rights, drain, a second driver, and
+# PARTS lists parts of the test. By default: basics and focus, stress if CHAOS is set, and guests if
+# GUESTS is set.
+#   basics      the bed's own checks, a dry run of the manifests, rights, drain, a second driver, and
 #               whether another driver can be replaced (belayctl doctor --switch)
 #   focus       the specs of the suite that matter most
 #   parallel    the rest of the suite, several specs at a time
-#   disruptive  those that stop the kubelet; evaluated with those of `parallel` too once both have passed
+#   disruptive  specs that stop the kubelet; evaluated together with `parallel` once both have passed
 #   stress      rollouts under pods that write, then CHAOS minutes (2) of random kills
 #   operations  an uninstall under a pod that writes, the quickstart line by line, alerts
 #   rights      each right of the sidecars removed, one by one
 #   openstack   the chart's backend of that name, with a real Keystone, Cinder and Nova
-#   guests      GUESTS User-mode Linux guests as nodes, with volumes that are hot-plugged disks: main
+#   guests      GUESTS User-mode Linux guests as nodes, with hot-plugged disks as volumes: the main
 #               specs of the suite (all with FULL=1), and power cuts of nodes. With CLOUD=openstack,
-#               a real Keystone, Cinder and Nova create, attach and grow the volumes, and
-#               cinder-csi-plugin is replaced by Belay and back under a pod that writes; with
-#               CLOUD=digitalocean or CLOUD=civo, a twin of that cloud, for the driver of that name. With
+#               a real Keystone, Cinder and Nova create, attach and expand the volumes, and
+#               cinder-csi-plugin is replaced by Belay and back under a pod that writes. With
+#               CLOUD=digitalocean or CLOUD=civo, uses a twin of that cloud, for its driver. With
 #               CLOUD=nfs, a further guest is an NFS server, and volumes are its directories
-# FULL=1 is all of them but focus; two hours. It includes guests only if GUESTS is set.
-# The logs of a failure stay in target/e2e; so do the suite's reports, or in SUITE_DIR.
+# FULL=1 runs all parts except focus, which takes two hours; guests only if GUESTS is set.
+# The logs of a failure stay in target/e2e. So do the suite's reports, unless SUITE_DIR is set.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 bindir=${1:?the directory of the programs}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a guest the NFS server of the cluster. Runs in the guest, after each boot.
 #
-#   filer.sh ADDRESS NETWORK CACHE    CACHE: a directory of the machine, which the guest has below /machine
+#   filer.sh ADDRESS NETWORK CACHE    CACHE: a directory of the machine, below /machine in the guest
 #
 # Runs Linux's own server, with all versions of NFS. The disk /dev/ubda has the share and the
 # server's state, which survive a power cut. tests/setup/nfs.sh unpacks its programs. As by default,

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Implements `make openstack`: starts a bed, runs its tests, stops and removes it. Arguments go to
-# cargo. A failure leaves the logs of the services in target/openstack.
+# cargo. After a failure, the logs of the services are in target/openstack.
 #
-#   BELAY_OPENSTACK=DIR    test a bed that runs already, and leave it running
-#   SHORT=1                as CI does: the verbs, missing and shared volumes, types, snapshots, zones,
-#                          trouble, csi-sanity, the secrets; without backups, frozen and killed
-#                          services, guests, kills, limits of the rate, and tests of the bed itself
-#   BELAY_NIGHTLY=1        ten times as many kills, and 500 attaches at once
+#   BELAY_OPENSTACK=DIR    test a bed that already runs, and leave it running
+#   SHORT=1                as in CI: verbs, missing and shared volumes, types, snapshots, zones,
+#                          faults, csi-sanity and secrets; without backups, frozen and killed
+#                          services, guests, kills, rate limits, and tests of the bed itself
+#   BELAY_NIGHTLY=1        ten times as many kills, and 500 concurrent attaches
 #
-# Tests with guests need x86_64: User-mode Linux is made for it alone.
+# Tests with guests need x86_64, since User-mode Linux exists only for it.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 cd "$here/../../.."
@@ -19,7 +19,7 @@ work=
 
 clean_up() {
     local code=$?
-    # Whatever fails here, the rest is still cleaned up.
+    # Continue the cleanup after any failure here.
     set +e
     trap - EXIT
     trap '' INT TERM HUP

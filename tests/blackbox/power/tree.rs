@@ -37,8 +37,8 @@ pub(super) enum Change {
     },
     /// A name is removed.
     Unname { directory: u64, name: String },
-    /// A name is replaced with another one, which may exist, in one step: at least one of the two
-    /// always exists.
+    /// A name replaces another name, which may exist, in one step: at least one of the two always
+    /// exists.
     Rename {
         directory: u64,
         from: String,

@@ -5,12 +5,12 @@ use std::path::Path;
 use belay_bed::mounts;
 pub(crate) use belay_bed::mounts::Mount;
 
-/// Returns [`mounts::mounts_of`] this process; a killed process has none.
+/// Returns the mounts of a process, like [`mounts::mounts_of`]; a killed process has none.
 pub(crate) fn mounts_of(pid: &str) -> Vec<Mount> {
     mounts::mounts_of(pid).unwrap_or_default()
 }
 
-/// Returns the mounts that are stacked on another one at the same mount point. The parent shows
+/// Returns the mounts that are stacked on another mount at the same mount point. The parent shows
 /// this: the table is read in pieces, so a removed mount and its successor may both be in it.
 pub(crate) fn stacked(mounts: &[Mount], beneath: &Path) -> Vec<Mount> {
     let lies_upon = |upper: &Mount, lower: &Mount| {

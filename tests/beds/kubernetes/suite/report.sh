@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Evaluates the reports of run.sh and prints a table. Exits 1 unless every spec passed or is explained.
+# Evaluates the reports of run.sh and prints a table. Exits 1 unless every spec passed or is
+# explained.
 #
 #   report.sh REPORTS full|focus|some PART...
 #

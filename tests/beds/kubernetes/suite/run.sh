@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs the External Storage suite of Kubernetes against the driver that the cluster has.
+# Runs the External Storage suite of Kubernetes against the driver of the cluster.
 #
 #   cluster.sh exec suite/run.sh            the specs of focus.txt
-#   PARTS="parallel disruptive" cluster.sh exec suite/run.sh    all that apply
-#   FOCUS=REGEX cluster.sh exec suite/run.sh    those that stop the kubelet only with PROCS=1
+#   PARTS="parallel disruptive" cluster.sh exec suite/run.sh    all specs that apply
+#   FOCUS=REGEX cluster.sh exec suite/run.sh    matching specs; with PROCS=1, also disruptive ones
 #   SUITE=disk cluster.sh exec suite/run.sh    the driver of the guests, or SUITE=nfs; see driver.sh
 #
-# PROCS specs run at a time; the disruptive ones stop the kubelet and run one at a time. A spec that
-# failed is run once more, and if it passes then, the report says so. SUITE_DIR keeps reports and
-# logs. Half of PARTS is evaluated by itself; if the other half has passed before, both are evaluated
+# PROCS specs run at a time; disruptive specs stop the kubelet and run one at a time. A failed spec is
+# run once more; if it passes then, the report says so. Reports and logs are in SUITE_DIR. A run of
+# one half of PARTS is evaluated by itself; if the other half has passed before, both are evaluated
 # as a full run. report.sh prints the table; its exit code is the verdict.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -177,7 +177,7 @@ all() {
     done
 }
 
-# Removes the reports, except those of the other half of a full run.
+# Removes the reports, but keeps the other half's in a run of one half.
 forget_reports() {
     local part
     case ${PARTS:-} in
@@ -225,7 +225,8 @@ if [ -n "${PARTS:-}" ]; then
 elif [ -n "${FOCUS:-}" ]; then
     import_populator
     skip=$(left_out)
-    # In parallel, a spec that stops the kubelet breaks the streams of others, and they wait forever.
+    # In parallel, a spec that stops the kubelet would break the streams of other specs, which then
+    # wait forever.
     [ "$procs" = 1 ] || skip+='|\[Disruptive\]'
     run focus "$FOCUS" "$skip" "$procs"
     "$here/report.sh" "$reports" some focus
