@@ -15,8 +15,7 @@ use std::fmt::Display;
 /// The clap ID of the flag for the node's name, whose value is a [`NodeId`].
 pub const NODE_NAME: &str = "node_name";
 
-/// Flags of the controller of one driver. Each also has an environment variable; the flag takes
-/// precedence.
+/// Flags of the controller of one driver. Each has an environment variable; the flag wins.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CommonArgs {
     /// The driver.
