@@ -11,7 +11,6 @@ use crate::command::bench::Bench;
 use crate::command::chain::{Mount, Umount};
 use crate::command::doctor::Doctor;
 use crate::command::locate::Where;
-use crate::command::ls;
 use crate::command::rpc::Rpc;
 use crate::command::status::Status;
 use crate::command::typed::Typed;
@@ -90,7 +89,7 @@ impl Cli {
             Verb::Typed(command) => command.run(target).await,
             Verb::Mount(command) => command.run(target).await,
             Verb::Umount(command) => command.run(target).await,
-            Verb::Ls(search) => ls::run(&search).await,
+            Verb::Ls(search) => drivers::ls(&search).await,
             Verb::Where(command) => command.run(),
             Verb::Status(command) => command.run().await,
             Verb::Doctor(doctor) => doctor.run().await,

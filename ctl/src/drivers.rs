@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::call::Connection;
 use crate::failure::Failure;
 use crate::machine::{kubelet, process, sockets};
+use crate::render::{Answer, Cell, Rows};
 
 /// The timeout for a driver; a slower one is listed without its name.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -209,6 +210,34 @@ async fn ask(socket: &Path, found: &mut DriverSocket) -> Result<(), Failure> {
 fn is_registration(socket: &Path) -> bool {
     let path = socket.to_string_lossy();
     path.ends_with("-reg.sock") || path.contains("/plugins_registry/")
+}
+
+/// Runs `belayctl ls`: lists the sockets of drivers on this node, and the services on each.
+///
+/// # Errors
+/// Never fails; a socket without an answer is listed with the reason.
+pub(crate) async fn ls(search: &Search) -> Result<Answer, Failure> {
+    let rows = search.look().await.into_iter().map(|found| {
+        let ready = found.ready.map(|ready| if ready { "yes" } else { "no" });
+        let ready = if found.trouble.is_empty() {
+            ready.unwrap_or_default().to_owned()
+        } else {
+            found.trouble
+        };
+        vec![
+            Cell::Text(found.socket.display().to_string()),
+            Cell::Text(found.driver),
+            Cell::List(found.serves),
+            Cell::Text(ready),
+            Cell::Text(found.version),
+            Cell::number(found.pid),
+        ]
+    });
+    let columns = ["socket", "driver", "serves", "ready", "version", "pid"];
+    Ok(Answer::Rows(Rows {
+        narrow: 4,
+        ..Rows::new("sockets", &columns, rows)
+    }))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The default sockets. These tests run belayctl in a mount namespace, which has a copy of all mounts;
-//! so no test of this file may stage a volume, which would be busy.
+//! The default sockets. These tests run belayctl in a mount namespace, which has a copy of all
+//! mounts; so no test of this file may stage a volume, which would be busy.
 
 #![expect(clippy::expect_used, unreachable_pub, reason = "test code")]
 

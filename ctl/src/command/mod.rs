@@ -5,7 +5,6 @@ pub(crate) mod chain;
 pub(crate) mod doctor;
 mod jobs;
 pub(crate) mod locate;
-pub(crate) mod ls;
 pub(crate) mod rpc;
 pub(crate) mod status;
 pub(crate) mod typed;

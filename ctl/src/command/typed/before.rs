@@ -16,7 +16,7 @@ pub(super) const IGNORE: &str = "ignore-not-found";
 
 /// What the driver reports about the object of a call.
 pub(super) enum Before {
-    /// The driver cannot tell, or it does not matter.
+    /// The driver cannot say so, or it does not matter.
     Unknown,
     /// The object's kind, and what the call would have done to it.
     Absent(&'static str, &'static str),
