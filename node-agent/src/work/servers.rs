@@ -19,7 +19,6 @@ static HELPER: Spec = Spec {
     processes: "belay_helper_processes",
     waiting: Some("belay_helper_waiting"),
     kills: "belay_helper_kills_total",
-    keeps_slots: false,
 };
 
 const CHANGES: Group = Group::new(8, "its mounts and unmounts");
@@ -82,10 +81,13 @@ impl Servers {
         let process = running.process().map_err(by_helper)?;
         let left = within.saturating_sub(begun.elapsed());
         match timeout(left, process.answer()).await {
-            Ok(answer) => Ok(Replied {
-                answer: answer.map_err(by_helper)?,
-                _running: running,
-            }),
+            Ok(answer) => {
+                running.answered();
+                Ok(Replied {
+                    answer: answer.map_err(by_helper)?,
+                    _running: running,
+                })
+            }
             Err(_) => {
                 let mut overdue = running.overdue(within);
                 if lane == &UNMOUNT {

@@ -6,7 +6,7 @@ use super::limits::EXIT_MAX;
 use super::serve::{LINE_BYTES_MAX, send};
 use crate::call::{Failure, Kind};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -164,12 +164,15 @@ impl Child {
     /// exited.
     fn reap(&mut self) {
         self.kill();
-        self.is_reaped |= matches!(self.process.try_wait(), Ok(Some(_)));
+        // Another process may have the number as soon as this one is reaped, by whomever.
+        self.is_reaped |= !matches!(self.process.try_wait(), Ok(None));
     }
 }
 
 impl Process for Child {
     fn close(&mut self) {
+        // Before the process drops its own: the last descriptor of a mount may wait for a server.
+        self.passed = None;
         self.socket = None;
         self.process.stderr = None;
     }
@@ -255,6 +258,10 @@ fn read(
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let into = &mut [IoSliceMut::new(&mut bytes)];
     let read = rustix::net::recvmsg(socket.as_fd(), into, &mut messages, flags)?;
+    if read.flags.contains(ReturnFlags::CTRUNC) {
+        // The kernel has dropped the descriptor, since this process may have no more of them.
+        return Err(Errno::MFILE.into());
+    }
     received.extend_from_slice(&bytes[..read.bytes]);
     for message in messages.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = message {

@@ -29,8 +29,6 @@ pub struct Spec {
     pub waiting: Option<&'static str>,
     /// Counter: processes that were killed.
     pub kills: &'static str,
-    /// Whether a killed process keeps its slots of the server until it has exited.
-    pub keeps_slots: bool,
 }
 
 impl Spec {
@@ -45,13 +43,27 @@ pub struct Group {
     /// Maximum number of processes.
     pub slots: usize,
     purpose: &'static str,
+    is_kept: bool,
 }
 
 impl Group {
     /// At most `slots` processes. The `purpose` identifies the group, and is in messages.
     #[must_use]
     pub const fn new(slots: usize, purpose: &'static str) -> Self {
-        Self { slots, purpose }
+        Self {
+            slots,
+            purpose,
+            is_kept: false,
+        }
+    }
+
+    /// Lets a killed process keep its slot of this group until it has exited.
+    #[must_use]
+    pub const fn kept(self) -> Self {
+        Self {
+            is_kept: true,
+            ..self
+        }
     }
 }
 
@@ -116,7 +128,8 @@ pub(super) struct Server {
 pub struct Slot {
     spec: &'static Spec,
     server: Arc<Server>,
-    groups: Vec<OwnedSemaphorePermit>,
+    /// A slot of each group, and whether a killed process keeps it.
+    groups: Vec<(bool, OwnedSemaphorePermit)>,
     all: OwnedSemaphorePermit,
     granted: Instant,
     /// [`Server::unanswered`] when the call began to wait for the slot.
@@ -131,8 +144,8 @@ struct Followed<P> {
     process: P,
     slot: Slot,
     running: More,
-    /// The process is killed without time to exit.
-    is_overdue: bool,
+    /// Without an answer, the process is killed without time to exit.
+    has_answered: bool,
 }
 
 impl Helpers {
@@ -178,8 +191,9 @@ impl Helpers {
             let permit = permit(server.slots(group), end).await;
             // The calls that have the slots of the server may wait for the other servers as well.
             let of_server = self.all.available_permits() > 0;
-            let group = of_server.then_some(group);
-            groups.push(permit.ok_or_else(|| self.occupied(&server, group, within))?);
+            let blamed = of_server.then_some(group);
+            let permit = permit.ok_or_else(|| self.occupied(&server, blamed, within))?;
+            groups.push((group.is_kept, permit));
         }
         let all = permit(Arc::clone(&self.all), end).await;
         let all = all.ok_or_else(|| self.occupied(&server, None, within))?;
@@ -238,7 +252,7 @@ impl Helpers {
     fn occupied(&self, server: &Server, group: Option<&Group>, within: Duration) -> Unanswered {
         let (server, name, within) = (&server.name, self.spec.name, within.as_secs());
         let which = match group {
-            Some(Group { slots, purpose }) => format!("{slots} {name} processes for {purpose}"),
+            Some(Group { slots, purpose, .. }) => format!("{slots} {name} processes for {purpose}"),
             None => format!("{TOTAL} {name} processes"),
         };
         let why = match group {
@@ -283,7 +297,7 @@ impl Slot {
             process,
             running: self.spec.one_more("running"),
             slot: self,
-            is_overdue: false,
+            has_answered: false,
         }))
     }
 }
@@ -300,15 +314,22 @@ impl<P: Process> Running<P> {
         Ok(&mut followed.process)
     }
 
-    /// Has the process killed when this is dropped, since it has not answered within that time.
-    /// Returns the failure of the call. The server is blamed if it had half of the time, or if the
-    /// slot became free by a call that it had not answered either.
+    /// Notes that the process has answered: it has time to exit when this is dropped. A process that
+    /// has not, since its call is overdue or its caller has left, is killed at once.
+    pub fn answered(&mut self) {
+        if let Some(followed) = &mut self.0 {
+            followed.has_answered = true;
+        }
+    }
+
+    /// Returns the failure of a call that was not answered within that time. The server is blamed
+    /// if it had half of the time, or if the slot became free by a call that it had not answered
+    /// either.
     pub fn overdue(&mut self, within: Duration) -> Unanswered {
-        let Some(followed) = &mut self.0 else {
+        let Some(followed) = &self.0 else {
             let (failure, by_server) = (Failure::bug("a process has ended twice"), false);
             return Unanswered { failure, by_server };
         };
-        followed.is_overdue = true;
         let slot = &followed.slot;
         let Server {
             name, unanswered, ..
@@ -342,16 +363,16 @@ impl<P: Process> Drop for Running<P> {
 }
 
 impl<P: Process> Followed<P> {
-    /// Waits until the process has exited, and kills it if it does not. It holds its slot until
-    /// then, and counts as killed after that.
+    /// Waits until the process has exited, and kills it if it does not, or has not answered. It
+    /// holds its slot until then, and counts as killed after that.
     async fn until_exit(self) {
         let Self {
             mut process,
             slot,
             running,
-            is_overdue,
+            has_answered,
         } = self;
-        let exits = !is_overdue && timeout(EXIT_MAX, process.exited()).await.is_ok();
+        let exits = has_answered && timeout(EXIT_MAX, process.exited()).await.is_ok();
         drop(running);
         if exits {
             return;
@@ -362,7 +383,8 @@ impl<P: Process> Followed<P> {
         drop(slot.all);
         slot.server.killed.fetch_add(1, Ordering::Relaxed);
         let _killed = slot.spec.one_more("killed");
-        let _groups = slot.spec.keeps_slots.then_some(slot.groups);
+        let kept = slot.groups.into_iter().filter(|(is_kept, _)| *is_kept);
+        let _kept: Vec<_> = kept.collect();
         process.exited().await;
         slot.server.killed.fetch_sub(1, Ordering::Relaxed);
     }

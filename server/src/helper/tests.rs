@@ -130,20 +130,18 @@ fn a_descriptor_is_passed_with_its_line() {
     });
 }
 
-const fn spec(keeps_slots: bool) -> Spec {
-    Spec {
-        name: "helper",
-        processes: "test_processes",
-        waiting: Some("test_waiting"),
-        kills: "test_kills",
-        keeps_slots,
-    }
-}
-static SPEC: Spec = spec(true);
-const ALL: Group = Group::new(8, "it");
+static SPEC: Spec = Spec {
+    name: "helper",
+    processes: "test_processes",
+    waiting: Some("test_waiting"),
+    kills: "test_kills",
+};
+const ALL: Group = Group::new(8, "it").kept();
 const READS: Group = Group::new(2, "its reads");
+const OTHERS: Group = Group::new(8, "others");
 static CHANGE: Lane = Lane::new(&[ALL], 8);
 static READ: Lane = Lane::new(&[READS, ALL], 4);
+static OTHER: Lane = Lane::new(&[OTHERS], 8);
 
 /// Exits when the test says so.
 struct Hung(tokio::sync::watch::Receiver<bool>);
@@ -221,22 +219,19 @@ async fn killed_processes_of_some_servers_leave_the_slots_of_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_process_keeps_its_slots_of_the_server_if_the_program_says_so() {
-    static LENIENT: Spec = spec(false);
-    for (spec, free) in [(&SPEC, 3), (&LENIENT, 8)] {
-        let helpers = Helpers::new(spec);
+async fn a_killed_process_keeps_its_slots_of_the_groups_that_say_so() {
+    for (lane, free) in [(&CHANGE, 3), (&OTHER, 8)] {
+        let helpers = Helpers::new(&SPEC);
         let (_exit, exits) = tokio::sync::watch::channel(false);
         while helpers.killed() < 5 {
-            let slot = helpers.slot("dead", &CHANGE, MINUTE).await.unwrap();
-            let mut running = slot.run(Hung(exits.clone()));
-            running.overdue(MINUTE);
-            drop(running);
+            let slot = helpers.slot("dead", lane, MINUTE).await.unwrap();
+            drop(slot.run(Hung(exits.clone())));
             settle().await;
         }
         let refused = refused(helpers.slot("dead", &READ, MINUTE).await);
         assert_eq!(refused.0, Kind::Unreachable, "of another lane");
         let mut held = Vec::new();
-        while let Ok(slot) = helpers.slot("dead", &CHANGE, MINUTE).await {
+        while let Ok(slot) = helpers.slot("dead", lane, MINUTE).await {
             held.push(slot);
         }
         assert_eq!(held.len(), free);
@@ -244,21 +239,29 @@ async fn a_killed_process_keeps_its_slots_of_the_server_if_the_program_says_so()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_has_time_to_exit_unless_it_is_overdue() {
+async fn only_a_process_that_has_answered_has_time_to_exit() {
     let helpers = Helpers::new(&SPEC);
     let (exit, exits) = tokio::sync::watch::channel(false);
-    let slot = helpers.slot("filer", &CHANGE, MINUTE).await.unwrap();
-    drop(slot.run(Hung(exits.clone())));
+    let running = async |exits, has_answered| {
+        let slot = helpers.slot("filer", &CHANGE, MINUTE).await.unwrap();
+        let mut running = slot.run(Hung(exits));
+        if has_answered {
+            running.answered();
+        }
+    };
+    running(exits.clone(), true).await;
     settle().await;
     assert_eq!((helpers.running(), helpers.killed()), (1, 0));
     exit.send_replace(true);
     settle().await;
     assert_eq!((helpers.running(), helpers.killed()), (0, 0));
     exit.send_replace(false);
-    let slot = helpers.slot("filer", &CHANGE, MINUTE).await.unwrap();
-    drop(slot.run(Hung(exits)));
+    running(exits.clone(), true).await;
     tokio::time::sleep(MINUTE).await;
     assert_eq!((helpers.running(), helpers.killed()), (0, 1));
+    running(exits, false).await;
+    settle().await;
+    assert_eq!((helpers.running(), helpers.killed()), (0, 2));
 }
 
 #[tokio::test]

@@ -21,13 +21,12 @@ static WORKER: Spec = Spec {
     processes: "belay_worker_processes",
     waiting: None,
     kills: "belay_worker_kills_total",
-    keeps_slots: true,
 };
 
-const OF_SERVER: Group = Group::new(8, "it");
+const OF_SERVER: Group = Group::new(8, "it").kept();
 /// They remove files for as long as their call may take, so many of them would leave no slot for
 /// creations.
-const DELETIONS: Group = Group::new(4, "its deletions");
+const DELETIONS: Group = Group::new(4, "its deletions").kept();
 const COPIES: Group = Group::new(2, "its copies");
 
 static DELETION: Lane = Lane::new(&[DELETIONS, OF_SERVER], OF_SERVER.slots);
@@ -83,7 +82,10 @@ impl Processes {
         };
         let mut running = slot.run(self.start(&call, turn)?);
         let answer = match timeout_at(end, running.process()?.answer()).await {
-            Ok(answer) => answer,
+            Ok(answer) => {
+                running.answered();
+                answer
+            }
             Err(_) => Err(overdue(&mut running, &name, within)),
         };
         match changes {

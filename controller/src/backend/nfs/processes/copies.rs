@@ -150,6 +150,7 @@ impl Processes {
                     state.send_replace(State::Running(Copied::default()));
                 }
                 Said::Answer(answer) => {
+                    running.answered();
                     if let State::Running(copied) = &*state.borrow() {
                         log_end(&name, &dir, of, copied);
                     }

@@ -3,7 +3,7 @@
 use super::super::call::{BEGIN, Done, Said};
 use super::turns::Turn;
 use belay_server::call::{Certainty, Failure};
-use belay_server::helper::{Child, Process, Running};
+use belay_server::helper::{Child, Process, Running, Unanswered};
 use std::time::Duration;
 
 /// A worker process.
@@ -79,14 +79,15 @@ impl Process for Worker {
 
 /// The failure of a call whose process is killed, since it has not answered within that time.
 pub(super) fn overdue(running: &mut Running<Worker>, server: &str, within: Duration) -> Failure {
-    let overdue = running.overdue(within).failure;
+    let Unanswered { failure, by_server } = running.overdue(within);
     match running.process() {
+        Ok(worker) if !worker.has_begun && !by_server => failure,
         Ok(worker) if !worker.has_begun => Failure::timeout(format!(
             "server {server}: its share was not mounted within {} s, so the call was not begun; if \
              the server answers, check the mount options; retry",
             within.as_secs()
         )),
-        _ => overdue.may_be_running(),
+        _ => failure.may_be_running(),
     }
 }
 
