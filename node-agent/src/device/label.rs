@@ -139,11 +139,16 @@ impl Label {
     }
 
     /// Removes the names of that driver whose devices have been detached since: they would lead to
-    /// other volumes. Returns the names of the others.
+    /// other volumes. Returns the names of the others, and calls `failed` for each directory that
+    /// cannot be swept.
     ///
     /// # Errors
     /// What the kernel refused.
-    pub(crate) fn sweep<K: Kernel>(kernel: &K, driver: &DriverName) -> kernel::Result<Vec<Self>> {
+    pub(crate) fn sweep<K: Kernel>(
+        kernel: &K,
+        driver: &DriverName,
+        mut failed: impl FnMut(&Path, kernel::Error),
+    ) -> kernel::Result<Vec<Self>> {
         let base = Path::new(BASE).join(driver.as_str());
         let mut kept = Vec::new();
         for directory in kernel.names(&base)? {
@@ -153,17 +158,23 @@ impl Label {
                 continue;
             };
             let labels = nodes.iter().map(|node| Label::read(&directory.join(node)));
-            for label in labels.flatten() {
-                if !label.is_there(kernel)? {
-                    continue;
+            let sweep_one = || -> kernel::Result<()> {
+                for label in labels.flatten() {
+                    if !label.is_there(kernel)? {
+                        continue;
+                    }
+                    match label.is_current(kernel)? {
+                        true => kept.push(label),
+                        false => label.remove(kernel)?,
+                    }
                 }
-                match label.is_current(kernel)? {
-                    true => kept.push(label),
-                    false => label.remove(kernel)?,
+                match nodes.is_empty() {
+                    true => unless_missing(kernel.rmdir(&directory)),
+                    false => Ok(()),
                 }
-            }
-            if nodes.is_empty() {
-                unless_missing(kernel.rmdir(&directory))?;
+            };
+            if let Err(error) = sweep_one() {
+                failed(&directory, error);
             }
         }
         Ok(kept)
@@ -400,7 +411,7 @@ mod tests {
         one.label.make(kernel, &one.node).unwrap();
         other.make(kernel, &node).unwrap();
         let driver = "one.example".parse().unwrap();
-        let sweep = || Label::sweep(kernel, &driver).unwrap();
+        let sweep = || Label::sweep(kernel, &driver, |_, error| panic!("{error}")).unwrap();
         assert_eq!(sweep().len(), 2);
         kernel.loop_clr_fd(&one.device).unwrap();
         drop(one.device);

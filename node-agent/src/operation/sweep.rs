@@ -7,6 +7,8 @@
 //! while another process has the device open or the directory locked, such as an agent that is
 //! still exiting.
 
+use std::path::Path;
+
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
@@ -22,12 +24,23 @@ impl<K: Kernel> Node<K> {
     /// volumes. One that stays does no more harm than that.
     pub(crate) fn read_names(&self) {
         let (kernel, driver) = (&self.kernel, self.transport.driver());
-        let read = Label::sweep(kernel, driver).and_then(|names| {
-            let mut names = names.iter();
-            names.try_for_each(|name| self.transport.adopt(kernel, name))
-        });
-        if let Err(error) = read {
-            tracing::warn!("names of detached devices may be left in /dev/belay/{driver}: {error}");
+        let unread = |path: &Path, error| {
+            let path = path.display();
+            tracing::warn!(
+                "{path}: cannot be read or removed, so the disk of its volume may have to be \
+                 recognised by its serial: {error}"
+            );
+        };
+        let base = Path::new("/dev/belay").join(driver.as_str());
+        match Label::sweep(kernel, driver, unread) {
+            Ok(names) => {
+                for name in &names {
+                    if let Err(error) = self.transport.adopt(kernel, name) {
+                        unread(&base, error);
+                    }
+                }
+            }
+            Err(error) => unread(&base, error),
         }
     }
 

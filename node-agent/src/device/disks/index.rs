@@ -122,29 +122,37 @@ impl DiskIndex {
         let mut inner = self.lock();
         let known = inner.users.get(owner).and_then(|user| user.wanted.as_ref());
         // Other disks may match by now: this was the only one, and is still the same.
-        if let Some(disk) = inner.held_by(owner)
+        if let Some(disk) = inner.held_by(owner).cloned()
             && known.is_none_or(|known| known == wanted)
+            && inner.may_match(&disk, wanted)
         {
-            return Ok(Search::Found(disk.clone()));
+            if let Some(user) = inner.users.get_mut(owner) {
+                user.wanted = Some(wanted.clone());
+            }
+            return Ok(Search::Found(disk));
         }
         // The first search, or the volume was attached again, as another disk.
         let user = User {
             wanted: Some(wanted.clone()),
             held: None,
         };
-        inner.users.insert(owner.clone(), user);
-        let Some((disk, identity, matched)) = inner.only(wanted)? else {
-            return Ok(Search::Missing(inner.missing(wanted)));
-        };
-        // Another disk may match as soon as it answers.
-        if matched == Match::Cut && inner.is_any_awaited() {
-            return Ok(Search::Missing(inner.missing(wanted)));
+        let before = inner.users.insert(owner.clone(), user);
+        let found = inner.search(owner, wanted);
+        match &found {
+            Ok(Search::Found(disk)) => {
+                if let Some(user) = inner.users.get_mut(owner) {
+                    user.held = Some(disk.clone());
+                }
+            }
+            Ok(Search::Missing(_)) => {}
+            // A refused attachment does not take the volume's disk away.
+            Err(_) => {
+                if let Some(before) = before {
+                    inner.users.insert(owner.clone(), before);
+                }
+            }
         }
-        inner.refuse_taken(owner, &disk, &identity)?;
-        if let Some(user) = inner.users.get_mut(owner) {
-            user.held = Some(disk.clone());
-        }
-        Ok(Search::Found(disk))
+        found
     }
 
     /// The volume's disk, if it is there: the one that it has, or else the one that matches. `None`
@@ -166,6 +174,11 @@ impl DiskIndex {
             held: Some(disk.clone()),
         };
         self.lock().users.insert(owner.clone(), user);
+    }
+
+    /// Whether the volume has a disk that is plugged in.
+    pub(super) fn has_disk(&self, owner: &Owner) -> bool {
+        self.lock().held_by(owner).is_some()
     }
 
     /// The volume that has exactly this disk.
@@ -333,6 +346,27 @@ impl Inner {
         let user = self.users.get(owner)?;
         let entry = self.disks.get(&user.held.as_ref()?.dev)?;
         user.has(&entry.disk).then_some(&entry.disk)
+    }
+
+    /// The one disk that matches, if it is no other volume's.
+    fn search(&self, owner: &Owner, wanted: &DiskIdentity) -> Result<Search<Disk>, Failure> {
+        let Some((disk, identity, matched)) = self.only(wanted)? else {
+            return Ok(Search::Missing(self.missing(wanted)));
+        };
+        // Another disk may match as soon as it answers.
+        if matched == Match::Cut && self.is_any_awaited() {
+            return Ok(Search::Missing(self.missing(wanted)));
+        }
+        self.refuse_taken(owner, &disk, &identity)?;
+        Ok(Search::Found(disk))
+    }
+
+    /// Whether the disk has that identity, as far as it was queried.
+    fn may_match(&self, disk: &Disk, wanted: &DiskIdentity) -> bool {
+        match self.disks.get(&disk.dev).map(|entry| &entry.state) {
+            Some(State::Known(identity)) => identity.matches(wanted) != Match::No,
+            _ => true,
+        }
     }
 
     fn is_any_awaited(&self) -> bool {

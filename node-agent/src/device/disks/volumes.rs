@@ -269,6 +269,8 @@ impl DiskVolumes {
         let (identity, wanted) = match (identity, said.cloned().or_else(|| self.wanted(volume))) {
             (Some(identity), Some(wanted)) => (identity, wanted),
             (_, _) if is_taken => return Ok(Verdict::Foreign),
+            // The volume has another disk, though no call has named it.
+            (_, None) if self.index.has_disk(&owner) => return Ok(Verdict::Foreign),
             (Some(identity), None) => {
                 let of_cloud = identity.names_like(self.profile.disk_names);
                 (identity, DiskIdentity::Names(of_cloud))

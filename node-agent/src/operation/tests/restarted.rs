@@ -322,13 +322,20 @@ fn after_a_restart_a_disk_with_a_name_is_its_volumes_and_no_others() {
             let failure = mixed_up.call(&node, verb).unwrap_err();
             assert_eq!(failure.kind, Kind::Precondition, "{form:?}: {failure}");
         }
-        // Whatever the attachment says of it.
+        // Whatever the attachment says of it, but nothing is opened by a wrong one.
         let mixed_up = Volume {
             serial: other.serial.clone(),
             ..volume.clone()
         };
-        let again = [Verb::Publish(1), Verb::Stage, Verb::Unpublish(1)];
-        all_ok(&node, &mixed_up, &again);
+        all_ok(&node, &mixed_up, &[Verb::Publish(1)]);
+        match form {
+            Form::Block => {
+                let failure = mixed_up.call(&node, Verb::Stage).unwrap_err();
+                assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+            }
+            _ => all_ok(&node, &mixed_up, &[Verb::Stage]),
+        }
+        all_ok(&node, &mixed_up, &[Verb::Unpublish(1)]);
         for volume in [&volume, &other] {
             let rest = [Verb::Publish(1), Verb::Unpublish(1), Verb::Unstage];
             all_ok(&node, volume, &rest);
