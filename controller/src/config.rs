@@ -212,19 +212,13 @@ impl Config {
             }
         }
         match kind {
-            Kind::Local => {
-                let (state_dir, node) = both(
-                    required("--state-dir <DIR>", self.state_dir.as_ref(), kind),
-                    required("--node-id <ID>", driver.node.id.as_ref(), kind),
-                )?;
-                Ok(Choice::Local(local::Config {
-                    state_dir,
-                    node,
-                    place: driver.node.topology.clone(),
-                    overcommit: self.overcommit,
-                    require_state: self.require_state,
-                }))
-            }
+            Kind::Local => Ok(Choice::Local(local::Config {
+                state_dir: required("--state-dir <DIR>", self.state_dir.as_ref(), kind)?,
+                node: required("--node-id <ID>", driver.node.id.as_ref(), kind)?,
+                place: driver.node.topology.clone(),
+                overcommit: self.overcommit,
+                require_state: self.require_state,
+            })),
             Kind::Openstack => {
                 let files = Some(&self.cloud_config).filter(|files| !files.is_empty());
                 Ok(Choice::Openstack(openstack::Config {
@@ -431,10 +425,6 @@ mod tests {
                 "--state-dir <DIR> is required for --backend local",
             ),
             (&LOCAL[2..], "--node-id <ID> is required"),
-            (
-                &[],
-                "--state-dir <DIR> is required for --backend local; --node-id <ID> is required",
-            ),
         ] {
             let error = with(flags).unwrap_err();
             assert!(error.contains(why), "{flags:?}: {error}");
@@ -471,6 +461,10 @@ mod tests {
         assert_eq!(key, "com.digitalocean.csi.dobs/volume-name");
         for (flags, why) in [
             (&flags[..2], "--region <SLUG> is required"),
+            (
+                &flags[..1],
+                "is required for --backend digitalocean; --region <SLUG> is required",
+            ),
             (
                 &[flags[0], flags[2]][..],
                 "DIGITALOCEAN_ACCESS_TOKEN is required",

@@ -12,8 +12,9 @@ pub mod operation;
 pub mod rpc;
 
 use backend::{local, registry};
-use belay_server::call::Callers;
+use belay_server::call::{Callers, Failure, Kind};
 use belay_server::identity::Identity;
+use belay_server::lock::Lock;
 use belay_server::readiness::{Readiness, State};
 use belay_server::serve::{Driver, ServeConfig, listen, serve, terminations};
 use belay_server::services::Services;
@@ -32,7 +33,9 @@ const DRAIN: Duration = Duration::from_secs(20);
 
 /// The first and the maximum pause before another login to a cloud that has not accepted one. Each
 /// pause is twice as long as the previous one.
-const INSPECTION_PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
+const LOGIN_PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
+/// The least pause after the cloud has refused the credentials.
+const LOGIN_PAUSE_REFUSED: Duration = Duration::from_secs(15);
 
 /// Maximum number of the runtime's threads, which only dispatch calls. Each uses memory, so their
 /// number does not grow with the machine's cores.
@@ -48,7 +51,8 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     config.refuse_socket_in_state_dir()?;
     metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;
     let choice = config.choice()?;
-    let readiness = Readiness::new(match choice.has_account() {
+    let has_account = choice.has_account();
+    let readiness = Readiness::new(match has_account {
         true => State::Starting("the cloud has not accepted the credentials yet".to_owned()),
         false => State::Ready,
     });
@@ -92,7 +96,9 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         // Free the memory that the start has used.
         memory::give_back();
         tracing::info!(endpoint = %driver.endpoint, "serving");
-        tokio::spawn(inspect(operations, readiness));
+        if has_account {
+            log_in(&operations, &readiness);
+        }
         let driver = Driver {
             name: driver.driver_name.clone(),
             socket,
@@ -107,29 +113,39 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     served
 }
 
-/// Inspects the clouds until each has accepted the credentials. The driver is ready as soon as one
-/// cloud has accepted them: a cloud that is down must not block access to the volumes of the
-/// others.
-async fn inspect(operations: Arc<Operations>, readiness: Readiness) {
-    let mut logged = None;
-    let [mut pause, pause_max] = INSPECTION_PAUSES;
-    loop {
-        let failures = operations.inspect().await;
-        let is_ready = failures.len() < operations.cloud_count();
-        let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
-        let why = failures.join("; ");
-        readiness.set(match is_ready {
-            true => State::Ready,
-            false => State::Starting(why.clone()),
+/// Logs in to each cloud until it has accepted the credentials. The driver is ready as soon as one
+/// cloud has: another that is down must not keep it from its volumes.
+fn log_in(operations: &Arc<Operations>, readiness: &Readiness) {
+    let is_ready = Arc::new(Lock::new(false));
+    for cloud in 0..operations.cloud_count() {
+        let (operations, readiness) = (Arc::clone(operations), readiness.clone());
+        let is_ready = Arc::clone(&is_ready);
+        let report = move |failure: Option<&Failure>| {
+            let mut is_ready = is_ready.lock();
+            *is_ready |= failure.is_none();
+            match failure {
+                Some(failure) if !*is_ready => readiness.set(State::Starting(failure.to_string())),
+                _ => readiness.set(State::Ready),
+            }
+        };
+        tokio::spawn(async move {
+            let [mut pause, pause_max] = LOGIN_PAUSES;
+            let mut logged = String::new();
+            while let Err(failure) = operations.inspect(cloud).await {
+                report(Some(&failure));
+                let why = failure.to_string();
+                if logged != why {
+                    tracing::warn!("a cloud cannot be used, and is tried again: {why}");
+                    logged = why;
+                }
+                // A service may lock an account after a number of wrong passwords.
+                if failure.kind == Kind::Unauthenticated {
+                    pause = pause.max(LOGIN_PAUSE_REFUSED);
+                }
+                tokio::time::sleep(pause).await;
+                pause = pause_max.min(pause * 2);
+            }
+            report(None);
         });
-        if failures.is_empty() {
-            return;
-        }
-        if logged.as_ref() != Some(&why) {
-            tracing::warn!("a cloud cannot be used, and is tried again: {why}");
-            logged = Some(why);
-        }
-        tokio::time::sleep(pause).await;
-        pause = pause_max.min(pause * 2);
     }
 }

@@ -140,7 +140,7 @@ mod tests {
             "=~\"unauthenticated|denied\"",
             "=\"quota\"",
         ] {
-            assert!(rules.contains(&format!("{{outcome{outcomes}}}")));
+            assert!(rules.contains(&format!("outcome{outcomes}}}")));
         }
         let fed = include_str!("../../../tests/monitoring/rules_test.yaml");
         for kind in Kind::ALL {

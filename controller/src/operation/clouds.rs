@@ -262,15 +262,13 @@ impl Clouds {
         self.all().count()
     }
 
-    /// Inspects each cloud, one after the other. Returns the failures.
-    pub(super) async fn inspect(&self) -> Vec<Failure> {
-        let mut failures = Vec::new();
-        for cloud in self.all() {
-            if let Err(failure) = cloud.backend.inspect().await {
-                failures.push(cloud.failed(failure));
-            }
-        }
-        failures
+    /// Inspects the cloud of that number with [`Backend::inspect`].
+    pub(super) async fn inspect(&self, number: usize) -> Result<(), Failure> {
+        let Some(cloud) = self.all().nth(number) else {
+            return Err(Failure::bug("a cloud that does not exist"));
+        };
+        let inspected = cloud.backend.inspect().await;
+        inspected.map_err(|failure| cloud.failed(failure))
     }
 }
 

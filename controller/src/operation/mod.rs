@@ -108,10 +108,13 @@ impl Operations {
         }
     }
 
-    /// Logs in to each cloud, and logs problems that an operator must correct. Returns the
-    /// failures, at most one of each cloud.
-    pub async fn inspect(&self) -> Vec<Failure> {
-        self.clouds.inspect().await
+    /// Logs in to a cloud, by its number from 0 on, and logs problems that an operator must
+    /// correct.
+    ///
+    /// # Errors
+    /// Fails if the cloud does not respond or refuses the credentials.
+    pub async fn inspect(&self, cloud: usize) -> Result<(), Failure> {
+        self.clouds.inspect(cloud).await
     }
 
     /// Returns the number of clouds, 1 for a backend without clouds.

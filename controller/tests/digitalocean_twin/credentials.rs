@@ -1,11 +1,16 @@
 //! The API token, and the location of the controller.
 
 use crate::site::{ACCOUNT, CREATE, GIB, Site, created, deleted, refused, sized};
-use belay_proto::csi::v1::ListVolumesRequest;
+use belay_bed::patience::{PATIENCE, until};
+use belay_proto::csi::v1::identity_client::IdentityClient;
+use belay_proto::csi::v1::{ListVolumesRequest, ProbeRequest};
+use belay_proto::dial::dial;
 use belay_twins::Fault;
 use belay_twins::digitalocean::{TOKEN, refusal};
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
 use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -25,6 +30,31 @@ async fn no_start_waits_for_its_team() {
     site.client().await;
     assert!(site.cloud.log().is_empty());
     site.cloud.hold(false);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_started_with_a_refused_token_is_ready_once_the_file_has_another() {
+    let site = Site::new();
+    fs::write(site.token(), "canary-old").unwrap();
+    let _running = site.start();
+    let mut identity = IdentityClient::new(dial(&site.socket()).await.unwrap());
+    let mut is_ready = async || {
+        let probed = identity.probe(ProbeRequest {}).await.unwrap();
+        probed.into_inner().ready == Some(true)
+    };
+    assert!(!is_ready().await);
+    until("the refusal is logged", || {
+        site.log().contains("refuses the token")
+    });
+    assert!(!is_ready().await);
+    // No call makes the controller read the file: the sidecars wait until it is ready.
+    fs::write(site.token(), TOKEN).unwrap();
+    let waited = async {
+        while !is_ready().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, waited).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -26,16 +26,17 @@ impl Client {
     pub(in super::super) async fn cluster(&self) -> Result<Cluster, Failure> {
         let access = self.access();
         let answer = self.answer_with(&access, &about(&access)).await?;
-        match judged(&access, &answer)? {
-            Judged::Ours(cluster) => {
+        let refused = match judged(&access, &answer) {
+            Ok(Judged::Ours(cluster)) => {
                 self.is_confirmed.store(true, Ordering::Release);
-                Ok(cluster)
+                return Ok(cluster);
             }
-            Judged::Refused => match self.new_access(&access).await? {
-                Some((_, cluster)) => Ok(cluster),
-                None => Err(wire::refused(&answer)),
-            },
-        }
+            Ok(Judged::Refused) => wire::refused(&answer),
+            // The key may be of another account.
+            Err(failure) => failure,
+        };
+        let new = self.new_access(&access).await?;
+        new.map(|(_, cluster)| cluster).ok_or(refused)
     }
 
     /// Confirms the key before the first call, if Civo did not respond at the start. If Civo

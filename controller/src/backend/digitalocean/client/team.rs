@@ -115,9 +115,13 @@ impl Client {
             return Ok(());
         }
         self.team.0.lock().asked = Some(Instant::now());
-        match self.learn_of(&self.token.header()).await? {
-            true => Ok(()),
-            false => {
+        let token = self.token.header();
+        if self.learn_of(&token).await? {
+            return Ok(());
+        }
+        match self.token.newer(&token).await {
+            Some(newer) if self.takes(&newer).await? => Ok(()),
+            _ => {
                 let message = "--token-file: DigitalOcean refuses the token";
                 Err(Failure::new(Kind::Unauthenticated, message))
             }

@@ -163,7 +163,7 @@ async fn every_verb(local: &Local, done: impl Fn(&str, &str)) {
         .unwrap();
     done("conditions", "ok");
     local.list_unhealthy(None, 1, none()).await.unwrap();
-    done("list_unwell", "ok");
+    done("list_unhealthy", "ok");
     let mut snapshot = local.cut(snapshot_order("snap", &one)).await.unwrap();
     done("cut", "ok");
     while !snapshot.ready {
