@@ -81,12 +81,15 @@ fn every_verb_that_changes_a_volume_and_its_health() {
     fs::write(scene.path("created.json"), scene.controller(create).ok()).expect("write");
     let id = name(scene.controller("volume list -o name").ok());
     let grown = scene
-        .controller(&format!("volume expand {id} --size 160MiB"))
+        .controller(&format!("volume expand {id} --size 1152MiB"))
         .ok();
-    assert!(grown.contains("160MiB"), "{grown}");
+    assert!(grown.contains("1.1GiB"), "{grown}");
+    // The call of a cloud that rounded the size up.
+    let again = scene.controller(&format!("volume expand {id} --size 160MiB"));
+    assert_eq!(again.ok(), grown);
     let shrink = format!("volume expand {id} --size 0.125GiB");
     let both =
-        "the volume has 160MiB (167772160 bytes), and cannot shrink to 128MiB (134217728 bytes)";
+        "the volume has 1.1GiB (1207959552 bytes), and cannot shrink to 128MiB (134217728 bytes)";
     scene.controller(&shrink).fails(1, both);
     scene
         .controller(&format!("volume expand {id} --size -1GiB"))

@@ -14,6 +14,10 @@ use crate::size;
 /// The flag that turns the check off.
 pub(super) const IGNORE: &str = "ignore-not-found";
 
+/// The difference in bytes from which an existing volume counts as larger than a required size.
+/// Clouds round sizes up to whole GiB, so that a repeated expansion finds a larger volume.
+const ROUNDING: u64 = 1 << 30;
+
 /// What the driver reports about the object of a call.
 pub(super) enum Before {
     /// The driver cannot say so, or it does not matter.
@@ -81,7 +85,7 @@ impl Before {
         };
         let bytes = volume["capacity_bytes"].as_u64().unwrap_or_default();
         let required = request["capacity_range"]["required_bytes"].as_u64();
-        match required.filter(|required| bytes > *required) {
+        match required.filter(|required| bytes.saturating_sub(*required) >= ROUNDING) {
             None => Ok(()),
             Some(required) => Err(Failure::Machine(format!(
                 "the volume has {} ({bytes} bytes), and cannot shrink to {} ({required} bytes); \
@@ -116,4 +120,23 @@ async fn find(on: &Connection, object: &str, request: &Value) -> Result<Option<V
         return Ok(Some(found.cloned().unwrap_or_default()));
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expansion_is_refused_only_if_rounding_does_not_explain_the_larger_volume() {
+        let refused = |bytes: u64, required: u64| {
+            let request = json!({"capacity_range": {"required_bytes": required}});
+            let before = Before::Volume(json!({"capacity_bytes": bytes}));
+            before.refuse_shrinking(&request).is_err()
+        };
+        let gib = 1 << 30;
+        assert!(!refused(2 * gib, gib * 3 / 2));
+        assert!(!refused(2 * gib, gib + 1));
+        assert!(!refused(gib, 2 * gib));
+        assert!(refused(2 * gib, gib));
+    }
 }
