@@ -80,13 +80,28 @@ impl DriverSocket {
         };
         self.serves.iter().any(is)
     }
+
+    /// Whether a CSI driver may listen on the socket, although none has answered. A plugin of
+    /// another kind, such as DRA, answers UNIMPLEMENTED.
+    fn is_silent(&self) -> bool {
+        let has_answered = self.trouble.is_empty() || self.trouble.starts_with("UNIMPLEMENTED");
+        !has_answered && !is_registration(&self.socket)
+    }
+
+    /// Returns the path of the socket, and the reason why no driver answers.
+    fn with_trouble(&self) -> String {
+        match (self.socket.display(), self.trouble.as_str()) {
+            (path, "") => path.to_string(),
+            (path, trouble) => format!("{path} ({trouble})"),
+        }
+    }
 }
 
 /// Returns the default socket of a service: Belay's in `/run/belay`, or else the only socket of
-/// this node that has the service.
+/// this node that may have the service.
 ///
 /// # Errors
-/// Fails if no socket or several have the service; the message lists the candidates.
+/// Fails if no socket or several may have the service; the message lists the candidates.
 pub(crate) async fn default_socket(service: &str) -> Result<PathBuf, Failure> {
     let usual = Path::new("/run/belay").join(format!("{service}.sock"));
     match fs::metadata(&usual) {
@@ -98,12 +113,16 @@ pub(crate) async fn default_socket(service: &str) -> Result<PathBuf, Failure> {
 }
 
 fn choose(service: &str, found: &[DriverSocket]) -> Result<PathBuf, Failure> {
-    let having = having(service, found);
-    let why = match having.as_slice() {
-        [only] => return Ok(only.into()),
+    // A driver that does not answer may be the intended one, and another one has other storage.
+    let candidates = found.iter().filter(|it| it.has(service) || it.is_silent());
+    let why = match candidates.collect::<Vec<_>>().as_slice() {
+        [only] => return Ok(only.socket.clone()),
         [] if found.is_empty() => "no socket of a driver in the usual directories".to_owned(),
         [] => format!("none of the sockets that `belayctl ls` shows serves {service}"),
-        several => format!("several sockets serve {service}: {}", several.join(", ")),
+        several => {
+            let list: Vec<_> = several.iter().map(|it| it.with_trouble()).collect();
+            format!("several sockets may serve {service}: {}", list.join(", "))
+        }
     };
     let cure = "name its socket by --endpoint or CSI_ENDPOINT";
     Err(Failure::Usage(format!(
@@ -266,7 +285,7 @@ mod tests {
             (
                 "identity",
                 &found[..],
-                "several sockets serve identity: /a.sock, /b.sock;",
+                "several sockets may serve identity: /a.sock, /b.sock;",
             ),
             (
                 "controller",
@@ -285,5 +304,26 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn a_driver_that_does_not_answer_may_be_the_right_one() {
+        let silent = |path| DriverSocket {
+            trouble: "no answer in 2 s".to_owned(),
+            ..socket(path, "")
+        };
+        let node = socket("/a.sock", "node");
+        let found = [node.clone(), silent("/b.sock"), silent("/d-reg.sock")];
+        let error = choose("node", &found).unwrap_err().to_string();
+        let part = "may serve node: /a.sock, /b.sock (no answer in 2 s); start the driver, or";
+        assert!(error.contains(part), "{error}");
+        // The call itself reports the trouble.
+        assert_eq!(choose("controller", &found).unwrap(), found[1].socket);
+        let dra = DriverSocket {
+            trouble: "UNIMPLEMENTED: unknown service csi.v1.Identity".to_owned(),
+            ..silent("/dra.sock")
+        };
+        let found = [node, silent("/d-reg.sock"), dra];
+        assert_eq!(choose("node", &found).unwrap(), found[0].socket);
     }
 }

@@ -44,7 +44,7 @@ fn without_an_endpoint_each_call_finds_its_socket() {
     at_home(&scene, &format!("volume detach {volume}")).ok();
     at_home(&scene, &format!("volume delete {volume}")).ok();
     // Both programs serve it.
-    let both = "several sockets serve identity: /run/belay/controller.sock, /run/belay";
+    let both = "several sockets may serve identity: /run/belay/controller.sock, /run/belay";
     at_home(&scene, "identity info").fails(64, both);
     // A relative path, and an endpoint, win.
     at_home(&scene, "node info --endpoint run/belay/none.sock")
