@@ -145,6 +145,20 @@ fn a_mount_that_fails_names_the_step_and_umount_undoes_the_rest() {
 
 #[test]
 #[ignore = "needs root and built binaries: make test"]
+fn a_mount_by_the_sockets_of_two_drivers_is_refused() {
+    let mut scene = Scene::new();
+    scene.start("belay-node", "disks.sock", &["--driver-kind", "openstack"]);
+    let mount = "mount data %mnt --controller %controller.sock --node %disks.sock --state-dir %ctl";
+    let [controller, disks] = ["controller.sock", "disks.sock"].map(|name| scene.text(name));
+    let both = format!(
+        "{controller} is a socket of local.csi.belay.dev, and {disks} of cinder.csi.openstack.org;"
+    );
+    plain(&scene, mount).fails(64, &both);
+    assert_eq!(scene.controller("volume list -o name").ok(), "");
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
 fn a_mount_keeps_what_was_there_before() {
     let scene = Scene::new();
     let flags = "--controller %controller.sock --node %node.sock --state-dir %ctl --size 128MiB";

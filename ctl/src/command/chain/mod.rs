@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use down::Umount;
 pub(crate) use up::Mount;
@@ -60,6 +60,30 @@ impl Driver {
             controller: Connection::open(controller, target.timeout).await?,
             node: Connection::open(node, target.timeout).await?,
         })
+    }
+
+    /// Checks that both sockets are of the same driver, since the node agent of another one would
+    /// not find the volume.
+    ///
+    /// # Errors
+    /// Fails with both sockets and drivers, or if a driver does not return its name.
+    async fn refuse_two_drivers(&self, sockets: &[PathBuf; 2]) -> Result<(), Failure> {
+        let name = async |on: &Connection| {
+            let info = on.call("GetPluginInfo", json!({})).await;
+            let info = info.map_err(|cause| step("GetPluginInfo", cause, ""))?;
+            Ok::<_, Failure>(info["name"].as_str().unwrap_or_default().to_owned())
+        };
+        let names = [name(&self.controller).await?, name(&self.node).await?];
+        let ([controller, node], [attaches, mounts]) = (sockets, &names);
+        if attaches == mounts {
+            return Ok(());
+        }
+        Err(Failure::Usage(format!(
+            "{} is a socket of {attaches}, and {} of {mounts}; name the sockets of one driver by \
+             --controller and --node",
+            controller.display(),
+            node.display()
+        )))
     }
 
     /// Makes a call on the socket of its service. An error names the call and the remedy.

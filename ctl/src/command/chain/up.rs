@@ -54,6 +54,7 @@ impl Mount {
         let capability = self.access.capability();
         let place = inspect(&target, known.is_some(), self.access.block)?;
         let driver = Driver::connect(on, &sockets).await?;
+        driver.refuse_two_drivers(&sockets).await?;
         let secrets = self.secrets.load()?;
         directory(&state)?;
         let needs = driver.needs().await?;
