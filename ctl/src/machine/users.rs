@@ -48,8 +48,12 @@ pub(crate) fn of(path: &Path, own: &[Mount]) -> Vec<String> {
     if users.is_empty() { elsewhere } else { users }
 }
 
-/// Returns how a process uses files at or below a path; `None` if it does not.
+/// Returns how a process uses files at or below a path; `None` if it does not, or if it is in
+/// another mount namespace, where the path may be of another mount.
 fn used(process: &Path, path: &Path) -> Option<&'static str> {
+    if namespace(process) != namespace(Path::new("/proc/self")) {
+        return None;
+    }
     let is_in = |link: PathBuf| fs::read_link(link).is_ok_and(|file| file.starts_with(path));
     if let Some(name) = ["cwd", "root"]
         .into_iter()
@@ -89,5 +93,25 @@ mod tests {
         drop(file);
         let program = std::env::current_exe().unwrap();
         assert_eq!(used(own, &program), Some("mapped file"));
+    }
+
+    #[test]
+    fn paths_of_another_mount_namespace_are_not_compared() {
+        let process = tempfile::tempdir().unwrap();
+        let process = process.path();
+        fs::create_dir(process.join("ns")).unwrap();
+        fs::write(process.join("maps"), "0-1 r--p 0 0:1 2 /mnt/file\n").unwrap();
+        let own = namespace(Path::new("/proc/self")).unwrap();
+        let link = |to: &Path| {
+            drop(fs::remove_file(process.join("ns/mnt")));
+            std::os::unix::fs::symlink(to, process.join("ns/mnt")).unwrap();
+        };
+        let used = || used(process, Path::new("/mnt"));
+        link(&own);
+        assert_eq!(used(), Some("mapped file"));
+        std::os::unix::fs::symlink("/mnt", process.join("cwd")).unwrap();
+        assert_eq!(used(), Some("cwd"));
+        link(Path::new("mnt:[1]"));
+        assert_eq!(used(), None);
     }
 }
