@@ -64,12 +64,27 @@ fn used(process: &Path, path: &Path) -> Option<&'static str> {
     if children(&process.join("fd")).into_iter().any(is_in) {
         return Some("open file");
     }
+    // `maps` waits for the lock of the memory, which a thread in uninterruptible sleep may hold.
+    if children(&process.join("task"))
+        .iter()
+        .any(|thread| is_stuck(thread))
+    {
+        return None;
+    }
     let maps = fs::read_to_string(process.join("maps")).unwrap_or_default();
     let mut files = maps
         .lines()
         .filter_map(|line| line.find('/').map(|at| &line[at..]));
     let is_mapped = files.any(|file| Path::new(file).starts_with(path));
     is_mapped.then_some("mapped file")
+}
+
+/// Whether a thread is in uninterruptible sleep, state D.
+fn is_stuck(thread: &Path) -> bool {
+    let stat = fs::read(thread.join("stat")).unwrap_or_default();
+    // The program's name may contain any characters, but the last `)` ends it.
+    let state = stat.rsplit(|byte| *byte == b')').next();
+    state.is_some_and(|state| state.starts_with(b" D"))
 }
 
 fn namespace(process: &Path) -> Option<PathBuf> {
@@ -96,11 +111,17 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_another_mount_namespace_are_not_compared() {
+    fn neither_paths_of_another_mount_namespace_nor_maps_of_a_stuck_process_are_read() {
         let process = tempfile::tempdir().unwrap();
         let process = process.path();
-        fs::create_dir(process.join("ns")).unwrap();
+        for directory in ["ns", "task/1"] {
+            fs::create_dir_all(process.join(directory)).unwrap();
+        }
         fs::write(process.join("maps"), "0-1 r--p 0 0:1 2 /mnt/file\n").unwrap();
+        let state = |state: &str| {
+            let stat = format!("1 (a) b) {state} 0 1");
+            fs::write(process.join("task/1/stat"), stat).unwrap();
+        };
         let own = namespace(Path::new("/proc/self")).unwrap();
         let link = |to: &Path| {
             drop(fs::remove_file(process.join("ns/mnt")));
@@ -108,7 +129,10 @@ mod tests {
         };
         let used = || used(process, Path::new("/mnt"));
         link(&own);
+        state("S");
         assert_eq!(used(), Some("mapped file"));
+        state("D");
+        assert_eq!(used(), None);
         std::os::unix::fs::symlink("/mnt", process.join("cwd")).unwrap();
         assert_eq!(used(), Some("cwd"));
         link(Path::new("mnt:[1]"));
