@@ -3,9 +3,10 @@
 //! the calls for another server. A process beyond its deadline is killed, and no call waits for its
 //! exit, since it may remain until its server answers.
 
+use super::lane::{Group, Lane, More, Spec};
 use crate::call::{Failure, Kind};
 use crate::lock::Lock;
-use metrics::{Gauge, counter, gauge};
+use metrics::{counter, gauge};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,71 +18,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub const TOTAL: usize = 64;
 /// How long a process may take to exit after its connection was closed.
 pub(super) const EXIT_MAX: Duration = Duration::from_secs(5);
-
-/// The names and limits of a program's helper processes.
-#[derive(Debug)]
-pub struct Spec {
-    /// The word before "process" in messages.
-    pub name: &'static str,
-    /// Gauge: processes, by `state`.
-    pub processes: &'static str,
-    /// Gauge: calls that wait until a process may be started. `None` if they are not counted.
-    pub waiting: Option<&'static str>,
-    /// Counter: processes that were killed.
-    pub kills: &'static str,
-}
-
-impl Spec {
-    fn one_more(&self, state: &'static str) -> More {
-        More::of(gauge!(self.processes, "state" => state))
-    }
-}
-
-/// Slots of each server.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Group {
-    /// Maximum number of processes.
-    pub slots: usize,
-    purpose: &'static str,
-    is_kept: bool,
-}
-
-impl Group {
-    /// At most `slots` processes. The `purpose` identifies the group, and is in messages.
-    #[must_use]
-    pub const fn new(slots: usize, purpose: &'static str) -> Self {
-        Self {
-            slots,
-            purpose,
-            is_kept: false,
-        }
-    }
-
-    /// Lets a killed process keep its slot of this group until it has exited.
-    #[must_use]
-    pub const fn kept(self) -> Self {
-        Self {
-            is_kept: true,
-            ..self
-        }
-    }
-}
-
-/// A kind of calls.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Lane {
-    groups: &'static [Group],
-    killed_max: usize,
-}
-
-impl Lane {
-    /// Calls that take a slot of each of these groups, in this order, and are refused if
-    /// `killed_max` killed processes of the server, of any lane, have not exited.
-    #[must_use]
-    pub const fn new(groups: &'static [Group], killed_max: usize) -> Self {
-        Self { groups, killed_max }
-    }
-}
 
 /// A process that can be killed.
 pub trait Process: Send + 'static {
@@ -387,22 +323,6 @@ impl<P: Process> Followed<P> {
         let _kept: Vec<_> = kept.collect();
         process.exited().await;
         slot.server.killed.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// One more in a gauge, until this is dropped.
-struct More(Gauge);
-
-impl More {
-    fn of(gauge: Gauge) -> Self {
-        gauge.increment(1.0);
-        More(gauge)
-    }
-}
-
-impl Drop for More {
-    fn drop(&mut self) {
-        self.0.decrement(1.0);
     }
 }
 

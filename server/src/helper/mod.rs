@@ -6,11 +6,13 @@
 //! its parent sees it, and [`serve`] runs in the process itself. docs/adr/0031 has the reasons.
 
 mod child;
+mod lane;
 mod limits;
 mod serve;
 #[cfg(test)]
 mod tests;
 
 pub use child::{Child, program};
-pub use limits::{Group, Helpers, Lane, Process, Running, Slot, Spec, TOTAL, Unanswered};
+pub use lane::{Group, Lane, Spec};
+pub use limits::{Helpers, Process, Running, Slot, TOTAL, Unanswered};
 pub use serve::{Parent, serve};

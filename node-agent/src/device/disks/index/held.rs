@@ -1,0 +1,86 @@
+//! Which volume has which disk.
+
+use belay_contract::disk::DiskIdentity;
+use belay_server::call::Failure;
+
+use super::{DiskIndex, Identity, Owner, User};
+use crate::kernel::Disk;
+
+impl DiskIndex {
+    /// The volume's disk, if it is there: the one that it has, or else the one that matches. `None`
+    /// also if several match.
+    pub(in crate::device::disks) fn find_if_any(
+        &self,
+        owner: &Owner,
+        wanted: Option<&DiskIdentity>,
+    ) -> Option<Disk> {
+        let inner = self.lock();
+        if let Some(disk) = inner.held_by(owner) {
+            return Some(disk.clone());
+        }
+        let found = inner.only(wanted?).ok().flatten();
+        found.map(|(disk, ..)| disk)
+    }
+
+    /// Takes the disk for the volume's: a mount of the volume shows it, or its name in
+    /// `/dev/belay`. A disk without a sequence number cannot be recognised later.
+    pub(in crate::device::disks) fn hold(
+        &self,
+        owner: &Owner,
+        wanted: Option<&DiskIdentity>,
+        disk: &Disk,
+    ) {
+        let user = User {
+            wanted: wanted.cloned(),
+            held: Some(disk.clone()),
+        };
+        self.lock().users.insert(owner.clone(), user);
+    }
+
+    /// Whether the volume has a disk that is plugged in.
+    pub(in crate::device::disks) fn has_disk(&self, owner: &Owner) -> bool {
+        self.lock().held_by(owner).is_some()
+    }
+
+    /// The volume that has exactly this disk.
+    pub(in crate::device::disks) fn holder(&self, disk: &Disk) -> Option<Owner> {
+        let inner = self.lock();
+        let mut users = inner.users.iter();
+        let found = users.find(|(_, user)| user.has(disk));
+        found.map(|(owner, _)| owner.clone())
+    }
+
+    /// Takes a disk of which only the beginning of a serial is known for the volume's, as a stage
+    /// does: if nothing else has or wants the same now, whatever comes later.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` when another disk or volume shares it; `ABORTED` while a disk has not
+    /// answered that might.
+    pub(in crate::device::disks) fn claim(
+        &self,
+        owner: &Owner,
+        wanted: &DiskIdentity,
+        disk: &Disk,
+        identity: &Identity,
+    ) -> Result<(), Failure> {
+        let mut inner = self.lock();
+        if inner.held_by(owner).is_some_and(|held| held == disk) {
+            return Ok(());
+        }
+        inner.only(wanted)?;
+        inner.refuse_taken(owner, disk, identity)?;
+        if inner.is_any_awaited() {
+            return Err(Failure::busy(format!(
+                "{} shows only the beginning of a serial, and another disk that may show the same \
+                 has not answered yet; try again",
+                disk.name
+            )));
+        }
+        let user = User {
+            wanted: Some(wanted.clone()),
+            held: Some(disk.clone()),
+        };
+        inner.users.insert(owner.clone(), user);
+        Ok(())
+    }
+}

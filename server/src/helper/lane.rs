@@ -1,0 +1,84 @@
+//! The names of a program's helper processes, and the numbers of them that may run. Makes no calls.
+
+use metrics::{Gauge, gauge};
+
+/// The names and limits of a program's helper processes.
+#[derive(Debug)]
+pub struct Spec {
+    /// The word before "process" in messages.
+    pub name: &'static str,
+    /// Gauge: processes, by `state`.
+    pub processes: &'static str,
+    /// Gauge: calls that wait until a process may be started. `None` if they are not counted.
+    pub waiting: Option<&'static str>,
+    /// Counter: processes that were killed.
+    pub kills: &'static str,
+}
+
+impl Spec {
+    pub(super) fn one_more(&self, state: &'static str) -> More {
+        More::of(gauge!(self.processes, "state" => state))
+    }
+}
+
+/// Slots of each server.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Maximum number of processes.
+    pub slots: usize,
+    pub(super) purpose: &'static str,
+    pub(super) is_kept: bool,
+}
+
+impl Group {
+    /// At most `slots` processes. The `purpose` identifies the group, and is in messages.
+    #[must_use]
+    pub const fn new(slots: usize, purpose: &'static str) -> Self {
+        Self {
+            slots,
+            purpose,
+            is_kept: false,
+        }
+    }
+
+    /// Lets a killed process keep its slot of this group until it has exited.
+    #[must_use]
+    pub const fn kept(self) -> Self {
+        Self {
+            is_kept: true,
+            ..self
+        }
+    }
+}
+
+/// A kind of calls.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lane {
+    pub(super) groups: &'static [Group],
+    pub(super) killed_max: usize,
+}
+
+impl Lane {
+    /// Calls that take a slot of each of these groups, in this order, and are refused if
+    /// `killed_max` killed processes of the server, of any lane, have not exited.
+    #[must_use]
+    pub const fn new(groups: &'static [Group], killed_max: usize) -> Self {
+        Self { groups, killed_max }
+    }
+}
+
+/// One more in a gauge, until this is dropped.
+pub(super) struct More(Gauge);
+
+impl More {
+    pub(super) fn of(gauge: Gauge) -> Self {
+        gauge.increment(1.0);
+        More(gauge)
+    }
+}
+
+impl Drop for More {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
