@@ -250,8 +250,8 @@ impl<P: Process> Running<P> {
         Ok(&mut followed.process)
     }
 
-    /// Notes that the process has answered: it has time to exit when this is dropped. A process that
-    /// has not, since its call is overdue or its caller has left, is killed at once.
+    /// Notes that the process has answered: it has time to exit when this is dropped. A process
+    /// that has not, since its call is overdue or its caller has left, is killed at once.
     pub fn answered(&mut self) {
         if let Some(followed) = &mut self.0 {
             followed.has_answered = true;
