@@ -20,7 +20,8 @@ h1{font-size:1.3rem;margin:0}h2{font-size:1rem;margin:1.2rem 0 .3rem}p{margin:.3
 table{border-collapse:collapse;width:100%}\
 th,td{border-bottom:1px solid #8884;padding:.15rem .6rem .15rem 0;text-align:left;\
 vertical-align:top}\
-th{font-weight:600}td{overflow-wrap:anywhere}td.n{white-space:nowrap}\
+th{font-weight:600}td.n{white-space:nowrap}\
+td.m{min-width:14rem;overflow-wrap:anywhere}\
 td.m div{max-height:2.8em;overflow:auto;scrollbar-width:thin}.calls{font-size:12px}\
 .w{overflow-x:auto}\
 .calls td:nth-child(3),.calls td:nth-child(4),.calls td:nth-child(6){white-space:nowrap;\
