@@ -145,7 +145,7 @@ fn renames_during_a_deletion_lead_nowhere_else() {
         // The tenant's own mount: it follows the directory.
         let mount: std::os::fd::OwnedFd = fs::File::open(share.path("pvc-1")).unwrap().into();
         let (outside, stop) = (share.outside(), AtomicBool::new(false));
-        std::thread::scope(|scope| {
+        let failed = std::thread::scope(|scope| {
             scope.spawn(|| {
                 // Each fails once the name is removed.
                 while !stop.load(Ordering::Relaxed) {
@@ -158,14 +158,18 @@ fn renames_during_a_deletion_lead_nowhere_else() {
                     }
                 }
             });
-            loop {
+            // Without a panic, which would wait for the other thread.
+            let failed = loop {
                 match share.delete(&old(&order, OnDelete::Delete)) {
-                    Ok(()) => break,
-                    Err(failure) => assert_eq!(failure.kind, Kind::Busy, "{failure}"),
+                    Ok(()) => break None,
+                    Err(failure) if failure.kind == Kind::Busy => {}
+                    Err(failure) => break Some(failure),
                 }
-            }
+            };
             stop.store(true, Ordering::Relaxed);
+            failed
         });
+        assert!(failed.is_none(), "{failed:?}");
         assert_eq!(names(&share.path("")), [".belay"]);
         share.assert_clean();
     }
