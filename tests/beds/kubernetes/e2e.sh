@@ -63,9 +63,10 @@ finish() {
     exit "$code"
 }
 
-# Prints the memory in MiB, by program; the kernel's own memory is not counted.
+# Prints the memory in MiB, by program; the kernel's own memory is not counted. A process may exit before
+# it is read.
 memory() {
-    "$here/cluster.sh" exec sh -c 'cat /proc/[0-9]*/status 2>/dev/null' | awk '
+    "$here/cluster.sh" exec sh -c 'cat /proc/[0-9]*/status 2>/dev/null || true' | awk '
         /^Name:/ { name = $2 }
         /^VmRSS:/ { mib[name] += $2 / 1024; all += $2 / 1024 }
         END { for (name in mib) if (mib[name] > 4) printf "%d %s\n", mib[name], name
