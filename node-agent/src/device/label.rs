@@ -140,18 +140,19 @@ impl Label {
 
     /// Removes the names of that driver whose devices have been detached since: they would lead to
     /// other volumes. Returns the names of the others, and calls `failed` for each directory that
-    /// cannot be swept.
-    ///
-    /// # Errors
-    /// What the kernel refused.
+    /// cannot be read or swept.
     pub(crate) fn sweep<K: Kernel>(
         kernel: &K,
         driver: &DriverName,
         mut failed: impl FnMut(&Path, kernel::Error),
-    ) -> kernel::Result<Vec<Self>> {
+    ) -> Vec<Self> {
         let base = Path::new(BASE).join(driver.as_str());
         let mut kept = Vec::new();
-        for directory in kernel.names(&base)? {
+        let directories = kernel.names(&base).unwrap_or_else(|error| {
+            failed(&base, error);
+            Vec::new()
+        });
+        for directory in directories {
             let directory = base.join(directory);
             // A file that is not ours must not keep the others.
             let Ok(nodes) = kernel.names(&directory) else {
@@ -177,7 +178,7 @@ impl Label {
                 failed(&directory, error);
             }
         }
-        Ok(kept)
+        kept
     }
 
     /// The name exists, as a device.
@@ -194,7 +195,8 @@ impl Label {
         Path::new(BASE).join(&self.driver).join(name)
     }
 
-    fn path(&self) -> PathBuf {
+    /// The path of the name.
+    pub(crate) fn path(&self) -> PathBuf {
         self.directory().join(&self.node)
     }
 }
@@ -411,7 +413,7 @@ mod tests {
         one.label.make(kernel, &one.node).unwrap();
         other.make(kernel, &node).unwrap();
         let driver = "one.example".parse().unwrap();
-        let sweep = || Label::sweep(kernel, &driver, |_, error| panic!("{error}")).unwrap();
+        let sweep = || Label::sweep(kernel, &driver, |_, error| panic!("{error}"));
         assert_eq!(sweep().len(), 2);
         kernel.loop_clr_fd(&one.device).unwrap();
         drop(one.device);

@@ -31,16 +31,10 @@ impl<K: Kernel> Node<K> {
                  recognised by its serial: {error}"
             );
         };
-        let base = Path::new("/dev/belay").join(driver.as_str());
-        match Label::sweep(kernel, driver, unread) {
-            Ok(names) => {
-                for name in &names {
-                    if let Err(error) = self.transport.adopt(kernel, name) {
-                        unread(&base, error);
-                    }
-                }
+        for name in Label::sweep(kernel, driver, unread) {
+            if let Err(error) = self.transport.adopt(kernel, &name) {
+                unread(&name.path(), error);
             }
-            Err(error) => unread(&base, error),
         }
     }
 

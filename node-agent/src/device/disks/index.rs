@@ -133,25 +133,15 @@ impl DiskIndex {
             return Ok(Search::Found(disk));
         }
         // The first search, or the volume was attached again, as another disk.
-        let user = User {
-            wanted: Some(wanted.clone()),
-            held: None,
-        };
-        let before = inner.users.insert(owner.clone(), user);
         let found = inner.search(owner, wanted);
-        match &found {
-            Ok(Search::Found(disk)) => {
-                if let Some(user) = inner.users.get_mut(owner) {
-                    user.held = Some(disk.clone());
-                }
-            }
-            Ok(Search::Missing(_)) => {}
-            // A refused attachment does not take the volume's disk away.
-            Err(_) => {
-                if let Some(before) = before {
-                    inner.users.insert(owner.clone(), before);
-                }
-            }
+        let held = match &found {
+            Ok(Search::Found(disk)) => Some(disk.clone()),
+            Ok(Search::Missing(_)) | Err(_) => None,
+        };
+        // A refused attachment does not take the volume's disk away.
+        if found.is_ok() || !inner.users.contains_key(owner) {
+            let wanted = Some(wanted.clone());
+            inner.users.insert(owner.clone(), User { wanted, held });
         }
         found
     }
