@@ -12,7 +12,7 @@ const VERSIONS: [&str; 4] = ["4.2", "4.1", "4.0", "3"];
 const VERSION_PARAMETERS: [&str; 3] = ["vers", "nfsvers", "minorversion"];
 /// The parameters that choose the protocol below mountd's, which is UDP by default.
 const TRANSPORT_PARAMETERS: [&str; 3] = ["mountproto", "proto", "udp"];
-/// How many addresses of a host are tried. With one that does not answer, the first is the last.
+/// Maximum number of addresses of a host that are tried.
 const ADDRESSES_MAX: usize = 4;
 
 /// A parameter of fsconfig(2): its name, and its value if it has one.
@@ -212,7 +212,7 @@ mod tests {
                 &[("vers", "4"), ("minorversion", "1")],
                 &["vers=4", "minorversion=1"],
             ),
-            // Another option with that value, and one that begins like a version.
+            // An option that has the value of a version, and one whose name begins with `v`.
             (
                 &[("vers", "4.0"), ("nconnect", "3")],
                 &["vers=4.0", "nconnect=3"],

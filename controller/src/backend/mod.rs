@@ -288,7 +288,7 @@ pub struct Order {
     pub name: Name,
     /// The attempt, for the mark of the new volume.
     pub attempt: Attempt,
-    /// The size in bytes, one that [`Backend::sizes`] allows for the parameters.
+    /// The size in bytes, which [`Backend::sizes`] allows for the parameters.
     pub bytes: u64,
     /// The use of the volume.
     pub usage: Usage,

@@ -9,7 +9,7 @@ use tonic::Code;
 const OTHER: &str = "canary-of-another-account";
 const CLUSTER: &str = "GET /v2/kubernetes/clusters/ID";
 
-/// Makes the cloud accept another key from now on, and also that of another account.
+/// Changes the key of the account, and lets the cloud accept a key of another account, too.
 fn exchange(cloud: &Cloud, key: &str) {
     let mut twin = cloud.service().twin();
     twin.settings.key = key.to_owned();

@@ -134,13 +134,7 @@ mod tests {
 
     #[test]
     fn a_volume_is_followed_from_its_file_to_every_mount() {
-        let device = |name: &str, dev: &str, file: &str| Device {
-            name: name.to_owned(),
-            dev: dev.to_owned(),
-            bytes: 512,
-            file: Some(file.to_owned()),
-            serial: None,
-        };
+        let device = Device::bound;
         let mounts = vec![
             mount("7:1", "/", "/ext4", "ext4", "/dev/loop1"),
             mount("0:40", "/", "/btrfs", "btrfs", "/dev/loop1"),

@@ -79,6 +79,20 @@ fn read(directory: &Path, name: &str) -> Option<Device> {
 }
 
 #[cfg(test)]
+impl Device {
+    /// A loop device of one sector that is bound to a file.
+    pub(crate) fn bound(name: &str, dev: &str, file: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            dev: dev.to_owned(),
+            bytes: 512,
+            file: Some(file.to_owned()),
+            serial: None,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

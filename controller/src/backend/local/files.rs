@@ -256,7 +256,7 @@ impl Backing {
         }
     }
 
-    /// Writes all data of the file to disk, including that of other writers.
+    /// Writes all data of the file to disk, including the data of other writers.
     pub(super) fn sync(&self) -> Result<(), Failure> {
         #[cfg(test)]
         journal::note(Call::Sync(self.path.clone()));

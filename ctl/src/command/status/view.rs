@@ -178,13 +178,7 @@ mod tests {
             fs_type: if dev == "0:6" { "devtmpfs" } else { "ext4" }.to_owned(),
             source: source.to_owned(),
         };
-        let device = |name: &str, dev: &str, file: &str| Device {
-            name: name.to_owned(),
-            dev: dev.to_owned(),
-            bytes: 512,
-            file: Some(file.to_owned()),
-            serial: None,
-        };
+        let device = Device::bound;
         let csi = "/k/plugins/kubernetes.io/csi";
         let mounts = [
             mount("7:0", "/", "/staging", "/dev/loop0"),
