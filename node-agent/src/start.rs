@@ -284,10 +284,6 @@ impl Start {
         drop(first.take().map(|first| first.send(Ok(()))));
         // The cloud detaches its disks itself.
         let Source::Folder(folder) = &self.source else {
-            if self.machine.kubelet_dir.is_some() {
-                // The driver is up.
-                drop(self.service.look_after_removed().await);
-            }
             return;
         };
         if opened.is_beside_socket {

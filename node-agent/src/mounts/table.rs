@@ -207,15 +207,6 @@ pub(crate) struct Elsewhere {
 }
 
 impl<K: Kernel> Mounts<'_, K> {
-    /// Whether anything is mounted at that path, even under another mount.
-    ///
-    /// # Errors
-    /// When the table cannot be read, or a link in the path cannot be followed.
-    pub(crate) fn is_listed(&self, path: &Path) -> Result<bool> {
-        let real = without_links(self.kernel, path)?;
-        Ok(self.kernel.mounts()?.iter().any(|line| line.point == real))
-    }
-
     /// Where else the storage is that is staged at `path`, whose root `stat` describes: apart from
     /// that mount and its mirrors. For a removed disk, which sysfs no longer lists: mounts of the
     /// same filesystem, or binds of the same node, or of one that names the volume. `None` if the

@@ -14,7 +14,6 @@ mod plan;
 mod publish;
 mod raw;
 pub(crate) mod remote;
-mod removed;
 mod stage;
 mod stats;
 mod sweep;
@@ -43,8 +42,7 @@ pub(crate) use health::{StorageCondition, health, storage_hangs, storage_health,
 pub(crate) use kubelet_dir::KubeletDir;
 pub(crate) use limit::volumes_max;
 pub(crate) use pending::{is_wanted, release};
-pub(crate) use publish::{Published, publish, stage_and_publish};
-pub(crate) use removed::{Cleared, Removed, clear, removed};
+pub(crate) use publish::{Published, publish};
 pub(crate) use stage::{Obstacle, stage};
 pub(crate) use stats::{Read, VolumeStats, VolumeUsage, space, stats};
 pub(crate) use unpublish::{Flushed, flush, unpublish};

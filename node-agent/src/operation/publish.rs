@@ -4,7 +4,6 @@
 //! swapped between check and action. The clone is made private and gets its flags before it becomes
 //! visible.
 
-mod restage;
 mod staged;
 mod target;
 
@@ -20,8 +19,6 @@ use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::{block_path, something_else};
 use crate::work::Phase;
-pub(crate) use restage::stage_and_publish;
-use restage::unstaged;
 use staged::{nameless, not_proven, not_staged, open_staged, said};
 use target::{make_target, remove_target};
 
@@ -32,8 +29,6 @@ pub(crate) enum Published {
     Done,
     /// A disk must be queried first; nothing was changed.
     WantsPool,
-    /// The volume must be staged first; nothing was changed.
-    WantsStage,
 }
 
 /// Publishes a volume.
@@ -58,7 +53,7 @@ pub(crate) fn publish<K: Kernel>(
     let (source, staged) = match (open_staged(cx, &source_path, thread)?, thread) {
         (Some(found), _) => found,
         (None, Thread::Only) => return Ok(Published::WantsPool),
-        (None, Thread::Pool) => return unstaged(cx, request, &source_path),
+        (None, Thread::Pool) => return Err(not_staged(request, &source_path)),
     };
     if thread == Thread::Only && may_wait(cx, request, &source_path, &staged) {
         return Ok(Published::WantsPool);

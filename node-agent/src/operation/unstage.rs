@@ -97,34 +97,39 @@ fn umount<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The mounted filesystem's disk was removed: it cannot be read, written, thawed or claimed.
-fn unmount_removed<K: Kernel>(
+/// Unmounts a staged filesystem whose disk was removed: it cannot be read, written, thawed or
+/// claimed. The cloud detaches the disk without an unstage if the kubelet was killed and has
+/// forgotten the volume, or if the node was cut off.
+///
+/// # Errors
+/// `FAILED_PRECONDITION` while the disk is mounted elsewhere, such as for a pod; the kernel's error.
+pub(super) fn unmount_removed<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
     stat: &Stat,
     dev: Dev,
 ) -> Result<(), Failure> {
-    match dev.is_anonymous() {
-        true => refuse_elsewhere(cx, request, stat)?,
-        false => refuse_published(cx, request, dev)?,
-    }
-    umount(cx, &request.staging)
-}
-
-/// [`refuse_published`] for a btrfs whose disk was removed before the agent started, so that its
-/// number is not known. Only the mount table has the other mounts.
-fn refuse_elsewhere<K: Kernel>(
-    cx: &Context<'_, K>,
-    request: &Unstage,
-    stat: &Stat,
-) -> Result<(), Failure> {
     let staging = &request.staging;
-    let others = cx.mounts().elsewhere(&request.id, staging, stat)?;
-    let others = others.ok_or_else(|| not_in_table(staging))?;
-    if others.is_stacked {
-        return refuse_any(request, &[staging.to_path_buf()]);
+    if dev.is_anonymous() {
+        // A btrfs whose disk was removed before the agent started, so that its number is not known:
+        // only the mount table has the other mounts.
+        let others = cx.mounts().elsewhere(&request.id, staging, stat)?;
+        let others = others.ok_or_else(|| not_in_table(staging))?;
+        if others.is_stacked {
+            refuse_any(request, &[staging.to_path_buf()])?;
+        }
+        refuse_any(request, &others.paths)?;
+    } else {
+        refuse_published(cx, request, dev)?;
     }
-    refuse_any(request, &others.paths)
+    umount(cx, staging)?;
+    tracing::warn!(
+        id = request.id.as_str(),
+        path = %staging.display(),
+        "unmounted the volume from its staging path: its disk was removed; what was not written to \
+         the disk before is lost"
+    );
+    Ok(())
 }
 
 /// Takes down the raw device that is staged; whether there was one. Of binds that are stacked, only

@@ -10,7 +10,7 @@ use belay_server::work::{JobView, Jobs, Key, Ticket};
 
 use super::NodeService;
 use crate::kernel::Kernel;
-use crate::operation::{self, Cleared, Context, Node, Removed, StorageCondition, VolumeStats};
+use crate::operation::{self, Context, Node, StorageCondition, VolumeStats};
 use crate::work::{Class, Operation, Progress};
 
 /// The running calls of a driver.
@@ -21,8 +21,6 @@ pub(super) type Table = Jobs<Class, Done>;
 pub(super) enum Done {
     /// A change that returns nothing.
     Changed,
-    /// The same, and the volume was staged for it.
-    Staged,
     /// The device has so many bytes.
     Grown(u64),
     /// Whether a device was freed.
@@ -33,10 +31,6 @@ pub(super) enum Done {
     /// Whether a detach is pending.
     Wanted(bool),
     Storage(Vec<StorageCondition>),
-    /// The volumes that are staged on a removed disk.
-    Removed(Removed),
-    /// What became of one of them.
-    Cleared(Cleared),
     Space(Option<Space>),
 }
 

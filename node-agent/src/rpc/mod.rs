@@ -10,7 +10,6 @@ mod late;
 mod node;
 mod reads;
 mod remote;
-mod removed;
 mod staging;
 #[cfg(test)]
 mod tests;
@@ -23,5 +22,4 @@ pub(crate) use remote::RemoteService;
 /// Describes the metrics of the calls. Call it once, before the first call.
 pub(crate) fn announce() {
     flushing::announce();
-    removed::announce();
 }

@@ -17,11 +17,11 @@ use super::flushing::{Shared, refuse_flushing, unpublish_flushed};
 use super::jobs::{Done, Table, change, mixed_up};
 use super::late::PendingNode;
 use super::reads::Reads;
-use super::staging::{publish_staged, stage_when_there};
+use super::staging::stage_when_there;
 use super::unsynced::Unsynced;
 use super::volumes::Volumes;
 use crate::kernel::Kernel;
-use crate::operation::{self, Context, Node, Read, Thread, VolumeStats};
+use crate::operation::{self, Context, Node, Published, Read, Thread, VolumeStats};
 use crate::work::{Class, Operation, Pool, Progress};
 
 /// The CSI Node service.
@@ -134,12 +134,24 @@ impl<K: Kernel> NodeService<K> {
         ));
         let id = publish.id.clone();
         let (node, pool) = (self.node()?, Arc::clone(&self.pool));
-        let job =
-            |ticket: Ticket| async move { publish_staged(&ticket, &pool, &node, publish).await };
+        let job = |ticket: Ticket| async move {
+            let run = move |progress: &Progress, thread| {
+                operation::run(&node, progress, Operation::Publish, |cx| {
+                    operation::publish(cx, &publish, thread)
+                })
+            };
+            // Usually it queries no disk, and a thread would cost more than the work.
+            if let Published::Done = run(&Progress::default(), Thread::Only)? {
+                return Ok(Done::Changed);
+            }
+            let work = move |progress: &Progress| run(progress, Thread::Pool);
+            match pool.run(&ticket, Class::Change.lane(), work).await? {
+                Published::Done => Ok(Done::Changed),
+                Published::WantsPool => Err(Failure::bug("a publish wants the pool on the pool")),
+            }
+        };
         let rpc = Rpc::NodePublishVolume;
-        if let Done::Staged = self.jobs.run(change(&id), rpc, mark, job).await? {
-            self.volumes.staged(&id);
-        }
+        self.jobs.run(change(&id), rpc, mark, job).await?;
         Ok(())
     }
 

@@ -1,19 +1,17 @@
-//! A complete stage: waits for its disk if that is missing, and formats it first if it must. And a
-//! complete publish, which stages a volume that is no longer mounted where it was staged.
+//! A complete stage: waits for its disk if that is missing, and formats it first if it must.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{Publish, Stage};
+use belay_server::request::Stage;
 use belay_server::work::Ticket;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::jobs::Done;
 use crate::kernel::Kernel;
-use crate::operation::{self, Node, Obstacle, Published, Thread};
-use crate::work::{Class, Lane, Operation, Pool, Progress};
+use crate::operation::{self, Node, Obstacle};
+use crate::work::{Lane, Operation, Pool, Progress};
 
 /// How long a stage waits for its disk. Less than the caller waits for the answer, which can then
 /// list the disks.
@@ -56,45 +54,6 @@ pub(super) async fn stage_when_there<K: Kernel>(
             Err(obstacle) => return Err(obstacle.into_failure()),
         }
     }
-}
-
-/// Publishes the volume. If it is no longer mounted where it was staged, it is staged first, where
-/// that is possible: see [`Published::WantsStage`].
-///
-/// # Errors
-/// Those of [`operation::publish`] and [`operation::stage_and_publish`].
-pub(super) async fn publish_staged<K: Kernel>(
-    ticket: &Ticket,
-    pool: &Pool,
-    node: &Arc<Node<K>>,
-    publish: Publish,
-) -> Result<Done, Failure> {
-    let publish = Arc::new(publish);
-    let run = |thread| {
-        let (node, publish) = (Arc::clone(node), Arc::clone(&publish));
-        move |progress: &Progress| {
-            operation::run(&node, progress, Operation::Publish, |cx| {
-                operation::publish(cx, &publish, thread)
-            })
-        }
-    };
-    // Usually it queries no disk, and a thread would cost more than the work.
-    let mut published = run(Thread::Only)(&Progress::default())?;
-    if published == Published::WantsPool {
-        let lane = Class::Change.lane();
-        published = pool.run(ticket, lane, run(Thread::Pool)).await?;
-    }
-    if published != Published::WantsStage {
-        return Ok(Done::Changed);
-    }
-    let (node, publish) = (Arc::clone(node), Arc::clone(&publish));
-    let work = move |progress: &Progress| {
-        operation::run(&node, progress, Operation::Publish, |cx| {
-            operation::stage_and_publish(cx, &publish)
-        })
-    };
-    pool.run(ticket, Class::Change.lane(), work).await?;
-    Ok(Done::Staged)
 }
 
 /// Returns when the disks have changed.

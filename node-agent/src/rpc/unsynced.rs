@@ -81,20 +81,6 @@ impl Unsynced {
         is_late
     }
 
-    /// The disk was removed, and the volume unmounted: what was not on the disk is lost. Whether
-    /// that was anything.
-    pub(super) fn removed(&self, id: &VolumeId) -> bool {
-        let mut inner = self.0.lock();
-        let Some(mark) = inner.volumes.get_mut(id) else {
-            return false;
-        };
-        if let Some((_, why)) = mark.late.take() {
-            let why = format!("its disk was removed before that: {why}");
-            mark.lost.get_or_insert(why);
-        }
-        true
-    }
-
     /// Nothing of the volume is left on the node.
     pub(super) fn unstaged(&self, id: &VolumeId) {
         self.0.lock().volumes.remove(id);
@@ -185,16 +171,6 @@ mod tests {
         assert!(is_marked(&unsynced, &id(1)));
         unsynced.unstaged(&id(1));
         assert_eq!(unsynced.count(), 0);
-    }
-
-    #[test]
-    fn what_was_not_written_when_the_disk_was_removed_is_lost() {
-        let unsynced = Unsynced::default();
-        let flush = unsynced.begin();
-        unsynced.unmounted(&id(1), &flush, String::new());
-        assert!(unsynced.removed(&id(1)) && !unsynced.removed(&id(2)));
-        unsynced.flushed(&id(1), &flush);
-        assert!(is_marked(&unsynced, &id(1)));
     }
 
     #[test]

@@ -54,20 +54,6 @@ impl MountIndex {
             .collect()
     }
 
-    /// The volumes of the mounts: where the last mount was noted for one, or its label names one;
-    /// and the device.
-    pub(crate) fn volumes(&self) -> Vec<(PathBuf, VolumeId, Dev)> {
-        let inner = self.lock();
-        let volume = |entry: &Entry| match &entry.noted {
-            Some(noted) => Some(noted.volume.clone()),
-            None => entry.label.as_ref()?.volume(),
-        };
-        let found = inner.by_path.iter();
-        found
-            .filter_map(|(path, entry)| Some((path.to_path_buf(), volume(entry)?, entry.device)))
-            .collect()
-    }
-
     /// The device of the mount that was noted there for the volume, also without an id: before
     /// Linux 6.8, of a filesystem that has shut itself down, or of one that may be on any disk of
     /// the cloud. Any mount of the same filesystem counts then.

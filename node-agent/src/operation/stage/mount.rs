@@ -4,7 +4,7 @@ use std::path::Path;
 
 use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
-use belay_server::request::{MountFlags, Stage};
+use belay_server::request::{MountFlags, Stage, Unstage};
 
 use super::super::plan::{asked_fs, fit, is_read_only};
 use super::check::repair;
@@ -21,6 +21,7 @@ use crate::filesystem::{
 use crate::kernel::{BtrfsDevice, Dev, Kernel, MountAttrs, Open, Stat};
 use crate::mounts::{block_path, something_else};
 use crate::operation::Context;
+use crate::operation::unstage::unmount_removed;
 use crate::work::{Lane, Phase};
 
 pub(super) fn stage<K: Kernel>(
@@ -49,8 +50,8 @@ pub(super) fn stage<K: Kernel>(
         ))
         .into());
     }
-    if staging.mount_root {
-        return Ok(staged_before(cx, &spec, plan, staging)?);
+    if staging.mount_root && staged_before(cx, &spec, plan, staging)? {
+        return Ok(());
     }
     let purpose = Purpose::Filesystem;
     let storage = match cx.transport.find(kernel, &request.id, plan, purpose)? {
@@ -132,20 +133,30 @@ fn prepare<K: Kernel>(
     )?)
 }
 
-/// Something is mounted on the staging path: it must be this volume, in this way.
+/// Something is mounted on the staging path: it must be this volume, in this way. `false` if it was
+/// on a disk that was removed, and is unmounted now.
 fn staged_before<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,
     plan: &PublishContext,
     staging: &Stat,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let request = spec.request;
     let path = &request.staging;
     let mounts = cx.mounts().said_by(Some(plan));
     let (dev, verdict) = mounts.verdict(&request.id, path, staging, Intent::Use)?;
     let device = match verdict {
         Verdict::Ours(device) => device,
-        Verdict::Stale(_) | Verdict::Removed => {
+        Verdict::Removed => {
+            let (id, staging_path) = (request.id.clone(), path.clone());
+            let unstage = Unstage {
+                id,
+                staging: staging_path,
+            };
+            unmount_removed(cx, &unstage, staging, dev)?;
+            return Ok(false);
+        }
+        Verdict::Stale(_) => {
             let why = cx.transport.replaced(&request.id, path);
             return Err(Failure::incompatible(why));
         }
@@ -188,7 +199,7 @@ fn staged_before<K: Kernel>(
         cx.index.note_projects(dev, true);
     }
     cx.index.note_file(dev, device.backing_inode());
-    Ok(())
+    Ok(true)
 }
 
 /// Whether a mount has the requested SELinux label.

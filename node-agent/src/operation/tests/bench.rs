@@ -16,7 +16,7 @@ use crate::device::{LoopDir, Transport};
 use crate::kernel::Kernel;
 use crate::mounts::MountIndex;
 use crate::operation::{
-    self, Cleared, KubeletDir, Node, Obstacle, Published, Read, Thread, VolumeStats, VolumeUsage,
+    self, KubeletDir, Node, Obstacle, Published, Read, Thread, VolumeStats, VolumeUsage,
 };
 use crate::work::{Lane, Operation, Progress};
 
@@ -225,8 +225,6 @@ pub(crate) enum Verb {
     Expand,
     Stats,
     Health,
-    /// No call of a kubelet: its disk was removed.
-    Clear,
 }
 
 impl Volume {
@@ -278,22 +276,7 @@ impl Volume {
             Verb::Expand => self.expand(node).map(drop),
             Verb::Stats => self.condition(node).map(drop),
             Verb::Health => self.health(node).map(drop),
-            Verb::Clear => self.clear(node).map(drop),
         }
-    }
-
-    /// What the agent does after an event of the disks.
-    pub(crate) fn clear<K: Kernel>(&self, node: &Node<K>) -> Result<Cleared, Failure> {
-        let removed = operation::removed(node);
-        let mut cleared = Cleared::Nothing;
-        for (volume, path) in removed.mounts {
-            if volume == self.volume_id() {
-                cleared = run(node, Operation::Unstage, |cx| {
-                    operation::clear(cx, &volume, &path)
-                })?;
-            }
-        }
-        removed.unchecked.map_or(Ok(cleared), Err)
     }
 
     /// A request to stage it with whatever filesystem it has.
@@ -355,11 +338,6 @@ impl Volume {
         let mut published = self.publish_at(node, &target, Thread::Only)?;
         if published == Published::WantsPool {
             published = self.publish_at(node, &target, Thread::Pool)?;
-        }
-        if published == Published::WantsStage {
-            return run(node, Operation::Publish, |cx| {
-                operation::stage_and_publish(cx, &self.publish_request(&target))
-            });
         }
         assert_eq!(published, Published::Done);
         Ok(())

@@ -128,9 +128,7 @@ fn the_bind_of_a_pod_is_found_though_an_operator_has_unmounted_the_staged_device
                 hear(&node).unwrap();
                 let target = volume.target(1);
                 let why = (Kind::Precondition, target.as_path());
-                for verb in [Verb::Stage, Verb::Publish(2)] {
-                    refused(&world, (&node, &volume), verb, why, &what);
-                }
+                refused(&world, (&node, &volume), Verb::Stage, why, &what);
                 let unstaged = volume.call(&node, Verb::Unstage).unwrap_err();
                 assert_eq!(unstaged.kind, Kind::Precondition, "{what}: {unstaged}");
                 let again = [Verb::Unpublish(1), Verb::Stage, Verb::Publish(1)];
@@ -241,30 +239,6 @@ fn binds_of_a_device_that_is_there_are_taken_down_together_if_they_are_stacked()
         all_ok(&node, &volume, &[Verb::Unstage, Verb::Unstage]);
         nothing_left(&world);
     }
-}
-
-/// Without an unstage, such as by an event of the disks.
-#[test]
-fn stacked_binds_are_left_to_the_volumes_calls() {
-    let world = world();
-    let (volume, node) = stacked(&world);
-    world.machine.unplug(&volume.file());
-    let before = world.machine.picture();
-    let used = crate::operation::Cleared::Used(volume.staging_mount());
-    assert_eq!(volume.clear(&node).unwrap(), used);
-    assert_eq!(world.machine.picture(), before);
-    comes_back(&world, &volume);
-    hear(&node).unwrap();
-    // One bind at a time.
-    let staged = volume.call(&node, Verb::Stage).unwrap_err();
-    assert_eq!(staged.kind, Kind::Busy, "{staged}");
-    all_ok(
-        &node,
-        &volume,
-        &[Verb::Stage, Verb::Publish(1), Verb::Stats],
-    );
-    all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
-    nothing_left(&world);
 }
 
 #[test]

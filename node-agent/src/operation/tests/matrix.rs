@@ -106,12 +106,10 @@ const UNPLUGGED: &[Before] = &[STAGED, DATA_IN, PUBLISHED, UNPUBLISHED, UNPLUG];
 const UNPLUGGED_RESTARTED: &[Before] = &[STAGED, DATA_IN, RESTART, UNPLUG];
 const LOST: &[Before] = &[STAGED, DATA_IN, UNPLUG, RESTART];
 const IN_USE_LOST: &[Before] = &[STAGED, DATA_IN, PUBLISHED, UNPLUG, RESTART];
-const UNPLUGGED_IN_USE: &[Before] = &[STAGED, DATA_IN, PUBLISHED, UNPLUG];
 const BACK: &[Before] = &[STAGED, DATA_IN, UNPLUG, Before::Replug];
 const BACK_RESTARTED: &[Before] = &[STAGED, DATA_IN, UNPLUG, Before::Replug, RESTART];
 const STACKED: &[Before] = &[STAGED, DATA_IN, Before::Stack, UNPLUG];
 const STACKED_RESTARTED: &[Before] = &[STAGED, DATA_IN, Before::Stack, UNPLUG, RESTART];
-const FORGOTTEN: &[Before] = &[STAGED, DATA_IN, UNSTAGED];
 const ALL_BACK: &[Verb] = &[Verb::Unpublish(2), Verb::Unpublish(1), Verb::Unstage];
 
 const fn case(
@@ -206,14 +204,9 @@ const CASES: &[Case] = &[
     case("health", Form::Block, IN_USE, Verb::Health, ALL_BACK),
 ];
 
-/// Volumes whose disk was removed, and those that are no longer mounted where they were staged.
+/// Volumes whose disk was removed.
 #[rustfmt::skip]
 const OF_DISKS: &[Case] = &[
-    case("disk removed", Form::Ext4, UNPLUGGED, Verb::Clear, ALL_BACK),
-    case("disk removed", Form::Xfs, UNPLUGGED, Verb::Clear, ALL_BACK),
-    case("disk removed", Form::Btrfs, UNPLUGGED, Verb::Clear, ALL_BACK),
-    case("disk removed", Form::Block, UNPLUGGED, Verb::Clear, ALL_BACK),
-    case("disk removed, restarted", Form::Block, UNPLUGGED_RESTARTED, Verb::Clear, ALL_BACK),
     case("unstage, disk removed", Form::Ext4, UNPLUGGED_RESTARTED, Verb::Unstage, ALL_BACK),
     case("unstage, disk removed", Form::Btrfs, UNPLUGGED_RESTARTED, Verb::Unstage, ALL_BACK),
     case("unstage, disk removed", Form::Ext4, LOST, Verb::Unstage, ALL_BACK),
@@ -223,17 +216,14 @@ const OF_DISKS: &[Case] = &[
     case("unstage, disk removed", Form::Block, LOST, Verb::Unstage, ALL_BACK),
     case("unstage, stacked", Form::Block, STACKED, Verb::Unstage, ALL_BACK),
     case("unstage, stacked", Form::Block, STACKED_RESTARTED, Verb::Unstage, ALL_BACK),
+    case("stage, disk back", Form::Ext4, BACK, Verb::Stage, ALL_BACK),
+    case("stage, disk back", Form::Xfs, BACK_RESTARTED, Verb::Stage, ALL_BACK),
+    case("stage, disk back", Form::Btrfs, BACK, Verb::Stage, ALL_BACK),
+    case("stage, disk back", Form::Btrfs, BACK_RESTARTED, Verb::Stage, ALL_BACK),
     case("stage, disk back", Form::Block, BACK, Verb::Stage, ALL_BACK),
     case("stage, disk back", Form::Block, BACK_RESTARTED, Verb::Stage, ALL_BACK),
     case("unpublish, disk removed", Form::Btrfs, IN_USE_LOST, Verb::Unpublish(1), ALL_BACK),
     case("unpublish, disk removed", Form::Block, IN_USE_LOST, Verb::Unpublish(1), ALL_BACK),
-    case("publish, not staged", Form::Ext4, FORGOTTEN, Verb::Publish(1), ALL_BACK),
-    case("publish, not staged", Form::Xfs, FORGOTTEN, Verb::Publish(1), ALL_BACK),
-    case("publish, not staged", Form::Btrfs, FORGOTTEN, Verb::Publish(1), ALL_BACK),
-    case("publish, not staged", Form::Block, FORGOTTEN, Verb::Publish(1), ALL_BACK),
-    case("disk removed, in use", Form::Ext4, UNPLUGGED_IN_USE, Verb::Clear, ALL_BACK),
-    case("disk removed, in use", Form::Btrfs, UNPLUGGED_IN_USE, Verb::Clear, ALL_BACK),
-    case("disk removed, in use", Form::Block, UNPLUGGED_IN_USE, Verb::Clear, ALL_BACK),
 ];
 
 /// The cases of files, and the same for disks: except states that only a loop device can be left
@@ -516,7 +506,7 @@ fn die(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), Stri
             Some(_) => Err("the process did not crash".to_owned()),
         }
     };
-    settle_anew(&dead()?, good)?;
+    settle(&dead()?, good)?;
     take_back(&dead()?, good)?;
     row.died += 1;
     Ok(())
@@ -526,15 +516,6 @@ fn settle(run: &Run<'_>, good: &Good) -> Result<(), String> {
     run.repeat(run.case.verb)?;
     run.check()?;
     good.is_after(run)
-}
-
-/// [`settle`] after a crash. An agent that starts after a disk was removed does not know what was
-/// mounted from it: that is left to the calls that undo it.
-fn settle_anew(run: &Run<'_>, good: &Good) -> Result<(), String> {
-    match run.case.verb {
-        Verb::Clear if run.view() == good.before => run.repeat(Verb::Clear),
-        _ => settle(run, good),
-    }
 }
 
 pub(super) fn take_back(run: &Run<'_>, good: &Good) -> Result<(), String> {
@@ -658,7 +639,7 @@ fn death_while_recovering_from_death_leaves_no_hole() {
                     run
                 };
                 let outcome =
-                    settle_anew(&recovered(), &good).and_then(|()| take_back(&recovered(), &good));
+                    settle(&recovered(), &good).and_then(|()| take_back(&recovered(), &good));
                 if let Err(why) = outcome {
                     let (media, name, form) = (case.media, case.name, case.form);
                     panic!("{media:?}: {name} {form:?}, {deaths:?}: {why}");

@@ -58,7 +58,6 @@ mod removed;
 mod repaired;
 mod replaced;
 mod replayed;
-mod restaged;
 mod restarted;
 mod reused;
 pub(crate) mod simulated;

@@ -82,7 +82,6 @@ impl Known {
             Verb::Stats if !self.targets.contains(&1) => Answer::Refused(Kind::NotFound),
             // It also answers for a volume that is not there.
             Verb::Health => Answer::Either,
-            Verb::Clear => Answer::Done,
             // Its remains can be removed.
             Verb::Unstage | Verb::Unpublish(_) => Answer::Done,
             Verb::Publish(target) if one_only && self.targets.iter().any(|t| *t != target) => {
@@ -127,7 +126,7 @@ impl Known {
             Verb::Unstage => known.staged = false,
             Verb::Publish(target) => drop(known.targets.insert(target)),
             Verb::Unpublish(target) => drop(known.targets.remove(&target)),
-            Verb::Expand | Verb::Stats | Verb::Health | Verb::Clear => {}
+            Verb::Expand | Verb::Stats | Verb::Health => {}
         }
         known
     }
@@ -168,7 +167,7 @@ pub(crate) fn wrongly(
                     Answer::RefusedSomehow
                 }
                 // Nothing is there.
-                Verb::Unstage | Verb::Unpublish(_) | Verb::Clear => Answer::Done,
+                Verb::Unstage | Verb::Unpublish(_) => Answer::Done,
                 Verb::Health => Answer::Either,
                 Verb::Stage | Verb::Publish(_) | Verb::Expand | Verb::Stats => {
                     Answer::RefusedSomehow

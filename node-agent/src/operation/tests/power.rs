@@ -78,12 +78,6 @@ pub(super) fn lose_power(
 fn repeat_alone(run: &Run<'_>) -> Result<(), String> {
     let verb = run.case.verb;
     match verb {
-        // It is staged first.
-        Verb::Publish(_) if run.case.media == Media::Disks => {
-            run.repeat(verb)?;
-            run.check()?;
-            run.undo()
-        }
         Verb::Publish(_) | Verb::Expand | Verb::Stats => match run.volume.call(&run.node, verb) {
             Err(failure) if matches!(failure.kind, Kind::Precondition | Kind::NotFound) => Ok(()),
             other => Err(format!("nothing is staged, and {verb:?} returns {other:?}")),

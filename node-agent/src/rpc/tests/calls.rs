@@ -32,7 +32,6 @@ pub(super) async fn send(
         Verb::Expand => drop(service.node_expand_volume(expand(volume)).await?),
         Verb::Stats => drop(service.node_get_volume_stats(stats(volume)).await?),
         Verb::Health => drop(service.node_get_volume_health(health(volume)).await?),
-        Verb::Clear => unreachable!("it is no call"),
     }
     Ok(())
 }

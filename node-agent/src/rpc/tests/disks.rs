@@ -147,27 +147,6 @@ async fn a_disk_of_another_volume_wakes_a_stage_and_does_not_end_its_wait() {
     send(&service, &volume, Verb::Unstage).await.unwrap();
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_publish_that_stages_waits_for_no_disk_and_counts_the_volume_as_staged() {
-    let (world, service) = bench();
-    let volume = without_disk(&world, "late");
-    let publish = send(&service, &volume, Verb::Publish(1));
-    // Virtual time stands still while a job runs.
-    let failure = tokio::time::timeout(Duration::from_secs(1), publish).await;
-    let failure = failure.unwrap().unwrap_err();
-    assert_eq!(failure.code(), Code::Unavailable, "{failure}");
-    assert!(failure.message().contains("is not on this node"));
-    assert_eq!(service.volumes.count(), 0);
-    world.machine.plug(Plug::virtio(&volume.file(), "late"));
-    hear(&service.node().unwrap()).unwrap();
-    send(&service, &volume, Verb::Publish(1)).await.unwrap();
-    assert_eq!(service.volumes.count(), 1);
-    for verb in [Verb::Unpublish(1), Verb::Unstage] {
-        send(&service, &volume, verb).await.unwrap();
-    }
-    assert_eq!(world.left(), Vec::<String>::new());
-}
-
 async fn limit(service: &Service) -> i64 {
     let request = Request::new(csi::NodeGetInfoRequest::default());
     let info = service.node_get_info(request).await.unwrap();

@@ -8,4 +8,3 @@ mod flushing;
 mod hung;
 mod lives;
 mod reading;
-mod removed;
