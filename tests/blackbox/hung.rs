@@ -271,7 +271,9 @@ fn is_succeeded(command: &[&str]) {
     rig.start();
     assert_eq!(probe(&socket).expect("probe").ready, Some(true));
     Kubelet::start(&registry).asks(&registry.join("local.csi.belay.dev-reg.sock"));
-    assert!(rig.agent().last_words().contains("is taken"), "the port");
+    until("the log names the port", || {
+        rig.agent().last_words().contains("is taken")
+    });
     assert!(killed.is_zombie());
     drop(frozen);
     drop(killed);

@@ -6,6 +6,7 @@
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 
 use belay_proto::csi::v1 as csi;
 use tonic::Code;
@@ -52,8 +53,9 @@ impl Altered {
 
 impl Drop for Altered {
     fn drop(&mut self) {
+        // An agent that binds the device may remove it first.
         if self.is_divided() {
-            run("delpart", &[&self.path(), "1"]);
+            drop(Command::new("delpart").args([&self.path(), "1"]).output());
         }
     }
 }

@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::orders::{attach, clone, create, cut, delete, detach, grow};
-use crate::rig::{Pair, Volume, access, refused, refused_with, run, until};
+use crate::rig::{Pair, Volume, access, refused, refused_with, retried, run, until};
 
 const KIND: &str = "ext4";
 
@@ -159,10 +159,10 @@ fn a_volume_whose_formatting_was_interrupted_can_be_detached_and_formatted_by_it
         pair.restart_agent();
         // The process may have exited before.
         let interrupted = stage.join().expect("a thread").is_err();
-        if !interrupted {
-            let unstaged = pair.site().node().unstage(volume.unstage());
-            unstaged.expect("unstage");
-        }
+        // It may be staged although the caller got no response.
+        retried("it is unstaged", || {
+            pair.site().node().unstage(volume.unstage())
+        });
         until("the device is unbound", || pair.site().loops().is_empty());
         detached(&pair, &volume);
         let target = up(&pair, &mut volume);

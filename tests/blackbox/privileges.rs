@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 
-use crate::rig::{Launch, Rig, TestDir, access, least_bytes, run};
+use crate::rig::{Launch, Rig, TestDir, access, least_bytes, run, until};
 
 const DOCUMENTATION: &str = include_str!("../../docs/configuration.md");
 
@@ -119,16 +119,18 @@ fn stay_small(rig: &Rig) {
     node.stage(volume.stage(access("ext4")))
         .expect("stage once more");
     volume.down(&node, &[]);
-    let log = rig.agent().log();
-    let mut lines = log.lines().filter(|line| line.contains(" WARN "));
     let has = [
         format!("volume={}", volume.id),
         format!("has_bytes={bytes}"),
         format!("device_bytes={}", 2 * bytes),
         "needs CAP_SYS_RESOURCE".to_owned(),
     ];
-    let is_told = |line: &str| has.iter().all(|word| line.contains(word.as_str()));
-    assert!(lines.any(is_told), "{log}");
+    let is_reported = |line: &str| has.iter().all(|word| line.contains(word.as_str()));
+    until("the log has the reason", || {
+        let log = rig.agent().log();
+        let mut warnings = log.lines().filter(|line| line.contains(" WARN "));
+        warnings.any(is_reported)
+    });
 }
 
 #[test]
@@ -158,6 +160,7 @@ fn what_an_agent_was_not_given_it_names_and_does_without() {
     expect_kept(&rig, own & !missing);
     stay_small(&rig);
     let warning = "without CAP_SYS_RESOURCE this agent cannot grow a mounted ext4";
-    let log = rig.agent().log();
-    assert!(log.contains(warning), "{log}");
+    until("the log has the warning", || {
+        rig.agent().log().contains(warning)
+    });
 }

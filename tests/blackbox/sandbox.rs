@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::rig::{Launch, Pages, Rig, TestDir, access, least_bytes};
+use crate::rig::{Launch, Pages, Rig, TestDir, access, least_bytes, until};
 
 /// The value of `Seccomp:` in proc_pid_status(5) for a process with filters.
 const FILTERED: &str = "2";
@@ -66,11 +66,16 @@ fn expect(rig: &Rig, seccomp: &str, metric: &str, warning: Option<&str>) {
     assert!(seen.iter().eq(["1"]), "{seen:?}");
     let pages = Pages::of(rig.agent());
     assert_eq!(pages.metric("belay_sandbox ").as_deref(), Some(metric));
-    let log = rig.agent().log();
-    let warnings: Vec<_> = log.lines().filter(|it| it.contains("no sandbox")).collect();
-    assert_eq!(warnings.len(), warning.iter().count(), "{log}");
+    let warnings = || {
+        let log = rig.agent().log();
+        let lines = log.lines().filter(|it| it.contains("no sandbox"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    until("the log has the warning", || {
+        warnings().len() == warning.iter().count()
+    });
     let why = warning.unwrap_or_default();
-    assert!(warnings.iter().all(|line| line.contains(why)), "{log}");
+    assert!(warnings().iter().all(|line| line.contains(why)));
 }
 
 #[test]

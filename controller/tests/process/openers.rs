@@ -57,11 +57,15 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
+        let is_ours = |it: &devices::Loop| it.device == self.0;
+        let ours = devices::list().unwrap().into_iter().find(is_ours);
         devices::detach(&self.0).unwrap();
-        // A process that lists devices may have it open; its last close frees the device.
-        let shown = Path::new("/sys/block").join(self.0.file_name().unwrap());
-        if !std::thread::panicking() {
-            until("the device is free", || !shown.join("loop").exists());
+        // A process that lists devices may have it open; its last close frees the device. Then
+        // another process may bind it.
+        if let (Some(ours), false) = (ours, std::thread::panicking()) {
+            until("the device is free", || {
+                !devices::list().unwrap().contains(&ours)
+            });
         }
     }
 }

@@ -12,9 +12,9 @@ use tonic::Status;
 use super::cell::Cell;
 use super::data;
 use super::moment::Moment;
-use super::scene::attached;
+use super::scene::{self, attached};
 use super::table::{Accident, Reach};
-use crate::rig::{PATIENCE, Volume, access, has_left, mounts_of, orders, pause};
+use crate::rig::{LoopDevice, PATIENCE, Volume, access, has_left, mounts_of, orders, pause, until};
 
 /// The observations: reasons of alarms and codes of refusals.
 type Seen = BTreeSet<String>;
@@ -253,18 +253,16 @@ fn expect_not_mounted(point: &Path, when: &str) {
 /// Checks after a successful detach that no device of this machine is bound to the volume's file.
 #[track_caller]
 fn expect_unbound(cell: &Cell, volume: &Volume, when: &str) {
-    let mut left = Vec::new();
-    for device in cell.scene.test_dir().loops() {
-        let name = device.file.to_string_lossy().into_owned();
-        if name.trim_end_matches(" (deleted)").ends_with(&volume.id) {
-            left.push(device);
-        }
-    }
+    let is_left = |device: &LoopDevice| {
+        let name = device.file.to_string_lossy();
+        name.trim_end_matches(" (deleted)").ends_with(&volume.id)
+    };
     // A device that an operator bound by hand does not count.
-    assert!(
-        left.is_empty() || cell.is_mounted_by_hand,
-        "{when}: detached, but bound: {left:?}"
-    );
+    if !cell.is_mounted_by_hand {
+        until(&format!("{when}: detached, but bound"), || {
+            !cell.scene.test_dir().loops().iter().any(is_left)
+        });
+    }
 }
 
 /// Checks that nothing of the victim is left on the node.
@@ -324,7 +322,9 @@ pub(super) fn after(cell: &mut Cell, accident: &Accident) {
     if cell.moment.has_snapshot() {
         clear_restored(cell);
         let mut seen = Seen::new();
+        cell.scene.patience = PATIENCE;
         restored(cell, &mut seen, "afterwards");
+        cell.scene.patience = scene::PATIENCE;
         clear_restored(cell);
         // A copy of a damaged file stays damaged.
         let is_of_damage = accident.destroys && cell.moment == Moment::Copying;

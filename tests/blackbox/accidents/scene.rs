@@ -18,7 +18,7 @@ use crate::rig::{
 };
 
 /// The time that a caller waits during an accident.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A volume of another user.
 struct Neighbour {
@@ -38,6 +38,8 @@ pub(super) struct Scene {
     beside: Neighbour,
     apart: Neighbour,
     made: u32,
+    /// The time that a caller waits now.
+    pub(super) patience: Duration,
 }
 
 impl Scene {
@@ -79,6 +81,7 @@ impl Scene {
             beside,
             apart,
             made: 0,
+            patience: PATIENCE,
         }
     }
 
@@ -109,12 +112,13 @@ impl Scene {
 
     /// Returns the agent's RPCs, with a short timeout, for broken parts.
     pub(super) fn hasty_node(&self) -> NodeCalls {
-        self.node().leaving(Some(Leaving::Connection(PATIENCE)))
+        self.node()
+            .leaving(Some(Leaving::Connection(self.patience)))
     }
 
     /// Returns the controller's RPCs, with a short timeout, for broken parts.
     pub(super) fn hasty_controller(&self) -> ControllerCalls {
-        let leaving = Some(Leaving::Connection(PATIENCE));
+        let leaving = Some(Leaving::Connection(self.patience));
         self.controller().leaving(leaving)
     }
 
@@ -250,7 +254,8 @@ impl Neighbour {
     }
 
     fn calls(&self) -> NodeCalls {
-        NodeCalls::new(self.socket.clone()).leaving(Some(Leaving::Connection(PATIENCE)))
+        let patience = crate::rig::PATIENCE;
+        NodeCalls::new(self.socket.clone()).leaving(Some(Leaving::Connection(patience)))
     }
 
     #[track_caller]

@@ -10,9 +10,8 @@ use crate::rig::{
 };
 use crate::rig::{pause, shown, stacked};
 
-/// Maximum number of repetitions of a call until it succeeds, far more than the slowest format
-/// needs.
-const TRIES_MAX: u32 = 5000;
+/// The time after which a call must have succeeded, far longer than the slowest format.
+const SUCCEEDS_WITHIN: Duration = PATIENCE.saturating_mul(2);
 
 /// The scene.
 pub(crate) struct Scene {
@@ -125,14 +124,17 @@ impl Scene {
         op: &Op,
         mut leaving: impl FnMut() -> Option<Leaving>,
     ) -> Answer<Outcome> {
-        for _ in 0..TRIES_MAX {
-            match self.ask(caller, op, leaving()) {
+        let end = Instant::now() + SUCCEEDS_WITHIN;
+        // A call that waits for a slot of mkfs is repeated instead of failing the test.
+        let patient = || Some(Leaving::Connection(PATIENCE));
+        while Instant::now() < end {
+            match self.ask(caller, op, leaving().or_else(patient)) {
                 Err(status) if has_left(&status) => {}
                 Err(status) if status.code() == tonic::Code::Aborted => pause(),
                 answer => return answer,
             }
         }
-        self.fail(op, &format!("is still refused after {TRIES_MAX} tries"))
+        self.fail(op, &format!("is still refused after {SUCCEEDS_WITHIN:?}"))
     }
 
     /// Repeats the call like [`Scene::insist`], without disconnecting; accepts only OK.

@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
 use tonic::{Code, Status};
 
-use crate::rig::{Caller, Journal, Op, Outcome, Site, pause, shown};
+use crate::rig::{Caller, Journal, Op, Outcome, PATIENCE, Site, pause, shown};
 
-/// Maximum number of tries of a call to a running process until it succeeds, far more than needed
-/// while a mkfs outlives its agent.
-const TRIES_MAX: u32 = 5000;
+/// The time after which a call to a running process must have succeeded, far longer than a mkfs
+/// outlives its agent.
+const SUCCEEDS_WITHIN: Duration = PATIENCE.saturating_mul(2);
 
 /// Maximum number of transient refusals of a call ([`may_pass`]).
 const REFUSALS_MAX: u32 = 5;
@@ -109,8 +110,8 @@ impl Trial {
             Binary::Controller
         };
         let epoch = || self.epochs[binary as usize].load(Ordering::SeqCst);
-        let (mut tries, mut refusals) = (0, 0);
-        while tries < TRIES_MAX {
+        let (mut end, mut refusals) = (Instant::now() + SUCCEEDS_WITHIN, 0);
+        while Instant::now() < end {
             let before = epoch();
             let status = match caller.ask(op, None) {
                 // A repetition of the call reports when the snapshot is ready.
@@ -131,10 +132,12 @@ impl Trial {
                 }
                 refusals += 1;
             }
-            tries += u32::from(!is_excused);
+            if is_excused {
+                end = Instant::now() + SUCCEEDS_WITHIN;
+            }
             pause();
         }
-        self.fail(op, &format!("is still refused after {TRIES_MAX} tries"))
+        self.fail(op, &format!("is still refused after {SUCCEEDS_WITHIN:?}"))
     }
 
     /// Repeats the call like [`Trial::insist`], and accepts only OK.

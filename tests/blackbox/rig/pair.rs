@@ -130,6 +130,9 @@ fn is_of(device: &LoopDevice, file: &Path) -> bool {
     Path::new(shown.trim_end_matches(" (deleted)")) == file
 }
 
+/// The message of a controller that has started.
+const RECOVERED: &str = "state recovered";
+
 impl Pair {
     /// Starts both programs, with their state on a disk with this filesystem.
     pub(crate) fn new(filesystem: &str) -> Self {
@@ -241,7 +244,7 @@ impl<D: Drive> Pair<D> {
     fn expect_recovered(&self, counts: &[&str]) {
         let words = self.controller.as_ref().map(Controller::log);
         let words = words.unwrap_or_default();
-        let recovered = words.lines().rfind(|line| line.contains("state recovered"));
+        let recovered = words.lines().rfind(|line| line.contains(RECOVERED));
         let recovered = recovered.expect("a line about the recovery");
         for count in counts {
             let is_none = recovered
@@ -263,10 +266,17 @@ impl<D: Drive> Pair<D> {
         until("no volume has a device", || self.site.loops().is_empty());
         let left = made_by_calls(&self.site.top);
         assert!(left.is_empty(), "left: {left:?}");
+        let starts = |pair: &Self| {
+            let log = pair.controller.as_ref().map(Controller::log);
+            log.unwrap_or_default().matches(RECOVERED).count()
+        };
+        let before = starts(&self);
         if let Some(controller) = self.controller.take() {
             controller.terminate();
         }
         self.controller = Some(Controller::start(self.rig.test_dir()));
+        // A thread of the controller writes the log.
+        until("the start is logged", || starts(&self) > before);
         self.expect_recovered(&["volumes", "snapshots", "undone", "deleted", "grown"]);
         self.expect_no_trouble("at the end");
         self.end_after_trouble();

@@ -52,7 +52,9 @@ impl Volume {
     }
 
     fn named(test_dir: &TestDir, volumes: &Path) -> Self {
-        let id = format!("vol-{:032x}", NEXT.fetch_add(1, Ordering::Relaxed));
+        // Tests of other processes see the same devices and `/dev/belay`.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("vol-{:016x}{number:016x}", std::process::id());
         Volume::made(test_dir.path(), volumes, id)
     }
 
@@ -195,7 +197,8 @@ impl Volume {
     #[track_caller]
     pub(crate) fn down(&self, node: &NodeCalls, targets: &[&Path]) {
         for target in targets {
-            node.unpublish(self.unpublish(target)).expect("unpublish");
+            let what = format!("{} is unpublished", self.id);
+            retried(&what, || node.unpublish(self.unpublish(target)));
         }
         let what = format!("{} is unstaged", self.id);
         retried(&what, || node.unstage(self.unstage()));
