@@ -38,7 +38,7 @@ pub(crate) enum DiskFacts {
     Nvme(NvmeFacts),
 }
 
-/// See [`DiskFacts::Scsi`]. A page that the disk does not have is empty.
+/// The identity of a SCSI disk. A page that the disk does not have is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScsiFacts {
     /// T10 vendor identification, with its padding.
@@ -51,32 +51,33 @@ pub(crate) struct ScsiFacts {
     pub(crate) id_page: Vec<u8>,
 }
 
-/// See [`DiskFacts::Nvme`].
+/// The identity of an NVMe disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NvmeFacts {
-    /// The model of its controller.
+    /// The model of the disk's controller.
     pub(crate) model: String,
-    /// The serial number of its controller.
+    /// The serial number of the disk's controller.
     pub(crate) serial: String,
     /// The namespace's own identifier (`nvme_ns_head` in the kernel): `eui.`, `uuid.` or `nvme.`.
     pub(crate) wwid: String,
 }
 
-/// Disks in sysfs (Documentation/ABI/stable/sysfs-block). All but [`Disks::disk_serial`] and
-/// [`Disks::disk_rescan`] are answered from memory.
+/// Disks in sysfs (Documentation/ABI/stable/sysfs-block). All calls but [`Disks::disk_serial`] and
+/// [`Disks::disk_rescan`] read memory only.
 pub(crate) trait Disks {
     /// All disks, by name. Quick.
     fn disks(&self) -> Result<Vec<Disk>>;
-    /// The device with that number. Quick.
+    /// The device with that number, if any. Quick.
     fn disk(&self, dev: Dev) -> Result<DiskAt>;
-    /// The number of the block device of that name; `None` if there is none. Quick.
+    /// The number of the block device of that name; `None` if there is no such device. Quick.
     fn disk_named(&self, name: &str) -> Result<Option<Dev>>;
-    /// The sequence number of the block device of that name; `None` when there is none, and before
-    /// Linux 5.15. Quick.
+    /// The sequence number of the block device of that name; `None` if there is no such device, and
+    /// before Linux 5.15. Quick.
     fn diskseq_named(&self, name: &str) -> Result<Option<u64>>;
-    /// The disk has partitions, or other devices are built on it (LVM, MD, LUKS, multipath). Quick.
+    /// Whether the disk has partitions, or other devices are built on it (LVM, MD, LUKS,
+    /// multipath). Quick.
     fn disk_is_divided(&self, disk: &Disk) -> Result<bool>;
-    /// What a disk's bus says of it; `None` when it was removed. Quick.
+    /// The identity that the disk's bus reports; `None` if the disk was removed. Quick.
     fn disk_facts(&self, disk: &Disk) -> Result<Option<DiskFacts>>;
     /// The `serial` of a virtio disk: a request to the disk (`VIRTIO_BLK_T_GET_ID`), which waits
     /// until the disk answers. Empty if the disk has none; `None` if it was removed.

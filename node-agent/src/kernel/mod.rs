@@ -81,7 +81,7 @@ pub(crate) trait Leftovers: Descriptors {
     fn loop_allow_flushes(&self, number: u32) -> Result<()>;
 }
 
-/// What is around the agent.
+/// The agent's namespace and clock.
 pub(crate) trait Surroundings {
     /// Whether this mount namespace is that of process 1 in /proc, and this process is not process
     /// 1. Quick.
@@ -90,7 +90,7 @@ pub(crate) trait Surroundings {
     fn realtime(&self) -> u64;
 }
 
-/// Ranges to read, and a place for what they hold.
+/// The ranges to read, and the receiver of their bytes.
 pub(crate) trait Reads {
     /// The next range: offset and length in bytes, multiples of what `O_DIRECT` requires; `None`
     /// from then on, if nothing more is wanted.
@@ -102,8 +102,8 @@ pub(crate) trait Reads {
 /// The system calls that the agent uses.
 ///
 /// Verbs marked *quick* never wait for a disk or a server (measured on a mount whose server never
-/// answers) and may run on the agent's one thread; all others belong on the pool. Those that take a
-/// path are quick where the way there is in memory, which [`Kernel::open_path_cached`] finds out.
+/// answers) and may run on the agent's one thread; all others belong on the pool. Verbs that take a
+/// path are quick if the path is in memory, which [`Kernel::open_path_cached`] finds out.
 pub(crate) trait Kernel:
     Filesystems + Leftovers + Surroundings + Disks + Remotes + Send + Sync + 'static
 {
@@ -148,7 +148,7 @@ pub(crate) trait Kernel:
     fn unlink(&self, path: &Path) -> Result<()>;
     /// link(2): another name on the same mount. Quick in `/dev`.
     fn link(&self, path: &Path, name: &Path) -> Result<()>;
-    /// The names in a directory; none where there is no such directory. Quick in `/dev`.
+    /// The names in a directory; empty if there is no such directory. Quick in `/dev`.
     fn names(&self, path: &Path) -> Result<Vec<String>>;
 
     /// flock(2) with `LOCK_EX | LOCK_NB`; `false` if another description holds the lock.
@@ -165,16 +165,16 @@ pub(crate) trait Kernel:
     fn set_xattr(&self, fd: &Self::Fd, name: &str, value: &[u8]) -> Result<()>;
     /// fremovexattr(2). Succeeds if the file does not have the attribute.
     fn remove_xattr(&self, fd: &Self::Fd, name: &str) -> Result<()>;
-    /// lseek(2) with `SEEK_DATA`: where the next data at or after `from` begins, in bytes;
-    /// `None` if only a hole follows.
+    /// lseek(2) with `SEEK_DATA`: the offset of the next data at or after `from`, in bytes; `None`
+    /// if only a hole follows.
     fn seek_data(&self, fd: &Self::Fd, from: u64) -> Result<Option<u64>>;
-    /// lseek(2) with `SEEK_HOLE`: where the data that covers `from` ends, in bytes.
+    /// lseek(2) with `SEEK_HOLE`: the end of the data that covers `from`, in bytes.
     fn seek_hole(&self, fd: &Self::Fd, from: u64) -> Result<u64>;
     /// pread(2), one call; the number of bytes read, which may be short.
     fn pread(&self, fd: &Self::Fd, buffer: &mut [u8], offset: u64) -> Result<usize>;
-    /// Reads many ranges of a disk, several at once. `false` if this kernel or this disk cannot, or
-    /// not any longer: then `reads` names the others. `longest` is the length in bytes of the
-    /// longest range.
+    /// Reads many ranges of a disk, several at once. Returns `false` if this kernel or this disk
+    /// cannot do so, or no longer can: `reads` then still has the ranges that were not read.
+    /// `longest` is the length in bytes of the longest range.
     ///
     /// # Errors
     /// The error of the first read that fails; then no further range is read.
@@ -262,9 +262,9 @@ pub(crate) trait Kernel:
     /// mounted without `context=`.
     fn mount_label(&self, path: &Path) -> Result<Option<String>>;
     /// The part of its filesystem that is mounted on `path`, whose mount has that id of a [`Stat`];
-    /// `None` when it is gone. Quick; without statmount it reads mountinfo.
+    /// `None` if the mount no longer exists. Quick; without statmount it reads mountinfo.
     fn mount_root(&self, path: &Path, mount_id: u64) -> Result<Option<PathBuf>>;
-    /// [`Kernel::statmount`] of the mount that `path` is in, its root or not.
+    /// [`Kernel::statmount`] of the mount that contains `path`, whether or not `path` is its root.
     fn mount_holding(&self, path: &Path) -> Result<Option<MountFacts>>;
     /// Every mount of the namespace, from mountinfo, including mounts under other mounts. Read at
     /// the start, where a path no longer shows the mount that was made on it, and before freeing a
@@ -287,7 +287,8 @@ pub(crate) trait Kernel:
 pub(crate) enum Patience {
     /// 31 ms in all: a device that is really in use must be reported soon.
     Moment,
-    /// One second: the last user should have closed it, and the caller would only retry.
+    /// 1023 ms in all: the last user should have closed the device, and the caller would only
+    /// retry.
     Second,
 }
 
@@ -302,7 +303,7 @@ impl Patience {
     }
 }
 
-/// Repeats `attempt` while `is_busy` of its result, until the patience is used up.
+/// Repeats `attempt` while `is_busy` is true for its result, until the patience is used up.
 ///
 /// Other processes hold devices and mounts briefly: udev probes a changed device, and a child
 /// that is being started has copies of all our descriptors until it execs. No event reports their
@@ -323,7 +324,7 @@ pub(crate) fn while_busy<K: Kernel, T>(
     attempt()
 }
 
-/// The call failed because something is in use.
+/// Whether the call failed because something is in use.
 pub(crate) fn failed_busy<T>(result: &Result<T>) -> bool {
     result
         .as_ref()
@@ -338,20 +339,20 @@ pub(crate) struct Child<'a, Fd> {
     pub(crate) args: Vec<String>,
     /// The device, passed as standard input so that no name can be swapped under the tool.
     pub(crate) device: &'a Fd,
-    /// It is killed after this long.
+    /// The time after which the child is killed.
     pub(crate) deadline: Duration,
-    /// It is killed soon after this is true.
+    /// Returns whether the child must be killed; it is called about once a second.
     pub(crate) is_given_up: &'a dyn Fn() -> bool,
-    /// It checks a filesystem: its messages are on standard output too.
+    /// Whether the child checks a filesystem: its messages are on standard output too.
     pub(crate) is_fsck: bool,
 }
 
 /// How a child ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChildEnd {
-    /// Its exit status; `None` when a signal ended it.
+    /// The exit status of the child; `None` if a signal ended it.
     pub(crate) code: Option<i32>,
-    /// It exceeded its deadline and was killed.
+    /// Whether the child exceeded its deadline and was killed.
     pub(crate) timed_out: bool,
     /// The end of its messages, on one line.
     pub(crate) stderr: String,

@@ -31,7 +31,7 @@ pub(crate) enum RemoteCall {
 pub(crate) struct RemoteMount {
     /// The host's name or address, without brackets.
     pub(crate) server: String,
-    /// What the kernel calls the source.
+    /// The source of the mount, as the kernel expects it.
     pub(crate) source: String,
     /// Attributes of the mount.
     pub(crate) attrs: MountAttrs,
@@ -41,7 +41,7 @@ pub(crate) struct RemoteMount {
     pub(crate) permissions: Option<u32>,
 }
 
-/// The result of a helper process.
+/// The result of a successful call.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer<Fd> {
     /// A detached mount. The helper holds it as well until [`Process::close`], so that the agent
@@ -53,7 +53,7 @@ pub(crate) enum Answer<Fd> {
     Usage(Usage),
 }
 
-/// The answer of a helper process.
+/// The result of a helper process: an answer, or the failure of the call.
 pub(crate) type Answered<Fd> = std::result::Result<Answer<Fd>, Failure>;
 
 /// The source of a mount, as the filesystem itself reports it.

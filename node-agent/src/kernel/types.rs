@@ -13,7 +13,7 @@ pub(crate) struct Dev {
 }
 
 impl Dev {
-    /// Not the number of a device: the filesystem has none, or is btrfs.
+    /// Whether this is not the number of a device: the filesystem has none, or is btrfs.
     pub(crate) const fn is_anonymous(self) -> bool {
         self.major == 0
     }
@@ -53,17 +53,18 @@ pub(crate) struct Stat {
     pub(crate) ino: u64,
     /// Its size in bytes.
     pub(crate) bytes: u64,
-    /// How much of it is not a hole, in bytes, as far as its filesystem says (`stx_blocks`).
+    /// The bytes of the file that are not a hole, as its filesystem reports them (`stx_blocks`).
     pub(crate) allocated: u64,
-    /// How many names it has; 0 for a deleted file that is still open.
+    /// The number of the file's names; 0 for a deleted file that is still open.
     pub(crate) links: u32,
     /// It is the root of a mount (`STATX_ATTR_MOUNT_ROOT`).
     pub(crate) mount_root: bool,
-    /// The mount that it is in, by `STATX_MNT_ID_UNIQUE`; 0 before Linux 6.8, which lacks that.
+    /// The mount that contains the file, by `STATX_MNT_ID_UNIQUE`; 0 before Linux 6.8, which lacks
+    /// it.
     pub(crate) mount_id: u64,
 }
 
-/// Which file it is, whatever it is called.
+/// The identity of a file, regardless of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Inode {
     /// The filesystem it is on.
@@ -73,7 +74,7 @@ pub(crate) struct Inode {
 }
 
 impl Stat {
-    /// The file's own.
+    /// The identity of the file.
     pub(crate) fn inode(&self) -> Inode {
         Inode {
             dev: self.dev,
@@ -81,7 +82,7 @@ impl Stat {
         }
     }
 
-    /// The same file of the same filesystem; for device nodes, the same device.
+    /// Whether both are the same file of the same filesystem; for device nodes, the same device.
     pub(crate) fn is_same_root(&self, other: &Stat) -> bool {
         self.kind == other.kind
             && match self.kind {
@@ -106,8 +107,8 @@ pub(crate) enum Open {
     FileRead,
     /// `O_PATH`: to inspect a file without counting as an opener.
     Name,
-    /// The same, and [`super::Cause::Again`] where the way there is not in memory
-    /// (`RESOLVE_CACHED`): quick. For [`super::Kernel::open_beneath`] alone.
+    /// Like [`Open::Name`], and quick: [`super::Cause::Again`] if the path is not in memory
+    /// (`RESOLVE_CACHED`). For [`super::Kernel::open_beneath`] alone.
     NameCached,
     /// `O_RDONLY | O_DIRECTORY`.
     Directory,
@@ -202,7 +203,7 @@ impl MountAttrs {
         MountAttrs(bits)
     }
 
-    /// All attributes of `other` are set here.
+    /// Whether all attributes of `other` are set.
     pub(crate) const fn contains(self, other: MountAttrs) -> bool {
         self.0 & other.0 == other.0
     }
@@ -219,13 +220,13 @@ impl MountAttrs {
         (self.0 ^ other.0) & ours.0 == 0
     }
 
-    /// The union.
+    /// Returns the attributes of both.
     #[must_use]
     pub(crate) const fn with(self, other: MountAttrs) -> Self {
         MountAttrs(self.0 | other.0)
     }
 
-    /// Without those of `other`.
+    /// Returns the attributes without those of `other`.
     #[must_use]
     pub(crate) const fn without(self, other: MountAttrs) -> Self {
         MountAttrs(self.0 & !other.0)
@@ -243,7 +244,7 @@ pub(crate) struct MountFacts {
     pub(crate) superblock_read_only: bool,
     /// The filesystem has shut itself down after an error: nothing can be read or written.
     pub(crate) shut_down: bool,
-    /// Statfs of it waits for nothing, so far as its options show project quotas.
+    /// Whether statfs waits for nothing, judged by the project quotas in the mount's options.
     pub(crate) counts_in_memory: bool,
     /// Mounts that propagate to each other share this number, as do binds; 0 for a private one.
     pub(crate) peer_group: u64,
@@ -251,12 +252,12 @@ pub(crate) struct MountFacts {
     pub(crate) label: Option<String>,
 }
 
-/// One line of mountinfo, reduced to the fields that the agent uses (proc_pid_mountinfo(5)).
+/// A line of mountinfo, reduced to the fields that the agent uses (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
-    /// Its number in the table, and in `STATX_MNT_ID`.
+    /// The mount's number in the table, and in `STATX_MNT_ID`.
     pub(crate) id: u64,
-    /// That of the mount below; the table need not have it.
+    /// The number of the mount below, which the table need not contain.
     pub(crate) parent: u64,
     /// `st_dev` of files on this mount.
     pub(crate) dev: Dev,
@@ -268,7 +269,7 @@ pub(crate) struct MountEntry {
     pub(crate) fs_type: String,
     /// The source that the mounting process gave. Only a name.
     pub(crate) source: PathBuf,
-    /// As in [`MountFacts`].
+    /// The peer group, as in [`MountFacts::peer_group`].
     pub(crate) peer_group: u64,
 }
 
@@ -302,25 +303,25 @@ pub(crate) struct XfsGeometry {
     pub(crate) imaxpct: u32,
 }
 
-/// What a mounted btrfs is on.
+/// The block device of a mounted btrfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BtrfsDevice {
-    /// One block device.
+    /// The filesystem is on a single block device.
     One(Dev),
-    /// Several.
+    /// The filesystem is on several block devices.
     Several,
-    /// A disk that was removed, whose number the kernel no longer shows.
+    /// The disk was removed, and the kernel no longer shows its number.
     Removed,
 }
 
 /// The devices that a btrfs reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BtrfsGeometry {
-    /// How many there are.
+    /// The number of the devices.
     pub(crate) devices: u64,
-    /// The highest of their numbers within the filesystem.
+    /// The highest device ID within the filesystem.
     pub(crate) last_id: u64,
-    /// How many bytes of that device the filesystem uses.
+    /// The number of bytes of that device that the filesystem uses.
     pub(crate) last_bytes: u64,
     /// Bytes of a filesystem block; `last_bytes` is a multiple of it.
     pub(crate) block_bytes: u32,
@@ -329,7 +330,7 @@ pub(crate) struct BtrfsGeometry {
 /// The errors that an ext4 has counted since its last fsck; kept in its superblock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ext4Errors {
-    /// Their number.
+    /// The number of errors.
     pub(crate) count: u64,
     /// The oldest, if there is any.
     pub(crate) first: Option<Ext4Error>,
@@ -337,16 +338,16 @@ pub(crate) struct Ext4Errors {
     pub(crate) last: Option<Ext4Error>,
 }
 
-/// One error of an ext4.
+/// An error that an ext4 has recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ext4Error {
-    /// When, in seconds since 1970; 0 is unknown.
+    /// The time of the error in seconds since 1970; 0 if unknown.
     pub(crate) seconds: u64,
     /// The function in the kernel's source.
     pub(crate) function: String,
-    /// The line.
+    /// The line in the kernel's source.
     pub(crate) line: u64,
-    /// The reason: `EXT4_ERR_` of fs/ext4/ext4.h; 0 is unknown.
+    /// The reason: `EXT4_ERR_` of fs/ext4/ext4.h; 0 if unknown.
     pub(crate) code: u64,
 }
 

@@ -7,9 +7,9 @@ use rustix::io::Errno;
 
 use super::Fd;
 
-/// "It is not there" is an answer, which the real kernel gives only where it is so.
+/// ENOENT is a result, not a failure: the real kernel returns it only if the object does not exist.
 pub(super) const GONE: &[Errno] = &[Errno::NOENT];
-/// Of umount2: "nothing is mounted there".
+/// The errnos of umount2 that mean "nothing is mounted there".
 pub(super) const NOT_MOUNTED: &[Errno] = &[Errno::NOENT, Errno::INVAL];
 pub(super) const NONE: &[Errno] = &[];
 
@@ -45,7 +45,7 @@ const ERRNOS: [(&str, Errno); 17] = [
     ("ECONNREFUSED", Errno::CONNREFUSED),
 ];
 
-/// openat2(2) that queries no filesystem.
+/// The name of openat2(2) calls that query no filesystem.
 pub(super) const CACHED: &str = "openat2 RESOLVE_CACHED";
 
 /// Calls that may wait for a disk, as documented in the trait.

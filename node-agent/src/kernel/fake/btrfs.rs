@@ -20,7 +20,7 @@ pub(crate) struct Features {
 }
 
 impl Features {
-    /// Those that remain if mkfs leaves out the ones with `^` before their names.
+    /// Returns the features that remain if mkfs leaves out the ones with `^` before their names.
     pub(super) fn without(self, args: &[String]) -> Self {
         let all = args.iter().flat_map(|arg| arg.split(','));
         all.fold(self, |left, name| match name {

@@ -12,7 +12,8 @@ use crate::kernel::{Dev, Disk, DiskAt, DiskFacts, Disks, Result};
 
 /// The first number of a disk; loop devices have lower ones.
 pub(super) const DISKS: u32 = 1 << 16;
-/// Of virtio disks (a dynamic one in the real kernel), and minors for partitions.
+/// The major number of virtio disks, which the real kernel assigns dynamically. Each disk has
+/// [`MINORS`] minor numbers, for its partitions.
 const MAJOR: u32 = 252;
 const MINORS: u32 = 16;
 /// `VIRTIO_BLK_ID_BYTES` (include/uapi/linux/virtio_blk.h).
@@ -23,12 +24,12 @@ const SERIAL_BYTES: usize = 20;
 pub(crate) struct Plug {
     pub(crate) medium: PathBuf,
     pub(crate) facts: DiskFacts,
-    /// Of a virtio disk, of which it shows the first 20 bytes.
+    /// The serial number of a virtio disk, which reports only the first 20 bytes of it.
     pub(crate) serial: String,
 }
 
 impl Plug {
-    /// A virtio disk with that serial.
+    /// Returns a virtio disk with that serial number.
     pub(crate) fn virtio(medium: &Path, serial: &str) -> Self {
         Plug {
             medium: medium.to_owned(),
@@ -61,7 +62,7 @@ impl Machine {
         self.lock().plug(plug);
     }
 
-    /// The disk with that medium reports that serial from now on.
+    /// Makes the disk with that medium report that serial number from now on.
     pub(crate) fn name_disk(&self, medium: &Path, serial: &str) {
         let mut state = self.lock();
         let number = state.disk_of(medium).unwrap();
@@ -74,14 +75,14 @@ impl Machine {
         self.lock().unplug(medium);
     }
 
-    /// The disk with that medium has partitions from now on.
+    /// Gives partitions to the disk with that medium.
     pub(crate) fn divide(&self, medium: &Path) {
         let mut state = self.lock();
         let number = state.disk_of(medium).unwrap();
         state.disks.get_mut(&number).unwrap().is_divided = true;
     }
 
-    /// Enlarges the medium. A SCSI disk shows it after a rescan only.
+    /// Enlarges the medium. A SCSI disk reports its new size only after a rescan.
     pub(crate) fn grow_disk(&self, medium: &Path, bytes: u64) {
         let mut state = self.lock();
         state.make_file(medium, bytes);
@@ -152,7 +153,7 @@ impl State {
         found.map(|(number, _)| *number)
     }
 
-    /// A disk that was removed keeps its number as long as it is open.
+    /// Drops the disks that were removed and are no longer open; an open disk keeps its number.
     pub(super) fn drop_removed_disks(&mut self) {
         let removed = self.disks.iter().filter(|(_, disk)| disk.is_removed);
         let numbers: Vec<u32> = removed.map(|(number, _)| *number).collect();
@@ -193,7 +194,7 @@ impl State {
         })
     }
 
-    /// The same disk, if it is still plugged in.
+    /// The number of the disk, if it is still plugged in.
     fn same(&self, disk: &Disk) -> Option<u32> {
         let mut numbers = self.disks.keys();
         let is_it = |shown: Disk| shown.dev == disk.dev && shown.name == disk.name;

@@ -77,7 +77,7 @@ pub(super) fn add_projects(contents: &mut Sparse) {
 const ERRORS_AT: usize = 0x3c;
 const PANIC: u8 = 3;
 
-/// Asks for `errors=panic`.
+/// Sets `errors=panic` in the superblock.
 pub(super) fn ask_panic(contents: &mut Sparse) {
     let mut block = [0; BYTES];
     contents.read(AT, &mut block);
@@ -105,30 +105,30 @@ pub(super) fn record(contents: &mut Sparse, state: u16) {
     seal(contents, &mut block);
 }
 
-/// Whether `s_state` asks for no check.
+/// Whether `s_state` requires no check.
 pub(super) fn is_valid(contents: &Sparse) -> bool {
     let mut state = [0; 2];
     contents.read(AT + STATE_AT as u64, &mut state);
     u16::from_le_bytes(state) == VALID
 }
 
-/// As the kernel does in a transaction that changes the superblock.
+/// Logs the number of blocks, as the kernel does in a transaction that changes the superblock.
 pub(super) fn log(contents: &mut Sparse, blocks: u64) {
     contents.write(JOURNAL_AT, &JOURNAL);
     contents.write(JOURNAL_AT + 8, &blocks.to_be_bytes());
 }
 
-/// As the kernel does in a transaction that makes the superblock ask for `errors=panic`.
+/// Logs `errors=panic`, as the kernel does in a transaction that sets it in the superblock.
 pub(super) fn log_panic(contents: &mut Sparse) {
     contents.write(JOURNAL_AT + 16, &[PANIC]);
 }
 
-/// It was not unmounted.
+/// Leaves the journal unreplayed, as if the filesystem had not been unmounted.
 pub(super) fn leave_dirty(contents: &mut Sparse) {
     set_incompat(contents, |flags| flags | RECOVER);
 }
 
-/// Replays the journal. Whether that grew the filesystem.
+/// Replays the journal. Returns whether that grew the filesystem.
 pub(super) fn replay(contents: &mut Sparse) -> bool {
     let mut journal = [0; 17];
     contents.read(JOURNAL_AT, &mut journal);

@@ -20,7 +20,7 @@ impl State {
         }
     }
 
-    /// No link leads to another one.
+    /// Returns the path with its symlink resolved. No symlink leads to another symlink.
     pub(super) fn without_links<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
         let mut links = self.links.iter();
         let real = links.find_map(|(link, to)| Some(to.join(path.strip_prefix(link).ok()?)));
@@ -148,7 +148,7 @@ impl State {
         Ok(*self.locks.entry(ino).or_insert(fd) == fd)
     }
 
-    /// Other openers of the file. A description that a loop device keeps counts.
+    /// Whether the file has other openers. A description that a loop device keeps counts.
     pub(super) fn openers_of(&mut self, fd: u64, readers_too: bool) -> Answer<Openers> {
         let ino = self.object(fd)?.location()?.ino;
         if self.grants_no_leases {
@@ -169,7 +169,7 @@ impl State {
         )
     }
 
-    /// The file with the bytes, and their end: of a file or of a bound device.
+    /// The inode of the file with the bytes, and their end: of a file or of a bound device.
     fn bytes_of(&mut self, fd: u64) -> Answer<(u64, u64)> {
         if let Object::File { location, .. } = *self.object(fd)? {
             return Ok((location.ino, u64::MAX));
@@ -241,9 +241,10 @@ impl State {
         Ok(contents.change(move |contents| contents.write(at, &bytes)))
     }
 
-    /// fsync(2). Of a loop device: writes its cache to its file, and all bytes there to the disk.
-    /// That this syncs the file's attributes too is not documented (drivers/block/loop.c,
-    /// `lo_req_flush`). Of the file: all its data and attributes, but no device's cache.
+    /// fsync(2). On a loop device, it writes the device's cache to the file, and all bytes of the
+    /// file to the disk, but not the file's attributes: the kernel does not document that it would
+    /// (drivers/block/loop.c, `lo_req_flush`). On a file, it writes all data and attributes of the
+    /// file, but no device's cache.
     pub(super) fn fsync(&mut self, fd: u64) -> Answer<()> {
         let (ino, _) = match *self.object(fd)? {
             Object::File { .. } | Object::Device { .. } => self.bytes_of(fd)?,
@@ -285,7 +286,7 @@ impl State {
         })
     }
 
-    /// As full as a newly made filesystem.
+    /// statfs(2). Every filesystem is as full as a newly made one.
     pub(super) fn statfs(&mut self, location: Location) -> Answer<Usage> {
         let superblock = self.mounts[&location.mount].superblock;
         if self.superblocks[&superblock].served.is_some() {
@@ -330,7 +331,7 @@ impl State {
         self.sync_names(path.parent().unwrap());
     }
 
-    /// An fsync of a directory.
+    /// Syncs the names in a directory.
     fn sync_names(&mut self, folder: &Path) {
         let ino = self.walk(folder).unwrap().ino;
         if let Some(InodeKind::Directory(names)) = self.inodes.get_mut(&ino).map(|i| &mut i.kind) {

@@ -26,12 +26,12 @@ enum Step {
     Superblock,
 }
 
-/// How bad it is.
+/// The severity of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
     /// `e2fsck -p` repairs it.
     Slight,
-    /// Only a human may.
+    /// Only a human may repair it.
     Severe,
     /// e2fsck reports that it has repaired it, and the superblock still records errors.
     Lasting,
@@ -54,7 +54,7 @@ impl Machine {
         contents.sync();
     }
 
-    /// A human repairs it.
+    /// Repairs the ext4 in a file, as a human does.
     pub(crate) fn repair(&self, path: &Path) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
@@ -133,7 +133,8 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
 }
 
 impl State {
-    /// As the real one: the superblock is valid once everything else is on the disk.
+    /// Performs a step like the real e2fsck: the superblock becomes valid once everything else is
+    /// on the disk.
     fn fsck_step(&mut self, device: u64, step: Step) -> Answer<()> {
         let number = self.object(device)?.device()?;
         let change: Change = match step {

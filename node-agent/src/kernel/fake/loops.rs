@@ -15,11 +15,12 @@ use crate::kernel::{LoopFile, LoopMode, LoopStatus, Open};
 #[derive(Default)]
 pub(super) struct Loop {
     pub(super) binding: Option<Binding>,
-    /// Another one since each binding and unbinding, as of each disk.
+    /// The device's sequence number: each binding, each unbinding and each plugged disk gets a new
+    /// one.
     pub(super) diskseq: u64,
     /// `Lo_rundown`: it waits for its last close, and cannot be opened.
     pub(super) running_down: bool,
-    /// What outlives its binding.
+    /// State that outlives the binding.
     pub(super) left: Left,
 }
 
@@ -84,7 +85,7 @@ impl State {
         true
     }
 
-    /// Its openers: descriptions and mounted filesystems.
+    /// Counts the device's openers: descriptions and mounted filesystems.
     pub(super) fn openers(&self, number: u32) -> usize {
         let descriptions = self.open.values().filter(|d| d.owner.is_some());
         let by_name = descriptions.filter(|d| d.object.device() == Ok(number));
@@ -96,7 +97,7 @@ impl State {
         self.superblocks.values().any(|s| s.on == Some(number))
     }
 
-    /// A filesystem or an exclusive descriptor has it.
+    /// Whether a mounted filesystem or an exclusive descriptor has claimed the device.
     pub(super) fn is_claimed(&self, number: u32) -> bool {
         let is_exclusive = |object: &Object| match object {
             Object::Device {
@@ -256,7 +257,7 @@ impl State {
         }
     }
 
-    /// Its binding; a device that is running down does not report it.
+    /// The device's binding; `None` while the device is not bound or is running down.
     pub(super) fn binding(&mut self, device: u64) -> Answer<Option<&mut Binding>> {
         let number = self.object(device)?.device()?;
         let device = self.loops.get_mut(&number).ok_or(Errno::NXIO)?;

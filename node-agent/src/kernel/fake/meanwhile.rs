@@ -1,5 +1,5 @@
-//! What happens from outside between two calls of a process: a disk is plugged in, removed,
-//! exchanged or claimed. And reads that return a part of what they could.
+//! Events from outside between two calls of a process: a disk is plugged in, removed, exchanged or
+//! claimed. Also reads that return only a part of the available bytes.
 
 use std::path::PathBuf;
 
@@ -7,22 +7,22 @@ use super::state::State;
 use super::{Machine, Plug};
 use crate::kernel::Open;
 
-/// Something that happens once, right before a call.
+/// An event that happens once, right before a call.
 pub(crate) enum Meanwhile {
     /// A disk is plugged in.
     Plug(Plug),
     /// The disk with that medium is removed.
     Unplug(PathBuf),
-    /// The same, and another one is plugged in.
+    /// The disk with that medium is removed, and another disk is plugged in.
     Swap(PathBuf, Plug),
-    /// Another process opens the device of that node for itself, and keeps it.
+    /// Another process opens that device node exclusively, and keeps it open.
     Claim(PathBuf),
-    /// The call, if it reads, returns half of what it could.
+    /// The call, if it reads, returns half of the available bytes.
     Short,
 }
 
 impl Machine {
-    /// Lets it happen before the call of that number, counted from [`Machine::begin`].
+    /// Makes the event happen before the call of that number, counted from [`Machine::begin`].
     pub(crate) fn meanwhile(&self, number: usize, what: Meanwhile) {
         self.lock().meanwhile = Some((number, what));
     }

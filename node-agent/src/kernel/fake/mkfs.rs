@@ -24,20 +24,20 @@ const STEPS: [(&str, Step); 4] = [
     ("superblock", Step::Superblock),
 ];
 
-/// The tools that are installed, and what becomes of them.
+/// The installed tools, their defaults, and the reason why they are stopped.
 #[derive(Default)]
 pub(super) struct Tools {
-    /// What mkfs.btrfs turns on by default.
+    /// The features that mkfs.btrfs turns on by default.
     pub(super) btrfs_features: btrfs::Features,
-    /// What mkfs.xfs turns on by default.
+    /// The features that mkfs.xfs turns on by default, as bits of `sb_features_incompat`.
     pub(super) xfs_incompat: u32,
-    /// There is no e2fsck.
+    /// e2fsck is not installed.
     pub(super) lacks_e2fsck: bool,
-    /// What stops each of them.
+    /// The reason why each tool is stopped; `None` lets it complete.
     pub(super) stop: Option<Stop>,
 }
 
-/// Why a tool does not come to its end.
+/// The reason why a tool does not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// It exceeds its deadline.
@@ -114,7 +114,7 @@ pub(super) fn end(code: i32, stderr: String) -> ChildEnd {
     }
 }
 
-/// How the child ends, if something stops it.
+/// How the child ends if it is stopped; `None` if it completes.
 pub(super) fn stopped(fake: &Fake, child: &Child<'_, Fd>) -> Option<ChildEnd> {
     let stop = match (child.is_given_up)() {
         true => Some(Stop::Signal),
@@ -176,8 +176,9 @@ pub(super) fn is_whole(contents: &Sparse, fs_type: &str) -> bool {
 }
 
 impl State {
-    /// As traced with the real tools: through the device's cache; except for xfs, everything is
-    /// synced before the superblock becomes valid. The agent does not rely on their final sync.
+    /// Writes like the traced real tools: through the device's cache, and, except for xfs, with
+    /// everything synced before the superblock becomes valid. The agent does not rely on the tools'
+    /// final sync.
     fn mkfs_step(&mut self, device: u64, made: Made, step: Step) -> Answer<()> {
         let Made {
             fs_type,

@@ -77,7 +77,7 @@ pub(crate) struct Fd {
 pub(crate) enum Fault {
     /// The call of this number, counted from 1, fails and does nothing.
     Fail(usize, &'static str),
-    /// The same, and so does every later call: the rollback fails as well.
+    /// The call of this number and every later call fail, so the rollback fails as well.
     FailFrom(usize, &'static str),
     /// The call of this number is done, and then the process is killed.
     Die(usize),
@@ -87,21 +87,21 @@ pub(crate) enum Fault {
     PowerOff(usize, Survives),
     /// The call of this number waits for [`Machine::let_go`], as if its disk were hung.
     Hang(usize),
-    /// The same, for the first call from this number on that may wait for a disk.
+    /// The first call from this number on that may wait for a disk waits for [`Machine::let_go`].
     HangWaiting(usize),
-    /// [`Fault::Hang`], and then the call fails.
+    /// The call of this number hangs as in [`Fault::Hang`], and then fails.
     HangAndFail(usize, &'static str),
 }
 
 /// The panic payload that unwinds a thread whose process was killed.
 pub(crate) struct Died;
 
-/// One system call.
+/// A system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
-    /// Its name in the manual.
+    /// The call's name in the manual.
     pub(crate) name: &'static str,
-    /// Its object.
+    /// The object of the call, such as a path.
     pub(crate) object: String,
 }
 
@@ -115,7 +115,7 @@ impl Machine {
         }
     }
 
-    /// A new process.
+    /// Starts a new process.
     pub(crate) fn process(&self) -> Fake {
         let process = self.state.lock().number();
         Fake {
@@ -131,7 +131,7 @@ impl Machine {
         state.fault = fault;
     }
 
-    /// The calls since [`Machine::begin`]; ends the injection of faults.
+    /// Returns the calls since [`Machine::begin`], and ends the injection of faults.
     pub(crate) fn end(&self) -> Vec<Call> {
         let mut state = self.state.lock();
         state.fault = None;
@@ -152,7 +152,7 @@ impl Machine {
         self.turn.notify_all();
     }
 
-    /// Changes whenever a call begins to hang.
+    /// Returns a receiver that changes whenever a call begins to hang.
     pub(crate) fn hangs(&self) -> watch::Receiver<u64> {
         self.hung.subscribe()
     }
@@ -312,7 +312,7 @@ impl Fake {
         state.dead_up_to >= self.process || state.servers.killed.contains(&self.process)
     }
 
-    /// A new descriptor of this process, made by a call.
+    /// Opens a new descriptor of this process by a call.
     fn open_by(
         &self,
         name: &'static str,

@@ -30,7 +30,7 @@ impl State {
         id
     }
 
-    /// A detached mount of the whole filesystem.
+    /// Makes a detached mount of the whole filesystem.
     pub(super) fn make_mount(&mut self, superblock: u64, attrs: MountAttrs) -> u64 {
         let id = self.number();
         let mount = Mount {
@@ -95,7 +95,7 @@ impl State {
         Ok(())
     }
 
-    /// A copy of one mount with that location as its root; it joins the peers of the first.
+    /// Copies one mount, with that location as the root of the copy, which joins the mount's peers.
     pub(super) fn clone_mount(&mut self, fd: u64) -> Answer<Object> {
         let location = self.object(fd)?.location()?;
         let original = self.mounts.get(&location.mount).ok_or(Errno::INVAL)?;
@@ -182,7 +182,7 @@ impl State {
         }
     }
 
-    /// The name that the root of a mount had still leads to it.
+    /// Whether the root of the mount can still be reached by the name that it had.
     fn is_named(&self, mount: &Mount) -> bool {
         let mut found = self.superblocks[&mount.superblock].root;
         let mut names = mount.name.iter().filter_map(|name| name.to_str());
@@ -227,14 +227,14 @@ impl State {
         }
     }
 
-    /// The same, of the filesystem that the descriptor refers to.
+    /// Whether statfs of the filesystem behind the descriptor does not wait for its disk.
     pub(super) fn counts_of(&self, fd: u64) -> bool {
         let location = self.object(fd).and_then(Object::location);
         location
             .is_ok_and(|location| self.counts_in_memory(self.mounts[&location.mount].superblock))
     }
 
-    /// As its statfs does not wait for its disk.
+    /// Whether statfs of the superblock does not wait for its disk.
     pub(super) fn counts_in_memory(&self, superblock: u64) -> bool {
         let fs_type = self.superblocks[&superblock].fs_type.as_str();
         ["ext4", "xfs"].contains(&fs_type) && !self.has_project_quotas

@@ -1,5 +1,5 @@
-//! Helper processes: threads of the test, each a process of the machine. What a helper does is the
-//! test's to say, since the kernel knows no filesystem's protocol.
+//! Helper processes: threads of the test, each a process of the machine. The test provides the work
+//! of a helper, since the kernel knows no filesystem's protocol.
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -83,7 +83,7 @@ impl Process for Running {
 }
 
 impl Drop for Running {
-    /// As SIGKILL does when the agent ends.
+    /// Kills the helper, as SIGKILL does when the agent ends.
     fn drop(&mut self) {
         self.kill();
     }
@@ -125,7 +125,7 @@ impl Remotes for Fake {
             if has_answered {
                 end.wait();
             }
-            // What was sent and not received is closed with the connection.
+            // An answer that was sent and not received is closed with the connection.
             drop(answer.lock().take());
             drop(held);
             helper.machine.lock().servers.running -= 1;
@@ -215,7 +215,7 @@ impl Remotes for Fake {
 }
 
 impl Machine {
-    /// Passes a descriptor to another process, as by a socket.
+    /// Passes a descriptor to another process, as through a socket.
     fn pass(&self, fd: &Fd, to: u64) -> Fd {
         let mut state = self.lock();
         let found = &state.open[&fd.id];

@@ -1,4 +1,4 @@
-//! NFS servers, as far as the agent's mounts show them.
+//! NFS servers, reduced to the behaviour that the agent's mounts show.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,38 +10,38 @@ use super::state::{Answer, State};
 use super::{Fake, Fd, Machine};
 use crate::kernel::{Answered, RemoteCall, Usage};
 
-/// What a helper process does.
+/// The work of a helper process: performs the call and returns its result.
 pub(crate) type Work = fn(&Fake, &RemoteCall) -> Answered<Fd>;
 
-/// A server.
+/// An NFS server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Server {
-    /// The versions that it has.
+    /// The protocol versions that the server supports.
     pub(crate) versions: Vec<&'static str>,
-    /// Its directories, and the permissions of each.
+    /// The server's directories, and the permissions of each.
     pub(crate) directories: BTreeMap<String, u32>,
 }
 
-/// Of the machine.
+/// The NFS servers and the helper processes of the machine.
 #[derive(Default)]
 pub(super) struct Servers {
     pub(super) by_address: BTreeMap<IpAddr, Server>,
     pub(super) names: BTreeMap<String, Vec<IpAddr>>,
-    /// Sources that are shown instead of those that were given.
+    /// The sources in the mount table that differ from the given sources, by given source.
     pub(super) shown: BTreeMap<String, String>,
     pub(super) work: Option<Work>,
     /// Processes that were killed.
     pub(super) killed: BTreeSet<u64>,
-    /// Whether they exit then, or wait for their server.
+    /// Whether killed processes remain until their server answers, instead of exiting at once.
     pub(super) die_hard: bool,
-    /// Every call that may wait hangs.
+    /// Whether every call that may wait hangs.
     pub(super) hang: bool,
     /// How many helpers were started, and how many have not exited.
     pub(super) started: usize,
     pub(super) running: usize,
 }
 
-/// What is behind a superblock.
+/// The server and the directory behind a superblock.
 #[derive(Clone, Debug)]
 pub(super) struct Served {
     pub(super) source: String,
@@ -52,13 +52,13 @@ pub(super) struct Served {
 }
 
 impl Machine {
-    /// A server at that address.
+    /// Adds a server at that address.
     pub(crate) fn serve_nfs(&self, address: &str, server: Server) {
         let address = address.parse().unwrap();
         self.lock().servers.by_address.insert(address, server);
     }
 
-    /// The addresses of a name.
+    /// Sets the addresses of a name.
     pub(crate) fn name_host(&self, name: &str, addresses: &[&str]) {
         let addresses = addresses.iter().map(|it| it.parse().unwrap()).collect();
         self.lock().servers.names.insert(name.to_owned(), addresses);
@@ -70,12 +70,12 @@ impl Machine {
         self.lock().servers.shown.insert(given, shown);
     }
 
-    /// The directory of a server, as it is now.
+    /// A copy of the server at that address, as it is now.
     pub(crate) fn server_of(&self, address: &str) -> Server {
         self.lock().servers.by_address[&address.parse().unwrap()].clone()
     }
 
-    /// What helper processes do.
+    /// Sets the work of helper processes.
     pub(crate) fn let_helpers(&self, work: Work) {
         self.lock().servers.work = Some(work);
     }
@@ -118,12 +118,13 @@ impl Machine {
 }
 
 impl State {
-    /// The server and the directory that are behind a descriptor.
+    /// The address and the directory of the server behind a descriptor.
     pub(super) fn served(&self, fd: u64) -> Answer<(IpAddr, String)> {
         self.served_at(self.object(fd)?.location()?.ino)
     }
 
-    /// As large as nothing else of the machine, while the server has the directory.
+    /// Reports a size that no other filesystem of the machine has. Returns ESTALE if the server no
+    /// longer has the directory.
     pub(super) fn statfs_served(&self, ino: u64) -> Answer<Usage> {
         let (address, directory) = self.served_at(ino)?;
         let server = self

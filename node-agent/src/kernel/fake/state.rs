@@ -30,9 +30,9 @@ pub(super) struct State {
     pub(super) locks: BTreeMap<u64, u64>,
     pub(super) calls: Vec<Call>,
     pub(super) fault: Option<Fault>,
-    /// What happens before the call of that number.
+    /// An event from outside, and the number of the call before which it happens.
     pub(super) meanwhile: Option<(usize, Meanwhile)>,
-    /// This call reads half of what it could.
+    /// Whether reads by the current call return half of the available bytes.
     pub(super) reads_half: bool,
     /// The hung calls.
     pub(super) hung: BTreeSet<u64>,
@@ -53,7 +53,7 @@ pub(super) struct State {
     pub(super) silent: Option<PathBuf>,
     /// `/dev` takes no new names.
     pub(super) has_fixed_dev: bool,
-    /// As before Linux 5.15, for disks that are plugged in from now on.
+    /// Disks that are plugged in from now on have no sequence number, as before Linux 5.15.
     pub(super) has_no_diskseq: bool,
     /// All filesystems are mounted with project quotas.
     pub(super) has_project_quotas: bool,
@@ -71,7 +71,7 @@ pub(super) struct State {
     pub(super) has_labels: bool,
     /// Statmount does not show the labels of mounts.
     pub(super) hides_labels: bool,
-    /// As before Linux 6.7, of devices whose btrfs have one id.
+    /// How the kernel treats devices whose btrfs have the same ID, as before Linux 6.7.
     pub(super) btrfs_confusion: Option<Confusion>,
     /// Symlinks, and the directories that they lead to.
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
@@ -119,7 +119,7 @@ pub(super) struct Superblock {
     pub(super) errors: u64,
     /// The SELinux label of all its files.
     pub(super) label: Option<String>,
-    /// The directory of a server that it is.
+    /// The server and the directory, if this is a server's filesystem.
     pub(super) served: Option<Served>,
     pub(super) root: u64,
 }
@@ -127,12 +127,12 @@ pub(super) struct Superblock {
 pub(super) struct Mount {
     pub(super) superblock: u64,
     pub(super) root: u64,
-    /// How that was called when it was mounted; for the root of the filesystem, nothing.
+    /// The name of the root when it was mounted; empty for the root of the filesystem.
     pub(super) name: PathBuf,
     pub(super) attrs: MountAttrs,
-    /// The peer group; `None` is private.
+    /// The peer group; `None` if the mount is private.
     pub(super) group: Option<u64>,
-    /// Where it is attached; `None` while detached.
+    /// The location that the mount is attached to; `None` while it is detached.
     pub(super) on: Option<Location>,
     pub(super) point: PathBuf,
 }
@@ -176,7 +176,7 @@ pub(super) struct Context {
     pub(super) source: Option<PathBuf>,
     pub(super) read_only: bool,
     pub(super) label: Option<String>,
-    /// Those of a server's filesystem.
+    /// Parameters of a server's filesystem: name, and value if it has one.
     pub(super) parameters: Vec<(String, Option<String>)>,
     pub(super) superblock: Option<u64>,
 }
@@ -253,7 +253,7 @@ impl State {
         state
     }
 
-    /// A number that was never used before.
+    /// Returns a number that was never returned before.
     pub(super) fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
@@ -346,7 +346,8 @@ impl State {
                 .mounts
                 .get(&location.mount)
                 .is_some_and(|m| m.root == location.ino),
-            // As in the real kernel layer: a root described without the filesystem has none.
+            // A root that is described without the filesystem has no mount id, as in the real
+            // kernel layer.
             mount_id: match self.has_no_mount_ids || self.superblocks[&inode.superblock].shut_down {
                 true => 0,
                 false => location.mount,

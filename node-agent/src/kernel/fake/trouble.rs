@@ -22,12 +22,12 @@ pub(crate) enum Trouble {
     Errors(u64),
 }
 
-/// What the kernel does with a btrfs that it takes for a mounted one.
+/// The kernel's treatment of a btrfs that it takes for a mounted one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confusion {
-    /// It does not mount it: EEXIST.
+    /// The mount fails with EEXIST.
     Refuses,
-    /// It mounts the other one.
+    /// The kernel mounts the other filesystem.
     MountsOther,
 }
 
@@ -45,7 +45,7 @@ impl Machine {
         }
     }
 
-    /// SELinux is enabled; since Linux 6.13, statmount shows the labels of mounts.
+    /// Enables SELinux. Since Linux 6.13, statmount shows the labels of mounts.
     pub(crate) fn enable_labels(&self, are_shown: bool) {
         let mut state = self.lock();
         (state.has_labels, state.hides_labels) = (true, !are_shown);
@@ -234,7 +234,7 @@ impl State {
         })
     }
 
-    /// The path leads through the directory that is [silent](Machine::silence).
+    /// Whether the path leads through the directory that is [silent](Machine::silence).
     pub(super) fn is_silent(&self, path: &Path) -> bool {
         let silent = self.silent.as_deref();
         silent.is_some_and(|directory| path != directory && path.starts_with(directory))

@@ -8,7 +8,8 @@ const BYTES: usize = 512;
 pub(super) const UUID_AT: u64 = 32;
 const CHECKSUM_AT: usize = 224;
 const IN_PROGRESS_AT: usize = 126;
-/// Its log. mkfs leaves it blank, but for its first record, which does not matter.
+/// The offset of the log. mkfs leaves the log blank, except for its first record, which does not
+/// matter.
 const LOG_AT: u64 = 48 << 20;
 
 /// The number of blocks, if the superblock is valid and mkfs completed.
@@ -24,7 +25,7 @@ pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     is_whole.then(|| u64::from_be_bytes(found[8..16].try_into().unwrap()))
 }
 
-/// Writes what a mounted xfs has in its log as soon as anything is synced.
+/// Writes the log that a mounted xfs has as soon as anything is synced.
 pub(super) fn log(contents: &mut Sparse) {
     contents.write(LOG_AT + 1024, &[0xfe; 1024]);
 }
@@ -37,7 +38,7 @@ pub(super) fn write(contents: &mut Sparse, blocks: u64, uuid: [u8; 16], in_progr
     sector[8..16].copy_from_slice(&blocks.to_be_bytes());
     sector[32..48].copy_from_slice(&uuid);
     sector[48..56].copy_from_slice(&(LOG_AT / 4096).to_be_bytes());
-    // One group of all blocks: its number is 0.
+    // Shift by 32 bits (`sb_agblklog`): all block addresses are in group 0.
     sector[124] = 32;
     sector[88..92].copy_from_slice(&2_u32.to_be_bytes());
     sector[100..102].copy_from_slice(&0xb4a5_u16.to_be_bytes());
@@ -58,7 +59,7 @@ pub(super) fn enable(contents: &mut Sparse, incompat: u32) {
     contents.write(0, &sector);
 }
 
-/// Those of these features that remain if mkfs leaves out the ones that its arguments turn off.
+/// Returns the features of `incompat` that remain if mkfs leaves out the ones that `args` turn off.
 pub(super) fn without(incompat: u32, args: &[String]) -> u32 {
     args.iter().fold(incompat, |left, arg| match arg.as_str() {
         "nrext64=0" => left & !0x20,

@@ -195,7 +195,7 @@ fn listed(fsid: &[u8; 16]) -> Result<BtrfsDevice> {
         .ok_or_else(|| Error::at("read", &path, Errno::INVAL))
 }
 
-/// `major:minor` and a newline.
+/// Parses `major:minor` and a newline.
 fn number(text: &[u8]) -> Option<Dev> {
     let (major, minor) = str::from_utf8(text).ok()?.trim_end().split_once(':')?;
     Some(Dev {
@@ -204,7 +204,7 @@ fn number(text: &[u8]) -> Option<Dev> {
     })
 }
 
-/// As in RFC 9562, which is how sysfs names the directories.
+/// Formats a UUID as in RFC 9562, like the names of the directories in sysfs.
 fn uuid(bytes: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (index, byte) in bytes.iter().enumerate() {

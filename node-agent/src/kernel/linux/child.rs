@@ -21,7 +21,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::kernel::{Child, ChildEnd, Error, Result};
 
-/// Where tools are searched, in this order.
+/// The directories that tools are searched in, in this order.
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 /// The child's whole environment: tools search for their helper programs in it.
 const PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
@@ -32,9 +32,9 @@ const PACKAGES: [(&str, &str); 3] = [
     ("mkfs.xfs", "xfsprogs"),
 ];
 
-/// How often [`Child::is_given_up`] is asked while the child runs.
+/// The interval at which [`Child::is_given_up`] is called while the child runs.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
-/// How much of the end of the messages is kept.
+/// Maximum number of bytes kept from the end of the messages.
 const TAIL_BYTES_MAX: usize = 2048;
 
 /// See [`crate::kernel::Kernel::run`].
@@ -115,7 +115,7 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
     })
 }
 
-/// What ended a wait for a child.
+/// The event that ended a wait for a child.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
     Exit,

@@ -14,7 +14,7 @@ use crate::kernel::{
 
 const BLOCK: &str = "/sys/block";
 const BY_NUMBER: &str = "/sys/dev/block";
-/// Its entries are disks and partitions.
+/// A directory with an entry for each disk and each partition.
 const BY_NAME: &str = "/sys/class/block";
 
 /// The bus of a disk.
@@ -113,11 +113,12 @@ impl Disks for Linux {
 }
 
 impl Linux {
-    /// The disks of at most so many bytes, with CD-ROM drives, which [`Disks::disks`] leaves out.
-    /// No loop device, nor any other without hardware. Reads sysfs only.
+    /// Returns the disks of at most `bytes_max` bytes, including CD-ROM drives, which
+    /// [`Disks::disks`] leaves out. Devices without hardware, such as loop devices, are left out.
+    /// Reads sysfs only.
     ///
     /// # Errors
-    /// Those of reading sysfs.
+    /// Returns an error if sysfs cannot be read.
     pub(crate) fn small_disks(&self, bytes_max: u64) -> Result<Vec<Disk>> {
         let block = Path::new(BLOCK);
         let entries = fs::read_dir(block).map_err(|error| unread(block, &error))?;
@@ -191,7 +192,8 @@ fn bus_of(folder: &Path) -> Result<Option<Bus>> {
     })
 }
 
-/// Has an entry in `holders`, or a subdirectory of a partition: with the attribute of that name.
+/// Whether `holders` has an entry, or a subdirectory is a partition (has the attribute
+/// `partition`).
 fn is_divided(folder: &Path) -> Result<bool> {
     let is_partition = |entry: &Path| entry.join("partition").exists();
     Ok(!entries(&folder.join("holders"))?.is_empty()
@@ -222,8 +224,8 @@ fn is_no_folder(error: &std::io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::NOTDIR)
 }
 
-/// The whole of an attribute; `None` if it does not exist. A page that a disk does not have
-/// exists and answers EINVAL.
+/// Returns a whole attribute; `None` if it does not exist. A page that a disk does not have exists,
+/// and reading it fails with EINVAL.
 fn bytes(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -233,14 +235,15 @@ fn bytes(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Without the line end. Bytes that are not UTF-8 are replaced: no volume has such an identity.
+/// Decodes a line without its line end. Bytes that are not UTF-8 are replaced: no volume has such
+/// an identity.
 fn line(bytes: Option<Vec<u8>>) -> String {
     let bytes = bytes.unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     text.trim_end_matches(['\n', '\0']).to_owned()
 }
 
-/// `MAJOR:MINOR`.
+/// Parses `MAJOR:MINOR`.
 fn dev_in(path: &Path, text: &[u8]) -> Result<Dev> {
     let parse = || -> Option<Dev> {
         let (major, minor) = std::str::from_utf8(text).ok()?.trim_end().split_once(':')?;
@@ -257,7 +260,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A directory as sysfs has it for a disk on that bus.
+    /// Makes a directory like that of a disk on that bus in sysfs.
     fn folder(at: &Path, name: &str, bus: &str, files: &[(&str, &str)]) -> PathBuf {
         let folder = at.join(name);
         fs::create_dir_all(folder.join("device")).unwrap();

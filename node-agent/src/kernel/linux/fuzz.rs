@@ -1,8 +1,8 @@
-//! What the kernel says, for fuzzing.
+//! Entry points for fuzzing the parsers of the kernel's messages and tables.
 
 use super::{mountinfo as table, uevent as events};
 
-/// A message of the kernel's uevent socket.
+/// Checks the filter of uevents with a message of the kernel's uevent socket.
 pub(crate) fn uevent(data: &[u8]) {
     let is_one = events::is_of_disk(data);
     let words = |word: &[u8]| data.windows(word.len()).any(|window| window == word);
@@ -12,7 +12,7 @@ pub(crate) fn uevent(data: &[u8]) {
     );
 }
 
-/// A mount table.
+/// Parses a mount table.
 pub(crate) fn mountinfo(data: &[u8]) {
     let lines = data.split(|byte| *byte == b'\n');
     let count = lines.filter(|line| !line.is_empty()).count();

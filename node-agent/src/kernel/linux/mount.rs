@@ -90,9 +90,9 @@ pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> 
     let plain = || rustix::mount::fsconfig_create(context);
     let created = if exclusive {
         match rustix::mount::fsconfig_create_exclusive(context) {
-            // The kernel answers so for filesystems that do not support it, such as btrfs before
-            // Linux 6.8, and has not touched the context. If the filesystem itself answered so, the
-            // second attempt would find a used context.
+            // The kernel returns this for filesystems that do not support it, such as btrfs before
+            // Linux 6.8, and has not touched the context. If the filesystem itself returned this,
+            // the second attempt would find a used context.
             Err(Errno::OPNOTSUPP) => match plain() {
                 Err(Errno::BUSY) => Err(Errno::OPNOTSUPP),
                 result => result,
@@ -105,7 +105,7 @@ pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> 
     created.map_err(|errno| {
         let mut reason = log_of(context);
         if reason.is_empty() {
-            // As of btrfs, which writes to the kernel's log alone.
+            // A filesystem such as btrfs writes its reason to the kernel's log alone.
             reason.push_str("the kernel's log (dmesg) says why");
         }
         Error::new("fsconfig", "create", errno).because(reason)

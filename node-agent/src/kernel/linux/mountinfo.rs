@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use super::files::{self, MountId};
 use crate::kernel::{Dev, Error, MountAttrs, MountEntry, MountFacts, MountSource, Result};
 
-/// Of the calling thread, in whose namespace statx(2) and umount2(2) work.
+/// The mount table of the calling thread, in whose namespace statx(2) and umount2(2) work.
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 
-/// One mount.
+/// A parsed line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     entry: MountEntry,
@@ -33,7 +33,7 @@ pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
     facts_of(files::mount_id(path, false)?)
 }
 
-/// The part of its filesystem that is mounted on `path`; `None` where nothing is.
+/// The part of its filesystem that is mounted on `path`; `None` if nothing is mounted there.
 pub(super) fn root(path: &Path) -> Result<Option<PathBuf>> {
     let Some(MountId::Listed(id) | MountId::Unique(id)) = files::mount_id(path, false)? else {
         return Ok(None);

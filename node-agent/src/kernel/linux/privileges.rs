@@ -12,7 +12,7 @@ use crate::kernel::{Error, Result};
 /// A capability that is kept, its name, and what fails without it.
 type Need = (CapabilitySet, &'static str, &'static str);
 
-/// As listed in docs/configuration.md.
+/// The capabilities that the agent keeps, as docs/configuration.md lists them.
 const NEEDS: [Need; 3] = [
     (
         CapabilitySet::SYS_ADMIN,
@@ -44,7 +44,7 @@ pub(crate) struct Missing {
 /// call it before there is any other. Returns the required ones that are missing.
 ///
 /// # Errors
-/// The call that the kernel refused.
+/// Returns the error of the call that the kernel refused.
 pub(crate) fn keep_needed() -> Result<Vec<Missing>> {
     let failed = |call| move |errno| Error::new(call, "of this process", errno);
     let needed = NEEDS.iter().map(|need| need.0);

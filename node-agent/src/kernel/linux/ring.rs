@@ -1,5 +1,5 @@
-//! Reads of a disk at once, by io_uring(7). A cloud's disk answers a read after about a
-//! millisecond, however many others it has at that time.
+//! Reads many ranges of a disk at once, by io_uring(7). A cloud's disk completes a read after about
+//! a millisecond, however many other reads it has at that time.
 //!
 //! The rings are made before the sandbox, which refuses to make others, and can do nothing but
 //! read: the sandbox sees that a ring is entered, but not for what.
@@ -21,11 +21,11 @@ use rustix::io::Errno;
 use super::files::path_of;
 use crate::kernel::{AlignedBuf, Error, Reads, Result};
 
-/// Disks that are read at once; to others the caller falls back to pread(2).
+/// Maximum number of disks that are read at once; for other disks the caller uses pread(2).
 const RINGS: usize = 4;
-/// Reads of one disk that are in flight at once: a virtio disk has a queue of 128 or 256.
+/// Maximum number of reads in flight for one disk: a virtio disk has a queue of 128 or 256.
 const ENTRIES: u32 = 64;
-/// Memory for them: at a millisecond per read, enough for 2 GB/s.
+/// Memory for the reads of one disk, in bytes: at a millisecond per read, enough for 2 GB/s.
 const BUFFER_BYTES: usize = 2 << 20;
 
 /// The rings of this process; the clones share them.
@@ -91,9 +91,9 @@ fn reader() -> io::Result<IoUring> {
 /// Reads in flight. The kernel writes into the buffers until each has landed.
 struct Flight {
     ring: Option<IoUring>,
-    /// Of one length; each for one read at a time.
+    /// Buffers of equal length; each is used by one read at a time.
     buffers: Vec<AlignedBuf>,
-    /// What each buffer is being filled with: offset and length in bytes.
+    /// The range that each buffer is being filled with: offset and length in bytes.
     ranges: Vec<Option<(u64, usize)>>,
 }
 
@@ -107,8 +107,9 @@ impl Flight {
         }
     }
 
-    /// Reads until there is nothing more to read, or a read has failed; and waits for all that are
-    /// in flight, unless the ring itself fails. `false` if the disk must be read in another way.
+    /// Reads until there is nothing more to read, or a read has failed, and waits for all reads in
+    /// flight, unless the ring itself fails. Returns `false` if the disk must be read in another
+    /// way.
     ///
     /// `answer` is for tests: it replaces results of the kernel.
     fn run(
@@ -130,7 +131,8 @@ impl Flight {
                 return done;
             }
             if let Err(error) = self.wait() {
-                // What is in flight stays so, and `drop` leaves its memory to it.
+                // Reads in flight stay in flight, and `drop` leaks the buffers that they write
+                // into.
                 return Err(failed("io_uring_enter", errno(&error)));
             }
             while let Some((slot, result)) = self.landed() {
@@ -141,8 +143,8 @@ impl Flight {
                 let valid = usize::try_from(result);
                 match valid.map_err(|_| Errno::from_raw_os_error(-result)) {
                     Ok(valid) => reads.take(range, &self.buffers[slot][..valid]),
-                    // Of a disk that only answers callers that wait for it (some drivers before
-                    // Linux 6.5): it would answer a repetition in the same way.
+                    // The disk serves only callers that wait for it (some drivers before Linux
+                    // 6.5). It would fail a repetition in the same way.
                     Err(Errno::AGAIN | Errno::INTR | Errno::OPNOTSUPP) => {
                         reads.take(range, &[]);
                         done = done.map(|_| false);
@@ -176,7 +178,7 @@ impl Flight {
         self.ranges.iter().any(Option::is_some)
     }
 
-    /// Submits what was pushed, and waits until at least one read has landed.
+    /// Submits the pushed reads, and waits until at least one read has landed.
     fn wait(&mut self) -> io::Result<()> {
         let Some(ring) = &mut self.ring else {
             return Ok(());
@@ -190,8 +192,8 @@ impl Flight {
         }
     }
 
-    /// The next read that has landed: its buffer, and how many bytes of it are valid, or the
-    /// negative errno.
+    /// The next read that has landed: its buffer, and the number of valid bytes or the negative
+    /// errno.
     fn landed(&mut self) -> Option<(usize, i32)> {
         let entry = self.ring.as_mut()?.completion().next()?;
         let slot = usize::try_from(entry.user_data()).ok()?;
@@ -241,7 +243,7 @@ mod tests {
         u8::try_from(block % 251).unwrap()
     }
 
-    /// Wants blocks, and notes those that it got.
+    /// Requests blocks, and records the blocks that were read.
     struct Blocks<F> {
         wanted: std::ops::Range<u64>,
         got: Vec<u64>,

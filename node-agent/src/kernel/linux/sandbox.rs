@@ -1,7 +1,7 @@
 //! The sandbox: from [`enter`] on, the kernel refuses all system calls that neither the agent nor
 //! the tools that it starts need (seccomp(2), by an allow list). A process that has been taken over
 //! cannot trace or read other processes, load code into the kernel, or enter or create namespaces.
-//! What the capabilities of the agent allow by a listed call, such as a mount, stays possible:
+//! A listed call can still do everything that the agent's capabilities allow, such as a mount:
 //! seccomp sees numbers and flags, but no paths.
 //!
 //! | system call | answer |
@@ -31,11 +31,11 @@ use crate::kernel::{Error, Result};
 const FLAGS: c_ulong = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
 
 /// Enters the sandbox, for good: the calling thread, and the threads and processes that it starts.
-/// So call it before there is another thread, and after [`super::privileges::keep_needed`], whose
+/// Call it before another thread is started, and after [`super::privileges::keep_needed`], whose
 /// `no_new_privs` it requires.
 ///
 /// # Errors
-/// ENOSYS or EINVAL where the kernel has no filters, ENOSYS on an architecture without a list.
+/// Returns ENOSYS or EINVAL if the kernel has no filters, ENOSYS on an architecture without a list.
 pub(crate) fn enter() -> Result<()> {
     let failed = |errno| Error::new("seccomp", "of this process", errno);
     let Some(arch) = filter::ARCH else {

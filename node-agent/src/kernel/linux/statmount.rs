@@ -58,14 +58,14 @@ struct MntIdReq {
 #[repr(C)]
 struct StatMount {
     size: u32,
-    /// Its offset in `strings`.
+    /// Offset of the mount options in `strings`.
     mnt_opts: u32,
     mask: u64,
     sb_dev_major: u32,
     sb_dev_minor: u32,
     sb_magic: u64,
     sb_flags: u32,
-    /// Its offset in `strings`.
+    /// Offset of the filesystem type in `strings`.
     fs_type: u32,
     mnt_id: u64,
     mnt_parent_id: u64,
@@ -76,14 +76,14 @@ struct StatMount {
     mnt_peer_group: u64,
     mnt_master: u64,
     propagate_from: u64,
-    /// Where in `strings` it begins.
+    /// Offset of the root in `strings`.
     mnt_root: u32,
     mnt_point: u32,
     mnt_ns_id: u64,
     fs_subtype: u32,
-    /// Its offset in `strings`.
+    /// Offset of the source in `strings`.
     sb_source: u32,
-    /// And all that came after it: not asked for.
+    /// Fields that were added later, which are not requested.
     rest: [u64; 48],
     strings: [u8; STRINGS_BYTES],
 }
@@ -157,7 +157,7 @@ pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
     }
     let fs_type = string_at(&found.strings, found.fs_type).ok_or(Errno::NODATA)?;
     let options = match found.mask & STATMOUNT_MNT_OPTS {
-        // None, or none that the kernel shows.
+        // The mount has no options, or none that the kernel shows.
         0 => c"",
         _ => string_at(&found.strings, found.mnt_opts).ok_or(Errno::NODATA)?,
     };
@@ -181,7 +181,7 @@ pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
 /// The root of the mount with that unique id; `None` when it is gone.
 pub(super) fn root_of(id: u64) -> rustix::io::Result<Option<PathBuf>> {
     let found = match statmount(id, MNT_ID_REQ_SIZE_VER0, STATMOUNT_MNT_ROOT) {
-        // Of no name of ours, which are shorter.
+        // A root with a longer name is not ours (OVERFLOW), or the mount is gone (NOENT).
         Err(Errno::OVERFLOW | Errno::NOENT) => return Ok(None),
         found => found?,
     };
@@ -195,7 +195,7 @@ pub(super) fn root_of(id: u64) -> rustix::io::Result<Option<PathBuf>> {
 pub(super) fn source_of(id: u64) -> rustix::io::Result<Option<MountSource>> {
     let wanted = WANTED | STATMOUNT_SB_SOURCE;
     let found = match statmount(id, MNT_ID_REQ_SIZE_VER0, wanted) {
-        // Longer than any source that fsconfig(2) takes: mountinfo shows it.
+        // The source is longer than any that fsconfig(2) takes: mountinfo shows it.
         Err(Errno::OVERFLOW | Errno::NOENT) => return Ok(None),
         found => found?,
     };

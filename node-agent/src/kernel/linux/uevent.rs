@@ -13,8 +13,8 @@ use tokio::io::unix::AsyncFd;
 const KERNEL_GROUP: u32 = 1;
 /// Four times the most that the kernel sends: `UEVENT_BUFFER_SIZE` (include/linux/kobject.h).
 const MESSAGE_BYTES: usize = 8192;
-/// Where block devices without hardware are in sysfs: loop, device-mapper, MD, zram. A node that
-/// mounts images has hundreds of their events.
+/// The sysfs directory of block devices without hardware: loop, device-mapper, MD, zram. A node
+/// that mounts images has hundreds of their events.
 const VIRTUAL: &[u8] = b"/devices/virtual/block/";
 
 /// The uevents since it was opened.

@@ -208,7 +208,7 @@ pub(super) const ALLOWED: &[c_long] = &[
     SYS_restart_syscall,
 ];
 
-/// Calls that other architectures make by those above, and do not have.
+/// Calls that only x86-64 has. Other architectures use calls of [`ALLOWED`] instead.
 #[cfg(target_arch = "x86_64")]
 pub(super) const OLD: &[c_long] = &[
     SYS_open,
@@ -238,8 +238,8 @@ pub(super) const OLD: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const OLD: &[c_long] = &[];
 
-/// Those of a helper process: to mount, unmount and statfs, to resolve a host, and to return the
-/// answer. No program and no thread is started. socket has a rule for its arguments in
+/// The calls of a helper process: to mount, unmount and statfs, to resolve a host, and to return
+/// the answer. It starts no program and no thread. socket has a rule for its arguments in
 /// [`super::filter`].
 pub(super) const OF_HELPER: &[c_long] = &[
     // The call.
@@ -302,7 +302,7 @@ pub(super) const OF_HELPER: &[c_long] = &[
     SYS_exit_group,
 ];
 
-/// As [`OLD`], of a helper process.
+/// Calls of a helper process that only x86-64 has, like [`OLD`] for the agent.
 #[cfg(target_arch = "x86_64")]
 pub(super) const OLD_OF_HELPER: &[c_long] = &[
     SYS_open,

@@ -13,7 +13,8 @@ use libc::{
 
 use super::calls::NEWEST;
 
-/// `AUDIT_ARCH_*` of include/uapi/linux/audit.h; none where there is no list of numbers.
+/// `AUDIT_ARCH_*` of include/uapi/linux/audit.h; `None` on an architecture without a list of
+/// numbers.
 #[cfg(target_arch = "x86_64")]
 pub(super) const ARCH: Option<u32> = Some(0xc000_003e);
 #[cfg(target_arch = "aarch64")]
@@ -22,31 +23,31 @@ pub(super) const ARCH: Option<u32> = Some(0xc000_00b7);
 pub(super) const ARCH: Option<u32> = None;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-/// What the kernel answers to a process without the privilege.
+/// Fails with EPERM, as the kernel does for a process without the privilege.
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
-/// What a kernel answers that does not know the call: callers then use an older one.
+/// Fails with ENOSYS, as a kernel without the call does: callers then use an older call.
 const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
 /// `CLONE_NEW*` of clone(2).
 const NAMESPACES: u32 = 0x7e02_0000;
 
-/// Of socket(2): CSI and the log, the HTTP pages and the metadata service. Netlink has its own
-/// rule.
+/// The address families that socket(2) may use: for CSI and the log, the HTTP pages and the
+/// metadata service. Netlink has its own rule.
 const FAMILIES: [u32; 3] = [
     libc::AF_UNIX.cast_unsigned(),
     libc::AF_INET.cast_unsigned(),
     libc::AF_INET6.cast_unsigned(),
 ];
 
-/// Those of a resolver.
+/// The address families that a resolver uses.
 const INTERNET: [u32; 2] = [FAMILIES[1], FAMILIES[2]];
 
 /// `NETLINK_KOBJECT_UEVENT` of include/uapi/linux/netlink.h.
 const UEVENTS: u32 = 15;
 
-/// Answers ENOSYS to calls that are younger than the list, which includes those of x32 (their
-/// numbers have bit 30), and to clone3, whose flags are in memory, where no filter sees them.
+/// Fails with ENOSYS all calls that are younger than the list, which includes those of x32 (their
+/// numbers have bit 30), and clone3, whose flags are in memory, where no filter sees them.
 pub(super) fn absent() -> Vec<sock_filter> {
     vec![
         load(offset_of!(seccomp_data, nr)),
@@ -57,7 +58,7 @@ pub(super) fn absent() -> Vec<sock_filter> {
     ]
 }
 
-/// Allows the listed calls, of that architecture only, and those that [`absent`] answers.
+/// Allows the listed calls, of that architecture only, and the calls that [`absent`] fails.
 pub(super) fn listed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
     let mut program = vec![
         load(offset_of!(seccomp_data, arch)),
@@ -74,8 +75,8 @@ pub(super) fn listed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
     program
 }
 
-/// Refuses all sockets but those for a resolver. Some try others first (nscd's), which is no reason
-/// for a line in the kernel's log: so this is separate from [`narrowed`].
+/// Refuses all sockets but those for a resolver. Some resolvers try others first (nscd's), which is
+/// no reason for a line in the kernel's log: so this is separate from [`narrowed`].
 pub(super) fn resolver() -> Vec<sock_filter> {
     let mut program = vec![load(offset_of!(seccomp_data, nr))];
     let mut sockets = of_families(&INTERNET);
@@ -110,7 +111,8 @@ fn allow(program: &mut Vec<sock_filter>, allowed: [&[c_long]; 2]) {
     program.push(answer(REFUSE));
 }
 
-/// Of the protocols of netlink only the uevents: others change routes, firewalls and audit.
+/// Returns the rule for socket(2). Of the netlink protocols it allows only the uevents: others
+/// change routes, firewalls and audit.
 fn socket() -> Vec<sock_filter> {
     let mut rule = of_families(&FAMILIES);
     rule.extend([
@@ -132,7 +134,7 @@ fn of_families(families: &[u32]) -> Vec<sock_filter> {
     rule
 }
 
-/// Threads and children, but no namespaces.
+/// Returns the rule for clone(2): threads and children, but no namespaces.
 fn clone() -> Vec<sock_filter> {
     vec![
         load(argument(0)),
@@ -142,7 +144,7 @@ fn clone() -> Vec<sock_filter> {
     ]
 }
 
-/// Appends a rule that answers each call of that number.
+/// Appends a rule that decides each call of that number.
 fn rule(program: &mut Vec<sock_filter>, call: c_long, rule: Vec<sock_filter>) {
     // Rules are a few instructions.
     let beyond = u8::try_from(rule.len()).unwrap_or(u8::MAX);
@@ -150,7 +152,7 @@ fn rule(program: &mut Vec<sock_filter>, call: c_long, rule: Vec<sock_filter>) {
     program.extend(rule);
 }
 
-/// The numbers in ascending ranges.
+/// Returns the numbers as ascending ranges.
 pub(super) fn ranges<'a>(calls: impl Iterator<Item = &'a c_long>) -> Vec<RangeInclusive<u32>> {
     let mut numbers: Vec<_> = calls.map(|call| number(*call)).collect();
     numbers.sort_unstable();

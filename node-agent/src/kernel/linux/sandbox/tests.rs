@@ -190,12 +190,12 @@ fn threads_and_children_are_cloned_without_namespaces() {
     assert_eq!(Call::of(libc::SYS_clone3, &[]).action(), ENOSYS);
 }
 
-/// Does it on a thread, with which its filters end; an error if it panics.
+/// Runs the work on a thread, with which its filters end. Returns an error if it panics.
 fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> thread::Result<T> {
     thread::scope(|scope| scope.spawn(work).join())
 }
 
-/// A call with arguments of which no kernel does anything: what it fails with.
+/// Makes a call with arguments that every kernel rejects, and returns its errno.
 fn tried(number: c_long, arguments: [c_long; 3]) -> Errno {
     let [a, b, c] = arguments;
     // SAFETY: the kernel accepts none of these calls: each has a null pointer, a descriptor that is
@@ -209,7 +209,7 @@ const CLOSED: c_long = -1;
 /// CLONE_NEWNS and CLONE_FS exclude each other (clone(2)).
 const CONTRADICTION: c_long = 0x0002_0200;
 
-/// One of each class of calls that a compromised agent could use, and its arguments.
+/// A call of each class that a compromised agent could use, and its arguments.
 const FORBIDDEN: [(c_long, [c_long; 3]); 20] = [
     (libc::SYS_ptrace, [9999, 0, 0]),
     (libc::SYS_process_vm_writev, [CLOSED, 0, 9999]),
