@@ -1,6 +1,6 @@
-//! Checks an ext4 that is not mounted, and lets e2fsck repair what it can without a human.
+//! Checks an ext4 that is not mounted, and lets e2fsck make the repairs that need no human.
 //!
-//! Must not decide whether a device needs it: that is in its superblock, see [`super::Sound`].
+//! Must not decide whether a device needs a check: its superblock does, see [`super::Sound`].
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use super::probe::{DeviceUnderTest, identify};
 use crate::kernel::{Cause, Child, Kernel};
 
 const PROGRAM: &str = "e2fsck";
-/// Checks all, whatever the superblock says: after a replay of the journal it may say less (before
-/// e2fsprogs 1.47.1). Makes only repairs that lose nothing, and asks nothing.
+/// Checks everything, regardless of the superblock, which may report fewer errors after a replay of
+/// the journal (before e2fsprogs 1.47.1). Makes only repairs that lose nothing, and asks nothing.
 const ARGS: [&str; 3] = ["-f", "-p", DEVICE];
 /// The bits of its exit code that leave a sound filesystem: errors corrected, and "reboot", which
 /// concerns mounted filesystems only (e2fsck(8)).
 const CORRECTED: i32 = 1;
 const SOUND: i32 = CORRECTED | 2;
-/// The bit for errors that are still there, and that preening leaves to a human.
+/// The bit for errors that are still there, because preening leaves them to a human.
 const UNCORRECTED: i32 = 4;
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Checked {
     /// No errors.
@@ -32,14 +32,14 @@ pub(crate) enum Checked {
     NotInstalled,
 }
 
-/// Why a filesystem is not known to be sound.
+/// The reason why a filesystem is not known to be sound.
 #[derive(Debug)]
 pub(crate) enum Unchecked {
     /// It has errors that only a human may correct; the messages of e2fsck.
     Damaged(String),
     /// e2fsck could not check it; its exit code and its messages.
     Unable(String),
-    /// It was not run, or did not end by itself.
+    /// e2fsck did not run, or did not end by itself.
     Failed(Failure),
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn check<K: Kernel>(
             return Err(Failure::new(Kind::System, text).into());
         }
     };
-    // With other bits it has not come to its end.
+    // With other bits, e2fsck did not complete.
     if code & UNCORRECTED != 0 && code & !(SOUND | UNCORRECTED) == 0 {
         return Err(Unchecked::Damaged(messages));
     }
@@ -107,7 +107,7 @@ pub(crate) fn check<K: Kernel>(
         refuse_busy(kernel, device)?;
         return Err(Unchecked::Unable(format!("exit code {code}: {messages}")));
     }
-    // Else each stage would check it, and each mount would be of a filesystem with errors.
+    // Otherwise each stage would check it, and each mount would be of a filesystem with errors.
     match identify(kernel, device)?.sound() {
         Some(sound) if !sound.wants_check => {}
         _ => {

@@ -1,7 +1,8 @@
-//! What the accepted mount flags do: attributes of the mount, and parameters of the superblock.
+//! The effects of the accepted mount flags: attributes of the mount, and parameters of the
+//! superblock.
 //!
 //! fsconfig(2) accepts only the filesystem's own parameters, so this module interprets the flags
-//! that mount(8) would interpret. Which flags are accepted, the contract says.
+//! that mount(8) would interpret. The contract defines which flags are accepted.
 
 use std::fmt;
 
@@ -14,9 +15,9 @@ use crate::kernel::MountAttrs;
 /// Parsed mount flags.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct MountOptions {
-    /// Set on the mount.
+    /// Attributes to set on the mount.
     pub(crate) attrs: MountAttrs,
-    /// Passed to the filesystem, in this order: name, and value if it has one.
+    /// Parameters to pass to the filesystem, in this order: name, and value if it has one.
     pub(crate) superblock: Vec<(String, Option<String>)>,
 }
 
@@ -63,14 +64,14 @@ impl fmt::Debug for MountOptions {
     }
 }
 
-/// What a flag of the mount does.
+/// The effect of a mount flag.
 #[derive(Clone, Copy)]
 enum Effect {
     /// Sets attributes.
     Set(MountAttrs),
-    /// Clears them.
+    /// Clears attributes.
     Clear(MountAttrs),
-    /// Chooses how access times are updated; the last choice counts.
+    /// Chooses when access times are updated; the last choice counts.
     Atime(MountAttrs),
 }
 
@@ -106,18 +107,19 @@ const EFFECTS: [(&str, Effect); ATTRIBUTES.len()] = [
     ("group", Set(UNPRIVILEGED)),
 ];
 
-/// What an ext4 does after an error in its metadata (ext4(5)).
+/// The parameter that selects the reaction of an ext4 to an error in its metadata (ext4(5)).
 const ERRORS: &str = "errors";
 /// The SELinux label of all files (mount(8), "context").
 const LABEL: &str = "context";
-/// The labels that need SELinux.
+/// The parameters for labels, which need SELinux.
 pub(crate) const LABELS: [&str; 4] = [LABEL, "fscontext", "defcontext", "rootcontext"];
 
 /// Parses mount flags. Each may be a comma-separated list, with double quotes around values that
 /// contain commas. For xfs, `nouuid` is always set, once.
 /// # Errors
 ///
-/// [`belay_server::call::Kind::Invalid`] that names `mount_flags` and the flag.
+/// Returns [`belay_server::call::Kind::Invalid`], which names `mount_flags` and the flag, if a flag
+/// is not accepted.
 pub(crate) fn parse_flags(flags: &[String], fs: FsType) -> Result<MountOptions, Failure> {
     let mut options = MountOptions::of(mount_flags::parse(flags))?;
     if fs == FsType::Xfs {
@@ -128,11 +130,12 @@ pub(crate) fn parse_flags(flags: &[String], fs: FsType) -> Result<MountOptions, 
     Ok(options)
 }
 
-/// [`parse_flags`] for the filesystem of a server, whose address is not the flags' to set. The
-/// parameters `async` and `bg`, `fg` and `retry`, which mount.nfs interprets, have no meaning.
+/// Parses mount flags like [`parse_flags`], for the filesystem of a server. Flags cannot set the
+/// server's address. The parameters `async` and `bg`, `fg` and `retry`, which mount.nfs interprets,
+/// have no meaning.
 ///
 /// # Errors
-/// As [`parse_flags`].
+/// Returns the same error as [`parse_flags`].
 pub(crate) fn parse_remote_flags(flags: &[String]) -> Result<MountOptions, Failure> {
     MountOptions::of(mount_flags::parse_remote(flags))
 }
@@ -339,7 +342,7 @@ mod tests {
             assert!(parse(&[&format!("{name}=continue")], FsType::Ext4).is_ok());
         }
         assert!(parse(&["data=panic"], FsType::Ext4).is_ok());
-        // fsconfig(2) takes as many bytes.
+        // fsconfig(2) takes values of up to 255 bytes.
         let longest = "s".repeat(255);
         assert!(parse(&[&format!("a={longest}")], FsType::Ext4).is_ok());
         assert!(parse(&[&longest], FsType::Ext4).is_ok());

@@ -22,7 +22,7 @@ use crate::kernel::{Kernel, Open};
 /// The permission to format a device. Both kinds can come only from [`examine`].
 #[derive(Debug)]
 pub(crate) enum Permit {
-    /// The device has only zeros, as far as that must be known.
+    /// Every byte of the device that must be read is zero.
     Blank(Blank),
     /// The device has only the remains of an earlier format of the same volume.
     Interrupted(Interrupted),
@@ -41,7 +41,7 @@ impl From<Interrupted> for Permit {
 }
 
 impl Permit {
-    /// Parts of the device that were not read may hold anything.
+    /// Whether parts of the device were not read and may have any content.
     pub(super) fn is_sampled(&self) -> bool {
         matches!(self, Permit::Blank(blank) if blank.is_sampled())
     }
@@ -92,12 +92,12 @@ pub(crate) fn format<K: Kernel>(
         options,
         uuid: &uuid,
         over_leftovers,
-        // What was there before the first attempt may have been sampled only.
+        // The bytes before the first attempt may only have been sampled.
         over_unread: permit.is_sampled() || over_leftovers && device.backing.is_none(),
     };
     mkfs(kernel, device, &recipe, deadline)?;
-    // Without the mark an incomplete filesystem could never be formatted again. So before it is
-    // erased, sync what mkfs wrote, and read it back.
+    // Without the mark, an incomplete filesystem could never be formatted again. Before erasing the
+    // mark, sync the new filesystem and read it back.
     kernel.fsync(&writer)?;
     let made = identify(kernel, device)?;
     if made.fs_type() != Some(fs) {

@@ -67,16 +67,16 @@ const XFS_NEWER: &[XfsFeature] = &[
 
 /// The filesystem to make.
 pub(super) struct Recipe<'a> {
-    /// Its type.
+    /// The filesystem type.
     pub(super) fs: FsType,
-    /// What was requested of it; [`FormatOptions::fit`] it.
+    /// The options of the request; [`FormatOptions::fit`] the type.
     pub(super) options: FormatOptions,
     /// Identifies an xfs if mkfs is interrupted. mkfs.ext4 and mkfs.btrfs need none, see
     /// [`Identity::may_be_half_made`]; given one, mkfs.btrfs would read every disk of the node.
     pub(super) uuid: &'a str,
-    /// There may be a half-made filesystem, to be overwritten.
+    /// Whether there may be a half-made filesystem, which must be overwritten.
     pub(super) over_leftovers: bool,
-    /// The device may hold other bytes than zeros where it was not read.
+    /// Whether the device may have bytes other than zeros where it was not read.
     pub(super) over_unread: bool,
 }
 
@@ -144,7 +144,7 @@ fn mkfs_xfs<K: Kernel>(
     }
 }
 
-/// The features of these bits.
+/// The features that these bits enable.
 fn enabled(incompat: u32) -> impl Iterator<Item = &'static XfsFeature> {
     let newer = XFS_NEWER.iter();
     newer.filter(move |feature| incompat & feature.incompat != 0)
@@ -156,7 +156,7 @@ pub(super) fn unwanted_features<K: Kernel>(
 ) -> Result<u32, Failure> {
     match identify(kernel, device)? {
         Identity::Xfs(superblock) => Ok(superblock.incompat & !XFS_INCOMPAT),
-        // Not judged here: format() checks the result of mkfs anyway.
+        // Not checked here: format() checks the result of mkfs anyway.
         _ => Ok(0),
     }
 }

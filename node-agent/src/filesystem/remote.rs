@@ -1,5 +1,5 @@
-//! What a helper process does: makes one mount of an NFS server, removes one, or reads its usage.
-//! Each call may wait for the server, forever. Knows no volume, and nothing of the agent.
+//! The work of a helper process: makes or removes one mount of an NFS server, or reads its usage.
+//! Each call may wait for the server, indefinitely. Knows no volume, and nothing of the agent.
 
 use belay_contract::nfs_mount::{Attempt, Refusal, try_each};
 use belay_server::call::{Failure, Kind};
@@ -12,7 +12,7 @@ use crate::kernel::{
 /// Makes the call.
 ///
 /// # Errors
-/// The kernel's error, as a failure whose kind depends on the server's answer.
+/// Returns the kernel's error, as a failure whose kind depends on the server's response.
 pub(crate) fn serve<K: Kernel>(kernel: &K, call: &RemoteCall) -> Answered<K::Fd> {
     match call {
         RemoteCall::Mount(mount) => make(kernel, mount).map(Answer::Mount),
@@ -25,7 +25,7 @@ pub(crate) fn serve<K: Kernel>(kernel: &K, call: &RemoteCall) -> Answered<K::Fd>
     }
 }
 
-/// EINVAL and ENOENT: another process has unmounted it.
+/// The result of an unmount. EINVAL and ENOENT mean that another process has unmounted it.
 fn unmounted<Fd>(result: Result<()>) -> Answered<Fd> {
     match result {
         Err(error) if !matches!(error.cause(), Cause::Invalid | Cause::Missing) => {
@@ -35,7 +35,7 @@ fn unmounted<Fd>(result: Result<()>) -> Answered<Fd> {
     }
 }
 
-/// A detached mount, whose root has the permissions that were asked for.
+/// Makes a detached mount, whose root gets the requested permissions.
 fn make<K: Kernel>(kernel: &K, mount: &RemoteMount) -> std::result::Result<K::Fd, Failure> {
     let addresses = kernel.addresses(&mount.server).map_err(|why| {
         let message = format!("{why}; this node cannot resolve the server's name");
@@ -46,7 +46,7 @@ fn make<K: Kernel>(kernel: &K, mount: &RemoteMount) -> std::result::Result<K::Fd
     let made = kernel.fsmount(&context, mount.attrs).map_err(failure)?;
     if let Some(wanted) = mount.permissions {
         let root = kernel.open_root(&made).map_err(failure)?;
-        // The server need not allow it where nothing changes.
+        // The server need not allow a chmod that changes nothing.
         if kernel.mode(&root).map_err(failure)? != wanted {
             kernel.chmod(&root, wanted).map_err(failure)?;
         }
@@ -62,7 +62,7 @@ fn refusal(error: &Error) -> Refusal {
     }
 }
 
-/// A context with a superblock.
+/// Creates a context with a superblock.
 fn create<K: Kernel>(kernel: &K, mount: &RemoteMount, attempt: &Attempt<'_>) -> Result<K::Fd> {
     let context = kernel.fsopen("nfs")?;
     let own = attempt.parameters(&mount.source);
@@ -80,7 +80,7 @@ fn create<K: Kernel>(kernel: &K, mount: &RemoteMount, attempt: &Attempt<'_>) -> 
     Ok(context)
 }
 
-/// The failure that a call to a server ends with.
+/// Returns the failure that the call to the server ends with.
 fn failure(error: Error) -> Failure {
     let (kind, cure) = match error.cause() {
         Cause::Missing => (Kind::NotFound, "; the server does not have that directory"),
@@ -97,7 +97,7 @@ fn failure(error: Error) -> Failure {
             "; the server or this kernel does not have that version of NFS",
         ),
         Cause::Unreachable => (Kind::Unreachable, "; the server does not answer"),
-        // Of a soft mount, whose server does not answer; or the server's own error.
+        // The mount is soft and its server does not respond, or the server reported this error.
         Cause::Io => (Kind::Unreachable, "; the server fails or does not answer"),
         Cause::Busy => (Kind::Busy, "; a process uses the mount"),
         Cause::Stale => (

@@ -1,9 +1,9 @@
 //! The record in the attributes of the file behind a device, which no user of the volume can
 //! change: that a format has begun, or that the volume is in use and must hold data.
 //!
-//! The first makes a format mark valid: users can later write its block, and so a mark. The second
-//! is set before the first mount; from then on only an operator can make the volume formattable.
-//! Must not know the content of the device.
+//! The record of a format makes a format mark valid: users can later write the block of a mark, and
+//! so a mark. The record of use is set before the first mount; from then on only an operator can
+//! make the volume formattable. Must not know the content of the device.
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ use crate::kernel::{Cause, Error, Kernel};
 pub(crate) const RECORD: &str = "trusted.belay.state";
 /// The volume is in use; the attribute may not be on the disk yet.
 const USE_BEGUN: &[u8] = b"0";
-/// The volume is in use, and the disk has the attribute. Any other value that is no UUID counts as
-/// this one.
+/// The volume is in use, and the disk has the attribute. Any other value that is not a UUID has the
+/// same meaning.
 const USED: &[u8] = b"1";
 
 /// The record of the file behind a device.
@@ -25,8 +25,8 @@ const USED: &[u8] = b"1";
 pub(super) enum Witness {
     /// The volume has been in use: it holds data, or has lost it.
     Used,
-    /// The same, but a power loss may undo it: the agent was killed before its fsync, or that
-    /// failed.
+    /// The volume has been in use, but a power loss may undo the record: the agent was killed
+    /// before its fsync, or the fsync failed.
     UseBegun,
     /// A format has begun, and the device was not used since.
     Formatting(Attempt),
@@ -37,7 +37,7 @@ pub(super) enum Witness {
 }
 
 /// The interrupted format, by the UUID that its filesystem gets if the tool accepts one. All
-/// attempts to complete it have the same.
+/// attempts to complete the format have the same UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt(Option<[u8; 16]>);
 
@@ -49,7 +49,7 @@ impl Attempt {
         Attempt(Some(uuid))
     }
 
-    /// The UUID as text, as [`RECORD`] has it; else unknown.
+    /// Parses the text of a UUID, as [`RECORD`] has it; any other value is an unknown UUID.
     pub(super) fn parse(value: &[u8]) -> Attempt {
         let digits: Vec<u8> = value.iter().copied().filter(|byte| *byte != b'-').collect();
         let digit = |byte: u8| char::from(byte).to_digit(16);
@@ -99,7 +99,7 @@ pub(crate) fn begin_use<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<(), Failu
     testify_use(kernel, file, ask(kernel, file)?)
 }
 
-/// [`begin_use`], with the record that is there now.
+/// Records in the file that the volume is in use, given its present record: see [`begin_use`].
 ///
 /// # Errors
 ///
@@ -113,7 +113,7 @@ pub(super) fn testify_use<K: Kernel>(
         return Ok(());
     }
     let has_format = matches!(before, Witness::Formatting(_));
-    // What the record says once the file is synced.
+    // The value of the record once the file is synced.
     let mut synced = USED;
     match kernel.set_xattr(file, RECORD, USE_BEGUN) {
         Ok(()) => {}
@@ -129,7 +129,7 @@ pub(super) fn testify_use<K: Kernel>(
             if has_format {
                 kernel.remove_xattr(file, RECORD)?;
             }
-            // There may be room by now, and nothing syncs that record but the next stage.
+            // There may be space by now, and only the next stage syncs that record.
             synced = USE_BEGUN;
         }
         Err(error) => return Err(error.into()),
@@ -284,8 +284,8 @@ mod tests {
         assert_eq!(ask(&kernel, &file).map_err(drop), Ok(Witness::UseBegun));
     }
 
-    /// What fails is an error; a filesystem without attributes has no record, and a full one must
-    /// not keep the data from its user.
+    /// A failure is an error; but a filesystem without attributes has no record, and a full
+    /// filesystem must not keep the data from its user.
     #[test]
     fn only_a_lack_of_attributes_or_of_space_is_no_error_of_a_record() {
         let fail = |number, errno, act: fn(&Fake, &Fd) -> Result<(), Failure>| {

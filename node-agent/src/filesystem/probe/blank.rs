@@ -1,5 +1,5 @@
 //! The proof that a device is blank: reads every byte that can be other than zero. Of a disk that
-//! was created a moment ago, samples are enough: to read all of a terabyte takes an hour.
+//! was just created, samples are enough: to read all of a terabyte takes an hour.
 
 use std::ops::ControlFlow;
 
@@ -8,15 +8,15 @@ use belay_server::call::Failure;
 use super::disk::{ALIGN, ALIGN_BYTES, Areas, Disk};
 use super::ranges::{Extent, read_each};
 
-/// How much is read at once: enough for a disk to stream, little compared with the agent's 5 MiB.
+/// The length of a read: enough for a disk to stream, little compared with the agent's 5 MiB.
 const CHUNK_BYTES: usize = 128 << 10;
 
-/// How many blocks of a new disk are read, evenly spread, besides both ends and all places where
-/// anything has its signature. Each takes about a millisecond on a cloud's disk.
+/// The number of evenly spread blocks of a new disk that are read, in addition to both ends and all
+/// offsets at which a signature can be. Each read takes about a millisecond on a cloud's disk.
 const SAMPLES: u64 = 256;
 
-/// A device whose every byte was read as zero, or every sample of a new one; or a new one without
-/// any signature, where that is accepted. Only [`prove`] and [`sample`] can make one.
+/// A device whose every byte was read as zero; or, for a new device, every sample; or a new device
+/// without any signature, where that is accepted. Only [`prove`] and [`sample`] can make one.
 #[derive(Debug)]
 pub(crate) struct Blank {
     volume: String,
@@ -30,13 +30,13 @@ impl Blank {
         self.volume == volume && self.bytes == bytes
     }
 
-    /// Between the samples may be other bytes than zeros.
+    /// Whether only samples were read, so that there may be other bytes than zeros between them.
     pub(in crate::filesystem) fn is_sampled(&self) -> bool {
         self.is_sampled
     }
 }
 
-/// The result of reading everything.
+/// The result of reading the device.
 pub(super) enum Sweep {
     /// Only zeros.
     Blank(Blank),
@@ -52,8 +52,8 @@ pub(super) fn prove(disk: &impl Disk, volume: &str) -> Result<Sweep, Failure> {
     Ok(found.unwrap_or_else(|| blank(disk, volume, false)))
 }
 
-/// Reads samples of the device, besides the areas that were read already. A device that is not much
-/// larger than they are is read to its end. Only for a device without any signature.
+/// Reads samples of the device, in addition to the areas that were read already. Reads a small
+/// device (up to 32 MiB) to its end. Only for a device without any signature.
 pub(super) fn sample(disk: &impl Disk, volume: &str, areas: &Areas) -> Result<Sweep, Failure> {
     match zeros_in_samples(disk, volume, areas)? {
         // The storage does not clear the blocks of deleted volumes, and the caller has found no
@@ -94,7 +94,7 @@ fn blank(disk: &impl Disk, volume: &str, is_sampled: bool) -> Sweep {
     })
 }
 
-/// Everything that can be other than zero, in parts; until the volume is not wanted any longer.
+/// All parts of the device that can be other than zero; ends when the volume is no longer wanted.
 fn chunks(disk: &impl Disk) -> impl Iterator<Item = Result<Extent, Failure>> {
     let (mut at, mut end) = (0, 0);
     std::iter::from_fn(move || {
@@ -116,8 +116,8 @@ fn chunks(disk: &impl Disk) -> impl Iterator<Item = Result<Extent, Failure>> {
     })
 }
 
-/// Where the first byte of the ranges is that is not zero. The ranges ascend, so that those which
-/// were begun before data was found include it.
+/// Finds the first byte of the ranges that is not zero; returns `None` if all bytes are zero. The
+/// ranges ascend, so the byte is in a range that was begun before any data was found.
 fn first_data(
     disk: &impl Disk,
     longest: usize,
@@ -137,12 +137,12 @@ fn first_data(
     Ok(first.map(Sweep::Data))
 }
 
-/// What each block is compared with.
+/// The zeros that each block is compared with.
 static ZEROS: [u8; ALIGN] = [0; ALIGN];
 
-/// Where the first byte other than zero is.
+/// Returns the index of the first byte that is not zero.
 fn first_nonzero(bytes: &[u8]) -> Option<usize> {
-    // Whole blocks first: the C library compares them faster than any loop of a program that is
+    // Compare whole blocks first: the C library is faster than any loop of a program that is
     // compiled for size.
     let is_dirty = |block: &[u8]| block != &ZEROS[..block.len()];
     let block = bytes.chunks(ALIGN).position(is_dirty)?;
@@ -160,7 +160,8 @@ mod tests {
     use super::super::memory_disk::MemoryDisk;
     use super::*;
 
-    /// The same, whatever order the reads are answered in.
+    /// Reads the device one range at a time, and then several at once with results in any order;
+    /// asserts that the result is the same.
     fn swept(disk: &mut MemoryDisk) -> Option<u64> {
         let one = swept_once(disk);
         for at_once in [1, 2, 16] {
@@ -244,7 +245,7 @@ mod tests {
                     Sweep::Blank(blank) => assert!(blank.is_sampled(), "{at}"),
                     Sweep::Data(at) => panic!("{at}"),
                 }
-                // Only a new one.
+                // Only a new device is accepted.
                 assert!(matches!(prove(&disk, "vol-1"), Ok(Sweep::Data(_))));
                 disk.failing_read = Some(disk.reads.get());
                 let mut areas = Areas::default();

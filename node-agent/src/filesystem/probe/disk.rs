@@ -1,5 +1,5 @@
 //! Reads of the device for the probe: complete, bypassing the page cache, or a failure; and the
-//! parts that have been read, accessed by their offset on the device.
+//! areas that have been read, accessed by their offset on the device.
 //!
 //! A trait separates the probe from the kernel so that tests can count the reads and fail any of
 //! them.
@@ -16,26 +16,27 @@ use crate::work::Progress;
 /// `O_DIRECT` requires offsets and lengths in multiples of the logical block size (open(2)); no
 /// device has a larger one than this.
 pub(super) const ALIGN_BYTES: u64 = ALIGN as u64;
-/// The same, for buffer lengths.
+/// The multiple for buffer lengths, equal to [`ALIGN_BYTES`].
 pub(super) const ALIGN: usize = 4096;
 
 /// A device to probe.
 pub(crate) struct DeviceUnderTest<'a, Fd> {
     /// Opened with [`crate::kernel::Open::DeviceRead`]: buffered reads can be stale.
     pub(crate) fd: &'a Fd,
-    /// Its size.
+    /// The size of the device in bytes.
     pub(crate) bytes: u64,
     /// The file behind a loop device: the device reads as zeros at the file's holes, and the file
     /// records a format and the volume's use.
     pub(crate) backing: Option<&'a Fd>,
-    /// The id of its volume.
+    /// The ID of the device's volume.
     pub(crate) volume: &'a str,
     /// The secrets of the volume's format mark, if it has no backing file.
     pub(crate) secrets: &'a [MarkSecret],
-    /// The volume was created empty and attached for the first time a moment ago, so samples stand
-    /// for the whole device.
+    /// Whether the volume was created empty and attached for the first time just now, so that
+    /// samples stand for the whole device.
     pub(crate) is_new: bool,
-    /// A new device without any signature counts as blank even if it has other bytes than zeros.
+    /// Whether a new device without any signature counts as blank even if it has other bytes than
+    /// zeros.
     pub(crate) accepts_uncleared: bool,
     /// Shows how much of the device was read, and can cancel the rest.
     pub(crate) progress: &'a Progress,
@@ -43,23 +44,23 @@ pub(crate) struct DeviceUnderTest<'a, Fd> {
 
 /// The probe's access to a device.
 pub(super) trait Disk {
-    /// Its size in bytes.
+    /// The size of the device in bytes.
     fn bytes(&self) -> u64;
-    /// See [`DeviceUnderTest::is_new`].
+    /// Whether samples stand for the whole device: see [`DeviceUnderTest::is_new`].
     fn is_new(&self) -> bool;
-    /// See [`DeviceUnderTest::accepts_uncleared`].
+    /// Whether bytes other than zeros are accepted: see [`DeviceUnderTest::accepts_uncleared`].
     fn accepts_uncleared(&self) -> bool;
-    /// See [`DeviceUnderTest::progress`].
+    /// The progress to report, and the cancellation: see [`DeviceUnderTest::progress`].
     fn progress(&self) -> &Progress;
-    /// Whether a file is behind it.
+    /// Whether a file is behind the device.
     fn has_file(&self) -> bool;
-    /// One read at an aligned offset into an aligned buffer; may be short.
+    /// Reads once at an aligned offset into an aligned buffer; the read may be short.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure>;
     /// Reads ranges, several at once: see [`Kernel::pread_at_once`].
     fn read_at_once(&self, longest: usize, reads: &mut dyn Reads) -> Result<bool, Failure>;
-    /// The record of the file behind it.
+    /// The record of the file behind the device.
     fn witness(&self) -> Result<Witness, Failure>;
-    /// See [`DeviceUnderTest::secrets`].
+    /// The secrets of the volume's format mark: see [`DeviceUnderTest::secrets`].
     fn secrets(&self) -> &[MarkSecret];
     /// Makes [`Disk::next_data`] include everything written before.
     fn settle(&self) -> Result<(), Failure>;
@@ -101,7 +102,7 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
     }
 
     fn read_at_once(&self, longest: usize, reads: &mut dyn Reads) -> Result<bool, Failure> {
-        // A file is in the machine's memory, or on a disk that reads ahead.
+        // Reads of a file are served from the machine's memory, or by a disk that reads ahead.
         if self.device.backing.is_some() {
             return Ok(false);
         }
@@ -149,7 +150,7 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
 ///
 /// # Errors
 ///
-/// A device that ends before its size: its content is then unknown.
+/// Returns an error if the device ends before its size: its content is then unknown.
 pub(super) fn read_full(
     disk: &impl Disk,
     offset: u64,
@@ -184,7 +185,7 @@ pub(super) fn not_told(why: String) -> Failure {
     Failure::new(Kind::System, text)
 }
 
-/// One part, contiguous.
+/// A contiguous part of the device that has been read.
 pub(super) struct Area {
     start: u64,
     valid: usize,
@@ -206,7 +207,7 @@ impl Area {
         })
     }
 
-    /// What was read at that offset, a multiple of [`ALIGN_BYTES`].
+    /// Returns the bytes that were read at an offset, a multiple of [`ALIGN_BYTES`], as an area.
     pub(super) fn of(start: u64, bytes: &[u8]) -> Area {
         let mut buffer = AlignedBuf::new(bytes.len());
         buffer.copy_from_slice(bytes);
@@ -217,7 +218,7 @@ impl Area {
         }
     }
 
-    /// The `length` bytes at byte `at` of the device, if this part has them.
+    /// The `length` bytes at byte `at` of the device, if this area has them.
     pub(super) fn get(&self, at: u64, length: usize) -> Option<&[u8]> {
         let from = usize::try_from(at.checked_sub(self.start)?).ok()?;
         let to = from.checked_add(length)?;
@@ -228,12 +229,12 @@ impl Area {
     }
 }
 
-/// All parts that have been read so far.
+/// All areas that have been read so far.
 #[derive(Default)]
 pub(super) struct Areas(Vec<Area>);
 
 impl Areas {
-    /// Each part, and its offset on the device.
+    /// The bytes of each area, and their offset on the device.
     pub(super) fn each(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let parts = self.0.iter();
         parts.filter_map(|area| Some((area.start, area.buffer.get(..area.valid)?)))
@@ -243,7 +244,7 @@ impl Areas {
         self.0.push(area);
     }
 
-    /// See [`Area::get`].
+    /// The `length` bytes at byte `at` of the device, if an area has them.
     pub(super) fn get(&self, at: u64, length: usize) -> Option<&[u8]> {
         self.0.iter().find_map(|area| area.get(at, length))
     }

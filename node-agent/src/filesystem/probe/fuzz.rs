@@ -7,7 +7,7 @@ use crate::filesystem::witness::{Attempt, Witness};
 
 const BYTES: u64 = 1 << 30;
 const VOLUME: &str = "vol-1";
-/// Where superblocks, signatures and their copies are.
+/// The offsets of superblocks, signatures and their copies.
 const PLACES: [u64; 16] = [
     0,
     512,
@@ -27,8 +27,9 @@ const PLACES: [u64; 16] = [
     BYTES - 4096,
 ];
 
-/// The first byte is the record of the device. Then, as often as wanted, a place (1 byte), a length
-/// (2 bytes, little-endian), and so many bytes, of which the last may lack.
+/// Probes a device. The first byte of `data` is the record of the device. Then follow any number of
+/// writes: a place (1 byte), a length (2 bytes, little-endian) and so many bytes; the last write
+/// may be truncated.
 pub(crate) fn content(data: &[u8]) {
     let Some((record, mut rest)) = data.split_first() else {
         return;
@@ -57,7 +58,7 @@ pub(crate) fn content(data: &[u8]) {
     let is_blank = disk.is_zero();
     match examine_disk(&disk, VOLUME) {
         Ok(Found::Blank(_) | Found::Emptied) => {
-            // Samples of a new disk may miss a byte.
+            // The samples of a new disk may miss a byte.
             assert!(is_blank || disk.is_new, "data is called blank");
         }
         Ok(Found::Interrupted(_)) => assert!(is_marked, "a format without a mark"),

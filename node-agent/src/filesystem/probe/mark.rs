@@ -25,7 +25,7 @@ pub(in crate::filesystem) const MARK_BYTES: usize = 4096;
 
 const MAGIC: &[u8; 16] = b"BELAY-MKFS-MARK\n";
 const VERSION: u32 = 1;
-/// With a secret.
+/// The version of marks with a secret.
 const VERSION_SECRET: u32 = 2;
 const ID_AT: usize = 24;
 /// The maximum length of a CSI volume id.
@@ -34,7 +34,7 @@ const SECRET_AT: usize = 160;
 const UUID_AT: usize = 192;
 const CHECKSUM_AT: usize = 508;
 
-/// A format of this volume that was interrupted. Only a mark can make one.
+/// An interrupted format of this volume. Only a mark can make one.
 #[derive(Debug)]
 pub(crate) struct Interrupted {
     volume: String,
@@ -42,7 +42,7 @@ pub(crate) struct Interrupted {
     origin: Origin,
 }
 
-/// Who has written a mark.
+/// The writer of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// An agent: the file has a witness, or the mark has a secret of the volume.
@@ -59,7 +59,7 @@ impl Interrupted {
         self.volume == volume && self.bytes == bytes
     }
 
-    /// Who has written the mark.
+    /// The writer of the mark.
     pub(crate) fn origin(&self) -> Origin {
         self.origin
     }
@@ -76,7 +76,7 @@ pub(super) enum Mark {
     Of(String, Option<Proof>),
 }
 
-/// What a mark of version 2 has in addition.
+/// The additional content of a mark of version 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::filesystem) struct Proof {
     /// The volume's secret.
@@ -96,8 +96,8 @@ impl Mark {
         }
     }
 
-    /// The permission to format `volume` again, if the mark is its own; `is_proven` if something
-    /// else than the mark's words shows that.
+    /// The permission to format `volume` again, if the mark is for this volume. `is_proven` is true
+    /// if more than the mark itself shows that an agent wrote it.
     pub(super) fn interrupted(
         &self,
         volume: &str,
@@ -118,7 +118,7 @@ impl Mark {
         }
     }
 
-    /// The format of `volume` that gave its filesystem this UUID, for who does not know the secret.
+    /// The format of `volume` that gave its filesystem this UUID, for a caller without the secret.
     pub(super) fn of_attempt(
         &self,
         volume: &str,
@@ -133,7 +133,7 @@ impl Mark {
         }
     }
 
-    /// Its description if it does not permit formatting `volume`.
+    /// Describes the mark if it does not permit formatting `volume`.
     pub(super) fn foreign_name(&self, volume: &str) -> Option<String> {
         match self {
             Mark::Absent => None,
@@ -191,7 +191,7 @@ pub(super) fn decode(block: &[u8]) -> Mark {
 ///
 /// # Errors
 ///
-/// When its block cannot be read.
+/// Returns an error if the mark's block cannot be read.
 pub(super) fn read_mark(disk: &impl Disk) -> Result<Mark, Failure> {
     if disk.bytes() < MARK_AT + MARK_BYTES as u64 {
         return Ok(Mark::Absent);
@@ -200,12 +200,12 @@ pub(super) fn read_mark(disk: &impl Disk) -> Result<Mark, Failure> {
     Ok(decode(block.get(MARK_AT, MARK_BYTES).unwrap_or_default()))
 }
 
-/// Returns the record of the file behind a disk; without a file, of a mark that has a secret of the
-/// volume.
+/// Returns the record of the file behind a disk. Without a file, returns a record of the mark if it
+/// has a secret of the volume.
 ///
 /// # Errors
 ///
-/// When the record or the mark's block cannot be read.
+/// Returns an error if the record or the mark's block cannot be read.
 pub(super) fn witness(disk: &impl Disk, volume: &str) -> Result<Witness, Failure> {
     let witness = disk.witness()?;
     if witness != Witness::NoFile || disk.secrets().is_empty() {
@@ -215,11 +215,11 @@ pub(super) fn witness(disk: &impl Disk, volume: &str) -> Result<Witness, Failure
     Ok(attempt.map_or(Witness::NoFile, Witness::Formatting))
 }
 
-/// The format of the device that was interrupted, if its record shows one.
+/// Returns the interrupted format of the device, if its record shows one.
 ///
 /// # Errors
 ///
-/// When the record cannot be read.
+/// Returns an error if the record cannot be read.
 pub(in crate::filesystem) fn attempt<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -237,7 +237,7 @@ pub(in crate::filesystem) fn is_of(volume: &str, block: &[u8]) -> bool {
     matches!(decode(block), Mark::Of(id, _) if id == volume)
 }
 
-/// Whether the block is a mark of that volume with a secret, whatever that is.
+/// Whether the block is a mark of that volume with a secret, whatever the secret is.
 pub(in crate::filesystem) fn has_secret_of(volume: &str, block: &[u8]) -> bool {
     matches!(decode(block), Mark::Of(id, Some(_)) if id == volume)
 }

@@ -18,7 +18,8 @@ const OLD_CHECKSUM_AT: usize = 152;
 /// `MD_RESERVED_BYTES`: reserved by version 0.90 at the end.
 const OLD_RESERVED_BYTES: u64 = 64 << 10;
 
-/// A valid superblock of version 1.0, 1.1 or 1.2 that records `at` as its own offset.
+/// Whether this is a valid superblock of version 1.0, 1.1 or 1.2 that records `at` as its own
+/// offset.
 pub(super) fn is_version_1(block: &[u8], at: u64) -> bool {
     let length = usize::from(le16(block, 220)) * 2 + FIXED_BYTES;
     let Some(covered) = block.get(..length) else {
@@ -30,7 +31,8 @@ pub(super) fn is_version_1(block: &[u8], at: u64) -> bool {
             == le32(block, CHECKSUM_AT)
 }
 
-/// A valid superblock of version 0.90 of an array that fits a device of `device_bytes` bytes.
+/// Whether this is a valid superblock of version 0.90 of an array that fits a device of
+/// `device_bytes` bytes.
 pub(super) fn is_version_0(block: &[u8], device_bytes: u64) -> bool {
     let Some(covered) = block.get(..BYTES) else {
         return false;
@@ -104,7 +106,7 @@ pub(super) mod tests {
         assert!(!is_version_0(&version_0(1 << 20), 1 << 20));
     }
 
-    /// As another architecture has stored it.
+    /// Other architectures store other high bits of the sum.
     #[test]
     fn an_old_sum_counts_folded_to_16_bits() {
         let mut block = vec![0; BYTES];

@@ -22,7 +22,7 @@ pub(in crate::filesystem) struct MemoryDisk {
     blocks: BTreeMap<u64, Vec<u8>>,
     /// Whether there is a backing file with known holes.
     pub(in crate::filesystem) mapped: bool,
-    /// Where data can begin in that file: at multiples of this.
+    /// Granularity of the file's data in bytes: data begins at multiples of it.
     pub(in crate::filesystem) map_bytes: u64,
     pub(in crate::filesystem) is_new: bool,
     pub(in crate::filesystem) accepts_uncleared: bool,
@@ -33,7 +33,7 @@ pub(in crate::filesystem) struct MemoryDisk {
     pub(in crate::filesystem) read_bytes_max: usize,
     pub(in crate::filesystem) reads: Cell<usize>,
     pub(in crate::filesystem) bytes_read: Cell<u64>,
-    /// How many reads it answers at once, the last one first; 0 if one after the other.
+    /// How many reads complete at once, the last one first; 0 to read one after the other.
     pub(in crate::filesystem) at_once: usize,
     pub(in crate::filesystem) progress: Progress,
 }

@@ -1,5 +1,5 @@
-//! Reads of many ranges of a device: several at once where that is faster, one after the other
-//! where not.
+//! Reads of many ranges of a device: several at once if that is faster, otherwise one after the
+//! other.
 
 use std::ops::ControlFlow;
 
@@ -12,10 +12,11 @@ use crate::kernel::{AlignedBuf, Reads};
 pub(super) type Extent = (u64, usize);
 
 /// Reads ranges of up to `longest` bytes, and calls `each` with the offset and the bytes of each,
-/// in any order. After a break, no further range is begun; `each` gets those that were.
+/// in any order. After a break, no further range is begun; `each` still gets the ranges that were
+/// begun.
 ///
 /// # Errors
-/// Of a range that cannot be read in full; and those of `ranges`.
+/// Returns an error if a range cannot be read in full, or the error that `ranges` yields.
 pub(super) fn read_each(
     disk: &impl Disk,
     longest: usize,
@@ -31,7 +32,8 @@ pub(super) fn read_each(
         short: Vec::new(),
     };
     let is_read = disk.read_at_once(longest, &mut pending)?;
-    // What is left, after that or from the beginning.
+    // Read the other ranges one after the other: all of them if the disk cannot read several at
+    // once.
     let mut buffer = AlignedBuf::new(if is_read { 0 } else { longest });
     while let Some(range) = pending.next() {
         pending.read(disk, range, &mut buffer)?;
@@ -52,7 +54,7 @@ struct Pending<R, E> {
     each: E,
     is_over: bool,
     failure: Option<Failure>,
-    /// Ranges that must be read again, since only a part of each was.
+    /// Ranges of which only a part was read; they must be read again.
     short: Vec<Extent>,
 }
 
@@ -92,7 +94,7 @@ where
     }
 
     fn take(&mut self, (at, length): Extent, bytes: &[u8]) {
-        // The last block of the device may be cut off by its end.
+        // The end of the device may truncate its last block.
         let left = usize::try_from(self.bytes.saturating_sub(at)).unwrap_or(length);
         match bytes.get(..length.min(left)) {
             Some(bytes) => self.give(at, bytes),

@@ -27,14 +27,16 @@ impl Location {
     }
 }
 
-/// How conclusive a signature is.
+/// The conclusiveness of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
-    /// A few bytes that can occur by chance: names the content if nothing better does.
+    /// A few bytes that can occur by chance: names the content if no better signature does.
     Weak,
-    /// A backup copy of another structure: likewise. An interrupted mkfs leaves some.
+    /// A backup copy of another structure, as inconclusive as [`Weight::Weak`]. An interrupted mkfs
+    /// leaves some.
     Copy,
-    /// A backup copy that no mkfs of ours leaves without the original: likewise.
+    /// A backup copy that no mkfs of ours leaves without the original, as inconclusive as
+    /// [`Weight::Weak`].
     Relic,
     /// Conclusive where a filesystem on the same device has no user data.
     Plain,
@@ -45,7 +47,7 @@ pub(super) enum Weight {
 /// An additional check, given the areas read so far, the offset and the size of the device.
 pub(super) type Check = fn(&Areas, u64, u64) -> bool;
 
-/// One row of the table.
+/// A row of the table of signatures.
 pub(super) struct Signature {
     /// Its description for messages, with an article.
     pub(super) name: &'static str,
@@ -84,7 +86,7 @@ pub(super) fn scan(table: &'static [Signature], areas: &Areas, bytes: u64) -> Ve
     hits.collect()
 }
 
-/// The blocks that are still to be read to check every row of the table.
+/// The blocks that must still be read to check every row of the table.
 pub(super) fn blocks_left(table: &'static [Signature], areas: &Areas, bytes: u64) -> BTreeSet<u64> {
     let rows = table
         .iter()

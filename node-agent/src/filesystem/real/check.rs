@@ -50,7 +50,7 @@ impl Image {
         )
     }
 
-    /// What the probe says of it; a file in a test has no witness.
+    /// The state that the probe finds; a file in a test has no witness.
     fn sound(&self) -> Sound {
         let kernel = Linux::detect().unwrap();
         let held = self.hold(&kernel);
@@ -130,7 +130,8 @@ fn damage_that_may_cost_data_is_left_to_a_human() {
     assert_eq!(image.sound(), MARKED);
 }
 
-/// As after a kill between the replay of the journal and the end of a check: nothing is recorded.
+/// A kill between the replay of the journal and the end of a check leaves this state: nothing is
+/// recorded.
 #[test]
 fn a_check_is_complete_whatever_the_superblock_says() {
     let image = damaged(&["set_inode_field data links_count 7"]);
@@ -151,7 +152,7 @@ fn a_check_that_is_killed_can_be_tried_again() {
         match image.check_ext4(Duration::from_micros(micros)) {
             Err(Unchecked::Failed(failure)) => assert_eq!(failure.kind, Kind::Timeout, "{failure}"),
             Ok(Checked::Corrected(_)) => break,
-            // It was killed after its last write.
+            // e2fsck was killed after its last write.
             Ok(Checked::Clean) if image.sound() == SOUND => break,
             other => panic!("{other:?}"),
         }

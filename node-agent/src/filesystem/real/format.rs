@@ -21,7 +21,7 @@ impl Image {
         witness::ask(&kernel, &file).unwrap()
     }
 
-    /// As if the agent had crashed before the file recorded that it is in use.
+    /// Leaves the file as an agent does that crashed before the file recorded that it is in use.
     fn begin_format_only(&self) -> String {
         let kernel = Linux::detect().unwrap();
         let held = self.hold(&kernel);
@@ -189,7 +189,7 @@ fn a_format_that_is_killed_can_be_tried_again_even_as_another_type() {
             assert!(matches!(image.witness(), Witness::Formatting(_)));
             match image.examine(VOLUME) {
                 Found::Interrupted(_) => {}
-                // It was killed after its last write.
+                // mkfs was killed after its last write.
                 Found::Unsettled(made) if made.fs_type() == fs => {
                     image.check(fs);
                     break;
@@ -225,8 +225,8 @@ fn leftovers_of_any_type_are_written_over() {
     }
 }
 
-/// As after a restore into a file whose format was interrupted: the witness stays, and the mark too
-/// if the backup does not cover it.
+/// A restore into a file whose format was interrupted leaves this state: the witness stays, and the
+/// mark too if the backup does not cover it.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_filesystem_that_was_restored_beneath_a_mark_is_no_leftover() {
@@ -276,7 +276,7 @@ fn an_xfs_gets_the_uuid_of_its_witness() {
     assert_ne!(image.begin_format_only(), uuid, "a new format");
 }
 
-/// As if the agent had crashed between erasing the mark and removing the witness.
+/// A crash of the agent between erasing the mark and removing the witness leaves this state.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_witness_left_behind_goes_before_the_filesystem_is_known() {

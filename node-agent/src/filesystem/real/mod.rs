@@ -75,11 +75,11 @@ fn tool(program: &str, args: &[&str]) -> String {
     printed
 }
 
-/// What a write to an image would change. Which ranges are data, and how many blocks are allocated,
-/// also changes without one: with writeback, and with what is in the page cache.
+/// The parts of an image that only a write changes. The data ranges and the number of allocated
+/// blocks also change without one: with writeback, and with the content of the page cache.
 #[derive(PartialEq)]
 struct State {
-    /// Those that are not all zeros, by their offsets.
+    /// The blocks that are not all zeros, by offset.
     blocks: Vec<(u64, Vec<u8>)>,
     modified: SystemTime,
 }

@@ -13,7 +13,7 @@ const OTHER: &str = "10.0.0.6";
 
 type Options<'a> = &'a [(&'a str, Option<&'a str>)];
 
-/// With a server that has `/exports`.
+/// A machine with a server that has `/exports`.
 fn machine(versions: &[&'static str]) -> Machine {
     let machine = Machine::new();
     machine.serve_nfs(SERVER, server(versions, &["exports"]));
@@ -40,14 +40,14 @@ fn mount(host: &str, options: Options<'_>) -> RemoteCall {
     })
 }
 
-/// The calls of a mount, whatever it ends with.
+/// The system calls of a mount, whatever its result.
 fn calls(machine: &Machine, call: &RemoteCall) -> Vec<Call> {
     machine.begin(None);
     drop(serve(&machine.process(), call));
     machine.end()
 }
 
-/// What it ends with if that one of its system calls fails so.
+/// Returns the failure of the call if the system call of that number fails with that errno.
 fn failed(machine: &Machine, call: &RemoteCall, at: usize, errno: &'static str) -> Failure {
     machine.begin(Some(Fault::Fail(at, errno)));
     let answer = serve(&machine.process(), call);

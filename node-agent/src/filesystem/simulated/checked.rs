@@ -1,4 +1,4 @@
-//! What is read of a device before it is used: its mark, and its ext4 by e2fsck.
+//! Checks of a device before it is used: reading its mark, and checking its ext4 by e2fsck.
 
 use belay_server::call::{Failure, Kind};
 
@@ -12,14 +12,14 @@ use crate::kernel::fake::mkfs::Stop;
 use crate::kernel::fake::{Call, Damage, Fault};
 
 impl Bench {
-    /// A check of what is on it, and its calls.
+    /// Checks the filesystem on the device; also returns the calls.
     fn check(&self) -> (Result<Checked, Unchecked>, Vec<Call>) {
         self.machine.begin(None);
         let checked = check(&self.kernel, &self.device(false), DEADLINE, &|| ());
         (checked, self.machine.end())
     }
 
-    /// An examination of a device that is new, of which that call fails; and its calls.
+    /// Examines a device that is new, with this fault; also returns the number of calls.
     fn examine(&self, fault: Option<Fault>) -> (Found, usize) {
         self.machine.begin(fault);
         let found = examine(&self.kernel, &self.device(true));
@@ -27,7 +27,7 @@ impl Bench {
     }
 }
 
-/// The mark of the volume with its secret.
+/// Returns the mark of the volume with its secret.
 fn marked() -> [u8; MARK_BYTES] {
     let proof = Proof {
         secret: SECRET.into(),
@@ -102,7 +102,8 @@ fn only_the_mark_of_the_volume_is_erased() {
     }
 }
 
-/// It is no reason not to mount a good filesystem. On a file the record is next to the data.
+/// An unreadable mark is no reason not to mount a good filesystem. On a file the record is next to
+/// the data.
 #[test]
 fn a_disk_with_a_filesystem_is_known_even_if_its_mark_cannot_be_read() {
     let (plain, file) = (Bench::new(512 * MIB, &[]), Bench::with_file(512 * MIB));
@@ -140,7 +141,7 @@ fn a_device_that_another_process_has_claimed_is_not_checked() {
     assert!(checked.is_ok(), "{checked:?}");
 }
 
-/// An ext4, damaged.
+/// Makes an ext4, and damages it.
 fn damaged(damage: Damage) -> Bench {
     let bench = Bench::new(512 * MIB, &[]);
     bench.machine.make_filesystem(medium(), "ext4");
@@ -183,7 +184,7 @@ fn a_check_that_does_not_end_by_itself_is_no_result_and_says_why() {
     let on_kill = || killed.set(true);
     let checked = check(&bench.kernel, &bench.device(false), DEADLINE, &on_kill);
     assert!(checked.is_err() && killed.get());
-    // After the agent has looked whether another process has it.
+    // The device is claimed after the agent has checked whether another process has it.
     let bench = damaged(Damage::Slight);
     let opens = |call: &Call| call.name == "e2fsck open";
     let number = damaged(Damage::Slight).check().1.iter().position(opens);
