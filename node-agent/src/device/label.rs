@@ -1,6 +1,6 @@
-//! The name of a volume's device: `/dev/belay/<driver>/<volume>@<diskseq>/<node>`, a hard link of
-//! its node. It names the volume and the attachment: a device number may go to another volume, a
-//! sequence number never does.
+//! The name of a volume's device: `/dev/belay/<driver>/<volume>@<diskseq>/<node>`, a hard link to
+//! the device's node. It identifies the volume and the attachment: a device number may go to
+//! another volume, a sequence number never does.
 //!
 //! A raw device is bound by its name, which the kernel shows as the root of the bind mount. A disk
 //! with a filesystem is mounted by its node, since a scan of a btrfs by another name replaces the
@@ -15,25 +15,27 @@ use crate::kernel::{self, Cause, FileKind, Kernel};
 
 /// The directory of all drivers.
 const BASE: &str = "/dev/belay";
-/// For root alone, as the devices themselves.
+/// The mode of the directories: for root alone, like the devices themselves.
 const MODE: u32 = 0o700;
-/// Of a volume's id, encoded. A name has at most 255 bytes, and the number at its end up to 21.
+/// Maximum length of an encoded volume ID. A name has at most 255 bytes, and the number at its end
+/// up to 21.
 const VOLUME_BYTES_MAX: usize = 200;
-/// What the kernel appends to a name that was removed.
+/// The suffix that the kernel appends to a name that was removed.
 const REMOVED: &str = "//deleted";
 
-/// The parts of a name.
+/// The parts of the name of a volume's device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     driver: String,
-    /// Encoded.
+    /// The encoded ID of the volume, or a digest.
     volume: String,
     diskseq: u64,
     node: String,
 }
 
 impl Label {
-    /// Of the volume's device at `node`; `None` without a sequence number (before Linux 5.15).
+    /// Returns the name of the volume's device at `node`; `None` without a sequence number (before
+    /// Linux 5.15).
     pub(super) fn new(
         driver: &DriverName,
         volume: &VolumeId,
@@ -49,7 +51,7 @@ impl Label {
         })
     }
 
-    /// What the root of a mount says; `None` where it is no such name.
+    /// Parses the root of a mount; returns `None` if it is not a name of a volume's device.
     pub(crate) fn read(root: &Path) -> Option<Self> {
         let root = root.to_str()?;
         let root = root.strip_suffix(REMOVED).unwrap_or(root);
@@ -65,17 +67,17 @@ impl Label {
         (names.next() == Some("belay")).then_some(label)
     }
 
-    /// It names that volume of that driver.
+    /// Whether the label names that volume of that driver.
     pub(super) fn is_of(&self, driver: &DriverName, volume: &VolumeId) -> bool {
         self.driver == driver.as_str() && self.volume == encoded(volume)
     }
 
-    /// It names a volume of that driver.
+    /// Whether the label names a volume of that driver.
     pub(crate) fn is_of_driver(&self, driver: &DriverName) -> bool {
         self.driver == driver.as_str()
     }
 
-    /// The volume; `None` if its id is too long for a name.
+    /// The volume; `None` if its ID is too long for a name.
     pub(crate) fn volume(&self) -> Option<VolumeId> {
         VolumeId::new(decoded(&self.volume)?).ok()
     }
@@ -90,21 +92,22 @@ impl Label {
         self.diskseq
     }
 
-    /// The device with its node's name still is the one that was bound.
+    /// Whether the device with its node's name still is the device that was bound.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(crate) fn is_current<K: Kernel>(&self, kernel: &K) -> kernel::Result<bool> {
         Ok(kernel.diskseq_named(&self.node)? == Some(self.diskseq))
     }
 
-    /// Makes the name; its path.
+    /// Makes the name, and returns its path.
     ///
     /// # Errors
-    /// What the kernel refused: `/dev` may be read-only. Then nothing was made.
+    /// Returns the kernel's error: `/dev` may be read-only. Nothing was made then.
     pub(crate) fn make<K: Kernel>(&self, kernel: &K, node: &Path) -> kernel::Result<PathBuf> {
         match self.link(kernel, node) {
-            // The directories are not there yet; or an agent that starts took this one for left.
+            // The directories do not exist yet, or an agent that starts has removed this one as
+            // unused.
             Err(error) if error.cause() == Cause::Missing => {
                 make_directory(kernel, Path::new(BASE))?;
                 make_directory(kernel, &Path::new(BASE).join(&self.driver))?;
@@ -118,10 +121,10 @@ impl Label {
         let (directory, path) = (self.directory(), self.path());
         make_directory(kernel, &directory)?;
         match kernel.link(node, &path) {
-            // Of an attempt that was killed: the same device.
+            // An attempt that was killed has made the name, for the same device.
             Err(error) if error.cause() == Cause::Exists => Ok(path),
             Err(error) => {
-                // The failure that counts is the first.
+                // Return the first failure, which is the cause.
                 drop(kernel.rmdir(&directory));
                 Err(error)
             }
@@ -129,17 +132,17 @@ impl Label {
         }
     }
 
-    /// Removes the name. Mounts keep showing it, and cannot be cloned any longer.
+    /// Removes the name. Mounts keep showing it, and can no longer be cloned.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// Returns the kernel's error.
     pub(crate) fn remove<K: Kernel>(&self, kernel: &K) -> kernel::Result<()> {
         unless_missing(kernel.unlink(&self.path()))?;
         unless_missing(kernel.rmdir(&self.directory()))
     }
 
     /// Removes the names of that driver whose devices have been detached since: they would lead to
-    /// other volumes. Returns the names of the others, and calls `failed` for each directory that
+    /// other volumes. Returns the remaining names, and calls `failed` for each directory that
     /// cannot be read or swept.
     pub(crate) fn sweep<K: Kernel>(
         kernel: &K,
@@ -154,7 +157,7 @@ impl Label {
         });
         for directory in directories {
             let directory = base.join(directory);
-            // A file that is not ours must not keep the others.
+            // A foreign file must not prevent the sweep of the other directories.
             let Ok(nodes) = kernel.names(&directory) else {
                 continue;
             };
@@ -181,10 +184,10 @@ impl Label {
         kept
     }
 
-    /// The name exists, as a device.
+    /// Whether the name exists, as a device.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// Returns the kernel's error.
     pub(crate) fn is_there<K: Kernel>(&self, kernel: &K) -> kernel::Result<bool> {
         let stat = kernel.look(&self.path())?;
         Ok(stat.is_some_and(|stat| stat.kind == FileKind::BlockDevice))
@@ -215,8 +218,8 @@ fn unless_missing(removed: kernel::Result<()>) -> kernel::Result<()> {
     }
 }
 
-/// The id as a part of a file name: with percent signs for all but letters, digits, `.`, `_` and
-/// `-`; of a long one a digest, behind a character that no encoded id has.
+/// Encodes the ID as a part of a file name: percent signs escape all but letters, digits, `.`, `_`
+/// and `-`. A long ID becomes a digest behind a character that no encoded ID has.
 fn encoded(volume: &VolumeId) -> String {
     let mut name = String::new();
     for byte in volume.as_str().bytes() {
@@ -232,7 +235,7 @@ fn encoded(volume: &VolumeId) -> String {
     }
 }
 
-/// The id of [`encoded`]; `None` for a digest, and for a name that no agent makes.
+/// Decodes the ID of [`encoded`]; returns `None` for a digest, and for a name that no agent makes.
 fn decoded(name: &str) -> Option<String> {
     if name.starts_with('~') {
         return None;
@@ -247,8 +250,8 @@ fn decoded(name: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// FNV-1a of 128 bits (RFC 9923): a digest for names that have no room for what they identify. It
-/// need not withstand an attacker.
+/// FNV-1a of 128 bits (RFC 9923): a digest for IDs that are too long for a name. It need not
+/// withstand an attacker.
 pub(super) fn fnv_1a(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = (1 << 88) + 0x13b;

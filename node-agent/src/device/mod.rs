@@ -45,26 +45,26 @@ pub(crate) enum Purpose {
     Raw { read_only: bool },
 }
 
-/// What the caller does with a device that is the volume's.
+/// The caller's purpose for a device that is the volume's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
-    /// It uses the volume.
+    /// The caller uses the volume.
     Use,
-    /// It detaches the volume: storage that cannot be read counts as removed.
+    /// The caller detaches the volume: storage that cannot be read counts as removed.
     TakeDown,
 }
 
 /// The relation of a device to a volume.
 pub(crate) enum Verdict<K: Kernel, G = Guard<K>> {
-    /// It is the volume's.
+    /// The device is the volume's.
     Ours(OpenDevice<K, G>),
-    /// It was attached for the volume, whose storage was since removed, moved or replaced.
+    /// The device was attached for the volume, whose storage was since removed, moved or replaced.
     Stale(OpenDevice<K, G>),
-    /// It has no storage: its mounts or binds are left over.
+    /// The device has no storage: its mounts or binds are left over.
     Unbound,
-    /// Its disk was removed: its mounts can only be unmounted.
+    /// The disk was removed: its mounts can only be unmounted.
     Removed,
-    /// It belongs to another volume, or to none.
+    /// The device belongs to another volume, or to none.
     Foreign,
 }
 
@@ -77,7 +77,7 @@ impl<K: Kernel, G> Verdict<K, G> {
         }
     }
 
-    /// [`Verdict::held`], to keep.
+    /// Returns the device by value, if it is or was the volume's.
     pub(crate) fn into_held(self) -> Option<OpenDevice<K, G>> {
         match self {
             Verdict::Ours(device) | Verdict::Stale(device) => Some(device),
@@ -99,13 +99,13 @@ impl<K: Kernel, G> Verdict<K, G> {
 /// The state of the storage behind a volume's device.
 #[derive(Clone, Debug)]
 pub(crate) enum Backing {
-    /// It is behind the device; sizes in bytes.
+    /// The storage is behind the device; sizes in bytes.
     There {
         bytes: u64,
         device_bytes: u64,
-        /// How much of its file is not a hole; `None` for a disk.
+        /// The bytes of the file that are not a hole; `None` for a disk.
         allocated: Option<u64>,
-        /// The number of names of its file; `None` for a disk.
+        /// The number of names of the file; `None` for a disk.
         names: Option<u32>,
     },
     /// The device has a file that is not at the volume's path.
@@ -125,7 +125,7 @@ pub(crate) enum Search<T> {
     Missing(Missing),
 }
 
-/// A device of one transport cannot be that of a volume of another.
+/// The error for a device of one transport that was passed for a volume of another.
 fn mixed_up() -> Failure {
     Failure::bug("a device of one transport was passed for a volume of another")
 }

@@ -15,10 +15,11 @@ pub(crate) struct OpenDevice<K: Kernel, G = Guard<K>> {
     pub(super) fd: K::Fd,
     pub(super) path: PathBuf,
     pub(super) guard: G,
-    /// Another user had claimed it when it was attached: a mount that we do not see, or a mkfs that
-    /// outlived an earlier agent.
+    /// Whether another user had claimed the device when it was attached: a mount that we do not
+    /// see, or a mkfs that outlived an earlier agent.
     pub(crate) is_shared: bool,
-    /// When it was attached, it was known that no other process had its storage open.
+    /// Whether it was known, when the device was attached, that no other process had its storage
+    /// open.
     pub(crate) is_checked: bool,
 }
 
@@ -28,24 +29,24 @@ impl<K: Kernel, G> OpenDevice<K, G> {
         &self.fd
     }
 
-    /// Its node, which is the source of its mounts.
+    /// The device's node, which is the source of its mounts.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its number.
+    /// The device's number.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error if the kernel refuses.
     pub(crate) fn dev(&self, kernel: &K) -> kernel::Result<Dev> {
         Ok(kernel.stat(&self.fd)?.rdev)
     }
 
-    /// What a bind of it for that volume is called; `None` without sequence numbers (before Linux
-    /// 5.15).
+    /// The name under which the device is bound for that volume; `None` without sequence numbers
+    /// (before Linux 5.15).
     ///
     /// # Errors
-    /// When the device cannot be asked.
+    /// Returns an error if the device cannot be queried.
     pub(crate) fn label(
         &self,
         kernel: &K,
@@ -56,11 +57,11 @@ impl<K: Kernel, G> OpenDevice<K, G> {
         Ok(Label::new(driver, volume, diskseq, &self.path))
     }
 
-    /// Whether it is claimed now: by a mount in any namespace, or by a running mkfs. A mere reader
-    /// does not claim it.
+    /// Whether the device is claimed now: by a mount in any namespace, or by a running mkfs. A mere
+    /// reader does not claim it.
     ///
     /// # Errors
-    /// When it cannot be opened at all.
+    /// Returns an error if the device cannot be opened at all.
     pub(crate) fn is_claimed(&self, kernel: &K) -> kernel::Result<bool> {
         let exclusive = || kernel.reopen(&self.fd, Open::DeviceExclusive);
         match while_busy(kernel, Patience::Moment, failed_busy, exclusive) {
@@ -70,10 +71,10 @@ impl<K: Kernel, G> OpenDevice<K, G> {
         }
     }
 
-    /// For operations that need the device exclusively.
+    /// Refuses a claimed device, for operations that need it exclusively.
     ///
     /// # Errors
-    /// `ABORTED` while it is claimed.
+    /// Returns `ABORTED` while the device is claimed.
     pub(crate) fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
         match self.is_claimed(kernel)? {
             false => Ok(()),
@@ -81,8 +82,8 @@ impl<K: Kernel, G> OpenDevice<K, G> {
         }
     }
 
-    /// The error if it must not be claimed. A claimed device can be mounted once more, but not
-    /// formatted.
+    /// The error for a device that must not be claimed. A claimed device can be mounted once more,
+    /// but not formatted.
     pub(crate) fn claimed(&self) -> Failure {
         Failure::busy(format!(
             "{} is still in use for this volume, by a mount elsewhere or by an mkfs or e2fsck \
@@ -104,7 +105,7 @@ impl<K: Kernel, G> OpenDevice<K, G> {
 }
 
 impl<K: Kernel> OpenDevice<K> {
-    /// The file behind it, which records its use; a disk has none.
+    /// The file behind the device, which records its use; `None` for a disk.
     pub(crate) fn backing_file(&self) -> Option<&K::Fd> {
         match &self.guard {
             Guard::Loop(bound) => bound.file().map(|file| file.fd()),
@@ -112,7 +113,7 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Which file is behind it, where that is known; a disk has none.
+    /// The inode of the file behind the device, if it is known; `None` for a disk.
     pub(crate) fn backing_inode(&self) -> Option<Inode> {
         match &self.guard {
             Guard::Loop(bound) => bound.file().map(|file| file.inode()),
@@ -123,7 +124,7 @@ impl<K: Kernel> OpenDevice<K> {
     /// Refuses a device whose file may be another volume's too.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` if the file has more names than Belay gives it.
+    /// Returns `FAILED_PRECONDITION` if the file has more names than Belay gives it.
     pub(crate) fn refuse_linked(&self) -> Result<(), Failure> {
         match &self.guard {
             Guard::Loop(bound) => bound.file().map_or(Ok(()), |file| file.refuse_linked()),
@@ -131,7 +132,7 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Whether writes fail; `None` where that is not known.
+    /// Whether writes fail; `None` if unknown.
     pub(crate) fn is_read_only(&self) -> Option<bool> {
         match &self.guard {
             Guard::Loop(bound) => bound.is_read_only(),
@@ -139,7 +140,7 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// We keep it attached without a user. A disk is attached by its cloud.
+    /// Whether the agent keeps the device attached without a user. A disk is attached by its cloud.
     pub(crate) fn is_kept(&self) -> bool {
         match &self.guard {
             Guard::Loop(bound) => bound.is_kept(),
@@ -147,11 +148,11 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Its size in bytes, after adopting its storage's new size. If it is smaller than `least`, the
-    /// kernel reads the size of a disk again.
+    /// The size of the device in bytes, after adopting its storage's new size. If it is smaller
+    /// than `least`, the kernel reads the size of a disk again.
     ///
     /// # Errors
-    /// If the device cannot be queried.
+    /// Returns an error if the device cannot be queried.
     pub(crate) fn bytes(&self, kernel: &K, least: u64) -> kernel::Result<u64> {
         match &self.guard {
             Guard::Loop(bound) => bound.bytes(kernel, &self.fd),
@@ -159,10 +160,10 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Keeps it attached without a user from now on.
+    /// Keeps the device attached without a user from now on.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error if the kernel refuses.
     pub(crate) fn keep(&self, kernel: &K) -> kernel::Result<()> {
         match &self.guard {
             Guard::Loop(bound) => bound.keep(kernel, &self.fd),
@@ -173,7 +174,7 @@ impl<K: Kernel> OpenDevice<K> {
     /// Refuses a disk that was removed since it was opened.
     ///
     /// # Errors
-    /// `UNAVAILABLE` when it was removed.
+    /// Returns `UNAVAILABLE` if the disk was removed.
     pub(crate) fn refuse_removed(&self, kernel: &K) -> Result<(), Failure> {
         match &self.guard {
             Guard::Loop(_) => Ok(()),
@@ -181,11 +182,12 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// Detaches it at its last close. With the volume's storage, the caller can check afterwards
-    /// whether that has happened; else the device itself is queried here. A disk is only closed.
+    /// Detaches the device at its last close. With the volume's storage, the caller can check
+    /// afterwards whether the device was detached; otherwise the device itself is queried here. A
+    /// disk is only closed.
     ///
     /// # Errors
-    /// The kernel's error; `ABORTED` while a device without its storage is open.
+    /// Returns the kernel's error, or `ABORTED` while a device without its storage is open.
     pub(crate) fn release(self, kernel: &K) -> Result<(), Failure> {
         match self.split() {
             Split::Loop(device) => device.release(kernel),
@@ -193,7 +195,7 @@ impl<K: Kernel> OpenDevice<K> {
         }
     }
 
-    /// The device of its transport.
+    /// Splits the device by its transport.
     pub(super) fn split(self) -> Split<K> {
         let OpenDevice {
             fd,

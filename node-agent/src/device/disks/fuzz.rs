@@ -1,11 +1,12 @@
-//! What disks report of themselves, for fuzzing.
+//! Entry point for fuzzing the parsers of the identities that disks report.
 
 use belay_contract::disk::DiskIdentity;
 
 use super::identity::{Identity, Match};
 use crate::kernel::{DiskFacts, NvmeFacts, ScsiFacts};
 
-/// Fields that end at the byte 0xff: of a SCSI disk, of an NVMe disk, of a virtio disk.
+/// Parses the fields of a SCSI disk, an NVMe disk and a virtio disk. Each field ends at a byte
+/// 0xff.
 pub(crate) fn identity(data: &[u8]) {
     let mut fields = data.split(|byte| *byte == 0xff).map(<[u8]>::to_vec);
     let mut bytes = || fields.next().unwrap_or_default();
@@ -31,7 +32,7 @@ pub(crate) fn identity(data: &[u8]) {
             let wanted = DiskIdentity::Names(vec![name.clone()]);
             assert_ne!(identity.matches(&wanted), Match::No, "{name:?}");
         }
-        // The identity of a disk that says nothing is nobody's.
+        // A disk that reports no identity matches no volume.
         assert_eq!(
             identity.matches(&DiskIdentity::Serial(String::new())),
             Match::No
@@ -39,7 +40,7 @@ pub(crate) fn identity(data: &[u8]) {
     }
 }
 
-/// As sysfs has it: text.
+/// Converts the bytes to text, the type of the fields from sysfs.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -13,16 +13,17 @@ const VIRTIO_SERIAL_BYTES: usize = 20;
 const VENDOR_BYTES: usize = 8;
 const MODEL_BYTES: usize = 16;
 
-/// The identity of one disk.
+/// The identity of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// Serial numbers; of a virtio disk, perhaps truncated.
+    /// The serial numbers; that of a virtio disk may be truncated.
     serials: Vec<String>,
-    /// As udev has them in `ID_WWN`.
+    /// The world wide names, formatted like udev's `ID_WWN`.
     wwns: Vec<String>,
-    /// Its names as udev makes them in `/dev/disk/by-id`, or could.
+    /// The names that udev makes in `/dev/disk/by-id`, or could make.
     names: Vec<String>,
-    /// The serial may be truncated, so another volume's disk may report the same.
+    /// Whether the serial number may be truncated, so that another volume's disk may report the
+    /// same.
     is_cut: bool,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Identity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
     No,
-    /// It does, unless another disk or volume has an identity with the same beginning.
+    /// The disk matches, unless another disk or volume has an identity with the same beginning.
     Cut,
     Whole,
 }
@@ -39,7 +40,7 @@ impl Identity {
     /// Reads the disk's identity; `None` if it was removed. Waits for a virtio disk.
     ///
     /// # Errors
-    /// If the disk or sysfs cannot be read.
+    /// Returns an error if the disk or sysfs cannot be read.
     pub(super) fn read<K: Disks>(kernel: &K, disk: &Disk) -> kernel::Result<Option<Self>> {
         match kernel.disk_facts(disk)? {
             None => Ok(None),
@@ -80,8 +81,8 @@ impl Identity {
             if id.is_empty() {
                 continue;
             }
-            // udev's scsi_id begins its names so: with the type, and with the vendor if the vendor
-            // chose the id.
+            // udev's scsi_id begins names with the type, and with the vendor if the vendor chose
+            // the ID.
             let name = match designator.kind {
                 Kind::VendorSpecific => format!("0{maker}{id}"),
                 Kind::T10 => format!("1{id}"),
@@ -91,7 +92,8 @@ impl Identity {
             identity.names.push(format!("scsi-{}", encoded(&name)));
             match designator.kind {
                 Kind::VendorSpecific => identity.serials.push(id),
-                // As text it would be hex digits too; any other value is not an NAA name.
+                // A designator in text form would have hex digits too; any other value is not an
+                // NAA name.
                 Kind::Naa if id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
                     identity.names.push(format!("wwn-0x{id}"));
                     identity.wwns.push(format!("0x{id}"));
@@ -124,7 +126,7 @@ impl Identity {
         identity
     }
 
-    /// Those of its names that a volume's disk has by these templates.
+    /// Returns the names that match one of these templates, and thus may name a volume's disk.
     pub(super) fn names_like(&self, templates: &[NameTemplate]) -> Vec<String> {
         let is_like = |name: &&String| {
             let mut templates = templates.iter();
@@ -133,13 +135,13 @@ impl Identity {
         self.names.iter().filter(is_like).cloned().collect()
     }
 
-    /// See the field.
+    /// The names that udev makes in `/dev/disk/by-id`, or could make.
     #[cfg(any(test, feature = "fuzz"))]
     pub(super) fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Whether it is the disk of that identity.
+    /// Whether the disk has that identity.
     pub(super) fn matches(&self, wanted: &DiskIdentity) -> Match {
         let is_it = match wanted {
             DiskIdentity::Serial(wanted) => self.serials.iter().any(|serial| {
@@ -163,12 +165,12 @@ impl Identity {
         self.wwns.first().map(String::as_str)
     }
 
-    /// It has no serial number and no other name.
+    /// Whether the disk has no serial number and no other name.
     pub(super) fn is_nameless(&self) -> bool {
         self.names.is_empty() && self.serials.is_empty() && self.wwns.is_empty()
     }
 
-    /// For messages: its first name.
+    /// The first name of the disk, for messages.
     pub(super) fn describe(&self) -> &str {
         self.names
             .first()
@@ -243,7 +245,8 @@ fn body(page: &[u8], number: u8) -> &[u8] {
     }
 }
 
-/// Without padding. Bytes that are not UTF-8 are replaced: no volume has such an identity.
+/// Decodes text without its padding. Bytes that are not UTF-8 are replaced: no volume has such an
+/// identity.
 fn text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.trim_matches(|c: char| c == '\0' || c.is_ascii_whitespace())
@@ -254,7 +257,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// As udev writes it into a name: a run of spaces becomes one underscore, and so does each
+/// Encodes text like udev does in a name: a run of spaces becomes one underscore, and so does each
 /// character that is not allowed in names (systemd, `util_replace_whitespace` and
 /// `encode_devnode_name`).
 fn encoded(text: &str) -> String {

@@ -201,7 +201,7 @@ fn what_is_cut_waits_for_disks_that_may_say_the_same_but_not_for_one_that_never_
     bench.index.is_late(&asked[0]);
     assert!(bench.find(LONG).unwrap().is_some());
     assert!(bench.missing("other").contains("vdb (does not answer)"));
-    // It answers late.
+    // The disk answers late.
     bench.index.ask(&bench.kernel, &asked[0]);
     assert!(bench.find("other").unwrap().is_some());
 }
@@ -216,7 +216,7 @@ fn a_disk_that_was_exchanged_after_it_was_found_does_not_open() {
     assert!(found.open(&bench.kernel).unwrap().is_some());
     bench.machine.unplug(&medium);
     assert!(found.open(&bench.kernel).unwrap().is_none());
-    // With the same number, name and serial.
+    // The new disk has the same number, name and serial.
     bench.machine.plug(Plug::virtio(&medium, "vol"));
     assert!(found.open(&bench.kernel).unwrap().is_none());
 }
@@ -231,7 +231,7 @@ fn without_sequence_numbers_an_exchanged_disk_is_recognised_by_its_serial() {
     let found = VolumeDisk::new(bench.find("vol").unwrap().unwrap(), Some(serial("vol")));
     assert!(found.open(&bench.kernel).unwrap().is_some());
     bench.machine.unplug(&medium);
-    // With the same number and name.
+    // The new disk has the same number and name.
     bench.plug("other");
     assert!(found.open(&bench.kernel).unwrap().is_none());
 }
@@ -282,7 +282,7 @@ fn a_disk_is_of_one_volume_until_that_is_forgotten() {
         bench.index.forget(&owner, None);
     };
     forget(LONG);
-    // Both need it, and neither has it.
+    // Both volumes need the disk, and neither has it.
     assert_eq!(bench.find(LONG), Err(Kind::Precondition));
     forget(&alike);
     assert!(bench.find(LONG).unwrap().is_some());
@@ -551,7 +551,7 @@ fn after_a_start_any_disk_of_the_cloud_is_the_volumes_until_its_attachment_says_
     assert_eq!(are_its(), [true, false, false]);
 }
 
-/// Nothing but the mount that an unstage has unmounted showed which disk it was.
+/// Only the mount that an unstage has unmounted showed the disk.
 #[test]
 fn the_disk_that_a_mount_has_shown_is_the_volumes_and_the_next_one_with_its_number_is_not() {
     let bench = Bench::new();
@@ -571,7 +571,7 @@ fn the_disk_that_a_mount_has_shown_is_the_volumes_and_the_next_one_with_its_numb
     index.hold(&owner, None, disk);
     assert!(volumes.known(&volume).is_some());
     assert_eq!(may_be_of(), [true, false]);
-    // As its name in /dev/belay shows it after a start.
+    // After a start, the name in /dev/belay shows the disk.
     let label = volumes.forget(&volume).unwrap();
     assert!(volumes.known(&volume).is_none());
     volumes.adopt(kernel, &label).unwrap();
@@ -601,7 +601,7 @@ fn a_volume_with_an_attribute_of_encryption_is_refused() {
         let off = context("volume_context", &[(key, "false")]);
         volumes.read(&volume, &publish, &off).unwrap();
     }
-    // By the cloud: the node sees plain data.
+    // The cloud encrypts the volume: the node sees plain data.
     let by_cloud = context("volume_context", &[("encrypted", "true")]);
     volumes.read(&volume, &publish, &by_cloud).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The disk of a volume, the same held open, and the message about one that is missing.
+//! The disk of a volume, the disk held open, and the message about a missing disk.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::kernel::{self, Cause, Disk, DiskAt, Disks, Kernel, Open};
 /// The disk that was found for a volume.
 pub(crate) struct VolumeDisk {
     disk: Disk,
-    /// Its identity, if a call has named it.
+    /// The identity of the volume's disk, if a call has named it.
     wanted: Option<DiskIdentity>,
 }
 
@@ -27,10 +27,10 @@ impl VolumeDisk {
         VolumeDisk { disk, wanted }
     }
 
-    /// The disk, opened; `None` when it was removed.
+    /// Opens the disk; returns `None` if it was removed.
     ///
     /// # Errors
-    /// When it does not open.
+    /// Returns an error if the disk cannot be opened.
     pub(in crate::device) fn open<K: Kernel>(
         &self,
         kernel: &K,
@@ -38,17 +38,17 @@ impl VolumeDisk {
         open(kernel, &self.disk, self.wanted.as_ref())
     }
 
-    /// The error if it was removed meanwhile.
+    /// The error if the disk was removed meanwhile.
     pub(in crate::device) fn removed(&self) -> Failure {
         removed(&self.disk)
     }
 }
 
-/// Opens exactly that disk: its node must have its number, and its sequence number. `None` if it
-/// was removed.
+/// Opens exactly that disk: its node must have its number, and its sequence number. Returns `None`
+/// if the disk was removed.
 ///
 /// # Errors
-/// When it does not open.
+/// Returns an error if the disk cannot be opened.
 pub(super) fn open<K: Kernel>(
     kernel: &K,
     disk: &Disk,
@@ -69,14 +69,14 @@ pub(super) fn open<K: Kernel>(
         fd,
         path,
         guard: Plugged { disk: disk.clone() },
-        // Until queried.
+        // The device was not queried yet.
         is_shared: true,
         // A disk has no leases: another opener shows only if it claims the disk.
         is_checked: true,
     }))
 }
 
-/// Whether the disk still has that identity, which before Linux 5.15 is how to detect an exchanged
+/// Whether the disk still has that identity. Before Linux 5.15, only this detects an exchanged
 /// disk.
 fn says<K: Kernel>(kernel: &K, disk: &Disk, wanted: Option<&DiskIdentity>) -> kernel::Result<bool> {
     let Some(wanted) = wanted else {
@@ -89,7 +89,7 @@ fn says<K: Kernel>(kernel: &K, disk: &Disk, wanted: Option<&DiskIdentity>) -> ke
 /// Whether exactly that disk is there.
 ///
 /// # Errors
-/// When sysfs cannot be read.
+/// Returns an error if sysfs cannot be read.
 pub(super) fn is_plugged<K: Disks>(kernel: &K, disk: &Disk) -> kernel::Result<bool> {
     Ok(match kernel.disk(disk.dev)? {
         DiskAt::Disk(now) => now.name == disk.name && now.diskseq == disk.diskseq,
@@ -97,7 +97,7 @@ pub(super) fn is_plugged<K: Disks>(kernel: &K, disk: &Disk) -> kernel::Result<bo
     })
 }
 
-/// Its node in devtmpfs.
+/// The disk's node in devtmpfs.
 pub(super) fn node(name: &str) -> PathBuf {
     Path::new("/dev").join(name)
 }
@@ -111,11 +111,11 @@ fn removed(disk: &Disk) -> Failure {
 }
 
 impl<K: Kernel> OpenDevice<K, Plugged> {
-    /// The same disk, checked for that purpose.
+    /// Returns the disk, checked for that purpose.
     ///
     /// # Errors
-    /// `ABORTED` if it is claimed and is for raw use: a filesystem on a mounted disk may be mounted
-    /// once more.
+    /// Returns `ABORTED` if the disk is claimed and is for raw use: a filesystem on a mounted disk
+    /// may be mounted once more.
     pub(in crate::device) fn hold(mut self, kernel: &K, purpose: Purpose) -> Result<Self, Failure> {
         self.is_shared = self.is_claimed(kernel)?;
         match purpose {
@@ -130,11 +130,11 @@ impl Plugged {
         &self.disk
     }
 
-    /// Its size in bytes. If that is less than `least`, the kernel reads the size of a SCSI disk
-    /// again.
+    /// The size of the disk in bytes. If it is less than `least`, the kernel reads the size of a
+    /// SCSI disk again.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error if the kernel refuses.
     pub(in crate::device) fn bytes<K: Kernel>(
         &self,
         kernel: &K,
@@ -152,7 +152,7 @@ impl Plugged {
     /// Refuses the disk if it was removed. While it is open, its number is not reused.
     ///
     /// # Errors
-    /// `UNAVAILABLE` when it was removed.
+    /// Returns `UNAVAILABLE` if the disk was removed.
     pub(in crate::device) fn refuse_removed<K: Kernel>(&self, kernel: &K) -> Result<(), Failure> {
         match is_plugged(kernel, &self.disk)? {
             true => Ok(()),
@@ -161,10 +161,10 @@ impl Plugged {
     }
 }
 
-/// How many disks a message lists.
+/// Maximum number of disks that a message lists.
 const LISTED_MAX: usize = 32;
 
-/// A volume's disk is missing; with the disks that there are.
+/// A volume's missing disk, and the disks that the node has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     wanted: String,
@@ -179,7 +179,7 @@ impl fmt::Display for Missing {
 }
 
 impl Missing {
-    /// That disk is missing; the node has these.
+    /// Describes the missing disk and the disks that the node has.
     pub(super) fn new(wanted: &DiskIdentity, disks: &[String]) -> Self {
         let listed = disks.get(..LISTED_MAX).unwrap_or(disks).join(", ");
         let disks = match disks.len().saturating_sub(LISTED_MAX) {

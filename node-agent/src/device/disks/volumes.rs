@@ -18,7 +18,8 @@ use super::volume::{Plugged, VolumeDisk, is_plugged, node, open, words};
 use crate::device::{Backing, Intent, Label, Search, Verdict, mixed_up};
 use crate::kernel::{self, Dev, DiskAt, Disks, Kernel};
 
-/// How long a healthy disk may take to report its serial. After that no volume waits for it.
+/// How long a healthy disk may take to report its serial number. After that, no volume waits for
+/// it.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The volumes of a driver that are disks.
@@ -29,12 +30,12 @@ pub(crate) struct DiskVolumes {
     rules: DiskRules,
 }
 
-/// What a driver formats, in addition to disks that are known to be blank.
+/// The disks that a driver formats, in addition to disks that are known to be blank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskRules {
-    /// A disk of unknown history, if all of it reads as zeros.
+    /// Whether to format a disk of unknown history if all of it reads as zeros.
     pub(crate) proves_unknown: bool,
-    /// A new disk that the cloud has not cleared, if it has no signature.
+    /// Whether to format a new disk that the cloud has not cleared, if it has no signature.
     pub(crate) accepts_uncleared: bool,
 }
 
@@ -54,7 +55,7 @@ impl DiskVolumes {
         }
     }
 
-    /// See [`DiskRules::accepts_uncleared`].
+    /// Whether to format a new disk that the cloud has not cleared, if it has no signature.
     pub(in crate::device) fn accepts_uncleared(&self) -> bool {
         self.rules.accepts_uncleared
     }
@@ -62,8 +63,8 @@ impl DiskVolumes {
     /// Reads the contexts of a volume's attachment and of the volume.
     ///
     /// # Errors
-    /// `Invalid` for an attachment of another contract, and for a volume that another driver
-    /// has encrypted.
+    /// Returns `Invalid` for an attachment of another contract, and for a volume that another
+    /// driver has encrypted.
     pub(in crate::device) fn read(
         &self,
         volume: &VolumeId,
@@ -108,8 +109,8 @@ impl DiskVolumes {
         Owner::new(&self.driver, volume)
     }
 
-    /// The identity of the volume's disk: as in its attachment, or from its id. `None` after a
-    /// start where only the attachment has it.
+    /// The identity of the volume's disk: from its attachment, or from its ID. `None` after a start
+    /// if only the attachment has it.
     fn wanted(&self, volume: &VolumeId) -> Option<DiskIdentity> {
         let said = self.index.wanted(&self.owner(volume));
         let by_id = self.profile.disk_name_key.is_none();
@@ -119,8 +120,8 @@ impl DiskVolumes {
     /// The volume's disk. Reads the list of disks again before it reports one as missing.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` if several disks match, or it is another volume's too; else the
-    /// kernel's error.
+    /// Returns `FAILED_PRECONDITION` if several disks match, or if the disk is another volume's
+    /// too; otherwise the kernel's error.
     pub(in crate::device) fn find<K: Disks>(
         &self,
         kernel: &K,
@@ -147,7 +148,7 @@ impl DiskVolumes {
         })
     }
 
-    /// The volume's disk, if it is known, there, and no other matches.
+    /// The volume's disk, if it is known and plugged in, and no other disk matches.
     pub(in crate::device) fn known(&self, volume: &VolumeId) -> Option<VolumeDisk> {
         let wanted = self.wanted(volume);
         let owner = self.owner(volume);
@@ -155,10 +156,11 @@ impl DiskVolumes {
         found.map(|disk| VolumeDisk::new(disk, wanted))
     }
 
-    /// The same, for a call that reports what is left of the volume.
+    /// The volume's disk, as in [`DiskVolumes::known`], for a call that reports the remains of the
+    /// volume.
     ///
     /// # Errors
-    /// `ABORTED` while a disk has not answered that may be the volume's.
+    /// Returns `ABORTED` while a disk that may be the volume's has not answered.
     pub(in crate::device) fn find_if_any(
         &self,
         volume: &VolumeId,
@@ -172,19 +174,19 @@ impl DiskVolumes {
         Ok(known)
     }
 
-    /// A mount that is about to be unmounted shows which disk is the volume's. If the unstage is
-    /// refused afterwards, nothing else leads the next one to the disk.
+    /// Remembers the volume's disk, which a mount shows that is about to be unmounted. If the
+    /// unstage is refused afterwards, nothing else leads the next one to the disk.
     pub(in crate::device) fn remember(&self, volume: &VolumeId, disk: &Plugged) {
         let owner = self.owner(volume);
         let wanted = self.index.wanted(&owner);
         self.index.hold(&owner, wanted.as_ref(), disk.disk());
     }
 
-    /// Takes the disk that has a name in `/dev/belay` for the volume's that the name contains: an
-    /// earlier agent has staged the volume on it.
+    /// Assigns the disk with that name in `/dev/belay` to the volume in the name: an earlier agent
+    /// has staged the volume on the disk.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(in crate::device) fn adopt<K: Disks>(
         &self,
         kernel: &K,
@@ -208,7 +210,7 @@ impl DiskVolumes {
         self.profile.disk_name_key.is_none() || self.index.can_recognise(&self.owner(volume))
     }
 
-    /// Drops the volume: nothing of it is left on the node but the name that its disk may have.
+    /// Drops the volume: nothing of it remains on the node but the name that its disk may have.
     pub(in crate::device) fn forget(&self, volume: &VolumeId) -> Option<Label> {
         let wanted = self.wanted(volume);
         let held = self.index.forget(&self.owner(volume), wanted.as_ref())?;
@@ -217,22 +219,24 @@ impl DiskVolumes {
 
     /// The identity of the volume's disk, for messages.
     pub(in crate::device) fn named(&self, volume: &VolumeId) -> String {
-        // The whole name is not known after a start.
+        // After a start the whole name is not known.
         let of_cloud = || DiskIdentity::Names(self.profile.names_of("*"));
         words(&self.wanted(volume).unwrap_or_else(of_cloud))
     }
 
-    /// The relation of the device of that number to the volume; of that sequence number, if the
-    /// label of its bind has one. The volume's disk is the one that was found for it, or that has
-    /// its name in `/dev/belay`; if it has none yet, the one with the identity that the call's
-    /// attachment has `said`, or else that a call has named before. Only in this case a disk is
-    /// queried that has not been queried before. If no call has named one, as after another driver
-    /// was replaced, any disk of this cloud that no volume has is the volume's: such calls unmount,
-    /// measure or grow what is mounted there, and format nothing.
+    /// The relation of the device with number `dev` to the volume; if the label of its bind has a
+    /// sequence number, only of the device with that sequence number. The volume's disk is the disk
+    /// that was found for it, or that has its name in `/dev/belay`. If it has none yet, it is the
+    /// disk with the identity that the call's attachment has `said`, or else that a call has named
+    /// before; only in this case, a disk is queried that has not been queried before. If no call
+    /// has named an identity, as after another driver was replaced, any disk of this cloud that no
+    /// volume has is the volume's: such calls unmount, measure or grow the mounted filesystem, and
+    /// format nothing.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` when the volume shall be used and the identity of the disk is not the
-    /// volume's alone, `ABORTED` while that is not known; what the kernel or the disk refused.
+    /// Returns `FAILED_PRECONDITION` if the volume shall be used and the identity of the disk is
+    /// not the volume's alone, `ABORTED` while that is not known; otherwise the error of the kernel
+    /// or the disk.
     pub(in crate::device) fn verdict<K: Kernel>(
         &self,
         kernel: &K,
@@ -260,7 +264,8 @@ impl DiskVolumes {
         if diskseq.is_some() || holder.as_ref() == Some(&owner) {
             return opened(None);
         }
-        // Another volume has it: both match if the serial shows only the beginning of each name.
+        // Another volume has the disk: both match if the serial shows only the beginning of each
+        // name.
         let is_taken = holder.is_some();
         let identity = match is_taken {
             true => self.index.known(&disk),
@@ -269,7 +274,7 @@ impl DiskVolumes {
         let (identity, wanted) = match (identity, said.cloned().or_else(|| self.wanted(volume))) {
             (Some(identity), Some(wanted)) => (identity, wanted),
             (_, _) if is_taken => return Ok(Verdict::Foreign),
-            // The volume has another disk, though no call has named it.
+            // The volume has another disk, although no call has named it.
             (_, None) if self.index.has_disk(&owner) => return Ok(Verdict::Foreign),
             (Some(identity), None) => {
                 let of_cloud = identity.names_like(self.profile.disk_names);
@@ -288,10 +293,10 @@ impl DiskVolumes {
         opened(Some(&wanted))
     }
 
-    /// Whether the device may be the volume's, as far as is known already.
+    /// Whether the device may be the volume's, judged without a query to a disk.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(in crate::device) fn may_be_of<K: Disks>(
         &self,
         kernel: &K,
@@ -311,7 +316,7 @@ impl DiskVolumes {
     /// The state of the disk with that number, which was a volume's.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(in crate::device) fn behind<K: Disks>(kernel: &K, dev: Dev) -> kernel::Result<Backing> {
         Ok(match kernel.disk(dev)? {
             DiskAt::Disk(disk) => Backing::There {
@@ -325,10 +330,10 @@ impl DiskVolumes {
         })
     }
 
-    /// Whether it is a disk, or one that was removed.
+    /// Whether the device is a disk, or a disk that was removed.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(in crate::device) fn carries_volumes<K: Disks>(
         kernel: &K,
         dev: Dev,
@@ -339,7 +344,7 @@ impl DiskVolumes {
     /// The node of a disk.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(in crate::device) fn node_of<K: Disks>(
         kernel: &K,
         dev: Dev,
@@ -353,7 +358,7 @@ impl DiskVolumes {
     /// The number of the disk named like the last component of `path`.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(in crate::device) fn dev_named<K: Disks>(
         kernel: &K,
         path: &Path,

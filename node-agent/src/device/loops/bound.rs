@@ -16,7 +16,7 @@ pub(crate) struct Bound<K: Kernel> {
     pub(super) file: Option<VolumeFile<K>>,
     /// Its mode when it was bound or queried.
     pub(super) mode: Option<LoopMode>,
-    /// Which file is behind it, likewise.
+    /// The inode of the file behind the device when it was bound or queried.
     pub(super) inode: Option<Inode>,
 }
 
@@ -31,7 +31,7 @@ impl<K: Kernel> Bound<K> {
         self.mode.map(|mode| mode.read_only)
     }
 
-    /// It stays bound without a user.
+    /// Whether the device stays bound without a user.
     pub(in crate::device) fn is_kept(&self) -> bool {
         self.mode.is_some_and(|mode| !mode.autoclear)
     }
@@ -39,7 +39,7 @@ impl<K: Kernel> Bound<K> {
     /// The size of the device in bytes, after adopting its file's new size.
     ///
     /// # Errors
-    /// When the device cannot be queried.
+    /// Returns an error if the device cannot be queried.
     pub(in crate::device) fn bytes(&self, kernel: &K, fd: &K::Fd) -> kernel::Result<u64> {
         let bytes = kernel.device_bytes(fd)?;
         let is_behind = |file: &VolumeFile<K>| bytes < file.bytes();
@@ -53,7 +53,7 @@ impl<K: Kernel> Bound<K> {
     /// Keeps the device bound without a user from now on.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error if the kernel refuses.
     pub(in crate::device) fn keep(&self, kernel: &K, fd: &K::Fd) -> kernel::Result<()> {
         match self.mode {
             Some(mode) if mode.autoclear => kernel.loop_set_autoclear(fd, false),
@@ -66,11 +66,11 @@ impl<K: Kernel> Bound<K> {
 pub(super) type Device<K> = OpenDevice<K, Bound<K>>;
 
 impl<K: Kernel> Device<K> {
-    /// Opens a device that was bound a moment ago; `None` if it was unbound and removed since, or
+    /// Opens a device that was just bound; returns `None` if it was unbound and removed since, or
     /// its disk fails.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// Returns an error if the device cannot be opened.
     pub(super) fn open(kernel: &K, number: u32) -> kernel::Result<Option<Self>> {
         let path = loop_path(number);
         let fd = match kernel.open(&path, Open::DeviceRead) {
@@ -90,7 +90,7 @@ impl<K: Kernel> Device<K> {
             fd,
             path,
             guard,
-            // Until queried.
+            // The device was not queried yet.
             is_shared: true,
             is_checked: true,
         }))
@@ -99,7 +99,7 @@ impl<K: Kernel> Device<K> {
     /// Queries the device for its file; `None` if it is not bound.
     ///
     /// # Errors
-    /// If the filesystem of that file does not answer the query.
+    /// Returns an error if the filesystem of that file does not answer the query.
     pub(super) fn ask(&mut self, kernel: &K) -> kernel::Result<Option<LoopStatus>> {
         let status = kernel.loop_status(&self.fd)?;
         self.guard.mode = status.as_ref().map(|status| status.mode);
@@ -107,10 +107,10 @@ impl<K: Kernel> Device<K> {
         Ok(status)
     }
 
-    /// [`OpenDevice::open`] and the device's status; `None` also if it is not bound.
+    /// Opens the device and queries its status; returns `None` also if it is not bound.
     ///
     /// # Errors
-    /// When it cannot be opened or queried.
+    /// Returns an error if the device cannot be opened or queried.
     pub(super) fn open_bound(
         kernel: &K,
         number: u32,
@@ -122,20 +122,20 @@ impl<K: Kernel> Device<K> {
         Ok(status.map(|status| (device, status)))
     }
 
-    /// Whether no process has added a partition to it, or opened its node to other users.
+    /// Whether no process has added a partition to the device, or opened its node to other users.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(super) fn is_plain(&self, kernel: &K) -> kernel::Result<bool> {
         let partitions = kernel.loop_partitions(self.guard.number, true)?;
         Ok(partitions.is_empty() && kernel.is_private(&self.fd)?)
     }
 
-    /// Ends what a process has set on the device, perhaps while another volume had it: writes would
-    /// fail, or an fsync not reach the disk.
+    /// Resets the settings that a process has made on the device, perhaps for another volume: with
+    /// them, writes would fail, or an fsync not reach the disk.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error if the kernel refuses.
     pub(super) fn reset(&self, kernel: &K) -> kernel::Result<()> {
         kernel.allow_writes(&self.fd)?;
         match self.guard.mode {
@@ -144,10 +144,10 @@ impl<K: Kernel> Device<K> {
         }
     }
 
-    /// The device after [`OpenDevice::reset`]; unbound again if that fails.
+    /// Resets the device ([`OpenDevice::reset`]), and unbinds it again if that fails.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error if the kernel refuses.
     pub(super) fn reset_or_unbind(self, kernel: &K) -> Result<Self, Failure> {
         let Err(error) = self.reset(kernel) else {
             return Ok(self);
@@ -158,16 +158,16 @@ impl<K: Kernel> Device<K> {
         })
     }
 
-    /// The same device, with the file that is behind it.
+    /// Returns the same device, with the file behind it.
     pub(super) fn with(mut self, file: VolumeFile<K>) -> Self {
         self.guard.file = Some(file);
         self
     }
 
-    /// See [`OpenDevice::release`] of all transports.
+    /// Unbinds the device at its last close: the loop device's part of [`OpenDevice::release`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns the kernel's error, or `ABORTED` while a device without its file is open.
     pub(in crate::device) fn release(self, kernel: &K) -> Result<(), Failure> {
         let (path, guard) = self.unbind(kernel)?;
         let (number, inode) = (guard.number, guard.inode);
@@ -178,7 +178,7 @@ impl<K: Kernel> Device<K> {
         let is_bound = || match Device::open(kernel, number)? {
             None => Ok(false),
             Some(mut device) => match device.ask(kernel) {
-                // Its disk has failed.
+                // The device's disk has failed.
                 Err(error) if error.cause() == Cause::Io => {
                     Ok(kernel.loop_file_name(number)?.is_some())
                 }
@@ -192,10 +192,11 @@ impl<K: Kernel> Device<K> {
         }
     }
 
-    /// Detaches it, unless it is mounted, claimed or open elsewhere; returns whether it did.
+    /// Detaches the device, unless it is mounted, claimed or open elsewhere. Returns whether it
+    /// did.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error if the kernel refuses.
     pub(crate) fn release_unused(self, kernel: &K) -> kernel::Result<bool> {
         let (_, Bound { number, file, .. }) = self.unbind(kernel)?;
         // Whether other processes have it open is visible only now.
@@ -213,18 +214,18 @@ impl<K: Kernel> Device<K> {
         match left {
             None => Ok(true),
             Some(device) => {
-                // Else it would be unbound when the other process closes it.
+                // Otherwise the device would be unbound when the other process closes it.
                 kernel.loop_set_autoclear(&device.fd, false)?;
                 Ok(false)
             }
         }
     }
 
-    /// Unbinds it at the last close, which may be this one; returns its node and its guard.
-    /// Succeeds if it is already unbound.
+    /// Unbinds the device at its last close, which may be this one; returns its node and its guard.
+    /// Succeeds if the device is already unbound.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error if the kernel refuses.
     pub(super) fn unbind(self, kernel: &K) -> kernel::Result<(PathBuf, Bound<K>)> {
         match kernel.loop_clr_fd(&self.fd) {
             Err(error) if error.cause() != Cause::NoDevice => return Err(error),

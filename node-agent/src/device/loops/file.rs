@@ -1,9 +1,9 @@
-//! The file of a volume: known by its inode, guarded by its lock. And the name that its devices are
-//! bound under (`lo_file_name`), which identifies driver and volume even after the file was renamed
-//! or moved.
+//! The file of a volume: identified by its inode, guarded by its lock. Also the name that its
+//! devices are bound under (`lo_file_name`), which identifies driver and volume even after the file
+//! was renamed or moved.
 //!
-//! The lock passes to the loop device when that is bound, and stays until it is unbound, so no
-//! second device can be bound to the same file.
+//! The lock passes to the loop device when the device is bound, and stays until it is unbound, so
+//! no second device can be bound to the same file.
 
 use std::path::{Path, PathBuf};
 
@@ -14,12 +14,12 @@ use belay_server::request::VolumeId;
 use crate::device::label::fnv_1a;
 use crate::kernel::{Inode, Kernel, LoopStatus, Stat};
 
-/// Maximum number of names of a volume's file: its own, and the one that its controller gives it
-/// while the volume is attached.
+/// Maximum number of names of a volume's file: its own name, and the name that its controller gives
+/// it while the volume is attached.
 const NAMES_MAX: u32 = 2;
 
-/// Explains why a file at `path` with so many names must not be used as that of a volume; `None` if
-/// no other volume can have it.
+/// Explains why a file at `path` with so many names must not be used as the file of a volume;
+/// `None` if no other volume can have it.
 pub(crate) fn linked(path: &Path, names: u32) -> Option<String> {
     belay_contract::drivers::local::names_refusal(path, names.into(), NAMES_MAX.into())
 }
@@ -52,12 +52,12 @@ impl<K: Kernel> VolumeFile<K> {
         &self.fd
     }
 
-    /// Which file it is.
+    /// The inode of the file.
     pub(in crate::device) fn inode(&self) -> Inode {
         self.inode
     }
 
-    /// Where it is, or was.
+    /// The present or last known path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -67,7 +67,7 @@ impl<K: Kernel> VolumeFile<K> {
         &self.name
     }
 
-    /// Its size in bytes when it was opened.
+    /// The size of the file in bytes when it was opened.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -81,7 +81,7 @@ impl<K: Kernel> VolumeFile<K> {
     /// was opened.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION`, with the remedy.
+    /// Returns `FAILED_PRECONDITION`, with the remedy.
     pub(in crate::device) fn refuse_linked(&self) -> Result<(), Failure> {
         match linked(&self.path, self.names) {
             Some(why) => Err(Failure::precondition(why)),
@@ -89,11 +89,12 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// A process that deletes a volume locks its file meanwhile, and the file may have been opened
-    /// here before that. So this is conclusive once the lock is ours.
+    /// Refuses a file that was deleted. A process that deletes a volume locks its file meanwhile,
+    /// and the file may have been opened here before that, so the check is conclusive once the lock
+    /// is ours.
     ///
     /// # Errors
-    /// `NOT_FOUND` when the file was deleted.
+    /// Returns `NOT_FOUND` if the file was deleted.
     pub(super) fn refuse_deleted(&self, kernel: &K) -> Result<(), Failure> {
         if kernel.stat(&self.fd)?.links > 0 {
             return Ok(());
@@ -124,9 +125,9 @@ pub(super) struct Name(String);
 /// The owner of a bound device's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bearer {
-    /// The volume's.
+    /// The name is the volume's.
     Ours,
-    /// Another volume's.
+    /// The name is another volume's.
     Another,
     /// No name, or a path, as losetup(8) and mount(8) set it.
     Nobody,
@@ -156,8 +157,9 @@ impl Name {
     }
 }
 
-/// Ids come from controllers and administrators, who gain nothing from two equal names, so the
-/// digest need not resist attacks. To use a device, its file is compared as well.
+/// Returns a digest and the end of a long name. IDs come from controllers and administrators, who
+/// gain nothing from two equal names, so the digest need not resist attacks. To use a device, its
+/// file is compared as well.
 fn shortened(whole: &str) -> String {
     let digest = fnv_1a(whole.as_bytes());
     let mut name = format!("~{digest:032x}/");

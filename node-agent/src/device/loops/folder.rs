@@ -23,7 +23,7 @@ impl<K: Kernel> LoopDir<K> {
     /// Opens the directory of that driver's volumes.
     ///
     /// # Errors
-    /// If it does not exist or is not a directory.
+    /// Returns an error if the directory does not exist or is not a directory.
     pub(crate) fn open(
         kernel: &K,
         driver: &DriverName,
@@ -40,10 +40,10 @@ impl<K: Kernel> LoopDir<K> {
     /// locked.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error if the kernel refuses.
     pub(crate) fn is_ours_alone(&self, kernel: &K) -> crate::kernel::Result<bool> {
-        // A child that was just started has our descriptors until its exec; so has that of a killed
-        // agent.
+        // A child that was just started has our descriptors until its exec, and so does a child of
+        // a killed agent.
         while_busy(
             kernel,
             Patience::Moment,
@@ -52,12 +52,12 @@ impl<K: Kernel> LoopDir<K> {
         )
     }
 
-    /// The driver whose volumes they are.
+    /// The driver that owns the volumes.
     pub(crate) fn driver(&self) -> &DriverName {
         &self.driver
     }
 
-    /// The attachment's properties that all drivers with such a directory share.
+    /// The properties of an attachment that all drivers with such a directory share.
     pub(crate) fn profile(&self) -> &'static Profile {
         &LOCAL
     }
@@ -80,15 +80,15 @@ impl<K: Kernel> LoopDir<K> {
     /// The path of the volume's file.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is no file name.
+    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name.
     pub(crate) fn path_of(&self, volume: &VolumeId) -> Result<PathBuf, Failure> {
         Ok(self.path.join(file_name(volume)?))
     }
 
-    /// Why the volume's file cannot be opened, if its disk fails.
+    /// Explains why the volume's file cannot be opened, if its disk fails.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is no file name.
+    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name.
     pub(crate) fn unreadable(
         &self,
         kernel: &K,
@@ -98,11 +98,11 @@ impl<K: Kernel> LoopDir<K> {
         Ok(looked.err().filter(|error| error.cause() == Cause::Io))
     }
 
-    /// The volume's file, opened as its purpose needs.
+    /// Opens the volume's file as the purpose requires.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is not a file name, or a symlink to another directory,
-    /// `NOT_FOUND` if there is no such file.
+    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name, or a symlink to another
+    /// directory, `NOT_FOUND` if there is no such file.
     pub(crate) fn find(
         &self,
         kernel: &K,
@@ -115,11 +115,11 @@ impl<K: Kernel> LoopDir<K> {
         }
     }
 
-    /// The volume's file, for reading; `None` if it does not exist, or if something else has its
-    /// name: a symlink to the place that it was moved to, or a directory.
+    /// Opens the volume's file for reading; returns `None` if it does not exist, or if its name is
+    /// that of another object: a directory, or a symlink to the path that the file was moved to.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is not a file name; else the kernel's error.
+    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name; otherwise the kernel's error.
     pub(crate) fn find_if_any(
         &self,
         kernel: &K,
@@ -128,11 +128,11 @@ impl<K: Kernel> LoopDir<K> {
         self.open_if_any(kernel, volume, Open::FileRead)
     }
 
-    /// [`LoopDir::find_if_any`], opened by name only: to compare and to measure it, without
-    /// counting as an opener.
+    /// Opens the volume's file like [`LoopDir::find_if_any`], but by name only: to compare and to
+    /// measure it, without counting as an opener.
     ///
     /// # Errors
-    /// As [`LoopDir::find_if_any`].
+    /// Returns the same errors as [`LoopDir::find_if_any`].
     pub(crate) fn name_if_any(
         &self,
         kernel: &K,
@@ -144,7 +144,7 @@ impl<K: Kernel> LoopDir<K> {
     /// Whether the volume has a pending detach, as recorded by its controller on its file.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn is_wanted_back(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
         let Some(file) = self.find_if_any(kernel, volume)? else {
             return Ok(false);
@@ -177,7 +177,8 @@ impl<K: Kernel> LoopDir<K> {
     ) -> Result<VolumeFile<K>, Failure> {
         let name = file_name(volume)?;
         let path = self.path.join(name);
-        // While another call checks for openers, which takes microseconds.
+        // The file is briefly not available while another call checks for openers, which takes
+        // microseconds.
         let is_asked = |opened: &crate::kernel::Result<K::Fd>| {
             opened
                 .as_ref()
@@ -224,7 +225,7 @@ fn not_a_file(path: &Path) -> Failure {
     )
 }
 
-/// The id as a file name, as `local` names its files; no other id may reach the filesystem.
+/// Returns the ID as a file name, as `local` names its files; no other ID may reach the filesystem.
 pub(super) fn file_name(volume: &VolumeId) -> Result<&str, Failure> {
     let id = volume.as_str();
     if id == "." || id == ".." || id.contains('/') {

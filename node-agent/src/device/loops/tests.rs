@@ -46,7 +46,8 @@ impl Bench {
         }
     }
 
-    /// Binds a file to the next device, under that name; its number, and the device held open.
+    /// Binds a file to the next device, under that name; returns its number, and the device held
+    /// open.
     fn bind(&self, file: &str, name: &str, mode: LoopMode) -> (u32, Fd) {
         let kernel = &self.kernel;
         let file = kernel.open(Path::new(file), Open::FileWrite).unwrap();
@@ -57,7 +58,7 @@ impl Bench {
         (number, device)
     }
 
-    /// That of `vol-1`.
+    /// Binds the file of `vol-1` to the next device, under the volume's name.
     fn bound(&self) -> (u32, Fd) {
         self.bind("/volumes/vol-1", "one.example/vol-1", KEPT)
     }
@@ -76,7 +77,8 @@ impl Bench {
         verdict.map(word).map_err(|failure| failure.kind)
     }
 
-    /// Runs `act`; its call of that name fails. The number of that call.
+    /// Runs `act` twice, the second time with a failure of its call of that name; returns the
+    /// second result.
     fn fail<T>(&self, name: &str, errno: &'static str, act: impl Fn() -> T) -> T {
         self.machine.begin(None);
         act();
@@ -189,7 +191,7 @@ fn an_unbinding_that_fails_is_an_error_and_one_of_an_unbound_device_is_none() {
     unbind().unwrap();
     drop(device);
     unbind().unwrap();
-    // Without its file, the device itself has to say whether it is unbound.
+    // Without its file, only the device itself shows whether it is unbound.
     let (number, _user) = bench.bound();
     let release = || {
         let mut device = Device::open(&bench.kernel, number).unwrap().unwrap();
@@ -241,7 +243,7 @@ fn a_device_that_is_claimed_is_not_unbound() {
     let left = || file.left(&bench.kernel).unwrap().unwrap();
     let refused = file.free(&bench.kernel, left()).unwrap_err();
     assert_eq!(refused.kind, Kind::Busy);
-    // Else the end of its user would detach it.
+    // Otherwise the device would be detached when its user ends.
     let status = bench.kernel.loop_status(&device).unwrap().unwrap();
     assert_eq!(status.mode, KEPT);
     drop(claim);
@@ -283,7 +285,7 @@ fn remnants_are_the_kept_devices_of_the_volumes_own_name_and_file() {
         Ok(vec![number])
     );
     assert!(remnant(&bench, number) && !remnant(&bench, other));
-    // Of an operator.
+    // An operator has bound the device.
     let bench = Bench::new();
     let (number, _device) = bench.bind("/volumes/vol-1", "/volumes/vol-1", KEPT);
     assert!(!remnant(&bench, number));
@@ -295,7 +297,7 @@ fn remnants_are_the_kept_devices_of_the_volumes_own_name_and_file() {
         .machine
         .make_file(Path::new("/volumes/vol-1"), 1 << 20);
     assert!(!remnant(&bench, number));
-    // A filesystem has it.
+    // A device with AUTOCLEAR is in use by a filesystem.
     let bench = Bench::new();
     let mode = LoopMode {
         autoclear: true,
@@ -330,7 +332,7 @@ fn candidates_have_the_name_of_the_file_and_those_of_its_path_are_first() {
     );
 }
 
-/// What is known of a mount whose file no call of this agent has seen.
+/// The mount's file was not seen by any call of this agent.
 #[test]
 fn a_file_counts_as_replaced_by_its_names_alone() {
     let path = Path::new("/volumes/vol-1");

@@ -14,12 +14,13 @@ use crate::device::{Backing, Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Inode, Kernel, LoopStatus, Open};
 
 impl<K: Kernel> LoopDir<K> {
-    /// What the device of that number is to the volume; of that sequence number, if one is given:
-    /// a number whose device was unbound since shows what it was bound to after that.
+    /// The relation of the device with number `dev` to the volume; if a sequence number is given,
+    /// only of the device with that sequence number: the number may have been unbound since and
+    /// bound to another file.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is not a file name; else the kernel's error, also if the
-    /// device cannot be identified without the file.
+    /// Returns `INVALID_ARGUMENT` for an ID that is not a file name; otherwise the kernel's error,
+    /// also if the device cannot be identified without the file.
     pub(crate) fn verdict(
         &self,
         kernel: &K,
@@ -82,11 +83,11 @@ impl<K: Kernel> LoopDir<K> {
     }
 
     /// Whether the volume's name no longer leads to the file behind the device of a mount that is
-    /// known to be the volume's; `known` is that file, where a call has seen it. Asks no device.
-    /// Unless it `may_wait`, `None` where only the disk has the answer.
+    /// known to be the volume's; `known` is that file, if a call has seen it. Queries no device.
+    /// Unless it `may_wait`, returns `None` if only the disk could answer.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn is_replaced(
         &self,
         kernel: &K,
@@ -107,14 +108,15 @@ impl<K: Kernel> LoopDir<K> {
             Err(error) => match error.cause() {
                 Cause::Missing | Cause::Escapes => Ok(Some(true)),
                 Cause::Again if !may_wait => Ok(None),
-                // Its disk fails.
+                // The file's disk fails.
                 _ => self.is_renamed(kernel, volume, dev).map(Some),
             },
         }
     }
 
     /// Whether, by names alone, the file behind the device was removed, or has another name than
-    /// the volume while another file has the volume's name. Asks neither the device nor the disk.
+    /// the volume while another file has the volume's name. Queries neither the device nor the
+    /// disk.
     fn is_renamed(&self, kernel: &K, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
         let Some(number) = kernel.loop_number(dev) else {
             return Ok(false);
@@ -130,11 +132,11 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
-    /// What has become of the file behind a device that is known to be the volume's: of `known`,
-    /// where a call has seen it, else as far as names show. Asks neither the device nor the disk.
+    /// The state of the file behind a device that is known to be the volume's: of the file `known`,
+    /// if a call has seen it, otherwise judged by names. Queries neither the device nor the disk.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn behind(
         &self,
         kernel: &K,
@@ -142,7 +144,8 @@ impl<K: Kernel> LoopDir<K> {
         (dev, known): (Dev, Option<Inode>),
     ) -> Result<Backing, Failure> {
         let file = self.path_of(volume)?;
-        // Before the file: while a volume grows, its device follows the file.
+        // Read the device's size before the file's: while a volume grows, its device follows the
+        // file.
         let device_bytes = size_of(kernel, dev)?.unwrap_or_default();
         let found = match kernel.look(&file) {
             Err(error) if error.cause() == Cause::Io => return Ok(Backing::Unreadable(error)),
@@ -166,10 +169,11 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
-    /// [`LoopDir::behind`] where the file is the known one and in memory; `None` elsewhere.
+    /// The state of the file as in [`LoopDir::behind`], if it is the known one and in memory;
+    /// otherwise `None`.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn behind_in_memory(
         &self,
         kernel: &K,
@@ -189,11 +193,11 @@ impl<K: Kernel> LoopDir<K> {
         }))
     }
 
-    /// Whether the device may be, or have been, the volume's, by its file's name. Queries no
-    /// device.
+    /// Whether the device may be, or have been, the volume's, judged by the name of its file.
+    /// Queries no device.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn may_be_of(
         &self,
         kernel: &K,

@@ -1,5 +1,5 @@
-//! What a transport does with the devices that this agent attaches: a cloud detaches its disks
-//! without the agent.
+//! The part of a transport for devices that this agent attaches: a cloud detaches its disks without
+//! the agent.
 
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
@@ -21,7 +21,7 @@ impl<K: Kernel> Transport<K> {
     /// Whether the volume has a pending detach, as recorded by its controller on its file.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn is_wanted_back(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
         match self {
             Transport::Loops(dir) => dir.is_wanted_back(kernel, volume),
@@ -29,11 +29,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Calls `each` for every device of a volume whose file cannot be read; `false` if the file can
-    /// be read, or if a device with a file of that name cannot be identified.
+    /// Calls `each` for every device of a volume whose file cannot be read. Returns `false` if the
+    /// file can be read, or if a device with a file of that name cannot be identified.
     ///
     /// # Errors
-    /// Those of `each`; when a device cannot be queried.
+    /// Returns the error of `each`, or an error if a device cannot be queried.
     pub(crate) fn unread(
         &self,
         kernel: &K,
@@ -52,7 +52,7 @@ impl<K: Kernel> Transport<K> {
     /// moved and another file has the volume's name.
     ///
     /// # Errors
-    /// As [`Storage::left`]; when sysfs or a device cannot be queried.
+    /// Returns the errors of [`Storage::left`], or an error if sysfs or a device cannot be queried.
     pub(crate) fn left(
         &self,
         kernel: &K,
@@ -66,7 +66,7 @@ impl<K: Kernel> Transport<K> {
     /// replaced.
     ///
     /// # Errors
-    /// When sysfs, a device or the directory cannot be queried.
+    /// Returns an error if sysfs, a device or the directory cannot be queried.
     pub(crate) fn stale(
         &self,
         kernel: &K,
