@@ -1,6 +1,6 @@
-//! What `tests/fuzz` calls with arbitrary bytes: the parsers of what disks and the kernel say. Each
-//! must not panic, and keeps the promise that is asserted with it. The tests call them with the
-//! corpus that fuzzing has found.
+//! The functions that `tests/fuzz` calls with arbitrary bytes: the parsers of data from disks and
+//! the kernel. Each must not panic, and keeps the promise that is asserted with it. The tests call
+//! them with the corpus that fuzzing has found.
 
 use crate::device::fuzz::identity;
 use crate::filesystem::fuzz::content;

@@ -1,5 +1,5 @@
-//! The identity of a driver's node, by its flags or, where they lack something, by the cloud's
-//! metadata, or by a file of the node.
+//! The identity of a driver's node: from its flags or, if they are incomplete, from the cloud's
+//! metadata, or from a file of the node.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,8 @@ use crate::metadata::{Instance, Sources};
 use crate::rpc::NodeIdentity;
 use crate::work;
 
-/// The identity by the flags alone; `None` if they lack the ID, or a zone that must be reported, or
-/// if a file of the node comes first.
+/// The identity from the flags alone; `None` if they lack the ID, or a zone that must be reported,
+/// or if a file of the node has precedence.
 pub(crate) fn by_flags(driver: &Driver) -> Option<NodeIdentity> {
     let (common, node) = (&driver.common, &driver.common.node);
     let topology = node.topology.clone().or_else(|| zone_by_flag(driver));
@@ -29,7 +29,7 @@ pub(crate) fn by_flags(driver: &Driver) -> Option<NodeIdentity> {
     ))
 }
 
-/// The zone of the flag, where no file of the node comes first.
+/// The zone of the flag, unless a file of the node has precedence.
 fn zone_by_flag(driver: &Driver) -> Option<Topology> {
     let profile = driver.common.kind.profile();
     profile.metadata?;
@@ -37,7 +37,7 @@ fn zone_by_flag(driver: &Driver) -> Option<Topology> {
     Topology::of_zone(profile.topology_key, driver.node_zone.as_deref()?).ok()
 }
 
-/// A driver whose flags lack something, and the sources for it.
+/// A driver whose flags are incomplete, and the sources for the rest.
 pub(crate) struct Identification {
     driver: Driver,
     from: From,
@@ -49,7 +49,7 @@ enum From {
 }
 
 impl Identification {
-    /// `None` where the flags say everything.
+    /// Returns the sources for a driver; `None` if its flags are complete.
     pub(crate) fn of(driver: &Driver, kernel: &Linux) -> Option<Self> {
         if by_flags(driver).is_some() {
             return None;
@@ -74,7 +74,7 @@ impl Identification {
         })
     }
 
-    /// What is reported until the first attempt has ended.
+    /// The status that is reported until the first attempt has ended.
     pub(crate) fn opening(&self) -> String {
         let from = match &self.from {
             From::Cloud(_) => "the cloud's metadata".to_owned(),
@@ -87,7 +87,7 @@ impl Identification {
         )
     }
 
-    /// What the flags do not say.
+    /// The property of the node that the flags lack.
     fn lacking(&self) -> &'static str {
         match self.driver.common.node.id {
             None => "ID",
@@ -95,10 +95,10 @@ impl Identification {
         }
     }
 
-    /// The identity, with what a source answers. Bounded in time.
+    /// Reads the identity from the source, in addition to the flags. Bounded in time.
     ///
     /// # Errors
-    /// The reason of each source.
+    /// Returns the reason of each source.
     pub(crate) async fn read(&mut self) -> Result<NodeIdentity, String> {
         let driver = &self.driver;
         let common = &driver.common;
@@ -144,7 +144,7 @@ impl Identification {
     }
 }
 
-/// The node as its file describes it; by its flags where the file says nothing, or cannot be read.
+/// The node as its file describes it; by its flags if the file lacks something, or cannot be read.
 fn by_file(driver: &Driver, path: &Path, read: Result<Facts, String>) -> Result<Instance, String> {
     let path = path.display();
     let facts = read.unwrap_or_else(|why| {

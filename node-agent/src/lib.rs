@@ -1,7 +1,7 @@
 //! The node half of the driver: stages, publishes, unpublishes and unstages volumes by system
 //! calls.
 //!
-//! One thread serves the socket; calls that may wait for a disk run on a small bounded pool.
+//! A single thread serves the socket; calls that may wait for a disk run on a small bounded pool.
 //! Modules depend in one direction: `rpc -> operation -> mounts -> device | filesystem -> kernel`.
 //! Knows no cloud.
 

@@ -1,7 +1,7 @@
-//! How a driver comes up: opens and locks its directory, or lists the disks, and reads the mounts,
-//! and retries until that succeeds; then frees what a killed agent left. A disk that fails or
-//! hangs, or a directory that does not exist yet or that another agent serves, delays only one
-//! driver.
+//! The start of a driver: opens and locks its directory, or lists the disks, and reads the mounts,
+//! and retries until that succeeds; then frees the devices that a killed agent left. A disk that
+//! fails or hangs, or a directory that does not exist yet or that another agent serves, delays only
+//! one driver.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -37,7 +37,8 @@ use crate::{stale, work};
 /// The pause between two attempts to open a directory, and to lock it. No event reports that a disk
 /// answers again, or that a killed process has exited.
 const PAUSE: Duration = Duration::from_secs(2);
-/// The same, at most, for the cloud's metadata: its service has all nodes of the cloud to answer.
+/// Maximum pause between two attempts to read the cloud's metadata: its service serves all nodes of
+/// the cloud.
 const METADATA_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The state that all drivers of the process share.
@@ -52,11 +53,11 @@ pub(crate) struct Machine {
     beside_sockets: Vec<Endpoint>,
 }
 
-/// Why a driver does not come up.
+/// The reason why a driver is not up.
 enum Refused {
-    /// It is retried.
+    /// A temporary reason: the start is retried.
     ForNow(String),
-    /// Another driver has its directory.
+    /// Another driver has the directory.
     Taken(String),
 }
 
@@ -90,10 +91,10 @@ impl Source {
     }
 }
 
-/// A driver, opened.
+/// An opened driver.
 struct Opened {
     node: Node<Linux>,
-    /// A socket is in that directory, so other processes lock it.
+    /// Whether a socket is in that directory, so that other processes lock it.
     is_beside_socket: bool,
 }
 
@@ -120,7 +121,7 @@ impl Machine {
         Identification::of(driver, &self.kernel)
     }
 
-    /// What a driver needs whose volumes are directories of a server.
+    /// Returns the node of a driver whose volumes are directories of a server.
     pub(crate) fn remote_node(&self) -> RemoteNode<Linux> {
         let (kernel, shared) = (self.kernel.clone(), Arc::clone(&self.shared));
         RemoteNode::new(kernel, self.kubelet_dir.clone(), shared)
@@ -167,7 +168,7 @@ impl Machine {
         let loop_dir = LoopDir::open(&self.kernel, name, &real).map_err(|error| for_now(&error))?;
         let inode = inode(&real).map_err(|error| for_now(&error))?;
         let mut folders = self.folders.lock();
-        // A driver would free the devices of the other one as left over.
+        // Otherwise a driver would free the devices of the other driver as left over.
         if let Some(owner) = folders.get(&inode) {
             let folder = folder.display();
             return Err(Refused::Taken(format!(
@@ -224,7 +225,7 @@ pub(crate) struct Start {
     machine: Arc<Machine>,
     service: Arc<NodeService<Linux>>,
     readiness: Readiness,
-    /// Its state when it is up.
+    /// The driver's state when it is up.
     up: State,
 }
 
@@ -262,7 +263,8 @@ impl Start {
                 Err(Refused::ForNow(why)) => why,
                 Err(Refused::Taken(why)) => {
                     let fatal = Err(format!("{}: {why}", self.name));
-                    // If the start no longer waits for it, others are served already.
+                    // If the start no longer waits for the first attempt, other drivers are served
+                    // already.
                     if first.take().is_some_and(|first| first.send(fatal).is_ok()) {
                         return;
                     }
@@ -378,7 +380,7 @@ impl Start {
     async fn sweep(&self) -> Result<(), Failure> {
         let node = self.service.node()?;
         for (number, volume) in work::apart(move || node.remnants()).await?? {
-            // One task each: a hung disk delays no other.
+            // Each device gets a separate task: a hung disk delays no other.
             let service = Arc::clone(&self.service);
             drop(tokio::spawn(free(service, number, volume)));
         }
@@ -480,7 +482,7 @@ mod tests {
             volumes.display()
         );
         assert_eq!(why, expected);
-        // It has the lock as long as it runs.
+        // The first agent has the lock as long as it runs.
         let Err(Refused::ForNow(why)) = machine(sockets.path()).open(&a, &source(&volumes)) else {
             panic!("the directory of another agent");
         };

@@ -13,7 +13,7 @@ pub enum Sandbox {
     Off,
 }
 
-/// What becomes of a blank disk of unknown history.
+/// The treatment of a blank disk of unknown history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum UnknownContent {
     /// Read all of it, and format it if every byte is zero
@@ -22,7 +22,7 @@ pub(super) enum UnknownContent {
     Refuse,
 }
 
-/// What becomes of a new disk that has other bytes than zeros, and no signature.
+/// The treatment of a new disk that has other bytes than zeros, and no signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Uncleared {
     /// Format it if it has no known signature

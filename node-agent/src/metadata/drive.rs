@@ -23,7 +23,7 @@ const HOW: Open = Open::DeviceRead;
 /// The document on the config drive. Waits for all small disks of the node.
 ///
 /// # Errors
-/// In words: there is no such disk, or several, or it cannot be read.
+/// Describes in words that there is no such disk, or several, or that the disk cannot be read.
 pub(super) fn read(
     kernel: &Linux,
     label: &str,
@@ -50,7 +50,7 @@ pub(super) fn read(
 /// The only disk that has the label.
 ///
 /// # Errors
-/// In words: there is none, or there are several.
+/// Describes in words that there is no such disk, or that there are several.
 fn the_one<'a>(
     found: &'a [(Disk, Label)],
     others: &[String],
@@ -124,7 +124,7 @@ fn mount(
     kernel.fsmount(&context, attrs)
 }
 
-/// The file, or its first bytes: at least one too many.
+/// Reads the file, or its first bytes: at least one too many.
 fn file(
     kernel: &Linux,
     mount: &<Linux as kernel::Descriptors>::Fd,
@@ -150,7 +150,7 @@ fn file(
     }
 }
 
-/// What must be read of a device: up to the end of the first volume descriptor.
+/// The bytes that must be read of a device: up to the end of the first volume descriptor.
 const LABEL_BYTES: usize = ISO_DESCRIPTOR + ISO_SECTOR;
 
 const ISO_SECTOR: usize = 2048;
@@ -162,7 +162,7 @@ const ISO_LABEL: (usize, usize) = (40, 32);
 
 /// The end of a boot sector.
 const FAT_SIGNATURE: (usize, &[u8]) = (510, b"\x55\xaa");
-/// In an extended boot record: a label and a type follow.
+/// The mark of an extended boot record: a label and a type follow.
 const FAT_EXTENDED: u8 = 0x29;
 /// Offset from the record, and bytes, of the label; the type is behind it.
 const FAT_LABEL: (usize, usize) = (5, 11);
@@ -176,14 +176,15 @@ struct Label {
 }
 
 impl Label {
-    /// Whether it is this one. Tools for vfat make a label upper-case.
+    /// Whether this is the label. Tools for vfat make a label upper-case.
     fn is(&self, label: &str) -> bool {
         self.text.eq_ignore_ascii_case(label.as_bytes())
     }
 }
 
-/// The label by the first [`LABEL_BYTES`] of a device, or fewer of a smaller one. For vfat it is
-/// that of the boot sector; mkfs.fat(8) and mlabel(1) keep the one in the root directory equal.
+/// The label in the first [`LABEL_BYTES`] of a device, or in fewer bytes of a smaller device. For
+/// vfat it is the label in the boot sector; mkfs.fat(8) and mlabel(1) keep the label in the root
+/// directory equal.
 fn label_of(start: &[u8]) -> Option<Label> {
     let label = |fs_type, text: &[u8]| Label {
         fs_type,

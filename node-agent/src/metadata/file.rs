@@ -1,5 +1,5 @@
 //! A file of the node with facts about its instance: TOML (toml.io, 1.0), of which the texts before
-//! the first table are read. The file may have secrets, so nothing of it is in an error.
+//! the first table are read. The file may have secrets, so errors contain nothing of it.
 
 use std::path::Path;
 
@@ -9,19 +9,19 @@ use belay_server::file;
 /// Longest file, in bytes.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// What the file says of the node.
+/// The facts about the node in the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// Its ID, not empty.
+    /// The node's ID, not empty.
     pub(crate) id: Option<String>,
-    /// Its region, not empty.
+    /// The node's region, not empty.
     pub(crate) region: Option<String>,
 }
 
-/// What the file at that path says; nothing if there is none.
+/// Reads the facts in the file at that path; returns no facts if there is no file.
 ///
 /// # Errors
-/// In words: it cannot be read, or is not TOML.
+/// Describes in words that the file cannot be read, or is not TOML.
 pub(crate) fn read(path: &Path, keys: &InstanceFile) -> Result<Facts, String> {
     match file::read_text(path, BYTES_MAX) {
         Ok(text) => facts(&text, keys),

@@ -1,4 +1,4 @@
-//! One GET of HTTP/1.1 (RFC 9112) over a plain connection: no proxy, no name, no redirect, and
+//! A single GET of HTTP/1.1 (RFC 9112) over a plain connection: no proxy, no name, no redirect, and
 //! limits on everything. Errors contain nothing of the response.
 
 use std::io;
@@ -59,7 +59,7 @@ fn hint(status: u16) -> &'static str {
 /// Returns the body of the document at `path`, of at most `bytes_max`. Has no deadline.
 ///
 /// # Errors
-/// [`Refused`].
+/// Returns the reason why there is no body.
 pub(super) async fn get(
     address: SocketAddr,
     path: &str,

@@ -1,6 +1,6 @@
-//! Who this node is, as the cloud describes it to its instances: ID and zone, read when a driver
-//! starts. Nothing is kept between starts, because a disk image that is copied to another instance
-//! would contain it. Knows sources and a document's members, not which cloud has them.
+//! The identity of this node, as the cloud describes it to its instances: ID and zone, read when a
+//! driver starts. Nothing is kept between starts, because a disk image that is copied to another
+//! instance would contain it. Knows sources and a document's members, not which cloud has them.
 
 mod drive;
 pub(crate) mod file;
@@ -19,20 +19,21 @@ use tokio::time::timeout;
 use crate::kernel::linux::Linux;
 use crate::work;
 
-/// Far more than Nova's limits on user metadata, keys and devices add up to.
+/// Maximum size of the document in bytes: far more than Nova's limits on user metadata, keys and
+/// devices add up to.
 const BYTES_MAX: usize = 512 << 10;
-/// Per source and attempt. A service on the same host answers in milliseconds, unless it first has
-/// to ask its cloud.
+/// Deadline per source and attempt. A service on the same host responds within milliseconds, unless
+/// it first has to ask its cloud.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// What the cloud says of this node.
+/// The cloud's description of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Instance {
-    /// Its ID.
+    /// The node's ID.
     pub(crate) id: NodeId,
-    /// Its zone, if the document has one.
+    /// The node's zone, if the document has one.
     pub(crate) zone: Option<String>,
-    /// Who said so, for the log.
+    /// The source of the description, for the log.
     pub(crate) source: &'static str,
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// In this order, with the service at this address.
+    /// Returns the sources in this order, with the service at this address.
     pub(crate) fn new(
         metadata: &'static Metadata,
         order: Vec<MetadataSource>,
@@ -66,11 +67,11 @@ impl Sources {
         }
     }
 
-    /// Asks one source after the other until one answers, with a zone if that is needed. Bounded in
-    /// time.
+    /// Queries one source after the other until one responds, with a zone if that is needed.
+    /// Bounded in time.
     ///
     /// # Errors
-    /// The reason of each source.
+    /// Returns the reasons of all sources.
     pub(crate) async fn read(&mut self, needs_zone: bool) -> Result<Instance, String> {
         let mut reasons = Vec::new();
         for source in self.order.clone() {
@@ -122,7 +123,7 @@ impl Sources {
     }
 }
 
-/// What the document says.
+/// Parses the document.
 fn instance(
     metadata: &Metadata,
     source: MetadataSource,
@@ -177,7 +178,7 @@ mod tests {
         );
     }
 
-    /// A metadata service that answers one request after the other so.
+    /// A metadata service that returns these responses to one request after the other.
     async fn service(responses: Vec<String>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,7 +1,8 @@
 //! The block device behind a mount.
 //!
-//! A raw device is that device itself, and most filesystems have its number in `st_dev`. That of
-//! btrfs is anonymous, so its root must be opened and queried.
+//! The device of a raw volume is the mounted node itself, and most filesystems have the number of
+//! their device in `st_dev`. The `st_dev` of btrfs is anonymous, so its root must be opened and
+//! queried.
 
 use std::path::Path;
 
@@ -9,20 +10,21 @@ use belay_server::call::Failure;
 
 use crate::kernel::{BtrfsDevice, Dev, FileKind, Kernel, Open, Stat};
 
-/// The filesystem type whose `st_dev` is not that of its device.
+/// The filesystem type whose `st_dev` is not the number of its device.
 const BTRFS: &str = "btrfs";
 
-/// What is behind a mount.
+/// The block device behind a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Behind {
-    /// The block device of that number; an anonymous number if there is none, or no single one.
+    /// The block device of that number. The number is anonymous if there is no device, or more than
+    /// one.
     Device(Dev),
     /// A disk that was removed, and whose number the filesystem does not show.
     Removed,
 }
 
-/// The number in the stat of the mount's root: the node's own for a raw device, else that of its
-/// filesystem.
+/// The number in the stat of the mount's root: the number of the node for a raw device, otherwise
+/// that of the filesystem.
 pub(super) fn root_dev(stat: &Stat) -> Dev {
     match stat.kind {
         FileKind::BlockDevice => stat.rdev,
@@ -34,7 +36,7 @@ pub(super) fn root_dev(stat: &Stat) -> Dev {
 /// since opening another filesystem without a device may wait for a server.
 ///
 /// # Errors
-/// `ABORTED` if the mount changed meanwhile; else the kernel's error.
+/// Returns `ABORTED` if the mount changed meanwhile; otherwise the kernel's error.
 pub(super) fn device_behind<K: Kernel>(
     kernel: &K,
     path: &Path,
@@ -50,10 +52,10 @@ pub(super) fn device_behind<K: Kernel>(
     }
 }
 
-/// [`device_behind`] for a mount that is known to be a btrfs.
+/// The device behind a mount that is known to be a btrfs: see [`device_behind`].
 ///
 /// # Errors
-/// As [`device_behind`].
+/// Returns the same errors as [`device_behind`].
 fn ask_btrfs<K: Kernel>(kernel: &K, path: &Path, stat: &Stat) -> Result<Behind, Failure> {
     let root = kernel.open(path, Open::Directory)?;
     let opened = kernel.stat(&root)?;

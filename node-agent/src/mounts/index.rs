@@ -33,11 +33,11 @@ struct Inner {
     by_device: HashMap<Dev, Vec<Arc<Path>>>,
     /// The file behind a device that is mounted and proven to be a volume's.
     files: HashMap<Dev, Inode>,
-    /// The devices with a filesystem that cannot have project quotas, as its superblock has said.
+    /// The devices with a filesystem that, by its superblock, cannot have project quotas.
     without_projects: HashSet<Dev>,
-    /// Those that were proven to be a volume's.
+    /// The paths of the mounts that were proven to be a volume's.
     by_volume: HashMap<VolumeId, Vec<Arc<Path>>>,
-    /// Found by the scan at paths where another mount of a device covers it.
+    /// Mounts that the scan has found at paths where a mount of another device covers them.
     stacked: Vec<(PathBuf, Dev)>,
 }
 
@@ -46,21 +46,23 @@ struct Entry {
     /// The number that the stat of the mount's root must have: anonymous for btrfs, and unknown for
     /// a mount that the scan has found.
     root: Option<Dev>,
-    /// The block device behind it.
+    /// The block device behind the mount.
     device: Dev,
     /// The volume that was verified to be behind this mount.
     noted: Option<Noted>,
-    /// What the bind of a raw device says of itself, where the scan has found it.
+    /// The label of the bind of a raw device that the scan has found.
     label: Option<Label>,
-    /// See [`MountIndex::note_in_place`].
+    /// Whether the mount's statistics can be read on the event loop; `None` before the first
+    /// attempt.
     is_read_in_place: Option<bool>,
 }
 
 #[derive(Clone)]
 struct Noted {
     volume: VolumeId,
-    /// 0 without unique mount ids (before Linux 6.8), where an id may be reused, and if any disk of
-    /// the cloud counted as the volume's: it proves nothing.
+    /// The unique ID of the mount. 0 proves nothing: it stands for a kernel without unique mount
+    /// IDs (before Linux 6.8), where an ID may be reused, or for a volume for which any disk of the
+    /// cloud counted.
     mount_id: u64,
 }
 
@@ -69,7 +71,7 @@ impl MountIndex {
     /// mount, or a path to it, may be on a hung disk or server.
     ///
     /// # Errors
-    /// When mountinfo or sysfs cannot be read.
+    /// Returns an error if mountinfo or sysfs cannot be read.
     pub(crate) fn scan<K: Kernel>(kernel: &K, transport: &Transport<K>) -> Result<Self> {
         let index = MountIndex::default();
         for mount in kernel.mounts()? {
@@ -103,7 +105,7 @@ impl MountIndex {
         self.lock().insert(path, entry);
     }
 
-    /// Notes the file behind a device that was noted; a disk has none.
+    /// Notes the file behind a device that was noted; `None` for a disk.
     pub(crate) fn note_file(&self, device: Dev, file: Option<Inode>) {
         if let Some(file) = file {
             self.lock().files.insert(device, file);
@@ -111,7 +113,7 @@ impl MountIndex {
     }
 
     /// The file behind the device, if a filesystem on it is mounted and was proven to be a
-    /// volume's: so long it is that one.
+    /// volume's: the device keeps its file while it is mounted.
     pub(crate) fn file_behind(&self, device: Dev) -> Option<Inode> {
         self.lock().files.get(&device).copied()
     }
@@ -121,9 +123,9 @@ impl MountIndex {
         self.lock().remove(path);
     }
 
-    /// The volume's device, if the mount whose root `stat` describes is the one that was verified
-    /// to be the volume's. A filesystem holds its device; the bind of a raw device does not, so
-    /// such an entry does not prove whose device it is now.
+    /// The volume's device, if the mount whose root `stat` describes was verified to be the
+    /// volume's. A filesystem holds its device; the bind of a raw device does not, so such an entry
+    /// does not prove to which volume the device belongs now.
     pub(crate) fn proven(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> Option<Dev> {
         let inner = self.lock();
         let (entry, noted) = inner.noted(path, stat)?;
@@ -143,7 +145,8 @@ impl MountIndex {
         noted.is_some_and(|(_, noted)| noted == volume)
     }
 
-    /// The mount at that path was noted for another volume, whatever lies upon it.
+    /// Whether the mount at that path was noted for another volume, whatever is mounted on top of
+    /// it.
     pub(super) fn is_noted_for_another(&self, path: &Path, volume: &VolumeId) -> bool {
         let inner = self.lock();
         let entry = inner.by_path.get(path);
@@ -156,7 +159,7 @@ impl MountIndex {
         self.lock().by_path.values().any(may_be)
     }
 
-    /// Whether checking all mounts of the device requires opening one that the scan has found.
+    /// Whether checking all mounts of the device requires opening a mount that the scan has found.
     pub(crate) fn has_unseen(&self, device: Dev) -> bool {
         let noted = self.lock().mounts_of(device);
         noted.iter().any(|(_, entry)| entry.root.is_none())
@@ -181,11 +184,11 @@ impl MountIndex {
 
 impl<K: Kernel> Mounts<'_, K> {
     /// The other mounts of the volume's device, as the kernel has them now: without `except`, and
-    /// without mirrors of those by propagation or through a symlink. Includes mounts under other
+    /// without mirrors of `except` by propagation or through a symlink. Includes mounts under other
     /// mounts, which no path reaches.
     ///
     /// # Errors
-    /// If a path cannot be inspected.
+    /// Returns an error if a path cannot be inspected.
     pub(crate) fn others(
         &self,
         volume: &VolumeId,
@@ -211,7 +214,7 @@ impl<K: Kernel> Mounts<'_, K> {
                 continue;
             };
             index.learn(&path, root_dev(&stat));
-            // The bind of a device that was detached by force: its number is ours now.
+            // The bind is of a device that was detached by force: its number is ours now.
             let is_stale = stat.kind == FileKind::BlockDevice
                 && match index.noted(&path, &stat) {
                     Some(noted) => noted != *volume,
@@ -230,12 +233,13 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(live)
     }
 
-    /// Whether a mount that was noted at the path for the volume, or for none, is under another
-    /// one. Call it for a path that does not show the mount; if the mount no longer exists it is
-    /// dropped.
+    /// Whether a mount that was noted at the path for the volume, or for no volume, is under
+    /// another mount. Call it for a path that does not show the mount; if the mount no longer
+    /// exists, it is dropped.
     ///
     /// # Errors
-    /// When the mount table cannot be read, or a link in the path cannot be followed.
+    /// Returns an error if the mount table cannot be read, or a link in the path cannot be
+    /// followed.
     pub(crate) fn is_covered(&self, volume: &VolumeId, path: &Path) -> Result<bool> {
         let (kernel, index) = (self.kernel, self.index);
         let Some(entry) = index.lock().by_path.get(path).cloned() else {
@@ -254,11 +258,11 @@ impl<K: Kernel> Mounts<'_, K> {
         entry.is_noted_for_another(volume) || self.is_of_another(entry.label.as_ref(), volume)
     }
 
-    /// The device is mounted where that is noted: the very one, as far as a bind says which it was
-    /// made for.
+    /// Whether the device is mounted at a path where that is noted. If a bind has a label, the
+    /// label must name the present device of that number.
     ///
     /// # Errors
-    /// As [`Mounts::others`].
+    /// Returns the same errors as [`Mounts::others`].
     pub(crate) fn is_mounted(&self, device: Dev) -> Result<bool> {
         let noted = self.index.lock().mounts_of(device);
         for (path, entry) in noted {
@@ -274,10 +278,10 @@ impl<K: Kernel> Mounts<'_, K> {
     }
 }
 
-/// The path without symlinks; its last components need not exist.
+/// Returns the path without symlinks; its last components need not exist.
 ///
 /// # Errors
-/// If a symlink in it cannot be resolved.
+/// Returns an error if a symlink in the path cannot be resolved.
 pub(crate) fn without_links<K: Kernel>(kernel: &K, path: &Path) -> Result<PathBuf> {
     for above in path.ancestors().skip(1) {
         if let (Some(real), Ok(rest)) = (kernel.real(above)?, path.strip_prefix(above)) {
@@ -306,7 +310,7 @@ impl Inner {
         stacked.map(|(path, _)| path.clone()).collect()
     }
 
-    /// The table lists a mount after those that it covers.
+    /// Adds a mount of the table, which lists a mount after the mounts that it covers.
     fn insert_scanned(&mut self, path: &Path, entry: Entry) {
         let below = self.by_path.get(path).map(|below| below.device);
         if let Some(below) = below.filter(|below| *below != entry.device) {
@@ -358,7 +362,8 @@ impl Entry {
         self.noted.as_ref().filter(|noted| noted.mount_id != 0)
     }
 
-    /// It was recorded for another volume, so the device has been detached by force since.
+    /// Whether the mount was noted for another volume, so that the device has been detached by
+    /// force since.
     fn is_noted_for_another(&self, volume: &VolumeId) -> bool {
         let proof = self.proof();
         proof.is_some_and(|proof| proof.volume != *volume)
@@ -370,7 +375,7 @@ fn seen<K: Kernel>(kernel: &K, path: &Path, entry: &Entry) -> Result<Option<Stat
     let stat = kernel.look(path)?.filter(|stat| stat.mount_root);
     let is_it = |stat: &Stat| match entry.root {
         Some(root) => root_dev(stat) == root,
-        // One that cannot be queried may be it.
+        // A mount that cannot be queried may be the noted mount.
         None => match device_behind(kernel, path, stat) {
             Ok(Behind::Device(device)) => device == entry.device,
             Ok(Behind::Removed) | Err(_) => true,
@@ -505,7 +510,7 @@ mod tests {
         index.learn(staging, device(3));
         assert!(!index.has_unseen(device(1)) && !index.shows(device(7)));
         assert!(index.shows(device(3)) && index.shows(device(2)));
-        // Once it was seen it stays so.
+        // Once the root was seen, the entry keeps its number.
         index.learn(staging, device(4));
         assert!(index.shows(device(3)) && !index.shows(device(4)));
         // Another mount of the same device covers nothing; one of another device covers the first.

@@ -10,21 +10,21 @@ use super::{Mounts, without_links};
 use crate::device::{Label, Transport};
 use crate::kernel::{Dev, FileKind, Kernel, MountEntry, Result, Stat};
 
-/// The device of one line of the table.
+/// The device of a line of the table.
 pub(super) struct MountedDevice {
     /// The number that the stat of the mount's root would have, if the table shows it.
     pub(super) root: Option<Dev>,
     /// The device.
     pub(super) device: Dev,
-    /// What the bind of a raw device says of itself.
+    /// The label of a raw device's bind.
     pub(super) label: Option<Label>,
 }
 
-/// The device that is mounted or bound there, as far as the line shows it. A node's name on a tmpfs
-/// may be that of any file: [`Covered`] does not trust it; a stat of the path decides.
+/// The device that the line shows as mounted or bound. A node's name on a tmpfs may be that of any
+/// file: [`Covered`] does not trust it; a stat of the path decides.
 ///
 /// # Errors
-/// When sysfs cannot be read.
+/// Returns an error if sysfs cannot be read.
 pub(super) fn shown_by<K: Kernel>(
     kernel: &K,
     transport: &Transport<K>,
@@ -51,7 +51,7 @@ pub(super) fn shown_by<K: Kernel>(
     }))
 }
 
-/// The lines of the table that certainly refer to one device. Read at the first query.
+/// The lines of the table that certainly refer to one device. The table is read at the first query.
 pub(crate) struct Covered<'a, K: Kernel> {
     kernel: &'a K,
     transport: &'a Transport<K>,
@@ -63,7 +63,7 @@ pub(crate) struct Covered<'a, K: Kernel> {
 #[derive(Default)]
 struct Lines {
     table: Vec<MountEntry>,
-    /// Where in it those of the device are.
+    /// The indices in `table` of the lines of the device.
     ours: Vec<usize>,
 }
 
@@ -74,7 +74,7 @@ impl Lines {
 }
 
 impl<'a, K: Kernel> Covered<'a, K> {
-    /// Those of the volume's device.
+    /// Returns the lines of the volume's device.
     pub(crate) fn new(
         kernel: &'a K,
         transport: &'a Transport<K>,
@@ -93,7 +93,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
     /// Whether the device is mounted anywhere.
     ///
     /// # Errors
-    /// When the table cannot be read.
+    /// Returns an error if the table cannot be read.
     pub(super) fn is_anywhere(&mut self) -> Result<bool> {
         Ok(self.lines()?.ours().next().is_some())
     }
@@ -101,7 +101,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
     /// Whether the device is mounted at that path, even under another mount.
     ///
     /// # Errors
-    /// When the table cannot be read.
+    /// Returns an error if the table cannot be read.
     pub(super) fn is_at(&mut self, path: &Path) -> Result<bool> {
         Ok(self.lines()?.ours().any(|line| line.point == path))
     }
@@ -109,7 +109,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
     /// Whether the mount at `path` is a mirror of one of the others, by propagation.
     ///
     /// # Errors
-    /// When the table cannot be read.
+    /// Returns an error if the table cannot be read.
     pub(super) fn mirrors(&mut self, path: &Path, others: &[&Path]) -> Result<bool> {
         let lines = self.lines()?;
         let known = || lines.ours().filter(|line| others.contains(&&*line.point));
@@ -117,11 +117,11 @@ impl<'a, K: Kernel> Covered<'a, K> {
         Ok(lines.ours().filter(|line| line.point == path).all(is_known))
     }
 
-    /// All paths at which binds of the device say that they were made for the volume, apart from
-    /// `except` and its mirrors.
+    /// All paths at which binds of the device have a label of the volume, apart from `except` and
+    /// its mirrors.
     ///
     /// # Errors
-    /// When the table cannot be read.
+    /// Returns an error if the table cannot be read.
     pub(crate) fn named(&mut self, except: &[&Path]) -> Result<Vec<PathBuf>> {
         let (transport, volume) = (self.transport, self.volume);
         let is_ours = |line: &&MountEntry| {
@@ -143,7 +143,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
     /// binds of another volume that has lost this number.
     ///
     /// # Errors
-    /// When the table or sysfs cannot be read.
+    /// Returns an error if the table or sysfs cannot be read.
     pub(crate) fn paths(&mut self, except: &[&Path]) -> Result<Vec<PathBuf>> {
         let lines = self.lines()?.ours();
         let shown: Vec<_> = lines
@@ -200,20 +200,20 @@ impl<'a, K: Kernel> Covered<'a, K> {
 
 /// The result of [`Mounts::elsewhere`].
 pub(crate) struct Elsewhere {
-    /// The paths.
+    /// The other paths at which the storage is mounted.
     pub(crate) paths: Vec<PathBuf>,
-    /// The mount is not the only one at its path.
+    /// Whether the mount is not the only one at its path.
     pub(crate) is_stacked: bool,
 }
 
 impl<K: Kernel> Mounts<'_, K> {
-    /// Where else the storage is that is staged at `path`, whose root `stat` describes: apart from
-    /// that mount and its mirrors. For a removed disk, which sysfs no longer lists: mounts of the
-    /// same filesystem, or binds of the same node, or of one that names the volume. `None` if the
-    /// table does not have the mount at `path`.
+    /// The other mounts of the storage that is staged at `path`, whose root `stat` describes: apart
+    /// from that mount and its mirrors. For a removed disk, which sysfs no longer lists: mounts of
+    /// the same filesystem, or binds of the same node, or of a node that names the volume. `None`
+    /// if the table does not have the mount at `path`.
     ///
     /// # Errors
-    /// When the table cannot be read.
+    /// Returns an error if the table cannot be read.
     pub(crate) fn elsewhere(
         &self,
         volume: &VolumeId,
@@ -246,12 +246,12 @@ impl<K: Kernel> Mounts<'_, K> {
         }))
     }
 
-    /// The line of the mount that `stat` describes, of those `here`, at `path`. The table is not in
-    /// the order in which mounts cover each other: the root of the visible one is compared. Lines
-    /// with the same root have the same others.
+    /// The line of the mount that `stat` describes, among the lines `here` of `path`. The table is
+    /// not in the order in which mounts cover each other, so the root of the visible mount is
+    /// compared. Lines with the same root have the same other mounts.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// Returns the kernel's error.
     fn shown_at<'a>(
         &self,
         path: &Path,

@@ -41,7 +41,7 @@ impl Operation {
         Operation::StorageHealth,
     ];
 
-    /// As in the names of the CSI calls.
+    /// The name of the operation, like that of the CSI call.
     fn name(self) -> &'static str {
         match self {
             Operation::Stage => "stage",
@@ -113,7 +113,7 @@ impl Phase {
         Phase::Usage,
     ];
 
-    /// In one lowercase word.
+    /// The name of the phase, in one lowercase word.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Phase::Inspect => "inspect",
@@ -151,7 +151,7 @@ pub(crate) struct Progress {
     /// 0 for none, else the index in [`Phase::ALL`] plus one.
     phase: AtomicU8,
     done: AtomicU64,
-    /// 0 unless the phase knows how much it has to do.
+    /// 0 unless the phase knows its total.
     total: AtomicU64,
     is_given_up: AtomicBool,
 }
@@ -163,20 +163,20 @@ impl Progress {
         Phase::ALL.get(place.checked_sub(1)?).copied()
     }
 
-    /// How much of the phase is done, if it knows that.
+    /// The amount of the phase that is done, if the phase knows it.
     pub(crate) fn amount(&self) -> Option<Amount> {
         let [done, total] = [&self.done, &self.total].map(|part| part.load(Ordering::Relaxed));
         (total > 0).then_some(Amount { done, total })
     }
 
-    /// Shows that the current phase has come to `done` of `total` bytes. Its parts may end in any
-    /// order: the last one counts.
+    /// Shows that the current phase has completed `done` of `total` bytes. Its parts may end in any
+    /// order: the last part counts.
     pub(crate) fn advance(&self, done: u64, total: u64) {
         self.done.fetch_max(done, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
     }
 
-    /// Asks a phase of known amount, or a check, to end; `false` if it is another one.
+    /// Asks a phase of known amount, or a check, to end; returns `false` in any other phase.
     pub(crate) fn give_up(&self) -> bool {
         let ends = self.amount().is_some() || self.now() == Some(Phase::Repair);
         self.is_given_up.fetch_or(ends, Ordering::Relaxed);
@@ -186,7 +186,7 @@ impl Progress {
     /// Refuses to continue once the volume is being unstaged.
     ///
     /// # Errors
-    /// `ABORTED` then.
+    /// Returns `ABORTED` once the volume is being unstaged.
     pub(crate) fn refuse_given_up(&self) -> Result<(), Failure> {
         match self.is_given_up.load(Ordering::Relaxed) {
             true => Err(Failure::busy(
@@ -239,7 +239,7 @@ impl<'a> Clock<'a> {
         work()
     }
 
-    /// The phase before this one.
+    /// Enters a phase, and returns the phase before it.
     fn enter(&self, phase: Option<Phase>) -> Option<Phase> {
         self.progress.show(phase);
         let now = Instant::now();
@@ -277,7 +277,7 @@ impl Drop for Outer<'_> {
     }
 }
 
-/// One histogram per operation and phase, each looked up by name only once.
+/// A histogram per operation and phase; each is looked up by name only once.
 struct Durations([[OnceLock<Histogram>; Phase::ALL.len()]; Operation::ALL.len()]);
 
 impl Durations {
@@ -322,7 +322,7 @@ mod tests {
         }
     }
 
-    /// Else an unstage would wait for it for up to an hour.
+    /// Otherwise an unstage would wait for the check for up to an hour.
     #[test]
     fn a_check_can_be_given_up_and_a_mount_cannot() {
         for (phase, expected) in [(Phase::Mount, false), (Phase::Repair, true)] {

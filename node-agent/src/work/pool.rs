@@ -21,19 +21,20 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use super::Progress;
 use super::threads::{Running, Threads, spawn};
 
-/// Work that makes headway at once. Each thread costs 70 KiB.
+/// Work that can make progress at once. Each thread costs 70 KiB.
 const SLOTS: usize = 4;
-/// How many of the slots reads may take, of one volume or of many.
+/// The number of slots that reads may take, of one volume or of many.
 const READ_SLOTS: usize = 2;
 /// mkfs children that run at once; the disk limits them, not the CPU.
 const FORMAT_SLOTS: usize = 2;
-/// Threads with slow work, in addition to the slots. When that many volumes hang, only the slots
-/// remain.
+/// Maximum number of threads with slow work, in addition to the slots. If that many volumes hang,
+/// only the slots remain.
 const SLOW_MAX: usize = 64;
-/// The same for reads, so that those of a dead disk leave threads for its unmounts.
+/// Maximum number of threads with slow reads, so that the reads of a dead disk leave threads for
+/// its unmounts.
 const SLOW_READS_MAX: usize = 16;
 
-/// The maximum number of threads of one driver: all slots, and its work of [`apart`], of which one
+/// The maximum number of threads of one driver: all slots, and its work in [`apart`], of which one
 /// may read a config drive that hangs.
 pub(crate) const THREADS_MAX: usize = SLOTS + FORMAT_SLOTS + SLOW_MAX + SLOW_READS_MAX + 2;
 
@@ -54,9 +55,9 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
-    /// After this time, work counts as slow. A change: longer than a mount on a healthy disk takes,
-    /// and short enough to wait for. mkfs: longer than it takes for all but the largest volumes; if
-    /// it still runs, its disk hangs.
+    /// The time after which work counts as slow. For a change: longer than a mount on a healthy
+    /// disk takes, and short enough to wait for. For mkfs: longer than it takes for all but the
+    /// largest volumes; if it still runs, its disk hangs.
     fn slow_after(self) -> Duration {
         match self {
             Lane::Change | Lane::Read => Duration::from_secs(1),
@@ -101,9 +102,10 @@ type Work<T> = Box<dyn FnOnce(&Progress) -> Result<T, Failure> + Send>;
 
 /// Work on a thread.
 enum Begun<T> {
-    /// It took no longer than usual.
+    /// The work took no longer than usual.
     Ended(Result<T, Failure>),
-    /// It is still running, and holds a place among slow work, or its slot if there is none.
+    /// The work is still running, and holds a slot among slow work, or its own slot if there is
+    /// none.
     Slow(
         Running<Result<T, Failure>>,
         Result<OwnedSemaphorePermit, Slot>,
@@ -131,12 +133,12 @@ impl Pool {
         })
     }
 
-    /// Runs `work`, the whole of a job or a part of it, on a thread, and shows its progress in the
+    /// Runs `work`, which is all or a part of a job, on a thread, and shows its progress in the
     /// job.
     ///
     /// # Errors
-    /// Those of `work`; the reason, if the job was cancelled while it waited for a slot;
-    /// `INTERNAL`, perhaps still running, if `work` panicked.
+    /// Returns the error of `work`; the reason, if the job was cancelled while it waited for a
+    /// slot; `INTERNAL`, perhaps still running, if `work` panicked.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         ticket: &Ticket,
@@ -185,7 +187,7 @@ impl Pool {
         })
     }
 
-    /// Releases the slot of slow work, while threads are left.
+    /// Releases the slot of slow work, as long as threads for slow work are left.
     fn give_on(&self, lane: Lane, slot: Slot) -> Result<OwnedSemaphorePermit, Slot> {
         let slow = match lane {
             Lane::Change | Lane::Format => &self.slow,

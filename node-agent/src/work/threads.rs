@@ -16,16 +16,16 @@ use tokio::sync::oneshot;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Threads that have work, and what the next ones of them will do.
+/// Threads that have work, and the work that is queued for them.
 #[derive(Default)]
 pub(super) struct Threads(Lock<State>);
 
 #[derive(Default)]
 struct State {
-    /// Work for threads that are about to end theirs: each has one, so none of it waits for work
-    /// that may hang.
+    /// Work for threads that are about to end theirs: each item has a thread, so none waits for
+    /// work that may hang.
     next: VecDeque<Work>,
-    /// Threads whose work has ended, and that are for none of `next`.
+    /// The number of threads whose work has ended, and for which `next` has no work.
     free: usize,
 }
 
@@ -33,7 +33,7 @@ struct State {
 pub(super) struct Running<T>(oneshot::Receiver<Result<T, Box<dyn Any + Send>>>);
 
 impl<T> Running<T> {
-    /// Waits for its result. Can be dropped, and called again.
+    /// Waits for the result of the work. Can be dropped, and called again.
     ///
     /// # Errors
     /// `INTERNAL`, perhaps still running, if the work panicked, or the agent is shutting down.
@@ -49,7 +49,7 @@ impl<T> Running<T> {
 }
 
 impl Threads {
-    /// Runs `work` on a thread at once: one that is free now, or another one.
+    /// Runs `work` at once, on a free thread or on another one.
     pub(super) fn run<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce() -> T + Send + 'static,
@@ -58,7 +58,8 @@ impl Threads {
         let threads = Arc::clone(self);
         let work = Box::new(move || {
             let result = catch_unwind(AssertUnwindSafe(work));
-            // At once: the work that follows the result is for this thread.
+            // The lock is taken before the result is sent: the work that follows the result is for
+            // this thread.
             let mut state = threads.0.lock();
             if let Err(unread) = sender.send(result) {
                 drop(state);
@@ -96,7 +97,7 @@ impl Threads {
         None
     }
 
-    /// What a thread does next; none = it is not free any longer, since it stops.
+    /// Returns the next work of a thread; `None` if the thread must stop and is no longer free.
     fn next(&self) -> Option<Work> {
         let mut state = self.0.lock();
         let next = state.next.pop_front();
@@ -125,7 +126,7 @@ mod tests {
     use std::time::Duration;
     use tokio::time::timeout;
 
-    /// As a thread does it, step by step.
+    /// Performs the steps of a thread one by one.
     fn work(threads: &Arc<Threads>) -> Option<Work> {
         let ended = Arc::clone(threads);
         threads.hand(Box::new(move || ended.0.lock().free += 1))

@@ -1,4 +1,5 @@
-//! What the index knows of the mounts of a volume, and of where its statistics can be read.
+//! The mounts of each volume that the index knows, and whether their statistics can be read on the
+//! event loop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,8 +19,8 @@ impl MountIndex {
         found.map(|path| path.to_path_buf()).collect()
     }
 
-    /// The paths where the last mount was noted for that volume, with or without an id, or where
-    /// the scan has found a bind that names it.
+    /// The paths where the last mount was noted for that volume, with or without a mount ID, or
+    /// where the scan has found a bind that names the volume.
     pub(in crate::mounts) fn said_of(
         &self,
         volume: &VolumeId,
@@ -35,7 +36,7 @@ impl MountIndex {
         said.map(|(path, _)| path.to_path_buf()).collect()
     }
 
-    /// What the scan has found and no call has proven since: where, which device, and its label.
+    /// The mounts that the scan has found and no call has proven since: path, device and label.
     pub(in crate::mounts) fn unproven(&self) -> Vec<(PathBuf, Dev, Option<Label>)> {
         let inner = self.lock();
         let is_unproven = |(_, entry): &(&Arc<Path>, &Entry)| entry.proof().is_none();
@@ -45,8 +46,8 @@ impl MountIndex {
             .collect()
     }
 
-    /// Where the device is mounted, whether that was noted for a volume, and the label that the
-    /// scan has found.
+    /// The paths where the device is mounted, whether each mount was noted for a volume, and the
+    /// label that the scan has found.
     pub(crate) fn at(&self, device: Dev) -> Vec<(PathBuf, bool, Option<Label>)> {
         let mounts = self.lock().mounts_of(device).into_iter();
         mounts
@@ -54,9 +55,9 @@ impl MountIndex {
             .collect()
     }
 
-    /// The device of the mount that was noted there for the volume, also without an id: before
-    /// Linux 6.8, of a filesystem that has shut itself down, or of one that may be on any disk of
-    /// the cloud. Any mount of the same filesystem counts then.
+    /// The device of the mount that was noted at `path` for the volume, also without a mount ID:
+    /// before Linux 6.8, for a filesystem that has shut itself down, or for one that may be on any
+    /// disk of the cloud. Any mount of the same filesystem counts then.
     pub(crate) fn likely(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> Option<Dev> {
         let inner = self.lock();
         let entry = inner.by_path.get(path)?;
@@ -68,7 +69,8 @@ impl MountIndex {
         (noted.volume == *volume && is_same).then_some(entry.device)
     }
 
-    /// [`MountIndex::likely`]; or the device of the mount that the scan has found there.
+    /// The device as in [`MountIndex::likely`], or the device of the mount that the scan has found
+    /// at `path`.
     pub(in crate::mounts) fn recorded(
         &self,
         path: &Path,
@@ -86,7 +88,7 @@ impl MountIndex {
 }
 
 impl MountIndex {
-    /// Whether the filesystem that is mounted from the device may have project quotas.
+    /// Notes whether the filesystem that is mounted from the device may have project quotas.
     pub(crate) fn note_projects(&self, device: Dev, may_have_projects: bool) {
         let mut inner = self.lock();
         match may_have_projects {
@@ -95,12 +97,12 @@ impl MountIndex {
         };
     }
 
-    /// Whether the filesystem on the device cannot have project quotas, as far as is known.
+    /// Whether the filesystem on the device is known not to have project quotas.
     pub(crate) fn is_without_projects(&self, device: Dev) -> bool {
         self.lock().without_projects.contains(&device)
     }
 
-    /// Whether the statistics of exactly this mount can be read on the event loop.
+    /// Notes whether the statistics of exactly this mount can be read on the event loop.
     pub(crate) fn note_in_place(&self, path: &Path, stat: &Stat, is_read_in_place: bool) {
         let mut inner = self.lock();
         if inner.noted(path, stat).is_some()
@@ -110,8 +112,8 @@ impl MountIndex {
         }
     }
 
-    /// That of the mount that was proven to be the volume's, at that path; `None` if it was not
-    /// tried yet.
+    /// Whether the statistics of the mount at that path can be read on the event loop, if the mount
+    /// was proven to be the volume's; `None` if it was not tried yet.
     pub(crate) fn is_read_in_place(&self, path: &Path, volume: &VolumeId) -> Option<bool> {
         let inner = self.lock();
         let entry = inner.by_path.get(path);

@@ -19,7 +19,7 @@ const MOUNTS: usize = super::MOUNTS.slots;
 const READS: usize = super::READS.slots;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// One call that may wait, whatever is asked.
+/// Makes a single call that may wait, whatever the request.
 fn work(kernel: &Fake, _: &RemoteCall) -> Answered<Fd> {
     let addresses = kernel.addresses("10.0.0.5");
     addresses.map_err(|why| Failure::new(Kind::System, why))?;
@@ -89,7 +89,7 @@ fn usage() -> RemoteCall {
 }
 
 impl Drop for Bench {
-    /// Else a failed assertion would wait forever for the threads that hang.
+    /// Otherwise a failed assertion would wait indefinitely for the threads that hang.
     fn drop(&mut self) {
         self.machine.let_helpers_die_hard(false);
         self.machine.let_servers_hang(false);
@@ -103,7 +103,7 @@ async fn settle() {
     }
 }
 
-/// Time passes, while tasks that wait for threads run.
+/// Lets time pass, while tasks that wait for threads run.
 async fn pass(time: Duration) {
     settle().await;
     advance(time).await;
@@ -150,7 +150,7 @@ async fn a_dead_server_has_a_bounded_number_of_processes_and_each_kind_its_slots
     let reads = bench.asks("dead", &usage(), 100);
     settle().await;
     assert_eq!(bench.running(), CHANGES + READS);
-    // Another server has its own.
+    // Another server has its own limit.
     let others = bench.asks("other", &usage(), 100);
     settle().await;
     assert_eq!(bench.running(), CHANGES + READS + READS);
@@ -193,7 +193,7 @@ async fn a_server_with_many_killed_processes_is_asked_nothing_until_they_exit() 
     let refused = refused.failure;
     assert_eq!(refused.kind, Kind::Unreachable, "{refused}");
     assert!(refused.message.contains("8 killed processes"), "{refused}");
-    // Only those of that server.
+    // Only calls to that server are refused.
     bench.machine.let_servers_hang(false);
     bench.ask("10.0.0.5", &mount()).await.unwrap().unwrap();
     while bench.killed() > 0 {
