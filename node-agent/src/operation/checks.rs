@@ -1,24 +1,25 @@
-//! The e2fsck that run on this node, for all drivers.
+//! The e2fsck processes that run on this node, for all drivers.
 
 use std::time::{Duration, Instant};
 
 use belay_server::call::Failure;
 use belay_server::lock::Lock;
 
-/// How many may have been killed without ending while another one begins. Each waits in the kernel
-/// for a disk that does not answer, and keeps its memory.
+/// Maximum number of killed but unfinished checks while another one begins. Each waits in the
+/// kernel for a disk that does not answer, and keeps its memory.
 const STUCK_MAX: usize = 2;
 
-/// One runs at a time: its memory depends on the volume, and is that of the agent's control group.
+/// The running checks. Only one runs at a time: its memory depends on the volume, and counts in the
+/// agent's control group.
 #[derive(Default)]
 pub(super) struct Checks {
     running: Lock<Vec<Check>>,
 }
 
 struct Check {
-    /// No other one has it.
+    /// A number that no other running check has.
     number: u64,
-    /// When it is killed at the latest.
+    /// The time at which the check is killed at the latest.
     deadline: Instant,
     is_killed: bool,
 }
@@ -30,12 +31,12 @@ pub(super) struct Running<'a> {
 }
 
 impl Checks {
-    /// Begins a check, which is killed after that time. Nothing waits for another one: a second
-    /// check would occupy a slot of mkfs. One that was killed and has not ended, since its disk
-    /// does not answer, keeps no other volume from its check.
+    /// Begins a check, which is killed after that time. Does not wait for another check: a waiting
+    /// check would occupy a slot of mkfs. A check that was killed and has not ended, since its disk
+    /// does not answer, does not prevent the check of another volume.
     ///
     /// # Errors
-    /// `ABORTED` while another one runs.
+    /// Returns `ABORTED` while another check runs.
     pub(super) fn begin(&self, at_most: Duration) -> Result<Running<'_>, Failure> {
         let now = Instant::now();
         let mut running = self.running.lock();
@@ -69,7 +70,7 @@ impl Checks {
 }
 
 impl Running<'_> {
-    /// It is killed before its deadline.
+    /// Records that the check is killed before its deadline.
     pub(super) fn is_killed(&self) {
         let mut running = self.checks.running.lock();
         if let Some(check) = running.iter_mut().find(|it| it.number == self.number) {
@@ -126,7 +127,7 @@ mod tests {
             .collect();
         let failure = checks.begin(HOUR).err().unwrap();
         assert!(failure.message.contains("3 e2fsck"), "{failure}");
-        // It has ended.
+        // The killed check has ended.
         drop(killed.into_iter().next());
         let _next = checks.begin(HOUR).unwrap();
         assert!(checks.begin(HOUR).is_err());

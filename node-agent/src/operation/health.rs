@@ -1,7 +1,7 @@
 //! `NodeGetVolumeHealth` and `NodeGetStorageHealth`: the errors that the kernel knows.
 //!
-//! Collects facts; [`causes`] judges. Nothing is guessed: facts that cannot be read give no health
-//! reason, and neither does a volume that is not staged.
+//! Collects facts, from which [`causes`] derives the health reasons. Nothing is guessed: facts that
+//! cannot be read give no health reason, and neither does a volume that is not staged.
 
 mod causes;
 mod storage;
@@ -23,7 +23,8 @@ use causes::{Filesystem, Observation, judge, unreadable};
 /// The health of a volume on this node. May wait for a disk.
 ///
 /// # Errors
-/// `NOT_FOUND` if the volume has no file here and is not mounted either; else the kernel's error.
+/// Returns `NOT_FOUND` if the volume has no file here and is not mounted either; otherwise the
+/// kernel's error.
 pub(crate) fn health<K: Kernel>(
     cx: &Context<'_, K>,
     request: &NodeVolumeHealth,
@@ -42,7 +43,7 @@ pub(crate) fn health<K: Kernel>(
         return Ok(unreadable(&error));
     }
     let mut is_mounted = false;
-    // Where a raw volume lost its device and was staged again, a pod may still have the lost one.
+    // If a raw volume lost its device and was staged again, a pod may still have the lost device.
     for path in paths(cx, request)? {
         let Some(conditions) = at(cx, request, &path)? else {
             continue;
@@ -73,7 +74,7 @@ fn at<K: Kernel>(
     };
     match of_mount(node, request, path, &stat) {
         Ok(None) => Ok(None),
-        // What is wrong with a volume that was unmounted meanwhile is not known.
+        // The health of a volume that was unmounted meanwhile is unknown.
         _ if !node.mounts().still_shows(path, &stat)? => Ok(None),
         found => found,
     }
@@ -102,11 +103,11 @@ fn of_mount<K: Kernel>(
     condition(node, at, (backing, refuses_writes), filesystem).map(Some)
 }
 
-/// The health of the volume's filesystem, which `device` carries and the mount on `path` with these
-/// facts shows. On [`Thread::Only`], `None` where a disk has the answer.
+/// The health of the volume's filesystem, which is on `device` and shown by the mount on `path`
+/// with these facts. On [`Thread::Only`], returns `None` if only a disk could answer.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub(super) fn of_mounted<K: Kernel>(
     node: &Node<K>,
     request: &Stats,
@@ -133,15 +134,15 @@ pub(super) fn of_mounted<K: Kernel>(
         }
         None => None,
     };
-    // A filesystem that is mounted already writes to a device that was set read-only.
+    // A filesystem that was mounted before its device was set read-only still writes to it.
     condition(node, (volume, path, device), (backing, false), filesystem).map(Some)
 }
 
-/// The health of the volume that is mounted at that path from that device, which may have been set
-/// to refuse writes; a raw device has no filesystem.
+/// The health of the volume that is mounted at that path from that device. A process may have set
+/// the device to refuse writes; a raw device has no filesystem.
 ///
 /// # Errors
-/// When sysfs cannot be read.
+/// Returns an error if sysfs cannot be read.
 pub(super) fn condition<K: Kernel>(
     node: &Node<K>,
     (volume, path, device): (&VolumeId, &Path, Dev),
@@ -151,7 +152,7 @@ pub(super) fn condition<K: Kernel>(
     let (kernel, transport) = (&node.kernel, &node.transport);
     let partitions = match backing {
         Backing::There { .. } => transport.partitions(kernel, device, filesystem.is_none())?,
-        // The number may be that of another volume's device by now.
+        // The number may belong to another volume's device by now.
         _ => Vec::new(),
     };
     let device = transport.node_of(kernel, device)?;
@@ -170,7 +171,7 @@ pub(super) fn condition<K: Kernel>(
 /// measured after the device, since the device follows the file while a volume grows.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub(super) fn behind_held<K: Kernel>(
     kernel: &K,
     verdict: &Verdict<K>,
@@ -204,7 +205,7 @@ pub(super) fn behind_held<K: Kernel>(
 /// Whether the volume's device was bound for writing, and a process has set it read-only since.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub(super) fn refuses_writes<K: Kernel>(kernel: &K, verdict: &Verdict<K>) -> Result<bool, Failure> {
     match verdict.held() {
         Some(held) if held.is_read_only() == Some(false) => Ok(kernel.refuses_writes(held.fd())?),
@@ -212,8 +213,8 @@ pub(super) fn refuses_writes<K: Kernel>(kernel: &K, verdict: &Verdict<K>) -> Res
     }
 }
 
-/// The paths where the volume may be mounted: from the request, as noted, and as found at the
-/// start.
+/// The paths where the volume may be mounted: from the request, from the index, and from the scan
+/// at the start.
 fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<PathBuf>, Failure> {
     let mut paths = Vec::new();
     if let Some(staging) = &request.staging {
@@ -229,8 +230,9 @@ fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<Pa
     Ok(paths)
 }
 
-/// The device behind the mount on `path`, whose root `stat` describes, the storage behind that, and
-/// whether a process has set the device read-only; `None` if the mount is not the volume's.
+/// The device behind the mount on `path`, whose root `stat` describes, the storage behind the
+/// device, and whether a process has set the device read-only. `None` if the mount is not the
+/// volume's.
 fn behind<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
@@ -262,15 +264,16 @@ fn behind<K: Kernel>(
     Ok(Some((device, backing, refuses_writes(kernel, &verdict)?)))
 }
 
-/// A raw device is staged at that path.
+/// Whether that path is where a raw device is staged.
 fn is_of(staging: Option<&Path>, path: &Path) -> bool {
     staging.is_some_and(|staging| block_path(staging) == path)
 }
 
-/// The kernel's facts about the mount on `path`, whose root `stat` describes; `None` if it is gone.
+/// The kernel's facts about the mount on `path`, whose root `stat` describes; `None` if the mount
+/// no longer exists.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub(super) fn facts<K: Kernel>(
     node: &Node<K>,
     path: &Path,
@@ -311,7 +314,8 @@ fn filesystem<K: Kernel>(
     })
 }
 
-/// A filesystem that was staged read-only is read-only, and so is its staging mount.
+/// Whether the filesystem is read-only because it was staged so: then its staging mount is
+/// read-only.
 fn is_meant<K: Kernel>(
     node: &Node<K>,
     facts: &MountFacts,

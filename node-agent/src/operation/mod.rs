@@ -48,16 +48,16 @@ pub(crate) use stats::{Read, VolumeStats, VolumeUsage, space, stats};
 pub(crate) use unpublish::{Flushed, flush, unpublish};
 pub(crate) use unstage::unstage;
 
-/// The maximum number of mounts stacked on one path that a call takes down. We never stack, but
-/// another program may have.
+/// The maximum number of mounts stacked on one path that a call unmounts. Belay never stacks
+/// mounts, but another program may have.
 const STACKED_MAX: u32 = 16;
 
-/// Where an operation runs.
+/// The thread on which an operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thread {
-    /// On the event loop: it stops before any call that could wait.
+    /// The event loop: the operation stops before any call that could wait.
     Only,
-    /// On the pool: it may wait for a disk.
+    /// The pool: the operation may wait for a disk.
     Pool,
 }
 
@@ -77,8 +77,8 @@ pub(crate) struct Node<K: Kernel> {
 }
 
 impl<K: Kernel> Node<K> {
-    /// A node whose volumes are provided by `transport`, whose mounts `index` records, and whose
-    /// paths must be under `kubelet_dir`, if set.
+    /// Returns a node whose volumes are provided by `transport`, whose mounts `index` records, and
+    /// whose paths must be under `kubelet_dir`, if set.
     pub(crate) fn new(
         kernel: K,
         transport: Transport<K>,
@@ -96,17 +96,18 @@ impl<K: Kernel> Node<K> {
         node.sharing(&Arc::default())
     }
 
-    /// Changes with the disks of the node; `None` if volumes do not wait for disks.
+    /// Returns a receiver that changes with the disks of the node; `None` if volumes do not wait
+    /// for disks.
     pub(crate) fn arrivals(&self) -> Option<watch::Receiver<u64>> {
         self.transport.disks().map(DiskIndex::arrivals)
     }
 
-    /// Volumes can be detached by a cloud before they are unstaged.
+    /// Whether a cloud can detach volumes before they are unstaged.
     pub(crate) fn may_lose_devices(&self) -> bool {
         self.transport.disks().is_some()
     }
 
-    /// Its mounts, for queries.
+    /// The node's mounts, for queries.
     fn mounts(&self) -> Mounts<'_, K> {
         Mounts {
             kernel: &self.kernel,
@@ -116,10 +117,10 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Whether a mount shows the device, whatever volume and driver it was made for.
+    /// Whether a mount shows the device, regardless of its volume and driver.
     ///
     /// # Errors
-    /// When the mount table cannot be read.
+    /// Returns an error if the mount table cannot be read.
     fn is_shown(&self, volume: &VolumeId, dev: Dev) -> kernel::Result<bool> {
         Ok(self.shared.is_noted(dev) && self.mounts().is_shown(volume, dev)?)
     }
@@ -133,7 +134,7 @@ impl<K: Kernel> Node<K> {
     }
 }
 
-/// What the drivers of a process share.
+/// State that the drivers of a process share.
 #[derive(Default)]
 pub(crate) struct Shared {
     /// Held while a mount is attached.
@@ -161,10 +162,10 @@ impl Shared {
 const LOCAL: [&str; 6] = ["bcachefs", "btrfs", "overlay", "ramfs", "tmpfs", "zfs"];
 
 /// Whether a path can be used on the agent's one thread, where no call may wait: its directory is
-/// in memory, and on a filesystem that is neither a volume, which may hang, nor a server's.
+/// in memory, and its filesystem is neither a volume, which may hang, nor on a server.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 fn is_quick<K: Kernel>(node: &Node<K>, path: &Path) -> Result<bool, Failure> {
     let directory = path.parent().map(|it| node.kernel.open_path_cached(it));
     let Some(Ok(Some(directory))) = directory else {
@@ -197,7 +198,7 @@ impl<K: Kernel> Context<'_, K> {
         self.clock.phase(phase, work)
     }
 
-    /// What others see of the operation.
+    /// The progress of the operation, as other threads see it.
     fn progress(&self) -> &Progress {
         self.clock.progress()
     }

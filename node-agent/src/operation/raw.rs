@@ -1,4 +1,4 @@
-//! The bind of a raw device, which is the kernel's record of what is staged, and the name in
+//! The bind of a raw device, which is the kernel's record of the staged volume, and the name in
 //! `/dev/belay` that it shows.
 
 use std::path::{Path, PathBuf};
@@ -16,10 +16,11 @@ use crate::work::Phase;
 const DEVICE_MODE: u32 = 0o600;
 
 impl<K: Kernel> Context<'_, K> {
-    /// Binds the device node onto `path`, which is made if need be.
+    /// Binds the device node onto `path`, which is created if it does not exist.
     ///
     /// # Errors
-    /// `ABORTED` if something was mounted there meanwhile; what the kernel refused.
+    /// Returns `ABORTED` if another process mounted something at `path` meanwhile; otherwise the
+    /// kernel's error.
     pub(super) fn bind_raw(
         &self,
         volume: &VolumeId,
@@ -60,7 +61,7 @@ impl<K: Kernel> Context<'_, K> {
     /// restart, and returns its path; `None` if it cannot be made.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// Returns the kernel's error.
     pub(super) fn name(
         &self,
         volume: &VolumeId,
@@ -70,26 +71,26 @@ impl<K: Kernel> Context<'_, K> {
         Ok(label.and_then(|label| named(&self.kernel, &label, device.path())))
     }
 
-    /// Drops the volume, of which nothing is left on the node, and the name of its disk.
+    /// Drops the volume, of which nothing remains on the node, and the name of its disk.
     pub(super) fn forget(&self, volume: &VolumeId) {
         if let Some(label) = self.transport.forget(volume) {
             self.remove(volume, &label);
         }
     }
 
-    /// Removes the name that a raw device is bound by, which nothing needs from here on, and
-    /// detaches the device.
+    /// Removes the name that a raw device is bound by, which is no longer needed, and detaches the
+    /// device.
     ///
     /// # Errors
-    /// As [`OpenDevice::release`].
+    /// Returns the same errors as [`OpenDevice::release`].
     pub(super) fn release_raw(
         &self,
         volume: &VolumeId,
         device: OpenDevice<K>,
     ) -> Result<(), Failure> {
         if self.may_lose_devices() {
-            // The last close waits for it too, but another descriptor may be open: of a flush of a
-            // killed agent.
+            // The last close waits for the flush too, but a flush of a killed agent may have
+            // another descriptor open.
             let flushed = self.phase(Phase::Flush, || self.kernel.fsync(device.fd()));
             if let Err(error) = flushed {
                 tracing::warn!(
@@ -107,7 +108,7 @@ impl<K: Kernel> Context<'_, K> {
     /// Unmounts the bind of a raw device that is no longer the volume's, and removes its name.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// Returns the kernel's error.
     pub(super) fn unmount_left(
         &self,
         volume: &VolumeId,
@@ -131,8 +132,8 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// A name that stays will lead to another volume's device; nothing follows it, and the next
-    /// start removes it.
+    /// Removes a name. A name that remains will lead to another volume's device; nothing follows
+    /// it, and the next start removes it.
     fn remove(&self, volume: &VolumeId, label: &Label) {
         if let Err(error) = label.remove(&self.kernel) {
             tracing::debug!(
@@ -143,8 +144,8 @@ impl<K: Kernel> Context<'_, K> {
     }
 }
 
-/// The name to bind the device by, which the mount shows from then on. Without one, a number that
-/// goes to another volume is not noticed after a restart.
+/// Returns the name to bind the device by, which the mount shows from then on. Without a name, a
+/// number that goes to another volume is not noticed after a restart.
 fn named<K: Kernel>(kernel: &K, label: &Label, node: &Path) -> Option<PathBuf> {
     static SAID: Once = Once::new();
     match label.make(kernel, node) {

@@ -1,9 +1,9 @@
 //! The verbs for volumes that are directories of a server: publish, unpublish, statistics. There is
 //! no device and no stage.
 //!
-//! Whatever may wait for the server is a [`RemoteCall`] for a helper process, which the caller has
-//! made; the rest is here, and waits for nothing. So each verb is a few steps: inspect, let the
-//! call be made, finish. Knows no gRPC and no process.
+//! A call that may wait for the server is a [`RemoteCall`] of a helper process, which the caller
+//! runs; all other code is here, and waits for nothing. So each verb is a few steps: inspect, let
+//! the caller run the call, finish. Knows no gRPC and no process.
 
 mod export;
 mod publish;
@@ -25,10 +25,10 @@ use targets::Targets;
 pub(crate) use unpublish::unpublish;
 pub(crate) use usage::{mounted, still_mounted};
 
-/// The types of filesystems that a volume may be: a mount of version 4 is shown as `nfs4`.
+/// The filesystem types that a volume may have: a mount of version 4 is shown as `nfs4`.
 const FS_TYPES: [&str; 2] = ["nfs", "nfs4"];
 
-/// One driver's volumes on this node.
+/// A driver's volumes on this node.
 pub(crate) struct RemoteNode<K: Kernel> {
     pub(crate) kernel: K,
     kubelet_dir: Option<Arc<KubeletDir>>,
@@ -39,9 +39,9 @@ pub(crate) struct RemoteNode<K: Kernel> {
 /// The next step of a verb.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Step {
-    /// There is nothing more to do.
+    /// The verb is complete.
     Done,
-    /// This must be asked first.
+    /// The caller must run this call first.
     Ask(Question),
 }
 
@@ -50,13 +50,13 @@ pub(crate) enum Step {
 pub(crate) struct Question {
     /// The host that must answer; limits are per host.
     pub(crate) server: String,
-    /// The call.
+    /// The call of the helper process.
     pub(crate) call: RemoteCall,
 }
 
 /// A mount of a server's filesystem.
 pub(crate) struct ServerMount {
-    /// Its root.
+    /// The stat of the mount's root.
     pub(crate) stat: Stat,
     source: MountSource,
 }
@@ -77,7 +77,7 @@ impl<K: Kernel> RemoteNode<K> {
         }
     }
 
-    /// How many volumes it has published, as far as it knows.
+    /// Whether this process knows a target of the volume.
     pub(crate) fn has_targets(&self, volume: &VolumeId) -> bool {
         !self.targets.of(volume).is_empty()
     }
@@ -98,7 +98,7 @@ impl<K: Kernel> RemoteNode<K> {
         }
     }
 
-    /// What is at that path.
+    /// The stat of the path; `None` if nothing is there. Refuses a symbolic link.
     fn look(&self, field: &str, path: &Path) -> Result<Option<Stat>, Failure> {
         let stat = self.kernel.look(path)?;
         if stat.is_some_and(|stat| stat.kind == FileKind::Symlink) {
@@ -111,8 +111,8 @@ impl<K: Kernel> RemoteNode<K> {
         Ok(stat)
     }
 
-    /// The mount on `path` whose root `stat` describes, if it is of a server and no other volume
-    /// was published there.
+    /// The mount on `path` whose root `stat` describes, if it is a server's and no other volume was
+    /// published there.
     fn seen(
         &self,
         volume: &VolumeId,
@@ -137,7 +137,7 @@ impl ServerMount {
     }
 }
 
-/// The failure of a call for the volume, which its message names.
+/// Names the volume in the message of a failure.
 pub(crate) fn of_volume(volume: &VolumeId, failure: Failure) -> Failure {
     let message = format!("volume {volume}: {}", failure.message);
     Failure { message, ..failure }

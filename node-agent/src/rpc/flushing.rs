@@ -25,14 +25,14 @@ pub(super) fn announce() {
     );
 }
 
-/// Why not all of a volume is known to be on its disk.
+/// The reason why some data of a volume may not be on its disk.
 enum Unflushed {
     /// A flush has not ended.
     Slow(Failure),
     Failed(Failure),
 }
 
-/// What the calls of a driver share.
+/// State that the calls of a driver share.
 pub(super) struct Shared<K: Kernel> {
     pub(super) jobs: Table,
     pub(super) pool: Arc<Pool>,
@@ -43,7 +43,7 @@ pub(super) struct Shared<K: Kernel> {
 /// Unpublishes the volume.
 ///
 /// # Errors
-/// Those of [`operation::unpublish`].
+/// Returns the errors of [`operation::unpublish`].
 pub(super) async fn unpublish_flushed<K: Kernel>(
     ticket: &Ticket,
     shared: Shared<K>,
@@ -63,13 +63,13 @@ pub(super) async fn unpublish_flushed<K: Kernel>(
     unmounted
 }
 
-/// The target was unmounted after that flush.
+/// Reports that the target was unmounted although the flush has not succeeded.
 fn report(unsynced: &Unsynced, unpublish: &Unpublish, begun: &Flush, unflushed: Unflushed) {
     let id = &unpublish.id;
     let (reason, why) = match unflushed {
         Unflushed::Slow(why) => match unsynced.unmounted(id, begun, why.to_string()) {
             true => ("slow", why),
-            // It has ended after its deadline.
+            // The flush has ended after its deadline.
             false => return,
         },
         Unflushed::Failed(why) => {
@@ -104,7 +104,7 @@ async fn unmount<K: Kernel>(
 /// Refuses to unstage a volume that is still being written to its disk.
 ///
 /// # Errors
-/// `ABORTED` then.
+/// Returns `ABORTED` while the volume is being written.
 pub(super) fn refuse_flushing(jobs: &Table, id: &VolumeId) -> Result<(), Failure> {
     match jobs.view(&key(id)) {
         None => Ok(()),
@@ -114,12 +114,13 @@ pub(super) fn refuse_flushing(jobs: &Table, id: &VolumeId) -> Result<(), Failure
     }
 }
 
-/// The key of the flush of a volume: at most one at a time, however often it is unpublished.
+/// The key of the flush of a volume. There is at most one at a time, however often the volume is
+/// unpublished.
 fn key(id: &VolumeId) -> Key<Class> {
     Key::new(Class::Flush, id.as_str())
 }
 
-/// A separate job, since it may outlive the unpublish.
+/// Flushes the volume in a separate job, since the flush may outlive the unpublish.
 async fn flush<K: Kernel>(
     shared: &Shared<K>,
     unpublish: &Arc<Unpublish>,
@@ -142,7 +143,7 @@ async fn flush<K: Kernel>(
         match pool.run(&ticket, Lane::Change, work).await? {
             Flushed::Nothing => {}
             Flushed::Done => unsynced.flushed(&id, &begun),
-            // The next flush succeeds: the kernel has dropped the data.
+            // The next flush would succeed, because the kernel has dropped the data.
             Flushed::Failed(error) => {
                 unsynced.failed(&id, error.to_string());
                 let id = id.as_str();

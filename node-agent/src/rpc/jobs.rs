@@ -1,4 +1,4 @@
-//! Runs the calls of a driver: all as jobs of one table, on the pool.
+//! Runs all calls of a driver as jobs of one table, on the pool.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ pub(super) type Table = Jobs<Class, Done>;
 pub(super) enum Done {
     /// A change that returns nothing.
     Changed,
-    /// The device has so many bytes.
+    /// The size of the device in bytes, after growth.
     Grown(u64),
     /// Whether a device was freed.
     Freed(bool),
-    /// And where to read them the next time.
+    /// The usage and the health of a volume.
     Stats(VolumeStats),
     Health(Conditions),
     /// Whether a detach is pending.
@@ -34,7 +34,7 @@ pub(super) enum Done {
     Space(Option<Space>),
 }
 
-/// A job has the result of another call: equal fingerprints of unequal calls.
+/// The error for equal fingerprints of unequal calls: a job has the result of another call.
 pub(super) fn mixed_up() -> Failure {
     Failure::bug("the job has another call's result")
 }
@@ -48,7 +48,7 @@ impl<K: Kernel> NodeService<K> {
     /// Runs an operation as the job of `key`, on the pool.
     ///
     /// # Errors
-    /// Those of the operation, of [`Jobs::run`] and of [`crate::work::Pool::run`].
+    /// Returns the errors of the operation, of [`Jobs::run`] and of [`crate::work::Pool::run`].
     pub(super) async fn run(
         &self,
         key: Key<Class>,
@@ -62,10 +62,10 @@ impl<K: Kernel> NodeService<K> {
         self.on_pool(key, call, work).await
     }
 
-    /// The same for a query that is no operation: it has no phases.
+    /// Runs a query, which is no operation and has no phases, as the job of `key`, on the pool.
     ///
     /// # Errors
-    /// As [`NodeService::run`].
+    /// Returns the same errors as [`NodeService::run`].
     pub(super) async fn query(
         &self,
         key: Key<Class>,

@@ -20,7 +20,7 @@ pub(super) struct PendingNode<K: Kernel> {
 }
 
 impl<K: Kernel> PendingNode<K> {
-    /// Not ready yet, and why.
+    /// Returns a node that is not ready yet, for that reason.
     pub(super) fn new(why: &str) -> Self {
         PendingNode {
             node: OnceLock::new(),
@@ -31,12 +31,12 @@ impl<K: Kernel> PendingNode<K> {
     /// The node.
     ///
     /// # Errors
-    /// `UNAVAILABLE` with the reason while it is not ready; the caller retries.
+    /// Returns `UNAVAILABLE` with the reason while the node is not ready; the caller retries.
     pub(super) fn get(&self) -> Result<Arc<Node<K>>, Failure> {
         self.node.get().cloned().ok_or_else(|| self.missing())
     }
 
-    /// `UNAVAILABLE` with the reason.
+    /// The error `UNAVAILABLE`, with the reason.
     pub(super) fn missing(&self) -> Failure {
         let why = self.why.lock();
         Failure::new(Kind::Unreachable, why.clone())
@@ -44,7 +44,7 @@ impl<K: Kernel> PendingNode<K> {
 
     /// Makes the node available.
     pub(super) fn set(&self, node: Node<K>) {
-        // Only the one task that opens the driver's directory sets it, once.
+        // Only the single task that opens the driver's directory sets the node, once.
         drop(self.node.set(Arc::new(node)));
     }
 
@@ -56,12 +56,12 @@ impl<K: Kernel> PendingNode<K> {
 }
 
 impl<K: Kernel> NodeService<K> {
-    /// The driver is ready from now on.
+    /// Makes the driver ready from now on.
     pub(crate) fn come_up(&self, node: Node<K>) {
         self.node.set(node);
     }
 
-    /// The driver is not ready yet; its callers get this reason.
+    /// Records the reason why the driver is not ready, which its callers get.
     pub(crate) fn fails(&self, why: &str) {
         self.node.fails(why);
     }
@@ -69,17 +69,17 @@ impl<K: Kernel> NodeService<K> {
     /// The node, once the driver has come up.
     ///
     /// # Errors
-    /// `UNAVAILABLE` before that.
+    /// Returns `UNAVAILABLE` before the driver has come up.
     pub(crate) fn node(&self) -> Result<Arc<Node<K>>, Failure> {
         self.node.get()
     }
 
     /// Frees a device that a killed agent may have left bound, see [`Node::free_remnant`]. Returns
-    /// whether it did: not while another operation on the volume is in progress, which finds the
-    /// device.
+    /// whether it did. It does not while another operation on the volume is in progress, which
+    /// finds the device.
     ///
     /// # Errors
-    /// Those of [`Node::free_remnant`].
+    /// Returns the errors of [`Node::free_remnant`].
     pub(crate) async fn free_remnant(&self, number: u32, id: VolumeId) -> Result<bool, Failure> {
         if self.jobs.view(&change(&id)).is_some() {
             return Ok(false);

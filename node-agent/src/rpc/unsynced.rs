@@ -12,7 +12,7 @@ use belay_server::request::VolumeId;
 /// The maximum number of volumes: more than any node has.
 const KEPT_MAX: usize = 16_384;
 
-/// Such volumes. Lost at a restart.
+/// The unsynced volumes. They are lost at a restart.
 #[derive(Default)]
 pub(super) struct Unsynced(Lock<Inner>);
 
@@ -23,7 +23,7 @@ struct Inner {
     volumes: BTreeMap<VolumeId, Mark>,
 }
 
-/// Why data of a volume is not on its disk; at least one of both.
+/// The reason why data of a volume is not on its disk: at least one of both.
 #[derive(Default)]
 struct Mark {
     /// Data is lost. The kernel reports an error of a write once, and drops the data, so that the
@@ -34,7 +34,7 @@ struct Mark {
     late: Option<(u64, String)>,
 }
 
-/// A flush: it writes what was written before it, and thus before each later one.
+/// A flush: it writes the data that was written before it began, and thus before each later flush.
 #[derive(Clone)]
 pub(super) struct Flush {
     number: u64,
@@ -42,7 +42,7 @@ pub(super) struct Flush {
 }
 
 impl Unsynced {
-    /// A flush begins.
+    /// Begins a flush.
     pub(super) fn begin(&self) -> Flush {
         let mut inner = self.0.lock();
         inner.last += 1;
@@ -52,7 +52,7 @@ impl Unsynced {
         }
     }
 
-    /// That flush has written the volume.
+    /// Records that the flush has written the volume.
     pub(super) fn flushed(&self, id: &VolumeId, flush: &Flush) {
         let mut inner = self.0.lock();
         flush.has_succeeded.store(true, Ordering::Relaxed);
@@ -65,13 +65,13 @@ impl Unsynced {
         }
     }
 
-    /// A write of the volume has failed, even if it stays published.
+    /// Records that a write of the volume has failed, even if the volume stays published.
     pub(super) fn failed(&self, id: &VolumeId, why: String) {
         self.0.lock().mark(id, |mark| mark.lost = Some(why));
     }
 
-    /// The volume was unmounted, and nothing waits for that flush any longer. Whether it has still
-    /// not ended.
+    /// Records that the volume was unmounted, and that the flush is no longer waited for. Returns
+    /// whether the flush has still not succeeded.
     pub(super) fn unmounted(&self, id: &VolumeId, flush: &Flush, why: String) -> bool {
         let mut inner = self.0.lock();
         let is_late = !flush.has_succeeded.load(Ordering::Relaxed);
@@ -81,12 +81,12 @@ impl Unsynced {
         is_late
     }
 
-    /// Nothing of the volume is left on the node.
+    /// Records that nothing of the volume remains on the node.
     pub(super) fn unstaged(&self, id: &VolumeId) {
         self.0.lock().volumes.remove(id);
     }
 
-    /// How many there are.
+    /// The number of unsynced volumes.
     pub(super) fn count(&self) -> usize {
         self.0.lock().volumes.len()
     }

@@ -1,5 +1,5 @@
-//! The volumes of a driver as reported by calls: which are staged, and which are unhealthy. Makes
-//! no calls. After a restart it is complete when the kubelet has requested the statistics of all
+//! The volumes of a driver as reported by calls: the staged ones, and the unhealthy ones. Makes no
+//! calls. After a restart the list is complete when the kubelet has requested the statistics of all
 //! its volumes, which it does each minute.
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +12,7 @@ use belay_server::request::VolumeId;
 /// The maximum number of volumes: a few MiB at worst, and more than any node has.
 const KEPT_MAX: usize = 16_384;
 
-/// A condition that no call has confirmed for so long does not count: the kubelet has stopped
+/// Maximum age of a condition that no call has confirmed. After that, the kubelet has stopped
 /// requesting statistics of the volume, and the condition may have ended.
 const CONDITION_AGE_MAX: Duration = Duration::from_secs(600);
 
@@ -20,7 +20,7 @@ const CONDITION_AGE_MAX: Duration = Duration::from_secs(600);
 #[derive(Default)]
 pub(super) struct Volumes(Lock<HashMap<VolumeId, LastReport>>);
 
-/// The reasons of a volume's last health report, and when that was.
+/// The reasons of a volume's last health report, and its time.
 #[derive(Default)]
 struct LastReport {
     reasons: Vec<&'static str>,
@@ -28,34 +28,34 @@ struct LastReport {
 }
 
 impl Volumes {
-    /// The volume was staged.
+    /// Records that the volume was staged.
     pub(super) fn staged(&self, id: &VolumeId) {
         self.note(id, LastReport::default());
     }
 
-    /// A mounted volume has these conditions, or none.
+    /// Records the conditions of a mounted volume, which may be none.
     pub(super) fn mounted(&self, id: &VolumeId, conditions: &Conditions) {
         self.note(id, LastReport::of(conditions));
     }
 
-    /// A volume, mounted or not, has these conditions, or none.
+    /// Records the conditions of a volume, mounted or not, which may be none.
     pub(super) fn checked(&self, id: &VolumeId, conditions: &Conditions) {
         if !conditions.is_empty() || self.0.lock().contains_key(id) {
             self.mounted(id, conditions);
         }
     }
 
-    /// The volume was unstaged.
+    /// Records that the volume was unstaged.
     pub(super) fn unstaged(&self, id: &VolumeId) {
         self.0.lock().remove(id);
     }
 
-    /// How many are noted.
+    /// The number of known volumes.
     pub(super) fn count(&self) -> usize {
         self.0.lock().len()
     }
 
-    /// How many have a condition for each reason.
+    /// The number of volumes with each reason.
     pub(super) fn unhealthy(&self) -> BTreeMap<&'static str, u64> {
         let (volumes, now) = (self.0.lock(), Instant::now());
         let mut counts = BTreeMap::new();
@@ -84,7 +84,7 @@ impl LastReport {
         }
     }
 
-    /// Those that still count at that time.
+    /// The reasons that still count at that time.
     fn reasons_at(&self, now: Instant) -> &[&'static str] {
         match self.since {
             Some(since) if now.duration_since(since) <= CONDITION_AGE_MAX => &self.reasons,

@@ -9,31 +9,31 @@ use belay_server::size::Exact;
 use crate::device::{Backing, linked};
 use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors};
 
-/// A filesystem has at least so many bytes that are not zeros. The smallest that mkfs.ext4 makes,
-/// of 4 MiB, has 124 KiB.
+/// Minimum number of bytes of a filesystem that are not zeros, and thus allocated. The smallest
+/// that mkfs.ext4 makes, of 4 MiB, has 124 KiB.
 const FILESYSTEM_BYTES: u64 = 96 << 10;
 
 /// Facts about a mounted volume.
 pub(crate) struct Observation<'a> {
     /// The expected file.
     pub(super) file: &'a Path,
-    /// Where it is mounted.
+    /// The path where the volume is mounted.
     pub(super) path: &'a Path,
-    /// The node of its device.
+    /// The node of the volume's device.
     pub(super) device: &'a Path,
-    /// The names of the partitions that a process has added to it.
+    /// The names of the partitions that a process has added to the device.
     pub(super) partitions: &'a [String],
-    /// A process has set it read-only.
+    /// Whether a process has set the device read-only.
     pub(super) refuses_writes: bool,
     pub(super) backing: Backing,
-    /// None for a raw device.
+    /// The facts about the filesystem; `None` for a raw device.
     pub(super) filesystem: Option<Filesystem>,
 }
 
 /// The kernel's facts about a mounted filesystem.
 pub(crate) struct Filesystem {
     pub(super) fs_type: String,
-    /// It refuses writes, and was not staged read-only.
+    /// Whether the filesystem refuses writes, and was not staged read-only.
     pub(super) stopped: bool,
     pub(super) shut_down: bool,
     pub(super) ext4: Option<Ext4Errors>,
@@ -103,7 +103,7 @@ fn backing(seen: &Observation<'_>, conditions: &mut Conditions) {
                  delete the pod, wait until the volume is detached, and restore the file"
             ),
         ),
-        // Reported as unreadable before.
+        // A file that cannot be read was reported before.
         Backing::There { .. } | Backing::Unreadable(_) => {}
         Backing::Unplugged => conditions.add(
             volume::DEVICE_LOST,
@@ -231,7 +231,7 @@ fn ext4_error_name(code: u64) -> Option<&'static str> {
         "ESHUTDOWN",
         "EFAULT",
     ];
-    // 0 is none, 1 is unknown.
+    // 0 is no error, 1 is an unknown error.
     let index = usize::try_from(code.checked_sub(2)?).ok()?;
     NAMES.get(index).copied()
 }
@@ -331,7 +331,7 @@ mod tests {
         let mut well = filesystem("btrfs");
         well.btrfs = Some(BtrfsErrors::default());
         assert!(seen(WHOLE, Some(well)).is_empty());
-        // A file that has grown, and whose device does not have the new size yet.
+        // The file has grown, and its device does not have the new size yet.
         let grown = Backing::There {
             bytes: 200,
             device_bytes: 100,

@@ -12,20 +12,21 @@ use super::super::pending::pending;
 use crate::kernel::{Cause, Kernel, MountAttrs, MountFacts, Usage};
 use crate::operation::Context;
 
-/// One hung volume may be its own fault; several share a disk.
+/// Minimum number of hung volumes for a health reason of the storage: the cause of one may be the
+/// volume itself; several share a disk.
 const HUNG_MIN: usize = 2;
 /// The part of the filesystem that should stay free: 5 %.
 const RESERVE_PART: u64 = 20;
 /// On large filesystems, this many bytes suffice: 10 GiB.
 const RESERVE_BYTES_MAX: u64 = 10 << 30;
 
-/// One health reason of the storage.
+/// A health reason of the storage.
 pub(crate) type StorageCondition = Condition<StorageSeverity>;
 
 /// The health of the storage behind all volumes. May wait for a disk.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub(crate) fn storage_health<K: Kernel>(
     cx: &Context<'_, K>,
 ) -> Result<Vec<StorageCondition>, Failure> {
@@ -96,7 +97,7 @@ fn detach_pending(volume: &VolumeId, path: &Path) -> StorageCondition {
     )
 }
 
-/// The storage's health if the check itself hangs.
+/// The storage's health while the check itself hangs.
 pub(crate) fn storage_hangs(why: &str) -> StorageCondition {
     Condition::new(
         storage::STORAGE_HANGS,

@@ -1,5 +1,6 @@
-//! Which volume this process has published where. A cache: the mounts themselves are the record,
-//! and a mount that is not noted here, since another process made it, counts as its caller's.
+//! The target paths at which this process has published volumes. A cache: the mounts themselves are
+//! the record, and a mount that is not noted here, since another process made it, counts as the
+//! caller's.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use belay_server::request::VolumeId;
 
 use crate::kernel::Stat;
 
-/// More than any node has.
+/// Maximum number of noted targets: more than any node has.
 const NOTED_MAX: usize = 16_384;
 
 /// Volumes by their target paths.
@@ -18,12 +19,12 @@ pub(super) struct Targets(Lock<HashMap<PathBuf, Noted>>);
 
 struct Noted {
     volume: VolumeId,
-    /// 0 where the kernel has no unique IDs.
+    /// The unique ID of the mount; 0 if the kernel has no unique IDs.
     mount_id: u64,
 }
 
 impl Targets {
-    /// The mount whose root `stat` describes is the volume's.
+    /// Notes that the mount whose root `stat` describes is the volume's.
     pub(super) fn note(&self, path: &Path, stat: &Stat, volume: &VolumeId) {
         let mut noted = self.0.lock();
         if noted.len() < NOTED_MAX || noted.contains_key(path) {
@@ -32,7 +33,7 @@ impl Targets {
         }
     }
 
-    /// Nothing of a volume is mounted there.
+    /// Forgets a path at which no volume is mounted.
     pub(super) fn forget(&self, path: &Path) {
         self.0.lock().remove(path);
     }
@@ -52,7 +53,7 @@ impl Targets {
         noted.is_some_and(|it| it.volume == *volume)
     }
 
-    /// Where the volume is published.
+    /// The paths at which the volume is published.
     pub(super) fn of(&self, volume: &VolumeId) -> Vec<PathBuf> {
         let noted = self.0.lock();
         let its = noted.iter().filter(|(_, it)| it.volume == *volume);
@@ -64,7 +65,7 @@ impl Targets {
         self.0.lock().contains_key(path)
     }
 
-    /// The volume that the path leads through.
+    /// The volume that the path leads through, if any.
     pub(super) fn around(&self, path: &Path) -> Option<VolumeId> {
         let noted = self.0.lock();
         let mut above = path.ancestors().skip(1);

@@ -8,13 +8,14 @@ use belay_server::request::Unpublish;
 use super::{FS_TYPES, Question, RemoteNode, Step};
 use crate::kernel::{Cause, FileKind, Kernel, RemoteCall};
 
-/// The next step, by what the kernel shows now: also after a helper was killed, which may have
-/// unmounted all the same. After its unmount has `failed`, the mount leaves its path whatever uses
-/// it. Never `MNT_FORCE`: it would end writes to all volumes of the server.
+/// Returns the next step, judged by the mounts that the kernel shows now: also after a helper was
+/// killed, which may have unmounted the volume all the same. After its unmount has `failed`, the
+/// mount is detached from its path even if it is in use. Never uses `MNT_FORCE`, which would end
+/// writes to all volumes of the server.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` if the mount there is not the volume's, if it would take another mount
-/// along, or if the path hides files.
+/// Returns `FAILED_PRECONDITION` if the mount is not the volume's, if it would detach another mount
+/// with it, or if the path hides files.
 pub(crate) fn unpublish<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Unpublish,
@@ -51,10 +52,10 @@ pub(crate) fn unpublish<K: Kernel>(
     }))
 }
 
-/// `MNT_DETACH` takes along what is mounted inside the volume. Other NFS mounts may be of the
+/// Refuses to detach a volume if `MNT_DETACH` would detach a foreign mount inside it: a mount that
+/// is not NFS, or a volume that this process has published. Other NFS mounts may belong to the
 /// volume: where a user enters a further export, or one that the server refers to, the kernel
-/// mounts it by itself, from whatever source the server names. But a volume that we have published
-/// stays.
+/// mounts it by itself, from any source that the server names.
 fn refuse_nested<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Unpublish,
@@ -64,7 +65,8 @@ fn refuse_nested<K: Kernel>(
     let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
         return Ok(());
     };
-    // As the table of mounts shows it, without links. Nothing is looked up in the volume.
+    // Get the target's path without links, as in the table of mounts. No name in the volume is
+    // resolved.
     let shown = node.kernel.real(parent)?.map(|parent| parent.join(name));
     let shown = shown.unwrap_or_else(|| target.to_path_buf());
     let mounts = node.kernel.mounts()?;

@@ -1,5 +1,5 @@
-//! Whether a volume may be formatted, or must be checked: its content, and the content word of its
-//! attachment.
+//! Whether a volume may be formatted, or must be checked: decided by its content, and by the
+//! content word of its attachment.
 
 use std::path::Path;
 
@@ -12,35 +12,36 @@ use super::tally::Refusal;
 use crate::filesystem::{DeviceUnderTest, Found, FsType, Origin, Permit, RECORD, Sound, settle};
 use crate::kernel::Kernel;
 
-/// Why a volume that held data is not formatted.
+/// The reason why a volume that held data is not formatted.
 const LOST: &str = "it was restored, cloned or in use, and contains no data now: its data is lost; \
                     restore it, or delete the volume";
 
-/// What to mount, and what it needs before.
+/// The filesystem to mount, and the steps that it needs before.
 pub(super) struct Decision {
     pub(super) fs: FsType,
     pub(super) need: Need,
-    /// See [`Sound`].
+    /// The number of blocks before a replay of the journal: see [`Sound`].
     pub(super) blocks_before_replay: Option<u64>,
-    /// It may be an ext4 that can have project quotas.
+    /// Whether it may be an ext4 that can have project quotas.
     pub(super) may_have_projects: bool,
-    /// It is an ext4 whose superblock asks for `errors=panic`.
+    /// Whether it is an ext4 whose superblock asks for `errors=panic`.
     pub(super) panics: bool,
 }
 
-/// What a device needs before it is mounted.
+/// The step that a device needs before it is mounted.
 pub(super) enum Need {
     Nothing,
-    /// Its superblock asks for a check.
+    /// The superblock asks for a check.
     Check,
-    /// It has no filesystem.
+    /// The device has no filesystem.
     Format(Permit),
 }
 
-/// What to mount, from the content that was found, and what it needs before.
+/// Decides which filesystem to mount, from the content that was found, and the step that it needs
+/// before.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` if it must not be made, with the reason.
+/// Returns `FAILED_PRECONDITION` with the reason if the filesystem must not be made or mounted.
 pub(super) fn judge<K: Kernel>(
     node: &Node<K>,
     spec: &MountSpec<'_>,
@@ -57,7 +58,7 @@ pub(super) fn judge<K: Kernel>(
         Found::Unsettled(made) => {
             same_as_asked(spec, made.fs_type())?;
             return match is_disk && spec.read_only {
-                // The mark stays until a writer comes.
+                // The mark remains until the volume is staged for writing.
                 true => known(node, spec, made.unsettled()),
                 false => known(node, spec, settle(&node.kernel, under_test, made)?),
             };
@@ -80,7 +81,7 @@ pub(super) fn judge<K: Kernel>(
             ));
         }
         Found::Unreadable(failure) => {
-            // Else the volume is being unstaged.
+            // Otherwise the volume is being unstaged.
             if failure.kind != Kind::Busy {
                 Refusal::Unreadable.count();
             }
@@ -91,7 +92,7 @@ pub(super) fn judge<K: Kernel>(
         fs: spec.fs.unwrap_or(FsType::Ext4),
         need: Need::Format(permit),
         blocks_before_replay: None,
-        // mkfs of Belay turns neither on.
+        // mkfs of Belay enables neither quotas nor `errors=panic`.
         may_have_projects: false,
         panics: false,
     })
@@ -120,7 +121,7 @@ fn known<K: Kernel>(
         fs: same_as_asked(spec, found.fs)?,
         need,
         blocks_before_replay: found.blocks_before_replay,
-        // What is replayed or repaired may be the superblock.
+        // A replay or a repair may change the superblock.
         may_have_projects: found.has_projects
             || found.wants_check
             || found.blocks_before_replay.is_some(),
@@ -128,7 +129,7 @@ fn known<K: Kernel>(
     })
 }
 
-/// Why a volume that could be formatted by its content must not be, by its history.
+/// The reason why a volume that could be formatted by its content must not be, by its history.
 fn forbidden(
     spec: &MountSpec<'_>,
     plan: &PublishContext,

@@ -1,4 +1,4 @@
-//! The calls as jobs: the steps of an operation, and what helper processes are asked between them.
+//! The calls as jobs: the steps of an operation, and the calls of helper processes between them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,15 @@ use crate::operation::remote::{self, Question, RemoteNode, Step, of_volume};
 use crate::operation::{VolumeStats, VolumeUsage};
 use crate::work::{Class, Replied, Servers, needs_detach};
 
-/// How long a mount may take, with the wait for a slot. Less than the caller waits.
+/// How long a mount may take, including the wait for a slot. Less than the caller waits.
 const MOUNT_MAX: Duration = Duration::from_secs(60);
-/// How long an unmount may take before the mount is detached, and how long that may.
+/// How long an unmount may take before the mount is detached, and how long the detach may take.
 const UNMOUNT_MAX: Duration = Duration::from_secs(10);
 const DETACH_MAX: Duration = Duration::from_secs(10);
 /// How long a server may take to report the usage of a volume.
 const USAGE_MAX: Duration = Duration::from_secs(5);
-/// The most mounts on one path that a call takes down. We never stack, but others may have.
+/// Maximum number of stacked mounts on one path that a call unmounts. Belay never stacks mounts,
+/// but another program may have.
 const STACKED_MAX: u32 = 16;
 
 /// The result of a job.
@@ -31,16 +32,16 @@ const STACKED_MAX: u32 = 16;
 pub(super) enum Done {
     /// A change that returns nothing.
     Changed,
-    /// What the server reported.
+    /// The usage that the server reported.
     Usage(Usage),
-    /// The server has not reported it.
+    /// The server has not reported the usage.
     Unanswered(Failure),
 }
 
-/// What became of a query of a server.
+/// The result of a query of a server.
 enum Queried {
     Usage(Usage),
-    /// The server has not answered it.
+    /// The server has not answered the query.
     Unanswered(Failure),
 }
 
@@ -81,7 +82,8 @@ impl<K: Kernel> Asking<K> {
         Ok(Done::Changed)
     }
 
-    /// Each step begins with what the kernel shows, whatever became of the last call.
+    /// Unpublishes a volume. Each step begins with the mounts that the kernel shows, regardless of
+    /// the result of the last call.
     async fn unpublish(&self, request: Unpublish) -> Result<Done, Failure> {
         let mut refused = None;
         for _ in 0..STACKED_MAX {
@@ -98,7 +100,7 @@ impl<K: Kernel> Asking<K> {
                 refused = Some(unanswered.failure);
                 continue;
             }
-            // The mount may have gone all the same.
+            // The mount may have been removed all the same.
             return match remote::unpublish(&self.node, &request, refused.as_ref())? {
                 Step::Done => Ok(Done::Changed),
                 Step::Ask(_) if refused.is_some() => Err(unanswered.failure.may_be_running()),
@@ -114,7 +116,7 @@ impl<K: Kernel> Asking<K> {
     async fn usage(&self, id: &VolumeId, path: &std::path::Path) -> Result<Done, Failure> {
         let (seen, question) = remote::mounted(&self.node, id, path)?;
         let asked = self.ask(id, &question, USAGE_MAX).await;
-        // A failure says nothing of a volume that was unmounted meanwhile.
+        // A failure means nothing if the volume was unmounted meanwhile.
         remote::still_mounted(&self.node, id, path, &seen)?;
         match asked {
             Ok(replied) => match replied.answer {
@@ -188,7 +190,7 @@ impl<K: Kernel> RemoteService<K> {
     pub(super) async fn health(&self, health: NodeVolumeHealth) -> Result<Conditions, Failure> {
         let id = health.id;
         let Some(path) = health.target.filter(|path| path.is_absolute()) else {
-            // Only at a target can anything be said of it.
+            // The health is known only at a target.
             return Ok(Conditions::default());
         };
         let conditions = match self.usage(&id, &path, Rpc::NodeGetVolumeHealth).await? {
@@ -199,8 +201,8 @@ impl<K: Kernel> RemoteService<K> {
         Ok(conditions)
     }
 
-    /// What the server reports, for statistics or as a proof that it answers. Equal calls share
-    /// one process.
+    /// Queries the server for the usage, for statistics or as a proof that it answers. Equal calls
+    /// share one process.
     async fn usage(
         &self,
         id: &VolumeId,
@@ -222,7 +224,7 @@ impl<K: Kernel> RemoteService<K> {
     }
 }
 
-/// The health reason of a volume whose server has not answered so.
+/// The health reason of a volume whose server has failed to answer.
 fn inaccessible(failure: &Failure) -> Conditions {
     let mut conditions = Conditions::default();
     let message = format!(

@@ -1,4 +1,4 @@
-//! What a call that fails answers, and the calls of no kubelet.
+//! The errors of calls that fail, and calls that no kubelet makes.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ async fn published(world: &Simulated, service: &NodeService<Fake>, form: Form) -
     volume
 }
 
-/// An error is no hang, and the next call finds nothing of it.
+/// An error is not a hang, and does not affect the next call.
 #[tokio::test]
 async fn a_read_that_fails_returns_its_error_and_no_health_reason() {
     let (world, service) = up();

@@ -73,7 +73,7 @@ impl Bench {
         tokio::spawn(async move { send(&service, &volume, Verb::Unpublish(1)).await })
     }
 
-    /// An unpublish that stops waiting for its flush, which that fault delays.
+    /// Unpublishes the volume, which stops waiting for the flush that this fault delays.
     async fn unpublish_without_flush(&self, fault: Fault) {
         let machine = &self.world.machine;
         let mut hangs = machine.hangs();
@@ -138,7 +138,7 @@ async fn is_unsynced(bench: &Bench) -> bool {
     is_unsynced
 }
 
-/// A call hangs.
+/// Waits until a call hangs.
 async fn hung(hangs: &mut tokio::sync::watch::Receiver<u64>) {
     until(|| hangs.has_changed().unwrap()).await;
 }
@@ -191,14 +191,14 @@ async fn an_error_of_the_disk_keeps_no_pod() {
             .await
             .unwrap();
         assert!(is_unsynced(&bench).await);
-        // What another volume flushes says nothing.
+        // A flush of another volume proves nothing.
         let mut other = bench.volume.clone();
         other.id = "other".to_owned();
         send(&bench.service, &other, Verb::Unpublish(1))
             .await
             .unwrap();
         assert!(is_unsynced(&bench).await);
-        // Nothing is mounted there, and nothing flushed.
+        // Nothing is mounted at the target, and nothing is flushed.
         send(&bench.service, &bench.volume, Verb::Unpublish(1))
             .await
             .unwrap();
@@ -231,12 +231,12 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
         }
         assert!(!unpublish.is_finished());
         advance(Duration::from_secs(2)).await;
-        // Its second part runs on a thread, for which the clock must not go on.
+        // The second part of the unpublish runs on a thread, for which the clock must not advance.
         until(|| unpublish.is_finished()).await;
         unpublish.await.unwrap().unwrap();
         counts.expect("slow", 2 * times - 1);
 
-        // It is still being written. No other thread does the same for the next target.
+        // The volume is still being written. No other thread does the same for the next target.
         let busy = send(&bench.service, &bench.volume, Verb::Unstage).await;
         let busy = busy.unwrap_err();
         assert_eq!(busy.code(), Code::Aborted, "{busy}");
@@ -250,7 +250,7 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
         assert!(bench.service.jobs.view(&flush).unwrap().is_hung);
         machine.let_go();
         until(|| bench.service.jobs.view(&flush).is_none()).await;
-        // It began before the second unpublish, and may lack what that one's pod wrote.
+        // The flush began before the second unpublish, and may lack the data of the second pod.
         assert!(is_unsynced(&bench).await);
         for verb in [Verb::Publish(2), Verb::Unpublish(2)] {
             send(&bench.service, &bench.volume, verb).await.unwrap();
@@ -315,7 +315,7 @@ async fn an_unpublish_that_fails_after_its_unmount_is_reported() {
     assert!(is_unsynced(&bench).await);
     counts.expect("failed", 1);
     world.remove_file(&below);
-    // Nothing is mounted there, and nothing flushed.
+    // Nothing is mounted at the target, and nothing is flushed.
     call(Verb::Unpublish(3)).await.unwrap();
     call(Verb::Unpublish(1)).await.unwrap();
     assert!(is_unsynced(&bench).await);
@@ -337,7 +337,7 @@ async fn an_unpublish_that_is_refused_warns_of_no_loss() {
     assert!(!counts.0.handle().render().contains("unflushed"));
 }
 
-/// Also of a volume that a killed agent was still writing to its disk.
+/// This also holds for a volume that a killed agent was still writing to its disk.
 #[tokio::test]
 async fn an_unstage_of_a_raw_disk_ends_after_its_data_is_on_the_disk() {
     let bench = published(FLUSHES[1]).await;

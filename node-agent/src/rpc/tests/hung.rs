@@ -1,4 +1,4 @@
-//! Hung read-only calls about volumes and storage: the answer to each caller, when, and at what
+//! Hung read-only calls about volumes and storage: the response to each caller, its time, and its
 //! cost.
 
 use std::path::Path;
@@ -46,7 +46,7 @@ impl Bench {
         let world = Simulated::new();
         let node = world.start_swept();
         world.machine.never_wait_here(true);
-        // Their statistics may wait for the disk.
+        // The statistics may wait for the disk.
         world.machine.keep_quotas();
         let service = Arc::new(NodeService::new("", Pool::new(), &LOCAL));
         service.come_up(node);
@@ -113,7 +113,7 @@ impl Bench {
         }
     }
 
-    /// The answer to one more caller while the check hangs, at one of its deadlines.
+    /// The response to another caller while the check hangs, at one of its deadlines.
     async fn storage_health_again(&self) -> Vec<StorageBackendHealth> {
         self.world.machine.begin(None);
         let caller = tokio::spawn(self.storage_health());
@@ -167,7 +167,7 @@ impl Bench {
         volume
     }
 
-    /// The answer of a call that neither waits nor makes a system call.
+    /// The response of a call that neither waits nor makes a system call.
     async fn at_once<T: Send + 'static>(
         &self,
         call: impl Future<Output = T> + Send + 'static,
@@ -210,12 +210,12 @@ async fn settle() {
     }
 }
 
-/// The answer to a call that hangs from now on, at its deadline and not before.
+/// The response to a call that hangs from now on, at its deadline and not before.
 async fn told_at<T>(deadline: Duration, caller: JoinHandle<T>) -> T {
     advance(deadline.checked_sub(MOMENT).unwrap()).await;
     settle().await;
     assert!(!caller.is_finished(), "answered too early");
-    // One for the rest, one because timers round up.
+    // One moment remains until the deadline; another one is added because timers round up.
     told_within(MOMENT * 2, caller).await
 }
 
@@ -285,7 +285,7 @@ async fn stats_of_a_volume_that_hangs_are_the_ones_from_before_and_say_so() {
     let caller = bench.hang_stats(&volume, at).await;
     assert_old(&told_at(DEADLINE, caller).await, &before);
 
-    // So that earlier figures differ from those of now.
+    // Grow the volume, so that the earlier figures differ from the present ones.
     bench.world.make_file(&volume.file(), GROWN_BYTES);
     bench.send(&volume, Verb::Expand).await.unwrap();
     assert_old(&bench.at_once(bench.stats(&volume)).await, &before);
@@ -312,7 +312,7 @@ async fn stats_of_a_volume_that_hangs_and_was_never_read_are_unknown() {
     assert!(is_well(&bench.stats(&volume).await));
 }
 
-/// The volume has begun to hang while they were read.
+/// The volume has begun to hang while its statistics were read.
 #[tokio::test(start_paused = true)]
 async fn stats_of_a_volume_that_hangs_which_have_failed_say_why() {
     let bench = Bench::new();
@@ -361,7 +361,7 @@ async fn statistics_that_count_in_memory_need_no_thread() {
         looks.push(bench.hang((3, "statx"), bench.health(&volume)).await);
     }
     let volume = bench.published("vol-3").await;
-    // Both slots for reads are taken, so with quotas it waits for one.
+    // Both slots for reads are taken, so with quotas the call waits for one.
     bench.world.machine.keep_quotas();
     let waiting = tokio::spawn(bench.stats(&volume));
     settle().await;
@@ -449,7 +449,7 @@ async fn the_space_of_storage_that_hangs_is_the_one_from_before() {
     let caller = bench.hang((at, "statfs"), measure()).await;
     told_at(DEADLINE, caller).await;
     assert_eq!(bench.service.known().storage, before);
-    // One more caller waits for the same thread.
+    // Another caller waits for the same thread.
     bench.world.machine.begin(None);
     let caller = tokio::spawn(measure());
     settle().await;

@@ -30,10 +30,11 @@ const HUNG_MAX: usize = 2;
 /// Much longer than any step takes: exceeded only if the agent is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// One event.
+/// An event of a random history.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A call, and from which system call on it hangs at one that may wait for a disk.
+    /// A call. With a number, the call hangs in its first system call from that number on that may
+    /// wait for a disk.
     Call(usize, Verb, Option<usize>),
     /// A call that is killed, with the agent, at this system call.
     Kill(usize, Verb, usize),
@@ -80,7 +81,7 @@ struct Life {
 }
 
 fn start(world: &Simulated) -> Arc<NodeService<Fake>> {
-    // Until it serves, it may wait.
+    // The agent may wait until it serves.
     world.machine.never_wait_here(false);
     let node = world.start_swept();
     world.machine.never_wait_here(true);
@@ -118,7 +119,7 @@ impl Life {
         self.check()
     }
 
-    /// A call in its own task, as on a connection.
+    /// Makes a call in a separate task, as on a connection.
     fn begin(&self, number: usize, verb: Verb) -> Caller {
         let (service, volume) = (Arc::clone(&self.service), self.volumes[number].clone());
         tokio::spawn(async move { send(&service, &volume, verb).await })
@@ -160,7 +161,7 @@ impl Life {
         }
     }
 
-    /// Another call for a volume whose call hangs is refused at once.
+    /// Checks that another call for a volume whose call hangs is refused at once.
     async fn refused_meanwhile(&mut self, number: usize, verb: Verb) -> Result<(), String> {
         // Read-only calls have separate jobs.
         if only_looks(verb) {
@@ -178,14 +179,14 @@ impl Life {
         }
     }
 
-    /// The same call joins the hung one.
+    /// Checks that an equal call joins the hung call.
     async fn again(&mut self, number: usize) -> Result<(), String> {
         let Some(hung) = self.hung.get(&number) else {
             return Ok(());
         };
         self.world.machine.begin(None);
         let mut caller = self.begin(number, hung.verb);
-        // One for the task, one for what it may spawn, one for the answer of that.
+        // Yield to the call's task, to a task that it may spawn, and to the response of that task.
         for _ in 0..3 {
             yield_now().await;
         }
@@ -239,7 +240,7 @@ impl Life {
                 Ok(())
             }
             (Err(_), Answer::Refused(_) | Answer::RefusedSomehow | Answer::Either) => Ok(()),
-            // The hung call may have the device open that this volume had before.
+            // The hung call may have the volume's former device open.
             (Err(status), _) if is_busy(status) && verb == Verb::Unstage => {
                 self.accept_either(number, verb, expected)
             }
@@ -314,7 +315,7 @@ impl Life {
         Ok(())
     }
 
-    /// All hung calls continue, everything is undone, and nothing is left.
+    /// Lets all hung calls continue, undoes everything, and checks that nothing is left.
     async fn end(&mut self) -> Result<(), String> {
         for number in 0..self.volumes.len() {
             self.let_go(number).await?;

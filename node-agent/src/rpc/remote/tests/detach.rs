@@ -1,4 +1,5 @@
-//! When an unpublish detaches a mount, and what goes with it.
+//! The conditions under which an unpublish detaches a mount, and the mounts that it detaches with
+//! it.
 
 use std::path::Path;
 
@@ -25,7 +26,8 @@ fn a_volume_in_use_is_not_unmounted_with_mounts_inside_it_except_of_nfs() {
     assert_eq!(machine.picture().difference(&covered), "");
     machine.uncover(inside);
     assert_eq!(machine.picture().difference(&published), "");
-    // Those that the kernel mounts by itself, also where the server refers to another directory.
+    // The mounts that the kernel makes by itself are detached with the volume, also if the server
+    // refers to another directory.
     machine.mount_nfs(&format!("{SERVER}:/exports/b"), SERVER, inside);
     agent.unpublish(&volume, 1).unwrap();
     assert!(!machine.is_there(Path::new(&target(1))));
@@ -37,7 +39,7 @@ fn a_volume_published_inside_a_volume_in_use_is_not_detached_with_it() {
     let outer = Volume::new("a");
     Agent::new(&machine).publish(&outer, 1).unwrap();
     machine.make_dir(Path::new("/pods/1/inside"));
-    // The next process does not know the outer one.
+    // The next process does not know the outer volume.
     let agent = Agent::new(&machine);
     publish_at(&agent, &Volume::new("b"), "/pods/1/inside").unwrap();
     let both = machine.picture();

@@ -1,4 +1,4 @@
-//! What the calls do on a server that answers.
+//! The results of the calls on a server that answers.
 
 use std::path::Path;
 
@@ -198,7 +198,7 @@ fn a_mount_that_another_program_made_is_recognised_by_its_source() {
     // No volume is on a tmpfs.
     assert_eq!(code(agent.unpublish(&a, 3)), Code::FailedPrecondition);
     agent.unpublish(&a, 1).unwrap();
-    // Another agent, or the one before, published it.
+    // Another agent, or the previous one, published the volume.
     agent.unpublish(&Volume::new("b"), 2).unwrap();
     assert!(!machine.is_there(Path::new(&target(2))));
 }
@@ -229,11 +229,11 @@ fn a_repeated_publish_knows_its_mount_under_another_source() {
         assert_eq!(code(next.publish(&other, 1)), Code::AlreadyExists);
     }
     agent.unpublish(&a, 1).unwrap();
-    // So does this one, where a mount has no number that no later one has.
+    // The same process compares it too, if mounts have no unique numbers.
     machine.number_no_mounts();
     agent.publish(&a, 2).unwrap();
     agent.publish(&a, 2).unwrap();
-    // Mounts of which none shares the other's root cannot be compared.
+    // Two mounts that do not share a root cannot be compared.
     let apart = a.flagged("nosharecache");
     agent.publish(&apart, 3).unwrap();
     let refused = agent.publish(&apart, 3).unwrap_err();
@@ -360,7 +360,7 @@ fn a_target_that_another_process_removes_meanwhile_is_unpublished() {
     }
 }
 
-/// The calls of statistics, and which of them starts a helper.
+/// The calls of statistics, and the number of the call that starts a helper.
 #[test]
 fn a_failure_of_the_node_is_not_reported_as_the_servers() {
     let machine = machine();
@@ -379,7 +379,7 @@ fn a_failure_of_the_node_is_not_reported_as_the_servers() {
         assert_eq!(failed.code(), Code::Internal, "{failed}");
         assert!(failed.message().contains("EAGAIN"), "{failed}");
     }
-    // Of a soft mount whose server does not answer.
+    // EIO comes from a soft mount whose server does not answer.
     machine.begin(Some(Fault::Fail(starts + 1, "EIO")));
     let stats = agent.stats(&volume, 1).unwrap();
     machine.end();
