@@ -39,7 +39,7 @@ const DRAIN: Duration = Duration::from_secs(20);
 /// Gauge: whether the sandbox is on.
 const SANDBOX: &str = "belay_sandbox";
 
-/// Why the agent did not start, or stopped.
+/// The reason why the agent did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StartError(String);
@@ -47,7 +47,8 @@ pub struct StartError(String);
 /// Runs the agent until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If the machine lacks something that the agent needs, or a socket cannot be opened.
+/// Returns an error if the machine lacks something that the agent needs, or a socket cannot be
+/// opened.
 pub fn run(config: &Config) -> Result<(), StartError> {
     memory::share_one_heap();
     let names = config.drivers().map(|driver| &driver.common.driver_name);
@@ -85,7 +86,8 @@ pub fn help() -> Option<ExitCode> {
     helper::serve(remote::serve)
 }
 
-/// Before the sandbox, and only if a driver's volumes are disks.
+/// Adds rings for reads to the kernel, before the sandbox, and only if a driver's volumes are
+/// disks.
 fn with_rings(config: &Config, kernel: Linux) -> Linux {
     if !config.drivers().any(Driver::has_disks) {
         return kernel;
@@ -151,7 +153,7 @@ async fn serve_drivers(
     readiness: Readiness,
     lacking: Option<String>,
 ) -> Result<(), StartError> {
-    // Before any driver comes up: the agent exits if the address cannot be used.
+    // This comes before any driver comes up: the agent exits if the address cannot be used.
     let pages = serve::listen(config.process.http_endpoint).await;
     let pages = pages.map_err(|error| failed("--http-endpoint", &error))?;
     let local = || config.drivers().filter(|driver| !driver.is_remote());
@@ -196,7 +198,7 @@ async fn serve_drivers(
     }
     let remote = remote_services(config, machine, &readiness, &servers, lacking.as_ref());
     tried(first_tries).await?;
-    // Before a socket exists: a process that waits for it may end this one at once.
+    // This comes before a socket exists: a process that waits for it may end this one at once.
     let shutdown = serve::terminations().map_err(|error| failed("signals", &error))?;
     let drivers = services
         .into_iter()
@@ -214,7 +216,7 @@ async fn serve_drivers(
         rest: memory::rest,
         worked: Some(&work::WORKED),
     };
-    // No call needs what only the start needed.
+    // Calls do not need the memory that only the start needed.
     memory::give_back();
     serve(config, drivers, shutdown)
         .await
@@ -343,7 +345,7 @@ mod tests {
         let has_rings = |kernel: &Linux| !format!("{kernel:?}").contains("Rings(0)");
         assert!(!has_rings(&with_rings(&config(&LOOPS), kernel.clone())));
         let disks = ["--driver-kind=openstack", "--endpoint=/csi/csi.sock"];
-        // Some machines refuse them.
+        // Some machines refuse rings.
         let can_have = kernel.clone().with_rings().is_ok();
         assert_eq!(has_rings(&with_rings(&config(&disks), kernel)), can_have);
     }

@@ -58,11 +58,11 @@ async fn watch(
     kernel: &Linux,
     slots: &Arc<Slots>,
 ) -> io::Result<Infallible> {
-    // Also if there is no subscription: calls find disks that are plugged in later.
+    // Query the disks also if there is no subscription: calls find disks that are plugged in later.
     ask_new(index, kernel, slots);
     let events = Uevents::open()?;
     let mut arrivals = index.arrivals();
-    // For changes before the subscription.
+    // Find the changes before the subscription.
     rescan(index, kernel);
     loop {
         ask_new(index, kernel, slots);

@@ -284,12 +284,12 @@ impl Config {
 }
 
 impl Driver {
-    /// Its volumes are disks.
+    /// Whether the driver's volumes are disks.
     pub(crate) fn has_disks(&self) -> bool {
         self.common.kind.profile().transport == TRANSPORT_DISK
     }
 
-    /// Its volumes are directories of a server.
+    /// Whether the driver's volumes are directories of a server.
     pub(crate) fn is_remote(&self) -> bool {
         self.common.kind.profile().transport == TRANSPORT_NFS
     }
@@ -307,7 +307,7 @@ impl Driver {
         }
     }
 
-    /// Which disks it formats.
+    /// Returns the rules for formatting disks.
     pub(crate) fn disk_rules(&self) -> DiskRules {
         DiskRules {
             proves_unknown: self.unknown_content != Some(UnknownContent::Refuse),

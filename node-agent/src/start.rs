@@ -162,7 +162,7 @@ impl Machine {
     fn open_folder(&self, name: &DriverName, folder: &Path) -> Result<Opened, Refused> {
         let for_now =
             |why: &dyn Display| Refused::ForNow(format!("--loop-dir {}: {why}", folder.display()));
-        // Without symlinks, as the kernel will report its files.
+        // The path has no symlinks, like the paths that the kernel reports.
         let real = folder.canonicalize().map_err(|error| for_now(&error))?;
         lacking_nodes(&self.kernel).map_or(Ok(()), |why| Err(Refused::ForNow(why)))?;
         let loop_dir = LoopDir::open(&self.kernel, name, &real).map_err(|error| for_now(&error))?;
@@ -180,7 +180,8 @@ impl Machine {
         if !is_beside_socket {
             self.refuse_served(&loop_dir).map_err(|why| for_now(&why))?;
         }
-        // Only now, since another agent may have mounted volumes until it exited.
+        // The mounts are read only now, since another agent may have mounted volumes until it
+        // exited.
         let node = self.node(Transport::Loops(loop_dir));
         let node = node.map_err(|error| for_now(&error))?;
         folders.insert(inode, name.clone());

@@ -1,4 +1,4 @@
-//! Checks of the flags of a driver by which its node learns who it is.
+//! Checks of the flags of a driver that identify its node.
 
 use belay_contract::drivers::{Kind, Profile};
 use belay_contract::topology::Topology;

@@ -92,7 +92,7 @@ impl<K: Kernel, G> OpenDevice<K, G> {
         ))
     }
 
-    /// The same device with a guard of another type.
+    /// Returns the same device with a guard of another type.
     pub(super) fn guarded<H>(self, guard: impl FnOnce(G) -> H) -> OpenDevice<K, H> {
         OpenDevice {
             fd: self.fd,

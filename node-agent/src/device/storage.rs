@@ -37,8 +37,8 @@ impl<K: Kernel> Storage<K> {
         }
     }
 
-    /// A device for that purpose, which has this storage: a new one that no mount `is_shown` by, or
-    /// that of [`Storage::left`].
+    /// Returns a device for that purpose, which has this storage: a new device that no mount
+    /// `is_shown` by, or the device of [`Storage::left`].
     ///
     /// # Errors
     /// `ABORTED` if no device can be attached, the file is open elsewhere or the device that is

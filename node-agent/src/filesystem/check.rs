@@ -24,7 +24,7 @@ const UNCORRECTED: i32 = 4;
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Checked {
-    /// No errors.
+    /// The filesystem has no errors.
     Clean,
     /// Errors, which are corrected; the messages of e2fsck.
     Corrected(String),
@@ -35,7 +35,7 @@ pub(crate) enum Checked {
 /// The reason why a filesystem is not known to be sound.
 #[derive(Debug)]
 pub(crate) enum Unchecked {
-    /// It has errors that only a human may correct; the messages of e2fsck.
+    /// The filesystem has errors that only a human may correct; the messages of e2fsck.
     Damaged(String),
     /// e2fsck could not check it; its exit code and its messages.
     Unable(String),
@@ -56,7 +56,7 @@ impl<E: Into<Failure>> From<E> for Unchecked {
 ///
 /// # Errors
 ///
-/// [`Unchecked::Failed`] with [`Kind::Busy`] if another process has the device, and with
+/// Returns [`Unchecked::Failed`] with [`Kind::Busy`] if another process has the device, and with
 /// [`Kind::Timeout`] at the deadline.
 pub(crate) fn check<K: Kernel>(
     kernel: &K,

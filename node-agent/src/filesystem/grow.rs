@@ -14,17 +14,17 @@ use crate::kernel::{BtrfsGeometry, Cause, Kernel, XfsGeometry};
 /// The result of growing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grown {
-    /// It already had the size of the device.
+    /// The filesystem already had the size of the device.
     AlreadyThere,
-    /// It is larger now.
+    /// The filesystem has grown.
     Grew {
-        /// Its size before, in bytes.
+        /// The former size of the filesystem in bytes.
         from_bytes: u64,
-        /// Its size now, in bytes.
+        /// The new size of the filesystem in bytes.
         to_bytes: u64,
     },
-    /// It has the size of the device, and is an xfs of so many allocation groups, more than
-    /// [`XFS_GROUPS_MANY`].
+    /// The filesystem has the size of the device, and is an xfs of so many allocation groups, more
+    /// than [`XFS_GROUPS_MANY`].
     InManyGroups(u32),
 }
 
@@ -32,17 +32,17 @@ pub(crate) enum Grown {
 /// groups that takes seconds on a disk of a cloud.
 const XFS_GROUPS_MANY: u32 = 1000;
 
-/// Why a filesystem did not grow.
+/// The reason why a filesystem did not grow.
 #[derive(Debug)]
 pub(crate) enum GrowError {
     /// ext4 requires `CAP_SYS_RESOURCE`, which this process does not have.
     NeedsCapability {
-        /// Its size, in bytes.
+        /// The size of the filesystem in bytes.
         has_bytes: u64,
         /// The size of its device.
         device_bytes: u64,
     },
-    /// Anything else.
+    /// Any other failure.
     Failed(Failure),
 }
 
@@ -57,7 +57,8 @@ impl<E: Into<Failure>> From<E> for GrowError {
 ///
 /// # Errors
 ///
-/// [`GrowError::NeedsCapability`] for ext4 without `CAP_SYS_RESOURCE`; else the kernel's error.
+/// Returns [`GrowError::NeedsCapability`] for ext4 without `CAP_SYS_RESOURCE`; otherwise the
+/// kernel's error.
 pub(crate) fn grow<K: Kernel>(
     kernel: &K,
     root: &K::Fd,

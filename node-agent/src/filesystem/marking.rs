@@ -10,12 +10,13 @@ use super::witness::{self, Attempt};
 use crate::kernel::{AlignedBuf, Kernel, Open};
 
 /// Records that a format of the device begins, in the attribute of its file, if it has one, and in
-/// its mark, and waits until the disk has both. Returns the UUID for its filesystem: that of an
-/// earlier attempt, else a new one.
+/// its mark, and waits until the disk has both. Returns the UUID for the filesystem: the UUID of an
+/// earlier attempt, otherwise a new one.
 ///
 /// # Errors
 ///
-/// [`Kind::Precondition`] for a file that cannot have the attribute, else the kernel's error.
+/// Returns [`Kind::Precondition`] for a file that cannot have the attribute, otherwise the kernel's
+/// error.
 pub(super) fn write_mark<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -100,12 +101,12 @@ pub(crate) fn settle<K: Kernel>(
     Ok(found.unsettled())
 }
 
-/// Erases a mark with a secret before the users of a raw device can read that, and before what they
-/// write counts as the remains of a mkfs.
+/// Erases a mark with a secret before the users of a raw device can read it, and before their data
+/// counts as the remains of a mkfs.
 ///
 /// # Errors
 ///
-/// [`Kind::Precondition`] if the device may only be read; else the kernel's error.
+/// Returns [`Kind::Precondition`] if the device may only be read; otherwise the kernel's error.
 pub(crate) fn begin_raw_use<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,

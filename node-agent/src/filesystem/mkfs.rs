@@ -84,7 +84,7 @@ pub(super) struct Recipe<'a> {
 ///
 /// # Errors
 ///
-/// [`Kind::Busy`] if another process has the device, [`Kind::Timeout`] at the deadline,
+/// Returns [`Kind::Busy`] if another process has the device, [`Kind::Timeout`] at the deadline,
 /// [`Kind::System`] with the tool's message.
 pub(super) fn mkfs<K: Kernel>(
     kernel: &K,
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    /// With four groups, the second one would begin at the mark.
+    /// With four groups, the second group would begin at the mark.
     #[test]
     fn an_xfs_below_a_gibibyte_has_two_groups() {
         let args = |bytes| xfs_args(bytes, &xfs(FormatOptions::default()), false, &[]).join(" ");

@@ -237,8 +237,8 @@ fn features_of_an_xfs_that_an_old_kernel_does_not_know_are_found() {
     }
 }
 
-/// A newer one turns on features that an old kernel does not know, and says so only by what it has
-/// made.
+/// A newer mkfs turns on features that an old kernel does not know, and shows so only by the
+/// filesystem that it has made.
 #[test]
 fn an_xfs_with_features_that_can_be_turned_off_is_made_again_without_them() {
     let spawned = |incompat| {
@@ -269,8 +269,8 @@ fn a_journal_is_left_as_it_is_only_where_all_was_read_as_zeros() {
     }
 }
 
-/// Until mkfs has overwritten the superblock of the first, another one would be that of a complete
-/// filesystem.
+/// Until mkfs has overwritten the superblock of the first filesystem, another superblock would be
+/// that of a complete filesystem.
 #[test]
 fn each_attempt_to_complete_a_format_of_a_disk_has_the_uuid_of_the_first() {
     let bench = Bench::with_secret(512 * MIB);

@@ -159,17 +159,17 @@ pub(super) fn ask<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<Witness, Error>
     })
 }
 
-/// Records in the file that a format begins, and waits until the disk has it. Returns the UUID for
-/// its filesystem: that of an earlier attempt, else a new one.
+/// Records in the file that a format begins, and waits until the disk has the record. Returns the
+/// UUID for the filesystem: the UUID of an earlier attempt, otherwise a new one.
 ///
 /// # Errors
 ///
-/// [`belay_server::call::Kind::Precondition`] if the file's filesystem has no such attributes, or
-/// if the volume is in use.
+/// Returns [`belay_server::call::Kind::Precondition`] if the file's filesystem has no such
+/// attributes, or if the volume is in use.
 pub(super) fn begin_format<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<String, Failure> {
     match ask(kernel, file)? {
         Witness::Formatting(attempt) => {
-            // It may not be on the disk yet.
+            // The record may not be on the disk yet.
             kernel.fsync(file)?;
             return Ok(attempt.to_string());
         }

@@ -6,13 +6,13 @@ use super::{Dev, Result};
 /// A whole disk with hardware behind it: virtio, SCSI or NVMe.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Disk {
-    /// Its number.
+    /// The disk's device number.
     pub(crate) dev: Dev,
-    /// Its name in `/sys/block` and `/dev`.
+    /// The disk's name in `/sys/block` and `/dev`.
     pub(crate) name: String,
     /// The disk's sequence number, unique since the machine booted (Linux 5.15). 0 before that.
     pub(crate) diskseq: u64,
-    /// Its size in bytes.
+    /// The disk's size in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -23,14 +23,15 @@ pub(crate) enum DiskAt {
     Disk(Disk),
     /// Another kind of block device: a partition, or one built on other devices (LVM, MD).
     Other,
-    /// No block device: it was removed.
+    /// There is no block device: it was removed.
     Nothing,
 }
 
 /// The identity that a disk's bus reports, from memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiskFacts {
-    /// Only a serial number, which takes a request to the disk: [`Disks::disk_serial`].
+    /// The bus reports only a serial number, which takes a request to the disk:
+    /// [`Disks::disk_serial`].
     Virtio,
     /// The INQUIRY data that the kernel keeps (SPC-6).
     Scsi(ScsiFacts),

@@ -22,7 +22,7 @@ pub(crate) struct Error {
     detail: Box<str>,
 }
 
-/// Why a call failed, as far as a caller's decision depends on it.
+/// The cause of a failed call, as detailed as callers' decisions need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// ENOENT, ENOTDIR: no such name.
@@ -87,7 +87,7 @@ impl Error {
         self
     }
 
-    /// Adds what the caller knows about the failure.
+    /// Adds the caller's knowledge about the failure.
     pub(crate) fn also(mut self, more: &str) -> Self {
         let separator = if self.detail.is_empty() { "" } else { "; " };
         self.detail = format!("{}{separator}{more}", self.detail).into();
@@ -156,7 +156,8 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl From<Error> for Failure {
-    /// For errors that no caller handles: the message names the call, the object and the errno.
+    /// Converts an error that no caller handles: the message names the call, the object and the
+    /// errno.
     fn from(error: Error) -> Failure {
         let kind = match error.cause() {
             Cause::Full | Cause::Files => Kind::Quota,

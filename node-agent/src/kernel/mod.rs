@@ -112,7 +112,7 @@ pub(crate) trait Kernel:
     /// itself down refuses statx; its root is then described from mountinfo, without a mount id.
     /// Quick.
     fn look(&self, path: &Path) -> Result<Option<Stat>>;
-    /// [`Kernel::look`] for an open descriptor. Quick.
+    /// statx(2) of an open descriptor, like [`Kernel::look`]. Quick.
     fn stat(&self, fd: &Self::Fd) -> Result<Stat>;
     /// open(2) with `O_PATH`, then readlink(2) of its link in /proc: the path with all symlinks
     /// resolved. `None` if it does not exist. Quick.
@@ -123,7 +123,7 @@ pub(crate) trait Kernel:
     /// statfs(2): queries the filesystem, so a hung one blocks the caller, unless it
     /// [counts in memory](MountFacts::counts_in_memory) and has no project quotas.
     fn statfs(&self, path: &Path) -> Result<Usage>;
-    /// [`Kernel::statfs`] of the filesystem that an open descriptor refers to.
+    /// statfs(2) of the filesystem that an open descriptor refers to, like [`Kernel::statfs`].
     fn fstatfs(&self, fd: &Self::Fd) -> Result<Usage>;
 
     /// open(2) with `O_PATH | O_NOFOLLOW`: refers to the name, not to its content. Queries each
@@ -335,7 +335,7 @@ pub(crate) fn failed_busy<T>(result: &Result<T>) -> bool {
 pub(crate) struct Child<'a, Fd> {
     /// The tool's file name; searched in the system directories, never in `PATH`.
     pub(crate) program: &'static str,
-    /// Its arguments.
+    /// The tool's arguments.
     pub(crate) args: Vec<String>,
     /// The device, passed as standard input so that no name can be swapped under the tool.
     pub(crate) device: &'a Fd,
@@ -347,7 +347,7 @@ pub(crate) struct Child<'a, Fd> {
     pub(crate) is_fsck: bool,
 }
 
-/// How a child ended.
+/// The end of a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChildEnd {
     /// The exit status of the child; `None` if a signal ended it.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Descriptors, MountAttrs, Result, Usage};
 
-/// A call that may wait for a server. Its paths are those of requests, and thus UTF-8.
+/// A call that may wait for a server. Its paths come from requests, and thus are UTF-8.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RemoteCall {
     /// Makes a detached mount.

@@ -36,14 +36,14 @@ pub(crate) enum FileKind {
     BlockDevice,
     /// A symbolic link.
     Symlink,
-    /// Anything else.
+    /// Any other type.
     Other,
 }
 
 /// The result of statx(2), without a request to the filesystem's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// Its type.
+    /// The type of the file.
     pub(crate) kind: FileKind,
     /// The filesystem that it is on. Anonymous on btrfs.
     pub(crate) dev: Dev,
@@ -51,13 +51,13 @@ pub(crate) struct Stat {
     pub(crate) rdev: Dev,
     /// The inode number.
     pub(crate) ino: u64,
-    /// Its size in bytes.
+    /// The size of the file in bytes.
     pub(crate) bytes: u64,
     /// The bytes of the file that are not a hole, as its filesystem reports them (`stx_blocks`).
     pub(crate) allocated: u64,
     /// The number of the file's names; 0 for a deleted file that is still open.
     pub(crate) links: u32,
-    /// It is the root of a mount (`STATX_ATTR_MOUNT_ROOT`).
+    /// Whether the file is the root of a mount (`STATX_ATTR_MOUNT_ROOT`).
     pub(crate) mount_root: bool,
     /// The mount that contains the file, by `STATX_MNT_ID_UNIQUE`; 0 before Linux 6.8, which lacks
     /// it.
@@ -69,7 +69,7 @@ pub(crate) struct Stat {
 pub(crate) struct Inode {
     /// The filesystem it is on.
     pub(crate) dev: Dev,
-    /// Its number there.
+    /// The inode number in that filesystem.
     pub(crate) ino: u64,
 }
 
@@ -92,7 +92,7 @@ impl Stat {
     }
 }
 
-/// How to open(2); `O_CLOEXEC` always.
+/// The flags of an open(2), always with `O_CLOEXEC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Open {
     /// `O_RDONLY | O_DIRECT | O_NONBLOCK`: holds a device, and probes it bypassing the page cache.
@@ -121,11 +121,11 @@ pub(crate) enum Openers {
     None,
     /// Another process, or a loop device.
     Others,
-    /// Its filesystem does not report it, or not to this process.
+    /// The filesystem does not report openers, or not to this process.
     Unknown,
 }
 
-/// How a loop device is bound.
+/// The flags of a loop device's binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoopMode {
     /// `LO_FLAGS_READ_ONLY`: writes fail with EPERM.
@@ -143,7 +143,7 @@ pub(crate) struct LoopStatus {
     pub(crate) backing_dev: Dev,
     /// The backing file's inode.
     pub(crate) backing_ino: u64,
-    /// How it was bound.
+    /// The flags of the binding.
     pub(crate) mode: LoopMode,
 }
 
@@ -198,7 +198,7 @@ impl MountAttrs {
         self.0
     }
 
-    /// From the kernel's own bits, unknown ones kept.
+    /// Converts the kernel's own bits, and keeps unknown ones.
     pub(crate) const fn from_bits(bits: u64) -> Self {
         MountAttrs(bits)
     }

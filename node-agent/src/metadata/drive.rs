@@ -14,7 +14,7 @@ use crate::kernel::{self, AlignedBuf, Disk, Kernel as _, MountAttrs, Open};
 /// at least 1 GiB: so a pod cannot give its node another ID by writing such a label to a volume.
 const DISK_BYTES_MAX: u64 = (1 << 30) - 1;
 
-/// [`LABEL_BYTES`], in whole blocks of every size.
+/// The length of a probe: [`LABEL_BYTES`], in whole blocks of every size.
 const PROBE_BYTES: usize = LABEL_BYTES.next_multiple_of(4096);
 
 /// Directly on the disk: a disk in use does not appear in the page cache of this one.

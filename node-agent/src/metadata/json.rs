@@ -14,8 +14,8 @@ use serde_json::error::Category;
 #[error("not valid JSON at line {} column {}: {}", .0.line(), .0.column(), why(.0))]
 pub(super) struct BadJson(#[from] serde_json::Error);
 
-/// Describes the fault. An error about the data would quote them, so it is described by what was
-/// expected.
+/// Describes the fault. The message of an error about the data would quote the data, so the
+/// expected data is described.
 fn why(error: &serde_json::Error) -> String {
     if error.classify() == Category::Data {
         return "expected an object whose ID and zone are texts or whole numbers".to_owned();
@@ -29,7 +29,8 @@ fn why(error: &serde_json::Error) -> String {
 /// that is absent or null. Of a repeated member, the last one counts, as for most readers.
 ///
 /// # Errors
-/// If this is not one complete object, or if one of these members is neither.
+/// Returns an error if this is not one complete object, or if one of these members is neither text
+/// nor a number.
 pub(super) fn members<const N: usize>(
     json: &[u8],
     names: [&str; N],

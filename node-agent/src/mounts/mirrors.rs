@@ -1,4 +1,4 @@
-//! Mirrors: mounts that propagation has made, with and like those of which they are copies.
+//! Mirrors: copies of mounts that propagation has made, and that it removes with their originals.
 //!
 //! A bind of a mount joins its peer group as well, and so do the targets of drivers that bind the
 //! staged mount with mount(2). The kernel unmounts a mirror together with its original, but not
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use super::without_links;
 use crate::kernel::{Cause, Kernel, MountEntry, Result, Stat};
 
-/// Whether the mount at `path` is one of those at `except`, through another path, or a mirror of
-/// one. Reads the mount table if it is a peer of one.
+/// Whether the mount at `path` is one of the mounts at `except`, through another path, or a mirror
+/// of one of them. Reads the mount table if the mount is a peer of one of them.
 ///
 /// # Errors
-/// If a path cannot be inspected, or the table cannot be read.
+/// Returns an error if a path cannot be inspected, or the table cannot be read.
 pub(super) fn mirrors<K: Kernel>(
     kernel: &K,
     path: &Path,
@@ -44,7 +44,7 @@ pub(super) fn mirrors<K: Kernel>(
     Ok(false)
 }
 
-/// [`is_mirror`] for mounts of that group at these paths.
+/// Whether a mount of that group at one path is a mirror of a mount of the group at the other path.
 fn are_at_one_place<K: Kernel>(kernel: &K, one: &Path, other: &Path, group: u64) -> Result<bool> {
     let table = kernel.mounts()?;
     // The table names no links.
@@ -99,12 +99,12 @@ mod tests {
             line([3, 1], "/kubelet", "/private", 0),
             line([10, 1], "/", "/kubelet/staging", 2),
             line([11, 2], "/", "/data/staging", 2),
-            // Binds of it, one of them with the same name.
+            // Binds of the staged mount, one of them with the same name.
             line([12, 1], "/", "/kubelet/target", 2),
             line([13, 2], "/", "/data/target", 2),
             line([14, 3], "/", "/private/staging", 2),
             line([15, 1], "/", "/elsewhere/staging", 2),
-            // Another one on it, which propagation has made as well.
+            // Another mount on top of the staged one, which propagation has copied as well.
             line([16, 10], "/", "/kubelet/staging", 3),
             line([17, 11], "/", "/data/staging", 3),
             // Private, and without the mount below in the table.

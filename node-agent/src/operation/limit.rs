@@ -1,5 +1,6 @@
-//! How many volumes of a driver the node can have. The bus of its disks also has disks that are not
-//! volumes of the driver: the root disk, volumes of other drivers, disks that an operator attached.
+//! The number of volumes of a driver that the node can have. The bus of its disks also has disks
+//! that are not volumes of the driver: the root disk, volumes of other drivers, disks that an
+//! operator attached.
 //!
 //! A disk counts as such only if that is certain: one that no call has named may be a volume that
 //! is being attached or detached, which the scheduler counts already. That takes up to [`SETTLED`].
@@ -12,8 +13,8 @@ use crate::kernel::Kernel;
 
 use super::Node;
 
-/// How long after its arrival a disk may be a volume that is not staged yet, and how long after its
-/// unstage one that is not detached yet.
+/// How long after its arrival a disk may belong to a volume that is not staged yet, and how long
+/// after its unstage to a volume that is not detached yet.
 const SETTLED: Duration = Duration::from_secs(5 * 60);
 
 /// The maximum number of the driver's volumes if the node can have `disks_max` disks. At least as
@@ -38,7 +39,7 @@ pub(crate) fn volumes_max<K: Kernel>(node: &Node<K>, disks_max: u32, now: Instan
     disks_max.saturating_sub(foreign).max(own).max(1)
 }
 
-/// The user of a disk, also by its mounts, and by what the kernel has made of it.
+/// The user of a disk, judged also by its mounts and by the kernel's view of its content.
 fn user_of<K: Kernel>(node: &Node<K>, seen: &DiskSeen, now: Instant) -> DiskUser {
     let (disk, known) = (&seen.disk, seen.user);
     if known == DiskUser::Driver {

@@ -29,7 +29,7 @@ use crate::work::{Lane, Phase};
 /// volume can be staged by another run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// It failed.
+    /// The run has failed.
     Failure(Failure),
     /// The disk of the volume is missing: run again once it is there.
     NoDisk(Missing),
@@ -118,7 +118,7 @@ fn attach<K: Kernel>(
     storage: Storage<K>,
     purpose: Purpose,
 ) -> Result<OpenDevice<K>, Failure> {
-    // Before its lock, which the other volume may have.
+    // This check comes before the lock, which the other volume may have.
     storage.refuse_linked()?;
     let device = cx.phase(Phase::Attach, || {
         let unused = || -> Result<_, Failure> {

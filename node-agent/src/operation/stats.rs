@@ -94,7 +94,7 @@ fn in_place<K: Kernel>(
     if !can_be {
         return Ok(None);
     }
-    // Before the usage, which may hang: the hung call has then checked the health.
+    // The health comes before the usage, which may hang: the hung call has then checked the health.
     let conditions = health::of_mounted(cx, request, device, Some(facts), Thread::Only)?;
     let Some(conditions) = conditions else {
         return Ok(None);
@@ -109,14 +109,14 @@ fn in_place<K: Kernel>(
     }))
 }
 
-/// Its statistics need no disk, and its health neither: for one that is read-only, the staging path
-/// says whether that is meant.
+/// Whether neither the statistics nor the health need the disk. The health of a read-only
+/// filesystem needs the staging path, which shows whether it was staged so.
 fn is_in_memory(facts: &MountFacts) -> bool {
     facts.counts_in_memory && !facts.superblock_read_only
 }
 
-/// The filesystem cannot have project quotas, as far as is known. The options of an ext4 do not
-/// show every one: it may be the default of its superblock, or have been turned on by quotactl(2).
+/// Whether the filesystem is known not to have project quotas. The options of an ext4 do not show
+/// every quota: it may be the default of its superblock, or have been turned on by quotactl(2).
 fn is_without_projects<K: Kernel>(node: &Node<K>, facts: &MountFacts, device: Dev) -> bool {
     facts.fs_type != FsType::Ext4.name() || node.index.is_without_projects(device)
 }
@@ -168,7 +168,7 @@ fn filesystem<K: Kernel>(
         Some(facts) => will_be_in_place(cx, request, stat, (proven.device, facts))?,
         None => false,
     };
-    // Before the usage, which may hang: the hung call has then checked the health.
+    // The health comes before the usage, which may hang: the hung call has then checked the health.
     let conditions = health::of_mounted(cx, request, proven.device, facts, Thread::Pool)?;
     let conditions =
         conditions.ok_or_else(|| Failure::bug("the health wants the pool on the pool"))?;

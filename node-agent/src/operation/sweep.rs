@@ -19,9 +19,9 @@ use crate::mounts::Covered;
 use crate::work::Phase;
 
 impl<K: Kernel> Node<K> {
-    /// Reads the names in `/dev/belay`, which say which disk is which volume's. Removes those of
-    /// devices that are detached, which an agent that was killed has left: they would lead to other
-    /// volumes. One that stays does no more harm than that.
+    /// Reads the names in `/dev/belay`, which show the disk of each volume. Removes the names that
+    /// a killed agent has left of devices that are detached: they would lead to other volumes. A
+    /// name that remains does no more harm than that.
     pub(crate) fn read_names(&self) {
         let (kernel, driver) = (&self.kernel, self.transport.driver());
         let unread = |path: &Path, error| {
@@ -91,7 +91,7 @@ impl<K: Kernel> Node<K> {
         Ok(!shown.is_empty())
     }
 
-    /// [`Node::free_remnant`] for a device that is not [`Node::is_noted`].
+    /// Frees a device as [`Node::free_remnant`] does, if it is not [`Node::is_noted`].
     fn free_unnoted(
         &self,
         folder: &VolumeDir<K>,

@@ -138,8 +138,7 @@ pub(crate) enum Flushed {
     Nothing,
     /// All is on the disk.
     Done,
-    /// A write has failed, and what it should have written may be lost; the target can be unmounted
-    /// all the same.
+    /// A write has failed, and its data may be lost; the target can be unmounted all the same.
     Failed(Error),
 }
 
@@ -147,7 +146,7 @@ pub(crate) enum Flushed {
 /// the disk.
 ///
 /// # Errors
-/// If the target cannot be inspected.
+/// Returns an error if the target cannot be inspected.
 pub(crate) fn flush<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unpublish,

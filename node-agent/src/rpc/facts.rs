@@ -39,7 +39,7 @@ impl<K: Kernel> Facts for NodeService<K> {
 
     fn known(&self) -> Known {
         let mut unhealthy = self.volumes.unhealthy();
-        // Also of a volume that no call asks about.
+        // This includes volumes for which no call is made.
         match u64::try_from(self.unsynced.count()) {
             Ok(0) | Err(_) => drop(unhealthy.remove(volume::DATA_UNSYNCED.name())),
             Ok(count) => drop(unhealthy.insert(volume::DATA_UNSYNCED.name(), count)),

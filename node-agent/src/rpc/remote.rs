@@ -34,7 +34,7 @@ pub(crate) struct RemoteService<K: Kernel> {
     volumes: Volumes,
     info: csi::NodeGetInfoResponse,
     capabilities: csi::NodeGetCapabilitiesResponse,
-    /// Why no call can be served.
+    /// The reason why no call can be served.
     lacking: Option<String>,
 }
 

@@ -1,6 +1,6 @@
-//! How the calls of a driver run: as jobs of one table, each of a class; on a pool of threads with
-//! a lane for each kind of work; and in phases, which others see while a call runs. Knows no
-//! operation.
+//! The execution of a driver's calls: as jobs of one table, each of a class; on a pool of threads
+//! with a lane for each kind of work; and in phases, which other threads see while a call runs.
+//! Knows no operation.
 
 mod phase;
 mod pool;
@@ -22,7 +22,7 @@ pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(10);
 /// does not answer.
 const FLUSH_MAX: Duration = Duration::from_secs(30);
 
-/// A class of calls: those of one class exclude each other on a volume.
+/// A class of calls. Calls of one class exclude each other on a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Class {
     /// Changes a volume.

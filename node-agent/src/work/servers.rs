@@ -22,7 +22,8 @@ static HELPER: Spec = Spec {
 };
 
 const CHANGES: Group = Group::new(8, "its mounts and unmounts");
-/// The others unmount: a pod must end whatever its server does.
+/// Maximum number of mounts at a time. The other slots unmount: a pod must end regardless of its
+/// server.
 const MOUNTS: Group = Group::new(6, "its mounts");
 const READS: Group = Group::new(2, "its statistics");
 
@@ -30,9 +31,11 @@ static MOUNT: Lane = Lane::new(&[MOUNTS, CHANGES], KILLED_MAX);
 static UNMOUNT: Lane = Lane::new(&[CHANGES], KILLED_UNMOUNTS_MAX);
 static READ: Lane = Lane::new(&[READS], KILLED_MAX);
 
-/// Killed processes of one server that have not exited. With so many, it is only unmounted.
+/// Maximum number of killed processes of one server that have not exited. At that number, the
+/// server's volumes are only unmounted.
 const KILLED_MAX: usize = 8;
-/// The same for unmounts: one pod each, which must end whatever its server does.
+/// Maximum number of killed unmounts of one server: each is for a pod, which must end regardless of
+/// its server.
 const KILLED_UNMOUNTS_MAX: usize = 128;
 
 fn lane(call: &RemoteCall) -> &'static Lane {
@@ -99,7 +102,8 @@ impl Servers {
     }
 }
 
-/// By a process that has answered, or could not be started. Only servers are unreachable.
+/// The failure of a process that has answered, or could not be started. Only servers are
+/// unreachable.
 fn by_helper(failure: Failure) -> Unanswered {
     let by_server = failure.kind == Kind::Unreachable;
     Unanswered { failure, by_server }

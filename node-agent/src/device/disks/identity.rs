@@ -365,7 +365,7 @@ mod tests {
         for name in ["scsi-1ACME_v-1", "scsi-2abcd"] {
             assert_eq!(disk.matches(&names(&[name])), Match::Whole, "{disk:?}");
         }
-        // Neither is a serial number.
+        // Neither designator is a serial number.
         assert!(!disk.is_nameless());
         assert!(Identity::virtio("").is_nameless());
     }

@@ -53,24 +53,24 @@ struct Entry {
     disk: Disk,
     state: State,
     again: Again,
-    /// See [`DiskSeen::since`].
+    /// The time since which the disk is there or free: see [`DiskSeen::since`].
     since: Option<Instant>,
 }
 
 enum State {
-    /// It must be queried for its serial.
+    /// The disk must be queried for its serial number.
     Unasked,
     /// The query is running.
     Asked,
-    /// It has not answered in time, and may never.
+    /// The disk has not answered in time, and may never.
     Late,
-    /// It has answered with an error.
+    /// The disk has answered with an error.
     Unread(String),
     Known(Arc<Identity>),
 }
 
 impl DiskIndex {
-    /// Without disks; see [`DiskIndex::rescan`].
+    /// Returns an index without disks; [`DiskIndex::rescan`] adds them.
     pub(crate) fn new() -> Self {
         DiskIndex {
             inner: Lock::default(),
@@ -86,7 +86,7 @@ impl DiskIndex {
     /// Updates the list of disks. Queries none of them.
     ///
     /// # Errors
-    /// When sysfs cannot be read.
+    /// Returns an error if sysfs cannot be read.
     pub(crate) fn rescan<K: Disks>(&self, kernel: &K) -> kernel::Result<()> {
         let seen = kernel.disks()?;
         let mut has_changed = self.keep_only(&seen);
@@ -180,10 +180,10 @@ impl DiskIndex {
         }
     }
 
-    /// The disk's identity; queries the disk if unknown. `None` if it was removed.
+    /// The disk's identity; queries the disk if unknown. `None` if the disk was removed.
     ///
     /// # Errors
-    /// When the disk or sysfs cannot be read.
+    /// Returns an error if the disk or sysfs cannot be read.
     pub(super) fn identity<K: Disks>(
         &self,
         kernel: &K,
@@ -284,7 +284,7 @@ impl Inner {
         Ok(Search::Found(disk))
     }
 
-    /// Whether the disk has that identity, as far as it was queried.
+    /// Whether the disk may have that identity; true until the disk has reported its identity.
     fn may_match(&self, disk: &Disk, wanted: &DiskIdentity) -> bool {
         match self.disks.get(&disk.dev).map(|entry| &entry.state) {
             Some(State::Known(identity)) => identity.matches(wanted) != Match::No,

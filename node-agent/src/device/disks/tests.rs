@@ -167,7 +167,7 @@ fn a_disk_without_a_serial_is_asked_again_after_each_event_and_nothing_waits_for
             assert_eq!(again, asked[1..]);
             assert!(!bench.index.is_any_unknown(), "it has answered before");
             assert!(bench.find(LONG).unwrap().is_some());
-            // Its query is running.
+            // The disk's query is running.
             bench.index.forgive();
             assert_eq!(bench.index.take_unasked(), []);
             match is_failing {

@@ -10,8 +10,8 @@ use super::sysfs::loop_path;
 use crate::device::{OpenDevice, Purpose};
 use crate::kernel::{self, Cause, Dev, Kernel, LoopMode, Open, Openers, Patience, while_busy};
 
-/// How often another process may take the free device before this stops retrying. LOOP_CTL_GET_FREE
-/// only returns a device that was free at the time.
+/// Maximum number of times that another process may take the free device before this stops
+/// retrying. LOOP_CTL_GET_FREE only returns a device that was free at the time.
 const SNATCHED_MAX: u32 = 64;
 
 /// The node by which the kernel is asked for a free device.
@@ -37,9 +37,9 @@ impl Purpose {
 }
 
 impl<K: Kernel> VolumeFile<K> {
-    /// A device for that purpose, which has this file: a new one that no mount `is_shown` by, or
-    /// that of [`VolumeFile::left`]. One for a filesystem detaches itself at its last close, any
-    /// other by [`OpenDevice::release`].
+    /// Returns a device for that purpose, which has this file: a new device that no mount
+    /// `is_shown` by, or the device of [`VolumeFile::left`]. A device for a filesystem detaches
+    /// itself at its last close, any other by [`OpenDevice::release`].
     ///
     /// # Errors
     /// `ABORTED` if no device can be bound, or while another process has the file open or uses the
@@ -60,7 +60,8 @@ impl<K: Kernel> VolumeFile<K> {
     /// Binds the file, whose lock must be held: the device keeps it.
     fn bind(self, kernel: &K, mode: LoopMode, is_shown: IsShown<'_>) -> Result<Device<K>, Failure> {
         self.refuse_deleted(kernel)?;
-        // Before binding: the device would keep the lease, even after this process has exited.
+        // The check comes before the binding: the device would keep the lease, even after this
+        // process has exited.
         let is_checked = self.refuse_opened(kernel, mode.read_only)?;
         let mut in_use = Vec::new();
         for _ in 0..SNATCHED_MAX {
@@ -95,8 +96,7 @@ impl<K: Kernel> VolumeFile<K> {
         )))
     }
 
-    /// Uses a device that is bound already, if its mode is right; else unbinds it and binds
-    /// another.
+    /// Uses a bound device if its mode is right; otherwise unbinds it and binds another.
     fn take_over(
         self,
         kernel: &K,
@@ -183,10 +183,10 @@ fn free_number<K: Kernel>(
     Ok(number)
 }
 
-/// Opens the free device of that number, and returns its node, unless a process has added
-/// partitions to it, or opened its node to other users, while another volume had it: they would
-/// show and write the next one. Such a device is removed, since a new one of its number has
-/// neither; if it cannot be, or must not be used at once, the number is added to those `in_use`.
+/// Opens the free device of that number, and returns its node. A process may have added partitions
+/// to it, or opened its node to other users, while another volume had it: they would show and write
+/// the next volume. Such a device is removed, since a new one of its number has neither; if it
+/// cannot be removed, or must not be used at once, its number is added to `in_use`.
 fn open_plain<K: Kernel>(
     kernel: &K,
     number: u32,
@@ -218,7 +218,8 @@ fn open_plain<K: Kernel>(
     }
 }
 
-/// Why no volume can be bound: `/dev`, as the agent sees it, has no nodes of new loop devices.
+/// The reason why no volume can be bound: `/dev`, as the agent sees it, has no nodes of new loop
+/// devices.
 pub(crate) fn lacking_nodes<K: Kernel>(kernel: &K) -> Option<String> {
     let path = match kernel.loop_get_free() {
         Ok(number) => loop_path(number),

@@ -9,12 +9,12 @@ use super::sysfs::loop_path;
 use crate::device::OpenDevice;
 use crate::kernel::{self, Cause, Inode, Kernel, LoopMode, LoopStatus, Open, Patience, while_busy};
 
-/// The guard of a bound device: its number, and what is known of the file behind it.
+/// The guard of a bound device: its number, and the known facts about the file behind it.
 pub(crate) struct Bound<K: Kernel> {
     pub(super) number: u32,
     /// The volume's file, if that is behind the device.
     pub(super) file: Option<VolumeFile<K>>,
-    /// Its mode when it was bound or queried.
+    /// The device's mode when it was bound or queried.
     pub(super) mode: Option<LoopMode>,
     /// The inode of the file behind the device when it was bound or queried.
     pub(super) inode: Option<Inode>,

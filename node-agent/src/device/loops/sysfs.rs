@@ -15,7 +15,7 @@ pub(crate) fn loop_path(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-/// Whether it is the kind of device that volumes are attached as.
+/// Whether the device is of the kind that volumes are attached as.
 pub(crate) fn carries_volumes<K: Kernel>(kernel: &K, dev: Dev) -> bool {
     kernel.loop_number(dev).is_some()
 }
@@ -41,7 +41,7 @@ fn number_in(path: &Path) -> Option<u32> {
 /// The size of the device in bytes; `None` if it is not a loop device, or does not exist.
 ///
 /// # Errors
-/// When sysfs cannot be read.
+/// Returns an error if sysfs cannot be read.
 pub(super) fn size_of<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<u64>> {
     let number = kernel.loop_number(dev);
     number.map_or(Ok(None), |number| kernel.loop_bytes(number))
@@ -50,7 +50,7 @@ pub(super) fn size_of<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<u64>> {
 /// The errors that the ext4 mounted from the device has counted; `None` if there is no ext4.
 ///
 /// # Errors
-/// When sysfs cannot be read.
+/// Returns an error if sysfs cannot be read.
 pub(crate) fn ext4_errors<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<Ext4Errors>> {
     match carries_volumes(kernel, dev) {
         true => kernel.ext4_errors(dev),
@@ -59,10 +59,10 @@ pub(crate) fn ext4_errors<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<Ext4
 }
 
 /// The partitions of a bound device that a process has added. With `loop.max_part`, the kernel
-/// itself shows those in the content of a raw device, which `is_raw`.
+/// itself shows the partitions in the content of a raw device (`is_raw`).
 ///
 /// # Errors
-/// When sysfs cannot be read.
+/// Returns an error if sysfs cannot be read.
 pub(crate) fn partitions<K: Kernel>(kernel: &K, dev: Dev, is_raw: bool) -> Result<Vec<String>> {
     let has_max_part = kernel.loop_dev(1).minor > 1;
     match kernel.loop_number(dev) {
@@ -71,11 +71,11 @@ pub(crate) fn partitions<K: Kernel>(kernel: &K, dev: Dev, is_raw: bool) -> Resul
     }
 }
 
-/// The bound devices whose files have or had the name of the file at `path`, by number. First those
-/// with that path: another file of that name may be on a hung disk.
+/// The bound devices whose files have or had the name of the file at `path`, by number. The devices
+/// with that path come first: another file of that name may be on a hung disk.
 ///
 /// # Errors
-/// When sysfs cannot be read.
+/// Returns an error if sysfs cannot be read.
 pub(super) fn candidates<K: Kernel>(kernel: &K, path: &Path) -> Result<Vec<(u32, LoopFile)>> {
     let mut found = Vec::new();
     for number in kernel.loop_bound()? {

@@ -37,7 +37,7 @@ const BLOCK_BYTES_MAX: u32 = 65_536;
 /// Facts about a btrfs before it is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::filesystem) struct Superblock {
-    /// How many bytes of the device it uses.
+    /// The number of bytes of the device that the filesystem uses.
     pub(super) bytes: u64,
     /// `incompat_flags`: a kernel that does not know one of these refuses to mount it.
     pub(in crate::filesystem) incompat: u64,

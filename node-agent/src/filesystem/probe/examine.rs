@@ -28,7 +28,7 @@ const TAIL_ALIGN_BYTES: u64 = 64 << 10;
 pub(crate) enum Found {
     /// A mountable filesystem, and nothing that contradicts it.
     Known(Sound),
-    /// The same, but its file does not record yet that it is in use.
+    /// A mountable filesystem whose file does not record yet that it is in use.
     Unsettled(Unsettled),
     /// Blank: every byte is zero, or every sample of a new disk.
     Blank(Blank),
@@ -38,14 +38,14 @@ pub(crate) enum Found {
     Interrupted(Interrupted),
     /// Other content, which must not be touched.
     Foreign(Foreign),
-    /// It could not be read in full, so its content is unknown.
+    /// The device could not be read in full, so its content is unknown.
     Unreadable(Failure),
 }
 
 /// Content that is neither a known filesystem nor blank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Foreign {
-    /// Its description, with an article.
+    /// The description of the content, with an article.
     pub(crate) what: String,
     /// The byte of the device where it begins.
     pub(crate) at: u64,
@@ -87,8 +87,8 @@ pub(crate) fn examine<K: Kernel>(kernel: &K, device: &DeviceUnderTest<'_, K::Fd>
     examine_disk(&disk, device.volume).unwrap_or_else(Found::Unreadable)
 }
 
-/// The same, only from the start, the end and the mark; `None` if all are blank, so that the rest
-/// of the device must be read.
+/// Examines only the start, the end and the mark of a device; returns `None` if all are blank, so
+/// that the rest of the device must be read.
 pub(crate) fn examine_ends<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -100,7 +100,7 @@ pub(crate) fn examine_ends<K: Kernel>(
     }
 }
 
-/// The same, of any disk.
+/// Examines any disk.
 pub(super) fn examine_disk(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
     match look_at_ends(disk, volume)? {
         Ends::Found(found) => Ok(found),
@@ -203,7 +203,8 @@ fn has_log(disk: &impl Disk, identity: &Identity) -> Result<bool, Failure> {
     Ok(records.is_none_or(|bytes| bytes.iter().any(|byte| *byte != 0)))
 }
 
-/// Both ends of the device are blank. Reads as much as it takes, once in a volume's lifecycle.
+/// Examines the rest of a device whose ends are blank. Reads as much as is necessary, once in a
+/// volume's lifecycle.
 fn look_deeper(
     disk: &impl Disk,
     volume: &str,

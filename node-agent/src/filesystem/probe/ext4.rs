@@ -60,14 +60,15 @@ pub(in crate::filesystem) struct Superblock {
     pub(in crate::filesystem) inode_blocks: u64,
     /// Blocks of a group's metadata, in addition, if it holds a copy of the superblock.
     pub(in crate::filesystem) copy_blocks: u64,
-    /// It can have project quotas.
+    /// Whether the filesystem can have project quotas.
     pub(in crate::filesystem) has_projects: bool,
-    /// It records errors, or was not unmounted although it has no journal: the kernel warns, mounts
-    /// it all the same, and does not repair it. A journal to be replayed is no such case.
+    /// Whether the superblock records errors, or the filesystem was not unmounted although it has
+    /// no journal: the kernel warns, mounts it all the same, and does not repair it. A journal that
+    /// must be replayed is no reason for a check.
     pub(in crate::filesystem) wants_check: bool,
-    /// It was not unmounted, and has a journal to be replayed.
+    /// Whether the filesystem was not unmounted, and has a journal that must be replayed.
     pub(in crate::filesystem) needs_recovery: bool,
-    /// See [`panics`].
+    /// Whether the superblock asks for `errors=panic`: see [`panics`].
     pub(in crate::filesystem) panics: bool,
     /// The reason why the mount options in it are refused; `None` if they are accepted.
     pub(in crate::filesystem) refused_options: Option<String>,

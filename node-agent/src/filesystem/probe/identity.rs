@@ -20,16 +20,17 @@ const START_BYTES: u64 = 8 << 10;
 /// A mountable filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sound {
-    /// Its type.
+    /// The filesystem type.
     pub(crate) fs: FsType,
-    /// Its superblock asks for a check that the kernel does not make when it mounts it.
+    /// Whether the superblock asks for a check that the kernel does not make when it mounts the
+    /// filesystem.
     pub(crate) wants_check: bool,
     /// The blocks of an ext4 whose journal the kernel replays when it mounts it, which may change
     /// their number.
     pub(crate) blocks_before_replay: Option<u64>,
-    /// It is an ext4 that can have project quotas.
+    /// Whether the filesystem is an ext4 that can have project quotas.
     pub(crate) has_projects: bool,
-    /// It is an ext4 whose superblock asks for `errors=panic`.
+    /// Whether the filesystem is an ext4 whose superblock asks for `errors=panic`.
     pub(crate) panics: bool,
     /// The reason why it must not be mounted with the options in its superblock, which no flag
     /// overrides; `None` if it may.
@@ -273,7 +274,7 @@ pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
 /// feature, or its superblock is not sound.
 ///
 /// # Errors
-/// If the device has no size.
+/// Returns an error if the device has no size.
 pub(crate) fn may_have_project_quotas<K: Kernel>(
     kernel: &K,
     device: &K::Fd,

@@ -7,9 +7,9 @@ use super::disk::{ALIGN_BYTES, Areas};
 /// The location of a magic number on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Location {
-    /// This many bytes from the start.
+    /// This many bytes from the start of the device.
     Start(u64),
-    /// This many bytes before the end, once the size is rounded down to a multiple.
+    /// This many bytes before the end of the device, once its size is rounded down to a multiple.
     End { align: u64, back: u64 },
     /// The first block of the second of so many equal parts.
     Part(u64),

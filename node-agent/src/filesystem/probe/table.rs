@@ -92,7 +92,8 @@ const EXT_COPIES: &[Location] = &[
     Start(384 * MIB + ext4::MAGIC_AT),
     Start(640 * MIB + ext4::MAGIC_AT),
 ];
-/// mkfs.btrfs writes their magic number only after that of the first superblock is on the disk.
+/// The copies of a btrfs superblock. mkfs.btrfs writes their magic number only after the first
+/// superblock is on the disk.
 const BTRFS_COPIES: &[Location] = &[Start(64 * MIB + 0x40), Start(256 * GIB + 0x40)];
 const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
@@ -252,7 +253,7 @@ pub(crate) const FAT32: (usize, &[u8]) = (82, b"FAT32   ");
 
 /// The last two bytes of the first sector.
 const MBR_MAGIC: &[u8] = &[0x55, 0xaa];
-/// Their offset.
+/// The offset of these bytes.
 const MBR_MAGIC_AT: u64 = 510;
 
 const ENTRIES_AT: usize = 446;

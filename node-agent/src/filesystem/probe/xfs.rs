@@ -34,16 +34,16 @@ pub(in crate::filesystem) struct Superblock {
     pub(super) bytes: u64,
     /// `sb_uuid`.
     pub(super) uuid: [u8; 16],
-    /// `sb_lsn` is that of mkfs: it was never mounted for writing and unmounted. It may have been
-    /// mounted, see [`LOG_BLANK`].
+    /// Whether `sb_lsn` is that of mkfs: the filesystem was never mounted for writing and
+    /// unmounted. It may have been mounted, see [`LOG_BLANK`].
     pub(super) is_untouched: bool,
     /// The byte of the device where its log begins; `None` if that is past the end.
     pub(super) log_at: Option<u64>,
 }
 
-/// The bytes of a log that mkfs.xfs leaves as zeros, after the record with which it begins
-/// (xfsprogs, `libxfs_log_clear`): the first record of a mounted filesystem follows there. A record
-/// of mkfs that is longer, on a disk with larger sectors, looks like one of those.
+/// The bytes of a log that mkfs.xfs leaves as zeros, after the record with which the log begins
+/// (xfsprogs, `libxfs_log_clear`): the first record of a mounted filesystem is there. A longer
+/// record of mkfs, on a disk with larger sectors, looks like the record of a mount.
 pub(super) const LOG_BLANK: Range<u64> = 1024..8192;
 
 /// The content of the start of a device.
@@ -174,7 +174,7 @@ pub(super) mod tests {
         sector
     }
 
-    /// The same with other features.
+    /// Returns the first sector of a filesystem with other features.
     pub(in crate::filesystem) fn sector_with(incompat: u32) -> Vec<u8> {
         let mut sector = sector();
         sector[216..220].copy_from_slice(&incompat.to_be_bytes());
@@ -182,7 +182,7 @@ pub(super) mod tests {
         sector
     }
 
-    /// The same before the last write of mkfs.xfs.
+    /// Returns the first sector as it is before the last write of mkfs.xfs.
     pub(in crate::filesystem) fn unfinished() -> Vec<u8> {
         let mut sector = sector();
         sector[126] = 1;

@@ -1,5 +1,5 @@
-//! Which errnos are answers rather than failures, which calls may wait, and how a call names its
-//! object.
+//! The errnos that are results rather than failures, the calls that may wait, and the names of the
+//! objects of calls.
 
 use std::path::Path;
 

@@ -85,8 +85,8 @@ pub(super) fn ask_panic(contents: &mut Sparse) {
     seal(contents, &mut block);
 }
 
-/// Whether a mount with these parameters would halt the machine after an error. EINVAL if the
-/// superblock does not allow one of them.
+/// Whether a mount with these parameters would halt the machine after an error. Returns EINVAL if
+/// the superblock does not allow one of the parameters.
 pub(super) fn halts(contents: &Sparse, parameters: &[(String, Option<String>)]) -> Answer<bool> {
     let mut block = [0; BYTES];
     contents.read(AT, &mut block);

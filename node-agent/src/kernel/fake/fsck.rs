@@ -70,7 +70,7 @@ impl Machine {
         is_damaged(&self.lock().file_at(path).contents)
     }
 
-    /// From now on the machine has no e2fsck.
+    /// Removes e2fsck from the machine.
     pub(crate) fn remove_e2fsck(&self) {
         self.lock().tools.lacks_e2fsck = true;
     }

@@ -17,7 +17,7 @@ type Change<T> = Box<dyn Fn(&mut T) + Send>;
 pub(super) struct Kept<T> {
     now: T,
     on_disk: T,
-    /// In the order in which they were made.
+    /// The unsynced changes, in the order in which they were made.
     unsynced: Vec<Change<T>>,
 }
 

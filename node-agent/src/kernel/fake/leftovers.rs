@@ -18,7 +18,7 @@ pub(super) struct Left {
     pub(super) refuses_writes: bool,
     /// `queue/write_cache` is "write through".
     pub(super) drops_flushes: bool,
-    /// Its node is not root's alone.
+    /// Users other than root may open the device's node.
     pub(super) is_open_to_all: bool,
 }
 
@@ -50,7 +50,7 @@ impl Machine {
         self.change(number, |left| left.drops_flushes = true);
     }
 
-    /// Whether a process has changed the loop device, and it is still so.
+    /// Whether the loop device still has a change that a process has made.
     pub(crate) fn is_altered(&self, number: u32) -> bool {
         let state = self.lock();
         state.loops.get(&number).is_some_and(|device| {

@@ -243,7 +243,7 @@ impl State {
         Some((binding.ino, taken))
     }
 
-    /// With a writable mount of a device node, its file may contain a user's data.
+    /// Records that the file behind a mounted, writable device node may contain a user's data.
     pub(super) fn note_raw_use(&mut self, mount: u64) {
         let Some(number) = self.loop_of(self.mounts[&mount].root) else {
             return;

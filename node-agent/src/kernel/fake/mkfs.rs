@@ -40,7 +40,7 @@ pub(super) struct Tools {
 /// The reason why a tool does not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// It exceeds its deadline.
+    /// The tool exceeds its deadline.
     Deadline,
     /// Another process kills it.
     Signal,

@@ -56,7 +56,7 @@ pub(crate) struct Machine {
     state: Arc<Lock<State>>,
     /// Notified when a call begins to hang, and when it may continue.
     turn: Arc<Condvar>,
-    /// How many calls have begun to hang so far.
+    /// The number of calls that have begun to hang so far.
     hung: watch::Sender<u64>,
 }
 

@@ -373,7 +373,7 @@ impl State {
         Ok(())
     }
 
-    /// Its users would get EUCLEAN.
+    /// Records a violation if the filesystem has miscounted groups: its users would get EUCLEAN.
     pub(super) fn expect_counted(&mut self, mount: u64) {
         let superblock = self.mounts[&mount].superblock;
         if self.superblocks[&superblock].is_miscounted {

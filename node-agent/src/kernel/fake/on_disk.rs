@@ -61,7 +61,7 @@ impl State {
         Ok(())
     }
 
-    /// How many blocks the device has.
+    /// The number of blocks of the device.
     pub(super) fn room(&self, number: u32) -> u64 {
         self.loops[&number].binding.as_ref().map_or(0, |b| b.bytes) / BLOCK_BYTES
     }

@@ -1,5 +1,4 @@
-//! Changes of the volumes' files by others: controllers, pods and operators. All of them sync what
-//! they write.
+//! Changes of the volumes' files by controllers, pods and operators. All of them sync their writes.
 
 use std::path::Path;
 
@@ -52,7 +51,7 @@ impl Machine {
         contents.sync();
     }
 
-    /// Writes what a deleted volume has left on the storage; it does not count as a user's data.
+    /// Writes remains of a deleted volume on the storage; they do not count as a user's data.
     pub(crate) fn soil(&self, path: &Path, at: u64, bytes: &[u8]) {
         self.put(path, at, bytes);
     }

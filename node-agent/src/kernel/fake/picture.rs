@@ -17,16 +17,16 @@ pub(crate) struct Picture(BTreeSet<String>);
 /// The content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
-    /// Only zeros.
+    /// The file has only zeros.
     Nothing,
     /// A whole filesystem: its type, its size in bytes, and how often one was made.
     Filesystem(&'static str, u64, u32),
-    /// Anything else.
+    /// Any other content.
     Parts,
 }
 
 impl Picture {
-    /// A line for each entry that only one of the two has.
+    /// Returns a line for each entry that only one of the two pictures has.
     pub(crate) fn difference(&self, before: &Picture) -> String {
         let gone = before
             .0
@@ -44,7 +44,7 @@ impl Picture {
         self.0.difference(&before.0).cloned().collect()
     }
 
-    /// The lines that begin with one of these.
+    /// Returns the lines that begin with one of these texts.
     pub(crate) fn beginning_with(&self, beginnings: &[&str]) -> Vec<String> {
         let like = |beginning: &&str| {
             let from = (Bound::Included(*beginning), Bound::Unbounded);

@@ -7,7 +7,7 @@ use super::state::{File, InodeKind, State};
 use super::superblock::BLOCK_BYTES;
 use super::{Machine, ext4};
 
-/// Which unsynced changes are on the disk when the power returns.
+/// The unsynced changes that are on the disk when the power returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Survives {
     Nothing,

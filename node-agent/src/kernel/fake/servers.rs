@@ -36,7 +36,7 @@ pub(super) struct Servers {
     pub(super) die_hard: bool,
     /// Whether every call that may wait hangs.
     pub(super) hang: bool,
-    /// How many helpers were started, and how many have not exited.
+    /// The number of helpers that were started, and of those that have not exited.
     pub(super) started: usize,
     pub(super) running: usize,
 }
@@ -85,7 +85,7 @@ impl Machine {
         self.lock().servers.die_hard = die_hard;
     }
 
-    /// No server answers from now on, or all answer again, also the calls that hang.
+    /// Makes all servers stop answering, or answer again, also the calls that hang.
     pub(crate) fn let_servers_hang(&self, hang: bool) {
         self.lock().servers.hang = hang;
         if !hang {
@@ -93,12 +93,12 @@ impl Machine {
         }
     }
 
-    /// How many helpers have not exited.
+    /// The number of helpers that have not exited.
     pub(crate) fn helpers_running(&self) -> usize {
         self.lock().servers.running
     }
 
-    /// How many helpers were started so far.
+    /// The number of helpers that were started so far.
     pub(crate) fn helpers_started(&self) -> usize {
         self.lock().servers.started
     }

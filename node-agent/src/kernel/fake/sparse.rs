@@ -30,7 +30,7 @@ impl Sparse {
         }
     }
 
-    /// Reads from `at`; returns how many bytes the file has there.
+    /// Reads from `at`; returns the number of bytes that the file has there.
     pub(super) fn read(&self, at: u64, buffer: &mut [u8]) -> usize {
         let left = usize::try_from(self.bytes.saturating_sub(at)).unwrap();
         let length = left.min(buffer.len());
@@ -88,7 +88,7 @@ impl Sparse {
         self.blocks.retain(|index, _| *index == kept / BLOCK);
     }
 
-    /// Whether it has only zeros.
+    /// Whether the contents are only zeros.
     pub(super) fn is_blank(&self) -> bool {
         self.blocks
             .values()

@@ -45,9 +45,9 @@ pub(super) struct State {
     pub(super) is_beside_first_process: bool,
     /// Seconds since 1970.
     pub(super) realtime: u64,
-    /// No process gets a lease, as on NFS.
+    /// Whether no process gets a lease, as on NFS.
     pub(super) grants_no_leases: bool,
-    /// No name is in memory.
+    /// Whether no name is in memory.
     pub(super) has_cold_names: bool,
     /// Every lookup there waits for a server that does not answer.
     pub(super) silent: Option<PathBuf>,
@@ -95,13 +95,13 @@ pub(super) enum InodeKind {
 #[derive(Default)]
 pub(super) struct File {
     pub(super) contents: Kept<Sparse>,
-    /// Its extended attributes.
+    /// The inode's extended attributes.
     pub(super) attributes: Kept<BTreeMap<String, Vec<u8>>>,
-    /// It was truncated, so its content may be incomplete.
+    /// Whether the file was truncated, so that its content may be incomplete.
     pub(super) cut: bool,
-    /// It may contain a user's data: it has been mounted, or written to from outside.
+    /// Whether the file may contain a user's data: it has been mounted, or written to from outside.
     pub(super) used: bool,
-    /// How often a mkfs on it has completed.
+    /// The number of completed mkfs on the file.
     pub(super) formats: u32,
 }
 
@@ -115,7 +115,7 @@ pub(super) struct Superblock {
     pub(super) shut_down: bool,
     /// An ext4 that its journal grew after the kernel had counted its groups.
     pub(super) is_miscounted: bool,
-    /// Its error count.
+    /// The filesystem's error count.
     pub(super) errors: u64,
     /// The SELinux label of all its files.
     pub(super) label: Option<String>,
@@ -329,7 +329,7 @@ impl State {
             InodeKind::File(file) => (FileKind::File, no_device, file.contents.bytes()),
             InodeKind::Loop(number) => (FileKind::BlockDevice, device_dev(*number), 0),
         };
-        // Its mkfs writes a few blocks only; the real ones write more.
+        // The simulated mkfs writes only a few blocks; the real ones write more.
         let allocated = match &inode.kind {
             InodeKind::File(file) if file.contents.is_blank() => 0,
             _ => bytes,

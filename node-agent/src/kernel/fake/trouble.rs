@@ -14,11 +14,11 @@ use crate::kernel::{BtrfsErrors, Dev, Ext4Error, Ext4Errors, MountAttrs, Surroun
 /// A fault of a mounted filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It refuses writes.
+    /// The filesystem refuses writes.
     ReadOnly,
-    /// It refuses every call.
+    /// The filesystem refuses every call.
     ShutDown,
-    /// It counts this many more errors, and continues.
+    /// The filesystem counts this many more errors, and continues.
     Errors(u64),
 }
 
@@ -51,78 +51,78 @@ impl Machine {
         (state.has_labels, state.hides_labels) = (true, !are_shown);
     }
 
-    /// From now on the kernel takes every btrfs for one that is mounted.
+    /// Makes the kernel take every btrfs for one that is mounted, from now on.
     pub(crate) fn confuse_btrfs(&self, confusion: Confusion) {
         self.lock().btrfs_confusion = Some(confusion);
     }
 
-    /// From now on no process gets a lease, as on NFS.
+    /// Refuses leases to all processes from now on, as NFS does.
     pub(crate) fn grant_no_leases(&self) {
         self.lock().grants_no_leases = true;
     }
 
-    /// From now on no name is in memory, or all are.
+    /// Drops all names from memory from now on, or keeps all in memory.
     pub(crate) fn chill_names(&self, is_cold: bool) {
         self.lock().has_cold_names = is_cold;
     }
 
-    /// From now on every lookup in that directory waits for a server that does not answer.
+    /// Makes every lookup in that directory wait for a server that does not answer, from now on.
     pub(crate) fn silence(&self, directory: &Path) {
         self.lock().silent = Some(directory.to_owned());
     }
 
-    /// From now on no name can be made in `/dev`.
+    /// Refuses new names in `/dev` from now on.
     pub(crate) fn fix_dev(&self) {
         self.lock().has_fixed_dev = true;
     }
 
-    /// From now on devices have logical blocks of this size.
+    /// Gives devices logical blocks of this size from now on.
     pub(crate) fn set_device_block_bytes(&self, bytes: u32) {
         self.lock().device_block_bytes = bytes;
     }
 
-    /// From now on disks that are plugged in have no sequence number.
+    /// Gives disks that are plugged in from now on no sequence number.
     pub(crate) fn count_no_disks(&self) {
         self.lock().has_no_diskseq = true;
     }
 
-    /// From now on all filesystems have project quotas.
+    /// Gives all filesystems project quotas from now on.
     pub(crate) fn keep_quotas(&self) {
         self.lock().has_project_quotas = true;
     }
 
-    /// From now on filesystems that can do so count in memory, as at first.
+    /// Lets filesystems that can do so count in memory from now on, as at first.
     pub(crate) fn count_in_memory(&self) {
         self.lock().has_project_quotas = false;
     }
 
-    /// From now on the filesystem of the volumes' files has this size, and this part of it is used.
+    /// Sets the size and the used bytes of the filesystem of the volumes' files.
     pub(crate) fn fill_storage(&self, total_bytes: u64, used_bytes: u64) {
         self.lock().storage = (total_bytes, used_bytes);
     }
 
-    /// From now on mounts have no unique ids, as before Linux 6.8.
+    /// Gives mounts no unique IDs from now on, as before Linux 6.8.
     pub(crate) fn number_no_mounts(&self) {
         self.lock().has_no_mount_ids = true;
     }
 
-    /// From now on mkfs.btrfs is of a release that turns on these features by default.
+    /// Makes mkfs.btrfs a release that turns on these features by default, from now on.
     pub(crate) fn renew_btrfs(&self, features: Features) {
         self.lock().tools.btrfs_features = features;
     }
 
-    /// From now on mkfs.xfs is of a release that turns on these features by default, as bits of
-    /// `sb_features_incompat`.
+    /// Makes mkfs.xfs a release that turns on these features by default, as bits of
+    /// `sb_features_incompat`, from now on.
     pub(crate) fn renew_xfs(&self, incompat: u32) {
         self.lock().tools.xfs_incompat = incompat;
     }
 
-    /// From now on tools are stopped before they have done anything that lasts, or no longer.
+    /// Stops tools before they have made any lasting change, from now on, or no longer.
     pub(crate) fn stop_tools(&self, stop: Option<Stop>) {
         self.lock().tools.stop = stop;
     }
 
-    /// From now on the map of a file leads back to its start.
+    /// Makes the map of a file lead back to its start, from now on.
     pub(crate) fn map_backwards(&self) {
         self.lock().maps_backwards = true;
     }
@@ -142,8 +142,8 @@ impl Machine {
         state.attach(mount, onto, folder).unwrap();
     }
 
-    /// Binds what is mounted at `from` onto `onto` as well, whatever is mounted there, as another
-    /// agent may that starts meanwhile.
+    /// Binds the mount at `from` onto `onto` as well, on top of any mount there, as another agent
+    /// may that starts meanwhile.
     pub(crate) fn stack(&self, from: &Path, onto: &Path) {
         let mut state = self.lock();
         let original = state.walk(from).unwrap().mount;

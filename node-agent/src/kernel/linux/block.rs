@@ -33,19 +33,19 @@ const BLKROGET: Opcode = opcode::none(0x12, 94);
 
 const _: () = assert!(size_of::<usize>() == size_of::<u64>());
 
-/// See [`crate::kernel::Kernel::device_bytes`].
+/// Implements [`crate::kernel::Kernel::device_bytes`].
 pub(super) fn device_bytes(fd: &OwnedFd) -> Result<u64> {
     // SAFETY: the opcode takes a pointer to a u64 and writes only that; other files answer ENOTTY.
     let bytes = unsafe { rustix::ioctl::ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) };
     bytes.map_err(of("BLKGETSIZE64", fd))
 }
 
-/// See [`crate::kernel::Kernel::device_block_bytes`].
+/// Implements [`crate::kernel::Kernel::device_block_bytes`].
 pub(super) fn device_block_bytes(fd: &OwnedFd) -> Result<u32> {
     rustix::fs::ioctl_blksszget(fd).map_err(of("BLKSSZGET", fd))
 }
 
-/// See [`crate::kernel::Kernel::diskseq`].
+/// Implements [`crate::kernel::Kernel::diskseq`].
 pub(super) fn diskseq(fd: &OwnedFd) -> Result<u64> {
     // SAFETY: the opcode takes a pointer to a u64 and writes only that; other files, and older
     // kernels, answer ENOTTY.
@@ -56,14 +56,14 @@ pub(super) fn diskseq(fd: &OwnedFd) -> Result<u64> {
     }
 }
 
-/// See [`crate::kernel::Leftovers::allow_writes`].
+/// Implements [`crate::kernel::Leftovers::allow_writes`].
 pub(super) fn allow_writes(fd: &OwnedFd) -> Result<()> {
     // SAFETY: the opcode takes a pointer to an int and only reads it.
     let done = unsafe { rustix::ioctl::ioctl(fd, Setter::<BLKROSET, i32>::new(0)) };
     done.map_err(of("BLKROSET", fd))
 }
 
-/// See [`crate::kernel::Leftovers::refuses_writes`].
+/// Implements [`crate::kernel::Leftovers::refuses_writes`].
 pub(super) fn refuses_writes(fd: &OwnedFd) -> Result<bool> {
     // SAFETY: the opcode takes a pointer to an int and writes only that.
     let refuses = unsafe { rustix::ioctl::ioctl(fd, Getter::<BLKROGET, i32>::new()) };
@@ -149,7 +149,7 @@ fn list(number: u32, links: u64) -> Result<Vec<String>> {
             partitions.push(name);
         }
     }
-    // Else the directory has changed in between.
+    // Otherwise the directory has changed in between.
     if partitions.is_empty() && folders + 2 == links {
         PLAIN_LINKS[usize::from(is_bound)].store(links, Ordering::Relaxed);
     }

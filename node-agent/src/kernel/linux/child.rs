@@ -37,7 +37,7 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of bytes kept from the end of the messages.
 const TAIL_BYTES_MAX: usize = 2048;
 
-/// See [`crate::kernel::Kernel::run`].
+/// Implements [`crate::kernel::Kernel::run`].
 pub(super) fn run(child: &Child<'_, OwnedFd>) -> Result<ChildEnd> {
     let tool = find(child.program)?;
     let failed = |call| move |errno| Error::new(call, child.program, errno);
@@ -207,7 +207,7 @@ impl Drop for Running {
 struct Tail(Vec<u8>);
 
 impl Tail {
-    /// Reads what is available without blocking; `false` once the pipe is closed.
+    /// Reads the available data without blocking; returns `false` once the pipe is closed.
     fn take_from(&mut self, pipe: &impl AsFd) -> rustix::io::Result<bool> {
         let mut chunk = [0; 1024];
         loop {

@@ -48,7 +48,7 @@ impl Disks for Linux {
             return Ok(DiskAt::Other);
         }
         let disk = disk_in(&Path::new(BLOCK).join(name))?;
-        // It may have been removed meanwhile, and its name reused for another disk.
+        // The disk may have been removed meanwhile, and its name reused for another disk.
         let disk = disk.filter(|disk| disk.dev == dev);
         Ok(disk.map_or(DiskAt::Nothing, DiskAt::Disk))
     }
@@ -135,7 +135,7 @@ impl Linux {
     }
 }
 
-/// See [`crate::kernel::Kernel::ext4_errors`].
+/// Implements [`crate::kernel::Kernel::ext4_errors`].
 pub(super) fn ext4_errors(dev: Dev) -> Result<Option<Ext4Errors>> {
     let real = link(&folder_of(dev))?;
     let name = real.as_deref().and_then(Path::file_name);
@@ -156,7 +156,7 @@ fn disk_in(folder: &Path) -> Result<Option<Disk>> {
     };
     let is_disk = match bus_of(folder)? {
         Some(Bus::Virtio) => name.starts_with("vd"),
-        // Not sr or st.
+        // Other SCSI devices are sr and st.
         Some(Bus::Scsi) => name.starts_with("sd"),
         Some(Bus::Nvme) => true,
         None => false,
@@ -200,7 +200,7 @@ fn is_divided(folder: &Path) -> Result<bool> {
         || entries(folder)?.iter().any(|entry| is_partition(entry)))
 }
 
-/// The entries of a directory; none if it does not exist.
+/// The entries of a directory; empty if it does not exist.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let unread = |error: &std::io::Error| unread(folder, error);
     match fs::read_dir(folder) {
@@ -300,7 +300,7 @@ mod tests {
         }
         let drive = described(&dir.path().join("sr0")).unwrap().unwrap();
         assert_eq!((&*drive.name, drive.bytes), ("sr0", 1 << 20));
-        // It is being removed.
+        // The disk is being removed.
         assert_eq!(disk("vdd", "virtio", &files[1..]).unwrap(), None);
         assert!(disk("vde", "virtio", &[("dev", "x\n"), ("size", "1\n")]).is_err());
         let plain = dir.path().join("loop0");

@@ -33,7 +33,7 @@ const AT_ONCE: AtFlags = AtFlags::SYMLINK_NOFOLLOW
     .union(AtFlags::NO_AUTOMOUNT)
     .union(AtFlags::STATX_DONT_SYNC);
 
-/// See [`crate::kernel::Kernel::look`].
+/// Implements [`crate::kernel::Kernel::look`].
 pub(super) fn look(path: &Path) -> Result<Option<Stat>> {
     Ok(statx(path, WANTED)?.map(|found| stat_from(&found)))
 }
@@ -47,8 +47,8 @@ pub(super) enum MountId {
     Listed(u64),
 }
 
-/// The id of the mount whose root is `path`: the unique id on request, if the kernel has those,
-/// else the listed one.
+/// The ID of the mount whose root is `path`: the unique ID on request, if the kernel has unique
+/// IDs, otherwise the listed one.
 pub(super) fn mount_id(path: &Path, unique: bool) -> Result<Option<MountId>> {
     let is_root = |found: &Statx| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
     Ok(with_mount_id(path, unique)?.filter(is_root).map(id_of))
@@ -75,14 +75,14 @@ fn id_of(found: Statx) -> MountId {
     }
 }
 
-/// See [`crate::kernel::Kernel::stat`].
+/// Implements [`crate::kernel::Kernel::stat`].
 pub(super) fn stat(fd: &OwnedFd) -> Result<Stat> {
     rustix::fs::statx(fd, "", AT_ONCE | AtFlags::EMPTY_PATH, WANTED)
         .map(|found| stat_from(&found))
         .map_err(of("statx", fd))
 }
 
-/// See [`crate::kernel::Kernel::real`].
+/// Implements [`crate::kernel::Kernel::real`].
 pub(super) fn real(path: &Path) -> Result<Option<PathBuf>> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
@@ -95,7 +95,7 @@ pub(super) fn real(path: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(OsString::from_vec(name.into_bytes()).into()))
 }
 
-/// See [`crate::kernel::Kernel::has_no_links`].
+/// Implements [`crate::kernel::Kernel::has_no_links`].
 pub(super) fn has_no_links(path: &Path) -> Result<Option<bool>> {
     let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS);
     match retry_on_intr(|| rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)) {
@@ -106,25 +106,25 @@ pub(super) fn has_no_links(path: &Path) -> Result<Option<bool>> {
     }
 }
 
-/// See [`crate::kernel::Remotes::mode`].
+/// Implements [`crate::kernel::Remotes::mode`].
 pub(super) fn mode(fd: &OwnedFd) -> Result<u32> {
     let found = rustix::fs::fstat(fd).map_err(of("fstat", fd))?;
     Ok(Mode::from_raw_mode(found.st_mode).as_raw_mode())
 }
 
-/// See [`crate::kernel::Remotes::chmod`].
+/// Implements [`crate::kernel::Remotes::chmod`].
 pub(super) fn chmod(fd: &OwnedFd, mode: u32) -> Result<()> {
     rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)).map_err(of("fchmod", fd))
 }
 
-/// See [`crate::kernel::Kernel::statfs`].
+/// Implements [`crate::kernel::Kernel::statfs`].
 pub(super) fn statfs(path: &Path) -> Result<Usage> {
     retry_on_intr(|| rustix::fs::statfs(path))
         .map(|found| usage(&found))
         .map_err(|errno| Error::at("statfs", path, errno))
 }
 
-/// See [`crate::kernel::Kernel::fstatfs`].
+/// Implements [`crate::kernel::Kernel::fstatfs`].
 pub(super) fn fstatfs(fd: &OwnedFd) -> Result<Usage> {
     retry_on_intr(|| rustix::fs::fstatfs(fd))
         .map(|found| usage(&found))
@@ -153,13 +153,13 @@ fn usage(found: &StatFs) -> Usage {
 /// `O_PATH` of the last component itself.
 const NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// See [`crate::kernel::Kernel::open_path`].
+/// Implements [`crate::kernel::Kernel::open_path`].
 pub(super) fn open_path(path: &Path) -> Result<OwnedFd> {
     retry_on_intr(|| rustix::fs::open(path, NAME, Mode::empty()))
         .map_err(|errno| Error::at("open", path, errno))
 }
 
-/// See [`crate::kernel::Kernel::open_path_cached`].
+/// Implements [`crate::kernel::Kernel::open_path_cached`].
 pub(super) fn open_path_cached(path: &Path) -> Result<Option<OwnedFd>> {
     let resolve = ResolveFlags::CACHED;
     match retry_on_intr(|| rustix::fs::openat2(CWD, path, NAME, Mode::empty(), resolve)) {
@@ -169,19 +169,19 @@ pub(super) fn open_path_cached(path: &Path) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// See [`crate::kernel::Kernel::open`].
+/// Implements [`crate::kernel::Kernel::open`].
 pub(super) fn open(path: &Path, how: Open) -> Result<OwnedFd> {
     retry_on_intr(|| rustix::fs::open(path, flags(how), Mode::empty()))
         .map_err(|errno| Error::at("open", path, errno))
 }
 
-/// See [`crate::kernel::Kernel::reopen`].
+/// Implements [`crate::kernel::Kernel::reopen`].
 pub(super) fn reopen(fd: &OwnedFd, how: Open) -> Result<OwnedFd> {
     let link = link_of(fd);
     retry_on_intr(|| rustix::fs::open(&*link, flags(how), Mode::empty())).map_err(of("open", fd))
 }
 
-/// See [`crate::kernel::Kernel::open_beneath`].
+/// Implements [`crate::kernel::Kernel::open_beneath`].
 pub(super) fn open_beneath(dir: &OwnedFd, name: &str, how: Open) -> Result<OwnedFd> {
     let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     if how == Open::NameCached {
@@ -191,24 +191,24 @@ pub(super) fn open_beneath(dir: &OwnedFd, name: &str, how: Open) -> Result<Owned
         .map_err(|errno| Error::new("openat2", format!("{}/{name}", path_of(dir)), errno))
 }
 
-/// See [`crate::kernel::Kernel::open_root`].
+/// Implements [`crate::kernel::Kernel::open_root`].
 pub(super) fn open_root(mount: &OwnedFd) -> Result<OwnedFd> {
     retry_on_intr(|| rustix::fs::openat(mount, ".", flags(Open::Directory), Mode::empty()))
         .map_err(of("openat", mount))
 }
 
-/// See [`crate::kernel::Kernel::mkdir`].
+/// Implements [`crate::kernel::Kernel::mkdir`].
 pub(super) fn mkdir(path: &Path, mode: u32) -> Result<()> {
     rustix::fs::mkdir(path, Mode::from_raw_mode(mode))
         .map_err(|errno| Error::at("mkdir", path, errno))
 }
 
-/// See [`crate::kernel::Kernel::rmdir`].
+/// Implements [`crate::kernel::Kernel::rmdir`].
 pub(super) fn rmdir(path: &Path) -> Result<()> {
     rustix::fs::rmdir(path).map_err(|errno| Error::at("rmdir", path, errno))
 }
 
-/// See [`crate::kernel::Kernel::create_file`].
+/// Implements [`crate::kernel::Kernel::create_file`].
 pub(super) fn create_file(path: &Path, mode: u32) -> Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     retry_on_intr(|| rustix::fs::open(path, flags, Mode::from_raw_mode(mode)))
@@ -216,17 +216,17 @@ pub(super) fn create_file(path: &Path, mode: u32) -> Result<()> {
         .map_err(|errno| Error::at("open", path, errno))
 }
 
-/// See [`crate::kernel::Kernel::unlink`].
+/// Implements [`crate::kernel::Kernel::unlink`].
 pub(super) fn unlink(path: &Path) -> Result<()> {
     rustix::fs::unlink(path).map_err(|errno| Error::at("unlink", path, errno))
 }
 
-/// See [`crate::kernel::Kernel::link`].
+/// Implements [`crate::kernel::Kernel::link`].
 pub(super) fn link(path: &Path, name: &Path) -> Result<()> {
     rustix::fs::link(path, name).map_err(|errno| Error::at("link", name, errno))
 }
 
-/// See [`crate::kernel::Kernel::names`].
+/// Implements [`crate::kernel::Kernel::names`].
 pub(super) fn names(path: &Path) -> Result<Vec<String>> {
     let failed = |error: std::io::Error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
@@ -244,7 +244,7 @@ pub(super) fn names(path: &Path) -> Result<Vec<String>> {
         .collect()
 }
 
-/// See [`crate::kernel::Kernel::flock`].
+/// Implements [`crate::kernel::Kernel::flock`].
 pub(super) fn flock(fd: &OwnedFd) -> Result<bool> {
     match retry_on_intr(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {
         Ok(()) => Ok(true),
@@ -253,7 +253,7 @@ pub(super) fn flock(fd: &OwnedFd) -> Result<bool> {
     }
 }
 
-/// See [`crate::kernel::Kernel::xattr`].
+/// Implements [`crate::kernel::Kernel::xattr`].
 pub(super) fn xattr(fd: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>> {
     let mut value = [0; 64];
     match rustix::fs::fgetxattr(fd, name, &mut value) {
@@ -264,7 +264,7 @@ pub(super) fn xattr(fd: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// See [`crate::kernel::Kernel::new_uuid`].
+/// Implements [`crate::kernel::Kernel::new_uuid`].
 pub(super) fn new_uuid() -> Result<String> {
     let path = Path::new("/proc/sys/kernel/random/uuid");
     let file = open(path, Open::FileRead)?;
@@ -273,12 +273,12 @@ pub(super) fn new_uuid() -> Result<String> {
     Ok(String::from_utf8_lossy(&text[..length]).into_owned())
 }
 
-/// See [`crate::kernel::Kernel::set_xattr`].
+/// Implements [`crate::kernel::Kernel::set_xattr`].
 pub(super) fn set_xattr(fd: &OwnedFd, name: &str, value: &[u8]) -> Result<()> {
     rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()).map_err(of("fsetxattr", fd))
 }
 
-/// See [`crate::kernel::Kernel::remove_xattr`].
+/// Implements [`crate::kernel::Kernel::remove_xattr`].
 pub(super) fn remove_xattr(fd: &OwnedFd, name: &str) -> Result<()> {
     match rustix::fs::fremovexattr(fd, name) {
         Ok(()) | Err(Errno::NODATA) => Ok(()),
@@ -286,7 +286,7 @@ pub(super) fn remove_xattr(fd: &OwnedFd, name: &str) -> Result<()> {
     }
 }
 
-/// See [`crate::kernel::Kernel::seek_data`].
+/// Implements [`crate::kernel::Kernel::seek_data`].
 pub(super) fn seek_data(fd: &OwnedFd, from: u64) -> Result<Option<u64>> {
     match rustix::fs::seek(fd, SeekFrom::Data(from)) {
         Ok(at) => Ok(Some(at)),
@@ -296,27 +296,27 @@ pub(super) fn seek_data(fd: &OwnedFd, from: u64) -> Result<Option<u64>> {
     }
 }
 
-/// See [`crate::kernel::Kernel::seek_hole`].
+/// Implements [`crate::kernel::Kernel::seek_hole`].
 pub(super) fn seek_hole(fd: &OwnedFd, from: u64) -> Result<u64> {
     rustix::fs::seek(fd, SeekFrom::Hole(from)).map_err(of("lseek", fd))
 }
 
-/// See [`crate::kernel::Kernel::pread`].
+/// Implements [`crate::kernel::Kernel::pread`].
 pub(super) fn pread(fd: &OwnedFd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     retry_on_intr(|| rustix::io::pread(fd, &mut *buffer, offset)).map_err(of("pread", fd))
 }
 
-/// See [`crate::kernel::Kernel::pwrite`].
+/// Implements [`crate::kernel::Kernel::pwrite`].
 pub(super) fn pwrite(fd: &OwnedFd, buffer: &[u8], offset: u64) -> Result<usize> {
     retry_on_intr(|| rustix::io::pwrite(fd, buffer, offset)).map_err(of("pwrite", fd))
 }
 
-/// See [`crate::kernel::Kernel::fsync`].
+/// Implements [`crate::kernel::Kernel::fsync`].
 pub(super) fn fsync(fd: &OwnedFd) -> Result<()> {
     retry_on_intr(|| rustix::fs::fsync(fd)).map_err(of("fsync", fd))
 }
 
-/// See [`crate::kernel::Filesystems::syncfs`].
+/// Implements [`crate::kernel::Filesystems::syncfs`].
 pub(super) fn syncfs(root: &OwnedFd) -> Result<()> {
     retry_on_intr(|| rustix::fs::syncfs(root)).map_err(of("syncfs", root))
 }

@@ -20,7 +20,7 @@ use crate::kernel::{Openers, Result};
 /// xfs, btrfs, tmpfs and overlayfs. NFS and SMB also refuse it if they have no delegation.
 const TRUTHFUL: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630];
 
-/// See [`crate::kernel::Kernel::openers`].
+/// Implements [`crate::kernel::Kernel::openers`].
 pub(super) fn openers(file: &OwnedFd, readers_too: bool) -> Result<Openers> {
     ignore_breaks();
     let kind = match readers_too {

@@ -111,13 +111,13 @@ fn shift_of(max_part: u32) -> u32 {
     u32::BITS - max_part.leading_zeros()
 }
 
-/// See [`crate::kernel::Kernel::loop_number`].
+/// Implements [`crate::kernel::Kernel::loop_number`].
 pub(super) fn number(dev: Dev, part_shift: u32) -> Option<u32> {
     let is_whole = dev.minor.trailing_zeros() >= part_shift;
     (dev.major == LOOP_MAJOR && is_whole).then_some(dev.minor >> part_shift)
 }
 
-/// See [`crate::kernel::Kernel::loop_dev`].
+/// Implements [`crate::kernel::Kernel::loop_dev`].
 pub(super) fn dev(number: u32, part_shift: u32) -> Dev {
     Dev {
         major: LOOP_MAJOR,
@@ -140,7 +140,7 @@ impl LoopInfo64 {
     }
 }
 
-/// See [`crate::kernel::Kernel::loop_get_free`].
+/// Implements [`crate::kernel::Kernel::loop_get_free`].
 pub(super) fn get_free() -> Result<u32> {
     let control = control()?;
     let request = Control::<LOOP_CTL_GET_FREE>(0);
@@ -148,7 +148,7 @@ pub(super) fn get_free() -> Result<u32> {
     unsafe { rustix::ioctl::ioctl(&control, request) }.map_err(of("LOOP_CTL_GET_FREE", &control))
 }
 
-/// See [`crate::kernel::Kernel::loop_add`].
+/// Implements [`crate::kernel::Kernel::loop_add`].
 pub(super) fn add(number: u32) -> Result<bool> {
     let control = control()?;
     let request = Control::<LOOP_CTL_ADD>(number);
@@ -160,7 +160,7 @@ pub(super) fn add(number: u32) -> Result<bool> {
     }
 }
 
-/// See [`crate::kernel::Leftovers::loop_remove`].
+/// Implements [`crate::kernel::Leftovers::loop_remove`].
 pub(super) fn remove(number: u32) -> Result<bool> {
     let control = control()?;
     let request = Control::<LOOP_CTL_REMOVE>(number);
@@ -179,7 +179,7 @@ fn control() -> Result<OwnedFd> {
         .map_err(|errno| Error::at("open", Path::new(CONTROL), errno))
 }
 
-/// See [`crate::kernel::Kernel::loop_configure`].
+/// Implements [`crate::kernel::Kernel::loop_configure`].
 ///
 /// If the device or the file is not open for writing, the kernel silently binds read-only. That
 /// would be noticed only much later, as EROFS or EPERM, so it is refused here.
@@ -220,7 +220,7 @@ pub(super) fn configure(
     done.map_err(refused)
 }
 
-/// See [`crate::kernel::Kernel::loop_status`].
+/// Implements [`crate::kernel::Kernel::loop_status`].
 pub(super) fn status(device: &OwnedFd) -> Result<Option<LoopStatus>> {
     match info(device) {
         Ok(info) => Ok(Some(LoopStatus {
@@ -237,7 +237,7 @@ pub(super) fn status(device: &OwnedFd) -> Result<Option<LoopStatus>> {
     }
 }
 
-/// See [`crate::kernel::Kernel::loop_set_autoclear`].
+/// Implements [`crate::kernel::Kernel::loop_set_autoclear`].
 pub(super) fn set_autoclear(device: &OwnedFd, autoclear: bool) -> Result<()> {
     // The other fields go back unchanged; the kernel allows changes only of this flag and PARTSCAN.
     let mut info = info(device).map_err(of("LOOP_GET_STATUS64", device))?;
@@ -252,21 +252,21 @@ pub(super) fn set_autoclear(device: &OwnedFd, autoclear: bool) -> Result<()> {
     done.map_err(of("LOOP_SET_STATUS64", device))
 }
 
-/// See [`crate::kernel::Kernel::loop_clr_fd`].
+/// Implements [`crate::kernel::Kernel::loop_clr_fd`].
 pub(super) fn clr_fd(device: &OwnedFd) -> Result<()> {
     // SAFETY: this request takes no argument.
     let done = unsafe { rustix::ioctl::ioctl(device, NoArg::<LOOP_CLR_FD>::new()) };
     done.map_err(of("LOOP_CLR_FD", device))
 }
 
-/// See [`crate::kernel::Kernel::loop_set_capacity`].
+/// Implements [`crate::kernel::Kernel::loop_set_capacity`].
 pub(super) fn set_capacity(device: &OwnedFd) -> Result<()> {
     // SAFETY: this request takes no argument.
     let done = unsafe { rustix::ioctl::ioctl(device, NoArg::<LOOP_SET_CAPACITY>::new()) };
     done.map_err(of("LOOP_SET_CAPACITY", device))
 }
 
-/// See [`crate::kernel::Kernel::loop_bound`].
+/// Implements [`crate::kernel::Kernel::loop_bound`].
 pub(super) fn bound() -> Result<Vec<u32>> {
     let failed = |error: std::io::Error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);

@@ -58,7 +58,7 @@ impl Linux {
     ///
     /// # Errors
     ///
-    /// [`super::Cause::Unsupported`] on a kernel before Linux 5.14.
+    /// Returns [`super::Cause::Unsupported`] on a kernel before Linux 5.14.
     pub(crate) fn detect() -> Result<Linux> {
         mount::require_floor()?;
         Ok(Linux {
@@ -79,11 +79,11 @@ impl Linux {
         }
     }
 
-    /// The same kernel, with [`Kernel::pread_at_once`]. The clones share its rings. Call it before
-    /// [`sandbox::enter`].
+    /// Returns the same kernel, with rings for [`Kernel::pread_at_once`]. The clones share its
+    /// rings. Call it before [`sandbox::enter`].
     ///
     /// # Errors
-    /// If the kernel refuses io_uring.
+    /// Returns an error if the kernel refuses io_uring.
     pub(crate) fn with_rings(self) -> Result<Linux> {
         let rings = Rings::open()?;
         Ok(Linux { rings, ..self })

@@ -59,7 +59,7 @@ pub(super) fn is_exclusive_create_known() -> bool {
     }
 }
 
-/// See [`crate::kernel::Kernel::fsopen`].
+/// Implements [`crate::kernel::Kernel::fsopen`].
 pub(super) fn fsopen(fs_type: &str) -> Result<OwnedFd> {
     rustix::mount::fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC).map_err(|errno| {
         let error = Error::new("fsopen", fs_type, errno);
@@ -70,7 +70,7 @@ pub(super) fn fsopen(fs_type: &str) -> Result<OwnedFd> {
     })
 }
 
-/// See [`crate::kernel::Kernel::fsconfig_set`].
+/// Implements [`crate::kernel::Kernel::fsconfig_set`].
 pub(super) fn fsconfig_set(context: &OwnedFd, key: &str, value: Option<&str>) -> Result<()> {
     match value {
         Some(value) => rustix::mount::fsconfig_set_string(context, key, value),
@@ -82,7 +82,7 @@ pub(super) fn fsconfig_set(context: &OwnedFd, key: &str, value: Option<&str>) ->
 /// `FITHAW` (include/uapi/linux/fs.h).
 const FITHAW: Opcode = opcode::read_write::<i32>(b'X', 120);
 
-/// See [`crate::kernel::Kernel::fsconfig_create`].
+/// Implements [`crate::kernel::Kernel::fsconfig_create`].
 ///
 /// `exclusive` was detected at the start, not tried here: a first attempt that fails leaves the
 /// context unusable, and the EBUSY of the second would hide its reason.
@@ -112,18 +112,18 @@ pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> 
     })
 }
 
-/// See [`crate::kernel::Kernel::thaw`].
+/// Implements [`crate::kernel::Kernel::thaw`].
 pub(super) fn thaw(root: &OwnedFd) -> Result<()> {
     // SAFETY: the request ignores its argument, an int by value or by pointer; it gets none, and
     // writes nothing.
     match unsafe { rustix::ioctl::ioctl(root, NoArg::<FITHAW>::new()) } {
-        // Not frozen, or a filesystem that cannot be frozen.
+        // The filesystem is not frozen, or cannot be frozen.
         Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
         Err(errno) => Err(of("FITHAW", root)(errno)),
     }
 }
 
-/// See [`crate::kernel::Kernel::fsmount`].
+/// Implements [`crate::kernel::Kernel::fsmount`].
 pub(super) fn fsmount(context: &OwnedFd, attrs: MountAttrs) -> Result<OwnedFd> {
     let refused = |errno| Error::new("fsmount", "new mount", errno);
     // fsmount(2) takes them as 32 bits, mount_setattr(2) as 64.
@@ -133,7 +133,7 @@ pub(super) fn fsmount(context: &OwnedFd, attrs: MountAttrs) -> Result<OwnedFd> {
         .map_err(|errno| refused(errno).because(log_of(context)))
 }
 
-/// See [`crate::kernel::Kernel::open_tree`].
+/// Implements [`crate::kernel::Kernel::open_tree`].
 pub(super) fn open_tree(fd: &OwnedFd) -> Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -141,7 +141,7 @@ pub(super) fn open_tree(fd: &OwnedFd) -> Result<OwnedFd> {
     rustix::mount::open_tree(fd, "", flags).map_err(of("open_tree", fd))
 }
 
-/// See [`crate::kernel::Kernel::mount_setattr`].
+/// Implements [`crate::kernel::Kernel::mount_setattr`].
 pub(super) fn mount_setattr(mount: &OwnedFd, attrs: MountAttrs) -> Result<()> {
     let choice = MountAttrs::ATIME_CHOICE.bits();
     let wanted = MountAttr {
@@ -159,19 +159,19 @@ pub(super) fn mount_setattr(mount: &OwnedFd, attrs: MountAttrs) -> Result<()> {
         .map_err(of("mount_setattr", mount))
 }
 
-/// See [`crate::kernel::Kernel::move_mount`].
+/// Implements [`crate::kernel::Kernel::move_mount`].
 pub(super) fn move_mount(mount: &OwnedFd, onto: &OwnedFd) -> Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     rustix::mount::move_mount(mount, "", onto, "", flags).map_err(of("move_mount", onto))
 }
 
-/// See [`crate::kernel::Kernel::umount`].
+/// Implements [`crate::kernel::Kernel::umount`].
 pub(super) fn umount(path: &Path) -> Result<()> {
     rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)
         .map_err(|errno| Error::at("umount2", path, errno))
 }
 
-/// See [`crate::kernel::Remotes::umount_lazily`].
+/// Implements [`crate::kernel::Remotes::umount_lazily`].
 pub(super) fn umount_lazily(path: &Path) -> Result<()> {
     rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
         .map_err(|errno| Error::at("umount2 MNT_DETACH", path, errno))

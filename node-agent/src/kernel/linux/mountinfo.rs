@@ -20,7 +20,7 @@ pub(super) struct Line {
     facts: MountFacts,
 }
 
-/// See [`crate::kernel::Kernel::mounts`].
+/// Implements [`crate::kernel::Kernel::mounts`].
 pub(super) fn entries() -> Result<Vec<MountEntry>> {
     Ok(read()?.into_iter().map(|line| line.entry).collect())
 }

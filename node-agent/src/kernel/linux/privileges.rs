@@ -9,7 +9,7 @@ use rustix::thread::{
 
 use crate::kernel::{Error, Result};
 
-/// A capability that is kept, its name, and what fails without it.
+/// A capability that is kept, its name, and the operations that fail without it.
 type Need = (CapabilitySet, &'static str, &'static str);
 
 /// The capabilities that the agent keeps, as docs/configuration.md lists them.
@@ -34,7 +34,7 @@ const NEEDS: [Need; 3] = [
 
 /// A required capability that this process does not have.
 pub(crate) struct Missing {
-    /// Without it the agent cannot work at all.
+    /// Whether the agent cannot work at all without the capability.
     pub(crate) is_vital: bool,
     /// The impossible operations; a lowercase fragment.
     pub(crate) why: String,
@@ -69,8 +69,7 @@ pub(crate) fn keep_needed() -> Result<Vec<Missing>> {
         .collect())
 }
 
-/// Keeps of the agent's capabilities only what a helper process needs: to mount and unmount, or
-/// nothing.
+/// Keeps only the capabilities that a helper process needs: to mount and unmount, or none.
 ///
 /// # Errors
 /// The kernel's error.

@@ -209,7 +209,7 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         if self.is_flying() {
-            // Only after a failure of the ring, or a panic.
+            // This happens only after a failure of the ring, or a panic.
             std::mem::forget(std::mem::take(&mut self.buffers));
         }
     }

@@ -41,8 +41,8 @@ pub(crate) fn enter() -> Result<()> {
     let Some(arch) = filter::ARCH else {
         return Err(failed(Errno::NOSYS));
     };
-    // Two filters, since the kernel logs all refusals of a filter or none. Each allows what the
-    // other refuses.
+    // Two filters are needed, since the kernel logs all refusals of a filter or none. Each allows
+    // the calls that the other refuses.
     add(&filter::absent(), FLAGS).map_err(failed)?;
     let listed = filter::listed(arch, [calls::ALLOWED, calls::OLD]);
     add(&listed, FLAGS | libc::SECCOMP_FILTER_FLAG_LOG).map_err(failed)

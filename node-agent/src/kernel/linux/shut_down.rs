@@ -14,7 +14,7 @@ use crate::kernel::{Cause, Dev, Error, FileKind, MountFacts, Result, Stat};
 
 /// The data of mountinfo and fdinfo about such a root.
 pub(super) struct Root {
-    /// Without a mount id: the id in fdinfo may be reused.
+    /// The stat of the root, without a mount ID: the ID in fdinfo may be reused.
     pub(super) stat: Stat,
     pub(super) facts: MountFacts,
 }
@@ -29,7 +29,7 @@ pub(super) fn root(path: &Path) -> Result<Option<Root>> {
     }
 }
 
-/// [`root`] of the mount that the descriptor was opened by.
+/// The root of the mount that the descriptor was opened by, like [`root`].
 pub(super) fn root_of(fd: &OwnedFd) -> Result<Option<Root>> {
     let (mount_id, ino) = described(fd)?;
     let Some(found) = mountinfo::with_id(mount_id, Path::new(&path_of(fd)))? else {

@@ -37,9 +37,9 @@ const STATMOUNT_SB_SOURCE: u64 = 0x200;
 /// `SB_RDONLY` (include/linux/fs.h), the same bit as `MS_RDONLY`.
 const SB_RDONLY: u32 = 1;
 
-/// Their statfs adds up counters in memory, whatever their disk does (fs/ext4/super.c,
-/// fs/xfs/xfs_super.c). Until Linux 5.18 that of xfs waited for inodes to be freed; with project
-/// quotas, both may read a quota from the disk.
+/// The filesystems whose statfs adds up counters in memory, regardless of the disk
+/// (fs/ext4/super.c, fs/xfs/xfs_super.c). Until Linux 5.18 the statfs of xfs waited for inodes to
+/// be freed; with project quotas, both may read a quota from the disk.
 const COUNTING_IN_MEMORY: [&str; 2] = ["ext4", "xfs"];
 
 /// Room for the name of a filesystem type and the options of the filesystem.

@@ -20,13 +20,13 @@ const PATH_BYTES_MAX: usize = 4096;
 /// Bytes of a sector in sysfs, regardless of the device.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
-/// See [`crate::kernel::Kernel::loop_bytes`].
+/// Implements [`crate::kernel::Kernel::loop_bytes`].
 pub(super) fn loop_bytes(number: u32) -> Result<Option<u64>> {
     let sectors = integer(&PathBuf::from(format!("/sys/block/loop{number}/size")))?;
     Ok(sectors.map(|sectors| sectors.saturating_mul(SECTOR_BYTES)))
 }
 
-/// See [`crate::kernel::Kernel::loop_file`].
+/// Implements [`crate::kernel::Kernel::loop_file`].
 pub(super) fn loop_file(number: u32) -> Result<Option<LoopFile>> {
     let folder = PathBuf::from(format!("/sys/block/loop{number}/loop"));
     let file = folder.join("backing_file");
@@ -49,7 +49,7 @@ pub(super) fn loop_file(number: u32) -> Result<Option<LoopFile>> {
     }))
 }
 
-/// See [`crate::kernel::Kernel::loop_file_name`].
+/// Implements [`crate::kernel::Kernel::loop_file_name`].
 pub(super) fn loop_file_name(number: u32) -> Result<Option<OsString>> {
     let file = PathBuf::from(format!("/sys/block/loop{number}/loop/backing_file"));
     let mut text = vec![0; PATH_BYTES_MAX];
@@ -75,7 +75,7 @@ pub(super) fn unread(path: &Path, error: &std::io::Error) -> Error {
     Error::at("read", path, errno)
 }
 
-/// [`crate::kernel::Kernel::ext4_errors`], by the device's name.
+/// Implements [`crate::kernel::Kernel::ext4_errors`], by the device's name.
 pub(super) fn ext4_errors(device: &str) -> Result<Option<Ext4Errors>> {
     let folder = Path::new("/sys/fs/ext4").join(device);
     let Some(count) = integer(&folder.join("errors_count"))? else {

@@ -79,8 +79,8 @@ fn drain(socket: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Whether it is of a block device with hardware. A message is `ACTION@DEVPATH` and `KEY=VALUE`
-/// pairs, each terminated by a zero (lib/kobject_uevent.c).
+/// Whether the message is about a block device with hardware. A message is `ACTION@DEVPATH` and
+/// `KEY=VALUE` pairs, each terminated by a zero (lib/kobject_uevent.c).
 pub(super) fn is_of_disk(message: &[u8]) -> bool {
     let mut fields = message.split(|byte| *byte == 0);
     let mut head = fields
@@ -147,7 +147,7 @@ mod tests {
         let other = rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, protocol);
         let to = SocketAddrNetlink::new(own.pid(), 0);
         let sent = rustix::net::sendto(other.unwrap(), ADD, rustix::net::SendFlags::empty(), &to);
-        // Some kernels refuse it at once.
+        // Some kernels refuse the message at once.
         if sent.is_ok() {
             let drained = drain(events.0.get_ref());
             assert!(drained.is_err(), "an event that the kernel did not send");

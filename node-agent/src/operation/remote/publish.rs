@@ -131,7 +131,7 @@ fn mount(request: &Publish) -> Result<RemoteMount, Failure> {
     let options = parse_remote_flags(&flags)?;
     let is_read_only = request.read_only || request.capability.mode.is_read_only();
     let attrs = match is_read_only {
-        // Not of the filesystem, which other volumes of the server may share.
+        // The filesystem stays writable, because other volumes of the server may share it.
         true => options.attrs.with(MountAttrs::READ_ONLY),
         false => options.attrs,
     };
@@ -140,7 +140,8 @@ fn mount(request: &Publish) -> Result<RemoteMount, Failure> {
         source: export.source,
         attrs,
         options: options.superblock,
-        // Nothing is changed for a pod that may only read, nor could it be: EROFS.
+        // A pod that may only read needs no change of permissions, and the kernel would refuse it
+        // (EROFS).
         permissions: export
             .permissions
             .filter(|_| !attrs.contains(MountAttrs::READ_ONLY)),

@@ -1,5 +1,5 @@
-//! `NodeGetVolumeStats` and `NodeGetVolumeHealth`: the usage of a volume is what its server says of
-//! the directory's filesystem, or of its quota.
+//! `NodeGetVolumeStats` and `NodeGetVolumeHealth`: the usage of a volume is the usage of the
+//! directory's filesystem, or of its quota, as its server reports it.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use belay_server::request::VolumeId;
 use super::{Question, RemoteNode, ServerMount};
 use crate::kernel::{Kernel, RemoteCall};
 
-/// The mount of the volume at that path, and what to ask its server.
+/// Returns the mount of the volume at that path, and the query of its server.
 ///
 /// # Errors
 /// `NOT_FOUND` if the volume is not mounted there.

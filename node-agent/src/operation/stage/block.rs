@@ -77,10 +77,10 @@ pub(super) fn stage<K: Kernel>(
     }))
 }
 
-/// Whether the volume is staged there; else the path is free for its device.
+/// Whether the volume is staged at the path; otherwise the path is free for its device.
 ///
 /// # Errors
-/// If something else is there.
+/// Returns an error if another object is at the path.
 fn is_staged<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
@@ -97,7 +97,7 @@ fn is_staged<K: Kernel>(
                     let there = (path, &stat);
                     return staged_before(cx, request, there, &device, read_only).map(|()| true);
                 }
-                // Not unstaged here: a pod may still use it.
+                // A stale device is not unstaged here: a pod may still use it.
                 Verdict::Stale(_) => {
                     let why = cx.transport.replaced(&request.id, path);
                     return Err(Failure::incompatible(why));
@@ -105,7 +105,7 @@ fn is_staged<K: Kernel>(
                 Verdict::Foreign if !cx.index.is_noted_for(path, &stat, &request.id) => {
                     return Err(other_device(request, path));
                 }
-                // It was the volume's: unbound, removed, or another volume's by now.
+                // The device was the volume's: it is unbound, removed, or another volume's by now.
                 _ => unmount_left(cx, request, path, &stat)?,
             }
         }

@@ -14,8 +14,8 @@ use crate::work::Phase;
 /// A check reads all metadata: an hour is enough for tens of terabytes on a disk that works.
 const CHECK_DEADLINE: Duration = Duration::from_secs(3600);
 
-/// Runs e2fsck. An ext4 that has errors afterwards is not mounted: writing to it could destroy what
-/// is still there.
+/// Runs e2fsck. An ext4 that has errors afterwards is not mounted: writing to it could destroy the
+/// remaining data.
 ///
 /// # Errors
 /// `FAILED_PRECONDITION` with the command to run, if it is damaged or could not be checked;
@@ -59,7 +59,7 @@ pub(super) fn repair<K: Kernel>(
             format!("is marked for a check, and e2fsck could not check it: {messages}")
         }
         Err(Unchecked::Failed(failure)) => {
-            // Else the next attempt checks it.
+            // Otherwise the next attempt checks it.
             if failure.kind != Kind::Busy {
                 Check::Failed.count();
             }
@@ -69,8 +69,9 @@ pub(super) fn repair<K: Kernel>(
     Err(refused(cx, spec, &why)?)
 }
 
-/// The kernel cannot replay the journal, or mount the ext4 at all. This is left to a human:
-/// preening deletes a journal that it cannot read, and with it what a pod has synced.
+/// The failure if the kernel cannot replay the journal, or mount the ext4 at all. The repair is
+/// left to a human: preening deletes a journal that it cannot read, and with it data that a pod has
+/// synced.
 pub(super) fn not_replayed<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,

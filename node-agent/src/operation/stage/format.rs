@@ -19,7 +19,8 @@ use crate::work::Phase;
 /// mkfs of a large volume on a slow disk takes minutes; a longer one hangs.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
 
-/// How to format the volume. Not read earlier: a filesystem that exists is mounted as it is.
+/// Returns the options of the format. They are not read earlier: a filesystem that exists is
+/// mounted as it is.
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` for options that the filesystem cannot have; `FAILED_PRECONDITION` for blocks

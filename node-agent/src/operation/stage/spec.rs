@@ -58,7 +58,7 @@ impl Mounting {
     /// Returns the same mount without the flags of the class, and read-only.
     ///
     /// # Errors
-    /// If the options of every mount are refused.
+    /// Returns an error if the options of every mount are refused.
     pub(super) fn without_flags(&self) -> Result<Mounting, Failure> {
         let mut options = parse_flags(&[], self.fs)?;
         options.attrs = MountAttrs::READ_ONLY;

@@ -11,24 +11,24 @@ const CHECKS: &str = "belay_filesystem_checks_total";
 const GROW_REFUSALS: &str = "belay_grow_refusals_total";
 const OPENERS_UNCHECKED: &str = "belay_openers_unchecked_total";
 
-/// Why a volume is not formatted. The label `reason`.
+/// The reason why a volume is not formatted, and the label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It was restored or cloned, so blank means lost.
+    /// The volume was restored or cloned, so a blank volume is lost.
     Populated,
-    /// It was in use, so blank means lost.
+    /// The volume was in use, so a blank volume is lost.
     Emptied,
-    /// Nothing proves that it never contained data.
+    /// Nothing proves that the volume never contained data.
     Unknown,
     /// A format was interrupted, and nothing proves that it was not used since.
     Interrupted,
-    /// It is read-only.
+    /// The volume is read-only.
     ReadOnly,
-    /// It contains something other than a known filesystem.
+    /// The volume contains something other than a known filesystem.
     Foreign,
-    /// It could not be read in full.
+    /// The volume could not be read in full.
     Unreadable,
-    /// It contains a different filesystem than requested.
+    /// The volume contains a different filesystem than requested.
     OtherFilesystem,
     /// A mount elsewhere or another mkfs has the device.
     InUse,
@@ -70,10 +70,10 @@ impl Refusal {
     }
 }
 
-/// How a check of a filesystem before its mount has ended. The label `result`.
+/// The result of a check of a filesystem before its mount, and the label `result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
-    /// No errors.
+    /// The filesystem has no errors.
     Clean,
     /// Errors were corrected.
     Corrected,
@@ -114,13 +114,13 @@ pub(super) fn formatted(fs: FsType) {
     metrics::counter!(FORMATS, "fs" => fs.name()).increment(1);
 }
 
-/// A filesystem kept its size, since the kernel refused to grow it.
+/// Counts a filesystem that kept its size, since the kernel refused to grow it.
 pub(super) fn not_grown(fs: FsType) {
     metrics::counter!(GROW_REFUSALS, "fs" => fs.name()).increment(1);
 }
 
-/// It is unknown whether another process had a volume's file in `folder` open. This depends on the
-/// filesystem, so it is logged once.
+/// Counts an attach of which it is unknown whether another process had a volume's file in `folder`
+/// open. This depends on the filesystem, so it is logged once.
 pub(super) fn openers_unchecked(folder: &Path) {
     static SAID: Once = Once::new();
     metrics::counter!(OPENERS_UNCHECKED).increment(1);

@@ -50,7 +50,7 @@ impl Site {
         send(&self.service, &self.volume, verb).await
     }
 
-    /// With everything done that precedes the call.
+    /// Makes the calls that must precede the call.
     async fn before(verb: Verb, form: Form) -> Self {
         let site = Site::new(form);
         let earlier: &[Verb] = match verb {

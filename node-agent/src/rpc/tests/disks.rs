@@ -1,5 +1,5 @@
-//! Stages that wait for their disk: how long, at what cost, and what ends the wait; and the limit
-//! of volumes.
+//! Stages that wait for their disk: how long they wait, at what cost, and the events that end the
+//! wait. Also the limit of volumes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn without_disk(world: &Simulated, id: &str) -> Volume {
     volume
 }
 
-/// Its stage, once it waits.
+/// Begins to stage the volume, and returns once the stage waits.
 async fn waiting(service: &Service, volume: &Volume) -> JoinHandle<Result<(), Status>> {
     let (own, staged) = (Arc::clone(service), volume.clone());
     let stage = tokio::spawn(async move { send(&own, &staged, Verb::Stage).await });

@@ -215,7 +215,7 @@ async fn told_at<T>(deadline: Duration, caller: JoinHandle<T>) -> T {
     advance(deadline.checked_sub(MOMENT).unwrap()).await;
     settle().await;
     assert!(!caller.is_finished(), "answered too early");
-    // One moment remains until the deadline; another one is added because timers round up.
+    // A moment remains until the deadline; another is added because timers round up.
     told_within(MOMENT * 2, caller).await
 }
 

@@ -1,4 +1,4 @@
-//! A stage that reads all of a disk: what others see of it, and what ends it.
+//! A stage that reads all of a disk: its visible progress, and the events that end it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::work::{Class, Pool};
 
 /// Much longer than a thread needs to finish: exceeded only if it is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
-/// In the middle of the disk.
+/// An offset in the middle of the disk.
 const READ: u64 = 300 * MIB;
 
 /// A blank disk with a history.
@@ -78,7 +78,7 @@ async fn a_stage_shows_how_much_it_has_read_and_an_unstage_ends_it() {
     assert_eq!(world.left(), Vec::<String>::new());
     send(&service, &volume, Verb::Unstage).await.unwrap();
 
-    // It is as if it had never been tried.
+    // The result is as if the stage had never been tried.
     send(&service, &volume, Verb::Stage).await.unwrap();
     send(&service, &volume, Verb::Unstage).await.unwrap();
     let since = Instant::now();

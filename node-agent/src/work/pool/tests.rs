@@ -45,7 +45,7 @@ impl Bench {
             let work = move |ticket: Ticket| async move {
                 let hang = move |_: &Progress| {
                     begins.send(()).unwrap();
-                    // It ends with the test, even if the test fails.
+                    // The work ends with the test, even if the test fails.
                     assert!(released.recv().is_err());
                     Ok(1)
                 };
@@ -131,7 +131,7 @@ async fn threads_are_bounded_and_who_finds_none_is_given_up_at_the_deadline() {
     }
     let late = bench.begin("late", Lane::Change).await;
     assert_eq!(bench.waiting(), 1);
-    // By hand: the paused clock does not advance while threads work.
+    // The clock is advanced by hand: a paused clock does not advance while threads work.
     advance(CHANGE_DEADLINE).await;
     let failure = late.job.await.unwrap().unwrap_err();
     assert!(

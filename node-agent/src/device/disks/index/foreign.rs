@@ -1,4 +1,4 @@
-//! Each disk of the node as one driver sees it: its own, another's, or not known.
+//! The disks of the node as one driver sees them: its own, another driver's, or unknown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{Again, DiskIndex, Entry, Identity, Inner, Owner, State};
 use crate::device::disks::identity::Match;
 use crate::kernel::{Dev, Disk};
 
-/// The user of a disk, as far as calls and the disk's identity show it.
+/// The user of a disk, judged by calls and the disk's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DiskUser {
     /// A volume of the driver.
@@ -20,7 +20,7 @@ pub(crate) enum DiskUser {
     OtherDriver,
     /// The disk has no name, as the root disk of many clouds: no volume can be found on it.
     NoVolume,
-    /// No call has named it.
+    /// No call has named the disk.
     Unknown,
 }
 
@@ -30,8 +30,8 @@ pub(crate) struct DiskSeen {
     pub(crate) user: DiskUser,
     /// The worldwide name of the logical unit, if it has one: each path to it is a disk.
     pub(crate) unit: Option<String>,
-    /// When it was plugged in, or its volume was unstaged. `None` if it has been there since the
-    /// first scan.
+    /// The time at which the disk was plugged in, or its volume was unstaged. `None` if the disk
+    /// has been there since the first scan.
     pub(crate) since: Option<Instant>,
 }
 
@@ -75,7 +75,7 @@ impl DiskIndex {
     }
 }
 
-/// Which drivers have which disks, and which identities they look for.
+/// The disks of each driver, and the identities that each driver looks for.
 struct Claims {
     held: BTreeMap<Dev, Vec<String>>,
     wanted: Vec<(String, DiskIdentity)>,
@@ -132,7 +132,7 @@ impl Entry {
         (self.disk.clone(), identity, self.since)
     }
 
-    /// For messages: its name, and its identity.
+    /// The name and the identity of the disk, for messages.
     pub(super) fn describe(&self) -> String {
         let name = &self.disk.name;
         match &self.state {
@@ -199,7 +199,7 @@ mod tests {
         index
     }
 
-    /// Each disk compared with each volume.
+    /// Compares each disk with each volume.
     fn compared(index: &DiskIndex, driver: &DriverName) -> Vec<DiskUser> {
         let inner = index.lock();
         let user_of = |entry: &Entry| {

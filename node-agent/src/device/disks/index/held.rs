@@ -1,4 +1,4 @@
-//! Which volume has which disk.
+//! The volumes' disks.
 
 use belay_contract::disk::DiskIdentity;
 use belay_server::call::Failure;
@@ -50,8 +50,9 @@ impl DiskIndex {
         found.map(|(owner, _)| owner.clone())
     }
 
-    /// Takes a disk of which only the beginning of a serial is known for the volume's, as a stage
-    /// does: if nothing else has or wants the same now, whatever comes later.
+    /// Assigns to the volume a disk of which only the beginning of a serial number is known, as a
+    /// stage does, if no other disk or volume shares that beginning now. Later disks and volumes do
+    /// not count.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION` when another disk or volume shares it; `ABORTED` while a disk has not

@@ -1,4 +1,4 @@
-//! The queries of disks for their serials: which must be made, and what has become of each.
+//! The queries of disks for their serial numbers: the necessary ones, and the state of each.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl DiskIndex {
         inner.disks.values_mut().filter_map(take).collect()
     }
 
-    /// Queries one of [`DiskIndex::take_unasked`]. Waits for the disk.
+    /// Queries a disk of [`DiskIndex::take_unasked`]. Waits for the disk.
     pub(crate) fn ask<K: Disks>(&self, kernel: &K, disk: &Disk) {
         let state = match self.read(kernel, disk) {
             Ok(Some(identity)) => State::Known(identity),
@@ -59,7 +59,7 @@ impl DiskIndex {
         self.set(disk, State::Unread(why.to_owned()));
     }
 
-    /// The query of that disk takes longer than that of a healthy one.
+    /// Records that the query of that disk takes longer than that of a healthy disk.
     pub(crate) fn is_late(&self, disk: &Disk) {
         let is_asked = |entry: &&mut Entry| {
             entry.disk.diskseq == disk.diskseq && matches!(entry.state, State::Asked)
@@ -105,7 +105,7 @@ impl DiskIndex {
 }
 
 impl State {
-    /// The same answer again.
+    /// Whether both are the same result of a query.
     fn is_like(&self, other: &State) -> bool {
         match (self, other) {
             (State::Known(one), State::Known(other)) => one == other,

@@ -302,7 +302,7 @@ fn the_partitions_of_a_number_outlive_its_binding_and_end_with_the_device() {
         let number = fresh.number;
         let [one, seven] = ["p1", "p7"].map(|part| format!("loop{number}{part}"));
         let found = |is_bound| kernel.loop_partitions(number, is_bound).unwrap();
-        // By a list of its directory, and by its links.
+        // The first call lists the device's directory, the second one counts its links.
         for _ in 0..2 {
             assert_eq!(found(false), [""; 0]);
         }

@@ -27,7 +27,8 @@ mod young {
     pub(super) const MSEAL: c_long = 462;
 }
 
-/// On all architectures. socket and clone have rules for their arguments in [`super::filter`].
+/// The calls that are allowed on all architectures. socket and clone have rules for their arguments
+/// in [`super::filter`].
 pub(super) const ALLOWED: &[c_long] = &[
     // Files.
     SYS_read,

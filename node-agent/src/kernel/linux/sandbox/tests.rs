@@ -116,7 +116,7 @@ fn a_helper_process_has_a_part_of_the_list_and_sockets_of_the_internet() {
         let expected = if is_listed { ALLOW } else { EPERM };
         assert_eq!(Call::of(number, &[]).under(&narrowed), expected, "{number}");
         assert_eq!(Call::of(number, &[]).under(&resolver), ALLOW, "{number}");
-        // It has its agent's filter, too.
+        // The agent's filter applies to a helper process, too.
         assert!(
             !is_listed || Call::of(number, &[]).action() == ALLOW,
             "{number}"

@@ -40,7 +40,7 @@ impl Volume {
         ];
         let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
         Volume {
-            // Longer than the specification allows, as those of csi-driver-nfs may be.
+            // The ID is longer than the specification allows, as IDs of csi-driver-nfs may be.
             id: format!("{SERVER}#exports#{directory}#{}#", "x".repeat(200)),
             context: entries.map(owned).into(),
             mode: Mode::MultiNodeMultiWriter,
@@ -89,7 +89,7 @@ pub(super) fn target(pod: u32) -> String {
     format!("/pods/{pod}")
 }
 
-/// Else a failed assertion would wait forever for the threads that hang.
+/// Ends all hung calls: otherwise a failed assertion would wait indefinitely for their threads.
 struct Release(Machine);
 
 impl Drop for Release {
@@ -109,17 +109,17 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// A new process on that machine; none of its calls on this thread may wait.
+    /// Returns a new process on that machine; none of its calls on this thread may wait.
     pub(super) fn new(machine: &Machine) -> Self {
         Agent::lacking(machine, None)
     }
 
-    /// The same, without what it would need to serve a call.
+    /// Returns a new process that lacks a condition for serving a call.
     pub(super) fn lacking(machine: &Machine, lacking: Option<String>) -> Self {
         Agent::with(machine, None, lacking)
     }
 
-    /// The same, of a kubelet whose directory that is.
+    /// Returns a new process of a kubelet with that directory.
     pub(super) fn of_kubelet(machine: &Machine, directory: &str) -> Self {
         let opened = KubeletDir::open(&machine.process(), Path::new(directory));
         Agent::with(machine, Some(opened.unwrap()), None)

@@ -19,7 +19,7 @@ fn volume() -> Volume {
     Volume::new("a").with("mountPermissions", "0700")
 }
 
-/// How many calls the verb makes, undisturbed.
+/// Counts the calls that the verb makes without a fault.
 fn calls(machine: &Machine, verb: impl FnOnce()) -> usize {
     machine.begin(None);
     verb();
@@ -36,7 +36,8 @@ fn all(machine: &Machine, agent: &Agent) -> usize {
     })
 }
 
-/// The same with that fault, whatever the calls return; then, undisturbed.
+/// Publishes, reads statistics and unpublishes with that fault, ignoring the results; then without
+/// a fault.
 fn converges(machine: &Machine, agent: Agent, fault: Fault) {
     let before = machine.picture();
     let volume = volume();

@@ -75,7 +75,7 @@ fn a_publish_that_hangs_at_any_call_is_answered_and_leaves_nothing() {
             let status = answer.unwrap_err();
             assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
             assert!(status.message().contains(SERVER), "{status}");
-            // The killed helper may have gone on; what it made was never attached.
+            // The killed helper may have continued; its mount was never attached.
             machine.let_go();
             let (retried, _) = send(&agent, &machine, Verb::Publish, &volume);
             retried.unwrap();
@@ -148,7 +148,7 @@ fn an_unpublish_detaches_however_many_processes_hang_on_the_server() {
     for number in 0.. {
         assert!(number < 100, "the server is asked without a limit");
         let (answer, _) = send(&agent, &machine, Verb::Stats, &volume);
-        // At once, where no process is started.
+        // The call returns at once if no process is started.
         if answer.unwrap_err().code() == Code::Unavailable {
             break;
         }

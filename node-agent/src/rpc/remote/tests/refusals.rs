@@ -104,7 +104,7 @@ fn a_target_whose_parent_does_not_exist_is_not_made_and_the_caller_is_named() {
     assert!(status.message().contains("the parent of"), "{status}");
 }
 
-/// By a kubelet, or by another call for the same target.
+/// A kubelet, or another call for the same target, may remove the target.
 #[test]
 fn a_target_that_is_removed_meanwhile_was_unpublished() {
     let machine = machine();
