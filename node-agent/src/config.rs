@@ -180,7 +180,7 @@ impl Config {
     /// Parses the flags of this process; on failure, returns the code to exit with, see [`ended`].
     ///
     /// # Errors
-    /// The exit code.
+    /// Returns the exit code.
     pub fn parse() -> Result<Self, ExitCode> {
         Self::from_arguments(std::env::args_os()).map_err(|error| ended(&error))
     }

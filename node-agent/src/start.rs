@@ -37,8 +37,7 @@ use crate::{stale, work};
 /// The pause between two attempts to open a directory, and to lock it. No event reports that a disk
 /// answers again, or that a killed process has exited.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Maximum pause between two attempts to read the cloud's metadata: its service serves all nodes of
-/// the cloud.
+/// Maximum pause between two reads of the cloud's metadata: its service serves all nodes.
 const METADATA_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The state that all drivers of the process share.
@@ -180,8 +179,7 @@ impl Machine {
         if !is_beside_socket {
             self.refuse_served(&loop_dir).map_err(|why| for_now(&why))?;
         }
-        // The mounts are read only now, since another agent may have mounted volumes until it
-        // exited.
+        // Mounts are read only now: another agent may have mounted volumes until it exited.
         let node = self.node(Transport::Loops(loop_dir));
         let node = node.map_err(|error| for_now(&error))?;
         folders.insert(inode, name.clone());
@@ -264,8 +262,7 @@ impl Start {
                 Err(Refused::ForNow(why)) => why,
                 Err(Refused::Taken(why)) => {
                     let fatal = Err(format!("{}: {why}", self.name));
-                    // If the start no longer waits for the first attempt, other drivers are served
-                    // already.
+                    // If the start no longer waits, other drivers are served already.
                     if first.take().is_some_and(|first| first.send(fatal).is_ok()) {
                         return;
                     }

@@ -16,7 +16,7 @@ impl<K: Kernel> Storage<K> {
     /// Refuses a file that may be another volume's too.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` if it has more names than Belay gives it.
+    /// Returns `FAILED_PRECONDITION` if the file has more names than Belay gives it.
     pub(crate) fn refuse_linked(&self) -> Result<(), Failure> {
         match self {
             Storage::File(file) => file.refuse_linked(),
@@ -28,8 +28,8 @@ impl<K: Kernel> Storage<K> {
     /// that is plugged in counts as attached.
     ///
     /// # Errors
-    /// `ABORTED` if another process has the file; `FAILED_PRECONDITION` if another volume has it.
-    /// `UNAVAILABLE` for a disk that does not open.
+    /// Returns `ABORTED` if another process has the file; `FAILED_PRECONDITION` if another volume
+    /// has it; `UNAVAILABLE` for a disk that does not open.
     pub(crate) fn left(&self, kernel: &K) -> Result<Option<OpenDevice<K>>, Failure> {
         match self {
             Storage::File(file) => Ok(file.left(kernel)?.map(|left| left.guarded(Guard::Loop))),
@@ -41,9 +41,9 @@ impl<K: Kernel> Storage<K> {
     /// `is_shown` by, or the device of [`Storage::left`].
     ///
     /// # Errors
-    /// `ABORTED` if no device can be attached, the file is open elsewhere or the device that is
-    /// left is in use; `NOT_FOUND` if the file was deleted meanwhile, `UNAVAILABLE` if the disk was
-    /// removed.
+    /// Returns `ABORTED` if no device can be attached, the file is open elsewhere or the device
+    /// that is left is in use; `NOT_FOUND` if the file was deleted meanwhile, `UNAVAILABLE` if the
+    /// disk was removed.
     pub(crate) fn hold(
         self,
         kernel: &K,
@@ -72,7 +72,7 @@ impl<K: Kernel> Storage<K> {
     /// Detaches a device without a known mount. A disk stays plugged in, and must not be in use.
     ///
     /// # Errors
-    /// `ABORTED` while the device is open elsewhere.
+    /// Returns `ABORTED` while the device is open elsewhere.
     pub(crate) fn free(&self, kernel: &K, left: OpenDevice<K>) -> Result<(), Failure> {
         match (self, left.split()) {
             (Storage::File(file), Split::Loop(left)) => file.free(kernel, left),

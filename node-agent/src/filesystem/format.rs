@@ -59,8 +59,8 @@ impl Permit {
 ///
 /// # Errors
 ///
-/// [`Kind::Precondition`] for a device below [`FsType::minimum_bytes`] and for a file that cannot
-/// have the witness; [`Kind::Busy`] and [`Kind::Timeout`], perhaps with mkfs still running;
+/// Returns [`Kind::Precondition`] for a device below [`FsType::minimum_bytes`] and for a file that
+/// cannot have the witness; [`Kind::Busy`] and [`Kind::Timeout`], perhaps with mkfs still running;
 /// [`Kind::System`] with the message of mkfs or the kernel. The same call can be retried after any
 /// of them.
 pub(crate) fn format<K: Kernel>(

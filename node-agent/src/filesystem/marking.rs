@@ -59,7 +59,7 @@ fn uuid_of_attempt<K: Kernel>(
 ///
 /// # Errors
 ///
-/// The kernel's error.
+/// Returns the kernel's error.
 pub(super) fn erase_mark<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -85,7 +85,8 @@ pub(super) fn erase_mark<K: Kernel>(
 ///
 /// # Errors
 ///
-/// The error of the filesystem with the device's file, or of the disk; the next stage retries.
+/// Returns the error of the filesystem with the device's file, or of the disk; the next stage
+/// retries.
 pub(crate) fn settle<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,

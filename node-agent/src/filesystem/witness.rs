@@ -94,7 +94,7 @@ impl fmt::Display for Attempt {
 ///
 /// # Errors
 ///
-/// The error of the filesystem with the file; the witness of a format may still be there.
+/// Returns the error of the filesystem with the file; the witness of a format may still be there.
 pub(crate) fn begin_use<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<(), Failure> {
     testify_use(kernel, file, ask(kernel, file)?)
 }
@@ -103,7 +103,7 @@ pub(crate) fn begin_use<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<(), Failu
 ///
 /// # Errors
 ///
-/// The error of the filesystem with the file.
+/// Returns the error of the filesystem with the file.
 pub(super) fn testify_use<K: Kernel>(
     kernel: &K,
     file: &K::Fd,

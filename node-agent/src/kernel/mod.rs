@@ -177,7 +177,7 @@ pub(crate) trait Kernel:
     /// `longest` is the length in bytes of the longest range.
     ///
     /// # Errors
-    /// The error of the first read that fails; then no further range is read.
+    /// Returns the error of the first read that fails; then no further range is read.
     fn pread_at_once(&self, _: &Self::Fd, _longest: usize, _: &mut dyn Reads) -> Result<bool> {
         Ok(false)
     }

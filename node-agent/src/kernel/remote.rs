@@ -74,7 +74,7 @@ pub(crate) trait Helper<Fd>: Process {
     /// Waits for the answer. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// The failure of the call; `System` if the process has ended without an answer.
+    /// Returns the failure of the call; `System` if the process has ended without an answer.
     fn answer(&mut self) -> impl Future<Output = Answered<Fd>> + Send;
 }
 

@@ -59,8 +59,7 @@ pub(crate) struct Stat {
     pub(crate) links: u32,
     /// Whether the file is the root of a mount (`STATX_ATTR_MOUNT_ROOT`).
     pub(crate) mount_root: bool,
-    /// The mount that contains the file, by `STATX_MNT_ID_UNIQUE`; 0 before Linux 6.8, which lacks
-    /// it.
+    /// The mount that contains the file (`STATX_MNT_ID_UNIQUE`); 0 before Linux 6.8.
     pub(crate) mount_id: u64,
 }
 

@@ -23,7 +23,8 @@ const HOW: Open = Open::DeviceRead;
 /// The document on the config drive. Waits for all small disks of the node.
 ///
 /// # Errors
-/// Describes in words that there is no such disk, or several, or that the disk cannot be read.
+/// Returns a text that says that there is no such disk, or several, or that the disk cannot be
+/// read.
 pub(super) fn read(
     kernel: &Linux,
     label: &str,
@@ -50,7 +51,7 @@ pub(super) fn read(
 /// The only disk that has the label.
 ///
 /// # Errors
-/// Describes in words that there is no such disk, or that there are several.
+/// Returns a text that says that there is no such disk, or that there are several.
 fn the_one<'a>(
     found: &'a [(Disk, Label)],
     others: &[String],

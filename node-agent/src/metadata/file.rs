@@ -21,7 +21,7 @@ pub(crate) struct Facts {
 /// Reads the facts in the file at that path; returns no facts if there is no file.
 ///
 /// # Errors
-/// Describes in words that the file cannot be read, or is not TOML.
+/// Returns a text that says that the file cannot be read, or is not TOML.
 pub(crate) fn read(path: &Path, keys: &InstanceFile) -> Result<Facts, String> {
     match file::read_text(path, BYTES_MAX) {
         Ok(text) => facts(&text, keys),

@@ -17,9 +17,9 @@ use crate::work::Phase;
 /// Grows the filesystem at the volume path and returns the device's size in bytes.
 ///
 /// # Errors
-/// `NOT_FOUND` if the volume is not there, `UNAVAILABLE` if its file or disk has not grown yet,
-/// `FAILED_PRECONDITION` if this process may not grow a mounted filesystem, if the filesystem is
-/// mounted read-only, or if the file may be another volume's too.
+/// Returns `NOT_FOUND` if the volume is not there, `UNAVAILABLE` if its file or disk has not grown
+/// yet, `FAILED_PRECONDITION` if this process may not grow a mounted filesystem, if the filesystem
+/// is mounted read-only, or if the file may be another volume's too.
 pub(crate) fn expand<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Result<u64, Failure> {
     let path = &request.volume_path;
     cx.admit("volume_path", path)?;

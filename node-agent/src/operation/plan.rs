@@ -12,7 +12,7 @@ use crate::kernel::Kernel;
 /// The size of the device. A size other than the controller's means that it is the wrong device.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` naming both sizes.
+/// Returns `FAILED_PRECONDITION` with both sizes.
 pub(super) fn fit<K: Kernel>(
     plan: &PublishContext,
     kernel: &K,
@@ -39,7 +39,7 @@ pub(super) fn is_read_only(plan: &PublishContext, capability: &Capability) -> bo
 /// The filesystem type of a mount capability; `None` if it does not name one.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for a type that this agent cannot make or mount.
+/// Returns `INVALID_ARGUMENT` for a type that this agent cannot make or mount.
 pub(super) fn asked_fs(access: &Access) -> Result<Option<FsType>, Failure> {
     let Access::Mount { fs_type, .. } = access else {
         return Ok(None);

@@ -67,10 +67,10 @@ impl Obstacle {
 /// Stages a volume, on the thread of that lane.
 ///
 /// # Errors
-/// [`Obstacle`]. Its failure is `INVALID_ARGUMENT` for a context or a capability that is not
-/// supported, `NOT_FOUND` without the volume's file, `ALREADY_EXISTS` if it is staged there in
-/// another way, `FAILED_PRECONDITION` if the content of the device forbids it, `ABORTED` while
-/// another operation uses it.
+/// Returns an [`Obstacle`]. Its failure is `INVALID_ARGUMENT` for a context or a capability that is
+/// not supported, `NOT_FOUND` without the volume's file, `ALREADY_EXISTS` if the volume is staged
+/// there in another way, `FAILED_PRECONDITION` if the content of the device forbids it, `ABORTED`
+/// while another operation uses the device.
 pub(crate) fn stage<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
@@ -110,8 +110,8 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &Stage, lane: Lane) -> Result<()
 /// staged or published here.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere, or if its file may
-/// be another volume's too; `ABORTED` while another process uses it.
+/// Returns `FAILED_PRECONDITION` with the path while the volume is mounted anywhere, or if its file
+/// may be another volume's too; `ABORTED` while another process uses the volume.
 fn attach<K: Kernel>(
     cx: &Context<'_, K>,
     volume: &VolumeId,

@@ -42,7 +42,7 @@ pub(crate) enum Read {
 /// The usage and health of a published or staged volume.
 ///
 /// # Errors
-/// `NOT_FOUND` if the volume is not mounted at that path.
+/// Returns `NOT_FOUND` if the volume is not mounted at that path.
 pub(crate) fn stats<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stats,
@@ -249,7 +249,7 @@ fn device<K: Kernel>(
 /// because its filesystem is then a different one. May wait for a disk.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub(crate) fn space<K: Kernel>(node: &Node<K>) -> Result<Option<Space>, Failure> {
     let kernel = &node.kernel;
     let Some(dir) = node.transport.folder() else {

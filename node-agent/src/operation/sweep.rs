@@ -43,7 +43,7 @@ impl<K: Kernel> Node<K> {
     /// may be about to bind the others.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn is_alone(&self) -> Result<bool, Failure> {
         match self.transport.folder() {
             Some(folder) => Ok(folder.is_ours_alone(&self.kernel)?),
@@ -55,7 +55,7 @@ impl<K: Kernel> Node<K> {
     /// belong to: bound without AUTOCLEAR under that name, and not in the index. Queries no device.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub(crate) fn remnants(&self) -> Result<Vec<(u32, VolumeId)>, Failure> {
         let Some(folder) = self.transport.folder() else {
             return Ok(Vec::new());
@@ -71,7 +71,7 @@ impl<K: Kernel> Node<K> {
     /// not mounted or bound, and no process has it open. Returns whether it did.
     ///
     /// # Errors
-    /// The kernel's. The device is then left to the volume's own calls.
+    /// Returns the kernel's error. The device is then left to the volume's own calls.
     pub(crate) fn free_remnant(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
         let Some(folder) = self.transport.folder() else {
             return Ok(false);

@@ -20,7 +20,7 @@ use crate::work::Phase;
 /// anything, also if it fails after that.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` if the mount there is not the volume's, is in use, or hides files.
+/// Returns `FAILED_PRECONDITION` if the mount there is not the volume's, is in use, or hides files.
 pub(crate) fn unpublish<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unpublish,

@@ -65,10 +65,11 @@ impl Servers {
     /// for a slot.
     ///
     /// # Errors
-    /// The failure of the call; `Unreachable` at once if too many processes hang on the server;
-    /// `Timeout` if it does not answer in time: the call may then still have an effect, unless it
-    /// was a mount, which is visible nowhere. `Timeout` as well, but not by the server, if the
-    /// processes of other servers have all slots, or had them for most of that time.
+    /// Returns the failure of the call; `Unreachable` at once if too many processes hang on the
+    /// server; `Timeout` if the server does not answer in time: the call may then still have an
+    /// effect, unless it was a mount, which is visible nowhere. Returns `Timeout` as well, but not
+    /// by the server, if the processes of other servers have all slots, or had them for most of
+    /// that time.
     pub(crate) async fn ask<K: Kernel>(
         &self,
         kernel: &K,

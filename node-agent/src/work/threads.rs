@@ -36,7 +36,8 @@ impl<T> Running<T> {
     /// Waits for the result of the work. Can be dropped, and called again.
     ///
     /// # Errors
-    /// `INTERNAL`, perhaps still running, if the work panicked, or the agent is shutting down.
+    /// Returns `INTERNAL`, perhaps still running, if the work panicked, or the agent is shutting
+    /// down.
     pub(super) async fn result(&mut self) -> Result<T, Failure> {
         let why = match (&mut self.0).await {
             Ok(Ok(result)) => return Ok(result),

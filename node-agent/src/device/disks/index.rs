@@ -114,7 +114,8 @@ impl DiskIndex {
     /// The one disk that matches the volume; from now on it is the volume's.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` if several match, or it also matches or belongs to another volume.
+    /// Returns `FAILED_PRECONDITION` if several disks match, or if the disk also matches or belongs
+    /// to another volume.
     pub(super) fn find(
         &self,
         owner: &Owner,

@@ -42,8 +42,8 @@ impl<K: Kernel> VolumeFile<K> {
     /// itself at its last close, any other by [`OpenDevice::release`].
     ///
     /// # Errors
-    /// `ABORTED` if no device can be bound, or while another process has the file open or uses the
-    /// device that is left; `NOT_FOUND` if the file was deleted meanwhile.
+    /// Returns `ABORTED` if no device can be bound, or while another process has the file open or
+    /// uses the device that is left; `NOT_FOUND` if the file was deleted meanwhile.
     pub(crate) fn hold(
         self,
         kernel: &K,

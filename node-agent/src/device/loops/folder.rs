@@ -42,8 +42,8 @@ impl<K: Kernel> LoopDir<K> {
     /// # Errors
     /// Returns an error if the kernel refuses.
     pub(crate) fn is_ours_alone(&self, kernel: &K) -> crate::kernel::Result<bool> {
-        // A child that was just started has our descriptors until its exec, and so does a child of
-        // a killed agent.
+        // A child that was just started has the descriptors of its agent until its exec, even if
+        // that agent was killed.
         while_busy(
             kernel,
             Patience::Moment,

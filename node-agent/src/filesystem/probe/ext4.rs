@@ -222,7 +222,7 @@ pub(super) fn panics(block: &[u8]) -> bool {
 /// Checks the mount options that it contains, which no flag of a mount removes.
 ///
 /// # Errors
-/// Which option is refused, and why.
+/// Returns the option that is refused, and the reason.
 pub(super) fn check_options(block: &[u8]) -> Result<(), String> {
     let bytes = block.get(MOUNT_OPTS).unwrap_or_default();
     // Kernels have read past options without an end (CVE-2025-40198), and those that were repaired

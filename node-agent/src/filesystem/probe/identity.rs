@@ -58,7 +58,7 @@ pub(in crate::filesystem) enum Identity {
 ///
 /// # Errors
 ///
-/// The start could not be read in full.
+/// Returns an error if the start could not be read in full.
 pub(in crate::filesystem) fn identify<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -229,7 +229,7 @@ impl fmt::Display for Identity {
 ///
 /// # Errors
 ///
-/// The superblock could not be read, or is none of ext4.
+/// Returns an error if the superblock could not be read, or is not one of ext4.
 pub(crate) fn ext4_blocks<K: Kernel>(kernel: &K, fd: &K::Fd) -> Result<u64, Failure> {
     Ok(ext4_superblock(kernel, fd, kernel.device_bytes(fd)?)?.blocks)
 }

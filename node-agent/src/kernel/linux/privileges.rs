@@ -72,7 +72,7 @@ pub(crate) fn keep_needed() -> Result<Vec<Missing>> {
 /// Keeps only the capabilities that a helper process needs: to mount and unmount, or none.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub(super) fn keep_for_helper(mounts: bool) -> rustix::io::Result<()> {
     let had = capabilities(None)?;
     let needed = match mounts {

@@ -42,8 +42,8 @@ impl Rings {
     /// Makes the rings.
     ///
     /// # Errors
-    /// EPERM where `kernel.io_uring_disabled` or a seccomp filter refuses them, ENOSYS in a kernel
-    /// built without them.
+    /// Returns EPERM if `kernel.io_uring_disabled` or a seccomp filter refuses rings, ENOSYS in a
+    /// kernel built without them.
     pub(super) fn open() -> Result<Self> {
         let ring = |_| Ok(Mutex::new(Some(reader()?)));
         let all: io::Result<Vec<_>> = (0..RINGS).map(ring).collect();

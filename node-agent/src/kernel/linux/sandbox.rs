@@ -52,7 +52,7 @@ pub(crate) fn enter() -> Result<()> {
 /// where its agent has no sandbox.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub(super) fn narrow() -> rustix::io::Result<()> {
     // SAFETY: it takes no pointer.
     let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };

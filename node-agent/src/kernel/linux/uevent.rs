@@ -25,7 +25,7 @@ impl Uevents {
     /// Subscribes. Needs no privilege; call it in the runtime.
     ///
     /// # Errors
-    /// The kernel was built without netlink, or is out of memory.
+    /// Returns an error if the kernel was built without netlink, or is out of memory.
     pub(crate) fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let protocol = Some(netlink::KOBJECT_UEVENT);
@@ -45,7 +45,7 @@ impl Uevents {
     /// lost, so that any may have changed. Takes all queued events.
     ///
     /// # Errors
-    /// The kernel's error: no more events will be received.
+    /// Returns the kernel's error: no more events will be received.
     pub(crate) async fn changed(&self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable().await?;

@@ -27,7 +27,7 @@ impl Export {
     /// Reads the context.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` naming the key, for a missing or unsafe value.
+    /// Returns `INVALID_ARGUMENT` with the key, for a missing or unsafe value.
     pub(super) fn of(context: &Context) -> Result<Self, Failure> {
         let required = |key: &str| match value(context, key)? {
             Some(value) if !value.is_empty() => Ok(value),

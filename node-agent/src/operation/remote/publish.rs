@@ -20,9 +20,9 @@ const TARGET_DIR_MODE: u32 = 0o750;
 /// Inspects the target, and returns the mount that must be made for it.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for a context, flags or a path that cannot be used; `ALREADY_EXISTS` if the
-/// target has another mount, or another access; `FAILED_PRECONDITION` if a second target is not
-/// allowed.
+/// Returns `INVALID_ARGUMENT` for a context, flags or a path that cannot be used; `ALREADY_EXISTS`
+/// if the target has another mount, or another access; `FAILED_PRECONDITION` if a second target is
+/// not allowed.
 pub(crate) fn publish<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Result<Step, Failure> {
     let mount = mount(request)?;
     node.admit("target_path", &request.target)?;
@@ -59,8 +59,8 @@ pub(crate) fn publish<K: Kernel>(node: &RemoteNode<K>, request: &Publish) -> Res
 /// fails once the mount is visible. If the target has a mount of the same directory, that stays.
 ///
 /// # Errors
-/// `ALREADY_EXISTS` if the target has another mount; `ABORTED` if something was mounted there
-/// meanwhile; the kernel's error.
+/// Returns `ALREADY_EXISTS` if the target has another mount; `ABORTED` if another process mounted
+/// something there meanwhile; otherwise the kernel's error.
 pub(crate) fn place<K: Kernel>(
     node: &RemoteNode<K>,
     request: &Publish,

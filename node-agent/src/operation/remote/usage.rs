@@ -12,7 +12,7 @@ use crate::kernel::{Kernel, RemoteCall};
 /// Returns the mount of the volume at that path, and the query of its server.
 ///
 /// # Errors
-/// `NOT_FOUND` if the volume is not mounted there.
+/// Returns `NOT_FOUND` if the volume is not mounted there.
 pub(crate) fn mounted<K: Kernel>(
     node: &RemoteNode<K>,
     volume: &VolumeId,
@@ -39,7 +39,7 @@ pub(crate) fn mounted<K: Kernel>(
 /// filesystem says nothing of the volume.
 ///
 /// # Errors
-/// `NOT_FOUND` if it was unmounted meanwhile.
+/// Returns `NOT_FOUND` if the volume was unmounted meanwhile.
 pub(crate) fn still_mounted<K: Kernel>(
     node: &RemoteNode<K>,
     volume: &VolumeId,

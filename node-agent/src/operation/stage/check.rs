@@ -18,8 +18,8 @@ const CHECK_DEADLINE: Duration = Duration::from_secs(3600);
 /// remaining data.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` with the command to run, if it is damaged or could not be checked;
-/// `ABORTED` while another volume is checked, or another process has the device.
+/// Returns `FAILED_PRECONDITION` with the command to run, if the ext4 is damaged or could not be
+/// checked; `ABORTED` while another volume is checked, or another process has the device.
 pub(super) fn repair<K: Kernel>(
     cx: &Context<'_, K>,
     spec: &MountSpec<'_>,

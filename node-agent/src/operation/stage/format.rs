@@ -23,8 +23,8 @@ const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
 /// mounted as it is.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for options that the filesystem cannot have; `FAILED_PRECONDITION` for blocks
-/// that its device cannot have: no mkfs would ever succeed.
+/// Returns `INVALID_ARGUMENT` for options that the filesystem cannot have; `FAILED_PRECONDITION`
+/// for blocks that its device cannot have: no mkfs would ever succeed.
 pub(super) fn format_options<K: Kernel>(
     spec: &MountSpec<'_>,
     fs: FsType,

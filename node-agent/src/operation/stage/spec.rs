@@ -20,7 +20,7 @@ impl MountSpec<'_> {
     /// Returns the mount options for a filesystem of this type.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for a flag that is not allowed.
+    /// Returns `INVALID_ARGUMENT` for a flag that is not allowed.
     pub(super) fn options(&self, fs: FsType) -> Result<MountOptions, Failure> {
         let mut options = parse_flags(self.flags.as_slice(), fs)?;
         if self.read_only {
@@ -33,7 +33,7 @@ impl MountSpec<'_> {
     /// superblock asks for `errors=panic`.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for a flag that is not allowed.
+    /// Returns `INVALID_ARGUMENT` for a flag that is not allowed.
     pub(super) fn mounting(&self, fs: FsType, panics: bool) -> Result<Mounting, Failure> {
         let mut options = self.options(fs)?;
         if panics {

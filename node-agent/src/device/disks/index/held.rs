@@ -55,8 +55,8 @@ impl DiskIndex {
     /// not count.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` when another disk or volume shares it; `ABORTED` while a disk has not
-    /// answered that might.
+    /// Returns `FAILED_PRECONDITION` if another disk or volume shares the beginning; `ABORTED`
+    /// while a disk that might share it has not answered.
     pub(in crate::device::disks) fn claim(
         &self,
         owner: &Owner,
