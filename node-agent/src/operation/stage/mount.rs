@@ -154,6 +154,7 @@ fn staged_before<K: Kernel>(
                 staging: staging_path,
             };
             unmount_removed(cx, &unstage, staging, dev)?;
+            cx.forget(&unstage.id);
             return Ok(false);
         }
         Verdict::Stale(_) => {
