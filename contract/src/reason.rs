@@ -84,7 +84,7 @@ pub mod volume {
         /// The filesystem of all volume files refuses writes.
         STORAGE_READ_ONLY = "StorageReadOnly", Degraded, [Controller];
         /// There may be no space for writes into the file.
-        STORAGE_NEARLY_FULL = "StorageNearlyFull", Degraded, [Controller];
+        STORAGE_NEARLY_FULL = "StorageNearlyFull", Degraded, [Node, Controller];
     }
 }
 

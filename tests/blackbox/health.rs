@@ -376,11 +376,18 @@ fn the_storage_is_reported_full_read_only_or_gone_as_long_as_it_is() {
     let mut rig = Rig::with_volumes_in(test_dir, volumes);
     assert_eq!(storage(&rig), []);
 
+    let (node, volume) = (rig.node(), rig.volume(least_bytes("ext4")));
+    up(&node, &volume, &access("ext4"));
+    expect(&node, &volume, &[]);
     let filler = rig.volumes().join("filler");
     fs::write(&filler, vec![1; 64 << 20]).expect_err("it fits");
     assert_eq!(storage(&rig), degraded("StorageNearlyFull"));
+    let full = [(Status::Degraded, "StorageNearlyFull".to_owned())];
+    assert_eq!(health(&node, &volume), full);
     fs::remove_file(&filler).expect("unlink");
     assert_eq!(storage(&rig), []);
+    expect(&node, &volume, &[]);
+    down(&node, &volume);
 
     run("mount", &["-o", "remount,ro", &mounted]);
     assert_eq!(storage(&rig), degraded("StorageReadOnly"));

@@ -16,7 +16,7 @@ use belay_server::request::{NodeVolumeHealth, Stats, VolumeId};
 
 use super::{Context, Node, Thread};
 use crate::device::{Backing, Intent, Verdict};
-use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
+use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat, Usage};
 use crate::mounts::block_path;
 use causes::{Filesystem, Observation, judge, unreadable};
 
@@ -99,8 +99,10 @@ fn of_mount<K: Kernel>(
             None => None,
         },
     };
+    let storage = storage_of(node, &backing)?;
     let at = (&request.id, path, device);
-    condition(node, at, (backing, refuses_writes), filesystem).map(Some)
+    let seen = (backing, refuses_writes, storage);
+    condition(node, at, seen, filesystem).map(Some)
 }
 
 /// The health of the volume's filesystem, which is on `device` and shown by the mount on `path`
@@ -135,7 +137,8 @@ pub(super) fn of_mounted<K: Kernel>(
         None => None,
     };
     // A filesystem that was mounted before its device was set read-only still writes to it.
-    condition(node, (volume, path, device), (backing, false), filesystem).map(Some)
+    let seen = (backing, false, None);
+    condition(node, (volume, path, device), seen, filesystem).map(Some)
 }
 
 /// The health of the volume that is mounted at that path from that device. A process may have set
@@ -146,7 +149,7 @@ pub(super) fn of_mounted<K: Kernel>(
 pub(super) fn condition<K: Kernel>(
     node: &Node<K>,
     (volume, path, device): (&VolumeId, &Path, Dev),
-    (backing, refuses_writes): (Backing, bool),
+    (backing, refuses_writes, storage): (Backing, bool, Option<Usage>),
     filesystem: Option<Filesystem>,
 ) -> Result<Conditions, Failure> {
     let (kernel, transport) = (&node.kernel, &node.transport);
@@ -163,8 +166,25 @@ pub(super) fn condition<K: Kernel>(
         partitions: &partitions,
         refuses_writes,
         backing,
+        storage,
         filesystem,
     }))
+}
+
+/// Returns the usage of the filesystem with the volume's file, if writes to the volume may need
+/// more of it. May wait for a disk.
+fn storage_of<K: Kernel>(node: &Node<K>, backing: &Backing) -> Result<Option<Usage>, Failure> {
+    match (backing, node.transport.folder()) {
+        (
+            Backing::There {
+                bytes,
+                allocated: Some(allocated),
+                ..
+            },
+            Some(dir),
+        ) if allocated < bytes => Ok(Some(node.kernel.fstatfs(dir.fd())?)),
+        _ => Ok(None),
+    }
 }
 
 /// The storage behind an open device of the volume, whose size was read before. The file is

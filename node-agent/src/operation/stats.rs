@@ -235,7 +235,7 @@ fn device<K: Kernel>(
     let backing = health::behind_held(&node.kernel, &verdict, bytes)?;
     let refuses_writes = health::refuses_writes(&node.kernel, &verdict)?;
     let at = (&request.id, path.as_path(), dev);
-    let conditions = health::condition(node, at, (backing, refuses_writes), None)?;
+    let conditions = health::condition(node, at, (backing, refuses_writes, None), None)?;
     let stats = VolumeStats {
         usage: VolumeUsage::Block(bytes),
         conditions,

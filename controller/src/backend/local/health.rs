@@ -309,7 +309,7 @@ fn judge_storage(
                 volume::STORAGE_NEARLY_FULL,
                 format!(
                     "{path}: {} of it are not allocated yet, and {} are left for all volumes \
-                     together: writes fail with EIO when none is left; delete volumes or \
+                     together: writes fail with ENOSPC or EIO when none is left; delete volumes or \
                      snapshots, or enlarge the filesystem",
                     Rounded(unwritten),
                     Rounded(storage.free)

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use belay_contract::reason::volume;
 use belay_server::health::Conditions;
-use belay_server::size::Exact;
+use belay_server::size::{Exact, Rounded};
 
+use super::storage::room;
 use crate::device::{Backing, linked};
-use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors};
+use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors, Usage};
 
 /// Minimum number of bytes of a filesystem that are not zeros, and thus allocated. The smallest
 /// that mkfs.ext4 makes, of 4 MiB, has 124 KiB.
@@ -26,6 +27,8 @@ pub(crate) struct Observation<'a> {
     /// Whether a process has set the device read-only.
     pub(super) refuses_writes: bool,
     pub(super) backing: Backing,
+    /// The usage of the filesystem with the file, if it was read.
+    pub(super) storage: Option<Usage>,
     /// The facts about the filesystem; `None` for a raw device.
     pub(super) filesystem: Option<Filesystem>,
 }
@@ -55,6 +58,7 @@ pub(super) fn unreadable(error: &Error) -> Conditions {
 pub(super) fn judge(seen: &Observation<'_>) -> Conditions {
     let mut conditions = Conditions::default();
     backing(seen, &mut conditions);
+    space(seen, &mut conditions);
     altered(seen, &mut conditions);
     if let Some(filesystem) = &seen.filesystem {
         state(seen, filesystem, &mut conditions);
@@ -128,6 +132,35 @@ fn backing(seen: &Observation<'_>, conditions: &mut Conditions) {
                  the pod, so that the volume is staged again"
             ),
         ),
+    }
+}
+
+/// A write to a part of the file that has no space yet fails if the filesystem is full.
+fn space(seen: &Observation<'_>, conditions: &mut Conditions) {
+    let Backing::There {
+        bytes,
+        allocated: Some(allocated),
+        ..
+    } = &seen.backing
+    else {
+        return;
+    };
+    let Some((free, reserve)) = seen.storage.as_ref().map(room) else {
+        return;
+    };
+    let unwritten = bytes.saturating_sub(*allocated);
+    if free < reserve.min(unwritten) {
+        conditions.add(
+            volume::STORAGE_NEARLY_FULL,
+            format!(
+                "{}: {} of it are not allocated yet, and {} are left for all volumes together: \
+                 writes of the pod fail with ENOSPC or EIO, and may have failed already, when none \
+                 is left; delete volumes or snapshots, or enlarge the filesystem",
+                seen.file.display(),
+                Rounded(unwritten),
+                Rounded(free)
+            ),
+        );
     }
 }
 
@@ -295,6 +328,7 @@ mod tests {
             partitions: &[],
             refuses_writes: false,
             backing,
+            storage: None,
             filesystem,
         })
     }
@@ -385,6 +419,42 @@ mod tests {
     }
 
     #[test]
+    fn a_file_with_more_holes_than_the_disk_has_room_is_reported() {
+        const GIB: u64 = 1 << 30;
+        let is_reported = |allocated, free| {
+            let usage = Usage {
+                total_bytes: 100 * GIB,
+                used_bytes: 100 * GIB - free,
+                available_bytes: 0,
+                total_inodes: 0,
+                used_inodes: 0,
+                free_inodes: 0,
+            };
+            let conditions = judge(&Observation {
+                file: Path::new("/volumes/vol-1"),
+                path: Path::new("/staging"),
+                device: Path::new("/dev/loop3"),
+                partitions: &[],
+                refuses_writes: false,
+                backing: Backing::There {
+                    bytes: 10 * GIB,
+                    device_bytes: 10 * GIB,
+                    allocated: Some(allocated),
+                    names: Some(1),
+                },
+                storage: Some(usage),
+                filesystem: None,
+            });
+            told(&conditions) == [volume::STORAGE_NEARLY_FULL]
+        };
+        assert!(is_reported(GIB, 0) && is_reported(GIB, 5 * GIB - 1));
+        assert!(!is_reported(GIB, 5 * GIB));
+        // Less room than the reserve, but enough for this volume.
+        assert!(is_reported(9 * GIB, GIB - 1) && !is_reported(9 * GIB, GIB));
+        assert!(!is_reported(10 * GIB, 0));
+    }
+
+    #[test]
     fn each_change_of_a_device_is_reported_with_the_command_that_undoes_it() {
         let names = ["loop3p1".to_owned(), "loop3p7".to_owned()];
         let conditions = judge(&Observation {
@@ -394,6 +464,7 @@ mod tests {
             partitions: &names,
             refuses_writes: true,
             backing: WHOLE,
+            storage: None,
             filesystem: None,
         });
         assert_eq!(told(&conditions), [volume::DEVICE_ALTERED]);

@@ -134,18 +134,24 @@ fn stopped(facts: &MountFacts, path: &Path) -> Option<StorageCondition> {
     })
 }
 
-fn full(usage: &Usage, path: &Path) -> Option<StorageCondition> {
+/// Returns the free bytes, and how many should be free. Loop devices write as root, so they may use
+/// the reserved blocks.
+pub(super) fn room(usage: &Usage) -> (u64, u64) {
     let total = usage.total_bytes;
     let free = total.saturating_sub(usage.used_bytes);
-    let reserve = (total / RESERVE_PART).min(RESERVE_BYTES_MAX);
+    (free, (total / RESERVE_PART).min(RESERVE_BYTES_MAX))
+}
+
+fn full(usage: &Usage, path: &Path) -> Option<StorageCondition> {
+    let (free, reserve) = room(usage);
     (free < reserve).then(|| {
         let message = format!(
             "{} has {} of {} left, and should have {}: volumes are sparse files, and writes to \
-             them fail with EIO on a full filesystem; delete some volumes or snapshots, or enlarge \
-             the filesystem",
+             them fail with ENOSPC or EIO on a full filesystem; delete some volumes or snapshots, \
+             or enlarge the filesystem",
             path.display(),
             Rounded(free),
-            Rounded(total),
+            Rounded(usage.total_bytes),
             Rounded(reserve)
         );
         Condition::new(storage::STORAGE_NEARLY_FULL, message)
