@@ -47,11 +47,11 @@ pub struct ProcessArgs {
     pub log_format: LogFormat,
 }
 
-/// An address from `127.0.0.1:9808`, `[::1]:9808` or `localhost:9808`. Of a name with several
-/// addresses, the first IPv4 one: clients that know only the name try all of them.
+/// Parses an address such as `127.0.0.1:9808`, `[::1]:9808` or `localhost:9808`. Of the addresses
+/// of a name, returns the first IPv4 one: clients that know only the name try all addresses.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Returns a message that explains why the text is not an address.
 fn http_endpoint(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -64,7 +64,7 @@ fn http_endpoint(text: &str) -> Result<SocketAddr, String> {
     if host.is_empty() || host.contains(':') {
         return Err(expected.to_owned());
     }
-    // Also where there is no /etc/hosts (RFC 6761, section 6.3).
+    // `localhost` also works if there is no /etc/hosts (RFC 6761, section 6.3).
     if host.eq_ignore_ascii_case("localhost") {
         return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     }
@@ -90,42 +90,43 @@ pub struct GrpcArgs {
     pub grpc_health: bool,
 }
 
-/// Parses the flags of this process; on failure, returns the code to exit with, see [`ended`].
+/// Parses the flags of this process. On failure, prints the reason.
 ///
 /// # Errors
-/// The exit code.
+/// Returns the code to exit with, see [`ended`].
 pub fn parse<A: Parser>() -> Result<A, ExitCode> {
     parse_from(std::env::args_os()).map_err(|error| ended(&error))
 }
 
-/// Prints what is wrong with the flags. Returns the code to exit with: 0 after `--help`, otherwise
-/// [`EXIT_USAGE`].
+/// Prints the help, or the error in the flags. Returns the code to exit with: 0 after `--help`,
+/// otherwise [`EXIT_USAGE`].
 #[must_use]
 pub fn ended(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         log::write(&error.render().to_string());
         return ExitCode::from(EXIT_USAGE);
     }
-    // stdout may be closed, e.g. the `head` of a pipe; nothing to do about it.
+    // stdout may be closed, e.g. by `head` in a pipe. The error cannot be reported.
     drop(error.print());
     ExitCode::SUCCESS
 }
 
-/// The settings from these arguments, the program's name first, and from the environment. A setting
-/// without a value, as a template leaves it, counts as absent.
+/// Parses the settings from these arguments, which begin with the program's name, and from the
+/// environment. A setting without a value, as a template leaves it, counts as absent.
 ///
 /// # Errors
-/// What is wrong, or that help was requested.
+/// Returns clap's error if a setting is invalid or help was requested.
 pub fn parse_from<A: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<A, clap::Error> {
     parse_where(arguments, |_| true)
 }
 
-/// The same, but with only those environment variables for which `speaks` returns true.
+/// Parses settings like [`parse_from`], but reads only the environment variables for which `speaks`
+/// returns true.
 ///
 /// # Errors
-/// What is wrong, or that help was requested.
+/// Returns clap's error if a setting is invalid or help was requested.
 pub fn parse_where<A: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
     speaks: impl Fn(&OsStr) -> bool,

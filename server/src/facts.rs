@@ -1,5 +1,5 @@
-//! What a program knows about its storage and volumes, for `/metrics` and the status page. It is
-//! measured when a page is requested, and separately from the page: a disk that does not answer
+//! The facts about a program's storage and volumes, for `/metrics` and the status page. They are
+//! measured when a page is requested, and separately from the page: a disk that does not respond
 //! delays no page, and its last values stay. Knows no driver's storage.
 
 use crate::lock::Lock;
@@ -19,37 +19,39 @@ const SIZE: &str = "belay_storage_size_bytes";
 /// Gauge: volumes with a health condition, by `driver` and `reason`.
 const UNHEALTHY: &str = "belay_volumes_unhealthy";
 
-/// How long a page waits for measurements. Sound storage needs a few milliseconds.
+/// Maximum time that a page waits for measurements. Healthy storage needs a few milliseconds.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Between two measurements of a driver, however many pages are requested: the HTTP port may be
-/// open to a whole cluster.
+/// Minimum time between two measurements of a driver, however many pages are requested: the HTTP
+/// port may be open to a whole cluster.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The facts about one driver.
 pub trait Facts: Send + Sync + 'static {
-    /// Every reason for which this program reports a volume as unhealthy.
+    /// Returns every reason for which this program reports a volume as unhealthy.
     fn reasons(&self) -> Vec<&'static str>;
 
-    /// What is known now. Must not wait.
+    /// Returns the facts known now. Must not wait.
     fn known(&self) -> Known;
 
-    /// Measures what may wait for a disk, on a thread of the program; [`Facts::known`] then has
-    /// it. Must end some time: the next measurement begins after that.
+    /// Measures the facts that may require waiting for a disk, on a thread of the program;
+    /// [`Facts::known`] then returns them. Must end eventually: the next measurement begins after
+    /// that.
     fn measure(self: Arc<Self>) -> Measuring;
 }
 
 /// A measurement in progress.
 pub type Measuring = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What is known about a driver.
+/// The known facts about a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The filesystem of the backing files, as it answered last; none before its first answer.
+    /// The filesystem of the backing files, as last measured. `None` before the first measurement.
     pub storage: Option<Space>,
-    /// Volumes: staged on this node, or ready in this controller; none if that is not known.
+    /// The number of volumes staged on this node, or ready in this controller. `None` if it is not
+    /// known.
     pub volumes: Option<u64>,
-    /// Volumes with a health condition, by reason.
+    /// The number of volumes with a health condition, by reason.
     pub unhealthy: BTreeMap<&'static str, u64>,
 }
 
@@ -70,12 +72,13 @@ struct Entry {
     driver: Box<str>,
     facts: Arc<dyn Facts>,
     is_measuring: Arc<AtomicBool>,
-    /// When the last measurement began.
+    /// The time at which the last measurement began.
     measured: Lock<Option<Instant>>,
 }
 
 impl AllFacts {
-    /// Of these drivers. Describes the gauges, and sets those of volumes to 0.
+    /// Creates the facts about these drivers. Describes the gauges, and sets those that count
+    /// volumes to 0.
     pub(crate) fn new(drivers: Vec<(String, Arc<dyn Facts>)>) -> Self {
         let help = "Free bytes in the filesystem of the backing files.";
         metrics::describe_gauge!(FREE, Unit::Bytes, help);
@@ -93,7 +96,7 @@ impl AllFacts {
         all
     }
 
-    /// Measures all drivers, as far as they answer soon, and sets the gauges.
+    /// Measures all drivers, waits at most [`PATIENCE`] for the results, and sets the gauges.
     pub(crate) async fn refresh(&self) {
         let begun: Vec<_> = self.0.iter().filter_map(Entry::begin).collect();
         if !begun.is_empty() {
@@ -104,7 +107,7 @@ impl AllFacts {
         self.show();
     }
 
-    /// What is known about that driver.
+    /// Returns the known facts about a driver, or `None` if none are reported for it.
     pub(crate) fn of(&self, driver: &str) -> Option<Known> {
         let entry = self.0.iter().find(|entry| &*entry.driver == driver);
         entry.map(|entry| entry.facts.known())
@@ -116,7 +119,7 @@ impl AllFacts {
 }
 
 impl Entry {
-    /// Begins to measure, unless that goes on, or was done a moment ago.
+    /// Begins to measure, unless a measurement is in progress, or began less than [`INTERVAL`] ago.
     fn begin(&self) -> Option<JoinHandle<()>> {
         let mut measured = self.measured.lock();
         let is_recent = measured.is_some_and(|at| at.elapsed() < INTERVAL);
@@ -156,7 +159,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// Says when dropped that a measurement is over, even if it panicked.
+/// Marks the measurement as ended when dropped, even if it panicked.
 struct Over(Arc<AtomicBool>);
 
 impl Drop for Over {

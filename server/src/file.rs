@@ -12,15 +12,15 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::size::Exact;
 
-/// A Secret or ConfigMap of Kubernetes is not larger, in bytes.
+/// Maximum size of a Secret or ConfigMap of Kubernetes, in bytes.
 pub const SECRET_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads a whole file. Follows symbolic links, as those in the volume of a Secret; does not wait
-/// for another process. Blocks.
+/// Reads a whole file. Follows symbolic links, such as those in the volume of a Secret; does not
+/// wait for another process. Blocks.
 ///
 /// # Errors
-/// It cannot be opened or read, is no regular file, or is larger than `bytes_max`. The name of the
-/// file is not in the error.
+/// Returns an error if the file cannot be opened or read, is not a regular file, or is larger than
+/// `bytes_max`. The error does not contain the name of the file.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     // NONBLOCK: the open of a FIFO must not wait. NOCTTY: a terminal must not become the
     // controlling terminal of this process.
@@ -45,20 +45,20 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         return Err(is_too_large(metadata.len()));
     }
     let content = bounded(file, bytes_max)?;
-    // It has grown, or does not report its size, as those in /proc.
+    // The file has grown, or does not report its size, like the files in /proc.
     content.ok_or_else(|| io::Error::other(format!("has more than {}", Exact(bytes_max))))
 }
 
 /// Reads a whole file of UTF-8, as [`read`] does.
 ///
 /// # Errors
-/// As those of [`read`], or the file is not UTF-8.
+/// Returns an error if [`read`] does, or if the file is not UTF-8.
 pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     let content = read(path, bytes_max)?;
     String::from_utf8(content).map_err(|_| io::Error::other("is not UTF-8"))
 }
 
-/// `None` if there are more bytes.
+/// Reads a file. Returns `None` if it has more than `bytes_max` bytes.
 fn bounded(file: File, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     let bytes = file.take(bytes_max + 1).read_to_end(&mut content)?;

@@ -52,7 +52,7 @@ pub(crate) struct GrpcHealth {
 }
 
 impl GrpcHealth {
-    /// Reports this readiness, for a server with these services.
+    /// Creates the health service of a server with these services, which reports this readiness.
     pub(crate) fn new(readiness: Readiness, services: Vec<&'static str>) -> Self {
         Self {
             readiness,

@@ -34,36 +34,37 @@ pub struct Reason<S = Severity> {
 }
 
 impl<S: Copy> Reason<S> {
-    /// `name` is one CamelCase word, which monitors match: it never changes.
+    /// Creates a reason. `name` is one CamelCase word, which monitors match: it never changes.
     #[must_use]
     pub const fn new(name: &'static str, severity: S) -> Self {
         Self { name, severity }
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// The severity.
+    /// Returns the severity.
     #[must_use]
     pub const fn severity(self) -> S {
         self.severity
     }
 }
 
-/// One condition of a volume, or of the storage.
+/// A condition of a volume, or of the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition<S = Severity> {
-    /// For programs.
+    /// The reason, for programs.
     pub reason: Reason<S>,
-    /// For users: what is wrong, since when if known, and what to do. Never contains a secret.
+    /// The message for users: the problem, its start if known, and the remedy. Never contains a
+    /// secret.
     pub message: String,
 }
 
 impl<S> Condition<S> {
-    /// With this reason and message.
+    /// Creates a condition with this reason and message.
     #[must_use]
     pub fn new(reason: Reason<S>, message: impl Into<String>) -> Self {
         let message = message.into();
@@ -71,7 +72,7 @@ impl<S> Condition<S> {
     }
 }
 
-/// All conditions of a volume; empty = no problem is known. Each reason occurs once.
+/// All conditions of a volume; empty if no problem is known. Each reason occurs once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions(Vec<Condition>);
 
@@ -89,12 +90,12 @@ impl Conditions {
         self.0.is_empty()
     }
 
-    /// In the order in which they were added.
+    /// Iterates over the conditions in the order in which they were added.
     pub fn iter(&self) -> std::slice::Iter<'_, Condition> {
         self.0.iter()
     }
 
-    /// As a CSI 1.13 message.
+    /// Returns the conditions of the volume `id` as a CSI 1.13 message.
     #[must_use]
     pub fn volume_health(&self, id: &str) -> csi::VolumeHealth {
         let entry = |condition: &Condition| VolumeHealthEntry {
@@ -108,7 +109,7 @@ impl Conditions {
         }
     }
 
-    /// For kubelets up to 1.36: the most severe first.
+    /// Returns the conditions as one message for kubelets up to 1.36, the most severe first.
     #[must_use]
     pub fn volume_condition(&self) -> csi::VolumeCondition {
         let mut sorted: Vec<_> = self.0.iter().collect();
@@ -137,7 +138,7 @@ impl Severity {
 }
 
 impl Condition<StorageSeverity> {
-    /// As a CSI 1.13 message.
+    /// Returns the condition as a CSI 1.13 message.
     #[must_use]
     pub fn backend_health(self) -> StorageBackendHealth {
         let status = match self.reason.severity {

@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 use tonic::{Request, Response, Status};
 
-/// Longest name of a driver, in bytes (CSI 1.13, `GetPluginInfoResponse.name`).
+/// Maximum length of a driver's name, in bytes (CSI 1.13, `GetPluginInfoResponse.name`).
 const NAME_BYTES_MAX: usize = 63;
 
 /// The name of a driver, e.g. `local.csi.belay.dev`: letters, digits, dots and dashes in the form
@@ -22,19 +22,19 @@ pub struct DriverName(String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverNameError {
-    /// Nothing, or more than 63 bytes.
+    /// The name is empty, or has more than 63 bytes.
     #[error("a driver name has 1 to {NAME_BYTES_MAX} bytes, not {0}")]
     Length(usize),
-    /// Characters other than letters, digits, dots and dashes.
+    /// The name has a character other than letters, digits, dots and dashes.
     #[error("a driver name may contain only letters, digits, dots and dashes, not {0:?}")]
     Character(char),
-    /// Begins or ends with a dot or dash, or has two dots in a row.
+    /// A part of the name begins or ends with a dash, or is empty.
     #[error("each part of a driver name must begin and end with a letter or digit")]
     Part,
 }
 
 impl DriverName {
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -45,7 +45,7 @@ impl FromStr for DriverName {
     type Err = DriverNameError;
 
     /// # Errors
-    /// Says which rule is broken.
+    /// Returns the rule that the name breaks.
     fn from_str(name: &str) -> Result<Self, DriverNameError> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(DriverNameError::Length(name.len()));
@@ -72,9 +72,9 @@ impl fmt::Display for DriverName {
 /// A capability of the driver; the controller and the node agent must report the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginCapability {
-    /// There is a controller service.
+    /// The driver has a controller service.
     Controller,
-    /// Not every volume can be reached from every node.
+    /// Some nodes cannot reach some volumes.
     Topology,
     /// A volume can grow while it is published.
     OnlineExpansion,
@@ -113,13 +113,13 @@ pub struct Identity {
     version: &'static str,
     capabilities: Vec<PluginCapability>,
     readiness: Readiness,
-    /// The manifest: the service on this socket. The capabilities do not show it, since the
+    /// The service on this socket, for the manifest. The capabilities do not show it, since the
     /// controller and the node agent must report the same.
     service: Option<&'static str>,
 }
 
 impl Identity {
-    /// Reports these facts, and the current readiness.
+    /// Creates a service that reports these facts, and the current readiness.
     #[must_use]
     pub fn new(
         name: DriverName,
@@ -136,16 +136,16 @@ impl Identity {
         }
     }
 
-    /// Reports in the manifest which service the socket has next to this one: `controller` or
-    /// `node`. Tools would otherwise find out by calls that fail.
+    /// Adds to the manifest the service that the socket has next to this one: `controller` or
+    /// `node`. Without it, tools find out by calls that fail.
     #[must_use]
     pub fn of_service(mut self, service: &'static str) -> Self {
         self.service = Some(service);
         self
     }
 
-    /// The program's own state, without its registration: livenessprobe restarts a program whose
-    /// Probe fails, and a restart does not make a kubelet accept a driver.
+    /// Reports the program's own state, without its registration: livenessprobe restarts a program
+    /// whose Probe fails, and a restart does not make a kubelet accept a driver.
     fn probe(&self) -> Result<csi::ProbeResponse, Failure> {
         match self.readiness.own() {
             State::Ready => Ok(csi::ProbeResponse { ready: Some(true) }),

@@ -11,15 +11,15 @@ use tokio::io::unix::AsyncFd;
 /// Buffer for events, in bytes: an event with the longest name takes 272.
 const EVENTS_BYTES: usize = 2048;
 
-/// One instance; their number per user is limited.
+/// An inotify instance. The kernel limits the number of instances per user.
 #[derive(Debug)]
 pub(crate) struct Inotify(AsyncFd<OwnedFd>);
 
 impl Inotify {
-    /// Watches nothing yet.
+    /// Creates an instance that watches nothing yet.
     ///
     /// # Errors
-    /// That of the kernel, most likely a lack of instances.
+    /// Returns the kernel's error, most likely a lack of instances.
     pub(crate) fn new() -> io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         #[expect(
@@ -39,7 +39,7 @@ impl Inotify {
     /// Waits for events, and passes some of them to `see`.
     ///
     /// # Errors
-    /// That of the kernel: the instance is of no further use.
+    /// Returns the kernel's error. The instance is then of no further use.
     pub(crate) async fn next(&self, mut see: impl FnMut(&Event<'_>)) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable().await?;
@@ -70,7 +70,7 @@ pub struct AttributeWatch {
 impl AttributeWatch {
     /// Starts to watch. The directory must exist; a directory that replaces it is not watched.
     /// # Errors
-    /// That of the kernel, most likely a lack of inotify instances.
+    /// Returns the kernel's error, most likely a lack of inotify instances.
     pub fn new(directory: &Path) -> io::Result<Self> {
         let inotify = Inotify::new()?;
         inotify.add(directory, WatchFlags::ONLYDIR | WatchFlags::ATTRIB)?;
@@ -82,7 +82,8 @@ impl AttributeWatch {
     /// queue overflows.
     ///
     /// # Errors
-    /// That of the kernel, or that the directory was removed. The watch is then of no further use.
+    /// Returns the kernel's error, or an error if the directory was removed. The watch is then of
+    /// no further use.
     pub async fn changed(&self) -> io::Result<Vec<String>> {
         let mut names: Vec<String> = Vec::new();
         let mut is_gone = false;

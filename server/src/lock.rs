@@ -1,4 +1,4 @@
-//! A mutex without poisoning. Knows nothing of what it guards.
+//! A mutex without poisoning. Does not know the guarded value.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -62,7 +62,7 @@ impl Drop for Log {
 /// Starts logging, for the whole process.
 ///
 /// # Errors
-/// If another logger is installed.
+/// Returns an error if another logger is installed.
 pub fn init(level: LogLevel, format: LogFormat) -> Result<Log, TryInitError> {
     let level = level.filter();
     // The HTTP/2 stack logs each frame at debug, which is never useful here.
@@ -87,13 +87,14 @@ pub fn init(level: LogLevel, format: LogFormat) -> Result<Log, TryInitError> {
     Ok(Log(()))
 }
 
-/// Writes to stderr before or without a log; does not block either.
+/// Writes to stderr before or without a log. Does not block.
 pub fn write(text: &str) {
     sink::write_line(text.as_bytes());
 }
 
-/// To be called when calls are served, which must not wait for the log, and privileges have been
-/// dropped: if stderr is a file or a terminal, a thread writes from now on.
+/// Starts a thread that writes the log from now on if stderr is a file or a terminal. Call this
+/// after privileges have been dropped and before calls are served, since calls must not wait for
+/// the log.
 pub(crate) fn serving() {
     if let Err(error) = sink::leave_waiting_to_a_thread() {
         tracing::warn!(%error, "cannot start the log thread: calls may wait for the log file");
@@ -107,7 +108,7 @@ pub(crate) fn describe() {
     );
 }
 
-/// Sets the counter.
+/// Sets the counter of dropped lines.
 pub(crate) fn measure() {
     metrics::counter!(DROPPED).absolute(sink::dropped());
 }

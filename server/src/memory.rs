@@ -16,20 +16,20 @@ use std::ptr;
 
 use libc::{PF_W, PT_LOAD, dl_phdr_info, size_t};
 
-/// By which the heap grows, and the free memory that it keeps at its end, in bytes: it costs no
-/// memory, and an agent that reaches a limit of its address space (setrlimit(2), `RLIMIT_AS`) still
-/// has room for calls.
+/// Number of bytes by which the heap grows, and of free bytes that it keeps at its end. Unused,
+/// they cost no memory, and an agent that reaches a limit of its address space (setrlimit(2),
+/// `RLIMIT_AS`) still has room for calls.
 #[cfg(target_env = "gnu")]
 const HEAP_STEP_BYTES: c_int = 16 << 20;
 
-/// Resident memory up to which [`rest`] leaves all as it is, in bytes; the agent's limit is 5 MiB.
+/// Resident memory up to which [`rest`] gives nothing back, in bytes; the agent's limit is 5 MiB.
 const RESTING_BYTES_MAX: usize = 4 << 20;
 
 /// Makes all threads share one heap. By default each thread of a burst gets its own, with its own
-/// free memory. To be called before there is a second thread.
+/// free memory. Call this before there is a second thread.
 ///
-/// With a fixed step, buffers of 128 KiB and more, as of long lists, are always mapped, and
-/// unmapped when they are freed (mallopt(3), `M_TOP_PAD` and `M_MMAP_THRESHOLD`).
+/// With a fixed step, buffers of 128 KiB and more, such as those of long lists, are always mapped,
+/// and unmapped when they are freed (mallopt(3), `M_TOP_PAD` and `M_MMAP_THRESHOLD`).
 pub fn share_one_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the function takes two numbers, and no other thread allocates at the same time.
@@ -39,14 +39,16 @@ pub fn share_one_heap() {
     }
 }
 
-/// After a burst: calls [`give_back`] if more than 4 MiB are resident.
+/// Calls [`give_back`] if more than 4 MiB are resident, as after a burst, or if the number is
+/// unknown.
 pub fn rest() {
     if resident_bytes().is_none_or(|bytes| bytes > RESTING_BYTES_MAX) {
         give_back();
     }
 }
 
-/// The second field of `/proc/self/statm` (proc_pid_statm(5)).
+/// Returns the resident memory in bytes, from the second field of `/proc/self/statm`
+/// (proc_pid_statm(5)).
 fn resident_bytes() -> Option<usize> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
@@ -58,8 +60,8 @@ fn page_bytes() -> Option<usize> {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()
 }
 
-/// Gives the kernel what is free in the heap, and the pages of the program. The next calls map
-/// those that they need again, from the page cache: some 30 page faults, without I/O.
+/// Gives the free memory of the heap and the pages of the program back to the kernel. The next
+/// calls map the pages that they need again, from the page cache: some 30 page faults, without I/O.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the function takes the allocator's lock, and only releases what is free.
@@ -99,7 +101,7 @@ unsafe extern "C" fn unmap_program(
         ) else {
             continue;
         };
-        // Whole pages of it only: a writable segment may share the outer ones.
+        // Only pages entirely within the segment: a writable segment may share the outer ones.
         let (start, end) = (start.next_multiple_of(page), end - end % page);
         // SAFETY: a private mapping of the program's file that was never written: each access
         // finds the same bytes in the file again. If the kernel refuses, the pages stay.

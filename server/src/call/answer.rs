@@ -42,24 +42,25 @@ tokio::task_local! {
     static CALL: Record;
 }
 
-/// Adds to the log line of the running call which of several clouds it is for. Has no effect
-/// outside the handler of a call.
+/// Adds the name of the cloud that the running call is for to its log line. Has no effect outside
+/// the handler of a call.
 pub fn in_cloud(name: &str) {
-    // The log line then lacks it.
+    // Outside a handler there is no record to add it to.
     let _outside = CALL.try_with(|record| {
         record.0.cloud.get_or_init(|| name.into());
     });
 }
 
-/// The status that a failed call returns.
+/// Returns the status of a failed call.
 pub(crate) fn status(rpc: Rpc, failure: &Failure) -> Status {
     let code = code(rpc, failure.kind, failure.certainty);
     Status::new(code, sendable(&failure.message))
 }
 
-/// As much of a message as fits its header, cut between characters.
+/// Returns the longest start of a message that fits the header `grpc-message`, cut between
+/// characters.
 fn sendable(message: &str) -> &str {
-    // Most are so short that they fit however they are encoded.
+    // Most messages are so short that they fit in any encoding.
     if message.len() * 3 <= MESSAGE_BYTES_MAX {
         return message;
     }
@@ -77,7 +78,7 @@ fn sendable(message: &str) -> &str {
     cut.map_or(message, |(end, _)| &message[..end])
 }
 
-/// What a call's handler reports to the layer around it: that it was reached, the subject, and the
+/// The report of a call's handler to the layer around it: that it was reached, the subject, and the
 /// cloud.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record(Arc<Reported>);
@@ -101,18 +102,18 @@ impl Record {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The subject; empty for calls without one, none if no handler was reached.
+    /// Returns the subject: empty for calls without one, `None` if no handler was reached.
     pub(crate) fn subject(&self) -> Option<&str> {
         self.0.subject.get().map(AsRef::as_ref)
     }
 
-    /// See [`in_cloud`].
+    /// Returns the cloud, if [`in_cloud`] has recorded one.
     pub(crate) fn cloud(&self) -> Option<&str> {
         self.0.cloud.get().map(AsRef::as_ref)
     }
 }
 
-/// At most `bytes_max` bytes of the text, cut between characters.
+/// Returns at most the first `bytes_max` bytes of the text, cut between characters.
 pub(crate) fn start_of(text: &str, bytes_max: usize) -> &str {
     let mut end = bytes_max.min(text.len());
     while !text.is_char_boundary(end) {
@@ -148,7 +149,8 @@ mod tests {
                 let status = status(Rpc::CreateVolume, &failure);
                 assert_eq!(status.code(), Code::OutOfRange);
                 assert!(message.starts_with(status.message()));
-                // As it is sent. No longer one would fit.
+                // The length as sent, percent-encoded. One more character of up to 12 bytes would
+                // not fit.
                 let sent = status.into_http::<()>().headers()["grpc-message"].len();
                 assert!((4096 - 11..=4096).contains(&sent), "{part:?}: {sent}");
             }

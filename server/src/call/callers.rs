@@ -10,23 +10,23 @@ use tonic::Status;
 /// The users whose processes may call.
 #[derive(Clone, Debug, Default)]
 pub enum Callers {
-    /// All that may open the socket.
+    /// All processes that may open the socket.
     #[default]
     Any,
-    /// Those with one of these IDs, as this process sees them: the users of another user namespace
-    /// have the overflow ID (user_namespaces(7)), usually 65534.
+    /// Processes of users with one of these IDs, as this process sees them: the users of another
+    /// user namespace have the overflow ID (user_namespaces(7)), usually 65534.
     Users(Arc<[u32]>),
 }
 
 impl Callers {
-    /// Root, the user of this process, and these IDs.
+    /// Returns root, the user of this process, and these IDs.
     #[must_use]
     pub fn root_and(more: &[u32]) -> Self {
         let own = rustix::process::geteuid().as_raw();
         Self::Users([0, own].iter().chain(more).copied().collect())
     }
 
-    /// Why the process at the other end of a connection may not call; none if it may.
+    /// Returns why the process at the other end of a connection may not call, or `None` if it may.
     pub(crate) fn stranger(&self, peer: impl FnOnce() -> io::Result<UCred>) -> Option<Stranger> {
         let Self::Users(users) = self else {
             return None;
@@ -44,13 +44,13 @@ impl Callers {
     }
 }
 
-/// Part of the requests of a process that may not call: why. They reach no service, and are logged
-/// and counted like other calls.
+/// Marks the requests of a process that may not call, with the reason. They reach no service, and
+/// are logged and counted like other calls.
 #[derive(Clone, Debug)]
 pub(crate) struct Stranger(Arc<str>);
 
 impl Stranger {
-    /// The response to all its calls.
+    /// Returns the status with which all calls of the process fail.
     pub(super) fn status(&self) -> Status {
         Status::permission_denied(&*self.0)
     }

@@ -14,7 +14,7 @@
 use super::{Certainty, Kind, Rpc};
 use tonic::Code;
 
-/// The code of a failure. Never OK.
+/// Returns the code of a failure. Never OK.
 #[must_use]
 pub const fn code(rpc: Rpc, kind: Kind, certainty: Certainty) -> Code {
     use Certainty::{MayBeRunning, NothingHappened, RolledBack};
@@ -24,12 +24,13 @@ pub const fn code(rpc: Rpc, kind: Kind, certainty: Certainty) -> Code {
     }
 }
 
-/// Something may be left behind: only a code that makes the caller retry, whatever the kind.
+/// Returns the code of a call that may have left something behind: whatever the kind, the code
+/// makes the caller retry.
 const fn non_final(kind: Kind) -> Code {
     match kind {
         // The caller retries with back-off; the deadline was ours, not the caller's.
         Kind::Timeout => Code::DeadlineExceeded,
-        // As if the connection had broken.
+        // The caller reacts as to a broken connection.
         Kind::Unreachable => Code::Unavailable,
         // "Operation pending": right for any unfinished state, since the retry will settle it.
         Kind::Invalid
@@ -48,7 +49,7 @@ const fn non_final(kind: Kind) -> Code {
     }
 }
 
-/// Nothing is left behind: the code says what is wrong.
+/// Returns the code of a call that has left nothing behind: it describes the failure.
 const fn settled(rpc: Rpc, kind: Kind) -> Code {
     match kind {
         // Provisioner: final, event on the claim. Resizer: infeasible, the user may ask for less.
@@ -85,7 +86,7 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
     }
 }
 
-/// A feature that the driver lacks, requested through a call that it has.
+/// Returns the code for a feature that the driver lacks, requested through a call that it has.
 const fn unsupported(rpc: Rpc) -> Code {
     match rpc {
         // "Unsupported field": a parameter, a source or a capability. Final, event on the claim.
@@ -102,7 +103,8 @@ const fn unsupported(rpc: Rpc) -> Code {
     }
 }
 
-/// Calls that create, or bind, an object that the caller has named: "exists, but differs".
+/// Whether the call creates, or binds, an object that the caller has named. Such a call may report
+/// that the object exists, but differs.
 const fn names_an_object(rpc: Rpc) -> bool {
     creates(rpc)
         || matches!(
@@ -111,7 +113,8 @@ const fn names_an_object(rpc: Rpc) -> bool {
         )
 }
 
-/// Calls after which the caller may forget an object whose name only the caller knows.
+/// Whether the caller may forget the object after the call, although only the caller knows its
+/// name.
 const fn creates(rpc: Rpc) -> bool {
     matches!(
         rpc,
@@ -119,7 +122,7 @@ const fn creates(rpc: Rpc) -> bool {
     )
 }
 
-/// Calls that carry a capacity range or an offset.
+/// Whether the call carries a capacity range or an offset.
 const fn has_a_range(rpc: Rpc) -> bool {
     matches!(
         rpc,
@@ -131,7 +134,7 @@ const fn has_a_range(rpc: Rpc) -> bool {
     )
 }
 
-/// Calls that return pages.
+/// Whether the call returns pages.
 const fn is_paged(rpc: Rpc) -> bool {
     matches!(
         rpc,

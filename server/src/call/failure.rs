@@ -5,18 +5,19 @@ use super::Rpc;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
-/// The longest message that another process gets, in bytes. JSON makes at most six times as many.
+/// Maximum length of a message that is sent to another process, in bytes. JSON makes it at most six
+/// times as long.
 const MESSAGE_BYTES_MAX: usize = 4 << 10;
 
-/// What went wrong, in terms of storage. It does not say what the caller must do: that also depends
-/// on the call and on the [`Certainty`].
+/// The kind of a failure, in terms of storage. It does not determine the caller's reaction, which
+/// also depends on the call and on the [`Certainty`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// The request can never succeed as it is.
     Invalid,
     /// The volume, node, snapshot or path does not exist.
     NotFound,
-    /// It exists already, but differs from the request.
+    /// The object exists already, but differs from the request.
     Incompatible,
     /// Another operation on the same object is running.
     Busy,
@@ -26,17 +27,17 @@ pub enum Kind {
     Range,
     /// A quota, a limit or a pool is exhausted.
     Quota,
-    /// A dependency of this driver does not answer.
+    /// A dependency of this driver does not respond.
     Unreachable,
-    /// This driver cannot do that.
+    /// This driver does not support the request.
     Unsupported,
-    /// It took too long.
+    /// The operation took too long.
     Timeout,
     /// A page token that this driver did not issue, or that has expired.
     BadToken,
     /// The storage does not accept the driver's credentials.
     Unauthenticated,
-    /// The storage accepts the driver's credentials, but not for this.
+    /// The storage accepts the driver's credentials, but not for this operation.
     Denied,
     /// The operating system refused a call that should have worked.
     System,
@@ -65,12 +66,12 @@ impl Kind {
     ];
 }
 
-/// What is known about the state that a failed operation leaves.
+/// The certainty about the state that a failed operation leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Certainty {
     /// Nothing was changed.
     NothingHappened,
-    /// What was changed has been undone.
+    /// All changes were undone.
     RolledBack,
     /// Some changes may be done or still in progress; only a retry of the same call can find out.
     MayBeRunning,
@@ -90,18 +91,18 @@ impl Certainty {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// What went wrong.
+    /// The kind of the failure.
     pub kind: Kind,
-    /// What is known about the state.
+    /// The certainty about the state.
     pub certainty: Certainty,
-    /// For users.
+    /// The message for users.
     #[serde(serialize_with = "shorten")]
     pub message: String,
 }
 
-/// One constructor per kind; all start with [`Certainty::NothingHappened`].
+/// Constructors, one per kind. All start with [`Certainty::NothingHappened`].
 impl Failure {
-    /// A failure of this kind that changed nothing.
+    /// Creates a failure of this kind that changed nothing.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -110,57 +111,59 @@ impl Failure {
         }
     }
 
-    /// A request that can never succeed; `field` is its name in the protocol.
+    /// Creates the failure of a request that can never succeed. `field` is its name in the
+    /// protocol.
     pub fn invalid(field: &str, why: impl fmt::Display) -> Self {
         Self::new(Kind::Invalid, format!("{field}: {why}"))
     }
 
-    /// See [`Kind::NotFound`].
+    /// Creates a [`Kind::NotFound`] failure.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(Kind::NotFound, message)
     }
 
-    /// See [`Kind::Incompatible`].
+    /// Creates a [`Kind::Incompatible`] failure.
     pub fn incompatible(message: impl Into<String>) -> Self {
         Self::new(Kind::Incompatible, message)
     }
 
-    /// See [`Kind::Busy`].
+    /// Creates a [`Kind::Busy`] failure.
     pub fn busy(message: impl Into<String>) -> Self {
         Self::new(Kind::Busy, message)
     }
 
-    /// See [`Kind::Precondition`].
+    /// Creates a [`Kind::Precondition`] failure.
     pub fn precondition(message: impl Into<String>) -> Self {
         Self::new(Kind::Precondition, message)
     }
 
-    /// See [`Kind::Range`].
+    /// Creates a [`Kind::Range`] failure.
     pub fn range(message: impl Into<String>) -> Self {
         Self::new(Kind::Range, message)
     }
 
-    /// See [`Kind::Quota`].
+    /// Creates a [`Kind::Quota`] failure.
     pub fn quota(message: impl Into<String>) -> Self {
         Self::new(Kind::Quota, message)
     }
 
-    /// See [`Kind::Unsupported`].
+    /// Creates a [`Kind::Unsupported`] failure.
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(Kind::Unsupported, message)
     }
 
-    /// See [`Kind::Timeout`].
+    /// Creates a [`Kind::Timeout`] failure.
     pub fn timeout(message: impl Into<String>) -> Self {
         Self::new(Kind::Timeout, message)
     }
 
-    /// See [`Kind::Bug`].
+    /// Creates a [`Kind::Bug`] failure.
     pub fn bug(message: impl Into<String>) -> Self {
         Self::new(Kind::Bug, message)
     }
 
-    /// A panic in `rpc`: its progress is unknown.
+    /// Creates the failure of a call that panicked. If `rpc` changes state, its progress is
+    /// unknown.
     pub(crate) fn panicked(rpc: Rpc) -> Self {
         let failure = Self::bug(format!("{} panicked; please report the log", rpc.name()));
         if rpc.changes_state() {
@@ -170,7 +173,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, of a call that only reads: nothing was changed.
+    /// Returns the failure with [`Certainty::NothingHappened`], for a call that only reads.
     #[must_use]
     pub fn nothing_happened(self) -> Self {
         Self {
@@ -179,7 +182,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, with all changes undone.
+    /// Returns the failure with [`Certainty::RolledBack`].
     #[must_use]
     pub fn rolled_back(self) -> Self {
         Self {
@@ -188,7 +191,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, with an unknown state.
+    /// Returns the failure with [`Certainty::MayBeRunning`].
     #[must_use]
     pub fn may_be_running(self) -> Self {
         Self {
@@ -198,8 +201,8 @@ impl Failure {
     }
 }
 
-/// Returns the text, or its first and last bytes: a line between processes is bounded, and tenants
-/// choose names.
+/// Returns the text, or its first and last bytes if it is longer than `bytes_max`: a line between
+/// processes is bounded, and tenants choose names.
 #[must_use]
 pub fn shortened(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {

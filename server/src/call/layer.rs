@@ -20,14 +20,15 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tracing::{Instrument as _, Level, Span};
 
-/// Histogram of how long calls take, in seconds, by `driver`, `rpc` and `code`.
+/// Histogram of the duration of calls, in seconds, by `driver`, `rpc` and `code`.
 pub(crate) const DURATION: &str = "belay_rpc_duration_seconds";
 
-/// How long a request may take to arrive in full: the socket is local. This and the limits in
+/// Maximum time in which a request must arrive in full: the socket is local. This and the limits in
 /// [`crate::services`] bound the memory of incomplete requests.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest text of a caller that an answer or a log line has, in bytes, such as an unknown path.
+/// Maximum length of a caller's text, such as an unknown path, in a response or a log line, in
+/// bytes.
 const FOREIGN_BYTES_MAX: usize = 128;
 
 /// Wraps the services of one driver.
@@ -41,7 +42,7 @@ pub struct CallLayer {
 }
 
 impl CallLayer {
-    /// Of the first driver of a server. Measures nothing yet.
+    /// Creates the layer of the first driver of a server. Measures nothing yet.
     #[must_use]
     pub fn new(driver: &str) -> Self {
         Self {
@@ -53,19 +54,19 @@ impl CallLayer {
         }
     }
 
-    /// Serves these callers only.
+    /// Returns the layer, restricted to these callers.
     pub(crate) fn only_for(mut self, callers: Callers) -> Self {
         self.callers = callers;
         self
     }
 
-    /// Who may call.
+    /// Returns the users that may call.
     pub(crate) fn callers(&self) -> &Callers {
         &self.callers
     }
 
-    /// Of another driver of the same server: calls are measured separately, and all of them delay
-    /// the shutdown.
+    /// Creates the layer of another driver of the same server. The calls of each driver are
+    /// measured separately; the calls of all drivers delay the shutdown.
     pub(crate) fn of(&self, driver: &str) -> Self {
         Self {
             durations: Durations::new(driver),
@@ -73,17 +74,17 @@ impl CallLayer {
         }
     }
 
-    /// The last failed calls of all drivers.
+    /// Returns the last failed calls of all drivers.
     pub(crate) fn refusals(&self) -> Refusals {
         self.refusals.clone()
     }
 
-    /// Has one receiver for each running call.
+    /// Returns the channel that has one receiver for each running call.
     pub(crate) fn running(&self) -> Arc<watch::Sender<()>> {
         Arc::clone(&self.running)
     }
 
-    /// Notified when a call ends, also if its caller disconnects.
+    /// Returns the notification that is sent when a call ends, also if its caller disconnects.
     pub(crate) fn ended(&self) -> &Notify {
         &self.ended
     }
@@ -130,7 +131,7 @@ where
         let call = Call::begin(request.uri().path(), record, &self.layer);
         let running = self.layer.running.subscribe();
         let ended = Ended(Arc::clone(&self.layer.ended));
-        // The clone is the one that has not been asked whether it is ready.
+        // `self.inner` was polled until it was ready; the clone was not.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {
@@ -177,11 +178,11 @@ impl Drop for Ended {
     }
 }
 
-/// One call from its first byte to its response. If dropped before the end, it logs that the caller
+/// A call from its first byte to its response. If dropped before the end, it logs that the caller
 /// disconnected.
 struct Call {
     rpc: Option<Rpc>,
-    /// For unknown calls only.
+    /// The path, for unknown calls only.
     path: Box<str>,
     begun: Instant,
     record: Record,
@@ -216,8 +217,8 @@ impl Call {
         }
     }
 
-    /// Around the work, so that each log line within it names the call. Reads are frequent, so at
-    /// debug.
+    /// Returns the span of the call, which names it in each log line. The span of a read has level
+    /// debug, since reads are frequent.
     fn span(&self) -> Span {
         let subject = tracing::field::Empty;
         if self.rpc.is_some_and(Rpc::changes_state) {
@@ -227,7 +228,7 @@ impl Call {
         }
     }
 
-    /// The status of a failure outside a handler.
+    /// Returns the status of a failure outside a handler.
     fn fail(&self, failure: impl FnOnce(Rpc) -> Failure) -> Status {
         // Recorded, so that it is not mistaken for a decoder's error.
         self.record.reached("");
@@ -257,8 +258,9 @@ impl Call {
         }
     }
 
-    /// A request that fails in the decoder, too large or not protobuf, is the caller's mistake. Its
-    /// code would be OUT_OF_RANGE or INTERNAL, which mean something else to a sidecar.
+    /// Returns the status of a request that the decoder refuses as too large or not protobuf, which
+    /// is the caller's mistake. The decoder's codes are OUT_OF_RANGE or INTERNAL, which mean
+    /// something else to a sidecar.
     fn unreadable(&self, failed: &Status) -> Option<Status> {
         let rpc = self.rpc.filter(|_| self.record.subject().is_none())?;
         let by_decoder = matches!(failed.code(), Code::OutOfRange | Code::Internal);
@@ -268,8 +270,8 @@ impl Call {
         })
     }
 
-    /// A compressed request: as gRPC demands, UNIMPLEMENTED with the encodings that are read, which
-    /// is how it differs from a call that is not served.
+    /// Returns the status of a compressed request. As gRPC demands, it is UNIMPLEMENTED with the
+    /// accepted encodings, which distinguish it from a call that is not served.
     fn compressed(&self, failed: &Status) -> Option<Status> {
         let reached = self.record.subject().is_some();
         let read = failed.metadata().get("grpc-accept-encoding");
@@ -285,7 +287,8 @@ impl Call {
         Some(Status::with_metadata(Code::Unimplemented, why, metadata))
     }
 
-    /// A call that reaches no handler has no message, or one that names nothing.
+    /// Returns the status of a call that reaches no handler. Its original status has no message, or
+    /// one that does not name the call.
     fn unserved(&self, failed: &Status) -> Option<Status> {
         let reached = self.record.subject().is_some();
         if reached || failed.code() != Code::Unimplemented {
@@ -355,7 +358,7 @@ const OTHERS: [(&str, &str); 3] = [
     ("", "unknown"),
 ];
 
-/// One histogram per call and code, each looked up by name only once.
+/// The histograms of a driver, one per call and code. Each is looked up by name only once.
 #[derive(Clone, Debug)]
 struct Durations {
     driver: Arc<str>,
@@ -371,7 +374,7 @@ impl Durations {
         }
     }
 
-    /// The path classifies calls that are not CSI.
+    /// Returns the histogram of a call. The path classifies calls that are not CSI.
     fn of(&self, rpc: Option<Rpc>, path: &str, code: Code) -> &Histogram {
         let (row, name) = match rpc {
             Some(rpc) => (rpc as usize, rpc.name()),
@@ -384,7 +387,7 @@ impl Durations {
     }
 }
 
-/// The row and the name of a call that is not CSI.
+/// Returns the row and the name of a call that is not CSI.
 fn other(path: &str) -> (usize, &'static str) {
     let mut rows = OTHERS.into_iter().zip(Rpc::ALL.len()..);
     let found = rows.find(|((begin, _), _)| path.starts_with(begin));

@@ -1,5 +1,5 @@
-//! One call: the layer around it, its response, its failure and its code. Does not know what
-//! individual calls mean, nor sockets.
+//! The handling of a call: the layer around it, its response, its failure and its code. Does not
+//! know the meaning of individual calls, nor sockets.
 
 mod answer;
 mod callers;

@@ -1,5 +1,5 @@
-//! The calls that failed last, for the status page. A few, with a bounded text each: what a caller
-//! sends cannot make this grow. Knows no single call.
+//! The last failed calls, for the status page: a few, with a bounded text each, so that requests
+//! cannot make the list grow. Does not know individual calls.
 
 use super::start_of;
 use crate::lock::Lock;
@@ -9,17 +9,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::Code;
 
-/// Kept refusals. With the texts below, 16 KiB at most.
+/// Maximum number of kept refusals. With the maximum lengths of their texts, they take at most 16
+/// KiB.
 const KEPT_MAX: usize = 16;
 
-/// Longest message kept, in bytes. The log has all of it.
+/// Maximum length of a kept message, in bytes. The log contains the whole message.
 const MESSAGE_BYTES_MAX: usize = 512;
 
 /// The last refusals of a server. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals(Arc<Lock<VecDeque<Refusal>>>);
 
-/// Equal calls that failed with the same code, the last of them in full.
+/// Equal calls that failed with the same code. The texts are those of the last call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// The driver that refused.
@@ -32,13 +33,13 @@ pub(crate) struct Refusal {
     pub(crate) code: Code,
     /// The message that the caller got, without secrets.
     pub(crate) message: Box<str>,
-    /// How many times in a row.
+    /// Number of times that the call failed in a row.
     pub(crate) times: u32,
     last: Instant,
 }
 
 impl Refusal {
-    /// A call that failed now.
+    /// Creates the refusal of a call that has just failed.
     pub(crate) fn new(
         driver: &Arc<str>,
         call: &str,
@@ -57,12 +58,12 @@ impl Refusal {
         }
     }
 
-    /// How long ago it was answered.
+    /// Returns the time since the call failed.
     pub(crate) fn age(&self) -> Duration {
         self.last.elapsed()
     }
 
-    /// The code in the words of the specification.
+    /// Returns the name of the code in the specification.
     pub(crate) fn code_name(&self) -> &'static str {
         code_name(self.code)
     }
@@ -74,7 +75,8 @@ impl Refusal {
 }
 
 impl Refusals {
-    /// Keeps one. A repetition, as the kubelet sends every few minutes, replaces its predecessor.
+    /// Adds a refusal. A repetition, such as the kubelet sends every few minutes, replaces its
+    /// predecessor.
     pub(crate) fn add(&self, mut new: Refusal) {
         let mut kept = self.0.lock();
         if let Some(at) = kept.iter().position(|known| known.repeats(&new))
@@ -86,7 +88,7 @@ impl Refusals {
         kept.push_front(new);
     }
 
-    /// All of them, the last one first.
+    /// Returns all kept refusals, the last one first.
     pub(crate) fn list(&self) -> Vec<Refusal> {
         self.0.lock().iter().cloned().collect()
     }

@@ -14,7 +14,7 @@ macro_rules! rpcs {
             /// Every call, in the order of the specification.
             pub const ALL: &[Rpc] = &[$($(Rpc::$rpc,)+)+];
 
-            /// The name as the specification writes it, e.g. `NodeStageVolume`.
+            /// Returns the name as the specification writes it, e.g. `NodeStageVolume`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -22,7 +22,7 @@ macro_rules! rpcs {
                 }
             }
 
-            /// The path of its HTTP/2 request, e.g. `/csi.v1.Node/NodeStageVolume`.
+            /// Returns the path of the HTTP/2 request, e.g. `/csi.v1.Node/NodeStageVolume`.
             #[must_use]
             pub const fn path(self) -> &'static str {
                 match self {
@@ -32,7 +32,7 @@ macro_rules! rpcs {
                 }
             }
 
-            /// The call with this HTTP/2 path; none if CSI 1.13 has no such call.
+            /// Returns the call with this HTTP/2 path, or `None` if CSI 1.13 has no such call.
             #[must_use]
             pub fn from_path(path: &str) -> Option<Rpc> {
                 match path {
@@ -69,7 +69,7 @@ macro_rules! rpcs {
     (@lists) => { Effect::Lists };
 }
 
-/// What a call does.
+/// The effect of a call.
 enum Effect {
     /// Leaves changes behind.
     Changes,

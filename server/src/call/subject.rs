@@ -4,7 +4,7 @@ use belay_proto::csi::v1 as csi;
 
 /// A message that has a subject.
 pub trait Subject {
-    /// An identifier or a name as the caller sent it, unchecked; empty if there is none.
+    /// Returns an identifier or a name as the caller sent it, unchecked; empty if there is none.
     fn subject(&self) -> &str;
 }
 

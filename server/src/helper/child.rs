@@ -22,7 +22,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// Bytes that are read from standard error of a process that has not answered.
+/// Maximum number of bytes that are read from the standard error of a process that has exited
+/// without a result.
 const ERROR_BYTES_MAX: usize = 4 << 10;
 
 /// A running helper process. It is killed, with its process group, and reaped if this is dropped.
@@ -36,13 +37,13 @@ pub struct Child {
     exit: AsyncFd<OwnedFd>,
     /// `None` once it is closed.
     pub(super) socket: Option<UnixStream>,
-    /// Bytes after the last line.
+    /// Bytes received after the last complete line.
     received: Vec<u8>,
     /// A descriptor, and the number of these bytes up to the end of those that it came with.
     passed: Option<(usize, OwnedFd)>,
 }
 
-/// This program with a subcommand, also if its file was replaced meanwhile.
+/// Returns a command that runs this program with a subcommand, even if its file was replaced.
 #[must_use]
 pub fn program(subcommand: &str) -> Command {
     let mut program = Command::new("/proc/self/exe");
@@ -56,7 +57,7 @@ impl Child {
     /// is killed with that thread. `name` is the word before "process" in messages.
     ///
     /// # Errors
-    /// The error of the system call. No process is left then.
+    /// Returns the error of the system call. Then no process is left.
     pub fn start(
         name: &'static str,
         mut program: Command,
@@ -89,8 +90,8 @@ impl Child {
         sent.map_err(|error| self.broken(&error))
     }
 
-    /// Waits for the next line, and returns it with the descriptor that came with it. Dropping the
-    /// future loses nothing.
+    /// Waits for the next line, and returns it with the descriptor that came with it. If the future
+    /// is dropped, no data is lost.
     ///
     /// # Errors
     /// `System`, with the exit status and the last line of standard error, if the process has ended
@@ -114,7 +115,8 @@ impl Child {
         }
     }
 
-    /// The next line; at the end of the connection, what came after the last one.
+    /// Returns the next line, or at the end of the connection, the bytes received after the last
+    /// line.
     async fn line(&mut self) -> io::Result<Vec<u8>> {
         loop {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
@@ -141,7 +143,8 @@ impl Child {
         }
     }
 
-    /// Why there was no answer, as far as that is known within the time of an exit.
+    /// Returns why the process sent no result, as far as that is known within the time allowed for
+    /// an exit.
     async fn ending(&mut self) -> String {
         drop(timeout(EXIT_MAX, self.exited()).await);
         let status = self.process.try_wait().ok().flatten();
@@ -160,7 +163,7 @@ impl Child {
         Failure::new(Kind::System, message)
     }
 
-    /// Without waiting: a process that has not exited is reaped by process 1, after this one has
+    /// Does not wait: a process that has not exited is reaped by process 1, after this process has
     /// exited.
     fn reap(&mut self) {
         self.kill();
@@ -236,7 +239,7 @@ fn pid(process: &StdChild) -> Option<Pid> {
     Pid::from_raw(i32::try_from(process.id()).ok()?)
 }
 
-/// Must be called in the runtime.
+/// Registers a descriptor with the runtime. Must be called in the runtime.
 fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,
@@ -271,8 +274,8 @@ fn read(
     Ok(read.bytes)
 }
 
-/// How a process has ended that has not answered: its status, and the last line that it has
-/// written, without what follows a panic's message.
+/// Describes the end of a process that has sent no result: its status, and the last line that it
+/// has written, without the lines after a panic's message.
 pub(super) fn ending(status: Option<ExitStatus>, errors: &[u8]) -> String {
     let status = status.map_or_else(|| "it has not exited".to_owned(), |it| it.to_string());
     let errors = String::from_utf8_lossy(errors);

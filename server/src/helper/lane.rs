@@ -1,4 +1,4 @@
-//! The names of a program's helper processes, and the numbers of them that may run. Makes no calls.
+//! The names of a program's helper processes, and the limits on their number. Makes no calls.
 
 use metrics::{Gauge, gauge};
 
@@ -21,7 +21,7 @@ impl Spec {
     }
 }
 
-/// Slots of each server.
+/// A group of processes, whose number is limited for each server.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Group {
     /// Maximum number of processes.
@@ -31,7 +31,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// At most `slots` processes. The `purpose` identifies the group, and is in messages.
+    /// Creates a group of at most `slots` processes. The `purpose` identifies the group, and
+    /// appears in messages.
     #[must_use]
     pub const fn new(slots: usize, purpose: &'static str) -> Self {
         Self {
@@ -51,7 +52,7 @@ impl Group {
     }
 }
 
-/// A kind of calls.
+/// A kind of calls, with the limits on its processes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lane {
     pub(super) groups: &'static [Group],
@@ -59,15 +60,15 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Calls that take a slot of each of these groups, in this order, and are refused if
-    /// `killed_max` killed processes of the server, of any lane, have not exited.
+    /// Creates a lane whose calls take a slot of each of these groups, in this order, and are
+    /// refused if `killed_max` killed processes of the server, of any lane, have not exited.
     #[must_use]
     pub const fn new(groups: &'static [Group], killed_max: usize) -> Self {
         Self { groups, killed_max }
     }
 }
 
-/// One more in a gauge, until this is dropped.
+/// Increments a gauge by one, until dropped.
 pub(super) struct More(Gauge);
 
 impl More {

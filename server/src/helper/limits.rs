@@ -1,7 +1,7 @@
-//! How many helper processes may run, for each server and in total, and what happens to a process
-//! until it has exited. A server that does not answer must neither accumulate processes nor delay
+//! Limits the number of helper processes, for each server and in total, and follows each process
+//! until it has exited. A server that does not respond must neither accumulate processes nor delay
 //! the calls for another server. A process beyond its deadline is killed, and no call waits for its
-//! exit, since it may remain until its server answers.
+//! exit, since the process may remain until its server responds.
 
 use super::lane::{Group, Lane, More, Spec};
 use crate::call::{Failure, Kind};
@@ -16,12 +16,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// Maximum number of processes of a [`Spec`], of all servers, without those that were killed.
 pub const TOTAL: usize = 64;
-/// How long a process may take to exit after its connection was closed.
+/// Maximum time for a process to exit after its connection was closed.
 pub(super) const EXIT_MAX: Duration = Duration::from_secs(5);
 
 /// A process that can be killed.
 pub trait Process: Send + 'static {
-    /// Closes the connection, at which a process that has answered exits.
+    /// Closes the connection; then a process that has sent its result exits.
     fn close(&mut self);
     /// Sends SIGKILL. The process may remain until its server answers.
     fn kill(&mut self);
@@ -29,12 +29,12 @@ pub trait Process: Send + 'static {
     fn exited(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// A call without an answer.
+/// A call without a result.
 #[derive(Debug)]
 pub struct Unanswered {
     /// The failure, for the caller.
     pub failure: Failure,
-    /// Whether the server did not answer, or refused; otherwise this host could not query it.
+    /// Whether the server did not respond, or refused; otherwise this host could not query it.
     pub by_server: bool,
 }
 
@@ -54,9 +54,9 @@ pub struct Helpers {
 pub(super) struct Server {
     name: Box<str>,
     groups: Lock<HashMap<&'static str, Arc<Semaphore>>>,
-    /// Killed processes that have not exited.
+    /// Number of killed processes that have not exited.
     pub(super) killed: AtomicUsize,
-    /// All calls so far that the server has not answered in time.
+    /// Number of calls so far to which the server has not responded in time.
     unanswered: AtomicUsize,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Server {
 pub struct Slot {
     spec: &'static Spec,
     server: Arc<Server>,
-    /// A slot of each group, and whether a killed process keeps it.
+    /// The permits of the lane's groups, each with whether a killed process keeps it.
     groups: Vec<(bool, OwnedSemaphorePermit)>,
     all: OwnedSemaphorePermit,
     granted: Instant,
@@ -80,12 +80,13 @@ struct Followed<P> {
     process: P,
     slot: Slot,
     running: More,
-    /// Without an answer, the process is killed without time to exit.
+    /// Whether the process has sent its result. If not, it is killed without time to exit.
     has_answered: bool,
 }
 
 impl Helpers {
-    /// A program without helper processes. Describes the metrics, and sets them to 0.
+    /// Creates the limits of a program that runs no helper process yet. Describes the metrics, and
+    /// sets them to 0.
     #[must_use]
     pub fn new(spec: &'static Spec) -> Self {
         metrics::describe_gauge!(spec.processes, "Processes that ask servers, by state.");
@@ -106,11 +107,11 @@ impl Helpers {
         }
     }
 
-    /// Waits for a slot.
+    /// Waits for a slot of each group of the lane.
     ///
     /// # Errors
-    /// `Unreachable` at once if too many killed processes remain; `Timeout` if no slot was free in
-    /// time. The server is blamed unless the processes of other servers had all slots.
+    /// Returns `Unreachable` at once if too many killed processes remain; `Timeout` if no slot was
+    /// free in time. The server is blamed unless the processes of other servers had all slots.
     pub async fn slot(
         &self,
         server: &str,
@@ -149,7 +150,7 @@ impl Helpers {
     /// Refuses a call for which [`Helpers::slot`] would wait in vain.
     ///
     /// # Errors
-    /// `Unreachable` if too many killed processes of the server have not exited.
+    /// Returns `Unreachable` if too many killed processes of the server have not exited.
     pub fn refuse_hung(&self, server: &str, lane: &Lane) -> Result<(), Unanswered> {
         self.of(server).refuse_hung(lane)
     }
@@ -169,13 +170,13 @@ impl Helpers {
         Arc::clone(found)
     }
 
-    /// The processes that run, or are being started.
+    /// Returns the number of processes that run, or are being started.
     #[must_use]
     pub fn running(&self) -> usize {
         TOTAL - self.all.available_permits()
     }
 
-    /// The processes that were killed and have not exited.
+    /// Returns the number of processes that were killed and have not exited.
     #[must_use]
     pub fn killed(&self) -> usize {
         let servers = self.servers.lock();
@@ -183,8 +184,8 @@ impl Helpers {
         killed.sum()
     }
 
-    /// The failure of a call that got no slot of the group; `None` stands for the slots that all
-    /// servers share.
+    /// Returns the failure of a call that got no slot of the group. `None` stands for the slots
+    /// that all servers share.
     fn occupied(&self, server: &Server, group: Option<&Group>, within: Duration) -> Unanswered {
         let (server, name, within) = (&server.name, self.spec.name, within.as_secs());
         let which = match group {
@@ -239,10 +240,10 @@ impl Slot {
 }
 
 impl<P: Process> Running<P> {
-    /// The process.
+    /// Returns the process.
     ///
     /// # Errors
-    /// `Bug` if the process has ended, which only a drop brings about.
+    /// Returns `Bug` if the process has ended, which happens only on drop.
     pub fn process(&mut self) -> Result<&mut P, Failure> {
         let followed = self.0.as_mut();
         let followed =
@@ -250,17 +251,17 @@ impl<P: Process> Running<P> {
         Ok(&mut followed.process)
     }
 
-    /// Notes that the process has answered: it has time to exit when this is dropped. A process
-    /// that has not, since its call is overdue or its caller has left, is killed at once.
+    /// Records that the process has sent its result: it has time to exit when this is dropped.
+    /// Otherwise, since the call is overdue or the caller has disconnected, it is killed at once.
     pub fn answered(&mut self) {
         if let Some(followed) = &mut self.0 {
             followed.has_answered = true;
         }
     }
 
-    /// Returns the failure of a call that was not answered within that time. The server is blamed
-    /// if it had half of the time, or if the slot became free by a call that it had not answered
-    /// either.
+    /// Returns the failure of a call without a result within that time. The server is blamed if it
+    /// had half of the time, or if the slot became free through a call to which it had not
+    /// responded either.
     pub fn overdue(&mut self, within: Duration) -> Unanswered {
         let Some(followed) = &self.0 else {
             let (failure, by_server) = (Failure::bug("a process has ended twice"), false);
@@ -299,8 +300,8 @@ impl<P: Process> Drop for Running<P> {
 }
 
 impl<P: Process> Followed<P> {
-    /// Waits until the process has exited, and kills it if it does not, or has not answered. It
-    /// holds its slot until then, and counts as killed after that.
+    /// Waits until the process has exited, and kills it if it does not exit, or has sent no result.
+    /// It holds its slot until then, and counts as killed after that.
     async fn until_exit(self) {
         let Self {
             mut process,
@@ -326,7 +327,7 @@ impl<P: Process> Followed<P> {
     }
 }
 
-/// A slot before `end`. The semaphore is never closed.
+/// Waits for a slot until `end`. The semaphore is never closed.
 async fn permit(slots: Arc<Semaphore>, end: Instant) -> Option<OwnedSemaphorePermit> {
     timeout_at(end, slots.acquire_owned()).await.ok()?.ok()
 }

@@ -1,4 +1,4 @@
-//! Helper processes. A system call that a storage server must answer may never return, so a process
+//! Helper processes. A system call that waits for a storage server may never return, so a process
 //! makes it that can be killed: this program again, with a subcommand. It exchanges lines of JSON
 //! with its parent over a socket, and can pass descriptors. Knows no storage and no program.
 //!

@@ -1,5 +1,5 @@
-//! The helper process itself. Its standard input is a socket, by which it talks with its parent. It
-//! ends with its parent, whatever it is doing.
+//! The helper process itself. Its standard input is a socket to its parent. It exits with its
+//! parent, whatever it is doing.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
@@ -13,7 +13,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 
-/// The longest line, in bytes: a call with two maps of 4 KiB, and room for the escapes of JSON.
+/// Maximum length of a line, in bytes: a call with two maps of 4 KiB, and room for the escapes of
+/// JSON.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// The connection of a helper process with its parent.
@@ -41,7 +42,7 @@ impl Parent {
     /// Waits for the next line.
     ///
     /// # Errors
-    /// The connection is closed, or the line is not of that type.
+    /// Returns an error if the connection is closed, or the line is not of that type.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<T> {
         let mut line = Vec::new();
         let mut input = io::stdin().lock().take(LINE_BYTES_MAX as u64);
@@ -52,7 +53,7 @@ impl Parent {
     /// Sends a line, and passes a descriptor with it.
     ///
     /// # Errors
-    /// The parent has closed the connection.
+    /// Returns an error if the parent has closed the connection.
     pub fn send(&self, line: &impl Serialize, passed: Option<BorrowedFd<'_>>) -> io::Result<()> {
         send(io::stdin(), line, passed)
     }
@@ -60,14 +61,14 @@ impl Parent {
     /// Waits until the parent closes the connection.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// Returns the error of the system call.
     pub fn closed(&self) -> io::Result<()> {
         io::stdin().lock().read(&mut [0]).map(drop)
     }
 }
 
-/// Requests SIGKILL for when the parent's thread exits, and fails if the parent has exited already:
-/// then no signal comes.
+/// Requests SIGKILL when the parent's thread exits. Fails if the parent has exited already: then no
+/// signal comes.
 fn end_with_parent() -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let input = io::stdin();
@@ -79,7 +80,7 @@ fn end_with_parent() -> io::Result<()> {
     }
 }
 
-/// Sends a line of JSON, whole.
+/// Sends a complete line of JSON.
 pub(super) fn send(
     socket: impl AsFd,
     line: &impl Serialize,

@@ -27,18 +27,19 @@ use wire::registration_server::{Registration as Calls, RegistrationServer};
 /// The type of plugin (`CSIPlugin` in the kubelet's `pluginregistration` package).
 const PLUGIN_TYPE: &str = "CSIPlugin";
 
-/// Not the version of CSI: the kubelet accepts any 1.x, and of two drivers with one name it takes
-/// the higher version. node-driver-registrar reports the same for all drivers, so migrating to and
-/// from a driver that it registers works equally.
+/// The version of the plugin, which is not the version of CSI: the kubelet accepts any 1.x, and of
+/// two drivers with one name it takes the higher version. node-driver-registrar reports the same
+/// for all drivers, so migrating to and from a driver that it registers works equally.
 const SUPPORTED_VERSION: &str = "1.0.0";
 
-/// Largest request, in bytes. An error from the kubelet may quote several others.
+/// Maximum size of a request, in bytes. An error from the kubelet may quote several other errors.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// Longest error from the kubelet that is kept, in bytes.
+/// Maximum length of a kept error from the kubelet, in bytes.
 const ERROR_BYTES_MAX: usize = 2048;
 
-/// Connections at a time: the kubelet has one. Beyond that, an idle one is closed.
+/// Maximum number of connections. The kubelet has one. Beyond the maximum, an idle connection is
+/// closed.
 const CONNECTIONS_MAX: usize = 8;
 
 /// First and longest pause between attempts to register a driver that the kubelet refuses. The
@@ -46,7 +47,7 @@ const CONNECTIONS_MAX: usize = 8;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// 1 for a driver that the kubelet has registered, else 0.
+/// Gauge: 1 for a driver that the kubelet has registered, else 0.
 const REGISTERED: &str = "belay_kubelet_registered";
 
 /// A driver to register.
@@ -70,7 +71,7 @@ pub(crate) struct Registrar {
     server: Server,
     state: Arc<RegistrationState>,
     driver: Readiness,
-    /// None while the driver starts.
+    /// The first socket. `None` while the driver starts.
     open: Option<OpenSocket>,
 }
 
@@ -78,7 +79,7 @@ pub(crate) struct Registrar {
 struct OpenSocket {
     listener: UnixListener,
     file: SocketFile,
-    /// None if it cannot be watched.
+    /// The watch on the file. `None` if the file cannot be watched.
     watch: Option<Watch>,
 }
 
@@ -87,7 +88,7 @@ impl Registrar {
     /// the driver must already be served.
     ///
     /// # Errors
-    /// Those of [`Socket::bind`].
+    /// Returns the error of [`Socket::bind`] if the socket cannot be created.
     pub(crate) fn open(registration: Registration, layer: &CallLayer) -> io::Result<Self> {
         let driver = registration.driver;
         let directory = std::path::absolute(registration.directory)?;
@@ -125,12 +126,13 @@ impl Registrar {
         })
     }
 
-    /// Whether the kubelet has registered the driver, for as long as this runs.
+    /// Returns a view of the registration, which is updated for as long as the registrar runs.
     pub(crate) fn state(&self) -> RegistrationView {
         RegistrationView(self.state.verdict.subscribe())
     }
 
-    /// Serves, and makes the socket again whenever that is needed. Dropped, it is removed.
+    /// Serves the kubelet, and recreates the socket whenever needed. The socket is removed when the
+    /// future is dropped.
     pub(crate) async fn run(self) -> Infallible {
         let Self {
             endpoint,
@@ -164,18 +166,18 @@ impl Registrar {
     }
 }
 
-/// What the kubelet has made of a driver.
+/// A view of the kubelet's verdict on a driver.
 #[derive(Clone, Debug)]
 pub(crate) struct RegistrationView(Receiver<Verdict>);
 
 impl RegistrationView {
-    /// It has registered the driver.
+    /// Whether the kubelet has registered the driver.
     pub(crate) fn is(&self) -> bool {
         *self.0.borrow() == Verdict::Registered
     }
 }
 
-/// Makes the socket by `bind`, and watches it.
+/// Creates the socket with `bind`, and watches it.
 fn open(
     endpoint: &Endpoint,
     bind: impl FnOnce(&Endpoint) -> io::Result<Socket>,
@@ -217,7 +219,7 @@ async fn serve_until_lost(
         never = server.accept("registration", listener) => match never {},
         () = lost(&file, &watch) => {
             let was_registered = state.lost();
-            // Else another process may remove it in a loop.
+            // The pause prevents a busy loop if another process removes the socket each time.
             if !was_registered {
                 tokio::time::sleep(pauses.next()).await;
             }
@@ -227,7 +229,7 @@ async fn serve_until_lost(
     drop(file);
 }
 
-/// Returns when the socket file is gone.
+/// Returns when the socket file was removed or replaced.
 async fn lost(file: &SocketFile, watch: &Option<Watch>) {
     // The first check covers the time before the watch.
     while file.stands() {
@@ -262,7 +264,7 @@ async fn refused(mut verdict: Receiver<Verdict>, pauses: &mut Pauses) {
             Verdict::Awaited | Verdict::Unreachable(_) => {}
         }
         if verdict.changed().await.is_err() {
-            // The sender is gone, which cannot happen while this is served.
+            // The sender was dropped, which cannot happen while the service runs.
             std::future::pending().await
         }
     }
@@ -283,16 +285,16 @@ impl Pauses {
     }
 }
 
-/// The kubelet's reply to a driver.
+/// The kubelet's verdict on a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// None yet.
+    /// The kubelet has not replied yet.
     Awaited,
-    /// Registered.
+    /// The kubelet has registered the driver.
     Registered,
-    /// Refused.
+    /// The kubelet has refused the driver.
     Refused,
-    /// The kubelet cannot connect: there is no socket, and why.
+    /// The kubelet cannot connect, since the socket could not be created. Contains the reason.
     Unreachable(String),
 }
 
@@ -300,7 +302,7 @@ fn waiting(driver: &DriverName) -> State {
     State::Starting(format!("the kubelet has not registered {driver} yet"))
 }
 
-/// The registration state of a driver, and where it is reported.
+/// The registration state of a driver, with the gauge and the readiness that report it.
 struct RegistrationState {
     driver: DriverName,
     gauge: Gauge,
@@ -309,7 +311,8 @@ struct RegistrationState {
 }
 
 impl RegistrationState {
-    /// Waits for the kubelet. Its last error is reported until the next attempt succeeds.
+    /// Records that the kubelet has not replied yet. Its last error is reported until the next
+    /// attempt succeeds.
     fn awaited(&self) {
         let last = self.verdict.send_replace(Verdict::Awaited);
         if matches!(last, Verdict::Registered | Verdict::Unreachable(_)) {
@@ -342,7 +345,7 @@ impl RegistrationState {
         self.verdict.send_replace(Verdict::Refused);
     }
 
-    /// The socket is gone. Returns whether the driver was registered until then.
+    /// Records that the socket was removed. Returns whether the driver was registered until then.
     fn lost(&self) -> bool {
         let driver = self.driver.as_str();
         tracing::warn!(

@@ -24,11 +24,12 @@ struct Watched {
 }
 
 impl Watch {
-    /// Starts to watch. The directory need not exist: then its creation is noticed.
+    /// Starts to watch a file. If its directory does not exist, the creation of the directory is
+    /// reported.
     ///
     /// # Errors
-    /// That of the kernel, most likely a lack of inotify instances, or that the parent directory
-    /// does not exist either.
+    /// Returns the kernel's error, most likely a lack of inotify instances, or an error if the
+    /// parent directory does not exist either.
     pub(super) fn new(file: &Path) -> io::Result<Self> {
         let inotify = Inotify::new()?;
         let of_both = WatchFlags::ONLYDIR
@@ -61,7 +62,7 @@ impl Watch {
     /// Returns when something may have changed since the last call.
     ///
     /// # Errors
-    /// That of the kernel: the watch is of no further use.
+    /// Returns the kernel's error. The watch is then of no further use.
     pub(super) async fn changed(&self) -> io::Result<()> {
         let mut matters = false;
         while !matters {
@@ -74,7 +75,8 @@ impl Watch {
         Ok(())
     }
 
-    /// An event without a name concerns the directory itself.
+    /// Whether an event concerns a watched name. An event without a name concerns the directory
+    /// itself.
     fn concerns(&self, descriptor: i32, name: Option<&CStr>) -> bool {
         let name = name.map(|name| OsStr::from_bytes(name.to_bytes()));
         self.watched.iter().any(|watched| {

@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-/// Bytes that may wait for the thread that writes to a file or a terminal.
+/// Maximum number of bytes that wait for the thread that writes to a file or a terminal.
 const QUEUE_BYTES_MAX: usize = 64 << 10;
 
 /// The thread formats nothing, and calls only write.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Most bytes per write to a pipe that lacks non-blocking writes: as many fit if poll reports the
-/// pipe writable (pipe(7), `PIPE_BUF`).
+/// Maximum number of bytes per write to a pipe that lacks non-blocking writes: as many fit if poll
+/// reports the pipe writable (pipe(7), `PIPE_BUF`).
 const PIPE_BYTES_MAX: usize = 4096;
 
-/// How long the exit of a program waits until its last lines are in the file.
+/// Maximum time that the exit of a program waits until its last lines are in the file.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The major number of `/dev/null` and others (devices.txt of the kernel's documentation).
@@ -37,10 +37,10 @@ const HERE: u64 = u64::MAX;
 /// Lines dropped since the start.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// The report of dropped lines is a JSON object, as the lines around it.
+/// Whether the report of dropped lines is a JSON object, like the lines around it.
 static IN_JSON: AtomicBool = AtomicBool::new(false);
 
-/// There is one standard error.
+/// The sink of the process, which has one standard error.
 static STDERR: Lock<Option<Sink<io::Stderr>>> = Lock::new(None);
 
 fn stderr() -> MutexGuard<'static, Option<Sink<io::Stderr>>> {
@@ -54,7 +54,7 @@ pub(super) fn write_line(line: &[u8]) {
         .write_line(line);
 }
 
-/// From now on, writes that may block are done by a separate thread.
+/// Starts a separate thread for writes that may block.
 pub(super) fn leave_waiting_to_a_thread() -> io::Result<()> {
     stderr()
         .get_or_insert_with(|| Sink::new(io::stderr()))
@@ -69,17 +69,18 @@ pub(super) fn flush() {
     }
 }
 
-/// To be called before the first line, if lines are JSON objects.
+/// Reports dropped lines as JSON objects. Call this before the first line, if lines are JSON
+/// objects.
 pub(super) fn report_in_json() {
     IN_JSON.store(true, Ordering::Relaxed);
 }
 
-/// Lines dropped so far.
+/// Returns the number of lines dropped so far.
 pub(super) fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// What a descriptor refers to, by how it is written to without blocking.
+/// The kind of file behind a descriptor, which determines how to write to it without blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Pipe,
@@ -106,7 +107,7 @@ impl Kind {
     }
 }
 
-/// Where lines go.
+/// The destination of log lines.
 struct Sink<F> {
     file: F,
     kind: Kind,
@@ -137,7 +138,8 @@ impl<F: AsFd> Sink<F> {
         DROPPED.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Writes what is due before the next line. Returns whether that succeeded.
+    /// Writes the rest of the last line and the report of dropped lines. Returns whether both are
+    /// written.
     fn take_up(&mut self) -> bool {
         let rest = std::mem::take(&mut self.rest);
         if !rest.is_empty() && !self.try_line(&rest) {
@@ -156,7 +158,7 @@ impl<F: AsFd> Sink<F> {
         self.rest.is_empty()
     }
 
-    /// Whether the line is written, or was begun.
+    /// Writes a line. Returns whether at least a part of it is written.
     fn try_line(&mut self, line: &[u8]) -> bool {
         let mut written = 0;
         while written < line.len() {
@@ -219,7 +221,7 @@ impl Sink<io::Stderr> {
     }
 }
 
-/// In the format of the lines around it.
+/// Returns the report of dropped lines, in the format of the lines around it.
 fn report(missed: u64, in_json: bool) -> String {
     let mut time = String::new();
     if SystemTime.format_time(&mut Writer::new(&mut time)).is_err() {
@@ -246,12 +248,12 @@ struct Queue {
 struct Waiting {
     bytes: Vec<u8>,
     is_writing: bool,
-    /// `drain` waits until the queue is empty.
+    /// Whether `drain` waits until the queue is empty.
     is_drained: bool,
 }
 
 impl Queue {
-    /// Takes all bytes, or none.
+    /// Queues all bytes, or returns `AGAIN` if they do not fit.
     fn push(&self, bytes: &[u8]) -> Result<usize, Errno> {
         let mut waiting = self.waiting.lock();
         if waiting.bytes.len() + bytes.len() > QUEUE_BYTES_MAX {
@@ -282,7 +284,7 @@ impl Queue {
         }
     }
 
-    /// Waits until all is written, at most for this time.
+    /// Waits until all bytes are written, at most for `timeout`.
     fn drain(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
         let mut waiting = self.waiting.lock();
@@ -316,7 +318,7 @@ mod tests {
             .unwrap()
     }
 
-    /// What can be read without blocking.
+    /// Reads all bytes that can be read without blocking.
     fn read_all(reader: &mut impl io::Read) -> String {
         let mut bytes = Vec::new();
         let mut some = [0; 4096];
